@@ -19,7 +19,9 @@ from dashboards.labels import PALETTE
 from trainer.files import read_json_lines
 from trainer.metrics.bands import BANDS
 
-ACCURACY, ENTROPY, IMPROBABLE = "eval/accuracy", "policy/entropy", "improbable"
+ACCURACY = "eval/accuracy"
+ENTROPY = "policy/entropy"
+IMPROBABLE = "improbable"
 PANELS = {ACCURACY: "eval/accuracy", ENTROPY: "entropy [nats]", IMPROBABLE: "share of tokens below 0.5"}
 SHARES = [f"tokens/token_share/{band}" for band in BANDS[:2]]  # below 0.5
 WINDOW = 5  # steps that a number of the table is the mean of
@@ -55,7 +57,8 @@ def draw(arms: dict[str, Curves]) -> go.Figure:
     drawing = make_subplots(rows=1, cols=len(PANELS), subplot_titles=[*PANELS.values()], horizontal_spacing=0.07)
     for color, (name, curves) in zip(PALETTE, arms.items(), strict=False):
         for column, metric in enumerate(PANELS, start=1):
-            steps, values = list(curves[metric]), list(curves[metric].values())
+            steps = list(curves[metric])
+            values = list(curves[metric].values())
             if metric != ACCURACY:
                 values = [mean(values[max(0, end - WINDOW) : end]) for end in range(1, len(values) + 1)]
             line = {"color": color, "width": 2.5}
@@ -83,7 +86,9 @@ def table_row(curves: Curves) -> list[float]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    sweep, parameter, path = Path(arguments[0]), arguments[1], Path(arguments[2])
+    sweep = Path(arguments[0])
+    parameter = arguments[1]
+    path = Path(arguments[2])
     arms = read_curves(sweep, parameter)
     for name, curves in arms.items():
         print(f"{name:<16}", *(f"{value:8.4f}" for value in table_row(curves)))

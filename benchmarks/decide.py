@@ -3,7 +3,7 @@
     python -m benchmarks.decide            # about two minutes on one core
 
 Scores are in standard deviations of one score between seeds. Both designs are planned from a noise that an
-earlier sweep of 10 configurations on 3 seeds estimated (18 degrees of freedom), for a level of 5 % and so that a
+earlier sweep of 10 configurations on 3 seeds estimated (18 degrees of freedom), for a level of 5% and so that a
 gain of `worthwhile` is missed once in ten times; both judge finalists as the verdict does.
 `better`, `given up` and `open` are the decisions in rounds about finalist 1, which has the true gain; `any` says
 how often any finalist is called better. `seeds` are those of finalist 1, and `trials` count all arms, in rounds
@@ -40,8 +40,10 @@ def in_rounds(design: Design, scores: Array) -> tuple[Array, Array, Array]:
     """
     paths, arms, _ = scores.shape
     decided = np.zeros((paths, arms - 1), int)
-    seeds, trials = np.zeros(paths), np.zeros(paths)
-    running, before = np.ones(paths, bool), 0
+    seeds = np.zeros(paths)
+    trials = np.zeros(paths)
+    running = np.ones(paths, bool)
+    before = 0
     for place, look in enumerate(design.looks):
         alive = (decided == 0) & running[:, None]
         seeds[running & (decided[:, 0] == 0)] = look
@@ -85,7 +87,11 @@ def at_once(seeds: int, scores: Array) -> Array:
 def cell(worthwhile: float, effect: float, finalists: int, noise: Callable[..., Array], paths: int) -> list[str]:
     """One row: rates and seeds of both designs."""
     generator = np.random.default_rng(1)
-    decisions, seeds, trials, found, number = [], [], [], [], []
+    decisions = []
+    seeds = []
+    trials = []
+    found = []
+    number = []
     for quantile in (np.arange(PLANS) + 0.5) / PLANS:
         known = float(stats.chi2.ppf(quantile, KNOWN)) / KNOWN
         design = make_design(Noise(math.sqrt(known), KNOWN), worthwhile, finalists, MAX_SEEDS)
@@ -98,7 +104,8 @@ def cell(worthwhile: float, effect: float, finalists: int, noise: Callable[..., 
         trials.append(spent)
         found.append(at_once(fixed, scores))
         number.append(np.full(len(scores), fixed))
-    outcome, planned = np.concatenate(decisions), np.concatenate(number)
+    outcome = np.concatenate(decisions)
+    planned = np.concatenate(number)
     all_trials = np.concatenate(trials)
     first = outcome[:, 0]
     return [

@@ -33,7 +33,11 @@ from sweep.trials.scheduler import trial_scheduler
 from sweep.trials.trainable import windowed
 from trainer.config.yaml_document import YamlDocument
 
-EVALUATIONS, WINDOW, TRIALS, AT_A_TIME, WHOLE = 10, 3, 24, 4, 12
+EVALUATIONS = 10
+WINDOW = 3
+TRIALS = 24
+AT_A_TIME = 4
+WHOLE = 12
 START = 3.0  # standard deviations between configurations from the start of a curve to its mean end
 NOISE = 0.5  # of an evaluation
 PACES = {"same pace": (0.0, 0.0), "own pace": (0.7, 0.0), "better ones later": (0.7, 0.6)}  # spread, correlation
@@ -103,7 +107,8 @@ def run(rule: TrialScheduler, curves: Curves, random: np.random.Generator, work:
     """The trials that reached their end, and the evaluations of all."""
     trials = iter(Trial(str(number)) for number in range(len(curves.ends)))
     active: dict[int, tuple[Trial, int]] = {}
-    ended, used = [], 0
+    ended = []
+    used = 0
     while used < work:
         while len(active) < AT_A_TIME and (trial := next(trials, None)) is not None:
             rule.on_trial_add(None, trial)
@@ -111,7 +116,8 @@ def run(rule: TrialScheduler, curves: Curves, random: np.random.Generator, work:
         if not active:
             break
         number = list(active)[int(random.integers(len(active)))]
-        trial, count = active[number][0], active[number][1] + 1
+        trial = active[number][0]
+        count = active[number][1] + 1
         used += 1
         active[number] = trial, count
         decision = rule.on_trial_result(None, trial, {EVALUATION: count, SCORE: curves.seen[number, count - 1]})
@@ -159,7 +165,8 @@ def main() -> None:
         ),
         Path.cwd(),
     )
-    random, rows = np.random.default_rng(0), []
+    random = np.random.default_rng(0)
+    rows = []
     many = WHOLE * EVALUATIONS
     kinds: dict[str, Any] = {
         kind: lambda count, pace=pace: simulated(random, count, *pace) for kind, pace in PACES.items()

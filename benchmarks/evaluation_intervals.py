@@ -1,4 +1,4 @@
-"""How often an evaluation's 95 % interval holds the true accuracy: bootstrap of problems, and what is used.
+"""How often an evaluation's 95% interval holds the true accuracy: bootstrap of problems, and what is used.
 
     python -m benchmarks.evaluation_intervals           # two minutes on one core
 
@@ -61,7 +61,7 @@ def main() -> None:
         row = [str(completions), str(problems), f"{accuracy}"]
         rows.append(row + [cell for kind in held for cell in (percent(held[kind]), mean(widths[kind], 3))])
     headings = ["completions", "problems", "accuracy", "bootstrap holds it, %", "width"]
-    print_rows("95 % intervals of an accuracy", [*headings, "used holds it, %", "width"], rows)
+    print_rows("95% intervals of an accuracy", [*headings, "used holds it, %", "width"], rows)
 
 
 if __name__ == "__main__":

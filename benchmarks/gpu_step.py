@@ -6,7 +6,7 @@
 
 Every row runs in a process of its own: plain GRPO, AR, Lopti, both, and TRL where `pip install trl==1.16` has been
 done. vLLM samples on both sides where it is installed, else the transformers library. Prints seconds by phase,
-tokens per second of the update, its model FLOP utilisation (6 P + 12 layers x width x length FLOPs a token), peak
+tokens per second of the update, its model FLOP utilization (6 P + 12 layers x width x length FLOPs a token), peak
 memory, and Lopti's cost as a ratio (table 6 of arXiv:2505.12929: training 2.0x, a whole step 1.45x).
 
 Never run on a GPU; on a CPU with --model tiny.
@@ -98,7 +98,8 @@ def run_trl(folder: Path, arguments: argparse.Namespace) -> list[dict[str, float
     import torch
     from transformers import AutoModelForCausalLM
 
-    on_gpu, vllm = torch.cuda.is_available(), importlib.util.find_spec("vllm") is not None
+    on_gpu = torch.cuda.is_available()
+    vllm = importlib.util.find_spec("vllm") is not None
     sampling = {"use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": arguments.vllm_share}
     seconds = train_with_trl(
         folder,
@@ -172,10 +173,11 @@ def main() -> None:
         return
     sides = [*RULES, *([TRL] if importlib.util.find_spec("trl") else [])]
     found = {side: measured(side, arguments) for side in sides}
-    headings = ["", *(f"{phase} s" for phase in PHASES), "update tokens/s", "utilisation", "peak GB"]
+    headings = ["", *(f"{phase} s" for phase in PHASES), "update tokens/s", "utilization", "peak GB"]
     title = f"{MODELS[arguments.model]} on {found['plain']['device']}, {arguments.prompts} x {GROUP_SIZE} completions"
     print_rows(title, headings, [row(side, found[side], arguments) for side in sides])
-    plain, lopti = found["plain"]["seconds"], found["Lopti"]["seconds"]
+    plain = found["plain"]["seconds"]
+    lopti = found["Lopti"]["seconds"]
     training, step = (lopti[phase] / plain[phase] for phase in ("update", "step"))
     print(f"Lopti costs {training:.2f}x in training, {step:.2f}x a step")
     if TRL in found:

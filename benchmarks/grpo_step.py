@@ -69,7 +69,8 @@ def copy_model(folder: Path, name: str) -> None:
     tokenizer.save_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(source)
     for config in (model.config, model.generation_config):
-        config.eos_token_id, config.pad_token_id = tokenizer.eos_token_id, 0
+        config.eos_token_id = tokenizer.eos_token_id
+        config.pad_token_id = 0
     model.save_pretrained(folder)
 
 
@@ -174,7 +175,8 @@ def main() -> None:
         print(json.dumps({"seconds": seconds[1:], "peak_gib": peak_memory()}))
         return
     other = arguments.against
-    sides, rounds = (OURS, other), []
+    sides = (OURS, other)
+    rounds = []
     for _ in range(arguments.rounds):
         with tempfile.TemporaryDirectory() as folder:
             if arguments.model == SMALL:
@@ -182,7 +184,8 @@ def main() -> None:
             else:
                 copy_model(Path(folder), arguments.model)
             rounds.append({side: measure(side, folder, arguments) for side in sides})
-    step, peak = {}, {}
+    step = {}
+    peak = {}
     for side in sides:
         step[side] = statistics.median(second for measured in rounds for second in measured[side]["seconds"])
         peak[side] = statistics.median(measured[side]["peak_gib"] for measured in rounds)

@@ -48,7 +48,8 @@ from trainer.files import read_json_lines
 
 MARGIN = 0.015  # peaks that differ by less are equivalent
 COVERAGE = 0.9
-BASELINE, PRIMARY = "GRPO", ("Lopti", "two epochs")
+BASELINE = "GRPO"
+PRIMARY = ("Lopti", "two epochs")
 
 Scores = dict[str, dict[float, dict[int, float]]]  # rule -> learning rate -> seed -> score
 

@@ -54,7 +54,8 @@ class Meter(Stopwatch):
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
         """Time the enclosed block as part of ``phase``."""
-        started, counted = time.process_time(), self._counted()
+        started = time.process_time()
+        counted = self._counted()
         with super().__call__(phase):
             yield
         self.cpu[phase] += time.process_time() - started

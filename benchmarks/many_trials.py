@@ -64,7 +64,9 @@ def run(*arguments: object) -> Command:
         tempfile.TemporaryFile("w+") as out,
         subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=ENVIRONMENT) as process,
     ):
-        watched, samples, cpu_s = psutil.Process(process.pid), [0], 0.0
+        watched = psutil.Process(process.pid)
+        samples = [0]
+        cpu_s = 0.0
         while process.poll() is None:
             try:
                 samples.append(watched.memory_info().rss)
@@ -154,7 +156,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trials", nargs="+", type=int)
     parser.add_argument("--nodes", type=int, default=0)
-    arguments, rows = parser.parse_args(), []
+    arguments = parser.parse_args()
+    rows = []
     for trials in arguments.trials:
         with tempfile.TemporaryDirectory(prefix="many-trials-") as folder, where(arguments.nodes) as place:
             rows.append(measure(trials, Path(folder), place))

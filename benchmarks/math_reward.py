@@ -100,7 +100,8 @@ def main() -> None:
         of_kind = [failure for failure in failures if failure["kind"] == kind]
         print(f"\n{kind}: {len(of_kind)} {'accepted' if kind == 'wrong' else 'refused'}")
         for failure in of_kind[:SHOWN]:
-            answer, truth = failure["answer"][:70], failure["truth"][:70]
+            answer = failure["answer"][:70]
+            truth = failure["truth"][:70]
             print(f"  {failure['file']}: {answer!r} for {truth!r} {failure['status']}")
     if arguments.failures is not None:
         arguments.failures.write_text(json.dumps(failures, indent=1, ensure_ascii=False), encoding="utf-8")
@@ -112,7 +113,8 @@ def measure_pairs(pool: RewardPool) -> None:
     verdicts, golds, given = zip(*(line.split("\t") for line in lines if line), strict=True)
     scored = pool.score([boxed(answer) for answer in given], golds)
     judged = [(verdict == "same", result.score.correct) for verdict, result in zip(verdicts, scored, strict=True)]
-    refused, taken = judged.count((True, False)), judged.count((False, True))
+    refused = judged.count((True, False))
+    taken = judged.count((False, True))
     print(f"\n{len(judged)} pairs judged by hand: {refused} right ones refused, {taken} wrong ones taken")
 
 
@@ -132,7 +134,9 @@ def measure_file(path: Path, truths: Sequence[Any], pool: RewardPool) -> list[di
             {"file": path.stem, "kind": kind, "answer": answer, "truth": str(truths[index]), "status": scored.status}
         )
 
-    begin, counted, shares = time.perf_counter(), 0, []
+    begin = time.perf_counter()
+    counted = 0
+    shares = []
     for kind, spell in SPELLINGS.items():
         scored = pool.score([spell(answer) for answer in first], truths)
         counted += len(scored)

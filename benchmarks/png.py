@@ -5,7 +5,9 @@ from pathlib import Path
 import plotly.graph_objects as go
 from kaleido import write_fig_from_object_sync
 
-WIDTH, SCALE = 900, 2  # [px] before scaling
+# [px] before scaling
+WIDTH = 900
+SCALE = 2
 
 
 def write_png(drawing: go.Figure, path: Path) -> None:

@@ -4,7 +4,7 @@
 
 A noisy function is searched two trials at a time, and the best mean of one seed or of three (of a third as many
 configurations) is chosen. Regret is what the best point has more than the chosen one, in the noise-free score, as a
-share of what it has more than the mean of all points: a point taken at random has 100 %. `measured` lies between
+share of what it has more than the mean of all points: a point taken at random has 100%. `measured` lies between
 accuracies of the embedded policy at 24 points, with the noise of their seeds; the others are made: two peaks; the same
 on a grid of 220 points; a learning rate with a cliff, alpha and eta; that with a whole number of epochs; a switch with
 a parameter of its own.
@@ -31,7 +31,9 @@ from trainer.config.yaml_document import YamlDocument
 
 SIZES = (4, 8, 16, 32)  # trials
 AT_A_TIME = 2
-ALPHA, ETA, LR = "algorithm.ar_alpha", "algorithm.lopti_eta", "optim.lr"
+ALPHA = "algorithm.ar_alpha"
+ETA = "algorithm.lopti_eta"
+LR = "optim.lr"
 EPOCHS = "algorithm.update_epochs"
 ADVANTAGES = {"choice": ["grpo", "reinforce_plus_plus"]}
 # Accuracy of `trainer run tiny_kk max_steps=20`, mean of steps 15 and 20, by (alpha, eta) and learning rate: two seeds
@@ -53,7 +55,8 @@ SAMPLERS: dict[str, dict[str, Any]] = {
 
 def peaks(point: Parameters) -> float:
     """1 at alpha 0.3, eta 0.5 and grpo, with a second, lower peak."""
-    alpha, eta = float(point[ALPHA]), float(point.get(ETA, 0.0))
+    alpha = float(point[ALPHA])
+    eta = float(point.get(ETA, 0.0))
     first = math.exp(-(((alpha - 0.3) / 0.2) ** 2) - ((eta - 0.5) / 0.3) ** 2)
     second = 0.7 * math.exp(-(((alpha - 0.8) / 0.15) ** 2) - ((eta - 0.2) / 0.2) ** 2)
     return max(first, second) - 0.15 * (point.get("algorithm.advantage", "grpo") != "grpo")
@@ -74,7 +77,9 @@ def epochs(point: Parameters) -> float:
 
 def measured(point: Parameters) -> float:
     """The measured accuracy, between points linear in alpha, eta and the logarithm of the learning rate."""
-    alpha, eta, rate = float(point[ALPHA]), float(point[ETA]), np.log(float(point[LR]))
+    alpha = float(point[ALPHA])
+    eta = float(point[ETA])
+    rate = np.log(float(point[LR]))
     return sum(
         (1 - 2 * abs(alpha - a)) * (1 - 2 * abs(eta - e)) * float(np.interp(rate, np.log(RATES), row))
         for (a, e), row in ACCURACIES.items()
@@ -121,7 +126,8 @@ SURFACES = {
 
 def search(spec: SweepSpec, surface: Surface, trials: int) -> list[Configuration]:
     """The configurations of one search in the order in which they ended, two at a time."""
-    space, random = Space(spec.parameters), np.random.default_rng([spec.search.seed, 1])
+    space = Space(spec.parameters)
+    random = np.random.default_rng([spec.search.seed, 1])
     found: list[Configuration] = []
     waiting: list[tuple[int, int]] = []
     running: list[tuple[int, int]] = []
@@ -167,7 +173,8 @@ def main() -> None:
     parser.add_argument("surfaces", nargs="*", choices=[*SURFACES, []], help="which (default: all)")
     arguments = parser.parse_args()
     headings = ["surface", "sampler", "seeds", *(f"{size} trials" for size in SIZES)]
-    rows, pooled = [], defaultdict(list)
+    rows = []
+    pooled = defaultdict(list)
     for name in arguments.surfaces or SURFACES:
         surface = SURFACES[name]
         top, middle = extent(surface)
@@ -209,7 +216,8 @@ def scores_of(surface: Surface, spec: SweepSpec) -> dict[tuple[str, int], float]
 def extent(surface: Surface) -> tuple[float, float]:
     """The best score of a surface and the mean of all, from many points."""
     spec = space_of(surface.parameters, {}, 0)
-    space, random = Space(spec.parameters), np.random.default_rng(0)
+    space = Space(spec.parameters)
+    random = np.random.default_rng(0)
 
     def choose(key: str, parameter: ParameterSpec) -> Any:
         if parameter.options is not None:

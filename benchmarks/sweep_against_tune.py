@@ -29,9 +29,12 @@ import yaml
 from benchmarks.tables import print_rows
 
 METRIC = "eval/reward"
-AT_A_TIME, TRIALS, STEPS = 2, 8, 10
+AT_A_TIME = 2
+TRIALS = 8
+STEPS = 10
 MARK = "LOPTUNE_BENCHMARK"
-SAMPLE_S, MEMORY_S = 0.1, 1.0
+SAMPLE_S = 0.1
+MEMORY_S = 1.0
 Report = Callable[[int, Mapping[str, float]], None]
 
 
@@ -154,8 +157,13 @@ def measure(command: list[str], folder: Path) -> Cost:
     Raises:
         RuntimeError: it failed.
     """
-    mark, started, peak, looked = uuid.uuid4().hex, time.monotonic(), 0.0, 0.0
-    marked, seen, cpu = dict[int, psutil.Process](), set[int](), dict[int, float]()
+    mark = uuid.uuid4().hex
+    started = time.monotonic()
+    peak = 0.0
+    looked = 0.0
+    marked = dict[int, psutil.Process]()
+    seen = set[int]()
+    cpu = dict[int, float]()
     environment = {**os.environ, MARK: mark, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": os.getcwd()}
     with (folder / "log").open("w+") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
@@ -171,7 +179,8 @@ def measure(command: list[str], folder: Path) -> Cost:
                 except psutil.Error:
                     del marked[pid]
             if time.monotonic() - looked > MEMORY_S:
-                looked, peak = time.monotonic(), max(peak, sum(map(proportional_mb, marked.values())))
+                looked = time.monotonic()
+                peak = max(peak, sum(map(proportional_mb, marked.values())))
             time.sleep(SAMPLE_S)
         seconds = time.monotonic() - started
         if process.returncode:

@@ -70,7 +70,8 @@ def demonstrations(recipe: TinyRecipe, count: int) -> list[tuple[str, str]]:
     ]
     shown = []
     for index in range(count):
-        of_size, turn = puzzles[index % len(sizes)], index // len(sizes)
+        of_size = puzzles[index % len(sizes)]
+        turn = index // len(sizes)
         puzzle = disguised(of_size[turn % len(of_size)], rng)
         completion = demonstration(puzzle, rng, recipe.value_error, recipe.verdict_error)
         shown.append((compact_prompt(puzzle) + PREFILL, completion + END))

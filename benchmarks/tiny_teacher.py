@@ -19,7 +19,9 @@ from transformers import Qwen2Tokenizer
 
 from trainer.problems.tasks.knights_knaves import NAMES, PREFILL, Puzzle, Statement, role_statement
 
-PAD, UNKNOWN, END = "<pad>", "<unk>", "<|end|>"
+PAD = "<pad>"
+UNKNOWN = "<unk>"
+END = "<|end|>"
 _TAGS = (PREFILL, "</think>", "<answer>", "</answer>")
 _NUMBERS = tuple(f"({number})" for number in range(1, 9))
 _WORDS = (":", ",", ";", "says", "not", "and", "or", "iff", "if", "then", "(", ")")
@@ -117,7 +119,8 @@ def _check(
             words, value = role(statement)
         case ("not", part):
             words, value = role(part)
-            words, value = ["not", *words], not value
+            words = ["not", *words]
+            value = not value
         case (operator, left, right):
             left_words, left_value = role(left)
             right_words, right_value = role(right)

@@ -80,7 +80,8 @@ def tuned(
         layout: depth, and how many trials fail.
     """
     startup = max(2, trials // 3)
-    places, scores = np.empty((trials, len(top))), np.full(trials, -np.inf)
+    places = np.empty((trials, len(top)))
+    scores = np.full(trials, -np.inf)
     losses = np.empty(trials)
     for trial in range(trials):
         best = places[scores[:trial].argmax()] if trial else None
@@ -99,10 +100,15 @@ def claims(layout: Layout, sweeps: int) -> tuple[Array, Array, float]:
 
     By fresh seeds alone, and by the verdict.
     """
-    rules, generator = len(layout.trials), np.random.default_rng(0)
-    alone, verdict, refused = np.zeros(sweeps, bool), np.zeros(sweeps, bool), 0
+    rules = len(layout.trials)
+    generator = np.random.default_rng(0)
+    alone = np.zeros(sweeps, bool)
+    verdict = np.zeros(sweeps, bool)
+    refused = 0
     for sweep in range(sweeps):
-        first, fresh, tunings = generator.random((max(layout.trials), max(layout.parameters))), [], {}
+        first = generator.random((max(layout.trials), max(layout.parameters)))
+        fresh = []
+        tunings = {}
         for rule, (parameters, trials) in enumerate(zip(layout.parameters, layout.trials, strict=True)):
             top = np.full(parameters, 0.5) if layout.same else generator.uniform(0.25, 0.75, parameters)
             scores, truth = tuned(generator, first, trials, top, layout)

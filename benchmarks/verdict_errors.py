@@ -61,7 +61,8 @@ class Rule:
         sweeps, configurations, seeds = y.shape
         freedom = (configurations - 1) * (seeds - 1)
         others_freedom = (configurations - 2) * (seeds - 1)
-        base, others = None, None
+        base = None
+        others = None
         if self.baseline_guard and others_freedom:
             others = squares(y[:, 1:]) / others_freedom
             base = (y[:, 0] - y[:, 1:].mean(axis=1)).var(axis=1, ddof=1) - others / (configurations - 1)
@@ -265,7 +266,8 @@ def own_test(fresh: Array, search: Array | None = None) -> Array:
         search: those of the search, [N, M], which tell of their noise.
     """
     seeds = fresh.shape[1]
-    freedom, total = seeds - 1, (seeds - 1) * fresh.var(axis=1, ddof=1)
+    freedom = seeds - 1
+    total = (seeds - 1) * fresh.var(axis=1, ddof=1)
     if search is not None:
         freedom += search.shape[1] - 1
         total = total + (search.shape[1] - 1) * search.var(axis=1, ddof=1)
@@ -275,7 +277,8 @@ def own_test(fresh: Array, search: Array | None = None) -> Array:
 
 def alone_tests(fresh: Array) -> Array:
     """Whether any of several finalists, [N, C, S] with the baseline first, is better by its own differences alone."""
-    finalists, seeds = fresh.shape[1] - 1, fresh.shape[2]
+    finalists = fresh.shape[1] - 1
+    seeds = fresh.shape[2]
     differences = fresh[:, 1:] - fresh[:, :1]
     error = differences.std(axis=2, ddof=1) / math.sqrt(seeds)
     return np.asarray(differences.mean(axis=2) > stats.t.isf(FALSE_CLAIMS / finalists, seeds - 1) * error)
@@ -307,7 +310,9 @@ def seeds_promised(sweeps: int) -> None:
     rows = []
     for configurations, seeds, spread in [(10, 3, 0.5), (10, 3, 1.0), (10, 3, 2.0), (10, 5, 1.0), (4, 3, 1.0)]:
         generator = np.random.default_rng(7)
-        numbers, named_gain, any_gain = [], [], []
+        numbers = []
+        named_gain = []
+        any_gain = []
         for _ in range(sweeps // 4):
             gains = np.append(0.0, spread * generator.standard_normal(configurations - 1))
             scores = gains[:, None] + generator.standard_normal((configurations, seeds))
@@ -363,18 +368,21 @@ def alike(sweeps: int) -> None:
 def skewed(sweeps: int) -> None:
     """The gain of one accuracy over another: problems as in `evaluation_intervals`, as hard in the same order."""
     rows = []
-    sizes, accuracies = ((100, 1), (30, 4)), ((0.01, 0.05), (0.5, 0.56), (0.95, 0.99))
+    sizes = ((100, 1), (30, 4))
+    accuracies = ((0.01, 0.05), (0.5, 0.56), (0.95, 0.99))
     for (problems, completions), pair, seeds in itertools.product(sizes, accuracies, (3, 8)):
-        generator, weight = np.random.default_rng(10), 1 / CORRELATION - 1
+        generator = np.random.default_rng(10)
+        weight = 1 / CORRELATION - 1
         order = generator.random((sweeps, 1, problems))
         chances = [stats.beta.ppf(order, p * weight, (1 - p) * weight) for p in pair]
         right = [generator.binomial(completions, np.repeat(chance, seeds, axis=1)) for chance in chances]
-        gains, truth = (right[1] - right[0]).mean(axis=2) / completions, (chances[1] - chances[0]).mean(axis=2)[:, 0]
+        gains = (right[1] - right[0]).mean(axis=2) / completions
+        truth = (chances[1] - chances[0]).mean(axis=2)[:, 0]
         half = stats.t.isf(FALSE_CLAIMS, seeds - 1) * gains.std(axis=1, ddof=1) / math.sqrt(seeds)
         held = gains.mean(axis=1) - half <= truth, truth <= gains.mean(axis=1) + half
         rows.append([f"{problems} x {completions}", f"{pair[0]}, {pair[1]}", f"{seeds}", *map(percent, held)])
     headings = ["problems x completions", "accuracies", "seeds", "lower bound holds, %", "upper, %"]
-    print_rows("Paired t intervals of a gain, each bound meant to hold in 95 %", headings, rows)
+    print_rows("Paired t intervals of a gain, each bound meant to hold in 95%", headings, rows)
 
 
 def claims(found: Verdict) -> bool:

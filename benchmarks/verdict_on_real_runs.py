@@ -110,12 +110,14 @@ def bootstrap(scores: Array) -> Array:
 
 
 def bars_apart(scores: Array) -> Array:
-    mean, deviation = scores.mean(axis=2), scores.std(axis=2, ddof=1)
+    mean = scores.mean(axis=2)
+    deviation = scores.std(axis=2, ddof=1)
     return np.asarray(mean[:, 1:] - deviation[:, 1:] > mean[:, :1] + deviation[:, :1])
 
 
 def rounds(scores: Array) -> Array:
-    finalists, seeds = scores.shape[1] - 1, scores.shape[2]
+    finalists = scores.shape[1] - 1
+    seeds = scores.shape[2]
     looks = looks_up_to(seeds)
     return np.asarray(in_rounds(Design(looks, finalists, 0.0, *boundaries(looks, finalists)), scores)[0] == 1)
 
@@ -169,7 +171,8 @@ def draw(levels: dict[str, list[float]], finds: dict[str, float]) -> go.Figure:
 
 
 def write_picture(path: Path, cases: int) -> None:
-    finalists, seeds = 3, 5
+    finalists = 3
+    seeds = 5
     found = {name: measured(test, finalists, seeds, cases) for name, test in TESTS.items()}
     levels = {name: one[0] for name, one in found.items()}
     finds = {name: 100 * one[1] / (len(one[0]) * cases) for name, one in found.items()}

@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 .venv-vllm/bin/python -m benchmarks.vllm_throughput
 
 64 completions (8 prompts of 64 tokens x 8) of 128 and of 512 tokens, each engine in turns; the best of the rounds
-counts, since other work on the machine only ever slows one down. Then the time of a weight synchronisation and the
+counts, since other work on the machine only ever slows one down. Then the time of a weight synchronization and the
 largest difference between each engine's log-probabilities and those of a teacher-forced pass.
 """
 
@@ -20,7 +20,10 @@ from trainer.rollouts.transformers import TransformersEngine
 from trainer.rollouts.vllm.engine import VllmEngine
 from trainer.rollouts.vllm.setup import EngineSetup
 
-PROMPTS, GROUP_SIZE, PROMPT_TOKENS, VOCABULARY = 8, 8, 64, 128
+PROMPTS = 8
+GROUP_SIZE = 8
+PROMPT_TOKENS = 64
+VOCABULARY = 128
 
 
 def make_model() -> PreTrainedModel:
@@ -88,7 +91,7 @@ def main() -> None:
         started = time.perf_counter()
         vllm.sync_weights(model)
         times.append(1e3 * (time.perf_counter() - started))
-    print(f"weight synchronisation: {min(times):.0f} ms at best, {sorted(times)[len(times) // 2]:.0f} ms median")
+    print(f"weight synchronization: {min(times):.0f} ms at best, {sorted(times)[len(times) // 2]:.0f} ms median")
     vllm.close()
 
 

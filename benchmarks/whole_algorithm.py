@@ -36,10 +36,16 @@ from trainer.rollouts.transformers import TransformersEngine
 from trainer.rules.inputs import LossInputs, UpdateTotals
 from trainer.types import Completion, Problem, Rollout, RolloutGroup, TrainBatch
 
-PROMPTS, GROUP_SIZE, MAX_NEW_TOKENS, TEMPERATURE = 16, 8, 160, 1.0
-ALPHA, ETA = 0.3, 0.5  # strength of AR, and the probability below which Lopti calls a token improbable
+PROMPTS = 16
+GROUP_SIZE = 8
+MAX_NEW_TOKENS = 160
+TEMPERATURE = 1.0
+# strength of AR, and the probability below which Lopti calls a token improbable
+ALPHA = 0.3
+ETA = 0.5
 RULE = AlgorithmConfig(kl_coef=0.0)  # the clipped loss, its mean over all completion tokens
-LR, MAX_GRAD_NORM = 3e-4, 1.0
+LR = 3e-4
+MAX_GRAD_NORM = 1.0
 
 
 def sample_groups(
@@ -51,7 +57,8 @@ def sample_groups(
     params = SamplingParams(TEMPERATURE, max_new_tokens=MAX_NEW_TOKENS, stop_token_ids=(tokenizer.eos_token_id,))
     groups = []
     for number, samples in enumerate(engine.generate(prompts, seeds, params)):
-        problem, rollouts = problems[number], []
+        problem = problems[number]
+        rollouts = []
         for sample in samples:
             text = tokenizer.decode(sample.token_ids, skip_special_tokens=True)
             reward = score(problem.prefill + text, problem.answer).reward
@@ -100,7 +107,8 @@ def update(policy: LogprobModel, optimizer: torch.optim.Optimizer, batch: TrainB
 
 def train(steps: int, model: str = "tiny") -> list[float]:
     """Mean reward of the completions of each step."""
-    device, settings = torch.device("cpu"), ModelConfig(name_or_path=model)
+    device = torch.device("cpu")
+    settings = ModelConfig(name_or_path=model)
     tokenizer = load_tokenizer(settings)
     causal_lm = load_policy(settings, device)
     policy = LogprobModel(causal_lm, TEMPERATURE, chunk_tokens=4096)

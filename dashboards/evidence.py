@@ -23,7 +23,7 @@ class Measured:
     baseline: str
     seeds: int = 0
     gain: float = math.nan  # positive is better
-    interval: tuple[float, float] = (math.nan, math.nan)  # each bound holds with 95 %
+    interval: tuple[float, float] = (math.nan, math.nan)  # each bound holds with 95%
     chosen: str = ""  # how it came to the fresh seeds, where not every rule did
     left_out: str = ""  # why it does not count
 
@@ -36,13 +36,14 @@ class Measured:
 
 
 def measured_in(results: Results) -> list[Measured]:
-    """Every rule that a sweep tried against that of its baseline; by the finalist of it that the search liked best.
+    """Return every rule that a sweep tried against that of its baseline; by the finalist of it that the search liked
+    best.
 
     Of several finalists of a rule, fresh seeds must not choose: the best of them would be too good.
     """
     fresh = results.fresh
-    known = results.table[results.table.state != "FAIL"]  # a trial that never started recorded no rule
-    of = dict(zip(known.configuration, known.rule, strict=True))
+    started = results.table[results.table.state != "FAIL"]  # a trial that never started recorded no rule
+    of = dict(zip(started.configuration, started.rule, strict=True))
     metric = "/".join(results.objective.metric.split("/")[:2])
     nothing = Measured(results.name, results.model, results.task, metric, "", "")
     if fresh is None:
@@ -70,26 +71,26 @@ def measured_in(results: Results) -> list[Measured]:
 
 
 def _judged(results: Results, fresh: Results, label: str, nothing: Measured) -> Measured:
-    found = results.verdict_on_fresh(label)
-    if found is None:
+    judged = results.verdict_on_fresh(label)
+    if judged is None:
         return replace(nothing, left_out="its baseline has no score on fresh seeds")
-    if isinstance(found, Undecided):
-        return replace(nothing, left_out=reason(found))
-    interval = found.interval
+    if isinstance(judged, Undecided):
+        return replace(nothing, left_out=reason(judged))
+    interval = judged.interval
     if results.arms:  # rules at their own best: the luck of tuning counts
         arms = {trial.configuration: trial.arm for trial in results.trials}
         arm = arms[fresh.numbers[label]]
-        standing = next(one for one in results.arm_standings if one.rule == arm)
+        standing = next(rule for rule in results.arm_standings if rule.rule == arm)
         if standing.interval is None:
             return replace(nothing, left_out=refusal(standing))
         interval = standing.interval
     sign = results.objective.sign
     low, high = interval[::sign]
-    return replace(nothing, seeds=found.seeds, gain=sign * found.difference, interval=(sign * low, sign * high))
+    return replace(nothing, seeds=judged.seeds, gain=sign * judged.difference, interval=(sign * low, sign * high))
 
 
 def gathered(sweeps: Sequence[Results]) -> tuple[list[Measured], list[Measured]]:
-    """The rules by setting, each rule's best gain first, and what does not count.
+    """Return the rules by setting, each rule's best gain first, and what does not count.
 
     A model with a task is one setting, however many sweeps measured it: the one with the most fresh seeds counts.
     """

@@ -14,13 +14,13 @@ PALETTE = (
 )  # fmt: skip
 
 
-def colours(names: Iterable[str]) -> dict[str, str]:
-    """A colour per name, the same on every picture that is given the same names."""
+def colors(names: Iterable[str]) -> dict[str, str]:
+    """Return a color per name, the same on every picture that is given the same names."""
     return {name: PALETTE[index % len(PALETTE)] for index, name in enumerate(sorted(set(names)))}
 
 
 def configuration_labels(trials: pd.DataFrame, searched: Sequence[str]) -> "pd.Series[str]":
-    """The configuration of every trial in a few words, e.g. ``#3 grpo α 0.3 lr=1e-05``.
+    """Return the configuration of every trial in a few words, e.g. ``#3 grpo α 0.3 lr=1e-05``.
 
     Of arms, which are tuned each by itself, an arm's settings are those that vary within it.
     """
@@ -34,8 +34,8 @@ def configuration_labels(trials: pd.DataFrame, searched: Sequence[str]) -> "pd.S
     def label(row: "pd.Series[Any]") -> str:
         parts = [f"#{row.configuration} {row.arm or row.algorithm}".rstrip()]
         parts += [f"{sign} {row[key]:.2g}" for sign, key in _SIGNS if strength(row, key) > 0]
-        own = [name for name in named if varies.loc[row.arm, name] and pd.notna(row[name])]
-        parts += [f"{named[name]}={shown(row[name])}" for name in own]
+        varying = [name for name in named if varies.loc[row.arm, name] and pd.notna(row[name])]
+        parts += [f"{named[name]}={shown(row[name])}" for name in varying]
         return " ".join(parts)
 
     labels = [label(row) for _, row in trials.iterrows()]

@@ -29,7 +29,8 @@ TRAINING_CURVES = (
     "reward/errors",
 )
 TEST_SET = "test"  # the held-out problems: only runs that confirm a sweep are evaluated on them
-ALPHA, ETA = "algorithm.ar_alpha", "algorithm.lopti_eta"
+ALPHA = "algorithm.ar_alpha"
+ETA = "algorithm.lopti_eta"
 FIELDS = (  # columns of `Results.table` besides the parameters, label the last
     "trial", "configuration", "seed", "state", "score", "test", "step", "hours", "minutes",
     "algorithm", "rule", "arm", "reason", "label",

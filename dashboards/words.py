@@ -79,7 +79,8 @@ def gain(verdict: Verdict, kind: str = "seed") -> str:
 
 def searched(verdict: Verdict) -> str:
     """State what the seeds of a search show."""
-    best, base = verdict.best, verdict.baseline
+    best = verdict.best
+    base = verdict.baseline
     claim = verdict.claim if isinstance(verdict, Tested) else "none"
     if claim == "evidence":
         return f"Likely better than the baseline {base}, but not confirmed on fresh seeds. {best}: {gain(verdict)}."
@@ -94,14 +95,16 @@ def searched(verdict: Verdict) -> str:
 
 def confirmed(verdict: Verdict) -> str:
     """State what fresh seeds show."""
-    best, base, found = verdict.best, verdict.baseline, gain(verdict, "fresh seed")
+    best = verdict.best
+    base = verdict.baseline
+    gained = gain(verdict, "fresh seed")
     if isinstance(verdict, Tested) and verdict.claim == "evidence":
-        return f"Confirmed: {best} beats the baseline {base}: {found}."
+        return f"Confirmed: {best} beats the baseline {base}: {gained}."
     if best == base:
         return f"Not confirmed: no finalist has a score beside the baseline {base}."
     if verdict.improves:
-        return f"Not confirmed: seed noise could explain the difference of {best} to the baseline {base}: {found}."
-    return f"Keep the baseline {base}: on fresh seeds nothing beats it. {best}: {found}."
+        return f"Not confirmed: seed noise could explain the difference of {best} to the baseline {base}: {gained}."
+    return f"Keep the baseline {base}: on fresh seeds nothing beats it. {best}: {gained}."
 
 
 def reason(verdict: Verdict) -> str:
@@ -203,19 +206,19 @@ def refusal(rule: RuleStanding) -> str:
     return "" if rule.refusal is None else REFUSALS[rule.refusal]
 
 
-def rules(found: Sequence[RuleStanding], baseline: str) -> str:
+def rules(standings: Sequence[RuleStanding], baseline: str) -> str:
     """State which rules beat the baseline's at their own best, on fresh seeds."""
-    sentences = [f"{rule.rule} beats {baseline} by {rule_bounds(rule)}" for rule in found if rule.better]
-    others = [rule for rule in found if rule.interval is not None and not rule.better]
+    sentences = [f"{rule.rule} beats {baseline} by {rule_bounds(rule)}" for rule in standings if rule.better]
+    others = [rule for rule in standings if rule.interval is not None and not rule.better]
     if others:
         rest = "no other" if sentences else "none"
         nearest = f"the nearest is {others[0].rule}: {rule_bounds(others[0])}"
         sentences.append(f"{rest} is shown to be better than {baseline} at its best ({nearest})")
-    sentences += [f"{rule.rule} {rule_bounds(rule)}" for rule in found if rule.interval is None]
-    told = f"Rules at their own best, on fresh seeds: {'; '.join(sentences)}."
-    if all(rule.interval is None for rule in found):
-        return told
-    return f"{told} Intervals are corrected for {counted(len(found), 'comparison')} and allow for tuning variance."
+    sentences += [f"{rule.rule} {rule_bounds(rule)}" for rule in standings if rule.interval is None]
+    text = f"Rules at their own best, on fresh seeds: {'; '.join(sentences)}."
+    if all(rule.interval is None for rule in standings):
+        return text
+    return f"{text} Intervals are corrected for {counted(len(standings), 'comparison')} and allow for tuning variance."
 
 
 def changes(changed: Mapping[str, tuple[Any, Any]]) -> str:

@@ -37,7 +37,7 @@ REWARDS: dict[str, RewardFunction] = {
 
 
 def combine_batch(functions: Mapping[str, float]) -> BatchRewardFunction:
-    """The weighted sum of reward functions for many completions at once.
+    """Return the weighted sum of reward functions for many completions at once.
 
     Several functions give a breakdown of one part each. The one with the largest weight (the first of them on a
     tie) decides what counts as correct and as parsed.
@@ -47,7 +47,8 @@ def combine_batch(functions: Mapping[str, float]) -> BatchRewardFunction:
     """
     if not functions:
         raise ValueError("name at least one reward function")
-    names, weights = [_short(name) for name in functions], list(functions.values())
+    names = [_short(name) for name in functions]
+    weights = list(functions.values())
     of_batch = [_resolve_batch(name) for name in functions]
     judge = max(range(len(weights)), key=lambda index: abs(weights[index]))
 
@@ -69,14 +70,14 @@ def combine_batch(functions: Mapping[str, float]) -> BatchRewardFunction:
 
 
 def wants_batches(functions: Mapping[str, float]) -> bool:
-    """Whether one of the functions is to score many completions in one call."""
+    """Return whether one of the functions is to score many completions in one call."""
     return any(name not in REWARDS and takes_batch(load_function(name)) for name in functions)
 
 
 def columns(functions: Mapping[str, float]) -> list[str]:
-    """The columns of a problem's row that some function asks for."""
-    own = [name for name in functions if name not in REWARDS]
-    return [column for name in own for column in columns_of(load_function(name))]
+    """Return the columns of a problem's row that some function asks for."""
+    of_user = [name for name in functions if name not in REWARDS]
+    return [column for name in of_user for column in columns_of(load_function(name))]
 
 
 def prepare(functions: Mapping[str, float]) -> None:
@@ -88,7 +89,7 @@ def prepare(functions: Mapping[str, float]) -> None:
 
 
 def minimum(functions: Mapping[str, float]) -> float:
-    """The weighted sum of the functions' lowest scores; one that declares none, or is subtracted, counts 0."""
+    """Return the weighted sum of the functions' lowest scores; one that declares none, or is subtracted, counts 0."""
     lowest = {name: getattr(_module_of(name), "MINIMUM", 0.0) for name, weight in functions.items() if weight > 0}
     for name, value in lowest.items():
         if not isinstance(value, int | float):
@@ -97,7 +98,7 @@ def minimum(functions: Mapping[str, float]) -> float:
 
 
 def part_weight(functions: Mapping[str, float], part: str) -> float:
-    """The weight that a part of the breakdown carries in the reward; 1 for what no function gave."""
+    """Return the weight that a part of the breakdown carries in the reward; 1 for what no function gave."""
     if len(functions) == 1:
         return next(iter(functions.values()))
     return {_short(name): weight for name, weight in functions.items()}.get(part, 1.0)

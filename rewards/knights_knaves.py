@@ -37,14 +37,14 @@ def score(text: str, answer: Any) -> Score:
 
 
 def share_right(text: str, answer: Any) -> Score:
-    """The share of people whose role, as the text states it last, is right; for policies that find no form.
+    """Return the share of people whose role, as the text states it last, is right; for policies that find no form.
 
     Raises:
         ValueError: the solution names nobody.
     """
     roles = _roles_of(answer)
     stated = {name: _statement_pattern(name).findall(text) for name in roles}
-    right = sum(bool(found) and found[-1].lower() == roles[name] for name, found in stated.items())
+    right = sum(bool(answers) and answers[-1].lower() == roles[name] for name, answers in stated.items())
     share = right / len(roles)
     return Score(share, share == 1, {"share_right": share}, parsed=all(stated.values()))
 
@@ -67,7 +67,7 @@ def _solution_roles(solution: str) -> dict[str, str]:
 
 
 def _given_roles(answer: str, names: tuple[str, ...]) -> dict[str, str] | None:
-    """The role stated for every name; None if one is missing or more roles are named than people."""
+    """Return the role stated for every name; None if one is missing or more roles are named than people."""
     lowered = answer.lower()
     if lowered.count("knight") + lowered.count("knave") != len(names):
         return None

@@ -16,6 +16,6 @@ def score(text: str, answer: Any) -> Score:
 
     Numbers are compared by value, and nothing is computed: ``2 + 3`` names 3, not 5.
     """
-    found = _NUMBER.findall(text)
-    right = bool(found) and Decimal(found[-1]) == Decimal(str(answer))
-    return Score(float(right), right, {"last_number": float(right)}, parsed=bool(found))
+    numbers = _NUMBER.findall(text)
+    right = bool(numbers) and Decimal(numbers[-1]) == Decimal(str(answer))
+    return Score(float(right), right, {"last_number": float(right)}, parsed=bool(numbers))

@@ -33,7 +33,7 @@ OWN_PACKAGES = ("rewards", "trainer", "sweep", "dashboards", "search_spaces")
 
 
 def load_function(name: str) -> Callable[..., Any]:
-    """The function behind ``module:function``.
+    """Return the function behind ``module:function``.
 
     Raises:
         ValueError: no such module or function, or one written for another trainer; says what to write instead.
@@ -57,40 +57,42 @@ def load_function(name: str) -> Callable[..., Any]:
 
 
 def takes_batch(function: Callable[..., Any]) -> bool:
-    """Whether a function wants many completions in one call."""
+    """Return whether a function wants many completions in one call."""
     return _is_async(function) or _is_batch(function)
 
 
 def as_batch(function: Callable[..., Any], name: str) -> BatchRewardFunction:
-    """A function of any form as one of a batch that returns a ``Score`` for every text.
+    """Return a function of any form as one of a batch that returns a ``Score`` for every text.
 
     The result raises ValueError where the function returns something else than scores.
     """
-    label, call = name.rpartition(":")[2], _caller(function, name)
+    label = name.rpartition(":")[2]
+    call = _caller(function, name)
 
     def scored(texts: Sequence[str], answers: Sequence[Any], rows: Sequence[Mapping[str, Any]] = ()) -> list[Score]:
         results = call(texts, answers, rows or [{}] * len(texts))
         try:
-            found = list(results)
+            scores = list(results)
         except TypeError:
             raise ValueError(f"reward {name} returned {results!r}; expected a list of scores") from None
-        if len(found) != len(texts):
-            raise ValueError(f"reward {name} returned {len(found)} scores for {len(texts)} texts")
-        return [_as_score(result, name, label) for result in found]
+        if len(scores) != len(texts):
+            raise ValueError(f"reward {name} returned {len(scores)} scores for {len(texts)} texts")
+        return [_as_score(result, name, label) for result in scores]
 
     return scored
 
 
 def columns_of(function: Callable[..., Any]) -> dict[str, bool]:
-    """The columns that a function asks for by its parameters' names -> whether it cannot do without."""
+    """Return the columns that a function asks for by its parameters' names -> whether it cannot do without."""
     parameters = _parameters(function)
-    own: tuple[str, ...] = (*_PARAMETERS, *_BATCH_PARAMETERS)
-    if not set(own) & set(parameters):
-        own = (*list(parameters)[:2],)  # by position
+    given: tuple[str, ...] = (*_PARAMETERS, *_BATCH_PARAMETERS)
+    if not set(given) & set(parameters):
+        given = (*list(parameters)[:2],)  # by position
     return {
         name: parameter.default is inspect.Parameter.empty
         for name, parameter in parameters.items()
-        if name not in own and parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        if name not in given
+        and parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     }
 
 
@@ -158,7 +160,7 @@ def _as_score(result: Any, name: str, label: str) -> Score:
 
 
 def _hidden_file(module_name: str) -> Path | None:
-    """The user's file or folder that cannot be imported because a package of ours has its name."""
+    """Return the user's file or folder that cannot be imported because a package of ours has its name."""
     package = module_name.partition(".")[0]
     ours = importlib.util.find_spec(package) if package in OWN_PACKAGES else None
     if ours is None or ours.origin is None:

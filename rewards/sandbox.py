@@ -245,7 +245,8 @@ class RewardPool:
         if greeting["status"] != "ready":
             raise ValueError(greeting["message"])
         worker.ready = True
-        self._batches, self._columns = greeting["batches"], greeting["columns"]
+        self._batches = greeting["batches"]
+        self._columns = greeting["columns"]
         self._failure_score = float(greeting["minimum"])
 
 
@@ -265,7 +266,8 @@ class _Job:
 
 
 def _job(indices: range, *of_texts: Sequence[Any]) -> _Job:
-    part, token = slice(indices.start, indices.stop), secrets.token_hex(16)
+    part = slice(indices.start, indices.stop)
+    token = secrets.token_hex(16)
     content = [token, *(list(values[part]) for values in of_texts)]
     return _Job(indices, token, json.dumps(content, default=str).encode() + b"\n")
 

@@ -8,7 +8,9 @@ import select
 import signal
 from collections.abc import Callable, Iterator
 
-_SET_CHILD_SUBREAPER, _SET_PARENT_DEATH_SIGNAL = 36, 1  # of prctl(2)
+# of prctl(2)
+_SET_CHILD_SUBREAPER = 36
+_SET_PARENT_DEATH_SIGNAL = 1
 _OWNER_CHECK_S = 2.0
 _LINGER_CHECK_S = 0.1
 
@@ -22,7 +24,8 @@ def supervise(lifeline: int, lingers: Callable[[], bool] = lambda: False) -> Non
     gone. The lifeline is the read end of a pipe that carries nothing. Where ``lingers`` is true at the child's end,
     what it started in this process group may come to its own end first.
     """
-    owner, system = os.getppid(), ctypes.CDLL(None)
+    owner = os.getppid()
+    system = ctypes.CDLL(None)
     system.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     deaths, noticed = os.pipe()
     os.set_blocking(noticed, False)
@@ -62,7 +65,7 @@ def _wait(child: int, deaths: int, lifeline: int, owner: int) -> None:
 
 
 def _others_run(child: int) -> bool:
-    """Whether anything of this process group runs besides the child."""
+    """Return whether anything of this process group runs besides the child."""
     group = [pid for pid in _children() if pid != child and os.getpgid(pid) == os.getpgrp()]
     running = [os.waitpid(pid, os.WNOHANG)[0] == 0 for pid in group]
     return any(running)

@@ -9,7 +9,7 @@ MINIMUM = 0.0
 
 
 def has_think_answer_form(text: str) -> bool:
-    """Whether each of the four tags occurs exactly once, and in order."""
+    """Return whether each of the four tags occurs exactly once, and in order."""
     if any(text.count(tag) != 1 for tag in _TAGS):
         return False
     positions = [text.find(tag) for tag in _TAGS]

@@ -62,7 +62,9 @@ def _limit_memory(memory_mb: int) -> None:
 
 def _private_descriptors() -> tuple[int, int]:
     """Move the protocol away from stdin and stdout, which reward functions may read and print to."""
-    requests, replies = os.dup(0), os.dup(1)  # a child does not inherit them
+    # a child does not inherit them
+    requests = os.dup(0)
+    replies = os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)

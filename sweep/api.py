@@ -30,7 +30,7 @@ def run(space: str | Path, overrides: Sequence[str] = (), *, name: str, runs_dir
 
 
 def load_results(name: str, runs_dir: str | Path = "runs") -> pd.DataFrame:
-    """The trials of a sweep, a row each.
+    """Return the trials of a sweep, a row each.
 
     Returns:
         columns ``trial``, ``configuration``, ``seed``, ``state`` (WAITING, RUNNING, COMPLETE, PRUNED, FAIL),

@@ -3,13 +3,13 @@
 import argparse
 from collections.abc import Sequence
 
-from sweep.commands import judge, report, slurm, start, status, winner
+from sweep.commands import judge, report, start, status, winner
 from trainer.shell.arguments import PAGES, parse_arguments, version_text
 from trainer.shell.main import run_main
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; like `call`, but prints an error and returns its exit code."""
+    """Return entry point; like `call`, but prints an error and returns its exit code."""
     return run_main(lambda: call(argv))
 
 
@@ -27,6 +27,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(json=False)
     parser.add_argument("--version", action="version", version=version_text())
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for module in (start, slurm, status, report, judge, winner):
+    for module in (start, status, report, judge, winner):
         module.add_commands(commands)
     return parser

@@ -30,7 +30,8 @@ def sum_tolerance(terms: int, scale: float = 1.0) -> float:
 
 def forward_terms(model: PretrainedConfig, length: int) -> int:
     """Terms of the sums that follow one another on the way from a token to a log-probability."""
-    hidden, head = model.hidden_size, model.hidden_size // model.num_attention_heads
+    hidden = model.hidden_size
+    head = model.hidden_size // model.num_attention_heads
     attention = hidden + head + length + hidden  # projections, scores, average of values, projection
     norms = 2 * hidden
     layer = attention + norms + hidden + model.intermediate_size

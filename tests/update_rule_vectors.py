@@ -36,7 +36,8 @@ def alone(items: list[Any]) -> list[Any]:
 
 def relative_error(ours: Tensor | float, published: Any) -> float:
     """Largest |ours - published|, relative to the largest |published| of the field (at least 1e-3)."""
-    ours, published = torch.as_tensor(ours).double(), torch.as_tensor(published).double()
+    ours = torch.as_tensor(ours).double()
+    published = torch.as_tensor(published).double()
     assert ours.shape == published.shape, f"shape {tuple(ours.shape)} is not {tuple(published.shape)}"
     scale = max(float(published.abs().max()), 1e-3)
     return float((ours - published).abs().max()) / scale
@@ -70,7 +71,9 @@ def check_advantages(case: Case, **settings: Any) -> Iterator[float]:
 
 
 def check_loss(case: Case, chosen: Tensor | None = None, **settings: Any) -> Iterator[float]:
-    parameters, expected, batch = case["parameters"], case["expected"], batch_of(case["inputs"])
+    parameters = case["parameters"]
+    expected = case["expected"]
+    batch = batch_of(case["inputs"])
     batch = replace(batch, chosen=chosen)
     config = AlgorithmConfig(
         **{"kl_coef": parameters.get("kl_coef", 0.0), "loss_aggregation": parameters["loss_aggregation"], **settings}
@@ -89,7 +92,8 @@ def check_loss(case: Case, chosen: Tensor | None = None, **settings: Any) -> Ite
 
 
 def check_gdpo(case: Case) -> Iterator[float]:
-    parameters, inputs = case["parameters"], case["inputs"]
+    parameters = case["parameters"]
+    inputs = case["inputs"]
     if parameters["final"].endswith("(unbiased std over completions + 1e-4)"):  # TRL's and the paper's
         weights = {str(index): weight for index, weight in enumerate(parameters["reward_weights"])}
         parts = [
@@ -154,7 +158,8 @@ def check_gspo(case: Case) -> Iterator[float]:
 
 
 def check_cispo(case: Case) -> Iterator[float]:
-    low, high = case["parameters"]["ratio_cap_low"], case["parameters"]["ratio_cap_high"]
+    low = case["parameters"]["ratio_cap_low"]
+    high = case["parameters"]["ratio_cap_high"]
     yield from check_loss(case, loss={"name": "cispo", "clip_ratio_low": 1 - low, "clip_ratio_high": high - 1})
 
 
@@ -180,7 +185,8 @@ def check_dppo_with_penalty(case: Case) -> Iterator[float]:
 
 
 def check_rollout_anchored(case: Case) -> Iterator[float]:
-    low, high = case["parameters"]["clip_ratio_low"], case["parameters"]["clip_ratio_high"]
+    low = case["parameters"]["clip_ratio_low"]
+    high = case["parameters"]["clip_ratio_high"]
     mask = {"rule": "mask", "floor": 1 - low, "cap": 1 + high}
     yield from check_loss(case, loss="cispo", engine_correction=mask)
 
@@ -207,7 +213,8 @@ def check_gmpo(case: Case) -> Iterator[float]:
 def covariance_case(case: Case) -> tuple[TrainBatch, Tensor]:
     """The batch of a case, and its covariances by the current log-probabilities, as verl takes them."""
     batch = batch_of(case["inputs"])
-    logprobs, mask = torch.tensor(case["inputs"]["logprobs"]), batch.completion_mask
+    logprobs = torch.tensor(case["inputs"]["logprobs"])
+    mask = batch.completion_mask
     return batch, covariances(batch.advantages, logprobs, mask, alone)
 
 
@@ -250,7 +257,8 @@ def check_token_weights(case: Case) -> Iterator[float]:
 
 
 def check_engine_weights(case: Case) -> Iterator[float]:
-    parameters, batch = case["parameters"], batch_of(case["inputs"])
+    parameters = case["parameters"]
+    batch = batch_of(case["inputs"])
     config = EngineCorrection(
         level=parameters["level"].removeprefix("sequence_"),
         rule=parameters["rule"],
@@ -263,9 +271,11 @@ def check_engine_weights(case: Case) -> Iterator[float]:
 
 
 def check_overlong(case: Case) -> Iterator[float]:
-    parameters, inputs = case["parameters"], case["inputs"]
+    parameters = case["parameters"]
+    inputs = case["inputs"]
     if parameters.get("capped"):
-        limit, buffer = parameters["max_new_tokens"], parameters["overlong_buffer"]
+        limit = parameters["max_new_tokens"]
+        buffer = parameters["overlong_buffer"]
         ours = [
             reward - parameters["overlong_penalty"] * overlong_penalty(length, limit, buffer)
             for reward, length in zip(inputs["rewards"], inputs["lengths"], strict=True)
@@ -276,7 +286,8 @@ def check_overlong(case: Case) -> Iterator[float]:
 def check_dynamic_sampling(case: Case) -> Iterator[float]:
     if not case["parameters"]["keep"].startswith("group of one, or spread"):
         return
-    rewards, ids = case["inputs"]["rewards"], case["inputs"]["group_ids"]
+    rewards = case["inputs"]["rewards"]
+    ids = case["inputs"]["group_ids"]
     groups = {i: [r for r, j in zip(rewards, ids, strict=True) if j == i] for i in ids}
     ours = [float(has_spread(groups[i])) for i in ids]
     yield relative_error(torch.tensor(ours), case["expected"]["mask"])

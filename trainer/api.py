@@ -44,7 +44,8 @@ def train(
 
 
 def load_metrics(name: str, runs_dir: str | Path = "runs") -> pd.DataFrame:
-    """The metrics of a run, a row per record: training steps and evaluations. ``trainer metrics`` explains them.
+    """Return the metrics of a run, a row per record: training steps and evaluations. ``trainer metrics`` explains
+    them.
 
     Raises:
         MissingError: there is no such run.

@@ -30,7 +30,7 @@ _COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit code, or ends the process with it where it is one rank of several."""
+    """Return entry point; returns the exit code, or ends the process with it where it is one rank of several."""
     words = list(sys.argv[1:] if argv is None else argv)
     code = run_main(lambda: _call(words))
     if world_size() > 1:
@@ -58,6 +58,6 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=help_text)
         if name == given:
             with unhurried():
-                found = import_module(f"trainer.commands.{module}")
-            getattr(found, f"add_{name.replace('-', '_')}")(command)
+                implementation = import_module(f"trainer.commands.{module}")
+            getattr(implementation, f"add_{name.replace('-', '_')}")(command)
     return parser

@@ -6,17 +6,17 @@ INTERRUPTED = 130  # exit code of what was stopped and can be resumed
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text, the error's name where it has none."""
+    """Return the first line of an error's text, the error's name where it has none."""
     return next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
 
 
 def printable(text: str) -> str:
-    """The text with control characters as escapes: what a model wrote must not command a terminal."""
+    """Return the text with control characters as escapes: what a model wrote must not command a terminal."""
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 
 def shortened(text: str, most: int) -> str:
-    """The text, or as much of it as fits ``most`` characters with dots behind it."""
+    """Return the text, or as much of it as fits ``most`` characters with dots behind it."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 

@@ -26,12 +26,13 @@ _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
 
 
 def storage_error(action: str, path: Path, error: Exception) -> StorageError:
-    """An error of the file system: what could not be done, where and with how much space, and what to do.
+    """Return an error of the file system: what could not be done, where and with how much space, and what to do.
 
     ``action`` is such as "write a checkpoint"; the path need not exist; a library may hide the system's error in
     its own.
     """
-    text, number = first_line(error), getattr(error, "errno", None)
+    text = first_line(error)
+    number = getattr(error, "errno", None)
     reason = getattr(error, "strerror", None) or text
     if number in _GONE:
         hint = "put the folder back, then resume"
@@ -125,10 +126,10 @@ class JsonLines:
                     _logger.warning("%s: cut the last line, torn: %d bytes never finished", path, torn)
                     file.truncate(len(content) - torn)
                     os.fsync(file.fileno())
-                found = os.fstat(file.fileno())
+                status = os.fstat(file.fileno())
         except OSError as error:
             raise storage_error(f"open {path}", path, error) from error
-        self._identity = (found.st_dev, found.st_ino)
+        self._identity = (status.st_dev, status.st_ino)
 
     def append(self, *records: Mapping[str, Any]) -> None:
         """Write the records as lines, all of them or none.
@@ -160,8 +161,8 @@ class JsonLines:
         with self._opened():
             with self.path.open("rb") as file:
                 write_atomically(self.path, file.read(offset))
-            found = self.path.stat()
-            self._identity = (found.st_dev, found.st_ino)
+            status = self.path.stat()
+            self._identity = (status.st_dev, status.st_ino)
 
     @contextmanager
     def _opened(self) -> Iterator[int]:
@@ -169,8 +170,8 @@ class JsonLines:
             # Without O_CREAT, so that a folder moved away is noticed instead of being made anew.
             descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND)
             try:
-                found = os.fstat(descriptor)
-                if (found.st_dev, found.st_ino) != self._identity:
+                status = os.fstat(descriptor)
+                if (status.st_dev, status.st_ino) != self._identity:
                     raise FileNotFoundError(errno.ENOENT, "another file has taken its place")
                 yield descriptor
             finally:
@@ -211,7 +212,7 @@ def read_json_lines(
 
 
 def read_records(path: Path) -> list[Record]:
-    """All whole lines; none of a file that is not there, as of a run before its first record."""
+    """Return all whole lines; none of a file that is not there, as of a run before its first record."""
     return [record for record, _ in read_json_lines(path)] if path.is_file() else []
 
 
@@ -221,7 +222,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def size_text(count: int) -> str:
-    """Bytes as people read them, decimal."""
+    """Return bytes as people read them, decimal."""
     return f"{count / 1e9:.1f} GB" if abs(count) >= 1e9 else f"{count / 1e6:.1f} MB"
 
 

@@ -19,15 +19,15 @@ def hub_answers() -> bool:
 
     if constants.is_offline_mode():
         return False
-    found: list[bool] = []
+    answers: list[bool] = []
     # A thread, because looking up a name knows no time limit.
-    look = threading.Thread(target=lambda: found.append(_answers(constants.ENDPOINT)), daemon=True)
+    look = threading.Thread(target=lambda: answers.append(_answers(constants.ENDPOINT)), daemon=True)
     look.start()
     look.join(LIMIT_S + 1)
-    if found == [True]:
+    if answers == [True]:
         return True
     constants.HF_HUB_OFFLINE = True
-    print(f"{constants.ENDPOINT} does not answer: looking in this machine's cache", file=sys.stderr, flush=True)
+    print(f"{constants.ENDPOINT} does not answer: looking in this machine's cache", file=sys.stderr)
     return False
 
 

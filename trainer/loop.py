@@ -168,9 +168,12 @@ class Trainer:
         return {**metrics, "step": float(self.step)}
 
     def training_step(self) -> dict[str, float]:
-        """One step of Algorithm 1, counted by ``step``. Returns its metrics."""
-        config, algorithm, parallel = self.config, self.config.algorithm, self.parallel
-        stopwatch, step = Stopwatch(), self.step + 1
+        """Return one step of Algorithm 1, counted by ``step``. Returns its metrics."""
+        config = self.config
+        algorithm = self.config.algorithm
+        parallel = self.parallel
+        stopwatch = Stopwatch()
+        step = self.step + 1
         split_seed = derive_seed(config.seed, "isolation", self.step, parallel.rank)
         split_generator = torch.Generator().manual_seed(split_seed)
         with stopwatch("step"):
@@ -216,7 +219,10 @@ class Trainer:
         if self._saved_step == self.step:
             return
         self._checkpoint.wait()
-        root, parallel, step, models = self.context.run_dir / "checkpoints", self.parallel, self.step, self.models
+        root = self.context.run_dir / "checkpoints"
+        parallel = self.parallel
+        step = self.step
+        models = self.models
         state = {
             "step": step,
             "evaluations": [*self.evaluations],
@@ -224,7 +230,8 @@ class Trainer:
             "sampler": self.source.state_dict(),
         }
         write_files = stage_training_state(models.causal_lm, self._own_tokenizer, models.optimizer, state, parallel)
-        settings, attempt = self.config.checkpoint, Attempt(root.parent, self.context.attempt)
+        settings = self.config.checkpoint
+        attempt = Attempt(root.parent, self.context.attempt)
         best = best_evaluation(self.evaluations) if settings.keep_best else None
 
         def write() -> None:
@@ -242,7 +249,8 @@ class Trainer:
             ConfigError: the run has ended and only weights were kept of its checkpoints.
             StorageError: there are checkpoints and none is intact.
         """
-        root, parallel = self.context.run_dir / "checkpoints", self.parallel
+        root = self.context.run_dir / "checkpoints"
+        parallel = self.parallel
         newest = newest_checkpoint(root) if parallel.is_main else None
         name = parallel.gather([newest.name if newest else None], after_files=True)[0]
         if name is not None:
@@ -265,7 +273,8 @@ class Trainer:
         return self.tracker.close(status)
 
     def _diagnostics(self, batch: TrainBatch, statistics: UpdateStatistics, lr: float) -> dict[str, float]:
-        algorithm, device = self.config.algorithm, self.parallel.device
+        algorithm = self.config.algorithm
+        device = self.parallel.device
         metrics = [
             batch_metrics(batch, algorithm),
             update_metrics(statistics, lr),
@@ -305,7 +314,7 @@ class Trainer:
         return metrics
 
     def _agree_to_stop(self) -> bool:
-        """Whether a stop was requested on any rank: one that stopped alone would leave the others waiting."""
+        """Return whether a stop was requested on any rank: one that stopped alone would leave the others waiting."""
         self.stopping = self.parallel.any(self._stop_requested)
         return self.stopping
 

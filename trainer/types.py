@@ -138,6 +138,6 @@ class RunContext:
 
     @classmethod
     def of(cls, run_dir: str | Path) -> RunContext:
-        """The context of a single run in a folder."""
+        """Return the context of a single run in a folder."""
         folder = Path(run_dir)
         return cls(folder, folder.parent, "trainer", folder.name)

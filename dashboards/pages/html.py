@@ -26,7 +26,7 @@ def render_page(
     *,
     confirmed: bool = False,
 ) -> str:
-    """The whole page as text.
+    """Return the whole page as text.
 
     Args:
         title: the sweep's name.
@@ -67,18 +67,20 @@ def render_page(
 
 
 def _packed(text: str) -> str:
-    """Text that the page unpacks: plotly alone is 5 MB, and 2 MB packed."""
+    """Return text that the page unpacks: plotly alone is 5 MB, and 2 MB packed."""
     return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
 def _prose(text: str) -> Markup:
-    """A sentence as HTML; what stands between backticks is a command."""
+    """Return a sentence as HTML; what stands between backticks is a command."""
     text = re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text)))
     return Markup(re.sub(r"--[a-z-]+", r'<span style="white-space: nowrap">\g<0></span>', text))  # options stay whole
 
 
 def cell(value: object, decimals: int | None = None) -> Cell:
-    """A cell of a table: words, or a number with so many decimals; empty where there is none; a cell as it is."""
+    """Return a cell of a table: words, or a number with so many decimals; empty where there is none; a cell as it
+    is.
+    """
     if isinstance(value, tuple):
         return value
     if isinstance(value, str):

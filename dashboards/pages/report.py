@@ -53,7 +53,7 @@ def write_pages(results: Results, out_dir: Path) -> Path:
 
 
 def chapters_of(results: Results) -> dict[str, list[Picture]]:
-    """Chapter -> its pictures; without those that have nothing to show."""
+    """Return chapter -> its pictures; without those that have nothing to show."""
     drawn = {name: [draw_one(results) for draw_one in several] for name, several in _CHAPTERS.items()}
     drawn["What matters"] = scores_against(results)
     return {
@@ -67,7 +67,7 @@ def chapters_of(results: Results) -> dict[str, list[Picture]]:
 
 
 def report_html(results: Results, chapters: Mapping[str, Sequence[Picture]]) -> str:
-    """The report as one page."""
+    """Return the report as one page."""
     objective = results.objective
     window = "last evaluation" if objective.window == 1 else f"mean of the last {objective.window} evaluations"
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -77,14 +77,15 @@ def report_html(results: Results, chapters: Mapping[str, Sequence[Picture]]) -> 
     )
     if results.planned is not None:
         meta += f" The sweep is {results.progress}."
-    for one in filter(None, (results, results.fresh)):
-        meta = " ".join([meta, *one.doubts])
-    gain, told = headline(results).confirmed, verdict(results)
-    return render_page(results.name or "judged runs", meta, told, chapters, trials_table(results), confirmed=gain)
+    for part in filter(None, (results, results.fresh)):
+        meta = " ".join([meta, *part.doubts])
+    gain = headline(results).confirmed
+    front = verdict(results)
+    return render_page(results.name or "judged runs", meta, front, chapters, trials_table(results), confirmed=gain)
 
 
 def trials_table(results: Results) -> tuple[list[str], list[list[Cell]]]:
-    """The table of all trials, the best first, failed ones last with their reason."""
+    """Return the table of all trials, the best first, failed ones last with their reason."""
     parameters = [name for name in results.searched if name in results.table.columns]
     headings = ["trial", "configuration", "seed", "state", "score", "step"]
     headings += [*short_names(parameters).values(), "minutes", "reason"]

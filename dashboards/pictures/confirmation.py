@@ -16,7 +16,7 @@ _KINDS = {
 
 
 def finalists(results: Results) -> Picture | None:
-    """Finalists and baseline on unseen seeds and the sealed test split; only drawn where such trials exist."""
+    """Return finalists and baseline on unseen seeds and the sealed test split; only drawn where such trials exist."""
     if results.fresh is None or results.fresh.comparable.empty:
         return None
     judged = results.fresh.comparable
@@ -25,14 +25,14 @@ def finalists(results: Results) -> Picture | None:
     order = list(means.sort_values("fresh", ascending=results.objective.mode == "max").index)
     drawing = figure(results.objective.metric, height=110 + 72 * len(order))
     for kind, (name, shade) in _KINDS.items():
-        own = table[table.kind == kind]
-        if own.empty:
+        of_kind = table[table.kind == kind]
+        if of_kind.empty:
             continue
-        notes = [html.escape(f"{row.label}, seed {row.seed}, {name}: {number(row.value)}") for row in rows(own)]
-        dots_and_means(drawing, own.value, own.label, shade, notes, name)
+        notes = [html.escape(f"{row.label}, seed {row.seed}, {name}: {number(row.value)}") for row in rows(of_kind)]
+        dots_and_means(drawing, of_kind.value, of_kind.label, shade, notes, name)
     label_rows(drawing, order)
-    told = _sentence(means.loc[order[::-1]], judged, results.objective.sealed)
-    return Picture("finalists", "Finalists on unseen seeds and the sealed test", told, (drawing,))
+    caption = _sentence(means.loc[order[::-1]], judged, results.objective.sealed)
+    return Picture("finalists", "Finalists on unseen seeds and the sealed test", caption, (drawing,))
 
 
 def finalist_scores(results: Results, judged: pd.DataFrame) -> pd.DataFrame:
@@ -59,6 +59,6 @@ def _sentence(means: pd.DataFrame, judged: pd.DataFrame, sealed: str) -> str:
             parts.append(f"{number(row['test'])} on the sealed test")
         sentences.append(f"{label}: {', '.join(parts)}")
     seeds = judged.groupby("label").seed.nunique()
-    told = f"; the sealed test is {sealed}" if "test" in means else ""
-    text = f"{'; '.join(sentences)} ({seeds.min()} to {seeds.max()} fresh seeds{told})."
-    return text if told else f"{text} No trial logged {sealed}."
+    sealed_note = f"; the sealed test is {sealed}" if "test" in means else ""
+    text = f"{'; '.join(sentences)} ({seeds.min()} to {seeds.max()} fresh seeds{sealed_note})."
+    return text if sealed_note else f"{text} No trial logged {sealed}."

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from dashboards.labels import colours
+from dashboards.labels import colors
 from dashboards.pictures.theme import Picture, add_points, figure, hover, rows
 from dashboards.results import TRAINING_CURVES, Results, unit_of
 from dashboards.words import number
@@ -27,7 +27,7 @@ _CURVE_TITLES = {
 
 
 def learning_curves(results: Results) -> Picture | None:
-    """The objective metric over training steps, one line per trial."""
+    """Return the objective metric over training steps, one line per trial."""
     metric = results.objective.metric
     values = results.history(metric)
     if values.empty:
@@ -47,8 +47,10 @@ def learning_curves(results: Results) -> Picture | None:
 
 
 def training_health(results: Results) -> Picture | None:
-    """The training metrics over training steps; what is 0 throughout is not drawn."""
-    drawings, ends, averaged = [], [], False
+    """Return the training metrics over training steps; what is 0 throughout is not drawn."""
+    drawings = []
+    ends = []
+    averaged = False
     for metric in TRAINING_CURVES:
         values = results.history(metric)
         if not values.value.any():
@@ -65,14 +67,15 @@ def training_health(results: Results) -> Picture | None:
         )
     if not drawings:
         return None
-    found = f"At the last step, median (range): {', '.join(ends)}"
-    text = f"{found}{_mean_note(averaged)}.{_thinning_note(results.table)}"
+    last_step = f"At the last step, median (range): {', '.join(ends)}"
+    text = f"{last_step}{_mean_note(averaged)}.{_thinning_note(results.table)}"
     return Picture("health", "Training health", text, tuple(drawings))
 
 
 def failures(results: Results) -> Picture | None:
-    """The reasons of failed trials, the most frequent first; None where none failed."""
-    title, failed = "Failures", results.table[results.table.state == "FAIL"]
+    """Return the reasons of failed trials, the most frequent first; None where none failed."""
+    title = "Failures"
+    failed = results.table[results.table.state == "FAIL"]
     if failed.empty:
         return None
     reasons = failed.reason.replace("", "no reason recorded").value_counts()
@@ -83,21 +86,21 @@ def failures(results: Results) -> Picture | None:
 
 def trial_lines(drawing: Any, results: Results, values: pd.DataFrame, width: float) -> None:
     """Add a line per trial (of many a part) of ``values`` (trial, step, value); dotted if it stopped early."""
-    shades = colours(results.table.rule)
+    shades = colors(results.table.rule)
     by_trial = dict(list(values.sort_values("step").groupby("trial")))
     for row in rows(thinned(results.table, results.objective.sign)):
-        own = by_trial.get(row.trial)
-        if own is None:
+        curve = by_trial.get(row.trial)
+        if curve is None:
             continue
         whole = row.state in ("COMPLETE", "RUNNING")
-        points = zip(own.step, own.value, strict=True)
+        points = zip(curve.step, curve.value, strict=True)
         notes = [hover(row, f"step {step}: {number(value)}") for step, value in points]
         add_points(
             drawing,
-            own.step,
-            own.value,
+            curve.step,
+            curve.value,
             notes,
-            mode="lines" if len(own) > 1 else "markers",
+            mode="lines" if len(curve) > 1 else "markers",
             name=row.rule,
             line={"color": shades[row.rule], "width": width, "dash": "solid" if whole else "dot"},
             opacity=0.8 if len(results.table) <= _MANY_TRIALS else 0.25,
@@ -109,7 +112,8 @@ def _mean_lines(drawing: Any, results: Results, values: pd.DataFrame) -> bool:
 
     At the steps that all of them have, and for rules with ``_MEAN_OF`` trials or more.
     """
-    shades, drawn = colours(results.table.rule), False
+    shades = colors(results.table.rule)
+    drawn = False
     complete = results.table[results.table.state == "COMPLETE"]
     for variant, trials in complete.groupby("rule").trial:
         table = values[values.trial.isin(trials)].pivot_table(index="step", columns="trial", values="value")

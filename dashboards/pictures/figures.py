@@ -4,7 +4,7 @@ import html
 
 import pandas as pd
 
-from dashboards.labels import colours
+from dashboards.labels import colors
 from dashboards.pictures.theme import MUTED, Picture, dots_and_means, figure, label_rows, rows
 from dashboards.results import Results
 from dashboards.words import signed
@@ -13,23 +13,26 @@ _MAX_PAIRED_ROWS = 20
 
 
 def paired_differences(results: Results) -> Picture | None:
-    """Difference to the baseline on the same seed, of those seeds that decide: fresh ones where they were run."""
+    """Return difference to the baseline on the same seed, of those seeds that decide: fresh ones where they were
+    run.
+    """
     rules = results.table.rule
     if results.fresh is not None and not baseline_pairs(results.fresh).empty:
         results = results.fresh
-    base, pairs = results.baseline_label, baseline_pairs(results)
+    base = results.baseline_label
+    pairs = baseline_pairs(results)
     if pairs.empty:
         return None
     order = pairs.groupby("label", sort=False).difference.mean().sort_values(ascending=results.objective.mode == "max")
     drawn = order.tail(_MAX_PAIRED_ROWS)
-    shades = colours(results.table.rule) | colours(rules)  # those of the rest of the page
+    shades = colors(results.table.rule) | colors(rules)  # those of the rest of the page
     drawing = figure(f"difference of {results.objective.metric}", height=90 + 48 * len(drawn))
     drawing.add_vline(x=0, line={"color": MUTED, "width": 1, "dash": "dot"})
     for label in drawn.index:
-        own = pairs[pairs.label == label]
-        shade = shades[own.rule.iloc[0]]
-        notes = [html.escape(f"{label}, seed {row.seed}: {signed(row.difference)}") for row in rows(own)]
-        dots_and_means(drawing, own.difference, own.label, shade, notes)
+        of_label = pairs[pairs.label == label]
+        shade = shades[of_label.rule.iloc[0]]
+        notes = [html.escape(f"{label}, seed {row.seed}: {signed(row.difference)}") for row in rows(of_label)]
+        dots_and_means(drawing, of_label.difference, of_label.label, shade, notes)
     label_rows(drawing, list(drawn.index))
     gains = pairs.difference if results.objective.mode == "max" else -pairs.difference
     better = (gains > 0).groupby(pairs.label).all()

@@ -4,7 +4,7 @@ import re
 
 import pandas as pd
 
-from dashboards.labels import colours
+from dashboards.labels import colors
 from dashboards.pictures.theme import MUTED, Picture, figure
 from dashboards.results import Results
 
@@ -14,18 +14,19 @@ _QUANTITIES = {"gradient_share": "share of the gradient norm", "advantage_share"
 
 
 def probability_bands(results: Results) -> Picture | None:
-    """Where the update comes from: gradient norm and advantage mass by band of token probability."""
+    """Return where the update comes from: gradient norm and advantage mass by band of token probability."""
     table = band_means(results)
     if table.empty:
         return None
-    shades, drawings = colours(results.table.rule), []
+    shades = colors(results.table.rule)
+    drawings = []
     tokens = table[table.quantity == "token_share"].groupby("band").value.mean()
     for quantity, label in _QUANTITIES.items():
-        own = table[table.quantity == quantity]
-        if own.empty:
+        of_quantity = table[table.quantity == quantity]
+        if of_quantity.empty:
             continue
         drawing = figure("probability of the token", label, height=330)
-        for variant, values in own.groupby("rule"):
+        for variant, values in of_quantity.groupby("rule"):
             drawing.add_bar(x=values.band, y=values.value, name=str(variant), marker={"color": shades[str(variant)]})
         drawing.add_scatter(
             x=tokens.index,
@@ -49,8 +50,8 @@ def band_means(results: Results) -> pd.DataFrame:
         for metric, value in trial.latest.items()
         if (match := _BAND.fullmatch(metric))
     ]
-    known = pd.DataFrame(rows, columns=["rule", "quantity", "band", "value"])
-    means = known.groupby(["rule", "quantity", "band"]).value.mean()
+    band_values = pd.DataFrame(rows, columns=["rule", "quantity", "band", "value"])
+    means = band_values.groupby(["rule", "quantity", "band"]).value.mean()
     return means.reset_index()
 
 

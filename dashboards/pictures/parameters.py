@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from dashboards.labels import colours
+from dashboards.labels import colors
 from dashboards.pictures.theme import Picture, add_points, figure, hover, rows, word_axis
 from dashboards.results import Results
 from dashboards.words import number
@@ -19,7 +19,7 @@ def scores_against(results: Results) -> list[Picture | None]:
 
 
 def score_against(results: Results, parameter: str) -> Picture | None:
-    """Score against one parameter, on the scale it was searched on; colours are update rules."""
+    """Score against one parameter, on the scale it was searched on; colors are update rules."""
     trials = results.comparable
     if trials.empty:
         return None
@@ -29,7 +29,7 @@ def score_against(results: Results, parameter: str) -> Picture | None:
     drawing.update_xaxes(scale(results, parameter))
     if not pd.api.types.is_numeric_dtype(results.table[parameter]):
         word_axis(drawing, sorted(results.table[parameter].dropna().astype(str).unique()))
-    for rule, shade in colours(results.table.rule).items():
+    for rule, shade in colors(results.table.rule).items():
         _seed_dots(drawing, results.table[results.table.rule == rule], parameter, rule, shade)
     best = trials[trials.configuration == results.best_of(trials)]
     place = f"{name} {shown(best[parameter].iloc[0])} ({best.label.iloc[0]})"
@@ -38,7 +38,7 @@ def score_against(results: Results, parameter: str) -> Picture | None:
 
 
 def scale(results: Results, parameter: str) -> dict[str, Any]:
-    """The axis of a parameter: logarithmic where it was searched so, with a few round numbers written out."""
+    """Return the axis of a parameter: logarithmic where it was searched so, with a few round numbers written out."""
     values = results.table[parameter]
     if not results.kinds.get(parameter, "").startswith("log") or not (values > 0).any():
         return {}
@@ -49,9 +49,9 @@ def scale(results: Results, parameter: str) -> dict[str, Any]:
 
 def _seed_dots(drawing: go.Figure, trials: pd.DataFrame, column: str, name: str, shade: str) -> None:
     for state, symbol in (("COMPLETE", "circle"), ("PRUNED", "circle-open")):
-        own = trials[(trials.state == state) & trials.score.notna()]
-        if own.empty:
+        of_state = trials[(trials.state == state) & trials.score.notna()]
+        if of_state.empty:
             continue
-        notes = [hover(row, f"score {number(row.score)}", row.state.lower()) for row in rows(own)]
+        notes = [hover(row, f"score {number(row.score)}", row.state.lower()) for row in rows(of_state)]
         dots = {"color": shade, "size": 9, "symbol": symbol}
-        add_points(drawing, own[column], own.score, notes, name=name, marker=dots)
+        add_points(drawing, of_state[column], of_state.score, notes, name=name, marker=dots)

@@ -15,41 +15,41 @@ _FOUND = float(stats.norm.ppf(0.95) + stats.norm.ppf(0.8))  # standard errors of
 
 
 def precision(results: Results) -> Picture | None:
-    """Where the variance of scores comes from, and what would narrow the interval; None without answers."""
-    found = results.verdict
-    pair = None if found is None else paired_answers(results.answers, found.best, found.baseline)
-    if found is None or pair is None:
+    """Return where the variance of scores comes from, and what would narrow the interval; None without answers."""
+    judged = results.verdict
+    pair = None if judged is None else paired_answers(results.answers, judged.best, judged.baseline)
+    if judged is None or pair is None:
         return None
-    told = _what_limits(found, *pair, results.objective.worthwhile)
-    return Picture("precision", "What limits the verdict: seeds or problems", told)
+    caption = _what_limits(judged, *pair, results.objective.worthwhile)
+    return Picture("precision", "What limits the verdict: seeds or problems", caption)
 
 
 def _what_limits(verdict: Verdict, ours: Array, theirs: Array, worthwhile: float) -> str:
-    found = split(ours, theirs)
-    if found.training is None:
+    parts = split(ours, theirs)
+    if parts.training is None:
         return "More seeds tell whether seeds or problems limit it."
-    share = found.evaluation_share
+    share = parts.evaluation_share
     if share is None:
         return "The best configuration and the baseline differ by the same on every seed."
-    now = found.error(found.seeds, found.problems)
-    problems = found.error(found.seeds, 2 * found.problems) / now
-    seeds = found.error(2 * found.seeds, found.problems) / now
+    now = parts.error(parts.seeds, parts.problems)
+    problems = parts.error(parts.seeds, 2 * parts.problems) / now
+    seeds = parts.error(2 * parts.seeds, parts.problems) / now
     text = (
         f"Of what pairing left of the variance between {verdict.best} and {verdict.baseline}, {share:.0%} is "
         f"evaluation on few problems and {1 - share:.0%} training that differs between seeds: more "
         f"{'problems' if share > _HALF else 'seeds'} would narrow the interval most for their price (twice the "
         f"problems to {problems:.0%} of its width, twice the seeds to {seeds:.0%}, were its variances known)."
     )
-    return text + _hidden(found, worthwhile)
+    return text + _hidden(parts, worthwhile)
 
 
-def _hidden(found: ProblemSplit, worthwhile: float) -> str:
-    """How many problems a worthwhile gain takes, where evaluation's own noise hides one."""
-    alone = _FOUND * math.sqrt(found.evaluation / found.seeds)
+def _hidden(parts: ProblemSplit, worthwhile: float) -> str:
+    """Return how many problems a worthwhile gain takes, where evaluation's own noise hides one."""
+    alone = _FOUND * math.sqrt(parts.evaluation / parts.seeds)
     if alone <= worthwhile:
         return ""
-    needed = math.ceil(found.problems * (alone / worthwhile) ** 2)
+    needed = math.ceil(parts.problems * (alone / worthwhile) ** 2)
     return (
-        f" Evaluation is too coarse for a worthwhile {worthwhile:g}: on {found.seeds} seeds its noise alone hides "
-        f"gains below {number(alone, 2)} (80 % power); it takes at least {needed} problems."
+        f" Evaluation is too coarse for a worthwhile {worthwhile:g}: on {parts.seeds} seeds its noise alone hides "
+        f"gains below {number(alone, 2)} (80% power); it takes at least {needed} problems."
     )

@@ -1,6 +1,6 @@
-"""How pictures look: colours that hold on white and on black, and quiet axes.
+"""How pictures look: colors that hold on white and on black, and quiet axes.
 
-The page sets text and grid colours to its light or dark scheme when it draws, so figures carry none.
+The page sets text and grid colors to its light or dark scheme when it draws, so figures carry none.
 """
 
 import html
@@ -28,18 +28,18 @@ class Picture:
 
     @property
     def legend(self) -> dict[str, str]:
-        """Name -> colour of what is drawn, once for all figures."""
-        found: dict[str, str] = {}
+        """Name -> color of what is drawn, once for all figures."""
+        colors: dict[str, str] = {}
         for trace in (trace for drawing in self.figures for trace in drawing.data):
             if trace.name and trace.showlegend is not False:
                 lines = [trace.marker.line, *([trace.line] if trace.type == "scatter" else [])]
                 shades = [trace.marker.color, *(line.color for line in lines)]
-                found.setdefault(trace.name, next(shade for shade in shades if shade is not None))
-        return found
+                colors.setdefault(trace.name, next(shade for shade in shades if shade is not None))
+        return colors
 
 
 def figure(x: str = "", y: str = "", *, height: int = 380) -> go.Figure:
-    """An empty figure with axis titles, the vertical one's above the axis.
+    """Return an empty figure with axis titles, the vertical one's above the axis.
 
     Margins are fixed: as labels would set them, they set the axes' lengths, which set the labels, without end.
     """
@@ -88,9 +88,11 @@ def dots_and_means(
     drawing: go.Figure, x: Iterable[float], y: Iterable[str], shade: str, notes: Sequence[str], name: str = ""
 ) -> None:
     """Add a dot per value, and a bar at the mean of each row ``y``."""
-    values, rows_of = pd.Series(list(x)), list(y)
+    values = pd.Series(list(x))
+    rows_of = list(y)
     means = values.groupby(rows_of).mean()
-    dots, bar = {"color": shade, "opacity": 0.55, "size": 9}, {"color": shade, "width": 3}
+    dots = {"color": shade, "opacity": 0.55, "size": 9}
+    bar = {"color": shade, "width": 3}
     add_points(drawing, values, rows_of, notes, name=name, marker=dots)
     drawing.add_scatter(
         x=means,
@@ -113,12 +115,12 @@ def word_axis(drawing: go.Figure, words: Sequence[str]) -> None:
 
 
 def rows(frame: pd.DataFrame) -> list[Any]:
-    """The rows of a frame as named tuples."""
+    """Return the rows of a frame as named tuples."""
     return list(frame.itertuples())
 
 
 def hover(row: Any, *more: str) -> str:
-    """The text over a point: its trial and setting; escaped, because reasons are free text."""
+    """Return the text over a point: its trial and setting; escaped, because reasons are free text."""
     lines = [f"trial {row.trial}", f"{row.label}, seed {row.seed}"]
     lines += more
     return "<br>".join(html.escape(line) for line in lines if line)

@@ -4,7 +4,7 @@ import html
 
 import pandas as pd
 
-from dashboards.labels import colours
+from dashboards.labels import colors
 from dashboards.pictures.theme import MUTED, Picture, add_points, figure, label_rows, rows
 from dashboards.results import Results
 from dashboards.statistics.tournament import Standing
@@ -15,23 +15,24 @@ _HEADINGS = ("rule", "trials", "best setting", "median trial", "best, tuned", "f
 
 
 def tournament(results: Results) -> Picture | None:
-    """Best score so far against tuning trials, a line a rule; differences of rules; their table."""
+    """Return best score so far against tuning trials, a line a rule; differences of rules; their table."""
     if not results.arms:
         return None
-    curves, shades = tuning_curves(results), colours(results.arms)
-    found = [one for one in results.arm_standings if one.interval is not None]
+    curves = tuning_curves(results)
+    shades = colors(results.arms)
+    compared = [standing for standing in results.arm_standings if standing.interval is not None]
     drawing = figure("tuning trials of the rule", f"best {results.objective.metric} so far")
-    for arm, own in curves.groupby("arm"):
-        notes = [html.escape(f"{arm}: {number(row.best)} after {row.trial}, {row.label}") for row in rows(own)]
+    for arm, curve in curves.groupby("arm"):
+        notes = [html.escape(f"{arm}: {number(row.best)} after {row.trial}, {row.label}") for row in rows(curve)]
         line = {"color": shades[str(arm)], "shape": "hv", "width": 2}
-        add_points(drawing, own.trial, own.best, notes, mode="lines+markers", name=arm, line=line)
+        add_points(drawing, curve.trial, curve.best, notes, mode="lines+markers", name=arm, line=line)
     drawing.update_xaxes(dtick=max(1, len(curves) // (12 * len(results.arms))))
-    figures = (drawing, _differences(results, found, shades)) if found else (drawing,)
+    figures = (drawing, _differences(results, compared, shades)) if compared else (drawing,)
     text = (
         "The score of the best setting so far against the trials that tuned it, a line a rule: where a line still "
         "climbs, more of them may help its rule. The best of many is a little too good; only fresh seeds compare."
     )
-    if found:
+    if compared:
         text += (
             f" Below, each rule at its best against {results.arms[0]} at its own on the same fresh seeds, with "
             f"90% intervals that hold for all rules together and allow for tuning variance."
@@ -47,27 +48,30 @@ def tuning_curves(results: Results) -> pd.DataFrame:
     """
     scores = results.comparable.groupby("configuration").score.mean()
     failed = set(results.table[results.table.state.isin(["FAIL", "PRUNED"])].configuration)
-    found = []
+    points = []
     for arm in results.arms:
-        best, label = None, ""
-        own = results.table[results.table.arm == arm].drop_duplicates("configuration")
-        own = own.sort_values("configuration", key=lambda numbers: numbers.astype(int))
-        for trial, row in enumerate(rows(own), start=1):
+        best = None
+        label = ""
+        tried = results.table[results.table.arm == arm].drop_duplicates("configuration")
+        tried = tried.sort_values("configuration", key=lambda numbers: numbers.astype(int))
+        for trial, row in enumerate(rows(tried), start=1):
             score = None if row.configuration in failed else scores.get(row.configuration)
             if score is not None and (best is None or (score > best) == (results.objective.mode == "max")):
-                best, label = score, row.label
+                best = score
+                label = row.label
             if best is not None:
-                found.append((arm, trial, best, label))
-    return pd.DataFrame(found, columns=["arm", "trial", "best", "label"])
+                points.append((arm, trial, best, label))
+    return pd.DataFrame(points, columns=["arm", "trial", "best", "label"])
 
 
 def tournament_line(results: Results) -> str:
-    """The finding on rules; what comes next where there are no fresh seeds."""
-    base, found = results.arms[0], results.arm_standings
+    """Return the finding on rules; what comes next where there are no fresh seeds."""
+    base = results.arms[0]
+    standings = results.arm_standings
     counts = results.table[results.table.arm != ""].groupby("arm").configuration.nunique()
     budget = f"{counts.min()} to {counts.max()}" if counts.min() != counts.max() else f"{counts.max()}"
     tuned = f"{len(results.arms)} rules were tuned by {budget} configurations each"
-    if not found:
+    if not standings:
         trials = len(results.arms) * _SEEDS
         step = f"run the best of every rule on {_SEEDS} fresh seeds, and judge again with them as a second table"
         if results.name:
@@ -76,40 +80,46 @@ def tournament_line(results: Results) -> str:
             f"{tuned}. On the seeds that chose it the best of each is too good, so nothing is compared yet. "
             f"Next: {step}: {trials} trials."
         )
-    return f"{rules(found, base)} {tuned}."
+    return f"{rules(standings, base)} {tuned}."
 
 
 def rule_table(results: Results) -> tuple[list[str], list[list[object]]]:
-    """Headings and rows, a rule each: budget, best setting, scores, gain of tuning, difference and interval."""
-    found = {one.rule: one for one in results.arm_standings}
-    curves, fresh = tuning_curves(results), results.fresh_arm_scores
+    """Return headings and rows, a rule each: budget, best setting, scores, gain of tuning, difference and interval."""
+    standings = {standing.rule: standing for standing in results.arm_standings}
+    curves = tuning_curves(results)
+    fresh = results.fresh_arm_scores
     scored = results.table[results.table.score.notna()]
     table: list[list[object]] = []
     for arm in results.arms:
-        own, one = curves[curves.arm == arm], found.get(arm)
+        curve = curves[curves.arm == arm]
+        standing = standings.get(arm)
         median = scored[scored.arm == arm].groupby("configuration").score.mean().median()
         mean = pd.Series(fresh.get(arm, {}), dtype=float).mean()
-        label, best = (own.label.iloc[-1], own.best.iloc[-1]) if len(own) else ("", None)
+        label, best = (curve.label.iloc[-1], curve.best.iloc[-1]) if len(curve) else ("", None)
         trials = results.table[results.table.arm == arm].configuration.nunique()
-        low, high = (one.interval or (None, None)) if one else (None, None)
-        table.append([arm, trials, label, median, best, mean, mean - median, one and one.difference, low, high])
-    shown = len(_HEADINGS) + 3 if found else _HEADINGS.index("fresh seeds")
+        low, high = (standing.interval or (None, None)) if standing else (None, None)
+        table.append(
+            [arm, trials, label, median, best, mean, mean - median, standing and standing.difference, low, high]
+        )
+    shown = len(_HEADINGS) + 3 if standings else _HEADINGS.index("fresh seeds")
     return [*_HEADINGS, f"against {results.arms[0]}", "low", "high"][:shown], [row[:shown] for row in table]
 
 
-def _differences(results: Results, found: list[Standing], shades: dict[str, str]) -> object:
-    drawing = figure(f"difference to {results.arms[0]} on fresh seeds", height=90 + 52 * len(found))
+def _differences(results: Results, standings: list[Standing], shades: dict[str, str]) -> object:
+    drawing = figure(f"difference to {results.arms[0]} on fresh seeds", height=90 + 52 * len(standings))
     drawing.add_vline(x=0, line={"color": MUTED, "width": 1, "dash": "dot"})
-    for one in found:
-        low, high = one.interval or (one.difference, one.difference)
-        note = html.escape(f"{one.rule}: {rule_bounds(one)}")
+    for standing in standings:
+        low, high = standing.interval or (standing.difference, standing.difference)
+        note = html.escape(f"{standing.rule}: {rule_bounds(standing)}")
         bar = {
             "type": "data",
             "symmetric": False,
-            "array": [high - one.difference],
-            "arrayminus": [one.difference - low],
+            "array": [high - standing.difference],
+            "arrayminus": [standing.difference - low],
         }
-        diamond = {"color": shades[one.rule], "size": 13, "symbol": "diamond"}
-        add_points(drawing, [one.difference], [one.rule], note, name=one.rule, marker=diamond, error_x=bar)
-    label_rows(drawing, [one.rule for one in reversed(found)])
+        diamond = {"color": shades[standing.rule], "size": 13, "symbol": "diamond"}
+        add_points(
+            drawing, [standing.difference], [standing.rule], note, name=standing.rule, marker=diamond, error_x=bar
+        )
+    label_rows(drawing, [standing.rule for standing in reversed(standings)])
     return drawing

@@ -35,18 +35,20 @@ class Headline:
 
 
 def verdict(results: Results) -> list[str]:
-    """The headline, what to run next, then what it rests on. A configuration is named in full once, then by #N."""
-    told = headline(results)
-    found = None if results.comparable.empty or results.arms else results.verdict
+    """Return the headline, what to run next, then what it rests on. A configuration is named in full once, then by
+    #N.
+    """
+    front = headline(results)
+    judged = None if results.comparable.empty or results.arms else results.verdict
     fresh = results.fresh
     lines = [
-        told.sentence,
-        told.step,
-        _apart(results, found),
-        _noise(found) if found is not None and fresh is None else "",
+        front.sentence,
+        front.step,
+        _apart(results, judged),
+        _noise(judged) if judged is not None and fresh is None else "",
         _on_fresh_seeds(results, fresh) if fresh else "",
         f"The search, whose best was also picked for its luck: {_in_search(results).sentence}"
-        if fresh and found
+        if fresh and judged
         else "",
         _cost(results, fresh),
         _counts(results),
@@ -55,22 +57,24 @@ def verdict(results: Results) -> list[str]:
 
 
 def headline(results: Results) -> Headline:
-    """What the best evidence says: fresh seeds, else those of the search."""
+    """Return what the best evidence says: fresh seeds, else those of the search."""
     if results.arms:  # the best of many on the seeds that chose it is no finding
         return Headline(tournament_line(results))
-    told = _of_fresh_seeds(results, results.fresh) if results.fresh else None
-    return told or _in_search(results)
+    confirmation = _of_fresh_seeds(results, results.fresh) if results.fresh else None
+    return confirmation or _in_search(results)
 
 
 def confirmed(results: Results) -> list[str]:
-    """A confirmation's result, for the end of its command: the verdict, then the scores on the sealed test."""
-    told, fresh, scores = headline(results), results.fresh, finalists(results)
+    """Return a confirmation's result, for the end of its command: the verdict, then the scores on the sealed test."""
+    front = headline(results)
+    fresh = results.fresh
+    scores = finalists(results)
     reason = "" if fresh is None else _on_fresh_seeds(results, fresh)
-    return [line for line in (told.sentence, reason, told.step, scores and scores.sentence) if line]
+    return [line for line in (front.sentence, reason, front.step, scores and scores.sentence) if line]
 
 
 def _named_once(lines: list[str], labels: Collection[str]) -> list[str]:
-    """The lines with every configuration's label cut to its number wherever it was named before."""
+    """Return the lines with every configuration's label cut to its number wherever it was named before."""
     text = "\n".join(lines)
     for label in sorted(labels, key=len, reverse=True):
         head, named, rest = text.partition(label)
@@ -82,25 +86,26 @@ def _in_search(results: Results) -> Headline:
     judged = results.comparable
     if judged.empty:
         return Headline("No configuration has run to its end with a score yet.")
-    found, metric = results.verdict, results.objective.metric
-    if found is None:
+    answer = results.verdict
+    metric = results.objective.metric
+    if answer is None:
         best = judged[judged.configuration == results.best_of(judged)]
         seeds = counted(len(best), "seed")
         first = f"Highest: {best.label.iloc[0]}, {metric} {number(best.score.mean())} ({seeds})"
         return Headline(f"{first}; {_no_baseline(results)}.", "Next: run the baseline on the same seeds.")
     if judged.label.nunique() == 1:
         mean = number(judged.score.mean())
-        sentence = f"Only the baseline {found.baseline} has a score: {metric} {mean}."
-        return Headline(sentence, _next_step(results, found))
+        sentence = f"Only the baseline {answer.baseline} has a score: {metric} {mean}."
+        return Headline(sentence, _next_step(results, answer))
     if not results.name and not results.adaptive:  # nobody chose by these seeds
-        claimed = isinstance(found, Tested) and found.claim == "evidence"
-        step = "Next: train with it." if claimed else f"Next: {words.next_step(found)}"
-        return Headline(words.confirmed(found), step, claimed)
-    return Headline(words.searched(found), _next_step(results, found))
+        claimed = isinstance(answer, Tested) and answer.claim == "evidence"
+        step = "Next: train with it." if claimed else f"Next: {words.next_step(answer)}"
+        return Headline(words.confirmed(answer), step, claimed)
+    return Headline(words.searched(answer), _next_step(results, answer))
 
 
 def _of_fresh_seeds(results: Results, fresh: Results) -> Headline | None:
-    """The headline after a confirmation; None before it has anything to compare."""
+    """Return the headline after a confirmation; None before it has anything to compare."""
     numbers = fresh.numbers
     export = f"; `sweep export {results.name}` writes it." if results.name else "."
     base = fresh.baseline_label
@@ -116,40 +121,41 @@ def _of_fresh_seeds(results: Results, fresh: Results) -> Headline | None:
         label = fresh.labels.get(best.finalist, f"#{best.finalist}")
         sentence = f"Confirmed: {label} beats the baseline {base}: {signed(best.gain)} ({best.seeds} fresh seeds)."
         return Headline(sentence, f"Next: train with it{export}", True, best.finalist)
-    found = results.fresh_verdict
-    if found is None or (found.best == found.baseline and not found.failed):
+    judged = results.fresh_verdict
+    if judged is None or (judged.best == judged.baseline and not judged.failed):
         return None
-    if isinstance(found, Tested) and found.claim == "evidence":
-        return Headline(words.confirmed(found), f"Next: train with it{export}", True, numbers[found.best])
-    if not found.improves and found.best != found.baseline:
+    if isinstance(judged, Tested) and judged.claim == "evidence":
+        return Headline(words.confirmed(judged), f"Next: train with it{export}", True, numbers[judged.best])
+    if not judged.improves and judged.best != judged.baseline:
         step = f"Next: keep the baseline{export}"
-        return Headline(words.confirmed(found), step, configuration=numbers[found.baseline])
-    return Headline(words.confirmed(found), f"Next: {words.next_step(found)}")
+        return Headline(words.confirmed(judged), step, configuration=numbers[judged.baseline])
+    return Headline(words.confirmed(judged), f"Next: {words.next_step(judged)}")
 
 
 def _on_fresh_seeds(results: Results, fresh: Results) -> str:
-    """What the headline of a confirmation rests on, or how far the confirmation is."""
+    """Return what the headline of a confirmation rests on, or how far the confirmation is."""
     if fresh.rounds is not None:
         return _decided(fresh)
-    found = results.fresh_verdict
-    if found is None or (found.best == found.baseline and not found.failed):
+    judged = results.fresh_verdict
+    if judged is None or (judged.best == judged.baseline and not judged.failed):
         return f"On fresh seeds: {fresh.progress}."
-    return f"On fresh seeds: {_noise(found)}"
+    return f"On fresh seeds: {_noise(judged)}"
 
 
 def _decided(fresh: Results) -> str:
-    """The decision on every finalist and what it took; empty where the finalists do not run in rounds."""
-    found = fresh.rounds
-    if found is None:
+    """Return the decision on every finalist and what it took; empty where the finalists do not run in rounds."""
+    decision = fresh.rounds
+    if decision is None:
         return ""
-    finalists = dict.fromkeys(stands.finalist for stands in found.standings)
+    finalists = dict.fromkeys(stands.finalist for stands in decision.standings)
     labels = {name: fresh.labels.get(name, f"#{name}") for name in finalists}
-    said = [words.standing(labels[stands.finalist], stands, found.worthwhile) for stands in found.last]
-    if not said:
-        return f"On fresh seeds nothing is decided yet: the first look is after {found.planned[0]} of each."
+    decisions = [words.standing(labels[stands.finalist], stands, decision.worthwhile) for stands in decision.last]
+    if not decisions:
+        return f"On fresh seeds nothing is decided yet: the first look is after {decision.planned[0]} of each."
     return (
-        f"On fresh seeds, of at most {found.planned[-1]} planned: {'; '.join(said)}. That took {fresh.ended} trials "
-        f"of at most {(len(labels) + 1) * found.planned[-1]}, {device_time(sum(fresh.cost), fresh.device)}."
+        f"On fresh seeds, of at most {decision.planned[-1]} planned: {'; '.join(decisions)}. That took {fresh.ended} "
+        "trials "
+        f"of at most {(len(labels) + 1) * decision.planned[-1]}, {device_time(sum(fresh.cost), fresh.device)}."
     )
 
 
@@ -159,21 +165,21 @@ def _no_baseline(results: Results) -> str:
     return f"the baseline #{results.baseline} did not run to its end"
 
 
-def _apart(results: Results, found: Verdict | None) -> str:
-    """The settings in which the best differs from the baseline, if several: the gain belongs to all of them."""
-    if found is None or found.winner == found.baseline:
+def _apart(results: Results, judged: Verdict | None) -> str:
+    """Return the settings in which the best differs from the baseline, if several: the gain belongs to all of them."""
+    if judged is None or judged.winner == judged.baseline:
         return ""
-    changed = results.changed(found.best)
+    changed = results.changed(judged.best)
     if len(changed) < 2:
         return ""
     called = short_names(results.varied)
-    said = words.changes({called[name]: (shown(value), shown(base)) for name, (value, base) in changed.items()})
-    return f"{found.best} differs from the baseline in {said}: what it gains is that of all of these together."
+    differences = words.changes({called[name]: (shown(value), shown(base)) for name, (value, base) in changed.items()})
+    return f"{judged.best} differs from the baseline in {differences}: what it gains is that of all of these together."
 
 
-def _noise(found: Verdict) -> str:
+def _noise(judged: Verdict) -> str:
     """State how the judgement was made, and what difference these seeds could have shown."""
-    return " ".join(sentence for sentence in (words.reason(found), words.noise(found)) if sentence)
+    return " ".join(sentence for sentence in (words.reason(judged), words.noise(judged)) if sentence)
 
 
 def _cost(results: Results, fresh: Results | None) -> str:
@@ -187,16 +193,16 @@ def _cost(results: Results, fresh: Results | None) -> str:
     )
 
 
-def _next_step(results: Results, found: Verdict) -> str:
-    step = words.next_step(found)
-    if isinstance(found, Tested):
-        seeds = found.confirmation_seeds
-        if found.claim != "none":
+def _next_step(results: Results, judged: Verdict) -> str:
+    step = words.next_step(judged)
+    if isinstance(judged, Tested):
+        seeds = judged.confirmation_seeds
+        if judged.claim != "none":
             seeds = max(_SEEDS_TO_TELL, seeds or 0)
-        elif not found.improves:
+        elif not judged.improves:
             seeds = None
     else:
-        seeds = _SEEDS_TO_TELL if found.why in ("one seed", "no shared seed") else None
+        seeds = _SEEDS_TO_TELL if judged.why in ("one seed", "no shared seed") else None
         step = "Run the best configuration and the baseline on fresh seeds." if seeds else step
     if seeds is None or not results.name:
         return f"Next: {step}"

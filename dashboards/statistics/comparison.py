@@ -130,13 +130,13 @@ def compare(
     values = np.array([score for row in stages[0].scores.values() for score in row.values()])
     # Equal scores on all seeds are coarse scores, not the absence of noise; what is left of them is rounding.
     rounding = max(1e-9 * float(np.ptp(values)), 1e-13 * float(np.abs(values).max()))
-    known = noise.freedom > 0 and noise.deviation > rounding
+    measurable = noise.freedom > 0 and noise.deviation > rounding
     shared = tuple(frozenset(pair.by_seed) for pair in candidates.values())
     decisions = []
     for name, pair in candidates.items():
         gains = np.array(list(pair.by_seed.values()))
         decision = Decision(name, len(gains), pair.mean, float(np.median(gains)))
-        if known and len(gains) > 1:
+        if measurable and len(gains) > 1:
             evaluation = evaluation_noise(answers or {}, name, baseline, list(pair.by_seed))
             variances = _variances(stages, name, noise, evaluation)
             decision = _decided(decision, variances, shared, thresholds)
@@ -151,7 +151,8 @@ def count_failures(scores: Scores, baseline: str) -> Scores:
     """
     finite = {name: row for name, row in finite_scores(scores).items() if row}
     values = [score for row in finite.values() for score in row.values()]
-    worst, best = min(values), max(values)
+    worst = min(values)
+    best = max(values)
     return {
         name: {seed: finite[name].get(seed, best if name == baseline else worst) for seed in scores[name]}
         for name in finite
@@ -166,21 +167,21 @@ def _matched(scores: Scores, baseline: str, candidates: Mapping[str, PairedDiffe
 
 def _variances(stages: list[_Stage], name: str, noise: Noise, evaluation: Noise) -> Variances:
     """Estimate the noise of a configuration's difference to the baseline."""
-    own = base = others = Noise(math.nan, 0)
+    of_one = base = others = Noise(math.nan, 0)
     for stage in stages:
         stage_base, stage_others = stage.parts
-        own = own.pooled(stage.own(name))
+        of_one = of_one.pooled(stage.own(name))
         base = base.pooled(stage_base)
         others = others.pooled(stage_others)
-    told = base.freedom > 0 and others.freedom > 0
+    both_vary = base.freedom > 0 and others.freedom > 0
     return Variances(
         pooled=np.array([noise.deviation**2]),
         freedom=noise.freedom,
-        own=np.array([own.deviation**2]),
-        own_freedom=own.freedom,
-        base=np.array([base.deviation**2]) if told else None,
+        own=np.array([of_one.deviation**2]),
+        own_freedom=of_one.freedom,
+        base=np.array([base.deviation**2]) if both_vary else None,
         base_freedom=base.freedom,
-        others=np.array([others.deviation**2]) if told else None,
+        others=np.array([others.deviation**2]) if both_vary else None,
         others_freedom=others.freedom,
         evaluation=np.array([evaluation.deviation**2]) if evaluation.freedom else None,
         evaluation_freedom=evaluation.freedom,

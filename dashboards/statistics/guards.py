@@ -33,38 +33,38 @@ class Variances:
     own_freedom: int = 0  # needed with an evaluation
 
 
-def difference_noise(found: Variances, comparisons: int) -> Vector:
+def difference_noise(variances: Variances, comparisons: int) -> Vector:
     """Return the standard deviation of the best difference on one seed, [N], to be judged with ``found.freedom``.
 
     That of evaluation alone where nothing else is seen, and elsewhere that of the scores. A deviation that is known
     with other degrees of freedom is scaled by the ratio of the critical values.
     """
-    deviation = _guarded(found, comparisons)
-    if found.evaluation is None:
+    deviation = _guarded(variances, comparisons)
+    if variances.evaluation is None:
         return deviation
-    needed = critical_value(comparisons, found.evaluation_freedom) / critical_value(comparisons, found.freedom)
-    return np.where(evaluation_alone(found), needed * np.sqrt(found.evaluation), deviation)
+    needed = critical_value(comparisons, variances.evaluation_freedom) / critical_value(comparisons, variances.freedom)
+    return np.where(evaluation_alone(variances), needed * np.sqrt(variances.evaluation), deviation)
 
 
-def evaluation_alone(found: Variances) -> NDArray[np.bool_]:
+def evaluation_alone(variances: Variances) -> NDArray[np.bool_]:
     """Return where scores vary between seeds no more than evaluation on so many problems does by itself, [N] of bool.
 
     Evaluation's variance is known from many problems, that between few seeds from few. Where F tests at the
     levels ``UNSEEN`` see no more than the first, it stands for both: pooling after a preliminary test at a
     high level (Bancroft, Annals of Mathematical Statistics 15, 1944), here without the seeds' own part.
     """
-    if found.evaluation is None:
-        return np.zeros(len(found.pooled), bool)
-    unseen = np.ones(len(found.pooled), bool)
-    estimates = [(2 * found.pooled, found.freedom), (found.own, found.own_freedom)]
+    if variances.evaluation is None:
+        return np.zeros(len(variances.pooled), bool)
+    unseen = np.ones(len(variances.pooled), bool)
+    estimates = [(2 * variances.pooled, variances.freedom), (variances.own, variances.own_freedom)]
     for (variance, freedom), level in zip(estimates, UNSEEN, strict=True):
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.nan_to_num(variance / found.evaluation, nan=np.inf)
-        unseen &= stats.f.sf(ratio, freedom, found.evaluation_freedom) > level
+            ratio = np.nan_to_num(variance / variances.evaluation, nan=np.inf)
+        unseen &= stats.f.sf(ratio, freedom, variances.evaluation_freedom) > level
     return unseen
 
 
-def _guarded(found: Variances, comparisons: int) -> Vector:
+def _guarded(variances: Variances, comparisons: int) -> Vector:
     """Return `difference_noise` from the scores alone.
 
     Twice the pooled variance, but
@@ -73,20 +73,20 @@ def _guarded(found: Variances, comparisons: int) -> Vector:
     - at least the baseline's variance and that of the others: the baseline may be. Where an F test at level
       ``NOISIER`` finds it noisier, or two seeds allow no test, that sum counts with Welch's degrees of freedom.
     """
-    deviation = np.sqrt(np.maximum(2 * found.pooled, found.own))
-    if found.base is None or found.others is None:
+    deviation = np.sqrt(np.maximum(2 * variances.pooled, variances.own))
+    if variances.base is None or variances.others is None:
         return deviation
-    between = np.sqrt(found.base + found.others)
-    base_part = found.base**2 / found.base_freedom
-    others_part = found.others**2 / found.others_freedom
+    between = np.sqrt(variances.base + variances.others)
+    base_part = variances.base**2 / variances.base_freedom
+    others_part = variances.others**2 / variances.others_freedom
     with np.errstate(divide="ignore", invalid="ignore"):
-        welch = np.clip(np.nan_to_num(between**4 / (base_part + others_part), nan=1.0), 1, found.freedom)
-        ratio = np.nan_to_num(found.base / found.others, nan=1.0)
+        welch = np.clip(np.nan_to_num(between**4 / (base_part + others_part), nan=1.0), 1, variances.freedom)
+        ratio = np.nan_to_num(variances.base / variances.others, nan=1.0)
     fewer = np.floor(welch + 1e-6).astype(np.int64)  # whole ones, which are common, must not depend on rounding
-    if found.base_freedom > 1:
-        noisier = stats.f.sf(ratio, found.base_freedom, found.others_freedom) < NOISIER
-        fewer = np.where(noisier, fewer, found.freedom)
-    needed = critical_values(comparisons, fewer) / critical_value(comparisons, found.freedom)
+    if variances.base_freedom > 1:
+        noisier = stats.f.sf(ratio, variances.base_freedom, variances.others_freedom) < NOISIER
+        fewer = np.where(noisier, fewer, variances.freedom)
+    needed = critical_values(comparisons, fewer) / critical_value(comparisons, variances.freedom)
     return np.maximum(deviation, needed * between)
 
 

@@ -76,21 +76,24 @@ def _needed_t(configurations: int, seeds: int) -> Vector:
     With u and w the baseline and the best minus the mean of all but the baseline, seed by seed, the variances
     that `difference_noise` weighs are sums of squares of u, of w, of their difference, and of what is left.
     """
-    generator, repeats, others = np.random.default_rng(1), seeds - 1, configurations - 1
+    generator = np.random.default_rng(1)
+    repeats = seeds - 1
+    others = configurations - 1
     u = generator.standard_normal((_DRAWS, repeats))
     w = generator.standard_normal((_DRAWS, repeats))
-    own = w * math.sqrt((others - 1) / others) - u * math.sqrt(configurations / others)
+    differences = w * math.sqrt((others - 1) / others) - u * math.sqrt(configurations / others)
     others_freedom = (others - 1) * repeats
     left = generator.chisquare((others - 2) * repeats, _DRAWS) if others > 2 else 0.0
-    of_others, of_base = (w**2).sum(axis=1) + left, (u**2).sum(axis=1)
+    of_others = (w**2).sum(axis=1) + left
+    of_base = (u**2).sum(axis=1)
     other_variance = of_others / others_freedom
-    found = Variances(
+    variances = Variances(
         pooled=(of_others + of_base) / (others * repeats),
         freedom=others * repeats,
-        own=(own**2).sum(axis=1) / repeats,
+        own=(differences**2).sum(axis=1) / repeats,
         base=np.maximum(0, configurations / others * of_base / repeats - other_variance / others),
         base_freedom=repeats,
         others=other_variance,
         others_freedom=others_freedom,
     )
-    return difference_noise(found, others) / math.sqrt(2) * critical_value(others, found.freedom)
+    return difference_noise(variances, others) / math.sqrt(2) * critical_value(others, variances.freedom)

@@ -28,7 +28,7 @@ class ProblemSplit:
     evaluation: float  # of the evaluation: shrinks with the number of problems, and with that of seeds
 
     def error(self, seeds: float, problems: float) -> float:
-        """Standard error of the mean difference on these problems, were there so many seeds and problems."""
+        """Return standard error of the mean difference on these problems, were there so many seeds and problems."""
         evaluation = self.evaluation * self.problems / problems
         return math.sqrt(((self.training or 0.0) + evaluation) / seeds)
 
@@ -41,7 +41,7 @@ class ProblemSplit:
 
 
 def split(ours: Array, theirs: Array) -> ProblemSplit:
-    """The variances of ``ours - theirs``, both accuracies of [S, P] seeds and problems.
+    """Return the variances of ``ours - theirs``, both accuracies of [S, P] seeds and problems.
 
     With one seed the variance over problems is taken for the evaluation's, of which it is an upper bound.
     """
@@ -49,7 +49,9 @@ def split(ours: Array, theirs: Array) -> ProblemSplit:
     seeds, problems = differences.shape
     if seeds < 2:
         return ProblemSplit(seeds, problems, None, float(differences.var(ddof=1)) / problems)
-    by_seed, by_problem, middle = differences.mean(axis=1), differences.mean(axis=0), differences.mean()
+    by_seed = differences.mean(axis=1)
+    by_problem = differences.mean(axis=0)
+    middle = differences.mean()
     rest = differences - by_seed[:, None] - by_problem + middle
     within = float((rest**2).sum()) / ((seeds - 1) * (problems - 1))
     training = max(0.0, float(by_seed.var(ddof=1)) - within / problems)
@@ -57,17 +59,20 @@ def split(ours: Array, theirs: Array) -> ProblemSplit:
 
 
 def evaluation_noise(answers: Answers, name: str, other: str, seeds: Sequence[Hashable]) -> Noise:
-    """Noise of one seed's difference by evaluation alone; no degrees of freedom unless all seeds have records."""
+    """Return noise of one seed's difference by evaluation alone; no degrees of freedom unless all seeds have
+    records.
+    """
     pair = paired_answers(answers, name, other)
     if pair is None or len(seeds) < 2 or len(pair[0]) < len(seeds):
         return Noise(math.nan, 0)
-    found = split(*pair)
-    return Noise(math.sqrt(found.evaluation), (found.seeds - 1) * (found.problems - 1))
+    parts = split(*pair)
+    return Noise(math.sqrt(parts.evaluation), (parts.seeds - 1) * (parts.problems - 1))
 
 
 def paired_answers(answers: Answers, name: str, other: str) -> tuple[Array, Array] | None:
-    """Accuracies of both, [S, P] each, on the seeds that have a record of both; None without any."""
-    ours, theirs = answers.get(name, {}), answers.get(other, {})
+    """Return accuracies of both, [S, P] each, on the seeds that have a record of both; None without any."""
+    ours = answers.get(name, {})
+    theirs = answers.get(other, {})
     seeds = [seed for seed in ours if seed in theirs and len(ours[seed]) == len(theirs[seed])]
     if name == other or not seeds:
         return None

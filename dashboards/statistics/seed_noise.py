@@ -34,7 +34,7 @@ class Noise(NamedTuple):
     freedom: int  # degrees of freedom of that estimate
 
     def pooled(self, other: "Noise | None") -> "Noise":
-        """Both estimates of the same noise as one."""
+        """Return both estimates of the same noise as one."""
         if other is None or not other.freedom:
             return self
         if not self.freedom:
@@ -45,10 +45,10 @@ class Noise(NamedTuple):
 
 
 def paired_differences(scores: Scores, baseline: str) -> dict[str, PairedDifference]:
-    """Every configuration minus the baseline on shared seeds; without those that share none."""
+    """Return every configuration minus the baseline on shared seeds; without those that share none."""
     finite = finite_scores(scores)
     require(finite, baseline)
-    found = {}
+    differences = {}
     for name, by_seed in finite.items():
         shared = {seed: by_seed[seed] - finite[baseline][seed] for seed in by_seed if seed in finite[baseline]}
         if name == baseline or not shared:
@@ -57,12 +57,12 @@ def paired_differences(scores: Scores, baseline: str) -> dict[str, PairedDiffere
         mean = float(values.mean())
         if abs(mean) <= 1e-9 * np.abs(values).max():  # no more than rounding, which would name a winner
             mean = 0.0
-        found[name] = PairedDifference(shared, mean)
-    return found
+        differences[name] = PairedDifference(shared, mean)
+    return differences
 
 
 def seed_noise(scores: Scores) -> Noise:
-    """The noise of one score between seeds, the same for all configurations.
+    """Return the noise of one score between seeds, the same for all configurations.
 
     The root mean square of what the additive model ``score = configuration + seed + noise`` leaves over (least
     squares; configurations may lack some seeds).
@@ -74,7 +74,7 @@ def seed_noise(scores: Scores) -> Noise:
 
 
 def baseline_noise(scores: Scores, baseline: str) -> tuple[Noise, Noise]:
-    """The noise of the baseline alone and that of all others.
+    """Return the noise of the baseline alone and that of all others.
 
     The others give the effect of every seed; what the baseline's scores deviate from it by is its own noise
     and that of the estimated effects, whose part is taken off. Zero degrees of freedom where there are fewer
@@ -89,12 +89,12 @@ def baseline_noise(scores: Scores, baseline: str) -> tuple[Noise, Noise]:
     noise = float(left @ left) / freedom
     deviations = np.array([finite[baseline][seed] - effects[seed] for seed in seeds])
     in_effects = noise * float(np.mean([1 / sum(seed in row for row in others.values()) for seed in seeds]))
-    own = max(0.0, float(deviations.var(ddof=1)) - in_effects)
-    return Noise(math.sqrt(own), len(seeds) - 1), Noise(math.sqrt(noise), freedom)
+    own_variance = max(0.0, float(deviations.var(ddof=1)) - in_effects)
+    return Noise(math.sqrt(own_variance), len(seeds) - 1), Noise(math.sqrt(noise), freedom)
 
 
 def _additive(scores: Scores) -> tuple[Vector, dict[Hashable, float], int]:
-    """Residuals, effects of the seeds (up to a constant) and degrees of freedom of the additive model."""
+    """Return residuals, effects of the seeds (up to a constant) and degrees of freedom of the additive model."""
     finite = {name: by_seed for name, by_seed in finite_scores(scores).items() if by_seed}
     seeds = list(dict.fromkeys(seed for by_seed in finite.values() for seed in by_seed))
     cells = [(i, seeds.index(s), y) for i, by_seed in enumerate(finite.values()) for s, y in by_seed.items()]
@@ -110,7 +110,7 @@ def _additive(scores: Scores) -> tuple[Vector, dict[Hashable, float], int]:
 
 
 def finite_scores(scores: Scores) -> dict[str, dict[Hashable, float]]:
-    """The scores of trials that ended well."""
+    """Return the scores of trials that ended well."""
     return {name: {seed: float(y) for seed, y in row.items() if math.isfinite(y)} for name, row in scores.items()}
 
 

@@ -147,14 +147,14 @@ def spend(statistics: Vector, spent: ArrayLike) -> Vector:
 def standings(design: Design, scores: Scores, baseline: str, mode: Mode) -> list[Standing]:
     """Return where every finalist stands at the look that its seeds have reached."""
     gains = oriented(scores, 1.0 if mode == "max" else -1.0)
-    found = []
+    decided = []
     for decision in compare(gains, baseline, design.thresholds).decisions:
         standing = Standing(decision.name, decision.seeds, decision.gain, None, None, "open")
         if decision.interval is not None:
             low, high = decision.interval
             standing = replace(standing, low=low, high=high, decision=decide(low, high, design.worthwhile))
-        found.append(standing)
-    return found
+        decided.append(standing)
+    return decided
 
 
 def decide(low: float, high: float, worthwhile: float) -> Decision:

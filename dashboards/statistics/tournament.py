@@ -53,7 +53,7 @@ class Standing:
 
     rule: str
     difference: float  # mean over shared fresh seeds, in units of the score
-    interval: tuple[float, float] | None = None  # each bound holds with 95 %, simultaneous over all rules
+    interval: tuple[float, float] | None = None  # each bound holds with 95%, simultaneous over all rules
     p_value: float | None = None  # one-sided, corrected for the number of rules
     refusal: Refusal | None = None  # why there is no interval
 
@@ -64,8 +64,9 @@ class Standing:
 
 
 def tuning_variance(scores: Sequence[float]) -> float:
-    """Variance of the largest score of a tuning with half the budget."""
-    values, half = np.array(scores, dtype=float), len(scores) // 2
+    """Return variance of the largest score of a tuning with half the budget."""
+    values = np.array(scores, dtype=float)
+    half = len(scores) // 2
     order = np.random.default_rng(0).permuted(np.tile(np.arange(len(values)), (_SPLITS, 1)), axis=1)
     drawn = values[order]
     apart = drawn[:, :half].max(axis=1) - drawn[:, half : 2 * half].max(axis=1)
@@ -75,7 +76,7 @@ def tuning_variance(scores: Sequence[float]) -> float:
 def standings(
     fresh: Scores, baseline: str, tunings: Mapping[str, Tuning], mode: Literal["max", "min"] = "max"
 ) -> list[Standing]:
-    """Every rule but the baseline, the best first.
+    """Return every rule but the baseline, the best first.
 
     ``fresh`` is rule -> fresh seed -> score of its best setting, NaN where the trial failed.
 
@@ -86,14 +87,16 @@ def standings(
     variances: dict[int, list[float]] = {}  # by the number of parameters
     for tuning in tunings.values():
         if len(tuning.scores) >= FEWEST_TRIALS:
-            found = tuning_variance([sign * score for score in tuning.scores])
-            variances.setdefault(tuning.parameters, []).append(found)
+            variance = tuning_variance([sign * score for score in tuning.scores])
+            variances.setdefault(tuning.parameters, []).append(variance)
     paired = paired_differences(fresh, baseline)
     standings = []
     for rule, pair in paired.items():
-        values, difference = np.array(list(pair.by_seed.values())), pair.mean
-        own, base = tunings[rule], tunings[baseline]
-        refusal = incomparable(len(own.scores), own.parameters, len(base.scores), base.parameters)
+        values = np.array(list(pair.by_seed.values()))
+        difference = pair.mean
+        rule_tuning = tunings[rule]
+        base = tunings[baseline]
+        refusal = incomparable(len(rule_tuning.scores), rule_tuning.parameters, len(base.scores), base.parameters)
         # A rule that lost a seed is left with its luckier ones, and scores that never differ are coarse.
         if not all(map(math.isfinite, fresh[rule].values())):
             refusal = "failed seed"
@@ -102,8 +105,9 @@ def standings(
         if refusal is not None:
             standings.append(Standing(rule, difference, refusal=refusal))
             continue
-        tuned = np.mean([np.mean(variances[one.parameters]) for one in (own, base)])
-        error, freedom = math.sqrt(float(values.var(ddof=1)) / len(values) + tuned), len(values) - 1
+        tuned = np.mean([np.mean(variances[one.parameters]) for one in (rule_tuning, base)])
+        error = math.sqrt(float(values.var(ddof=1)) / len(values) + tuned)
+        freedom = len(values) - 1
         half = float(stats.t.isf(FALSE_CLAIMS / len(paired), freedom)) * error
         p_value = min(1.0, len(paired) * float(stats.t.sf(sign * difference / error, freedom)))
         standings.append(Standing(rule, difference, (difference - half, difference + half), p_value))

@@ -103,8 +103,8 @@ def verdict(
         ValueError: the baseline has no score.
     """
     sign = 1.0 if mode == "max" else -1.0
-    known = None if earlier is None else oriented(earlier, sign)
-    result = compare(oriented(scores, sign), baseline, earlier=known, answers=answers)
+    earlier_scores = None if earlier is None else oriented(earlier, sign)
+    result = compare(oriented(scores, sign), baseline, earlier=earlier_scores, answers=answers)
     if not result.decisions:
         return _unmatched(scores, baseline, sign, result.failed)
     best = _best(result)

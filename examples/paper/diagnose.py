@@ -57,7 +57,8 @@ RESOLUTION = 2e-6  # nats: smaller differences of log-probabilities are the roun
 MAX_ROWS = 20_000  # of tokens.csv
 SGD_LR = 1e-3  # of its figure 1
 _FILTERS_BY_ETA = ("drop_low", "drop_high")  # which mean nothing where every copy has an eta of its own
-LOWEST, HIGHEST = "only pi < 0.25", "only pi > 0.75"
+LOWEST = "only pi < 0.25"
+HIGHEST = "only pi > 0.75"
 
 Optimizer = Literal["sgd", "adamw"]
 
@@ -236,7 +237,8 @@ def _updates(
     place = batch.completion_mask.bool()
     bands = torch.full_like(batch.completion_mask, -1.0)
     bands[place] = published_band_of(batch.old_logprobs[place]).float()
-    alpha, eta = algorithm.ar_alpha or PUBLISHED_ALPHA, algorithm.lopti_eta or PUBLISHED_ETA
+    alpha = algorithm.ar_alpha or PUBLISHED_ALPHA
+    eta = algorithm.lopti_eta or PUBLISHED_ETA
     plain = trainer.config.algorithm
     isolated = algorithm.model_copy(update={"ar_alpha": 0.0, "lopti_eta": eta})
     tokens = select_tokens(batch, plain)
@@ -307,7 +309,8 @@ def _parameter_norms(trainer: Trainer, batch: TrainBatch, sample: int) -> Tensor
     parameters = _trained(policy)
     trainer.progress.phase("gradients by all parameters", len(chosen), unit="tokens")
     for index in chosen.tolist():
-        row, column = int(rows[index]), int(columns[index])
+        row = int(rows[index])
+        column = int(columns[index])
         end = int(batch.prompt_lengths[row]) + column + 1
         last = torch.zeros_like(batch.completion_mask[row : row + 1, : column + 1])
         last[0, column] = 1

@@ -49,7 +49,7 @@ class CategoryResult:
     per_100_words: float  # mean over completions
     used_by: float  # share of the completions with at least one
     correlation: float  # Spearman's, of words per 100 words with the reward; NaN where either never varies
-    low: float  # its 95 % bootstrap interval over completions
+    low: float  # its 95% bootstrap interval over completions
     high: float
 
 

@@ -58,7 +58,8 @@ def random_policy(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBas
     write_random_model(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.add_tokens([AddedToken(CALL, normalized=False)])
-    tokenizer.chat_template, tokenizer.response_template = CHAT, qwen3_template
+    tokenizer.chat_template = CHAT
+    tokenizer.response_template = qwen3_template
     model = AutoModelForCausalLM.from_pretrained(folder)
     model.resize_token_embeddings(len(tokenizer))
     return model, tokenizer

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def add_named(
     commands: Commands, verb: str, command: Callable[[argparse.Namespace], int], text: str
 ) -> argparse.ArgumentParser:
-    """A command on one sweep of a runs folder."""
+    """Return a command on one sweep of a runs folder."""
     parser = commands.add_parser(verb, help=text)
     parser.set_defaults(command=command)
     add_runs_dir(parser)
@@ -35,7 +35,7 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
 
 
 def planned_nodes(arguments: argparse.Namespace) -> list[Node]:
-    """The machines to plan for: those of a cluster, or such as are described."""
+    """Return the machines to plan for: those of a cluster, or such as are described."""
     if arguments.address is None:
         machine = local_node(arguments.cpus)
         return [replace(machine, gpus=arguments.gpus or machine.gpus)] * (arguments.nodes or 1)
@@ -58,7 +58,7 @@ def prepare(spec: SweepSpec, arguments: argparse.Namespace) -> None:
 
 
 def run_options(arguments: argparse.Namespace) -> "Options":
-    """How a sweep runs on them."""
+    """Return how a sweep runs on them."""
     from sweep.driver.run import Options
 
     accept = getattr(arguments, "accept_changes", False)

@@ -80,20 +80,22 @@ def _upload(arguments: argparse.Namespace) -> int:
 
 def _ui(arguments: argparse.Namespace) -> int:
     sweep = open_sweep(arguments.runs_dir, arguments.name)
-    name, uri = sweep.folder.name, recorded_uri(sweep)
+    name = sweep.folder.name
+    uri = recorded_uri(sweep)
     if not uri.startswith("http"):
         check_port(arguments.port, sweep.command("ui"))
     return serve(uri, arguments.port, save_view(uri, sweep.spec), f"sweep {name}")
 
 
 def recorded_uri(sweep: SweepRecord) -> str:
-    """The MLflow store that holds a sweep.
+    """Return the MLflow store that holds a sweep.
 
     Raises:
         MissingError: it ran offline.
         StorageError: its database does not exist.
     """
-    folder, tracking = sweep.folder, sweep.spec.program.settings
+    folder = sweep.folder
+    tracking = sweep.spec.program.settings
     if tracking.offline:
         hint = f"{sweep.command('upload')} sends it to MLflow"
         raise MissingError(f"sweep {folder.name} ran offline", str(folder.root), hint)

@@ -104,7 +104,8 @@ def _resume(arguments: argparse.Namespace) -> int:
 
 def _extend(arguments: argparse.Namespace) -> int:
     sweep = open_sweep(arguments.runs_dir, arguments.name)
-    spec, folder = sweep.spec, sweep.folder
+    spec = sweep.spec
+    folder = sweep.folder
     if spec.search.configurations is None:
         raise ConfigError(
             f"sweep {folder.name} tries every point of its grid: there are no more to add",
@@ -120,7 +121,7 @@ def _extend(arguments: argparse.Namespace) -> int:
 
 
 def load(arguments: argparse.Namespace) -> SweepRecord:
-    """The sweep that they describe."""
+    """Return the sweep that they describe."""
     if arguments.name is not None:
         sweep_folder(arguments.runs_dir, arguments.name)  # refuse a bad name before the file is read
     overrides = [
@@ -132,10 +133,10 @@ def load(arguments: argparse.Namespace) -> SweepRecord:
         spec = spec.with_program(spec.program.tracked(offline=True))
     spec, taken = warm_started(spec, arguments.runs_dir, f"{arguments.space}, key search.warm_start")
     for line in taken:
-        print(line, file=sys.stderr, flush=True)
+        print(line, file=sys.stderr)
     return SweepRecord(spec, sweep_folder(arguments.runs_dir, spec.name))
 
 
 def _print_advice(spec: SweepSpec) -> None:
     for advice in advise_space(spec):
-        print(advice, file=sys.stderr, flush=True)
+        print(advice, file=sys.stderr)

@@ -40,7 +40,9 @@ def add_commands(commands: Commands) -> None:
 
 def _status(arguments: argparse.Namespace) -> int:
     sweep = open_sweep(arguments.runs_dir, arguments.name)
-    folder, planned, by = sweep.folder, sweep.planned, holder(sweep.folder)
+    folder = sweep.folder
+    planned = sweep.planned
+    by = holder(sweep.folder)
     rows = sweep.rows(running=by is not None)
     chosen = choose_best(sweep)
     left, all_left = seconds_left(sweep, rows)
@@ -130,23 +132,25 @@ class _Listed:
 
 
 def _ls(arguments: argparse.Namespace) -> int:
-    found = []
+    listings = []
     for folder in all_sweeps(arguments.runs_dir):
         try:
             sweep = SweepRecord(read_spec(folder), folder)
-            rows, best = sweep.rows(), choose_best(sweep).best
+            rows = sweep.rows()
+            best = choose_best(sweep).best
         except UserError as error:
-            found.append(_Listed(folder.name, error.what))
+            listings.append(_Listed(folder.name, error.what))
             continue
-        ended, planned = sum(row.ended for row in rows), sweep.planned
+        ended = sum(row.ended for row in rows)
+        planned = sweep.planned
         state = "running" if holder(folder) else "done" if ended >= planned else "stopped"
-        found.append(_Listed(folder.name, state, ended, planned, best.score if best else None))
+        listings.append(_Listed(folder.name, state, ended, planned, best.score if best else None))
     if arguments.json:
-        print_json([asdict(listed) for listed in found])
-    elif found:
+        print_json([asdict(listed) for listed in listings])
+    elif listings:
         print_table(
             ["name", "state", "trials", "best"],
-            [[row.name, row.state, f"{row.ended}/{row.planned}", number(row.best)] for row in found],
+            [[row.name, row.state, f"{row.ended}/{row.planned}", number(row.best)] for row in listings],
         )
     else:
         print(f"no sweeps in {arguments.runs_dir}")

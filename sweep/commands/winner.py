@@ -68,7 +68,7 @@ def _confirm(arguments: argparse.Namespace) -> int:
 
 
 def _finalists(spec: SweepSpec) -> int:
-    """How many run besides the baseline where nothing says so."""
+    """Return how many run besides the baseline where nothing says so."""
     return _FINALISTS if spec.search.tune_within is None else len(arms(spec)) - 1
 
 
@@ -106,7 +106,8 @@ def _report_on(sweep: SweepRecord, log: Path, ended: bool = False) -> None:
 
 def _export(arguments: argparse.Namespace) -> int:
     sweep = open_sweep(arguments.runs_dir, arguments.name)
-    spec, folder = sweep.spec, sweep.folder
+    spec = sweep.spec
+    folder = sweep.folder
     best, caveats = _asked_for(sweep, arguments)
     output: Path = arguments.output or Path(f"{folder.name}-best.yaml")
     if output.exists():
@@ -122,7 +123,7 @@ def _export(arguments: argparse.Namespace) -> int:
 
 
 def _asked_for(sweep: SweepRecord, arguments: argparse.Namespace) -> tuple[Best, list[str]]:
-    """The configuration to export: that which was named, else that which the evidence names, with its caveats.
+    """Return the configuration to export: that which was named, else that which the evidence names, with its caveats.
 
     Raises:
         MissingError: it has no score, or the evidence names none.

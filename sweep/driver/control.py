@@ -52,12 +52,14 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
 
     def attach(self, halt: Callable[[], None], running: Callable[[], int]) -> None:
         """Name what ends the search and what counts the running trials."""
-        self._halt, self._running = halt, running
+        self._halt = halt
+        self._running = running
 
     def request(self, reason: str, *, interrupted: bool) -> None:
         """Stop for this reason; later ones are ignored."""
         if self.reason is None:
-            self.reason, self.interrupted = reason, interrupted
+            self.reason = reason
+            self.interrupted = interrupted
             request_stop(self.folder)
             self._halt()
 
@@ -143,8 +145,9 @@ def watched(control: StopControl) -> Iterator[None]:
 
 def _watch(control: StopControl, over: threading.Event) -> None:
     context = ray.get_runtime_context()
-    own = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())
-    server, raylet = context.gcs_address, f"{own['NodeManagerAddress']}:{own['NodeManagerPort']}"
+    this_node = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())
+    server = context.gcs_address
+    raylet = f"{this_node['NodeManagerAddress']}:{this_node['NodeManagerPort']}"
     limit = _SILENCE_S if server.startswith(("127.", "localhost:")) else CUT_OFF_S
     heard = dict.fromkeys((raylet, server), time.monotonic())
     while time.monotonic() - min(heard.values()) <= limit:
@@ -155,5 +158,5 @@ def _watch(control: StopControl, over: threading.Event) -> None:
     error = StorageError(f"Ray's {lost} has died", str(control.folder.log), control.resume)
     control.lost = error
     if not over.wait(_GRACE_S):
-        print(error, file=sys.stderr, flush=True)
+        print(error, file=sys.stderr)
         os._exit(error.exit_code)

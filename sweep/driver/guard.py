@@ -31,13 +31,13 @@ _LEFTOVER_WAIT_S = 12.0  # the workers of a dead driver end within seconds, thos
 
 
 def marked(root: Path) -> list[psutil.Process]:
-    """Processes on this machine that carry the marker of the sweep in this folder, this one excepted."""
-    found = []
+    """Return processes on this machine that carry the marker of the sweep in this folder, this one excepted."""
+    processes = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if process.pid != os.getpid() and process.environ().get(MARKER) == str(root):
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
 def end_leftovers(root: Path, wait_s: float = _LEFTOVER_WAIT_S) -> int:
@@ -116,7 +116,7 @@ def _watch(driver: int, root: Path, scratch: Path, last_words: str) -> None:
         time.sleep(POLL_S)
     shutil.rmtree(scratch, ignore_errors=True)
     with contextlib.suppress(OSError):  # nobody may be there to read it
-        print(last_words, file=sys.stderr, flush=True)
+        print(last_words, file=sys.stderr)
 
 
 if __name__ == "__main__":

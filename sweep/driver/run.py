@@ -167,7 +167,8 @@ def _keep_inputs(sweep: SweepRecord, options: Options) -> None:
 
 
 def _drive(sweep: SweepRecord, options: Options) -> int:
-    spec, folder = sweep.spec, sweep.folder
+    spec = sweep.spec
+    folder = sweep.folder
     folder.stop.unlink(missing_ok=True)
     # Every process of this sweep inherits the marker, so that a later driver finds what this one leaves.
     os.environ[MARKER] = str(folder.root)
@@ -203,8 +204,10 @@ def _drive(sweep: SweepRecord, options: Options) -> int:
 
 def _search(session: _Session, scratch: Path) -> None:
     sweep = session.sweep
-    spec, folder = sweep.spec, sweep.folder
-    room, ended = CheckpointRoom(sweep), EndedTrials(sweep)
+    spec = sweep.spec
+    folder = sweep.folder
+    room = CheckpointRoom(sweep)
+    ended = EndedTrials(sweep)
 
     def begin_trial(trial: str, running: Sequence[str]) -> int:
         ended.thin()
@@ -216,8 +219,8 @@ def _search(session: _Session, scratch: Path) -> None:
         begin_attempt(folder.trial(trial), number)
         return number
 
-    known = sweep.configurations
-    searcher = ConfigurationSearcher(spec, folder.ledger, begin_trial, known, session.capacity)
+    earlier = sweep.configurations
+    searcher = ConfigurationSearcher(spec, folder.ledger, begin_trial, earlier, session.capacity)
     with orderly_signals(session.control, say), _states_in_mlflow(session) as changed:
         callback = SweepCallback(folder, spec.resources, spec.limits.max_failures, changed)
         session.control.attach(searcher.halt, callback.running)
@@ -234,8 +237,8 @@ def _fit(tuner: tune.Tuner, searcher: ConfigurationSearcher, control: StopContro
         # Where Ray has ended a trial's own process for memory, Tune does not count it as a failure of the trial.
         if not isinstance(error.__cause__, RayError):
             raise
-        told = f"Ray has ended a trial: {first_line(error.__cause__)}"
-        raise ResumableError(told, control) from error
+        message = f"Ray has ended a trial: {first_line(error.__cause__)}"
+        raise ResumableError(message, control) from error
 
 
 def _given_up(error: tune.TuneError, control: StopControl) -> ResumableError:
@@ -285,10 +288,12 @@ def _ray(options: Options, control: StopControl, folder: Path) -> Iterator[list[
 @contextmanager
 def _states_in_mlflow(session: _Session) -> Iterator[threading.Event]:
     """Keep the states in MLflow in step with the ledger, from a thread, because MLflow may hang."""
-    sweep, parent = session.sweep, session.parent
-    changed, over = threading.Event(), threading.Event()
+    sweep = session.sweep
+    parent = session.parent
+    changed = threading.Event()
+    over = threading.Event()
 
-    known: dict[str, TrialOutcome] = {}  # as MLflow has them
+    sent: dict[str, TrialOutcome] = {}  # as MLflow has them
 
     def work() -> None:
         while parent is not None and not over.is_set():
@@ -296,8 +301,8 @@ def _states_in_mlflow(session: _Session) -> Iterator[threading.Event]:
                 changed.clear()
                 try:
                     latest = {outcome.key: outcome for outcome in trial_outcomes(sweep)}
-                    parent.reconcile((one for key, one in latest.items() if known.get(key) != one), create=False)
-                    known.update(latest)
+                    parent.reconcile((each for key, each in latest.items() if sent.get(key) != each), create=False)
+                    sent.update(latest)
                 except Exception as error:  # the end of the sweep does it again, and reports
                     logger.warning("MLflow does not have the latest states: %s", error)
 
@@ -311,7 +316,8 @@ def _states_in_mlflow(session: _Session) -> Iterator[threading.Event]:
 
 
 def _finish(sweep: SweepRecord, options: Options, parent: ParentRun | None, control: StopControl) -> int:
-    rows, folder = sweep.rows(), sweep.folder
+    rows = sweep.rows()
+    folder = sweep.folder
     ended = [row for row in rows if row.ended]
     failed = [row for row in rows if row.state == "FAIL"]
     in_mlflow = _complete_mlflow(sweep, parent, control)

@@ -109,7 +109,7 @@ class Program(Section, ABC):
 
     @abstractmethod
     def has(self, key: str) -> bool:
-        """Whether a parameter is the program's; another one is a switch, which serves conditions."""
+        """Return whether a parameter is the program's; another one is a switch, which serves conditions."""
 
     @abstractmethod
     def check_key(self, key: str, document: YamlDocument) -> None:
@@ -154,7 +154,7 @@ class Program(Section, ABC):
         """Begin a trial in a rank process."""
 
     def shares_process(self, before: Any, after: Any) -> bool:
-        """Whether a rank that ran a configuration can run another."""
+        """Return whether a rank that ran a configuration can run another."""
         return True
 
     def flat(self, resolved: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,7 +166,9 @@ class Program(Section, ABC):
         """Return the algorithm and the update rule of a configuration in words."""
 
     def is_plain(self, resolved: Mapping[str, Any]) -> bool:
-        """Whether a configuration is the baseline of a search that lists none: all that is always shown is off."""
+        """Return whether a configuration is the baseline of a search that lists none: all that is always shown is
+        off.
+        """
         shown = self.values(resolved, self.always_shown)
         return bool(shown) and not any(shown.values())
 
@@ -212,10 +214,10 @@ class Program(Section, ABC):
 
     @abstractmethod
     def is_like(self, other: "Program") -> bool:
-        """Whether scores of another program's trials vary as these do."""
+        """Return whether scores of another program's trials vary as these do."""
 
     def takes_steps_like(self, other: "Program") -> bool:
-        """Whether a training step of another program takes as long."""
+        """Return whether a training step of another program takes as long."""
         return False
 
     def advice(self) -> Iterator[Advice]:

@@ -41,8 +41,8 @@ class CommandConfig(Section):
     def words(self, folder: Path) -> list[str]:
         """Return the command line of a trial with that folder."""
         values = {**self.values, "out": str(folder)}
-        known = {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}
-        return [_PLACE.sub(lambda place: known[place[1]], word) for word in self.command]
+        texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}
+        return [_PLACE.sub(lambda place: texts[place[1]], word) for word in self.command]
 
 
 class CommandProgram(Program):
@@ -71,9 +71,9 @@ class CommandProgram(Program):
             if key in (_SEED, *self.seeds, *_RESERVED):
                 raise ValueError(f"{key} is set for each trial: remove it, or name it otherwise")
         places = {name for word in self.command for name in _PLACE.findall(word)}
-        known = [*self.defaults, *self.seeds, "out"]
-        for place in sorted(places - set(known)):
-            raise ValueError(f"command: {{{place}}} is no key: {nearest(place, known)}")
+        keys = [*self.defaults, *self.seeds, "out"]
+        for place in sorted(places - set(keys)):
+            raise ValueError(f"command: {{{place}}} is no key: {nearest(place, keys)}")
         return self
 
     @property
@@ -90,7 +90,7 @@ class CommandProgram(Program):
         return list(self.defaults)
 
     def has(self, key: str) -> bool:
-        """Whether a key has a default, or is set for each trial."""
+        """Return whether a key has a default, or is set for each trial."""
         return key in self.defaults or key in (_SEED, *self.seeds)
 
     def check_key(self, key: str, document: YamlDocument) -> None:
@@ -140,8 +140,8 @@ class CommandProgram(Program):
 
     def values(self, overrides: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
         """Return values of keys: of the overrides, else their defaults."""
-        known = {**self.defaults, **overrides}
-        return {key: known.get(key, ABSENT) for key in keys}
+        all_values = {**self.defaults, **overrides}
+        return {key: all_values.get(key, ABSENT) for key in keys}
 
     def configure(self, overrides: Mapping[str, Any]) -> CommandConfig:
         """Return the configuration of a trial: each value has its default's type."""
@@ -210,6 +210,6 @@ class CommandProgram(Program):
         return self.planned
 
     def is_like(self, other: Program) -> bool:
-        """Whether another sweep runs the same command with the same defaults."""
+        """Return whether another sweep runs the same command with the same defaults."""
         apart = {"tracking", "inputs", "held_out"}
         return isinstance(other, CommandProgram) and self.model_dump(exclude=apart) == other.model_dump(exclude=apart)

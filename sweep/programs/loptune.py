@@ -127,7 +127,7 @@ class LoptuneProgram(Program):
         return dotted_keys()
 
     def has(self, key: str) -> bool:
-        """Whether a parameter is a key of the trainer; a name without a dot that it lacks is a switch."""
+        """Return whether a parameter is a key of the trainer; a name without a dot that it lacks is a switch."""
         return "." in key or key in TrainConfig.model_fields
 
     def check_key(self, key: str, document: YamlDocument) -> None:
@@ -161,7 +161,8 @@ class LoptuneProgram(Program):
         self, searched: Values, resources: ResourcesSpec, max_concurrent: int | None, document: YamlDocument
     ) -> None:
         """Refuse workers without GPUs of their own, batches that they cannot split, and shared vLLM servers."""
-        workers, gpus = resources.workers_per_trial, resources.gpus_per_trial
+        workers = resources.workers_per_trial
+        gpus = resources.gpus_per_trial
         is_shared = gpus < 1 and workers == 1
         if gpus and not is_shared and gpus != workers:
             what = f"one worker drives one GPU: workers_per_trial is {workers}, gpus_per_trial is {gpus:g}"
@@ -259,7 +260,8 @@ class LoptuneProgram(Program):
         from trainer.parallel.start import make_parallel
         from trainer.tracking.tracker import NullTracker, Tracker
 
-        config, context = assignment.config, assignment.context
+        config = assignment.config
+        context = assignment.context
         free_memory()  # of the trial before in this process
         parallel = make_parallel(config)
         # MLflow may be away: the record is on disk, and is sent once it answers.
@@ -273,7 +275,9 @@ class LoptuneProgram(Program):
         return watcher.trainer
 
     def shares_process(self, before: TrainConfig, after: TrainConfig) -> bool:
-        """Whether a rank's engine can serve both: vLLM does not free all it takes of a GPU within one process."""
+        """Return whether a rank's engine can serve both: vLLM does not free all it takes of a GPU within one
+        process.
+        """
         colocated = after.rollout.engine != "transformers" and after.rollout.vllm.mode == "colocate"
         return not colocated or all(value_of(before, key) == value_of(after, key) for key in _OF_THE_ENGINE)
 
@@ -336,7 +340,7 @@ class LoptuneProgram(Program):
 
     def _steps_of(self, max_steps: int | None, epochs: float, prompts: int) -> int | None:
         sources = self.base.data.train
-        if max_steps is not None or [one.source for one in sources] != ["generated"]:
+        if max_steps is not None or [source.source for source in sources] != ["generated"]:
             return max_steps
         problems = min(sources[0].size, sources[0].limit or sources[0].size)
         return training_steps(epochs, problems, prompts, self.base.data.drop_last)
@@ -365,11 +369,11 @@ class LoptuneProgram(Program):
         return footprint(self.base, resources.workers_per_trial, self._device(resources))
 
     def is_like(self, other: Program) -> bool:
-        """Whether another sweep trains and evaluates alike; its rules may differ."""
+        """Return whether another sweep trains and evaluates alike; its rules may differ."""
         return self._shares(other, "model", "data", "rollout", "optim", "evaluation", "max_steps", "epochs")
 
     def takes_steps_like(self, other: Program) -> bool:
-        """Whether model, rollout and optimizer are the same."""
+        """Return whether model, rollout and optimizer are the same."""
         return self._shares(other, "model", "rollout", "optim")
 
     def _shares(self, other: Program, *sections: str) -> bool:

@@ -77,7 +77,8 @@ class CommandRun:
         # The rank has written its own lines by now.
         self._errors_before = self._errors.stat().st_size if self._errors.exists() else 0
         self._moved = time.monotonic()
-        config, values = self._assignment.config, self._run_dir / "config.json"
+        config = self._assignment.config
+        values = self._run_dir / "config.json"
         # A trial of several GPUs has a rank on each, which gets its share of the cores.
         gpus = len(list(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))))
         threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
@@ -112,7 +113,8 @@ class CommandRun:
             RuntimeError: it failed, or has been silent for too long.
         """
         self._process = self._process or self._start()
-        metric, stall_s = self._assignment.metric, self._assignment.stall_timeout_s
+        metric = self._assignment.metric
+        stall_s = self._assignment.stall_timeout_s
         while True:
             code = self._process.poll()  # before its last lines are read
             self._read(ended=code is not None)
@@ -163,7 +165,8 @@ class CommandRun:
         return line
 
     def _log(self, metrics: Mapping[str, float]) -> None:
-        before, self._moved = self._moved, time.monotonic()
+        before = self._moved
+        self._moved = time.monotonic()
         self._tracker.log({**metrics, _SECONDS: self._moved - before}, self.step)
 
     def _finish(self, code: int) -> None:
@@ -180,8 +183,8 @@ class CommandRun:
         with self._errors.open("rb") as file:
             file.seek(max(self._errors_before, self._errors.stat().st_size - _LAST_BYTES))
             lines = file.read().decode("utf-8", "replace").split("\n")
-        told = [printable(line.strip()) for line in lines if line.strip()]
-        return " | ".join(told[-_LAST_LINES:]) or "it wrote nothing to standard error"
+        printed = [printable(line.strip()) for line in lines if line.strip()]
+        return " | ".join(printed[-_LAST_LINES:]) or "it wrote nothing to standard error"
 
     def _end(self, patience_s: float) -> None:
         """End the process with everything it started, first by SIGTERM."""

@@ -24,7 +24,7 @@ class Best:
     parameters: dict[str, Any]
 
     def text(self, objective: ObjectiveSpec) -> str:
-        """One line that names it."""
+        """Return one line that names it."""
         return (
             f"best: configuration {self.configuration}  {parameter_text(self.parameters)}  "
             f"{objective.metric} {number(self.score)} (mean of {counted(self.seeds, 'seed')}, "
@@ -59,14 +59,14 @@ def choose_best(sweep: SweepRecord, results: "Results | None" = None) -> Choice:
 
         results = results or read_results(sweep, curves=False)
         if results.fresh is not None and results.fresh.ended:
-            said = headline(results)
-            return Choice(described(sweep, said.configuration), [said.sentence])
+            front = headline(results)
+            return Choice(described(sweep, front.configuration), [front.sentence])
     if spec.search.tune_within is not None:
         fresh = sweep.command("confirm")
         return Choice(None, [f"each arm's best was chosen on these seeds; fresh ones compare them: {fresh}"])
     winner = best(sweep.configurations, spec.seeds, spec.objective.mode)
-    found = None if winner is None else described(sweep, str(winner.number))
-    return Choice(found, [] if found is None else _caveats(sweep))
+    choice = None if winner is None else described(sweep, str(winner.number))
+    return Choice(choice, [] if choice is None else _caveats(sweep))
 
 
 def _caveats(sweep: SweepRecord) -> list[str]:
@@ -80,7 +80,7 @@ def _caveats(sweep: SweepRecord) -> list[str]:
 
 def described(sweep: SweepRecord, configuration: str | None) -> Best | None:
     """Return a configuration of the sweep with its score; None where it has none."""
-    numbered: dict[str, Configuration] = {str(one.number): one for one in sweep.configurations}
+    numbered: dict[str, Configuration] = {str(each.number): each for each in sweep.configurations}
     if configuration is None or configuration not in numbered:
         return None
     winner = numbered[configuration]
@@ -98,13 +98,15 @@ def arm_lines(sweep: SweepRecord) -> list[str]:
         return []
     lines = []
     for name, arm in arms(spec).items():
-        tuned = [one for one in sweep.configurations if arm_of(spec, one.parameters) == name]
+        tuned = [
+            configuration for configuration in sweep.configurations if arm_of(spec, configuration.parameters) == name
+        ]
         winner = best(tuned, spec.seeds, spec.objective.mode)
-        trials = sum(len(one.results) for one in tuned)
-        said = "no configuration is complete"
+        trials = sum(len(configuration.results) for configuration in tuned)
+        state = "no configuration is complete"
         if winner is not None:
             point = {name: value for name, value in winner.parameters.items() if name != key}
             score = number(outcome(winner, spec.seeds).score)
-            said = f"best #{winner.number} {score}  {parameter_text(point)}"
-        lines.append(f"{name}: {trials} of {planned_trials(arm)} trials, {said}")
+            state = f"best #{winner.number} {score}  {parameter_text(point)}"
+        lines.append(f"{name}: {trials} of {planned_trials(arm)} trials, {state}")
     return lines

@@ -36,7 +36,8 @@ class Decision:
 
 def decision_of(sweep: SweepRecord) -> Decision | None:
     """Return the decision that a sweep's ledger records; None where the sweep is not run in rounds."""
-    plan, looks = None, []
+    plan = None
+    looks = []
     for record in sweep.events:
         if record.get("event") == PLAN:
             plan = record
@@ -47,5 +48,5 @@ def decision_of(sweep: SweepRecord) -> Decision | None:
     design: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in plan["design"].items()
     }
-    known = Noise(plan["deviation"] if plan["deviation"] is not None else float("nan"), plan["freedom"])
-    return Decision(Design(**design), known, tuple(looks))
+    noise = Noise(plan["deviation"] if plan["deviation"] is not None else float("nan"), plan["freedom"])
+    return Decision(Design(**design), noise, tuple(looks))

@@ -55,16 +55,17 @@ class CheckpointRoom:
     """
 
     def __init__(self, sweep: SweepRecord) -> None:
-        spec, folder = sweep.spec, sweep.folder
+        spec = sweep.spec
+        folder = sweep.folder
         kept = spec.program.checkpoints(spec.resources.gpus_per_trial > 0)
         self._folder = folder
         self._at_a_time = 0 if kept is None else kept.kept + 1
         trials = folder.trials
-        found = [size for trial in trials.glob("*") for size in checkpoint_sizes(trial)]
-        self._largest = max([*found, (kept.whole if kept else None) or 0])
+        sizes = [size for trial in trials.glob("*") for size in checkpoint_sizes(trial)]
+        self._largest = max([*sizes, (kept.whole if kept else None) or 0])
 
     def lack(self, trial: str, running: Collection[str]) -> StorageError | None:
-        """The lack of space for a trial beside those that run; None where there is room."""
+        """Return the lack of space for a trial beside those that run; None where there is room."""
         held = {name: checkpoint_sizes(self._folder.trial(name)) for name in (trial, *running)}
         self._largest = max([self._largest, *(size for sizes in held.values() for size in sizes)])
         whole = self._largest * self._at_a_time
@@ -81,7 +82,7 @@ class CheckpointRoom:
 
 
 def checkpoint_sizes(run_dir: Path) -> list[int]:
-    """Bytes of each checkpoint of a trial; one that is removed meanwhile counts for nothing."""
+    """Return bytes of each checkpoint of a trial; one that is removed meanwhile counts for nothing."""
     sizes = []
     for checkpoint in (run_dir / "checkpoints").glob("*step-*"):
         try:

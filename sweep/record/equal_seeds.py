@@ -13,7 +13,7 @@ _TIMES = re.compile(r"time|per_second$")  # of metrics that differ in any case; 
 
 def equal_seeds(sweep: SweepRecord) -> list[str]:
     """Return a sentence for each trial that measured what an earlier seed of its configuration did."""
-    told = []
+    messages = []
     for configuration in sweep.configurations:
         trials: dict[str, str] = {}  # what was measured -> the first trial
         for seed, result in configuration.results.items():
@@ -22,8 +22,8 @@ def equal_seeds(sweep: SweepRecord) -> list[str]:
                 measured = f"{result.score} {_measured(sweep.folder.trial(trial))}"
                 first = trials.setdefault(measured, trial)
                 if first != trial:
-                    told.append(f"{trial} measured exactly what {first} did: does the seed reach what they run?")
-    return told
+                    messages.append(f"{trial} measured exactly what {first} did: does the seed reach what they run?")
+    return messages
 
 
 def _measured(run_dir: Path) -> str:

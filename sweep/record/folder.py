@@ -43,16 +43,16 @@ class SweepFolder:
         return SweepFolder(self.runs_dir, f"{self.name}-confirm")
 
     def trial(self, name: str) -> Path:
-        """The folder of one trial."""
+        """Return the folder of one trial."""
         return self.trials / name
 
     def exists(self) -> bool:
-        """Whether a sweep was started here."""
+        """Return whether a sweep was started here."""
         return self.space.exists()
 
 
 def sweep_folder(runs_dir: Path, name: str) -> SweepFolder:
-    """The folder of a sweep that may or may not exist.
+    """Return the folder of a sweep that may or may not exist.
 
     Raises:
         ConfigError: the name could lead out of the runs folder or is otherwise not a plain name.
@@ -61,7 +61,7 @@ def sweep_folder(runs_dir: Path, name: str) -> SweepFolder:
 
 
 def existing_sweep(runs_dir: Path, name: str) -> SweepFolder:
-    """The folder of a sweep that was started before.
+    """Return the folder of a sweep that was started before.
 
     Raises:
         ConfigError: not a plain name.
@@ -82,18 +82,18 @@ def existing_sweep(runs_dir: Path, name: str) -> SweepFolder:
         raise StorageError(
             f"sweep {name} has lost its search space", str(folder.space), "restore the file from a backup"
         )
-    known = ", ".join(sorted(found.name for found in all_sweeps(runs_dir))) or "none"
-    raise MissingError(f"no sweep named {name}", str(folder.root), f"sweeps here: {known}")
+    names = ", ".join(sorted(sweep.name for sweep in all_sweeps(runs_dir))) or "none"
+    raise MissingError(f"no sweep named {name}", str(folder.root), f"sweeps here: {names}")
 
 
 def all_sweeps(runs_dir: Path) -> list[SweepFolder]:
-    """The sweeps of a runs folder by name."""
+    """Return the sweeps of a runs folder by name."""
     spaces = sorted(runs_dir.resolve().glob("*/space.lock.yaml"))
     return [SweepFolder(runs_dir.resolve(), space.parent.name) for space in spaces]
 
 
 def read_spec(folder: SweepFolder) -> SweepSpec:
-    """The search space a sweep was started with.
+    """Return the search space a sweep was started with.
 
     Raises:
         StorageError: the file is not as ``write_spec`` wrote it; without its first line it is taken as it is.
@@ -101,8 +101,8 @@ def read_spec(folder: SweepFolder) -> SweepSpec:
     """
     content = folder.space.read_bytes() if folder.exists() else b""  # load_space says that it is not there
     first, _, rest = content.partition(b"\n")
-    found = _HEADING.fullmatch(first.decode("utf-8", "replace"))
-    if found and int(found[1], 16) != zlib.crc32(rest):
+    heading = _HEADING.fullmatch(first.decode("utf-8", "replace"))
+    if heading and int(heading[1], 16) != zlib.crc32(rest):
         raise StorageError(
             f"the search space of sweep {folder.name} is damaged: its checksum differs",
             str(folder.space),
@@ -122,7 +122,7 @@ def write_spec(folder: SweepFolder, spec: SweepSpec) -> None:
 
 
 def holder(folder: SweepFolder) -> run_folder.Holder | None:
-    """The process that holds a sweep, or None."""
+    """Return the process that holds a sweep, or None."""
     return run_folder.holder(folder.root)
 
 
@@ -156,7 +156,7 @@ def request_stop(folder: SweepFolder) -> None:
 
 
 def command(verb: str, folder: SweepFolder, *options: str) -> str:
-    """A command line about this sweep, ready to be typed in the current folder."""
+    """Return a command line about this sweep, ready to be typed in the current folder."""
     default = folder.runs_dir == Path("runs").resolve()
     place = [] if default else ["--runs-dir", _shortest(folder.runs_dir)]
     program = ["sweep"] if Path(sys.argv[0]).name == "sweep" else ["python", "-m", "sweep"]

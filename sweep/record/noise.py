@@ -32,37 +32,40 @@ class NoiseForecast:
 
 
 def sweep_noise(sweep: SweepRecord) -> Noise:
-    """The noise between seeds, from the configurations that are complete on all of them."""
+    """Return the noise between seeds, from the configurations that are complete on all of them."""
     seeds = sweep.spec.seeds
     whole = [
-        one
-        for one in sweep.configurations
-        if all(seed in one.results and one.results[seed].state == "COMPLETE" for seed in seeds)
+        configuration
+        for configuration in sweep.configurations
+        if all(seed in configuration.results and configuration.results[seed].state == "COMPLETE" for seed in seeds)
     ]
-    return seed_noise({str(one.number): {seed: score(one, seed) for seed in seeds} for one in whole})
+    return seed_noise(
+        {str(configuration.number): {seed: score(configuration, seed) for seed in seeds} for configuration in whole}
+    )
 
 
 def unpaired_noise(sweep: SweepRecord) -> Noise:
-    """The noise between the seeds of each configuration; effects of a seed on all configurations stay in it."""
+    """Return the noise between the seeds of each configuration; effects of a seed on all configurations stay in it."""
     rows = (
-        [value for seed in one.results if not math.isnan(value := score(one, seed))] for one in sweep.configurations
+        [value for seed in configuration.results if not math.isnan(value := score(configuration, seed))]
+        for configuration in sweep.configurations
     )
-    own = [Noise(statistics.stdev(values), len(values) - 1) for values in rows if len(values) > 1]
-    return functools.reduce(Noise.pooled, own, Noise(math.nan, 0))
+    noises = [Noise(statistics.stdev(values), len(values) - 1) for values in rows if len(values) > 1]
+    return functools.reduce(Noise.pooled, noises, Noise(math.nan, 0))
 
 
 def score(configuration: Configuration, seed: int) -> float:
-    """The score of one trial; NaN where it failed."""
+    """Return the score of one trial; NaN where it failed."""
     result = configuration.results[seed]
     return result.score if result.state == "COMPLETE" and result.score is not None else math.nan
 
 
 def forecast_noise(spec: SweepSpec, earlier: Iterable[SweepRecord], planned: int) -> NoiseForecast | None:
-    """The forecast for a plan of so many configurations; None where no earlier sweep measured the noise."""
-    found = _measured(spec, earlier)
-    if found is None:
+    """Return the forecast for a plan of so many configurations; None where no earlier sweep measured the noise."""
+    measured = _measured(spec, earlier)
+    if measured is None:
         return None
-    noise, source = found
+    noise, source = measured
     detectable = None
     if len(spec.seeds) > 1 and planned > 1:
         detectable = minimum_detectable_effect(noise.deviation, len(spec.seeds), planned)
@@ -86,7 +89,7 @@ def forecast_noise(spec: SweepSpec, earlier: Iterable[SweepRecord], planned: int
 
 
 def noise_lines(forecast: NoiseForecast | None, spec: SweepSpec, planned: int) -> list[str]:
-    """The forecast in words."""
+    """Return the forecast in words."""
     if forecast is None:
         return [
             "how much scores vary between seeds is not known yet, nor which gains this plan would detect; two "
@@ -101,7 +104,7 @@ def noise_lines(forecast: NoiseForecast | None, spec: SweepSpec, planned: int) -
     if forecast.detectable is None:
         lines.append(f"{seeds}, no difference can be told from chance")
     else:
-        lines.append(f"{seeds}, a gain of {forecast.detectable:.2g} would be detected with 80 % power")
+        lines.append(f"{seeds}, a gain of {forecast.detectable:.2g} would be detected with 80% power")
     for name, (gain, everywhere, alone) in forecast.wanted.items():
         all_ = f"{everywhere} seeds of every configuration" if everywhere else "more than 100 seeds of each"
         lines.append(
@@ -112,7 +115,7 @@ def noise_lines(forecast: NoiseForecast | None, spec: SweepSpec, planned: int) -
 
 
 def _measured(spec: SweepSpec, earlier: Iterable[SweepRecord]) -> tuple[Noise, str] | None:
-    """The noise of all earlier sweeps that train and score alike; searched parameters may differ."""
+    """Return the noise of all earlier sweeps that train and score alike; searched parameters may differ."""
     paired: dict[str, Noise] = {}
     unpaired: dict[str, Noise] = {}
     for other in earlier:
@@ -120,10 +123,10 @@ def _measured(spec: SweepSpec, earlier: Iterable[SweepRecord]) -> tuple[Noise, s
             with contextlib.suppress(UserError):  # a damaged ledger
                 paired[other.folder.name] = sweep_noise(other)
                 unpaired[other.folder.name] = unpaired_noise(other)
-    for found, note in ((paired, ""), (unpaired, ", not paired")):
-        told = {name: noise for name, noise in found.items() if noise.freedom and noise.deviation > 0}
-        if told:
-            return functools.reduce(Noise.pooled, told.values()), f"measured in {_named(list(told))}{note}"
+    for noises, note in ((paired, ""), (unpaired, ", not paired")):
+        varying = {name: noise for name, noise in noises.items() if noise.freedom and noise.deviation > 0}
+        if varying:
+            return functools.reduce(Noise.pooled, varying.values()), f"measured in {_named(list(varying))}{note}"
     return None
 
 

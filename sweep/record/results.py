@@ -45,7 +45,8 @@ def read_results(sweep: SweepRecord, *, curves: bool = True, at_work: bool = Tru
 
 def _results(sweep: SweepRecord, curves: bool, searched: tuple[str, ...] | None = None) -> Results:
     """``searched`` is given where trials are to be told apart as those of another sweep."""
-    spec, configurations = sweep.spec, sweep.configurations
+    spec = sweep.spec
+    configurations = sweep.configurations
     running = holder(sweep.folder) is not None
     resources = spec.resources
     objective = Objective(**spec.objective.model_dump(include={"metric", "mode", "window", "worthwhile"}))
@@ -87,12 +88,12 @@ def _doubts(sweep: SweepRecord) -> Iterator[str]:
 
 
 def _seeds(spec: SweepSpec, configuration: Configuration) -> list[int]:
-    """Seeds of a configuration, those too that only a longer plan had."""
+    """Return seeds of a configuration, those too that only a longer plan had."""
     return list(dict.fromkeys([*spec.seeds, *configuration.results]))
 
 
 def _searched(spec: SweepSpec, configurations: Iterable[Configuration]) -> tuple[str, ...]:
-    """The program's keys that differ between configurations."""
+    """Return the program's keys that differ between configurations."""
     values: dict[str, set[str]] = {}
     for configuration in configurations:
         for key, value in spec.program.flat(configuration.resolved).items():
@@ -112,7 +113,9 @@ class _Reading:
 
     def trial(self, configuration: Configuration, seed: int) -> Trial | None:
         """Return a trial; None before it has started."""
-        sweep, objective, curves = self.sweep, self.objective, self.curves
+        sweep = self.sweep
+        objective = self.objective
+        curves = self.curves
         spec = sweep.spec
         key = TrialKey(configuration.number, seed)
         run_dir = sweep.folder.trial(key.name)
@@ -128,9 +131,9 @@ class _Reading:
         algorithm, rule = spec.program.rule_of(configuration.resolved)
         sealed = spec.program.sealed_metric(objective.metric, objective.sealed)
         wanted = (objective.metric, sealed)
-        found = {name: _curve(records, name) for name in wanted}
-        found |= {name: _curve(records, name, _MAX_POINTS) for name in (TRAINING_CURVES if curves else ())}
-        evaluated = found[objective.metric]
+        curves_of = {name: _curve(records, name) for name in wanted}
+        curves_of |= {name: _curve(records, name, _MAX_POINTS) for name in (TRAINING_CURVES if curves else ())}
+        evaluated = curves_of[objective.metric]
         score = evaluated.end(objective.window)
         if result is not None:
             score = math.nan if result.score is None else result.score
@@ -147,15 +150,15 @@ class _Reading:
             reason="" if result is None else sweep.failure_reason(key, result),
             step=evaluated.steps[-1] if evaluated.steps else math.nan,
             hours=self.devices * sum(map(spent_seconds, records)) / 3600,
-            test=found[sealed].end(objective.window),
-            curves={name: curve for name, curve in found.items() if curve.steps},
+            test=curves_of[sealed].end(objective.window),
+            curves={name: curve for name, curve in curves_of.items() if curve.steps},
             latest=_latest(records) if curves else {},
             solved=_solved(run_dir / CORRECTNESS_FILE, objective) if curves and state == "COMPLETE" else None,
         )
 
 
 def _curve(records: list[Record], metric: str, most: int | None = None) -> Curve:
-    """The values of a metric; of more than ``most`` evenly spread ones, the last among them."""
+    """Return the values of a metric; of more than ``most`` evenly spread ones, the last among them."""
     points = {int(record["step"]): float(record[metric]) for record in records if record.get(metric) is not None}
     steps = sorted(points)
     stride = 1 if most is None else max(1, math.ceil(len(steps) / most))
@@ -171,7 +174,9 @@ def _latest(records: list[Record]) -> dict[str, float]:
 
 
 def _solved(path: Path, objective: Objective) -> tuple[float, ...] | None:
-    """Which problems the evaluations solved that make up a score; None where the score is no accuracy of a set."""
+    """Return which problems the evaluations solved that make up a score; None where the score is no accuracy of a
+    set.
+    """
     metric = objective.metric
     if not path.is_file() or not metric.startswith(_ACCURACY):
         return None
@@ -186,7 +191,8 @@ def _solved(path: Path, objective: Objective) -> tuple[float, ...] | None:
 
 
 def _rounds(sweep: SweepRecord) -> Rounds | None:
-    spec, decision = sweep.spec, decision_of(sweep)
+    spec = sweep.spec
+    decision = decision_of(sweep)
     if decision is None:
         return None
     standings = (standing for look in decision.looks for standing in look)
@@ -194,5 +200,7 @@ def _rounds(sweep: SweepRecord) -> Rounds | None:
         planned=decision.design.looks,
         worthwhile=decision.design.worthwhile,
         outcome=decision.outcome,
-        standings=tuple(dataclasses.replace(one, finalist=str(spec.reported(int(one.finalist)))) for one in standings),
+        standings=tuple(
+            dataclasses.replace(stands, finalist=str(spec.reported(int(stands.finalist)))) for stands in standings
+        ),
     )

@@ -43,7 +43,7 @@ class SweepRecord:
         return replay(self.events)
 
     def read_again(self) -> "SweepRecord":
-        """The sweep as its ledger is now."""
+        """Return the sweep as its ledger is now."""
         return SweepRecord(self.spec, self.folder)
 
     @property
@@ -52,11 +52,11 @@ class SweepRecord:
         return planned_trials(self.spec)
 
     def command(self, verb: str, *options: str) -> str:
-        """A command line about this sweep, ready to be typed in the current folder."""
+        """Return a command line about this sweep, ready to be typed in the current folder."""
         return command(verb, self.folder, *options)
 
     def rows(self, running: bool = False) -> list[TrialRow]:
-        """One row for every trial proposed so far; RUNNING are started ones while a driver is at work."""
+        """Return one row for every trial proposed so far; RUNNING are started ones while a driver is at work."""
         return [
             self._row(configuration, seed, running)
             for configuration in self.configurations
@@ -65,23 +65,23 @@ class SweepRecord:
         ]
 
     def device_hours(self) -> dict[str, float]:
-        """Trial -> hours of its GPUs, or of its CPUs where it has none, in recorded steps and evaluations."""
+        """Return trial -> hours of its GPUs, or of its CPUs where it has none, in recorded steps and evaluations."""
         hours: dict[str, float] = {}
         for trial, record in self._metrics():
             hours[trial] = hours.get(trial, 0.0) + self.spec.resources.devices * spent_seconds(record) / 3600
         return hours
 
     def gpu_hours(self) -> float:
-        """GPU hours of the steps and evaluations on record."""
+        """Return GPU hours of the steps and evaluations on record."""
         return sum(self.device_hours().values()) if self.spec.resources.gpus_per_trial else 0.0
 
     def step_seconds(self) -> list[float]:
-        """The measured ``time/step`` of all trials."""
-        found = (record.get("time/step") for _, record in self._metrics())
-        return [float(seconds) for seconds in found if seconds is not None]
+        """Return the measured ``time/step`` of all trials."""
+        times = (record.get("time/step") for _, record in self._metrics())
+        return [float(seconds) for seconds in times if seconds is not None]
 
     def failure_reason(self, key: TrialKey, result: Result) -> str:
-        """Why a trial failed: the last error of its ranks, else what its result says; empty if it did not."""
+        """Return why a trial failed: the last error of its ranks, else what its result says; empty if it did not."""
         if result.state != "FAIL":
             return ""
         return failure_note(self.folder.trial(key.name)) or printable(result.reason)
@@ -99,7 +99,8 @@ class SweepRecord:
         row.step = last_step(run_dir)
         row.total_steps = self.spec.program.steps({name: [value] for name, value in configuration.resolved.items()})[0]
         if result is not None:
-            row.state, row.score = result.state, result.score
+            row.state = result.state
+            row.score = result.score
             row.reason = self.failure_reason(key, result)
         elif running and (run_dir / "config.yaml").exists():
             row.state = "RUNNING"
@@ -107,7 +108,7 @@ class SweepRecord:
 
 
 def open_sweep(runs_dir: Path, name: str) -> SweepRecord:
-    """A sweep that was started before.
+    """Return a sweep that was started before.
 
     Raises:
         ConfigError, MissingError, StorageError: as of `existing_sweep` and `read_spec`.
@@ -117,14 +118,14 @@ def open_sweep(runs_dir: Path, name: str) -> SweepRecord:
 
 
 def readable_sweeps(runs_dir: Path) -> Iterator[SweepRecord]:
-    """The sweeps of a runs folder whose space can be read, by name."""
+    """Yield the sweeps of a runs folder whose space can be read, by name."""
     for folder in all_sweeps(runs_dir):
         with contextlib.suppress(UserError):
             yield SweepRecord(read_spec(folder), folder)
 
 
 def planned_trials(spec: SweepSpec) -> int:
-    """How many trials a sweep will have; a finite space ends when it is exhausted."""
+    """Return how many trials a sweep will have; a finite space ends when it is exhausted."""
     if spec.search.tune_within is not None:
         return sum(planned_trials(arm) for arm in arms(spec).values())
     searched = spec.search.configurations
@@ -147,13 +148,13 @@ def spent_seconds(record: Record) -> float:
 
 
 def failure_note(run_dir: Path) -> str:
-    """The last thing that went wrong in a trial; empty if nothing did since it was last started."""
+    """Return the last thing that went wrong in a trial; empty if nothing did since it was last started."""
     note = run_dir / FAILURE_FILE
     return printable(note.read_text(encoding="utf-8").strip()) if note.exists() else ""
 
 
 def last_step(run_dir: Path) -> int:
-    """The last training step in a trial's ``metrics.jsonl``, from the end of the file."""
+    """Return the last training step in a trial's ``metrics.jsonl``, from the end of the file."""
     path = run_dir / "metrics.jsonl"
     try:
         with path.open("rb") as file:
@@ -168,7 +169,9 @@ def last_step(run_dir: Path) -> int:
 
 
 def evaluation_history(metrics_file: Path, metric: str) -> dict[int, float]:
-    """Values of an evaluation metric by training step, from a trial's ``metrics.jsonl``; NaN where not finite."""
+    """Return values of an evaluation metric by training step, from a trial's ``metrics.jsonl``; NaN where not
+    finite.
+    """
     if not metrics_file.exists():
         return {}
     return {

@@ -39,7 +39,7 @@ def print_trials(rows: Sequence[TrialRow]) -> None:
 
 
 def parameter_text(parameters: Mapping[str, Any]) -> str:
-    """Parameters on one line, sections left out: ``name=grpo ar_alpha=0.3``."""
+    """Return parameters on one line, sections left out: ``name=grpo ar_alpha=0.3``."""
     return " ".join(f"{key.rsplit('.', 1)[-1]}={number(value)}" for key, value in parameters.items())
 
 

@@ -56,11 +56,15 @@ def warm_started(spec: SweepSpec, runs_dir: Path, where: str) -> tuple[SweepSpec
 
 
 def _check_alike(spec: SweepSpec, other: SweepRecord, where: str) -> None:
-    mine, theirs, name = set(spec.parameters), set(other.spec.parameters), other.folder.name
+    mine = set(spec.parameters)
+    theirs = set(other.spec.parameters)
+    name = other.folder.name
     if mine != theirs:
         differing = {"not": sorted(mine - theirs), "also": sorted(theirs - mine)}
-        told = " and ".join(f"{word} {', '.join(keys)}" for word, keys in differing.items() if keys)
-        raise ConfigError(f"warm start: {name} searches other parameters: {told}", where, "name a sweep of this space")
+        difference = " and ".join(f"{word} {', '.join(keys)}" for word, keys in differing.items() if keys)
+        raise ConfigError(
+            f"warm start: {name} searches other parameters: {difference}", where, "name a sweep of this space"
+        )
 
 
 def _best(spec: SweepSpec, earlier: SweepRecord, is_new: Callable[[Parameters], bool]) -> list[Parameters]:
@@ -79,5 +83,8 @@ def _best(spec: SweepSpec, earlier: SweepRecord, is_new: Callable[[Parameters], 
 
 
 def _holds(space: Space, point: Parameters) -> bool:
-    """Whether a point could have been proposed: the same parameters are active, with values in their ranges."""
-    return space.walk(lambda key, one: point[key] if key in point and one.contains(point[key]) else ...) == point
+    """Return whether a point could have been proposed: the same parameters are active, with values in their ranges."""
+    return (
+        space.walk(lambda key, parameter: point[key] if key in point and parameter.contains(point[key]) else ...)
+        == point
+    )

@@ -68,7 +68,7 @@ class Outcome:
 
 
 def replay(records: Iterable[Record]) -> list[Configuration]:
-    """The configurations by number. Records of other kinds are passed over."""
+    """Return the configurations by number. Records of other kinds are passed over."""
     configurations: list[Configuration] = []
     for record in records:
         if record.get("event") == PROPOSED:
@@ -86,7 +86,7 @@ def replay(records: Iterable[Record]) -> list[Configuration]:
 
 
 def configuration_of(record: Mapping[str, Any]) -> Configuration:
-    """The configuration that a record proposes."""
+    """Return the configuration that a record proposes."""
     fields = ("parameters", "resolved", "fingerprint", "time")
     return Configuration(record["configuration"], **{name: record[name] for name in fields})
 
@@ -106,10 +106,10 @@ def _take_back(configurations: list[Configuration], record: Mapping[str, Any]) -
 
 
 def outcome(configuration: Configuration, seeds: Sequence[int]) -> Outcome:
-    """The state and score of a configuration.
+    """Return the state and score of a configuration.
 
     It is RUNNING until all seeds have ended. Then it is FAIL if one seed failed (the mean of the others
-    would favour configurations that break on hard seeds), PRUNED if one was stopped early (score: the mean
+    would favor configurations that break on hard seeds), PRUNED if one was stopped early (score: the mean
     of the last scores; step: the earliest), and COMPLETE otherwise (score: the mean).
     """
     if any(seed not in configuration.results for seed in seeds):
@@ -125,11 +125,11 @@ def outcome(configuration: Configuration, seeds: Sequence[int]) -> Outcome:
 
 
 def best(configurations: Iterable[Configuration], seeds: Sequence[int], mode: str) -> Configuration | None:
-    """The COMPLETE configuration with the best score; the earlier one of equals."""
+    """Return the COMPLETE configuration with the best score; the earlier one of equals."""
     scored = [
-        (found.score, configuration)
+        (result.score, configuration)
         for configuration in configurations
-        if (found := outcome(configuration, seeds)).state == "COMPLETE" and found.score is not None
+        if (result := outcome(configuration, seeds)).state == "COMPLETE" and result.score is not None
     ]
     if not scored:
         return None

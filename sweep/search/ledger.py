@@ -33,7 +33,7 @@ class Ledger:
 
 
 def read_ledger(path: Path) -> Iterator[Record]:
-    """The records of a ledger without their checksums, also while its driver writes it.
+    """Yield the records of a ledger without their checksums, also while its driver writes it.
 
     Raises:
         StorageError: a line is damaged, names a configuration that was never proposed, or gives a trial a second
@@ -68,10 +68,10 @@ def _checksum(record: Mapping[str, Any]) -> str:
 
 
 def _missing_configuration(record: Record, proposed: int) -> int | None:
-    """The configuration that should have been proposed before this record; None where nothing is missing."""
+    """Return the configuration that should have been proposed before this record; None where nothing is missing."""
     event = record["event"]
     if event == PROPOSED:
         return proposed if record["configuration"] != proposed else None
-    named = [int(one["finalist"]) for one in record["standings"]] if event == LOOK else []
+    named = [int(standing["finalist"]) for standing in record["standings"]] if event == LOOK else []
     named += [record["configuration"]] if event in (STARTED, ENDED, RETRIED) else []
     return next((number for number in named if not 0 <= number < proposed), None)

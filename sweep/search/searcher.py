@@ -79,7 +79,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         self.failure: StorageError | None = None  # of the ledger
 
     def suggest(self, trial_id: str) -> Any:
-        """The next trial, None while there is no room for it, or ``Searcher.FINISHED``.
+        """Return the next trial, None while there is no room for it, or ``Searcher.FINISHED``.
 
         Raises:
             StorageError: the ledger or the trial's folder cannot be written.
@@ -87,7 +87,8 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         self._raise_failure()
         if not self.halted and self._capacity is not None and len(self.running) >= self._capacity():
             return None
-        key, attempt = None if self.halted else self._next_pair(), 0
+        key = None if self.halted else self._next_pair()
+        attempt = 0
         if key is not None:
             try:
                 attempt = self._before_trial(key.name, [other.name for other in self.running.values()])
@@ -165,7 +166,8 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
 
     def _propose(self) -> bool:
         """Write the next configuration into the ledger; whether there is one."""
-        number, baselines = len(self.configurations), self.spec.baselines
+        number = len(self.configurations)
+        baselines = self.spec.baselines
         if number < len(baselines):
             point: Parameters | None = self.space.complete(baselines[number], self.spec.program)
         else:

@@ -41,13 +41,14 @@ def propose_next(spec: SweepSpec, configurations: Sequence[Configuration]) -> Pa
     the same seeds, so that rules begin with the same values of what they share.
     """
     searches = arms(spec)
-    own: dict[str, list[Configuration]] = {name: [] for name in searches}
+    by_arm: dict[str, list[Configuration]] = {name: [] for name in searches}
     for configuration in configurations:
-        own[arm_of(spec, configuration.parameters)].append(configuration)
-    for name in sorted(searches, key=lambda name: len(own[name])):
-        arm, limit = searches[name], searches[name].search.configurations
-        if limit is None or len(own[name]) < len(arm.baselines) + limit:
-            point = propose(arm, Space(arm.parameters), own[name])
+        by_arm[arm_of(spec, configuration.parameters)].append(configuration)
+    for name in sorted(searches, key=lambda name: len(by_arm[name])):
+        arm = searches[name]
+        limit = searches[name].search.configurations
+        if limit is None or len(by_arm[name]) < len(arm.baselines) + limit:
+            point = propose(arm, Space(arm.parameters), by_arm[name])
             if point is not None:
                 return point
             logger.info("every configuration of %s has been tried", name or "the space")
@@ -55,15 +56,15 @@ def propose_next(spec: SweepSpec, configurations: Sequence[Configuration]) -> Pa
 
 
 def propose(spec: SweepSpec, space: Space, configurations: Sequence[Configuration]) -> Parameters | None:
-    """A point that was not tried yet: the same training with the same seeds would say nothing new.
+    """Return a point that was not tried yet: the same training with the same seeds would say nothing new.
 
     A sampler that repeats itself is asked again, from attempt to attempt less greedily; then points are drawn
     at random, and at last a finite space is gone through. None where it is exhausted.
     """
-    known = {configuration.fingerprint for configuration in configurations}
+    proposed = {configuration.fingerprint for configuration in configurations}
 
     def is_new(point: Parameters) -> bool:
-        return fingerprint(space.resolve(point, spec.program)) not in known
+        return fingerprint(space.resolve(point, spec.program)) not in proposed
 
     settings = spec.search
     if settings.sampler != "grid":
@@ -83,7 +84,7 @@ def propose(spec: SweepSpec, space: Space, configurations: Sequence[Configuratio
 
 
 def distribution(parameter: ParameterSpec) -> BaseDistribution | None:
-    """Optuna's form of a range; None for a fixed value, which a sampler need not know."""
+    """Return Optuna's form of a range; None for a fixed value, which a sampler need not know."""
     if parameter.kind in ("value", "by"):
         return None
     if parameter.kind == "choice":
@@ -114,7 +115,7 @@ def sample(space: Space, trial: optuna.Trial) -> Parameters:
 
 
 def make_sampler(search: SearchSpec, space: Space, number: int, attempt: int) -> BaseSampler:
-    """The sampler of one proposal, seeded by (search.seed, number, attempt).
+    """Return the sampler of one proposal, seeded by (search.seed, number, attempt).
 
     A fresh seed for every proposal makes it a function of the history alone: nothing is lost with the
     process, and a restored sampler cannot repeat itself.
@@ -124,7 +125,7 @@ def make_sampler(search: SearchSpec, space: Space, number: int, attempt: int) ->
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         if search.sampler == "tpe":
-            # Parameters with conditions are modelled in groups that occur together; running trials count
+            # Parameters with conditions are modeled in groups that occur together; running trials count
             # as bad ones, so that parallel proposals spread. Of fewer candidates the best is less often the
             # one that was best before: on a grid the sampler repeats itself otherwise.
             return optuna.samplers.TPESampler(
@@ -136,36 +137,38 @@ def make_sampler(search: SearchSpec, space: Space, number: int, attempt: int) ->
 
 
 def ask(spec: SweepSpec, space: Space, configurations: Sequence[Configuration], sampler: BaseSampler) -> Parameters:
-    """The sampler's next point."""
+    """Return the sampler's next point."""
     study = optuna.create_study(direction=direction(spec), sampler=sampler)
     if not isinstance(sampler, optuna.samplers.RandomSampler):  # which looks at nothing
-        study.add_trials([frozen_trial(spec, space, one, for_sampler=True) for one in configurations])
+        study.add_trials(
+            [frozen_trial(spec, space, configuration, for_sampler=True) for configuration in configurations]
+        )
     return sample(space, study.ask())
 
 
 def frozen_trial(
     spec: SweepSpec, space: Space, configuration: Configuration, for_sampler: bool = False
 ) -> FrozenTrial:
-    """A configuration as a trial of the study: for people, or for a sampler.
+    """Return a configuration as a trial of the study: for people, or for a sampler.
 
     A baseline may have values outside of the ranges, which no sampler expects. The study that people look
     at shows its score and the values that Optuna can hold; a sampler sees an empty failed trial, so that
     numbers agree.
     """
-    found = outcome(configuration, spec.seeds)
+    result = outcome(configuration, spec.seeds)
     if for_sampler and not space.contains(configuration.parameters):
         return optuna.create_trial(state=TrialState.FAIL)
-    stops = {found.step or 0: found.score} if found.state == "PRUNED" and found.score is not None else {}
+    stops = {result.step or 0: result.score} if result.state == "PRUNED" and result.score is not None else {}
     trial = optuna.create_trial(
-        state=TrialState[found.state],
-        value=found.score,
+        state=TrialState[result.state],
+        value=result.score,
         **_place(space, configuration.parameters),
         user_attrs={} if for_sampler else _notes(configuration),
         intermediate_values=stops,
     )
     trial.datetime_start = datetime.fromtimestamp(configuration.time)
-    if found.time is not None:
-        trial.datetime_complete = datetime.fromtimestamp(max(found.time, configuration.time))
+    if result.time is not None:
+        trial.datetime_complete = datetime.fromtimestamp(max(result.time, configuration.time))
     return trial
 
 
@@ -178,7 +181,7 @@ def write_study(spec: SweepSpec, configurations: Sequence[Configuration], path: 
 
 
 def _place(space: Space, point: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a point that Optuna can hold, and their ranges."""
+    """Return the values of a point that Optuna can hold, and their ranges."""
     ranges = {key: distribution(space.parameters[key]) for key in point if space.parameters[key].contains(point[key])}
     held = {key: range_ for key, range_ in ranges.items() if range_ is not None}
     return {"params": {key: _in_optuna(point[key], held[key]) for key in held}, "distributions": held}
@@ -197,10 +200,10 @@ def _notes(configuration: Configuration) -> dict[str, Any]:
 
 
 def direction(spec: SweepSpec) -> str:
-    """Optuna's word for the objective's mode."""
+    """Return Optuna's word for the objective's mode."""
     return "maximize" if spec.objective.mode == "max" else "minimize"
 
 
 def _label(option: Any) -> Any:
-    """A choice as a value that Optuna can store: lists and mappings as JSON text."""
+    """Return a choice as a value that Optuna can store: lists and mappings as JSON text."""
     return option if option is None or isinstance(option, bool | int | float | str) else json.dumps(option)

@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 # Fields by which schedulers and searchers find them in Tune's results.
-SCORE, EVALUATION = "score", "evaluation"
+SCORE = "score"
+EVALUATION = "evaluation"
 GIVEN_UP = "given_up"  # in a trial's configuration: its last failure, after which it is not tried again
 
 

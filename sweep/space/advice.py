@@ -7,8 +7,9 @@ from sweep.space.spec import SweepSpec
 
 
 def advise_space(spec: SweepSpec) -> Iterator[Advice]:
-    """Advice from the search space alone."""
-    window, evaluations = spec.objective.window, spec.evaluations
+    """Yield advice from the search space alone."""
+    window = spec.objective.window
+    evaluations = spec.evaluations
     if evaluations is not None and window > evaluations:
         yield Advice(
             f"a score is the mean of the last {window} evaluations, but a trial has {evaluations}",
@@ -19,7 +20,8 @@ def advise_space(spec: SweepSpec) -> Iterator[Advice]:
         for key, value in baseline.items():
             parameter = spec.parameters[key]
             if spec.program.has(key) and not parameter.contains(value) and parameter.kind != "value":
-                low, high = parameter.extremes[0], parameter.extremes[-1]
+                low = parameter.extremes[0]
+                high = parameter.extremes[-1]
                 searched = f"{low} to {high}" if parameter.kind != "choice" else str(parameter.options)
                 yield Advice(
                     f"baseline {index} has {key} {value}, outside of what is searched: {searched}",

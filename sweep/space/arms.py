@@ -20,7 +20,8 @@ def arms(spec: SweepSpec) -> dict[str, SweepSpec]:
     key = spec.search.tune_within
     if key is None:
         return {"": spec}
-    space, search = Space(spec.parameters), spec.search.model_copy(update={"tune_within": None})
+    space = Space(spec.parameters)
+    search = spec.search.model_copy(update={"tune_within": None})
     points = [space.complete(baseline, spec.program) for baseline in spec.baselines]
     return {
         str(value): spec.model_copy(
@@ -35,6 +36,6 @@ def arms(spec: SweepSpec) -> dict[str, SweepSpec]:
 
 
 def arm_of(spec: SweepSpec, parameters: Mapping[str, Any]) -> str:
-    """The name of the arm to which a point belongs."""
+    """Return the name of the arm to which a point belongs."""
     key = spec.search.tune_within
     return "" if key is None else str(parameters[key])

@@ -155,7 +155,8 @@ def _try_point(
 
 
 def _check_search(spec: SweepSpec, space: Space, document: YamlDocument) -> None:
-    search, where = spec.search, document.where(("search", "sampler"))
+    search = spec.search
+    where = document.where(("search", "sampler"))
     if not space.parameters and (search.configurations or not spec.baselines):
         raise ConfigError("nothing to search: no parameters", document.where(("parameters",)), "add a parameter")
     if not spec.baselines and search.configurations == 0:
@@ -178,22 +179,25 @@ def _check_search(spec: SweepSpec, space: Space, document: YamlDocument) -> None
 
 
 def _check_arms(spec: SweepSpec, document: YamlDocument) -> None:
-    key, where = spec.search.tune_within, document.where(("search", "tune_within"))
+    key = spec.search.tune_within
+    where = document.where(("search", "tune_within"))
     if key is None:
         return
-    choices = [name for name, one in spec.parameters.items() if one.kind == "choice" and not one.when]
+    choices = [
+        name for name, parameter in spec.parameters.items() if parameter.kind == "choice" and not parameter.when
+    ]
     if key not in choices:
-        found = "is no parameter" if key not in spec.parameters else "is no unconditional choice"
+        fault = "is no parameter" if key not in spec.parameters else "is no unconditional choice"
         hint = nearest(key, choices) if choices else "add a switch, such as rule: {choice: [GRPO, AR]}"
-        raise ConfigError(f"tune_within names {key}, which {found}", where, hint)
+        raise ConfigError(f"tune_within names {key}, which {fault}", where, hint)
     if spec.scheduler != SchedulerSpec():
         what = "early stopping leaves tune_within too few whole trials to tell the luck of tuning"
         raise ConfigError(what, document.where(("scheduler",)), "write scheduler: none")
     counts = {name: len(arm.baselines) for name, arm in arms(spec).items()}
     if spec.search.configurations != 0 and len(set(counts.values())) > 1:
-        told = ", ".join(f"{name} {count}" for name, count in counts.items())
+        budgets = ", ".join(f"{name} {count}" for name, count in counts.items())
         hint = f"list as many baselines for every value of {key}, or none"
-        raise ConfigError(f"budgets differ: baselines add to them ({told})", document.where(("baselines",)), hint)
+        raise ConfigError(f"budgets differ: baselines add to them ({budgets})", document.where(("baselines",)), hint)
 
 
 def _check_limits(spec: SweepSpec, document: YamlDocument) -> None:
@@ -203,7 +207,8 @@ def _check_limits(spec: SweepSpec, document: YamlDocument) -> None:
 
 
 def _check_scheduler(spec: SweepSpec, document: YamlDocument) -> None:
-    asha, evaluations = spec.scheduler.asha, spec.evaluations or math.inf
+    asha = spec.scheduler.asha
+    evaluations = spec.evaluations or math.inf
     if asha is not None and asha.grace_period > evaluations:
         raise ConfigError(
             f"grace_period {asha.grace_period} is longer than a trial, which has {evaluations} evaluations",

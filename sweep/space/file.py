@@ -29,7 +29,7 @@ from trainer.errors import ConfigError, MissingError
 
 
 def find_space(name: str) -> Path:
-    """The file behind a path or the name of a published search space (``quickstart``).
+    """Return the file behind a path or the name of a published search space (``quickstart``).
 
     Raises:
         MissingError: neither; names the nearest.
@@ -75,7 +75,7 @@ def resolve_space(document: YamlDocument, folder: Path, overrides: Sequence[str]
 
 
 def dump_space(spec: SweepSpec) -> str:
-    """The space as YAML text that ``load_space`` reads back, with the trainer configuration resolved."""
+    """Return the space as YAML text that ``load_space`` reads back, with the trainer configuration resolved."""
     data = spec.model_dump(mode="json", by_alias=True)
     # `asha:` with nothing behind it means its defaults.
     data["scheduler"] = spec.scheduler.model_dump(exclude_none=True)

@@ -81,7 +81,7 @@ class ParameterSpec(Section):
         return [int(low), int(high)] if self.kind == "int" else [low, high]
 
     def contains(self, value: Any) -> bool:
-        """Whether a value lies in the range."""
+        """Return whether a value lies in the range."""
         options = self.options
         if options is not None:
             return any(same_value(value, option) for option in options)
@@ -91,7 +91,7 @@ class ParameterSpec(Section):
         return low <= value <= high
 
     def given(self, point: Mapping[str, Any]) -> "ParameterSpec":
-        """The parameter where others are decided: with `by`, the constant for them."""
+        """Return the parameter where others are decided: with `by`, the constant for them."""
         if self.by is None:
             return self
         parent, values = next(iter(self.by.items()))
@@ -111,8 +111,8 @@ class ParameterSpec(Section):
     def _check(self) -> "ParameterSpec":
         written = [kind for kind in KINDS if _field(kind) in self.model_fields_set]
         if len(written) != 1:
-            found = f"found {' and '.join(written)}" if written else "found none"
-            raise ValueError(f"write exactly one of {', '.join(KINDS)}; {found}")
+            listed = f"found {' and '.join(written)}" if written else "found none"
+            raise ValueError(f"write exactly one of {', '.join(KINDS)}; {listed}")
         if self.has_otherwise and not self.when:
             raise ValueError("`else` needs a `when`")
         if self.by is not None and (len(self.by) != 1 or not all(self.by.values())):

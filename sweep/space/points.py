@@ -17,7 +17,7 @@ Parameters = dict[str, Any]
 
 
 def allowed_values(condition: Any) -> list[Any]:
-    """The values that satisfy one entry of ``when``: a value, or any of a list."""
+    """Return the values that satisfy one entry of ``when``: a value, or any of a list."""
     return list(condition) if isinstance(condition, list) else [condition]
 
 
@@ -42,14 +42,14 @@ class Space:
         self.parameters.setdefault(key, parameters[key])
 
     def is_active(self, key: str, decided: Mapping[str, Any]) -> bool:
-        """Whether the conditions of a parameter hold, given the active parameters before it."""
+        """Return whether the conditions of a parameter hold, given the active parameters before it."""
         return all(
             parent in decided and any(same_value(decided[parent], value) for value in allowed_values(values))
             for parent, values in self.parameters[key].when.items()
         )
 
     def walk(self, choose: Callable[[str, ParameterSpec], Any]) -> Parameters:
-        """The point made by asking ``choose`` for every parameter that turns out to be active."""
+        """Return the point made by asking ``choose`` for every parameter that turns out to be active."""
         point: Parameters = {}
         for key, parameter in self.parameters.items():
             if self.is_active(key, point):
@@ -70,11 +70,11 @@ class Space:
         return len(tuned)
 
     def contains(self, point: Mapping[str, Any]) -> bool:
-        """Whether every value of a point lies in its range (a baseline's may not)."""
+        """Return whether every value of a point lies in its range (a baseline's may not)."""
         return all(self.parameters[key].contains(value) for key, value in point.items())
 
     def resolve(self, point: Mapping[str, Any], program: Program) -> Parameters:
-        """The value of every searched key of the program: the point's, else ``else:``, else the program's.
+        """Return the value of every searched key of the program: the point's, else ``else:``, else the program's.
 
         The keys are the same for all points of a space, so that trials can be compared column by column; the
         parameters of a rule that a point does not have are left out.
@@ -91,7 +91,7 @@ class Space:
         return {key: value for key, value in values.items() if value is not ABSENT}
 
     def complete(self, baseline: Mapping[str, Any], program: Program) -> Parameters:
-        """The point of a baseline; keys of the program that it does not name have the program's value.
+        """Return the point of a baseline; keys of the program that it does not name have the program's value.
 
         Raises:
             KeyError: an active switch has no value, or the program has none for an active key.
@@ -108,7 +108,7 @@ class Space:
         return self.walk(choose)
 
     def grid(self, values: Callable[[ParameterSpec], list[Any]]) -> Iterator[Parameters]:
-        """Every combination of ``values(parameter)`` that the conditions allow, each once."""
+        """Yield every combination of ``values(parameter)`` that the conditions allow, each once."""
 
         def extend(point: Parameters, rest: list[str]) -> Iterator[Parameters]:
             if not rest:
@@ -124,7 +124,10 @@ class Space:
     @property
     def is_finite(self) -> bool:
         """Whether every parameter that may be active has a list of values."""
-        return all(one.options is not None or not self._may_hold(one.when) for one in self.parameters.values())
+        return all(
+            parameter.options is not None or not self._may_hold(parameter.when)
+            for parameter in self.parameters.values()
+        )
 
     def _may_hold(self, conditions: Mapping[str, Any]) -> bool:
         return all(
@@ -133,12 +136,12 @@ class Space:
         )
 
     def grid_size(self, limit: int) -> int:
-        """The number of points of a finite space, counted no further than ``limit``."""
+        """Return the number of points of a finite space, counted no further than ``limit``."""
         return sum(1 for _ in itertools.islice(self.grid(lambda parameter: parameter.options or []), limit))
 
 
 def fingerprint(resolved: Mapping[str, Any]) -> str:
-    """A hash of the searched values of a configuration; 1 and 1.0 are the same."""
+    """Return a hash of the searched values of a configuration; 1 and 1.0 are the same."""
     text = json.dumps({key: _plain(value) for key, value in resolved.items()}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

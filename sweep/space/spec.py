@@ -17,7 +17,7 @@ from trainer.shell.run_folder import NAME_RULE, is_name
 
 
 class ObjectiveSpec(Section):
-    """The number a sweep optimises."""
+    """The number a sweep optimizes."""
 
     metric: str = Field("eval/accuracy", description="evaluation metric")
     mode: Literal["max", "min"] = Field("max", description="whether larger or smaller is better")
@@ -112,7 +112,7 @@ class SweepSpec(Section):
         BeforeValidator(lambda value: {"preset": value} if isinstance(value, str) else value, str | LoptuneProgram),
     ] = Field(None, description="what every trial of loptune's own trainer starts from")
     external: CommandProgram | None = Field(None, alias="program", description="a command or function of your own")
-    objective: ObjectiveSpec = Field(ObjectiveSpec(), description="the number to optimise")
+    objective: ObjectiveSpec = Field(ObjectiveSpec(), description="the number to optimize")
     parameters: dict[str, ParameterSpec] = Field(default_factory=dict, description="trainer key or switch -> range")
     baselines: list[ValueMapping] = Field(default_factory=list, description="configurations to run first")
     search: SearchSpec = Field(description="which configurations are tried")
@@ -140,7 +140,7 @@ class SweepSpec(Section):
     @property
     def searched(self) -> dict[str, list[Any]]:
         """The program's keys that are searched, with their values; of a range its ends."""
-        return {key: one.extremes for key, one in self.parameters.items() if self.program.has(key)}
+        return {key: parameter.extremes for key, parameter in self.parameters.items() if self.program.has(key)}
 
     @property
     def possible(self) -> dict[str, list[Any]]:
@@ -159,7 +159,9 @@ class SweepSpec(Section):
         return self.program.settings.experiment or self.name
 
     def reported(self, configuration: int) -> int:
-        """The number under which MLflow has a configuration: a finalist's is that of the sweep that chose it."""
+        """Return the number under which MLflow has a configuration: a finalist's is that of the sweep that chose
+        it.
+        """
         return configuration if self.confirms is None else self.confirms.configurations[configuration]
 
     @property

@@ -1,10 +1,10 @@
-"""How the trials of a sweep ended and what their MLflow runs are called: names, tags and colours."""
+"""How the trials of a sweep ended and what their MLflow runs are called: names, tags and colors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from dashboards.labels import colours
+from dashboards.labels import colors
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import TrialKey
 from sweep.space.arms import arm_of
@@ -37,17 +37,18 @@ class TrialOutcome:
 
 
 def trial_outcomes(sweep: SweepRecord) -> list[TrialOutcome]:
-    """The outcomes of the trials that have ended, for their MLflow runs; colours are those of the report."""
-    spec, ended = sweep.spec, [one for one in tuple(sweep.configurations) if one.results]
-    variants = {one.number: spec.program.rule_of(one.resolved)[1] for one in ended}
-    shades = colours(variants.values())
+    """Return the outcomes of the trials that have ended, for their MLflow runs; colors are those of the report."""
+    spec = sweep.spec
+    ended = [configuration for configuration in tuple(sweep.configurations) if configuration.results]
+    variants = {configuration.number: spec.program.rule_of(configuration.resolved)[1] for configuration in ended}
+    shades = colors(variants.values())
     outcomes = []
-    for one in ended:
-        variant = variants[one.number]
-        for seed, result in one.results.items():
-            key = TrialKey(one.number, seed)
+    for configuration in ended:
+        variant = variants[configuration.number]
+        for seed, result in configuration.results.items():
+            key = TrialKey(configuration.number, seed)
             tags = {**trial_tags(spec, key), VARIANT_TAG: variant, COLOUR_TAG: shades[variant]}
-            tags |= {ARM_TAG: arm} if (arm := arm_of(spec, one.parameters)) else {}
+            tags |= {ARM_TAG: arm} if (arm := arm_of(spec, configuration.parameters)) else {}
             outcomes.append(
                 TrialOutcome(
                     key=tags[RUN_TAG],
@@ -56,19 +57,19 @@ def trial_outcomes(sweep: SweepRecord) -> list[TrialOutcome]:
                     reason=sweep.failure_reason(key, result),
                     score=result.score,
                     tags=tags,
-                    params=one.resolved,
+                    params=configuration.resolved,
                 )
             )
     return outcomes
 
 
 def trial_name(spec: SweepSpec, trial: TrialKey, variant: str) -> str:
-    """The name of a trial's run, so short that MLflow's list shows it whole: ``#3 grpo+AR · seed 0``."""
+    """Return the name of a trial's run, so short that MLflow's list shows it whole: ``#3 grpo+AR · seed 0``."""
     return f"#{spec.reported(trial.configuration)} {variant.replace(' + ', '+')} · seed {trial.seed}"
 
 
 def trial_tags(spec: SweepSpec, trial: TrialKey) -> dict[str, str]:
-    """The MLflow tags that place a trial."""
+    """Return the MLflow tags that place a trial."""
     return {
         SWEEP_TAG: spec.name,
         TRIAL_TAG: trial.name,

@@ -34,7 +34,7 @@ _STATUS: dict[TrialState, str] = {"RUNNING": "RUNNING", "COMPLETE": "FINISHED", 
 
 
 def told(items: Sequence[_T], what: str) -> Iterator[_T]:
-    """The items, with a line every ten seconds of how many are done."""
+    """Yield the items, with a line every ten seconds of how many are done."""
     spoken = time.monotonic()
     for done, item in enumerate(items):
         if time.monotonic() - spoken > _PATIENCE_S:
@@ -155,7 +155,7 @@ def find_parent(sweep: SweepRecord) -> ParentRun | None:
 
 
 def open_parent(sweep: SweepRecord) -> ParentRun | None:
-    """The sweep's run in MLflow with its view and the states so far; None while tracking is offline.
+    """Return the sweep's run in MLflow with its view and the states so far; None while tracking is offline.
 
     Raises:
         StorageError: MLflow cannot be reached.

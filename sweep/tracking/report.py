@@ -45,7 +45,7 @@ def send_report(sweep: SweepRecord, results: Results, parent: ParentRun) -> None
 
 def summary(results: Results) -> dict[str, float]:
     """Return the sweep in numbers; final/score is the mean score of its best configuration."""
-    found = results.verdict
+    judged = results.verdict
     states = [trial.state for trial in results.trials]
     numbers = {
         "sweep/trials_complete": float(states.count("COMPLETE")),
@@ -55,8 +55,8 @@ def summary(results: Results) -> dict[str, float]:
     trials = results.comparable
     if not trials.empty:
         numbers["final/score"] = float(trials[trials.configuration == results.best_of(trials)].score.mean())
-    if found is not None:
-        numbers["sweep/gain_over_baseline"] = found.difference
-        if isinstance(found, Tested):
-            numbers["sweep/p_value"] = found.p_value
+    if judged is not None:
+        numbers["sweep/gain_over_baseline"] = judged.difference
+        if isinstance(judged, Tested):
+            numbers["sweep/p_value"] = judged.p_value
     return {name: value for name, value in numbers.items() if math.isfinite(value)}

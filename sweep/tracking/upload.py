@@ -37,7 +37,9 @@ def upload_sweep(sweep: SweepRecord) -> Path:
         uri = tracking_uri(sweep.spec.program.settings, folder.runs_dir)
         for state in sorted(folder.trials.glob(f"*/{STATE_FILE}")):
             upload(state.parent, uri, {PARENT_TAG: parent.run_id})
-        outcomes = [replace(one, tags={**one.tags, PARENT_TAG: parent.run_id}) for one in trial_outcomes(sweep)]
+        outcomes = [
+            replace(outcome, tags={**outcome.tags, PARENT_TAG: parent.run_id}) for outcome in trial_outcomes(sweep)
+        ]
         parent.reconcile(outcomes)
         parent.finish("FINISHED" if len(outcomes) >= sweep.planned else "KILLED")
         write_spec(folder, sweep.spec)
@@ -50,7 +52,8 @@ def upload_sweep(sweep: SweepRecord) -> Path:
 def send_unsent(sweep: SweepRecord, uri: str) -> StorageError | None:
     """Send what trials could not send; returns the error that prevents it. No driver may be at work."""
     waiting = [path for path in sorted(sweep.folder.trials.glob("*")) if has_unsent(path)]
-    left, problem = [], None
+    left = []
+    problem = None
     for run_dir in told(waiting, "sent to MLflow"):
         away = problem is not None and problem.where == uri  # nobody waits for a dead server trial by trial
         try:

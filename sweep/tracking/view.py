@@ -32,32 +32,32 @@ def save_view(uri: str, spec: SweepSpec) -> str:
         StorageError: MLflow cannot be reached.
     """
     client = connect(uri)
-    found = retry(lambda: client.get_experiment_by_name(spec.experiment), uri)
-    if found is None:
+    stored = retry(lambda: client.get_experiment_by_name(spec.experiment), uri)
+    if stored is None:
         return ""
-    if _KIND_TAG not in found.tags:
-        client.set_experiment_tag(found.experiment_id, _KIND_TAG, "custom_model_development")
+    if _KIND_TAG not in stored.tags:
+        client.set_experiment_tag(stored.experiment_id, _KIND_TAG, "custom_model_development")
     key = view_id(spec.name)
-    if TAG + key not in found.tags:
+    if TAG + key not in stored.tags:
         now = round(time.time() * 1000)
         envelope = {"name": f"sweep {spec.name}", "createdAt": now, "updatedAt": now}
         tag = json.dumps({**envelope, "state": json.dumps(view_state(spec))})
-        retry(lambda: client.set_experiment_tag(found.experiment_id, TAG + key, tag), uri)
-    return f"/#/experiments/{found.experiment_id}/runs?workflowType=machine_learning&viewStateShareKey={key}"
+        retry(lambda: client.set_experiment_tag(stored.experiment_id, TAG + key, tag), uri)
+    return f"/#/experiments/{stored.experiment_id}/runs?workflowType=machine_learning&viewStateShareKey={key}"
 
 
 def view_id(name: str) -> str:
-    """The id of the view of a sweep, of a section in it, or of a chart."""
+    """Return the id of the view of a sweep, of a section in it, or of a chart."""
     return uuid.uuid5(_SPACE, name).hex
 
 
 def view_state(spec: SweepSpec) -> dict[str, Any]:
-    """The state of MLflow's runs page that shows a sweep: the best trial first, then its charts."""
+    """Return the state of MLflow's runs page that shows a sweep: the best trial first, then its charts."""
     searched = [key for key in spec.searched if spec.parameters[key].kind != "value"]
     rule = spec.program.always_shown
     # What is searched first, and of it the rule: a window shows two or three columns.
     parameters = sorted(dict.fromkeys([*searched, *rule]), key=lambda key: (key not in searched, key not in rule))
-    told = [
+    columns = [
         f"metrics.`{SCORE}`",
         *(f"params.`{key}`" for key in parameters),
         *(f"tags.`{tag}`" for tag in (SEED_TAG, VARIANT_TAG, STATE_TAG)),
@@ -65,16 +65,16 @@ def view_state(spec: SweepSpec) -> dict[str, Any]:
     section = view_id("section")
     return {
         "searchFilter": f"tags.`{SWEEP_TAG}` = '{spec.name}'",
-        "orderByKey": told[0],
+        "orderByKey": columns[0],
         "orderByAsc": spec.objective.mode == "min",
         "startTime": "ALL",
         "lifecycleFilter": "Active",
         "modelVersionFilter": "All Runs",
         "datasetsFilter": [],
         # All trials have the same devices, so that their duration is what they cost.
-        "selectedColumns": [*told, "attributes.`Duration`", "attributes.`Description`"],
-        "columnOrder": [NAME, *told, "duration", "attributes.`Description`"],
-        "columnWidths": {NAME: 3 * WIDTH, **dict.fromkeys(told, WIDTH)},
+        "selectedColumns": [*columns, "attributes.`Duration`", "attributes.`Description`"],
+        "columnOrder": [NAME, *columns, "duration", "attributes.`Description`"],
+        "columnWidths": {NAME: 3 * WIDTH, **dict.fromkeys(columns, WIDTH)},
         "runsHiddenMode": "SHOW_ALL",
         "compareRunSections": [{"uuid": section, "name": f"Sweep {spec.name}", "display": True, **GRID}],
         "compareRunCharts": [{**chart, "metricSectionId": section} for chart in _charts(spec, searched)],
@@ -91,7 +91,8 @@ def view_state(spec: SweepSpec) -> dict[str, Any]:
 
 
 def _charts(spec: SweepSpec, searched: list[str]) -> list[dict[str, Any]]:
-    metric, names = spec.objective.metric, short_names(searched)
+    metric = spec.objective.metric
+    names = short_names(searched)
     curves = {
         "type": "LINE",
         "metricKey": metric,
@@ -109,7 +110,7 @@ def _charts(spec: SweepSpec, searched: list[str]) -> list[dict[str, Any]]:
         "useGlobalLineSmoothing": True,
     }
     parallel = {"type": "PARALLEL", "selectedParams": searched, "selectedMetrics": [SCORE], "showAllRuns": False}
-    charts = {f"{metric} of every trial, a colour per update rule": curves, "All settings and the score": parallel}
+    charts = {f"{metric} of every trial, a color per update rule": curves, "All settings and the score": parallel}
     for key, name in names.items():
         charts[f"Score against {name}"] = {
             "type": "SCATTER",

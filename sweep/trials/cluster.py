@@ -32,7 +32,7 @@ ANSWER_LIMIT_S = 5.0
 # What a client of HTTP/2 says first (RFC 9113, section 3.4), and an empty SETTINGS frame behind it.
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
 _SETTINGS_FRAME = 4  # type of the frame that a server of HTTP/2, such as gRPC's, answers with
-_OBJECT_STORE_BYTES = 200 * 2**20  # results are small dicts; Ray would take 30 % of the memory
+_OBJECT_STORE_BYTES = 200 * 2**20  # results are small dicts; Ray would take 30% of the memory
 
 # Documented settings of Ray and Tune that no argument sets.
 _ENVIRONMENT = {
@@ -59,7 +59,7 @@ class Node:
 
 
 def local_node(cpus: int | None = None) -> Node:
-    """The machine this runs on, without asking Ray (which takes seconds to import)."""
+    """Return the machine this runs on, without asking Ray (which takes seconds to import)."""
     return Node(cpus or _usable_cpus(), visible_gpus(), psutil.virtual_memory().total)
 
 
@@ -270,10 +270,10 @@ def _daemons(node: Node, folder: Path, log: Path) -> Iterator[str]:
 
 
 def present_nodes() -> list[Node]:
-    """The nodes of the cluster that this process is connected to."""
+    """Return the nodes of the cluster that this process is connected to."""
     import ray
 
-    present = [found["Resources"] for found in ray.nodes() if found["Alive"]]
+    present = [machine["Resources"] for machine in ray.nodes() if machine["Alive"]]
     return [
         Node(node["CPU"], node.get("GPU", 0), int(node.get("memory", 0)) or None)
         for node in present
@@ -282,7 +282,7 @@ def present_nodes() -> list[Node]:
 
 
 def cluster_nodes(address: str) -> list[Node]:
-    """The nodes of a running cluster.
+    """Return the nodes of a running cluster.
 
     Raises:
         MissingError: no cluster at that address.
@@ -312,7 +312,7 @@ def _workers_on(resources: ResourcesSpec, node: Node) -> int:
 
 
 def node_text(node: Node) -> str:
-    """GPUs and CPUs of a machine in words."""
+    """Return GPUs and CPUs of a machine in words."""
     return f"{counted(node.gpus, 'GPU')} and {counted(node.cpus, 'CPU')}"
 
 

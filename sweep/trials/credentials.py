@@ -16,7 +16,7 @@ _SECRET = ("PASSWORD", "TOKEN", "SECRET", "KEY")
 
 
 def plain_environment() -> dict[str, str]:
-    """The driver's variables that ranks need and anybody may read."""
+    """Return the driver's variables that ranks need and anybody may read."""
     return {name: value for name, value in _forwarded().items() if not _is_secret(name, value)}
 
 

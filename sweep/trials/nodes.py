@@ -31,7 +31,7 @@ class NodeLostError(WorkerLostError):
 
 
 def missing_paths(paths: Sequence[Path]) -> list[Path]:
-    """The paths that this machine does not see within some seconds."""
+    """Return the paths that this machine does not see within some seconds."""
     deadline = time.monotonic() + VISIBLE_WITHIN_S
     while (missing := [path for path in paths if not path.exists()]) and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -47,14 +47,15 @@ def leave_if_blind(paths: Sequence[Path]) -> None:
 
 
 def is_lost_node(error: Exception | None) -> bool:
-    """Whether a trial or rank ended because of its node: lost, preempted or without the sweep's files."""
+    """Return whether a trial or rank ended because of its node: lost, preempted or without the sweep's files."""
     if isinstance(error, RayActorError):
         return error.preempted or (error.actor_id is not None and _ends(node_of(error.actor_id)))
     return isinstance(error, NodeLostError) or isinstance(getattr(error, "cause", None), NodeLostError)
 
 
 def _ends(node_id: str) -> bool:
-    """Whether a node is dead, or its raylet stops to answer within some seconds: its other processes may end first.
+    """Return whether a node is dead, or its raylet stops to answer within some seconds: its other processes may end
+    first.
 
     Ray's own verdict is not waited for: a dead raylet's comes later than the reports of its actors' deaths. A
     machine that vanishes without ending anything is dead to Ray before its actors are.
@@ -68,12 +69,12 @@ def _ends(node_id: str) -> bool:
 
 
 def answers(node: dict[str, Any]) -> bool:
-    """Whether a node of `ray.nodes` is there: to Ray a lost one is alive for another half minute."""
+    """Return whether a node of `ray.nodes` is there: to Ray a lost one is alive for another half minute."""
     return node["Alive"] and listens(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}")
 
 
 def listens(address: str) -> bool:
-    """Whether somebody accepts connections at HOST:PORT."""
+    """Return whether somebody accepts connections at HOST:PORT."""
     host, _, port = address.rpartition(":")
     with suppress(OSError), socket.create_connection((host, int(port)), timeout=_CONNECT_S):
         return True
@@ -88,7 +89,7 @@ def end_when_cut_off(address: str) -> None:
         while time.monotonic() - heard <= CUT_OFF_S:
             time.sleep(_POLL_S)
             heard = time.monotonic() if listens(address) else heard
-        print(f"process {os.getpid()} ends: Ray at {address} is out of reach", file=sys.stderr, flush=True)
+        print(f"process {os.getpid()} ends: Ray at {address} is out of reach", file=sys.stderr)
         os._exit(1)
 
     threading.Thread(target=watch, name="lifeline", daemon=True).start()

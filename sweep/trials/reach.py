@@ -23,7 +23,8 @@ def check_reach(sweep: SweepRecord) -> None:
         ConfigError: nodes on other machines cannot write into an MLflow store that is a file here.
         MissingError: a node does not see a path; names both.
     """
-    spec, folder = sweep.spec, sweep.folder
+    spec = sweep.spec
+    folder = sweep.folder
     nodes = [node for node in ray.nodes() if node["Resources"].get("CPU") and answers(node)]
     distant = [node["NodeManagerHostname"] for node in nodes if node["NodeManagerHostname"] != socket.gethostname()]
     settings = spec.program.settings

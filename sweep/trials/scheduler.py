@@ -12,7 +12,7 @@ from sweep.trials.trainable import windowed
 
 
 def make_scheduler(sweep: SweepRecord) -> TrialScheduler:
-    """The trial scheduler, with the scores of the trials that ended in earlier sessions."""
+    """Return the trial scheduler, with the scores of the trials that ended in earlier sessions."""
     spec = sweep.spec
     scheduler = trial_scheduler(spec)
     for configuration in sweep.configurations if spec.scheduler != SchedulerSpec() else ():
@@ -23,7 +23,7 @@ def make_scheduler(sweep: SweepRecord) -> TrialScheduler:
 
 
 def trial_scheduler(spec: SweepSpec) -> TrialScheduler:
-    """The rule of one search that stops trials early; one that stops none is Tune's FIFO."""
+    """Return the rule of one search that stops trials early; one that stops none is Tune's FIFO."""
     asha = spec.scheduler.asha
     if asha is None:
         return FIFOScheduler()

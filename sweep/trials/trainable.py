@@ -50,7 +50,7 @@ class TrialPlan:
     spreads: bool = False  # whether the ranks of a trial run on several nodes
 
     def placement(self) -> tune.PlacementGroupFactory:
-        """The resources of one trial, reserved together.
+        """Return the resources of one trial, reserved together.
 
         The trial's own process only waits for its ranks, so its bundle is empty: a share of a core for it
         would leave a core of a small machine without a trial.
@@ -150,12 +150,15 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             self._end_group()
 
     def _end_group(self) -> None:
-        group, self._group, self._is_warm = self._group, None, False
+        group = self._group
+        self._group = None
+        self._is_warm = False
         if group is not None:
             group.kill()
 
     def _assign(self, config: dict[str, Any]) -> None:
-        spec, folder = self.plan.spec, self.plan.folder
+        spec = self.plan.spec
+        folder = self.plan.folder
         key = TrialKey(int(config["configuration"]), int(config["seed"]))
         _, variant = spec.program.rule_of(config["overrides"])
         tags = {**trial_tags(spec, key), VARIANT_TAG: variant}
@@ -265,7 +268,8 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
 
     def _note_failure(self, error: Exception) -> None:
         """Leave the reason in the trial's folder: Tune keeps it only in its own files."""
-        text, context = " ".join(str(error).split()) or type(error).__name__, self._assignment.context
+        text = " ".join(str(error).split()) or type(error).__name__
+        context = self._assignment.context
         with contextlib.suppress(OSError, StorageError):
             Attempt(context.run_dir, context.attempt).check()
             (context.run_dir / FAILURE_FILE).write_text(text[:500] + "\n", encoding="utf-8")
@@ -277,18 +281,18 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
 
 
 def _storage_fault(error: Exception, run_dir: Path) -> StorageError | None:
-    """The error as a fault of the storage, which says nothing about the trial; None for any other."""
+    """Return the error as a fault of the storage, which says nothing about the trial; None for any other."""
     if isinstance(error, OSError):
         return storage_fault(error, run_dir)
     return error if isinstance(error, StorageError) else None
 
 
 def windowed(history: Mapping[int, float], window: int) -> float:
-    """The objective of a trial: the mean of its last ``window`` evaluations."""
+    """Return the objective of a trial: the mean of its last ``window`` evaluations."""
     values = [history[step] for step in sorted(history)][-window:]
     return sum(values) / len(values)
 
 
 def bind(plan: TrialPlan) -> type[SweepTrial]:
-    """The class Tune registers for one sweep: ``SweepTrial`` with its plan."""
+    """Return the class Tune registers for one sweep: ``SweepTrial`` with its plan."""
     return type("SweepTrial", (SweepTrial,), {"plan": plan, "__module__": __name__})

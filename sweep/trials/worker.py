@@ -52,7 +52,7 @@ class RankWorker:
         self._port = reserve_port()
 
     def describe(self) -> dict[str, Any]:
-        """Where this rank runs: node, address, a port that is its own, process id and GPUs."""
+        """Return where this rank runs: node, address, a port that is its own, process id and GPUs."""
         context = ray.get_runtime_context()
         end_when_cut_off(context.gcs_address)
         return {
@@ -82,7 +82,8 @@ class RankWorker:
         started = time.monotonic()
         self._run = program.start(assignment)
         step = self._run.resume()
-        rank, seconds = os.environ.get("RANK", "0"), time.monotonic() - started
+        rank = os.environ.get("RANK", "0")
+        seconds = time.monotonic() - started
         print(f"rank {rank}: process {os.getpid()}, ready at step {step} after {seconds:.1f} s", file=sys.stderr)
         return step
 
@@ -98,12 +99,13 @@ class RankWorker:
 
     def close(self, status: str) -> None:
         """End the trial's run; the process stays."""
-        run, self._run = self._run, None
+        run = self._run
+        self._run = None
         if run is not None:
             run.close(status)
 
     def ping(self) -> int:
-        """The process id; raises in the caller once the process is gone."""
+        """Return the process id; raises in the caller once the process is gone."""
         return os.getpid()
 
 
@@ -153,7 +155,9 @@ class WorkerGroup:
     def _gather(
         self, futures: Sequence[ray.ObjectRef], timeout: float, progress: Callable[[], object] = lambda: None
     ) -> list[Any]:
-        seen, moved = progress(), time.monotonic()  # not the wall clock, which may jump
+        # not the wall clock, which may jump
+        seen = progress()
+        moved = time.monotonic()
         pending = list(futures)
         while pending:
             # One at a time: a dead rank must surface although the others wait for it in a collective.
@@ -167,7 +171,8 @@ class WorkerGroup:
                     self._blame_a_dead_rank(futures, pending)
                     raise
             if (now := progress()) != seen:
-                seen, moved = now, time.monotonic()
+                seen = now
+                moved = time.monotonic()
             idle = time.monotonic() - moved
             if not ready and idle > timeout:
                 hung = [futures.index(future) for future in pending]
@@ -218,18 +223,18 @@ def rank_environments(places: Sequence[Mapping[str, Any]], threads: int, gpus: f
     environments: list[dict[str, str]] = []
     alone = len({place["node"] for place in places}) == 1
     for rank, place in enumerate(places):
-        neighbours = [other for other, there in enumerate(places) if there["node"] == place["node"]]
+        neighbors = [other for other, there in enumerate(places) if there["node"] == place["node"]]
         environment = {
             "MASTER_ADDR": "127.0.0.1" if alone else str(places[0]["address"]),
             "MASTER_PORT": str(places[0]["port"]),
             "RANK": str(rank),
             "WORLD_SIZE": str(len(places)),
-            "LOCAL_RANK": str(neighbours.index(rank)),
-            "LOCAL_WORLD_SIZE": str(len(neighbours)),
+            "LOCAL_RANK": str(neighbors.index(rank)),
+            "LOCAL_WORLD_SIZE": str(len(neighbors)),
             "OMP_NUM_THREADS": str(max(threads, math.floor(gpus * place["cores"]))),
             "TOKENIZERS_PARALLELISM": "false",
         }
-        visible = [str(gpu) for other in neighbours for gpu in places[other]["gpus"]]
+        visible = [str(gpu) for other in neighbors for gpu in places[other]["gpus"]]
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(visible)  # none: a trial without GPUs uses nobody else's
         if visible:  # no two trials compile into one folder at a time, and the next on these GPUs finds it
             caches = Path(os.environ.get(VLLM_CACHE) or cache_folder() / "vllm")
@@ -252,7 +257,7 @@ def _result(future: ray.ObjectRef, rank: int) -> Any:
 
 
 def reserve_port() -> socket.socket:
-    """A bound socket: until it is closed the system gives its port to nobody who asks for any free one.
+    """Return a bound socket: until it is closed the system gives its port to nobody who asks for any free one.
 
     Neither side of the reservation listens yet and both allow the address to be reused, so that torch can
     listen on the port although it is bound here; seconds pass until it does.

@@ -64,12 +64,16 @@ def make_plan(sweep: SweepRecord, nodes: list[Node], given_step_seconds: float |
 
     Seconds of a training step are those of sweeps on record, this one's first trials included, unless given.
     """
-    spec, folder, trials = sweep.spec, sweep.folder, sweep.planned
-    resources, earlier = spec.resources, list(readable_sweeps(folder.runs_dir))
+    spec = sweep.spec
+    folder = sweep.folder
+    trials = sweep.planned
+    resources = spec.resources
+    earlier = list(readable_sweeps(folder.runs_dir))
     fitting = slots(resources, nodes)
     parallel = min(fitting, spec.limits.max_concurrent or fitting, trials)
     steps, searches_steps = spec.program.steps(spec.possible)
-    seconds_per_step, source = given_step_seconds, "given"
+    seconds_per_step = given_step_seconds
+    source = "given"
     trial_seconds = seconds = gpu_hours = None
     if steps is None:
         trial_seconds, source = _measured(earlier, spec.program.is_like, _whole_trials)
@@ -130,7 +134,7 @@ def _short_disk(disk: Disk | None, free: int) -> Iterator[str]:
 
 
 def short_memory(memory: Footprint | None, nodes: list[Node], at_a_time: int) -> Iterator[str]:
-    """Shortages of memory, of a GPU and of the machines, for the trials that run at one time."""
+    """Yield shortages of memory, of a GPU and of the machines, for the trials that run at one time."""
     if memory is None:
         return
     if memory.device.on_gpu and memory.margin < 0:
@@ -148,7 +152,7 @@ def _machines(nodes: list[Node]) -> str:
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
-    """The plan as JSON values."""
+    """Return the plan as JSON values."""
     return {**asdict(plan), "memory": plan.memory and plan.memory.as_json()}
 
 
@@ -171,7 +175,7 @@ def print_sample(sample: Sample, spec: SweepSpec, configurations: int) -> None:
     if sample.error > 0 and len(spec.seeds) > 1 and configurations > 1:
         hidden = minimum_detectable_effect(sample.error, len(spec.seeds), configurations)
         seeds = f"{counted(len(spec.seeds), 'seed')} of {counted(configurations, 'configuration')}"
-        lines.append(f"with {seeds} that error alone hides gains below {hidden:.2g} (80 % power)")
+        lines.append(f"with {seeds} that error alone hides gains below {hidden:.2g} (80% power)")
     print_section("sample", lines)
     for advice in sample.advice:
         print(f"\n{advice}", file=sys.stderr)
@@ -192,34 +196,34 @@ def _range(parameter: ParameterSpec) -> str:
     return f"{kind} {low:g} to {high:g}" + (f", step {step:g}" if step else "")
 
 
-def _lines(plan: Plan, spec: SweepSpec) -> list[tuple[str, str]]:
+def _lines(plan: Plan, spec: SweepSpec) -> Iterator[tuple[str, str]]:
+    """Yield headings and texts."""
     size = f"{counted(plan.configurations, 'configuration')} x {counted(len(spec.seeds), 'seed')}"
     devices = f"{counted(plan.gpus_per_trial, 'GPU')}, {counted(plan.cpus_per_trial, 'CPU')}"
-    lines = [
-        ("trials", f"{plan.trials}: {size}; proposed by {spec.search.sampler}"),
-        *_arms_lines(plan, spec),
-        ("each", f"{devices}; {_steps_text(plan)}"),
-        ("machines", _machines(plan.nodes)),
-    ]
+    yield "trials", f"{plan.trials}: {size}; proposed by {spec.search.sampler}"
+    for line in _arms_lines(plan, spec):
+        yield "", line
+    yield "each", f"{devices}; {_steps_text(plan)}"
+    yield "machines", _machines(plan.nodes)
     if plan.slots:
         idle = sum(node.gpus for node in plan.nodes) - plan.slots * plan.gpus_per_trial
         unused = f"; {counted(idle, 'GPU')} stay{'s' * (idle == 1)} idle" if plan.gpus_per_trial and idle else ""
         wait = f"{plan.waiting} wait{'s' * (plan.waiting == 1)}"
-        lines.append(("at a time", f"{counted(plan.slots, 'trial')}; {wait}{unused}"))
+        yield "at a time", f"{counted(plan.slots, 'trial')}; {wait}{unused}"
     else:
-        lines.append(
-            ("at a time", "none: a trial needs more than this machine has; see --address, --nodes and --gpus")
-        )
+        yield "at a time", "none: a trial needs more than this machine has; see --address, --nodes and --gpus"
     if plan.disk is None and spec.program.estimates_sizes:
-        lines.append(("disk", "unknown size of the model; give a folder instead of a hub name"))
+        yield "disk", "unknown size of the model; give a folder instead of a hub name"
     elif plan.disk is not None:
         of_all = f"at most {size_text(plan.disk.at_most)} of {size_text(plan.free_bytes)} free"
-        one, ended = size_text(plan.disk.one_checkpoint), size_text(plan.disk.ended_trial)
-        lines.append(("disk", f"{of_all}; checkpoints of {one}, and {ended} of a trial that has ended"))
+        whole = size_text(plan.disk.one_checkpoint)
+        ended = size_text(plan.disk.ended_trial)
+        yield "disk", f"{of_all}; checkpoints of {whole}, and {ended} of a trial that has ended"
     if plan.memory is not None:
-        lines += [("" if index else "memory", line) for index, line in enumerate(plan.memory.lines())]
+        for index, line in enumerate(plan.memory.lines()):
+            yield "" if index else "memory", line
     elif plan.gpus_per_trial and spec.program.estimates_sizes:
-        lines.append(("memory", "unknown: no config.json of the model on this machine"))
+        yield "memory", "unknown: no config.json of the model on this machine"
     if plan.seconds is not None:
         shorter = spec.scheduler.asha or plan.searches_steps
         limit = "at most " if shorter else ""
@@ -227,21 +231,18 @@ def _lines(plan: Plan, spec: SweepSpec) -> list[tuple[str, str]]:
         each = f"{plan.trial_seconds:.3g} s a trial"
         if plan.steps is not None:
             each = f"evaluations on top, at {plan.step_seconds:.3g} s a step"
-        lines.append(("forecast", f"{limit}{duration(plan.seconds)}{hours}, {each} ({plan.step_source})"))
+        yield "forecast", f"{limit}{duration(plan.seconds)}{hours}, {each} ({plan.step_source})"
     elif plan.steps is None:
-        lines.append(("forecast", f"unknown; {spec.program.forecast_needs}"))
+        yield "forecast", f"unknown; {spec.program.forecast_needs}"
     else:
-        lines.append(
-            (
-                "forecast",
-                "unknown: no sweep has timed a training step. Give --step-seconds, or run this sweep and plan again",
-            )
-        )
-    return lines + [("TOO LITTLE", shortage) for shortage in plan.short]
+        hint = "Give --step-seconds, or run this sweep and plan again"
+        yield "forecast", f"unknown: no sweep has timed a training step. {hint}"
+    for shortage in plan.short:
+        yield "TOO LITTLE", shortage
 
 
-def _arms_lines(plan: Plan, spec: SweepSpec) -> list[tuple[str, str]]:
-    """The budget of every arm, the price of its best on fresh seeds, and the arms that it cannot compare."""
+def _arms_lines(plan: Plan, spec: SweepSpec) -> list[str]:
+    """Return the budget of every arm, the price of its best on fresh seeds, and the arms that it cannot compare."""
     if spec.search.tune_within is None:
         return []
     tuned = arms(spec)
@@ -251,8 +252,8 @@ def _arms_lines(plan: Plan, spec: SweepSpec) -> list[tuple[str, str]]:
     price = ""
     if plan.trial_seconds is not None and plan.slots:
         price = f", {duration(math.ceil(fresh / plan.slots) * plan.trial_seconds)} more"
-    told = f"{each} trials to tune each of {len(budgets)} values of {spec.search.tune_within}"
-    lines = [f"{told}; then `sweep confirm {spec.name}`: the best of each x {ARM_SEEDS} seeds, {fresh}{price}"]
+    budget = f"{each} trials to tune each of {len(budgets)} values of {spec.search.tune_within}"
+    lines = [f"{budget}; then `sweep confirm {spec.name}`: the best of each x {ARM_SEEDS} seeds, {fresh}{price}"]
     sizes = {
         name: (planned_trials(arm) // len(spec.seeds), Space(arm.parameters).count_tuned())
         for name, arm in tuned.items()
@@ -262,7 +263,7 @@ def _arms_lines(plan: Plan, spec: SweepSpec) -> list[tuple[str, str]]:
     refused = [f"{name}: {REFUSALS[reason]}" for name, reason in reasons.items() if reason is not None]
     if refused:
         lines.append(f"at their best these would not be compared with {baseline}, only their settings:")
-    return [("", line) for line in [*lines, *refused]]
+    return [*lines, *refused]
 
 
 def _steps_text(plan: Plan) -> str:
@@ -284,5 +285,6 @@ def _measured(
 
 def _whole_trials(sweep: SweepRecord) -> list[float]:
     """Return the seconds of each trial that ran to its end."""
-    hours, devices = sweep.device_hours(), sweep.spec.resources.devices
+    hours = sweep.device_hours()
+    devices = sweep.spec.resources.devices
     return [3600 * hours.get(row.trial, 0.0) / devices for row in sweep.rows() if row.state == "COMPLETE"]

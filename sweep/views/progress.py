@@ -54,7 +54,9 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         self._changed: threading.Event | None = changed  # set when a trial has ended
         self._trials: Sequence[Trial] = ()
         self._beginnings = list(_BEGINNINGS)  # to be told of the session's first trial
-        self._begun, self._looked = time.time() - 1.0, 0.0  # a file system may round down
+        # a file system may round down
+        self._begun = time.time() - 1.0
+        self._looked = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
         # Tune pickles its callbacks; an event cannot be, and a resumed sweep makes its own.
@@ -110,7 +112,8 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         Where no retry is left the trial starts once more, and only to say so: that is a result as any other.
         """
         trial.config["attempt"] += 1  # of the process that tries it again, which shuts out this one
-        name, counts = trial.config["trial"], not is_lost_node(_error_of(trial))
+        name = trial.config["trial"]
+        counts = not is_lost_node(_error_of(trial))
         self._failures[name] += counts
         if self._failures[name] > self._max_failures:
             trial.max_failures = 0 if GIVEN_UP in trial.config else -1  # its own process may not start at all
@@ -150,11 +153,11 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         self._waiting_since = since
 
     def _reason(self, trial: Trial) -> str:
-        """The failure note of a trial, or Ray's error where its own process died before it wrote one."""
+        """Return the failure note of a trial, or Ray's error where its own process died before it wrote one."""
         noted = failure_note(self._folder.trial(trial.config["trial"]))
         error = _error_of(trial)
-        told = str(getattr(error, "cause", None) or error or "its process or its node was lost")
-        return noted or " ".join(told.split())[:300]
+        cause = str(getattr(error, "cause", None) or error or "its process or its node was lost")
+        return noted or " ".join(cause.split())[:300]
 
     def _ended(self, trial: Trial) -> None:
         # Tune keeps the extremes and means of every number of a result to its own end: the most of its memory.
@@ -176,7 +179,8 @@ def _error_of(trial: Trial) -> Exception | None:
 
 def _free(resources: ResourcesSpec) -> str:
     needed = {"GPU": resources.gpus_per_trial, "CPU": float(resources.workers_per_trial * resources.cpus_per_worker)}
-    free, present = ray.available_resources(), ray.cluster_resources()
+    free = ray.available_resources()
+    present = ray.cluster_resources()
     return " and ".join(
         f"{counted(wanted, kind)} ({free.get(kind, 0):g} of {present.get(kind, 0):g} free)"
         for kind, wanted in needed.items()

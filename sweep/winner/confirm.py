@@ -18,26 +18,27 @@ from trainer.errors import MissingError
 
 
 def finalists_of(sweep: SweepRecord, finalists: int) -> list[Configuration]:
-    """The baseline with so many of the best others.
+    """Return the baseline with so many of the best others.
 
     Raises:
         MissingError: no configuration has run to its end.
     """
     chosen = choose(sweep.spec, sweep.configurations, finalists)
-    name, root = sweep.folder.name, str(sweep.folder.root)
+    name = sweep.folder.name
+    root = str(sweep.folder.root)
     if not chosen:
         raise MissingError(f"no configuration of {name} is complete yet", root, sweep.command("status"))
     if sweep.spec.search.tune_within is not None and not is_baseline(sweep.spec, chosen[0]):
         first = next(iter(arms(sweep.spec)))
-        told = f"no configuration of {first} in {name} is complete, and the others are held against it"
-        raise MissingError(told, root, sweep.command("status"))
+        message = f"no configuration of {first} in {name} is complete, and the others are held against it"
+        raise MissingError(message, root, sweep.command("status"))
     return chosen
 
 
 def fresh_space(
     sweep: SweepRecord, chosen: list[Configuration], seeds: int, test: str | None = None, sealed: bool = True
 ) -> SweepSpec:
-    """The space NAME-confirm: chosen configurations on seeds the sweep did not use, and nothing else.
+    """Return the space NAME-confirm: chosen configurations on seeds the sweep did not use, and nothing else.
 
     They become its baselines. ``test`` is a file of the sealed problems.
 
@@ -47,7 +48,7 @@ def fresh_space(
     spec = sweep.spec
     program = spec.program.held_out_run(spec.objective.metric, test) if sealed else spec.program
     program = program.tracked(experiment=spec.experiment)
-    confirms = {"sweep": sweep.folder.name, "configurations": [one.number for one in chosen]}
+    confirms = {"sweep": sweep.folder.name, "configurations": [finalist.number for finalist in chosen]}
     first = max(spec.spent_seeds) + 1
     name = sweep.folder.confirmation.name
     data = parse_yaml(dump_space(spec.with_program(program)), name).data | {
@@ -62,25 +63,29 @@ def fresh_space(
 
 
 def choose(spec: SweepSpec, proposed: list[Configuration], finalists: int) -> list[Configuration]:
-    """The baseline, if it has run, and the best others complete on all seeds; of arms the best of each."""
-    complete = [found for found in proposed if outcome(found, spec.seeds).state == "COMPLETE"]
+    """Return the baseline, if it has run, and the best others complete on all seeds; of arms the best of each."""
+    complete = [configuration for configuration in proposed if outcome(configuration, spec.seeds).state == "COMPLETE"]
     sign = 1 if spec.objective.mode == "max" else -1
 
-    def score(found: Configuration) -> float:
-        value = outcome(found, spec.seeds).score
+    def score(configuration: Configuration) -> float:
+        value = outcome(configuration, spec.seeds).score
         assert value is not None, "a complete configuration has a score"
         return sign * value
 
     if spec.search.tune_within is not None:
-        worst_first = sorted(complete, key=lambda found: (score(found), -found.number))
-        complete = list({arm_of(spec, found.parameters): found for found in worst_first}.values())
-    base = [found for found in complete if is_baseline(spec, found)][:1]
-    others = sorted((found for found in complete if found not in base), key=score, reverse=True)
+        worst_first = sorted(complete, key=lambda configuration: (score(configuration), -configuration.number))
+        complete = list(
+            {arm_of(spec, configuration.parameters): configuration for configuration in worst_first}.values()
+        )
+    base = [configuration for configuration in complete if is_baseline(spec, configuration)][:1]
+    others = sorted(
+        (configuration for configuration in complete if configuration not in base), key=score, reverse=True
+    )
     return base + others[:finalists]
 
 
 def is_baseline(spec: SweepSpec, configuration: Configuration) -> bool:
-    """Whether this is the baseline: the first listed one, or one without AR and Lopti if none is listed.
+    """Return whether this is the baseline: the first listed one, or one without AR and Lopti if none is listed.
 
     Where arms are tuned, the first arm's configurations are.
     """

@@ -52,7 +52,8 @@ def decide(
     """
     fresh, decision = _opened(sweep, asked, say)
     say(_plan_text(decision, sweep.spec))
-    code, budget = 0, asked.hours
+    code = 0
+    budget = asked.hours
     hours = "GPU-hours" if sweep.spec.resources.gpus_per_trial else "CPU-hours"
     while decision.outcome == "open":
         seeds = decision.design.looks[len(decision.looks)]
@@ -80,7 +81,7 @@ def decide(
 
 
 def _opened(sweep: SweepRecord, asked: Asked, say: Callable[[str], None]) -> tuple[SweepRecord, Decision]:
-    """The sweep of the finalists, begun if it does not exist, and its decision so far."""
+    """Return the sweep of the finalists, begun if it does not exist, and its decision so far."""
     folder = sweep.folder.confirmation
     if not folder.ledger.exists():
         _begin(sweep, asked)
@@ -93,30 +94,32 @@ def _opened(sweep: SweepRecord, asked: Asked, say: Callable[[str], None]) -> tup
             f"{fresh.command('status')} shows them",
         )
     chosen = finalists_of(sweep, asked.finalists)
-    now, first = [one.number for one in chosen], fresh.spec.confirms.configurations
+    now = [configuration.number for configuration in chosen]
+    first = fresh.spec.confirms.configurations
     if now != first:
-        told = [", ".join(f"#{number}" for number in numbers) for numbers in (first, now)]
-        say(f"the finalists stay those of the first round, {told[0]}; the sweep's best are {told[1]} by now")
+        lists = [", ".join(f"#{number}" for number in numbers) for numbers in (first, now)]
+        say(f"the finalists stay those of the first round, {lists[0]}; the sweep's best are {lists[1]} by now")
     return fresh, decision
 
 
 def _reported(standing: Standing, space: SweepSpec) -> str:
-    """The finalist's number in the sweep that chose it."""
+    """Return the finalist's number in the sweep that chose it."""
     return str(space.reported(int(standing.finalist)))
 
 
 def _begin(sweep: SweepRecord, asked: Asked) -> None:
-    spec, chosen = sweep.spec, finalists_of(sweep, asked.finalists)
+    spec = sweep.spec
+    chosen = finalists_of(sweep, asked.finalists)
     if len(chosen) < 2 or not is_baseline(spec, chosen[0]):
         raise MissingError(
             f"{sweep.folder.name} has no baseline and another configuration that ran to their end on all seeds",
             str(sweep.folder.root),
             sweep.command("status"),
         )
-    known = sweep_noise(sweep)
-    if known.deviation <= 1e-9:  # equal scores are coarse scores, not the absence of noise
-        known = Noise(float("nan"), 0)
-    design = make_design(known, spec.objective.worthwhile, len(chosen) - 1, asked.max_seeds)
+    noise = sweep_noise(sweep)
+    if noise.deviation <= 1e-9:  # equal scores are coarse scores, not the absence of noise
+        noise = Noise(float("nan"), 0)
+    design = make_design(noise, spec.objective.worthwhile, len(chosen) - 1, asked.max_seeds)
     # The budget is counted over all rounds, before each.
     limits = spec.limits.model_copy(update={"gpu_hours": None, "time_budget_s": None})
     sealed = asked.test is not None or spec.program.held_out_instead
@@ -130,8 +133,8 @@ def _begin(sweep: SweepRecord, asked: Asked) -> None:
             {
                 "event": PLAN,
                 "design": asdict(design),
-                "deviation": known.deviation if known.freedom else None,
-                "freedom": known.freedom,
+                "deviation": noise.deviation if noise.freedom else None,
+                "freedom": noise.freedom,
                 "time": time.time(),
             }
         )
@@ -141,23 +144,26 @@ def _look(fresh: SweepRecord, decision: Decision) -> Decision:
     """Judge the finalists that were open, and write down where they stand."""
     seeds = fresh.spec.seeds
     scores: dict[str, dict[Hashable, float]] = {
-        str(one.number): {seed: score(one, seed) for seed in seeds if seed in one.results}
-        for one in fresh.configurations
+        str(standing.number): {seed: score(standing, seed) for seed in seeds if seed in standing.results}
+        for standing in fresh.configurations
     }
     every = standings(decision.design, scores, _BASELINE, fresh.spec.objective.mode)
-    stands = tuple(one for one in every if one.finalist not in decision.retired)
+    stands = tuple(standing for standing in every if standing.finalist not in decision.retired)
     with hold(fresh.folder):
         Ledger(fresh.folder.ledger).append(
-            {"event": LOOK, "standings": [asdict(one) for one in stands], "time": time.time()}
+            {"event": LOOK, "standings": [asdict(standing) for standing in stands], "time": time.time()}
         )
     return Decision(decision.design, decision.known, (*decision.looks, stands))
 
 
 def _missing(fresh: SweepRecord) -> int:
     """Trials of the current look that have no result."""
-    found, seeds = fresh.configurations, fresh.spec.seeds
-    proposed = sum(seed not in one.results for one in found if not one.retired for seed in seeds)
-    return proposed + (len(fresh.spec.baselines) - len(found)) * len(seeds)
+    proposals = fresh.configurations
+    seeds = fresh.spec.seeds
+    proposed = sum(
+        seed not in configuration.results for configuration in proposals if not configuration.retired for seed in seeds
+    )
+    return proposed + (len(fresh.spec.baselines) - len(proposals)) * len(seeds)
 
 
 def _price(fresh: SweepRecord, sweep: SweepRecord) -> float:
@@ -168,17 +174,20 @@ def _price(fresh: SweepRecord, sweep: SweepRecord) -> float:
 
 
 def _plan_text(decision: Decision, spec: SweepSpec) -> str:
-    design, noise = decision.design, decision.known
-    known = f"scores vary between seeds by a standard deviation of {noise.deviation:.2g}"
+    design = decision.design
+    noise = decision.known
+    spread = f"scores vary between seeds by a standard deviation of {noise.deviation:.2g}"
     return (
         f"plan: {counted(design.finalists, 'finalist')} and the baseline, judged after "
         f"{', '.join(map(str, design.looks))} fresh seeds each; a gain of {design.worthwhile:g} in "
         f"{spec.objective.metric} is worthwhile; "
-        f"{known if noise.freedom else 'how much scores vary between seeds is not known yet'}"
+        f"{spread if noise.freedom else 'how much scores vary between seeds is not spread yet'}"
     )
 
 
 def _look_text(decision: Decision, space: SweepSpec) -> list[str]:
     place = f"round {len(decision.looks)} of at most {len(decision.design.looks)}"
     worthwhile = decision.design.worthwhile
-    return [f"{place}: {standing(f'#{_reported(one, space)}', one, worthwhile)}" for one in decision.looks[-1]]
+    return [
+        f"{place}: {standing(f'#{_reported(stands, space)}', stands, worthwhile)}" for stands in decision.looks[-1]
+    ]

@@ -9,7 +9,8 @@ from tests.trainer.tokenizers_for_tests import byte_tokenizer
 
 
 def test_a_copied_model_computes_the_same_and_never_ends_a_completion(tmp_path, capsys):
-    source, copy = tmp_path / "source", tmp_path / "copy"
+    source = tmp_path / "source"
+    copy = tmp_path / "copy"
     model = random_model("llama", vocab_size=258)
     model.save_pretrained(source)
     byte_tokenizer().save_pretrained(source)

@@ -48,8 +48,10 @@ def test_the_package_holds_the_recipes_tokenizer_and_shape(tmp_path):
 
 def test_training_repeats_exactly_and_leaves_global_state_alone():
     recipe = replace(TinyRecipe(puzzles=64), steps=3)
-    random_state, threads = torch.get_rng_state(), torch.get_num_threads()
-    first, second = warm_start(recipe)[0].state_dict(), warm_start(recipe)[0].state_dict()
+    random_state = torch.get_rng_state()
+    threads = torch.get_num_threads()
+    first = warm_start(recipe)[0].state_dict()
+    second = warm_start(recipe)[0].state_dict()
     assert torch.equal(torch.get_rng_state(), random_state)
     assert torch.get_num_threads() == threads
     assert all(torch.equal(first[key], second[key]) for key in first)

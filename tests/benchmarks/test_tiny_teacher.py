@@ -28,7 +28,8 @@ def test_tokens_are_words_and_decoding_gives_the_text_back() -> None:
     tokenizer = build_tokenizer()
     assert len(set(vocabulary())) == len(tokenizer) < 128
     for prompt, completion in demonstrations(TinyRecipe(people=(2, 3, 8)), 30):
-        prompt_ids, ids = tokenizer(prompt)["input_ids"], tokenizer(prompt + completion)["input_ids"]
+        prompt_ids = tokenizer(prompt)["input_ids"]
+        ids = tokenizer(prompt + completion)["input_ids"]
         assert ids == prompt_ids + tokenizer(completion)["input_ids"]
         assert tokenizer.decode(ids) == prompt + completion
         assert tokenizer.decode(ids, skip_special_tokens=True) == (prompt + completion).removesuffix(END)

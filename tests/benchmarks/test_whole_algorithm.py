@@ -20,7 +20,8 @@ ETA = 0.02  # a random model of 61 words finds about half of its tokens less pro
 
 def test_one_update_is_the_trainers(monkeypatch):
     monkeypatch.setattr(whole_algorithm, "ETA", ETA)
-    moved, batch = [], make_batch()
+    moved = []
+    batch = make_batch()
     for is_page in (True, False):
         model = LogprobModel(random_model(), whole_algorithm.TEMPERATURE, chunk_tokens=16)
         before = [parameter.detach().clone() for parameter in model.parameters()]

@@ -85,7 +85,8 @@ class Machine:
 
     def processes(self, words: str = "") -> list[psutil.Process]:
         """Its processes, or those with these words in their command lines."""
-        space, found = Path(f"/proc/{self.pid}/ns/pid").readlink(), []
+        space = Path(f"/proc/{self.pid}/ns/pid").readlink()
+        found = []
         for process in psutil.process_iter():
             with suppress(OSError, psutil.Error):
                 if Path(f"/proc/{process.pid}/ns/pid").readlink() == space and words in " ".join(process.cmdline()):
@@ -103,7 +104,9 @@ class Terminal:
     """A shell on a machine that somebody types lines into; what it shows goes to a file."""
 
     def __init__(self, machine: Machine, shown: Path) -> None:
-        self.machine, self._shown, self._read = machine, shown, 0
+        self.machine = machine
+        self._shown = shown
+        self._read = 0
         self._shell = subprocess.Popen(
             machine.command("bash"),
             stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""The job of `sweep slurm` under Slurm itself, on two machines of a laboratory.
+"""The job of examples/slurm under Slurm itself, on two machines of a laboratory.
 
 make test-cluster, where Debian's slurm-wlm and munge are installed
 """
@@ -13,6 +13,7 @@ import pytest
 from sweep.driver.guard import marked
 from tests.cluster.lab import Lab, Terminal, obstacle, wait_until
 from tests.cluster.page import RUNS, Cluster
+from tests.paths import ROOT
 from tests.sweep.harness import results
 
 pytestmark = pytest.mark.timeout(1500)
@@ -64,10 +65,12 @@ def test_a_requeued_job_resumes_its_sweep(slurm: tuple[Cluster, Terminal]) -> No
     cluster, login = slurm
     runs = cluster.lab.shared / "runs"
     cluster.pause(3)
+    shutil.copy(ROOT / "examples" / "slurm" / "sweep.sbatch", cluster.lab.shared)
     submitted = login.type(
         f". {cluster.activate}",
         "cd /shared/work",
-        f"sweep slurm my_space.yaml --nodes 2 --cpus {cluster.cpus} --runs-dir {RUNS} --offline",
+        f"sbatch --job-name=my_space --nodes=2 --cpus-per-task={cluster.cpus} --output=/shared/my_space-%j.log "
+        f"/shared/sweep.sbatch my_space {RUNS} sweep run my_space.yaml --name my_space --offline",
     )
     job = submitted.split()[-1]
     log = cluster.lab.shared / f"my_space-{job}.log"

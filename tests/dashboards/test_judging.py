@@ -57,7 +57,8 @@ def test_a_table_that_a_sweep_exported_has_its_verdict() -> None:
 
 
 def test_only_fresh_seeds_give_evidence(tmp_path: Path) -> None:
-    search, fresh = judge(runs(), **ASKED), judge(runs(), fresh=True, **ASKED)
+    search = judge(runs(), **ASKED)
+    fresh = judge(runs(), fresh=True, **ASKED)
     assert (
         str(search).startswith("A candidate against the baseline #0 loss=grpo") and "sweep" not in search.sentences[1]
     )

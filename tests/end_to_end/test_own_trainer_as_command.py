@@ -59,7 +59,8 @@ def sweeps(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def test_ledger_and_scores_are_the_same(sweeps: tuple[Path, Path]) -> None:
-    proposed, scores = [], []
+    proposed = []
+    scores = []
     for root in sweeps:
         proposed.append([record.get("parameters") for record in ledger(root) if "parameters" in record])
         scores.append({trial: result["score"] for trial, result in results(root).items()})

@@ -71,7 +71,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 def test_every_trial_trained_once_to_its_end_and_the_score_is_the_mean_of_its_evaluations(finished):
-    sweep, out = finished[0] / "tiny", finished[1]
+    sweep = finished[0] / "tiny"
+    out = finished[1]
     assert {trial: one["state"] for trial, one in results(sweep).items()} == dict.fromkeys(TRIALS, "COMPLETE")
     assert "3 trials: 3 complete, 0 stopped early, 0 failed" in out
     assert sorted(path.name for path in (sweep / "trials").iterdir()) == TRIALS
@@ -97,7 +98,8 @@ def test_trials_that_have_ended_keep_weights_alone(finished: tuple[Path, str]) -
 
 
 def test_the_killed_trial_equals_a_run_of_what_is_exported_of_it(finished, tmp_path):
-    runs, best = finished[0], tmp_path / "best.yaml"
+    runs = finished[0]
+    best = tmp_path / "best.yaml"
     export = ["export", "tiny", "--configuration", "0", "--output", str(best), "--runs-dir", str(runs)]
     assert main(export) == 0
     assert trainer(["run", str(best), "--name", "alone", "--runs-dir", str(tmp_path), "--offline"]) == 0

@@ -50,7 +50,7 @@ def weights(rule: dict, **fields: torch.Tensor) -> list[list[float]]:
 @pytest.mark.parametrize(
     ("rule", "fields", "expected"),
     [
-        # 10 % of six and of two tokens, rounded up, are one each: the most surprising two of A > 0 are equal.
+        # 10% of six and of two tokens, rounded up, are one each: the most surprising two of A > 0 are equal.
         ({"name": "stare:Stare", "target_entropy": 0.31}, {}, [[1, 1.1, 1], [1, 1, 1.1], [1, 1, 1]]),
         ({"name": "stare:Stare", "target_entropy": 0.29}, {}, [[1, 1, 1]] * 3),  # the mean entropy is 2.4 / 8
         (

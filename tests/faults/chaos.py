@@ -59,7 +59,8 @@ class Chaos:
         Raises:
             AssertionError: it stopped for good, or ended before all faults had happened.
         """
-        space, left = space_of(self.root, self.server.uri, self.fake), list(kinds)
+        space = space_of(self.root, self.server.uri, self.fake)
+        left = list(kinds)
         arguments: list[object] = ["run", space]
         for _ in range(len(left) + 10):
             with process(self.fake, arguments, self.runs) as driver:
@@ -210,7 +211,8 @@ def compare(
     Raises:
         AssertionError: the states differ.
     """
-    server, chance = Server(root / "server"), random.Random(seed)
+    server = Server(root / "server")
+    chance = random.Random(seed)
     with contextlib.ExitStack() as stack:
         stack.callback(server.kill)
         server.start()

@@ -23,7 +23,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_a_dead_daemon_ends_the_sweep_soon_and_costs_no_trial(tmp_path: Path) -> None:
-    folder, here = tmp_path / "fake", ["--runs-dir", tmp_path]
+    folder = tmp_path / "fake"
+    here = ["--runs-dir", tmp_path]
     arguments = ["run", write_space(tmp_path / "space.yaml"), *here, "--offline", "--cpus", 2]
 
     def steps() -> int:

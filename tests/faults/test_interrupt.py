@@ -21,7 +21,8 @@ TRIALS = ("c000-s0", "c001-s0")
 
 def start(runs: Path, at_a_time: int = 1) -> list[object]:
     """The words that start a sweep of long trials."""
-    trainer, limits = {"preset": "tiny_kk", "overrides": LONG}, {"max_concurrent": at_a_time}
+    trainer = {"preset": "tiny_kk", "overrides": LONG}
+    limits = {"max_concurrent": at_a_time}
     space = write_space(runs / "space.yaml", trainer=trainer, limits=limits)
     return ["run", space, "--runs-dir", runs, "--offline", "--cpus", 2]
 
@@ -31,7 +32,8 @@ def stepping(folder: Path, at_a_time: int = 1) -> bool:
 
 
 def test_interrupt_stop_and_resume(tmp_path: Path) -> None:
-    folder, here = tmp_path / "fake", ["--runs-dir", tmp_path]
+    folder = tmp_path / "fake"
+    here = ["--runs-dir", tmp_path]
     with running(*start(tmp_path, at_a_time=2)) as process:
         wait_until(lambda: stepping(folder, at_a_time=2))
 

@@ -15,7 +15,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_a_full_disk_costs_no_trial_and_failed_ones_are_tried_again_where_that_is_asked_for(tmp_path: Path) -> None:
-    folder, here = tmp_path / "fake", ["--runs-dir", tmp_path]
+    folder = tmp_path / "fake"
+    here = ["--runs-dir", tmp_path]
     faults = {"c000-s0": {"diverge_at": 3}, "c001-s0": {"full_at": 1}}
     (tmp_path / "faults.json").write_text(json.dumps(faults))
     (tmp_path / "full").touch()
@@ -51,7 +52,8 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_real_disk_that_is_full_at_the_start_too_small_or_full_in_a_step(disk: Path, tmp_path: Path) -> None:
-    here, folder = ["--runs-dir", disk], disk / "fake"
+    here = ["--runs-dir", disk]
+    folder = disk / "fake"
     space = write_space(tmp_path / "space.yaml", limits={"max_concurrent": 1, "max_failures": 0})
 
     ballast = fill(disk)
@@ -87,7 +89,8 @@ def test_a_real_disk_that_is_full_at_the_start_too_small_or_full_in_a_step(disk:
 
 
 def test_trials_begin_and_end_and_have_their_report_while_mlflow_is_away(tmp_path: Path) -> None:
-    folder, here = tmp_path / "fake", ["--runs-dir", tmp_path]
+    folder = tmp_path / "fake"
+    here = ["--runs-dir", tmp_path]
     server = Server(tmp_path / "server")
     server.start()
     space = write_space(

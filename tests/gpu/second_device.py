@@ -33,7 +33,8 @@ mismatches: Counter[str] = Counter()
 
 def caller() -> str:
     """File and line of the trainer that is running."""
-    frame, root = sys._getframe(1), f"{ROOT}/trainer/"
+    frame = sys._getframe(1)
+    root = f"{ROOT}/trainer/"
     while frame is not None and not frame.f_code.co_filename.startswith(root):
         frame = frame.f_back
     return f"{frame.f_code.co_filename.removeprefix(f'{ROOT}/')}:{frame.f_lineno}" if frame else "?"
@@ -77,7 +78,8 @@ def _share_memory(one: Any, other: Any) -> bool:
 
 def compute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run one operation on the CPU, note what a GPU would not like, and wrap what it gives."""
-    name, wanted = func._schema.name, kwargs.get("device")
+    name = func._schema.name
+    wanted = kwargs.get("device")
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     far = [tensor for tensor in tensors if isinstance(tensor, Far)]
     near = [tensor for tensor in tensors if not isinstance(tensor, Far) and tensor.dim() > 0]

@@ -34,7 +34,8 @@ def train(overrides: dict[str, Any], model: str, folder: Path) -> dict[str, Any]
     assert first.models.causal_lm.device.type == FAR
     first.training_step()
     waits.clear()
-    metrics, step_waits = first.training_step(), dict(waits)
+    metrics = first.training_step()
+    step_waits = dict(waits)
     first._evaluate()
     first.save_checkpoint()
     third = first.training_step()

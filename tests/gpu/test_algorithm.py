@@ -24,7 +24,8 @@ def scored(model, compute_dtype, device):
     """Log-probabilities, entropies and the gradients of their sum."""
     ids = torch.randint(3, 61, (4, 200), generator=torch.Generator().manual_seed(0)).to(device)
     scorer = LogprobModel(copy.deepcopy(model).to(device), 0.7, 33, compute_dtype)
-    lengths, mask = torch.tensor([20, 30, 40, 50], device=device), torch.ones(4, 150, device=device)
+    lengths = torch.tensor([20, 30, 40, 50], device=device)
+    mask = torch.ones(4, 150, device=device)
     scores = scorer(ids, lengths, mask, with_entropy=True)
     scores.logprobs.sum().backward()
     gradients = [parameter.grad.float().cpu() for parameter in scorer.causal_lm.parameters()]
@@ -42,7 +43,9 @@ def test_log_probabilities_and_gradients_are_those_of_the_cpu(device, causal_lm,
 
 
 def test_the_engine_samples_what_the_cpu_samples(device):
-    model, prompts, seeds = random_model(), [[5, 6, 7], [9, 8, 7, 6, 5]], [[1, 2], [3, 4]]
+    model = random_model()
+    prompts = [[5, 6, 7], [9, 8, 7, 6, 5]]
+    seeds = [[1, 2], [3, 4]]
     params = SamplingParams(temperature=1.0, max_new_tokens=24, stop_token_ids=(2,))
     here = TransformersEngine(copy.deepcopy(model).to(device), pad_token_id=0).generate(prompts, seeds, params)
     there = TransformersEngine(model, pad_token_id=0).generate(prompts, seeds, params)

@@ -9,7 +9,8 @@ from tests.invariants.rules import RULES
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 # Waits for the device in a step of four optimizer steps, in two passes: of one rank, and of each of two.
-ALONE, TOGETHER = 7, 15
+ALONE = 7
+TOGETHER = 15
 RUNS = {
     "lopti and ar": ({}, ALONE, TOGETHER),
     "adapter": ({"model.lora.r": 4}, ALONE, TOGETHER),

@@ -1,4 +1,4 @@
-"""vLLM on a GPU: start, synchronise, sleep, end awake and asleep, start again, with and without CUDA graphs.
+"""vLLM on a GPU: start, synchronize, sleep, end awake and asleep, start again, with and without CUDA graphs.
 
 On the CPU, where vLLM cannot sleep, the same in the environment of `make test-vllm`.
 """
@@ -62,8 +62,10 @@ def start(tmp_path):
 
 def difference(engine, model) -> float:
     """Mean |engine's - policy's log-probability| of sampled tokens [nats]."""
-    asked, device = prompts((40, 9)), next(model.parameters()).device
-    scorer, found = LogprobModel(model, PARAMS.temperature, 512, torch.bfloat16), []
+    asked = prompts((40, 9))
+    device = next(model.parameters()).device
+    scorer = LogprobModel(model, PARAMS.temperature, 512, torch.bfloat16)
+    found = []
     for prompt, group in zip(asked, engine.generate(asked, SEEDS, PARAMS), strict=True):
         for sample in group:
             ids = torch.tensor([[*prompt, *sample.token_ids]], device=device)
@@ -98,7 +100,7 @@ def test_an_engine_samples_what_the_policy_is_after_every_update(model, start, e
 
 @pytest.mark.parametrize(("model", "level"), each(2), indirect=["model"])
 def test_an_engine_that_has_slept_is_as_before(model, start, level):
-    """Level 2 throws weights away, which the next synchronisation brings; buffers it must leave alone."""
+    """Level 2 throws weights away, which the next synchronization brings; buffers it must leave alone."""
     engine = start(model, sleep_level=level)
     [before] = engine.llm.collective_rpc(buffers_of)
     assert before, "a rotary embedding has a buffer"

@@ -5,16 +5,24 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from sweep.programs.base import Assignment
 from sweep.programs.loptune import LoptuneProgram
 from sweep.trials.worker import RankWorker
 from tests.invariants.ranks import be_a_rank
 from tests.invariants.train_job import small_config
-from trainer.commands.rehearsal_rank import live_bytes
 from trainer.parallel.device import free_memory
 from trainer.types import RunContext
 
 TRIALS = 3
+
+
+def live_bytes() -> int:
+    """Return the bytes of all tensors of this process that Python objects hold."""
+    tensors = [thing for thing in gc.get_objects() if issubclass(type(thing), Tensor)]
+    storages = [tensor.untyped_storage() for tensor in tensors if tensor.device.type != "meta"]
+    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
 
 
 def run_trial(worker: RankWorker, assignment: Assignment) -> dict[str, Any]:
@@ -37,7 +45,8 @@ def run_trial(worker: RankWorker, assignment: Assignment) -> dict[str, Any]:
 
 def work(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     once = {"max_steps": 1, "evaluation.every_steps": 1, "evaluation.at_start": False, "tracking.offline": True}
-    worker, results = RankWorker(), {}
+    worker = RankWorker()
+    results = {}
     for name, overrides in job["cases"].items():
         config = small_config(Path(job["model"]), once | overrides)
         runs = [folder / f"{name}-{number}" for number in range(TRIALS)]

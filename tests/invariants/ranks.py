@@ -18,7 +18,8 @@ def start_ranks(module: str, world_size: int, job: dict[str, Any], folder: Path)
     """Start ``python -m module FOLDER`` as ranks 0..N-1, each with its log in ``rank-R.log``."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "job.json").write_text(json.dumps(job))
-    port, processes = free_port(), []
+    port = free_port()
+    processes = []
     for rank in range(world_size):
         environment = os.environ | {
             "RANK": str(rank),

@@ -58,7 +58,8 @@ def test_two_ranks_train_like_one(alone, together, name):
             # A token at the edge of a band may fall on the other side of it.
             tolerance = 0.03 if metric.startswith("tokens/") else 1e-5
             assert theirs[str(step)][metric] == pytest.approx(metrics[metric], rel=2e-3, abs=tolerance), (step, metric)
-    one, two = model_of(own_dir, 4), model_of(runs / name, 4)
+    one = model_of(own_dir, 4)
+    two = model_of(runs / name, 4)
     assert one.keys() == two.keys()
     start = model_of(own_dir, 2)
     moved = max(float((one[key] - start[key]).abs().max()) for key in one)

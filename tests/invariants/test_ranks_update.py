@@ -71,7 +71,8 @@ def weights(folder: Path, name: str) -> dict[str, torch.Tensor]:
 
 
 def largest_difference(folder: Path, one: str, other: str) -> float:
-    a, b = weights(folder, one), weights(folder, other)
+    a = weights(folder, one)
+    b = weights(folder, other)
     assert a.keys() == b.keys()
     return max(float((a[key] - b[key]).abs().max()) for key in a)
 
@@ -90,7 +91,8 @@ def start(folder: Path, name: str) -> dict[str, torch.Tensor]:
 
 def moves(folder: Path, name: str) -> torch.Tensor:
     """What training added to the weights, in one tensor."""
-    end, begin = weights(folder, name), start(folder, name)
+    end = weights(folder, name)
+    begin = start(folder, name)
     return torch.cat([(end[key] - begin[key]).flatten() for key in begin])
 
 
@@ -136,7 +138,8 @@ def test_losses_and_parameters_are_those_of_one_rank(trained, name):
             )  # of advantages of about 1
             for key in ("grad_norm", "advantage_squares"):
                 assert step[key] == pytest.approx(expected[key], rel=sum_tolerance(RANKS_TERMS))
-    config, gradient = update_config(folder / "model", {}), results[baseline(name)][0]["largest_gradient"]
+    config = update_config(folder / "model", {})
+    gradient = results[baseline(name)][0]["largest_gradient"]
     bound = adamw_tolerance(
         RANKS_TERMS, gradient, sum(step["updates"] for step in alone), config.optim.lr, config.optim.eps
     )

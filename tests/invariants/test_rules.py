@@ -29,7 +29,8 @@ from trainer.rules.inputs import LossInputs, UpdateTotals
 from trainer.types import TrainBatch
 
 REWARDS = (3.0, -1.0)
-SIZES, PROMPTS = [[5, 9, 3, 12], [7, 1, 4, 8]], [6, 11]
+SIZES = [[5, 9, 3, 12], [7, 1, 4, 8]]
+PROMPTS = [6, 11]
 
 
 # Of sums over the tokens of the batch, once for each pass.
@@ -69,7 +70,8 @@ def moved(
     model: LogprobModel, batch: TrainBatch, config: AlgorithmConfig, tokens_per_microbatch: int = 10_000
 ) -> torch.Tensor:
     """By what one update batch with advantages moves the weights at a learning rate of 1."""
-    batch, before = reweight_advantages(batch, config), weights(model)
+    batch = reweight_advantages(batch, config)
+    before = weights(model)
     updater = Updater(model, torch.optim.SGD(model.parameters(), lr=1.0), config, 1e9, Parallel(), 16)
     plan = plan_update_batches(batch, 8, tokens_per_microbatch)
     for mask in isolation_passes(batch, config):
@@ -81,7 +83,8 @@ def gradient_by_hand(rule: dict, rewards: tuple[float, float], alpha: float, eta
     """Like `gradient`, with AR and Lopti written out; with 0 and 0 there is neither."""
     config = algorithm(rule)
     model, batch = scored(config, rewards)
-    before, tokens = weights(model), select_tokens(batch, config)
+    before = weights(model)
+    tokens = select_tokens(batch, config)
     masks = [tokens]
     if alpha:
         factor = alpha * batch.old_logprobs.exp() + 1 - alpha
@@ -107,7 +110,8 @@ def difference(one: torch.Tensor, other: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("name", RULES)
 def test_accumulation_is_one_batch(name):
-    rule, rewards = RULES[name], REWARDS
+    rule = RULES[name]
+    rewards = REWARDS
     whole, cut = (gradient(rule, tokens, rewards, ar_alpha=0.3, lopti_eta=0.02) for tokens in (10_000, 20))
     assert whole.norm() > 1e-3
     assert difference(cut, whole) < TOLERANCE
@@ -116,7 +120,8 @@ def test_accumulation_is_one_batch(name):
 @pytest.mark.parametrize(("alpha", "eta"), [(0.0, 0.0), (0.3, 0.0), (0.0, 0.02), (0.3, 0.02)])
 @pytest.mark.parametrize("name", RULES)
 def test_alpha_and_eta_do_what_their_equations_say_and_nothing_where_they_are_zero(name, alpha, eta):
-    rule, rewards = RULES[name], REWARDS
+    rule = RULES[name]
+    rewards = REWARDS
     found = gradient(rule, 10_000, rewards, ar_alpha=alpha, lopti_eta=eta)
     assert difference(found, gradient_by_hand(rule, rewards, alpha, eta)) < TOLERANCE
     if alpha or eta:
@@ -125,7 +130,8 @@ def test_alpha_and_eta_do_what_their_equations_say_and_nothing_where_they_are_ze
 
 @pytest.mark.parametrize("name", ["grpo", "gspo", "reinforce_plus_plus"])
 def test_with_an_exact_engine_the_gradient_is_that_of_recomputed_logprobs(name):
-    config, found = algorithm(RULES[name], ar_alpha=0.3, lopti_eta=0.02), []
+    config = algorithm(RULES[name], ar_alpha=0.3, lopti_eta=0.02)
+    found = []
     for recompute in (True, False):
         model = LogprobModel(random_model(), temperature=0.9, chunk_tokens=16)
         batch = build_batch(make_groups(SIZES, PROMPTS), 0, torch.device("cpu"))

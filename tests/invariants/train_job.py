@@ -35,7 +35,9 @@ class Saboteur(ProgressReport):
     """Stops the run or kills the process after a step."""
 
     def __init__(self, trainer: Trainer, stop_at: int | None, kill_at: int | None) -> None:
-        self.trainer, self.stop_at, self.kill_at = trainer, stop_at, kill_at
+        self.trainer = trainer
+        self.stop_at = stop_at
+        self.kill_at = kill_at
 
     def step(self, step, metrics):
         if step == self.kill_at:
@@ -46,7 +48,8 @@ class Saboteur(ProgressReport):
 
 
 def run_case(config: TrainConfig, run_dir: Path, stop_at: int | None = None, kill_at: int | None = None) -> Any:
-    recorder, context = test_loop.Recorder(), RunContext(run_dir, run_dir.parent, "test", run_dir.name)
+    recorder = test_loop.Recorder()
+    context = RunContext(run_dir, run_dir.parent, "test", run_dir.name)
     trainer = Trainer(config, context, recorder, parallel=make_parallel(config))
     trainer.progress = Saboteur(trainer, stop_at, kill_at)
     resumed_at = trainer.resume()

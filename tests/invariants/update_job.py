@@ -78,17 +78,17 @@ class Updates:
     """Policy, reference and optimizer of one case."""
 
     def __init__(self, config: TrainConfig, parallel: Parallel) -> None:
-        self.config, self.parallel = config, parallel
+        self.config = config
+        self.parallel = parallel
         with patch.object(models, "tokens_per_chunk", lambda *_: 16):
             self.models = models.load_models(config, parallel)
-        self.causal_lm, self.policy, self.optimizer = (
-            self.models.causal_lm,
-            self.models.policy,
-            self.models.optimizer,
-        )
+        self.causal_lm = self.models.causal_lm
+        self.policy = self.models.policy
+        self.optimizer = self.models.optimizer
 
     def step(self, step: int) -> dict[str, Any]:
-        config, parallel = self.config, self.parallel
+        config = self.config
+        parallel = self.parallel
         groups = make_groups(SIZES, PROMPTS, seed=step)[parallel.rank :: parallel.world_size]
         batch, plan = Scorer(config.optim, self.models, 0, parallel).score(groups)
         batch = estimate_advantages(batch, config.algorithm, parallel.sum)

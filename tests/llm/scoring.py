@@ -31,8 +31,10 @@ def long_text(tokenizer: PreTrainedTokenizerBase, tokens: int) -> list[int]:
 
 def as_batch(rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> tuple[Tensor, Tensor, Tensor]:
     """Token ids [b, L], prompt lengths [b] and completion mask [b, T] of rows of prompt and completion."""
-    length, longest = max(len(p) + len(c) for p, c in rows), max(len(c) for _, c in rows)
-    ids, mask = torch.full((len(rows), length), 2), torch.zeros(len(rows), longest)
+    length = max(len(p) + len(c) for p, c in rows)
+    longest = max(len(c) for _, c in rows)
+    ids = torch.full((len(rows), length), 2)
+    mask = torch.zeros(len(rows), longest)
     for row, (prompt, completion) in enumerate(rows):
         ids[row, : len(prompt) + len(completion)] = torch.tensor([*prompt, *completion])
         mask[row, : len(completion)] = 1

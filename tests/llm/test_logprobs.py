@@ -7,7 +7,7 @@ from trainer.policy.logprobs import LogprobModel
 pytestmark = pytest.mark.llm
 
 # Two prompts with three completions each, of different lengths, as a group of rollouts has them.
-PROMPTS = ("What is 7 + 7?", "Name the three colours of a traffic light, from above to below.")
+PROMPTS = ("What is 7 + 7?", "Name the three colors of a traffic light, from above to below.")
 COMPLETIONS = ("14", "The sum of 7 and 7 is 14.", "Red, then yellow, and green at the bottom.")
 
 
@@ -30,7 +30,8 @@ def largest_and_mean_difference(scores, plain, rows) -> tuple[float, float]:
 def test_packed_rows_agree_with_a_plain_forward(policy, plain, tokenizer):
     scorer = LogprobModel(policy, TEMPERATURE, chunk_tokens=16)
     assert scorer.packs_rows
-    ids, short = long_text(tokenizer, 2000), rows(tokenizer)
+    ids = long_text(tokenizer, 2000)
+    short = rows(tokenizer)
     for batch in (short, [(ids[:1960], ids[1960:]), short[0]]):
         largest, _ = largest_and_mean_difference(scorer(*as_batch(batch)), plain, batch)
         assert largest < 1e-4

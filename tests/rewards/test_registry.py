@@ -16,7 +16,8 @@ RIGHT = {
 @pytest.mark.parametrize("name", sorted(REWARDS))
 def test_contract_of_every_reward(name):
     text, answer = RIGHT[name]
-    best, worst = resolve(name)(text, answer), resolve(name)("", answer)
+    best = resolve(name)(text, answer)
+    worst = resolve(name)("", answer)
     assert best.correct and best.parsed and not worst.correct and not worst.parsed
     assert best.reward > worst.reward == minimum({name: 1.0})
     for score in (best, worst):

@@ -31,7 +31,8 @@ from trainer.tracking.shipping import end_of_step, metrics_record
 
 class FakeTrainer:
     def __init__(self, assignment: Assignment) -> None:
-        config, runs_dir = assignment.config, assignment.context.runs_dir
+        config = assignment.config
+        runs_dir = assignment.context.runs_dir
         self.run_dir = assignment.context.run_dir
         self.log = self.run_dir / "fake.jsonl"
         self.stop_file = assignment.stop_file
@@ -97,7 +98,8 @@ class FakeTrainer:
         return {"eval/accuracy": score, "eval/reward": 3 * score}
 
     def _fault(self) -> None:
-        step, faults = self.step, self.faults
+        step = self.step
+        faults = self.faults
         if step == faults.get("diverge_at"):
             raise DivergedError(step, "policy/loss", float("nan"))
         if step == faults.get("raise_at"):

@@ -17,8 +17,10 @@ from trainer.tracking.tracker import Tracker
 
 
 def test_of_two_attempts_that_write_in_turns_only_the_newer_one_counts(tmp_path: Path) -> None:
-    uri, context = sqlite_store(tmp_path), context_for(tmp_path)
-    metrics, root = context.run_dir / "metrics.jsonl", context.run_dir / "checkpoints"
+    uri = sqlite_store(tmp_path)
+    context = context_for(tmp_path)
+    metrics = context.run_dir / "metrics.jsonl"
+    root = context.run_dir / "checkpoints"
 
     def attempt(number: int) -> Tracker:
         begin_attempt(context.run_dir, number)

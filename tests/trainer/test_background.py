@@ -16,8 +16,11 @@ class Copy:
 
 
 def test_what_a_call_held_is_released_before_its_result_is_there() -> None:
-    copy, told, found = Copy(), threading.Event(), []
-    held, may_end = weakref.ref(copy), copy.may_end
+    copy = Copy()
+    told = threading.Event()
+    found = []
+    held = weakref.ref(copy)
+    may_end = copy.may_end
     future = in_background(copy.write, "checkpoint")
     del copy
 

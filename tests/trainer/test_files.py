@@ -12,7 +12,8 @@ from trainer.files import JsonLines, free_bytes, read_json_lines, storage_error,
 
 def write_steps(path: Path, *steps: int) -> list[int]:
     """Write one line per step; return the offset after each."""
-    lines, offsets = JsonLines(path), []
+    lines = JsonLines(path)
+    offsets = []
     for step in steps:
         lines.append({"step": step, "policy/loss": step / 2})
         offsets.append(path.stat().st_size)
@@ -97,7 +98,8 @@ def test_torn_last_line_is_cut_and_whole_lines_kept(tmp_path: Path, caplog: pyte
 def test_a_full_disk_leaves_no_part_of_the_records(room, tmp_path, monkeypatch):
     path = tmp_path / "metrics.jsonl"
     write_steps(path, 1, 2)
-    before, lines = path.read_bytes(), JsonLines(path)
+    before = path.read_bytes()
+    lines = JsonLines(path)
     monkeypatch.setattr(os, "write", half_then_full(room))
     with pytest.raises(StorageError, match=r"No space left on device[\s\S]*MiB free"):
         lines.append({"step": 3}, {"step": 4, "text": "x" * 200})

@@ -153,7 +153,9 @@ def test_a_run_with_an_adapter_resumes_as_if_never_stopped_and_keeps_the_adapter
     assert {"adapter_model.safetensors", "adapter_config.json"} <= {path.name for path in folder.iterdir()}
     assert not list(folder.glob("model*.safetensors"))
     base = load_policy(config.model, torch.device("cpu"))
-    theirs, ours, ids = PeftModel.from_pretrained(base, folder), second.models.causal_lm, torch.arange(3, 7)[None]
+    theirs = PeftModel.from_pretrained(base, folder)
+    ours = second.models.causal_lm
+    ids = torch.arange(3, 7)[None]
     with torch.no_grad():
         torch.testing.assert_close(theirs(input_ids=ids).logits, ours(input_ids=ids).logits)
         with theirs.disable_adapter(), adapter_off(ours):
@@ -166,7 +168,8 @@ def test_a_run_on_the_engines_logprobs_measures_the_same_and_resumes_as_if_never
     config = small_config(tiny_policy, **{"optim.old_logprobs": "rollout", "algorithm.engine_correction.cap": 2.0})
     whole = build(config, tmp_path / "whole")
     whole.train()
-    recomputed, measured = undisturbed.tracker.steps[1], whole.tracker.steps[1]
+    recomputed = undisturbed.tracker.steps[1]
+    measured = whole.tracker.steps[1]
     assert not measured.keys() - recomputed.keys()
     absent = {name.rsplit("/", 1)[0] for name in recomputed.keys() - measured.keys()}
     assert absent == {"policy", "rollout", "tokens/entropy", "tokens/gradient_share"}

@@ -13,7 +13,7 @@ from trainer.types import RolloutGroup, TrainBatch
 
 
 def build_batch(groups: Sequence[RolloutGroup], pad_token_id: int, device: torch.device) -> TrainBatch:
-    """The completions of some groups as tensors; model outputs are zero until scoring."""
+    """Return the completions of some groups as tensors; model outputs are zero until scoring."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     sequences = [torch.tensor([*r.prompt_ids, *r.completion.token_ids]) for r in rollouts]
     logprobs = [torch.tensor(r.completion.rollout_logprobs, dtype=torch.float32) for r in rollouts]

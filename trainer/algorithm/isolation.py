@@ -15,7 +15,7 @@ def isolation_passes(
     generator: torch.Generator | None = None,
     gather: Gather = lambda items: items,
 ) -> list[Tensor]:
-    """The token mask [B, T] of every pass over the rollout batch, in order.
+    """Return the token mask [B, T] of every pass over the rollout batch, in order.
 
     Without Lopti there is one pass with all tokens of `select_tokens`. With it the low-probability ones of them
     are updated first and the rest with the updated policy [arXiv:2505.12929, algorithm 1]. ``old_logprobs`` stay

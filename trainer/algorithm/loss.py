@@ -12,7 +12,7 @@ from trainer.types import LossOutput
 
 
 def update_loss(inputs: LossInputs, config: AlgorithmConfig) -> LossOutput:
-    """The whole loss: ``sum(w * token_mask * (l * importance_weight + c (log r)^2 + kl_coef * kl))``.
+    """Return the whole loss: ``sum(w * token_mask * (l * importance_weight + c (log r)^2 + kl_coef * kl))``.
 
     With the policy loss l of every token, w of `token_weights`, importance weights of
     `trainer.algorithm.engine_correction`, and the KL term where it is placed in the loss. The squared log-ratio
@@ -56,7 +56,7 @@ def _engine_factors(inputs: LossInputs, config: EngineCorrection) -> Tensor:
 
 
 def token_weights(completion_mask: Tensor, aggregation: Aggregation, totals: UpdateTotals) -> Tensor:
-    """Weights w such that the aggregated loss is ``sum(w * token_loss)``, [B, T].
+    """Return weights w such that the aggregated loss is ``sum(w * token_loss)``, [B, T].
 
     Args:
         completion_mask: [B, T].

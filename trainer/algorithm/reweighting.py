@@ -18,5 +18,5 @@ def reweighted(advantages: Tensor, old_logprobs: Tensor, alpha: float) -> Tensor
 
 
 def reweight_advantages(batch: TrainBatch, config: AlgorithmConfig) -> TrainBatch:
-    """The batch with reweighted advantages."""
+    """Return the batch with reweighted advantages."""
     return replace(batch, advantages=reweighted(batch.advantages, batch.old_logprobs, config.ar_alpha))

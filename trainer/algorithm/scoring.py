@@ -27,7 +27,9 @@ class Scorer:
     parallel: Parallel
 
     def score(self, groups: Sequence[RolloutGroup]) -> tuple[TrainBatch, list[UpdateBatch]]:
-        """The batch of this rank's groups with log-probabilities, without advantages; and its update batches."""
+        """Return the batch of this rank's groups with log-probabilities, without advantages; and its update
+        batches.
+        """
         batch = build_batch(groups, self.pad_token_id, self.parallel.device)
         plan = plan_update_batches(
             batch,

@@ -137,9 +137,11 @@ class Updater:
                 rows = update_batch.stand_in
             part = select_rows(batch, rows)
             width = part.completion_mask.shape[1]
-            needed, token_mask = asked[rows, :width], in_pass[rows, :width]
+            needed = asked[rows, :width]
+            token_mask = in_pass[rows, :width]
             if takes_part_only:
-                needed, token_mask = torch.eye(1, width), token_mask * 0
+                needed = torch.eye(1, width)
+                token_mask = token_mask * 0
             with self.parallel.microbatch(self.policy, index == len(update_batch.microbatches) - 1):
                 scores: TokenScores = kept or self.policy(
                     part.input_ids, part.prompt_lengths, needed, self.algorithm.entropy_coef > 0

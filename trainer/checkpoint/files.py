@@ -52,9 +52,11 @@ def write_checkpoint(
             partial.mkdir()
         parallel.gather([], after_files=True)
         write_files(partial)
-        own = [path for path in _files(partial) if _writer(path) == parallel.rank]
-        hashes = {str(path.relative_to(partial)): sha for path, sha in zip(own, _sha256(own), strict=True)}
-        for path in own:
+        written_here = [path for path in _files(partial) if _writer(path) == parallel.rank]
+        hashes = {
+            str(path.relative_to(partial)): sha for path, sha in zip(written_here, _sha256(written_here), strict=True)
+        }
+        for path in written_here:
             flush_to_disk(path)
         of_all = parallel.gather([hashes], after_files=True)
         if parallel.is_main:
@@ -98,7 +100,7 @@ def intact_checkpoints(root: Path) -> Iterator[Path]:
 
 
 def newest_checkpoint(root: Path) -> Path | None:
-    """The newest intact checkpoint, None where there has been none yet.
+    """Return the newest intact checkpoint, None where there has been none yet.
 
     Damaged ones get the name ``damaged-step-N``: the next to be written must not be taken for older than they.
 
@@ -121,7 +123,7 @@ def newest_checkpoint(root: Path) -> Path | None:
 
 
 def damaged_files(folder: Path) -> list[str]:
-    """Names of files that are missing from a checkpoint or do not have the recorded hash.
+    """Return names of files that are missing from a checkpoint or do not have the recorded hash.
 
     Raises:
         StorageError: a file may not be read, which says nothing about what is in it.
@@ -129,8 +131,8 @@ def damaged_files(folder: Path) -> list[str]:
     try:
         hashes = json.loads((folder / MANIFEST).read_text())
         present = {name: folder / name for name in hashes if (folder / name).is_file()}
-        found = dict(zip(present, _sha256(list(present.values())), strict=True))
-        return [name for name, sha in hashes.items() if found.get(name) != sha]
+        present_hashes = dict(zip(present, _sha256(list(present.values())), strict=True))
+        return [name for name, sha in hashes.items() if present_hashes.get(name) != sha]
     except PermissionError as error:
         raise StorageError(
             f"may not read the checkpoint: {error.strerror}", str(error.filename), "change the permissions"
@@ -176,7 +178,8 @@ def keep_weights(root: Path, keep_steps: Collection[int]) -> None:
         shutil.rmtree(folder)
     kept = {steps[0], *keep_steps}
     for step in steps:
-        folder, hashes = root / f"step-{step}", _manifest(root, step)
+        folder = root / f"step-{step}"
+        hashes = _manifest(root, step)
         if step not in kept:
             shutil.rmtree(folder.rename(root / f".step-{step}.partial"))  # half removed, it is no checkpoint
             continue
@@ -188,7 +191,7 @@ def keep_weights(root: Path, keep_steps: Collection[int]) -> None:
 
 
 def keeps_weights_only(folder: Path) -> bool:
-    """Whether `keep_weights` has taken what a resumption needs from a checkpoint."""
+    """Return whether `keep_weights` has taken what a resumption needs from a checkpoint."""
     hashes = _manifest(folder.parent, folder.name.removeprefix("step-"))
     return STATE_FILE in hashes and not any(fnmatch(name, _TENSORS) for name in hashes)
 
@@ -201,14 +204,15 @@ def check_whole(run_dir: Path, at_least: int, again: str) -> None:
     Raises:
         StorageError: its checkpoints or its record are gone.
     """
-    checkpoints, metrics = run_dir / "checkpoints", run_dir / _RECORD[0]
+    checkpoints = run_dir / "checkpoints"
+    metrics = run_dir / _RECORD[0]
     last = max((int(record.get("step", 0)) for record in read_records(metrics)), default=0)
     # One that is being written, or is damaged, is a checkpoint for this.
     kept = checkpoints.is_dir() and any(checkpoints.iterdir())
     hint = f"put it back, or begin again: {again}"
     if not kept and last >= at_least:
-        told = f"{run_dir.name} was at step {last}, and it has no checkpoint"
-        raise StorageError(told, str(checkpoints), hint)
+        fault = f"{run_dir.name} was at step {last}, and it has no checkpoint"
+        raise StorageError(fault, str(checkpoints), hint)
     if kept and not metrics.is_file():
         raise StorageError(f"the record of {run_dir.name} is gone", str(metrics), hint)
 
@@ -246,7 +250,7 @@ def start_over(run_dir: Path) -> Path | None:
 
 
 def _writer(path: Path) -> int:
-    """The rank that writes a file of this name."""
+    """Return the rank that writes a file of this name."""
     part = _PART.fullmatch(path.name)
     return int(part[1]) if part else 0
 
@@ -264,7 +268,7 @@ def _steps(root: Path, name: re.Pattern[str]) -> list[int]:
 
 
 def _manifest(root: Path, step: int | str) -> dict[str, str]:
-    """Hashes by file name; empty where the manifest is missing or damaged, and so says nothing."""
+    """Return hashes by file name; empty where the manifest is missing or damaged, and so says nothing."""
     try:
         hashes: dict[str, str] = json.loads((root / f"step-{step}" / MANIFEST).read_text())
         return dict(hashes)

@@ -54,9 +54,9 @@ def load_training_state(folder: Path, model: PreTrainedModel, optimizer: Any, pa
     raise_if_ended(folder)
     path = folder / _state_file(parallel)
     if not path.is_file():
-        found = sorted(file.name for file in folder.glob("training_state*.safetensors"))
+        files = sorted(file.name for file in folder.glob("training_state*.safetensors"))
         raise StorageError(
-            f"no {path.name} in the checkpoint, only {', '.join(found) or 'no training state'}",
+            f"no {path.name} in the checkpoint, only {', '.join(files) or 'no training state'}",
             str(folder),
             "resume with as many ranks and the same parallel.* as wrote it",
         )

@@ -31,7 +31,8 @@ class CheckpointWriter:
         Raises:
             StorageError: it could not be written.
         """
-        writing, self._writing = self._writing, None
+        writing = self._writing
+        self._writing = None
         if writing is not None:
             writing.result()
 

@@ -79,12 +79,12 @@ def _sample(config: TrainConfig, model: PreTrainedModel, tokenizer: Any, prompt:
 
 def _print_completion(config: TrainConfig, problem: Problem, completion: Completion, rewards: RewardPool) -> None:
     texts = [problem.prefill + completion.text, f"{problem.prefill}{problem.answer}"]
-    sampled, known = rewards.score(texts, [problem.answer] * 2, [problem.columns] * 2)
+    sampled, alone = rewards.score(texts, [problem.answer] * 2, [problem.columns] * 2)
     cut = ", cut there" if completion.finish_reason == "length" else ""
     print(f"\ncompletion ({len(completion.token_ids)} tokens{cut}):\n{_indented(completion.text)}")
     print(f"its reward: {_verdict(sampled)}")
     answer = shortened(printable(str(problem.answer)).replace("\n", " "), 40)
-    print(f"the answer {answer} alone as completion: {_verdict(known)}")
+    print(f"the answer {answer} alone as completion: {_verdict(alone)}")
     print(f"functions:  {', '.join(f'{weight:g} x {name}' for name, weight in config.reward.functions.items())}\n")
 
 
@@ -97,7 +97,9 @@ def _verdict(scored: ScoredText) -> str:
 
 
 def _plan(config: TrainConfig, model: PreTrainedModel, problems: int, sets: dict[str, int]) -> str:
-    rollout, optim, algorithm = config.rollout, config.optim, config.algorithm
+    rollout = config.rollout
+    optim = config.optim
+    algorithm = config.algorithm
     completions = rollout.prompts_per_step * rollout.group_size
     steps = config.max_steps or training_steps(
         config.epochs, problems, rollout.prompts_per_step, config.data.drop_last

@@ -63,22 +63,22 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 
 
 def evaluation_config(
-    found: FoundModel, spec: str | None, overrides: Sequence[str], flags: Mapping[str, Any]
+    named: FoundModel, spec: str | None, overrides: Sequence[str], flags: Mapping[str, Any]
 ) -> TrainConfig:
-    """The configuration of an evaluation: that of the spec, else of the model's run, changed as asked.
+    """Return the configuration of an evaluation: that of the spec, else of the model's run, changed as asked.
 
     ``flags`` are further dotted keys; among them ``evaluation.sets`` are ``NAME=SOURCE``.
 
     Raises:
         ConfigError: nothing says what to evaluate on.
     """
-    if spec is None and found.run_config is None and found.name_or_path != TINY:
+    if spec is None and named.run_config is None and named.name_or_path != TINY:
         raise ConfigError(
-            f"no configuration says how to evaluate {found.name_or_path}: it is not in a run folder",
+            f"no configuration says how to evaluate {named.name_or_path}: it is not in a run folder",
             "--spec",
             "add --spec PRESET_OR_FILE, see `trainer presets`",
         )
-    base = load_config(spec or (str(found.run_config) if found.run_config else "tiny_kk"))
+    base = load_config(spec or (str(named.run_config) if named.run_config else "tiny_kk"))
     asked = {**dict(map(parse_override, overrides)), **flags}
     changes: dict[str, Any] = {}
     if "evaluation.sets" in flags:
@@ -87,9 +87,9 @@ def evaluation_config(
         # What is asked for here holds for all sets.
         changes |= {f"evaluation.sets.{name}.{key}": None for name in base.evaluation.sets for key in PER_SET}
     changes |= asked
-    revision = base.model.revision if base.model.name_or_path == found.name_or_path else None
+    revision = base.model.revision if base.model.name_or_path == named.name_or_path else None
     changes |= {
-        "model.name_or_path": found.name_or_path,
+        "model.name_or_path": named.name_or_path,
         "model.revision": asked.get("model.revision", revision),
         # One whole model on every rank: nothing is trained.
         "parallel.strategy": "ddp" if world_size() > 1 else "none",
@@ -128,7 +128,8 @@ def parse_set(text: str) -> tuple[str, dict[str, Any]]:
     match = _SET.fullmatch(text)
     if match is None:
         raise ConfigError(f"not a set: {text}", "--sets", "write NAME=SOURCE, e.g. dev=problems.parquet")
-    name, value = match[1], match[2].strip()
+    name = match[1]
+    value = match[2].strip()
     try:
         source = parse_value(value, f"--sets {name}") if value.startswith("{") else {"source": value}
     except ConfigError:

@@ -28,7 +28,7 @@ from trainer.types import RunContext
 EXPERIMENT = "evaluate"
 _WIDTH = 160  # columns
 _HEADINGS = (
-    *("set", "part", "problems", "completions each", "accuracy", "95 % interval", "pass@k"),
+    *("set", "part", "problems", "completions each", "accuracy", "95% interval", "pass@k"),
     *("length", "truncated", "unparsed", "timeouts", "errors"),
 )
 
@@ -83,7 +83,7 @@ def _evaluate_model(config: TrainConfig, prepared: Prepared, parallel: Parallel)
         engine.sync_weights(policy)
         for name, problems in prepared.sets.items() if parallel.is_main else ():
             count = len(problems) * config.evaluation.of_set(name).completions_per_problem
-            print(f"{name}: {len(problems)} problems, {count} completions", file=sys.stderr, flush=True)
+            print(f"{name}: {len(problems)} problems, {count} completions", file=sys.stderr)
         return evaluate(engine, prepared.tokenizer, prepared.rewards, prepared.sets, config, parallel)
     finally:
         engine.close()

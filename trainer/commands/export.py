@@ -65,8 +65,8 @@ def _export_model(run: Path, output: Path, step: int | None = None, merge: bool 
     try:
         shutil.copytree(checkpoint, partial, ignore=_FOR_RESUMPTION)
     except OSError as error:
-        told = f"cannot write there: {error.strerror or error}"
-        raise StorageError(told, str(output), "choose another --output") from error
+        fault = f"cannot write there: {error.strerror or error}"
+        raise StorageError(fault, str(output), "choose another --output") from error
     if merge:
         _merge(config, partial)
     shutil.copyfile(run / CONFIG_FILE, partial / "run.yaml")
@@ -95,7 +95,9 @@ def _merge(config: TrainConfig, folder: Path) -> None:
 
 
 def _card(run: Path, config: TrainConfig, step: int, is_adapter: bool) -> str:
-    """A model card: front matter as the hub reads it, then what was done, how well it works, and with which files."""
+    """Return a model card: front matter as the hub reads it, then what was done, how well it works, and with which
+    files.
+    """
     front: dict[str, object] = {
         "library_name": "peft" if is_adapter else "transformers",
         "pipeline_tag": "text-generation",
@@ -117,13 +119,13 @@ def _card(run: Path, config: TrainConfig, step: int, is_adapter: bool) -> str:
         f"The licence of `{start}` holds for these weights.",
     ]
     if files := recorded_files(run):
-        rows = [f"| {name} | {one['role']} | {one['sha256'][:12]} |" for name, one in files.items()]
+        rows = [f"| {name} | {file['role']} | {file['sha256'][:12]} |" for name, file in files.items()]
         lines += ["## Files", "\n".join(["| file | role | sha256 |", "|---|---|---|", *rows])]
     return "\n\n".join(lines) + "\n"
 
 
 def _score_table(run: Path, config: TrainConfig, step: int) -> str:
-    """The run's own evaluations at a step, the configuration's sets in order; empty without any."""
+    """Return the run's own evaluations at a step, the configuration's sets in order; empty without any."""
     path = run / CORRECTNESS_FILE
     rows = []
     for name, by_step in read_correctness(path).items() if path.is_file() else ():
@@ -133,7 +135,7 @@ def _score_table(run: Path, config: TrainConfig, step: int) -> str:
             rows.append(f"| {name} | {len(shares)} | {completions} | {shares.mean():.3f} | {low:.3f} to {high:.3f} |")
     if not rows:
         return ""
-    head = ["| set | problems | completions each | accuracy | 95 % interval |", "|---|---|---|---|---|"]
+    head = ["| set | problems | completions each | accuracy | 95% interval |", "|---|---|---|---|---|"]
     note = (
         f"Sampled at temperature {config.evaluation.temperature:g}. The interval is over problems, not over "
         "training runs: one run says nothing about how the same rule does with another seed."

@@ -20,7 +20,7 @@ class FoundModel:
 
 
 def find_model(model: str) -> FoundModel:
-    """The model behind ``tiny``, a hub name, a model folder, a checkpoint, or a run (its newest checkpoint).
+    """Return the model behind ``tiny``, a hub name, a model folder, a checkpoint, or a run (its newest checkpoint).
 
     Raises:
         MissingError: a run without an intact checkpoint.
@@ -32,8 +32,8 @@ def find_model(model: str) -> FoundModel:
         if newest is None:
             raise MissingError(f"run {folder.name} has no intact checkpoint", str(folder), "train it first")
         folder = newest
-    found = _STEP.fullmatch(folder.name)
-    if found is None or not folder.is_dir():
+    step = _STEP.fullmatch(folder.name)
+    if step is None or not folder.is_dir():
         return FoundModel(model, None, 0)
     damaged = damaged_files(folder)
     if damaged:
@@ -41,4 +41,4 @@ def find_model(model: str) -> FoundModel:
             f"the checkpoint is damaged: {', '.join(damaged)}", str(folder), "evaluate another step of the run"
         )
     config = folder.parent.parent / "config.yaml"
-    return FoundModel(str(folder), config if config.is_file() else None, int(found[1]))
+    return FoundModel(str(folder), config if config.is_file() else None, int(step[1]))

@@ -40,14 +40,14 @@ def _print_presets() -> None:
 
 
 def memory_comment(config: TrainConfig, ranks: int | None, gpu_gb: float | None) -> str:
-    """Lines of a YAML comment on the memory of `_USUAL_RANKS` ranks with DeepSpeed, else one, unless told
+    """Return lines of a YAML comment on the memory of `_USUAL_RANKS` ranks with DeepSpeed, else one, unless told
     otherwise.
     """
     ranks = ranks or (_USUAL_RANKS if config.parallel.strategy == "deepspeed" else 1)
-    found = footprint(config, ranks, _device(config, gpu_gb))
-    if found is None:
+    memory = footprint(config, ranks, _device(config, gpu_gb))
+    if memory is None:
         return f"# memory: unknown, for there is no config.json of {config.model.name_or_path} on this machine\n"
-    return "".join(f"# {head}{line}\n" for head, line in zip(("memory ", "  ", "  "), found.lines(), strict=True))
+    return "".join(f"# {head}{line}\n" for head, line in zip(("memory ", "  ", "  "), memory.lines(), strict=True))
 
 
 def _first_comment(path: Path) -> str:

@@ -46,7 +46,7 @@ def add_schema(parser: argparse.ArgumentParser) -> None:
 
 
 def run_schema() -> str:
-    """The JSON Schema of a run file, with which editors complete and check it."""
+    """Return the JSON Schema of a run file, with which editors complete and check it."""
     schema = TrainConfig.model_json_schema()
     variant = {"type": "object", "description": "a partial configuration, run as FILE:NAME"}
     schema["properties"] |= {
@@ -57,7 +57,7 @@ def run_schema() -> str:
 
 
 def find_options(word: str = "") -> list[Option]:
-    """The keys with ``word`` anywhere in their name.
+    """Return the keys with ``word`` anywhere in their name.
 
     Raises:
         ConfigError: there is none; names the nearest.
@@ -67,16 +67,19 @@ def find_options(word: str = "") -> list[Option]:
 
 
 def _find(word: str, names: Sequence[str], command: str) -> list[str]:
-    found = [name for name in names if word.lower() in name.lower()]
-    if not found:
+    matches = [name for name in names if word.lower() in name.lower()]
+    if not matches:
         raise ConfigError(f"nothing has {word} in its name", command, nearest(word, names, command))
-    return found
+    return matches
 
 
 def _print_options(arguments: argparse.Namespace) -> int:
-    """Two lines or more for each key: name, default and allowed values; below them what it means."""
-    found = find_options(arguments.word)
-    entries = [(f"{one.key} = {json.dumps(one.default)}", f"[{one.allowed}]", one.description) for one in found]
+    """Return two lines or more for each key: name, default and allowed values; below them what it means."""
+    options = find_options(arguments.word)
+    entries = [
+        (f"{option.key} = {json.dumps(option.default)}", f"[{option.allowed}]", option.description)
+        for option in options
+    ]
     _print(entries)
     return 0
 
@@ -87,11 +90,16 @@ def _print_schema(arguments: argparse.Namespace) -> int:
 
 
 def _print_metrics(arguments: argparse.Namespace) -> int:
-    """Two lines or more for each metric: name, unit, what ranks make of it; below them the formula."""
+    """Return two lines or more for each metric: name, unit, what ranks make of it; below them the formula."""
     families = [replace(metric, name=f"{metric.name}*") for metric in METRIC_FAMILIES.values()]
     metrics = {metric.name: metric for metric in (*METRICS.values(), *families)}
-    found = [metrics[name] for name in _find(arguments.word, list(metrics), "trainer metrics")]
-    _print([(one.name, f"[{one.unit}; {one.reduction} over ranks]", one.formula) for one in found])
+    matches = [metrics[name] for name in _find(arguments.word, list(metrics), "trainer metrics")]
+    _print(
+        [
+            (declared.name, f"[{declared.unit}; {declared.reduction} over ranks]", declared.formula)
+            for declared in matches
+        ]
+    )
     return 0
 
 
@@ -107,7 +115,7 @@ def _entry(head: str, tail: str, text: str) -> Iterator[str]:
 
 
 def _options(model: type[BaseModel] = TrainConfig, prefix: str = "") -> Iterator[Option]:
-    """All keys in the order of the file; those of a dataset stand behind the key that holds datasets."""
+    """Yield all keys in the order of the file; those of a dataset stand behind the key that holds datasets."""
     defaults = model().model_dump(mode="json")
     properties = model.model_json_schema(mode="serialization")["properties"]
     for name, field in model.model_fields.items():
@@ -143,7 +151,7 @@ def _rule_options(kind: RuleKind, description: str) -> Iterator[Option]:
 
 
 def _allowed(schema: Mapping[str, Any]) -> str:
-    """The values of a field in words, from its JSON schema."""
+    """Return the values of a field in words, from its JSON schema."""
     if "anyOf" in schema:
         return " or ".join(_allowed(part) for part in schema["anyOf"])
     if "enum" in schema or "const" in schema:

@@ -1,6 +1,5 @@
 """One rank of ``trainer rehearse``: trains a shrunken preset for two steps and measures what must hold of it."""
 
-import gc
 import json
 import math
 import os
@@ -32,7 +31,6 @@ def measure(config: TrainConfig, folder: Path) -> dict[str, float]:
     ``reference``: largest |log-probability of the policy - of the reference| before the first update.
     ``short``, ``long``: mean |engine's - policy's log-probability| of completions, and of one after `LONG` tokens.
     ``ratio - 1``: largest |importance ratio - 1| in the first optimizer step.
-    ``leaked MiB``: tensors of the last step beyond those of the one before.
     ``resumed``: relative difference of loss and gradient norm in the step after the checkpoint; infinite where the
     run went on from elsewhere, or learned nothing.
 
@@ -43,7 +41,7 @@ def measure(config: TrainConfig, folder: Path) -> dict[str, float]:
     batch = _scored(trainer)
     assert batch.rollout_logprobs is not None
     reference = batch.old_logprobs if batch.ref_logprobs is None else batch.ref_logprobs
-    found = {
+    measured = {
         "reference": float((batch.old_logprobs - reference).abs().max()),
         "short": _mean((batch.old_logprobs - batch.rollout_logprobs)[batch.completion_mask.bool()]),
         "long": _engine_after_a_long_prompt(trainer),
@@ -53,14 +51,11 @@ def measure(config: TrainConfig, folder: Path) -> dict[str, float]:
 
     trainer = _trainer(config, folder / "run")
     trainer.run_period()  # the evaluation before the first step
-    held = []
-    for step in range(STEPS + 1):
-        gc.collect()  # tensors in reference cycles
-        held.append(live_bytes())
-        first = _compared_step(trainer)
-        if step < STEPS:
-            trainer.run_period()  # its evaluation and its checkpoint
-            trainer.save_checkpoint()  # waits: while one is being written, a copy of the state is held
+    for _ in range(STEPS):
+        _compared_step(trainer)
+        trainer.run_period()  # its evaluation and its checkpoint
+        trainer.save_checkpoint()  # waits until it is written
+    first = _compared_step(trainer)
     trainer.close()
 
     resumed = _trainer(config, folder / "run")
@@ -69,14 +64,7 @@ def measure(config: TrainConfig, folder: Path) -> dict[str, float]:
     resumed.close()
     apart = max(abs(again[name] - first[name]) / max(1.0, abs(first[name])) for name in first)
     learned = right and again["optim/grad_norm"] > 0
-    return found | {"leaked MiB": (held[-1] - held[-2]) / 2**20, "resumed": apart if learned else math.inf}
-
-
-def live_bytes() -> int:
-    """Return the bytes of all tensors of this process that Python objects hold."""
-    tensors = [thing for thing in gc.get_objects() if issubclass(type(thing), Tensor)]
-    storages = [tensor.untyped_storage() for tensor in tensors if tensor.device.type != "meta"]
-    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
+    return measured | {"resumed": apart if learned else math.inf}
 
 
 def _compared_step(trainer: Trainer) -> dict[str, float]:
@@ -120,7 +108,8 @@ def _first_ratio(trainer: Trainer) -> float:
     trainer.updater.set_learning_rate(trainer.config.optim.lr)
     trainer.updater.run_pass(batch, batch.completion_mask, plan[:1], statistics, 1)
     # The largest ratio is 1 and the mean of their logarithms is 0: all of them are 1.
-    largest, mean = float(statistics.ratio_max), float(statistics.tokens["approx_kl"])
+    largest = float(statistics.ratio_max)
+    mean = float(statistics.tokens["approx_kl"])
     return max(abs(largest - 1), abs(mean / max(1.0, float(statistics.tokens["tokens"]))))
 
 
@@ -130,9 +119,9 @@ def _mean(difference: Tensor) -> float:
 
 def main(folder: Path) -> None:
     """Rehearse the configuration in a folder, and write what was found of it there."""
-    found = measure(load_config(str(folder / "config.yaml")), folder)
+    measured = measure(load_config(str(folder / "config.yaml")), folder)
     leave_ranks()
-    (folder / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(found))
+    (folder / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(measured))
     end_rank(0)
 
 

@@ -43,7 +43,6 @@ _WIDTHS = {
 }
 # Two correct implementations differ by the rounding of logits: 2 ** -9 of them in bfloat16.
 ENGINE_BOUND = {"bfloat16": 0.05, "float32": 1e-4}
-_LEAK_MIB = 1.0  # less than a microbatch keeps: what evaluations and metrics may leave behind
 _REORDERED = 0.02  # of loss and gradient norm, whose sums a GPU's attention adds in any order
 
 
@@ -56,19 +55,20 @@ class Rehearsal:
     ranks: Sequence[Mapping[str, float]]  # see `rehearsal_rank.measure`
 
     def bounds(self) -> dict[str, float]:
-        """How far each may be."""
+        """Return how far each may be."""
         engine = ENGINE_BOUND[self.config.model.dtype]
         resumed = _REORDERED if self.config.parallel.device == "cuda" else 0.0
-        bounds = {"short": engine, "long": engine, "leaked MiB": _LEAK_MIB, "resumed": resumed}
+        bounds = {"short": engine, "long": engine, "resumed": resumed}
         return {"reference": 0.0, "ratio - 1": 0.0, **bounds}
 
     def failed(self) -> list[str]:
-        """What does not hold; what is not a number is out of bounds, too."""
+        """Return what does not hold; what is not a number is out of bounds, too."""
         return [name for name, bound in self.bounds().items() if not all(rank[name] <= bound for rank in self.ranks)]
 
     def row(self) -> dict[str, str]:
-        """A line of the table."""
-        parallel, failed = self.config.parallel, self.failed()
+        """Return a line of the table."""
+        parallel = self.config.parallel
+        failed = self.failed()
         stage = f" {parallel.zero_stage}" if parallel.strategy == "deepspeed" else ""
         offload = f", {parallel.offload} offloaded" if parallel.offload != "none" else ""
         worst = {name: max(rank[name] for rank in self.ranks) for name in self.bounds()}
@@ -92,15 +92,15 @@ def _rehearse(arguments: argparse.Namespace) -> int:
     names = preset_specs() if arguments.all else [arguments.spec]
     configs = {name: load_config(name, arguments.overrides) for name in names}
     engine = "vllm" if importlib.util.find_spec("vllm") else "transformers"
-    print(f"presets that sample with vLLM do so here by {engine}", file=sys.stderr, flush=True)
-    found = []
+    print(f"presets that sample with vLLM do so here by {engine}", file=sys.stderr)
+    rehearsals = []
     with tempfile.TemporaryDirectory(prefix="loptune-rehearsal-") as folder:
-        for one in rehearse(configs, Path(folder), engine, arguments.device, arguments.ranks):
-            found.append(one)
-            print(f"{one.name} rehearsed: {len(found)} of {len(names)}", file=sys.stderr, flush=True)
-    rows = [one.row() for one in found]
+        for rehearsal in rehearse(configs, Path(folder), engine, arguments.device, arguments.ranks):
+            rehearsals.append(rehearsal)
+            print(f"{rehearsal.name} rehearsed: {len(rehearsals)} of {len(names)}", file=sys.stderr)
+    rows = [rehearsal.row() for rehearsal in rehearsals]
     print_table(list(rows[0]), [list(row.values()) for row in rows])
-    return int(any(one.failed() for one in found))
+    return int(any(rehearsal.failed() for rehearsal in rehearsals))
 
 
 def rehearse(
@@ -129,7 +129,7 @@ def rehearse(
 
 
 def shrunken(config: TrainConfig, model: Path, engine: str, device: str = "cpu") -> TrainConfig:
-    """The configuration with small sizes and generated puzzles, in the dtype of a GPU."""
+    """Return the configuration with small sizes and generated puzzles, in the dtype of a GPU."""
     puzzles = {"source": "generated", "people": [2, 3]}
     updates = 2 if config.rollout.prompts_per_step * config.rollout.group_size > config.optim.update_batch_size else 1
     attention = config.model.attn_implementation
@@ -172,7 +172,7 @@ def shrunken(config: TrainConfig, model: Path, engine: str, device: str = "cpu")
 
 
 def make_model(config: TrainConfig, folder: Path) -> Path:
-    """A small random model of the configuration's architecture, with the built-in tiny model's tokenizer."""
+    """Return a small random model of the configuration's architecture, with the built-in tiny model's tokenizer."""
     transformers.utils.logging.disable_progress_bar()
     size = model_size(config.model.name_or_path)
     tokenizer = AutoTokenizer.from_pretrained(TINY_FOLDER)

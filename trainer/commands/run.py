@@ -48,7 +48,9 @@ def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -
         if progress is not None:
             progress.close()
         raise
-    status, diverged, mid_step = "FAILED", None, False
+    status = "FAILED"
+    diverged = None
+    mid_step = False
     try:
         if resume:
             step = trainer.resume()
@@ -62,7 +64,8 @@ def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -
     except DivergedError as error:
         diverged = error
     except KeyboardInterrupt:
-        status, mid_step = "KILLED", True
+        status = "KILLED"
+        mid_step = True
     finally:
         if progress is not None:
             progress.close()
@@ -80,15 +83,19 @@ def report_outcome(outcome: RunOutcome) -> int:
     Raises:
         StorageError: the run is done, but MLflow does not have all of it.
     """
-    trainer, context = outcome.trainer, outcome.trainer.context
-    run_dir, step, done = context.run_dir, trainer.step, outcome.done
+    trainer = outcome.trainer
+    context = outcome.trainer.context
+    run_dir = context.run_dir
+    step = trainer.step
+    done = outcome.done
     if outcome.diverged is not None:
         lines = [
             f"error: {outcome.diverged}",
             f"where: {run_dir}",
             "next:  lower optim.lr, or raise algorithm.kl_coef",
         ]
-        code, stream = 1, sys.stderr
+        code = 1
+        stream = sys.stderr
     elif not done:
         saved = max(steps_on_disk(run_dir / "checkpoints"), default=None)
         kept = "nothing was saved; to begin again:" if saved is None else f"saved at step {saved}; to go on:"
@@ -97,14 +104,16 @@ def report_outcome(outcome: RunOutcome) -> int:
             f"stopped at step {step} of {trainer.total_steps}; {kept}",
             f"{command} --start-over" if saved is None and step else command,
         ]
-        code, stream = INTERRUPTED, sys.stdout
+        code = INTERRUPTED
+        stream = sys.stdout
     else:
         model = run_dir / "checkpoints" / f"step-{step}"
         lines = [f"model:    {model}", f"metrics:  {run_dir / 'metrics.jsonl'}"]
-        code, stream = 0, sys.stdout
+        code = 0
+        stream = sys.stdout
     if trainer.parallel.is_main:
         if done and trainer.silent_steps == step:
-            print(silent_warning("its only step" if step == 1 else f"all {step} steps"), file=sys.stderr, flush=True)
+            print(silent_warning("its only step" if step == 1 else f"all {step} steps"), file=sys.stderr)
         print("\n".join(lines), file=stream, flush=True)
     if done and not outcome.recorded:
         raise StorageError(
@@ -116,13 +125,13 @@ def report_outcome(outcome: RunOutcome) -> int:
 
 
 def _build(config: TrainConfig, context: RunContext, parallel: Parallel, progress: Progress | None) -> Trainer:
-    """The trainer with its tracker, which is opened last: what cannot start leaves no record."""
+    """Return the trainer with its tracker, which is opened last: what cannot start leaves no record."""
     trainer = Trainer(config, context, NullTracker(), progress, parallel)
     if not parallel.is_main:
         return trainer
     context_length = getattr(trainer.models.causal_lm.config, "max_position_embeddings", None)
     for advice in advise_data(config, trainer.problems, trainer.evaluation_sets, context_length):
-        print(advice, file=sys.stderr, flush=True)
+        print(advice, file=sys.stderr)
     try:
         if not config.tracking.offline:
             prepare_store(tracking_uri(config.tracking, context.runs_dir))

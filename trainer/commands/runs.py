@@ -72,7 +72,7 @@ def add_upload(parser: argparse.ArgumentParser) -> None:
 
 
 def existing_run(runs_dir: Path, name: str) -> Path:
-    """The folder of a run.
+    """Return the folder of a run.
 
     Raises:
         ConfigError: not a plain name.
@@ -103,13 +103,13 @@ def summary(folder: Path) -> RunSummary:
 def _list_runs(arguments: argparse.Namespace) -> int:
     folders = sorted(config.parent for config in arguments.runs_dir.glob(f"*/{CONFIG_FILE}"))
     others = (RESULT_FILE, _SWEEP_FILE)
-    found = [summary(folder) for folder in folders if not any((folder / other).is_file() for other in others)]
+    runs = [summary(folder) for folder in folders if not any((folder / other).is_file() for other in others)]
     if arguments.json:
-        print(json.dumps([asdict(run) for run in found], indent=2))
-    elif found:
+        print(json.dumps([asdict(run) for run in runs], indent=2))
+    elif runs:
         print_table(
             ["name", "state", "step", "accuracy", "best", "rule"],
-            [[run.name, run.state, run.progress, number(run.accuracy), number(run.best), run.rule] for run in found],
+            [[run.name, run.state, run.progress, number(run.accuracy), number(run.best), run.rule] for run in runs],
         )
     else:
         print(f"no runs in {arguments.runs_dir}; to start one: trainer run tiny_kk")
@@ -159,8 +159,8 @@ def _open_ui(arguments: argparse.Namespace) -> int:
         raise StorageError("there is no MLflow store", str(database), "trainer run, without --offline, makes one")
     if not uri.startswith("http"):
         check_port(arguments.port, f"trainer ui{f' {name}' if name else ''}")
-    found = connect(uri).get_experiment_by_name(config.tracking.experiment or "trainer")
-    page = f"/#/experiments/{found.experiment_id}/runs{f'/{run_id}' if run_id else ''}" if found else ""
+    experiment = connect(uri).get_experiment_by_name(config.tracking.experiment or "trainer")
+    page = f"/#/experiments/{experiment.experiment_id}/runs{f'/{run_id}' if run_id else ''}" if experiment else ""
     return serve(uri, arguments.port, page, f"run {name}" if name else "all runs")
 
 

@@ -104,7 +104,7 @@ def start_run(start: Start) -> int:
             share_cores()
             check_reports(config, start.runs_dir)
             for advice in advise(config):
-                print(advice, file=sys.stderr, flush=True)
+                print(advice, file=sys.stderr)
             return _train(config, name, start)
         except KeyboardInterrupt:
             if _has_history(run_dir):
@@ -148,7 +148,7 @@ def _overrides(arguments: argparse.Namespace) -> list[str]:
 
 
 def _saved_run(runs_dir: Path, name: str) -> Path:
-    """The configuration of a run that was started before; a ConfigError names those there are."""
+    """Return the configuration of a run that was started before; a ConfigError names those there are."""
     saved = runs_dir / check_name(name) / CONFIG_FILE
     if not saved.is_file():
         raise ConfigError(f"no run {name} to resume", str(saved), "see `trainer ls`, or start it: trainer run")
@@ -156,12 +156,12 @@ def _saved_run(runs_dir: Path, name: str) -> Path:
 
 
 def rule_of(config: TrainConfig) -> str:
-    """The update rule of a run in words: ``grpo + AR``."""
+    """Return the update rule of a run in words: ``grpo + AR``."""
     return variant_of(partial(value_of, config))
 
 
 def run_name(start: Start) -> str:
-    """The name that is asked for, else that of the spec with the time, or of the folder to resume."""
+    """Return the name that is asked for, else that of the spec with the time, or of the folder to resume."""
     file = find_spec(start.spec)
     path = file.path
     in_run_folder = path.name == CONFIG_FILE and path.parent.parent.resolve() == start.runs_dir.resolve()
@@ -188,7 +188,7 @@ def _check_folder(config: TrainConfig, run_dir: Path, start: Start) -> None:
 
 
 def _is_done(config: TrainConfig, run_dir: Path) -> bool:
-    """Whether the last step is trained, evaluated and saved."""
+    """Return whether the last step is trained, evaluated and saved."""
     if config.max_steps not in steps_on_disk(run_dir / "checkpoints"):
         return False  # before anything is hashed: the run goes on, and hashes its checkpoint then
     if not any("final/accuracy" in record for record, _ in read_json_lines(run_dir / "metrics.jsonl")):

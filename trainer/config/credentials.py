@@ -10,7 +10,7 @@ CREDENTIALS_IN_URL = "credentials_in_url"  # type of the error; its input must n
 
 
 def split_credentials(url: str) -> tuple[str, str, str]:
-    """A URL without its user part, the user name and the password (both empty where it has none)."""
+    """Return a URL without its user part, the user name and the password (both empty where it has none)."""
     try:
         parts = urlsplit(url)
     except ValueError:  # no address, as http://[::1: who connects refuses it

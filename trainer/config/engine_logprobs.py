@@ -8,11 +8,11 @@ from trainer.config.rollout import RolloutConfig
 
 
 def engine_logprob_problems(algorithm: AlgorithmConfig, rollout: RolloutConfig, optim: OptimConfig) -> Iterator[str]:
-    """Reasons why the engine's log-probabilities cannot be used as configured."""
+    """Yield reasons why the engine's log-probabilities cannot be used as configured."""
     truncations = _truncations(rollout)
     if algorithm.engine_correction is not None and truncations:
         yield (
-            "rollout.top_p, top_k and min_p renormalise the engine's probabilities over the tokens they keep: "
+            "rollout.top_p, top_k and min_p renormalize the engine's probabilities over the tokens they keep: "
             "their ratio to the trainer's is no mismatch. Sample from all tokens, or set "
             "algorithm.engine_correction to null"
         )
@@ -21,7 +21,7 @@ def engine_logprob_problems(algorithm: AlgorithmConfig, rollout: RolloutConfig, 
     if truncations:
         key = truncations[0]
         yield (
-            f"optim.old_logprobs rollout and rollout.{key} {getattr(rollout, key):g}: the engine renormalises its "
+            f"optim.old_logprobs rollout and rollout.{key} {getattr(rollout, key):g}: the engine renormalizes its "
             f"probabilities over the tokens it keeps, and they are not the policy's. Set rollout.{key} to "
             f"{1 if key == 'top_p' else 0}, or optim.old_logprobs to recompute"
         )
@@ -38,5 +38,5 @@ def engine_logprob_problems(algorithm: AlgorithmConfig, rollout: RolloutConfig, 
 
 
 def _truncations(rollout: RolloutConfig) -> list[str]:
-    """Settings that restrict the engine to some of the tokens."""
+    """Return settings that restrict the engine to some of the tokens."""
     return [key for key, off in (("top_p", 1), ("top_k", 0), ("min_p", 0)) if getattr(rollout, key) != off]

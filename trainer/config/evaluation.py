@@ -49,6 +49,6 @@ class EvaluationConfig(Section):
 
     def of_set(self, name: str) -> "EvaluationConfig":
         """These settings with those of one set in their place."""
-        own = self.sets[name]
-        values = {key: getattr(own, key) for key in PER_SET}
+        section = self.sets[name]
+        values = {key: getattr(section, key) for key in PER_SET}
         return self.model_copy(update={key: value for key, value in values.items() if value is not None})

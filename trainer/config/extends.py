@@ -33,18 +33,18 @@ class RunFile:
 
 
 def preset_names() -> list[str]:
-    """Names of the built-in presets."""
+    """Return names of the built-in presets."""
     folder = resources.files("trainer.config") / "presets"
     return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
 
 def variant_names(preset: str) -> list[str]:
-    """Names of a preset's variants: its own, or else those of the preset that it extends."""
+    """Return names of a preset's variants: its own, or else those of the preset that it extends."""
     return list(_resolve(find_spec(preset), lambda path: False, ()).data.get("variants") or {})
 
 
 def preset_specs() -> list[str]:
-    """All presets and their variants, as they are named: ``kk_3b``, ``kk_3b:ar``."""
+    """Return all presets and their variants, as they are named: ``kk_3b``, ``kk_3b:ar``."""
     return [
         spec
         for preset in preset_names()
@@ -53,7 +53,7 @@ def preset_specs() -> list[str]:
 
 
 def find_spec(spec: str, relative_to: Path = Path()) -> RunFile:
-    """The file behind ``NAME[:VARIANT]``, NAME being a preset or a path.
+    """Return the file behind ``NAME[:VARIANT]``, NAME being a preset or a path.
 
     Raises:
         ConfigError: neither a preset nor an existing file; names the nearest preset.
@@ -129,7 +129,8 @@ def _merge(
 ) -> dict[str, Any]:
     merged = dict(below)
     for key, value in above.items():
-        old, place = merged.get(key), (*path, key)
+        old = merged.get(key)
+        place = (*path, key)
         if dotted(place) in KINDS and isinstance(value, str | Mapping):
             merged[key] = KINDS[dotted(place)].merge(old, value)
         elif isinstance(old, Mapping) and isinstance(value, Mapping) and is_section(place):

@@ -101,7 +101,7 @@ def load_config(
 
 
 def apply_overrides(config: TrainConfig, changes: Mapping[str, Any], source: str = "override") -> TrainConfig:
-    """A copy of ``config`` with dotted keys replaced, validated as a whole."""
+    """Return a copy of ``config`` with dotted keys replaced, validated as a whole."""
     return validate(TrainConfig, YamlDocument(changed_data(config, changes, source), {}, source))
 
 
@@ -134,12 +134,12 @@ def check_key(key: str, source: str = "override") -> None:
 
 
 def dotted_keys() -> list[str]:
-    """All dotted keys of the configuration that hold a value."""
+    """Return all dotted keys of the configuration that hold a value."""
     return leaf_keys(TrainConfig)
 
 
 def value_of(config: TrainConfig, key: str) -> Any:
-    """The value of a dotted key; of a rule its name, of a key in a section that is null None."""
+    """Return the value of a dotted key; of a rule its name, of a key in a section that is null None."""
     value: Any = config
     for part in key.split("."):
         value = getattr(value, part, None)
@@ -185,7 +185,7 @@ def save_config(config: TrainConfig, path: Path) -> None:
 
 
 def dump_config(config: TrainConfig) -> str:
-    """The resolved configuration as YAML text."""
+    """Return the resolved configuration as YAML text."""
     return dump_yaml(config.model_dump(mode="json"))
 
 

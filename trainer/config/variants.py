@@ -11,7 +11,7 @@ RULE = (ADVANTAGE_KEY, LOSS_KEY, "algorithm.ar_alpha", "algorithm.lopti_eta")
 
 
 def isolates(eta: float, token_filter: str) -> bool:
-    """Whether Lopti updates in two passes: the filters ``drop_*`` take its threshold and update in one."""
+    """Return whether Lopti updates in two passes: the filters ``drop_*`` take its threshold and update in one."""
     return eta > 0 and token_filter not in ("drop_high", "drop_low")
 
 
@@ -24,7 +24,9 @@ def variant_name(
     lopti_order: str = "low_first",
     entropy_coef: float | str = 0.0,
 ) -> str:
-    """The update rule in words: the algorithm by `rule_name`, and which of AR, Lopti and the controls are on."""
+    """Return the update rule in words: the algorithm by `rule_name`, and which of AR, Lopti and the controls are
+    on.
+    """
     parts = [algorithm]
     if alpha > 0:
         parts.append("AR")
@@ -39,14 +41,14 @@ def variant_name(
 
 
 def variant_of(setting: Callable[[str], Any]) -> str:
-    """The update rule of a configuration in words; ``setting`` gives the value of a dotted key."""
+    """Return the update rule of a configuration in words; ``setting`` gives the value of a dotted key."""
     rule = rule_name(setting(ADVANTAGE_KEY), setting(LOSS_KEY))
     keys = ("ar_alpha", "lopti_eta", "token_filter", "lopti_split", "lopti_order", "entropy_coef")
     return variant_name(rule, *(setting(f"algorithm.{key}") for key in keys))
 
 
 def short_name(parameter: str) -> str:
-    """The last part of a dotted parameter, or the section where that says nothing."""
+    """Return the last part of a dotted parameter, or the section where that says nothing."""
     *_, section, last = ["", *parameter.split(".")]
     return section if last == "name" and section else last
 
@@ -58,5 +60,5 @@ def short_names(parameters: Sequence[str]) -> dict[str, str]:
 
 
 def shown(value: Any) -> str:
-    """A parameter's value, as short as it reads well."""
+    """Return a parameter's value, as short as it reads well."""
     return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -66,14 +66,14 @@ class YamlDocument:
     source: str
 
     def place(self, path: KeyPath) -> str:
-        """File and line of a key (of the nearest parent that exists)."""
-        known = path
-        while known and known not in self.lines:
-            known = known[:-1]
-        return f"{self.source}:{self.lines[known]}" if known in self.lines else self.source
+        """Return file and line of a key (of the nearest parent that exists)."""
+        nearest_line = path
+        while nearest_line and nearest_line not in self.lines:
+            nearest_line = nearest_line[:-1]
+        return f"{self.source}:{self.lines[nearest_line]}" if nearest_line in self.lines else self.source
 
     def where(self, path: KeyPath) -> str:
-        """File, line and dotted key."""
+        """Return file, line and dotted key."""
         return f"{self.place(path)}, key {dotted(path)}" if path else self.source
 
 
@@ -83,7 +83,7 @@ def dotted(path: Iterable[str | int]) -> str:
 
 
 def nearest(word: str, choices: Iterable[str], listing: str = "") -> str:
-    """A hint naming the closest of ``choices``; when nothing is close, all of them, or of many what lists them.
+    """Return a hint naming the closest of ``choices``; when nothing is close, all of them, or of many what lists them.
 
     Of dotted keys the last part is enough: ``lr`` is close to ``optim.lr``.
     """
@@ -137,7 +137,7 @@ def parse_yaml(text: str, source: str) -> YamlDocument:
 
 
 def parse_value(text: str, where: str) -> Any:
-    """The value that a piece of YAML on the command line stands for.
+    """Return the value that a piece of YAML on the command line stands for.
 
     Raises:
         ConfigError: not YAML; ``where`` says of what it is the value.
@@ -219,7 +219,7 @@ def validate(model: type[Model], document: YamlDocument) -> Model:
     except ValidationError as error:
         errors = error.errors()
         # A misspelt key is also missing under its right name: the misspelling says more.
-        first = next((found for found in errors if found["type"] == "extra_forbidden"), errors[0])
+        first = next((fault for fault in errors if fault["type"] == "extra_forbidden"), errors[0])
         path = tuple(first["loc"])
         if first["type"] == "extra_forbidden":
             valid = [*field_names(model, path[:-1]), *(leaf_keys(model) if len(path) == 1 else ())]
@@ -230,7 +230,9 @@ def validate(model: type[Model], document: YamlDocument) -> Model:
 
 
 def _refusal(error: Any) -> str:
-    key, message, given = dotted(error["loc"]), error["msg"].removeprefix("Value error, "), error["input"]
+    key = dotted(error["loc"])
+    message = error["msg"].removeprefix("Value error, ")
+    given = error["input"]
     if error["type"] != CREDENTIALS_IN_URL and isinstance(given, str | int | float | None):
         message += f", got {shortened(repr(given), 80)}"
     return f"{key}: {message}" if key else message
@@ -246,22 +248,24 @@ def _hint(model: type[BaseModel], error: Any) -> str:
         )
     if error["type"] == "missing":
         return f"add {error['loc'][-1]}: VALUE"
-    key, explains = dotted(error["loc"]), getattr(model, "explained_by", None)
-    own = next((leaf for leaf in leaf_keys(model) if f"{key}.".startswith(f"{leaf}.")), key)
-    return explains.format(own) if explains and own else ""
+    key = dotted(error["loc"])
+    explains = getattr(model, "explained_by", None)
+    leaf_key = next((leaf for leaf in leaf_keys(model) if f"{key}.".startswith(f"{leaf}.")), key)
+    return explains.format(leaf_key) if explains and leaf_key else ""
 
 
 def field_names(model: type[BaseModel], path: KeyPath = ()) -> list[str]:
-    """Names of the fields of the model found by following ``path`` from ``model``."""
+    """Return names of the fields of the model found by following ``path`` from ``model``."""
     current = submodel(model, path)
     return [info.alias or name for name, info in current.model_fields.items()] if current is not None else []
 
 
 def leaf_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """All dotted keys of a model that hold a value."""
+    """Return all dotted keys of a model that hold a value."""
     keys: list[str] = []
     for field, info in model.model_fields.items():
-        name, nested = info.alias or field, section_of(info.annotation)
+        name = info.alias or field
+        nested = section_of(info.annotation)
         if nested is not info.annotation:  # a value, or a section that may be null
             keys.append(prefix + name)
         if nested is not None:
@@ -275,7 +279,7 @@ def section_of(annotation: Any) -> type[BaseModel] | None:
 
 
 def submodel(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
-    """The model class that ``path`` leads to, through optional, list and mapping fields."""
+    """Return the model class that ``path`` leads to, through optional, list and mapping fields."""
     current: type[BaseModel] | None = model
     for part in path:
         if current is None:
@@ -291,6 +295,6 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
         return None if issubclass(annotation, Rule) else annotation
     if get_origin(annotation) in (Annotated, Union, UnionType, list, dict, tuple):
         for argument in get_args(annotation):
-            if (found := _model_in(argument)) is not None:
-                return found
+            if (model := _model_in(argument)) is not None:
+                return model
     return None

@@ -41,12 +41,12 @@ def use_packed_attention(model: PreTrainedModel) -> None:
 
 
 def takes_packed_rows(model: PreTrainedModel) -> bool:
-    """Whether `packed_hidden_states` works with the model."""
+    """Return whether `packed_hidden_states` works with the model."""
     return bool(model.config._attn_implementation == NAME)
 
 
 def packed_hidden_states(model: PreTrainedModel, packing: Packing) -> Tensor:
-    """The last hidden states of the packed tokens before each completion token, [M, H]."""
+    """Return the last hidden states of the packed tokens before each completion token, [M, H]."""
     hidden: Tensor = model.base_model(
         input_ids=packing.input_ids[None],
         position_ids=packing.position_ids[None],
@@ -69,7 +69,7 @@ def _attention_forward(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """An attention function of transformers: `packed_attention` where there is a packing, else sdpa.
+    """Return an attention function of transformers: `packed_attention` where there is a packing, else sdpa.
 
     A sliding window is not attended to here: such a layer goes to sdpa, where the trial at loading finds it wrong.
     """
@@ -115,7 +115,8 @@ class _PackedAttention(torch.autograd.Function):
                     kept.append(weights)
             output[segment.tokens] = segment.unpad(padded)
         ctx.save_for_backward(query, key, value, *kept)
-        ctx.scale, ctx.packing = scale, packing
+        ctx.scale = scale
+        ctx.packing = packing
         return output
 
     @staticmethod
@@ -125,7 +126,8 @@ class _PackedAttention(torch.autograd.Function):
         kept = iter(rest)
         key_heads = key.shape[1]
         grad_query = torch.empty_like(grad_output)
-        grad_key, grad_value = torch.empty_like(key), torch.empty_like(value)
+        grad_key = torch.empty_like(key)
+        grad_value = torch.empty_like(value)
         for segment in ctx.packing.segments:
             queries, keys, values = _states(segment, query, key, value, ctx.scale)
             padded = segment.pad(grad_output)
@@ -135,7 +137,8 @@ class _PackedAttention(torch.autograd.Function):
             grad_outputs = _by_key_head(padded, key_heads)
             grad_padded = torch.empty_like(padded)
             grad_queries = _by_key_head(grad_padded, key_heads)
-            grad_keys, grad_values = torch.zeros_like(keys), torch.zeros_like(values)
+            grad_keys = torch.zeros_like(keys)
+            grad_values = torch.zeros_like(values)
             for block, past in segment.blocks(BLOCK):
                 weights = next(kept) if _keeps_weights(segment) else _weights(queries, keys, block, past)
                 grad_rows = _rows(grad_outputs, block)
@@ -160,7 +163,7 @@ def _states(
 
 
 def _past(segment: Segment, states: Tensor) -> Tensor:
-    """The states of prefix and sequence, for each sequence: [N, K, D] to [B * K, P + T, D]."""
+    """Return the states of prefix and sequence, for each sequence: [N, K, D] to [B * K, P + T, D]."""
     prefix = states[segment.prefix].transpose(0, 1)
     _, heads, size = states.shape
     past = states.new_empty(segment.count, heads, segment.prefix_length + segment.width, size)
@@ -172,9 +175,9 @@ def _past(segment: Segment, states: Tensor) -> Tensor:
 def _add_past(segment: Segment, grad_past: Tensor, grad_states: Tensor) -> None:
     """The transpose of `_past`: gradients of the prefix are added over all sequences."""
     by_sequence = grad_past.view(segment.count, grad_states.shape[1], -1, grad_states.shape[2])
-    of_prefix, own = by_sequence.split((segment.prefix_length, segment.width), dim=2)
+    of_prefix, of_completion = by_sequence.split((segment.prefix_length, segment.width), dim=2)
     grad_states[segment.prefix] += of_prefix.sum(dim=0).transpose(0, 1)
-    grad_states[segment.tokens] = segment.unpad(own.transpose(1, 2))
+    grad_states[segment.tokens] = segment.unpad(of_completion.transpose(1, 2))
 
 
 def _keeps_weights(segment: Segment) -> bool:
@@ -201,13 +204,15 @@ def _by_key_head(states: Tensor, key_heads: int) -> Tensor:
 
 
 def _rows(states: Tensor, block: slice) -> Tensor:
-    """The positions of a block, [B, K, n, T, D] to [B * K, n * t, D]."""
+    """Return the positions of a block, [B, K, n, T, D] to [B * K, n * t, D]."""
     return states[..., block, :].flatten(2, 3).flatten(0, 1)
 
 
 @torch.no_grad()
 def _takes_packing(model: PreTrainedModel) -> bool:
-    """Whether packed rows give the hidden states of padded ones: all layers got the packing and the positions."""
+    """Return whether packed rows give the hidden states of padded ones: all layers got the packing and the
+    positions.
+    """
     ids, prompt_lengths, completion_mask = rows_to_try(model.get_input_embeddings().num_embeddings)
     try:
         packing = pack(ids, prompt_lengths, completion_mask)

@@ -27,7 +27,8 @@ class Segment:
     @classmethod
     def of_lengths(cls, start: int, lengths: Tensor, prefix: slice) -> "Segment":
         """Sequences of given ``lengths`` [B] from the packed token ``start`` on."""
-        width, total = int(lengths.max()), int(lengths.sum())
+        width = int(lengths.max())
+        total = int(lengths.sum())
         tokens = slice(start, start + total)
         if total == width * len(lengths):
             return cls(tokens, prefix, len(lengths), width, None, None)
@@ -43,11 +44,11 @@ class Segment:
         return length
 
     def pad(self, states: Tensor) -> Tensor:
-        """States of all packed tokens, [N, ...], as those of the segment's sequences, [B, T, ...]."""
-        own = states[self.tokens]
+        """Return states of all packed tokens, [N, ...], as those of the segment's sequences, [B, T, ...]."""
+        rows = states[self.tokens]
         if self.source is not None:
-            own = own.index_select(0, self.source)
-        return own.view(self.count, self.width, *states.shape[1:])
+            rows = rows.index_select(0, self.source)
+        return rows.view(self.count, self.width, *states.shape[1:])
 
     def blocks(self, size: int) -> Iterator[tuple[slice, slice]]:
         """So many queries of each sequence, and all keys up to that of the last of them."""
@@ -56,12 +57,12 @@ class Segment:
             yield slice(start, stop), slice(self.prefix_length + stop)
 
     def unpad(self, states: Tensor) -> Tensor:
-        """States of the segment's sequences, [B, T, ...], without those of padding: [tokens, ...]."""
+        """Return states of the segment's sequences, [B, T, ...], without those of padding: [tokens, ...]."""
         flat = states.flatten(0, 1)
         return flat if self.place is None else flat.index_select(0, self.place)
 
     def padding(self) -> Tensor | None:
-        """Where `pad` put padding, [B, T] bool; None where it put none."""
+        """Return where `pad` put padding, [B, T] bool; None where it put none."""
         if self.place is None:
             return None
         padding = torch.ones(self.count * self.width, dtype=torch.bool)
@@ -124,7 +125,8 @@ def _segments(prompt_lengths: Tensor, completion_lengths: tuple[Tensor, ...]) ->
     end = int(prompt_lengths.sum())
     prompt_end = 0
     for prompt_length, lengths in zip(prompt_lengths.tolist(), completion_lengths, strict=True):
-        prompt_start, prompt_end = prompt_end, prompt_end + prompt_length
+        prompt_start = prompt_end
+        prompt_end = prompt_end + prompt_length
         if int(lengths.max()) > 0:
             yield Segment.of_lengths(end, lengths, slice(prompt_start, prompt_end))
             end += int(lengths.sum())

@@ -17,7 +17,7 @@ Counts = NDArray[np.int64]
 
 
 def correctness_record(sets: Mapping[str, tuple[Counts, Counts]]) -> dict[str, Any]:
-    """JSON values for set -> (correct completions, completions) of every problem, each [P]."""
+    """Return JSON values for set -> (correct completions, completions) of every problem, each [P]."""
     return {
         "sets": {
             name: {"completions": int(completions.max()), "correct": correct.tolist()}
@@ -28,9 +28,9 @@ def correctness_record(sets: Mapping[str, tuple[Counts, Counts]]) -> dict[str, A
 
 def read_correctness(path: Path) -> dict[str, dict[int, tuple[NDArray[np.float64], int]]]:
     """Set -> step -> the share of correct completions of every problem, [P], and completions of each."""
-    found: dict[str, dict[int, tuple[NDArray[np.float64], int]]] = {}
+    by_set: dict[str, dict[int, tuple[NDArray[np.float64], int]]] = {}
     for record, _ in read_json_lines(path):
         for name, of_set in record["sets"].items():
             completions = int(of_set["completions"])
-            found.setdefault(name, {})[record["step"]] = (np.array(of_set["correct"]) / completions, completions)
-    return found
+            by_set.setdefault(name, {})[record["step"]] = (np.array(of_set["correct"]) / completions, completions)
+    return by_set

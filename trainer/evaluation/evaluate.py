@@ -53,8 +53,8 @@ def evaluate(
             GroupRequest(i, problem, [derive_seed(config.seed, "evaluation", name, i, k) for k in seeds])
             for i, problem in list(enumerate(problems))[parallel.rank :: parallel.world_size]
         ]
-        own = score_groups(sample_groups(engine, tokenizer, requests, params), rewards)
-        groups = sorted(parallel.gather(own), key=lambda group: group.group_id)
+        of_rank = score_groups(sample_groups(engine, tokenizer, requests, params), rewards)
+        groups = sorted(parallel.gather(of_rank), key=lambda group: group.group_id)
         rollouts[name] = [rollout for group in groups for rollout in group.rollouts]
     return EvaluationResult(rollouts, evaluation_metrics(rollouts))
 

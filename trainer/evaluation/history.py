@@ -8,7 +8,7 @@ Evaluation = tuple[int, float]  # training step, accuracy
 
 
 def best_evaluation(evaluations: Sequence[Evaluation]) -> Evaluation | None:
-    """The evaluation with the highest accuracy, the earliest of equals."""
+    """Return the evaluation with the highest accuracy, the earliest of equals."""
     return max(evaluations, key=lambda evaluation: evaluation[1], default=None)
 
 

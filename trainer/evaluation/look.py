@@ -52,11 +52,12 @@ class Look:
         return float(np.mean(shares))
 
     def evaluation_error(self, problems: int, completions: int) -> float:
-        """Standard error of an accuracy over such problems that chance in sampling their completions makes.
+        """Return standard error of an accuracy over such problems that chance in sampling their completions makes.
 
         ``sqrt(mean over problems of p (1 - p) / (problems * completions))``, p (1 - p) estimated without bias.
         """
-        right, of = self.correct.sum(axis=1), self.correct.shape[1]
+        right = self.correct.sum(axis=1)
+        of = self.correct.shape[1]
         return float(np.sqrt(np.mean(right * (of - right) / (of * (of - 1))) / (problems * completions)))
 
     def error_on(self, config: TrainConfig, name: str) -> float:
@@ -64,8 +65,9 @@ class Look:
         return self.evaluation_error(self.set_sizes[name], config.evaluation.of_set(name).completions_per_problem)
 
     def as_json(self, group_sizes: Sequence[int]) -> dict[str, Any]:
-        """The figures of `lines` as JSON values."""
-        right, of = self.correct.sum(axis=1), self.correct.shape[1]
+        """Return the figures of `lines` as JSON values."""
+        right = self.correct.sum(axis=1)
+        of = self.correct.shape[1]
         return {
             "problems": len(right),
             "completions_per_problem": of,
@@ -81,29 +83,29 @@ class Look:
         }
 
     def lines(self, config: TrainConfig, group_sizes: Sequence[int]) -> list[str]:
-        """The look in words."""
-        told = self.as_json(group_sizes)
-        (low, high), of = told["accuracy_interval"], self.correct.shape[1]
+        """Return the look in words."""
+        values = self.as_json(group_sizes)
+        (low, high), of = values["accuracy_interval"], self.correct.shape[1]
         never, always = (int((self.correct.mean(axis=1) == share).sum()) for share in (0, 1))
         prompts = config.rollout.prompts_per_step
         groups = [
             f"with group size {size}, {silent:.0%} of the groups teach nothing, which leaves "
             f"{prompts * (1 - silent):.1f} of {prompts} prompts a step"
-            for size, silent in told["silent_groups"].items()
+            for size, silent in values["silent_groups"].items()
         ]
         return [
-            f"{len(self.correct)} problems x {of} completions: accuracy {told['accuracy']:.3f} "
-            f"(95 % interval {low:.3f} to {high:.3f}), pass@{of} {told['pass_at_k']:.3f}, reward "
-            f"{told['reward']:.3f}; {never} problems never solved, {always} always",
-            f"{told['completion_length']:.0f} tokens (90 % at most {told['completion_length_p90']:.0f}), "
-            f"{told['truncated']:.0%} truncated at {config.rollout.max_new_tokens}; "
+            f"{len(self.correct)} problems x {of} completions: accuracy {values['accuracy']:.3f} "
+            f"(95% interval {low:.3f} to {high:.3f}), pass@{of} {values['pass_at_k']:.3f}, reward "
+            f"{values['reward']:.3f}; {never} problems never solved, {always} always",
+            f"{values['completion_length']:.0f} tokens (90% at most {values['completion_length_p90']:.0f}), "
+            f"{values['truncated']:.0%} truncated at {config.rollout.max_new_tokens}; "
             f"entropy {self.entropy:.2f} nats a token",
             *groups,
             *(self._evaluation(config, name) for name in self.set_sizes),
         ]
 
     def advice(self, config: TrainConfig) -> Iterator[Advice]:
-        """What to change before training."""
+        """Yield what to change before training."""
         if np.ptp(self.rewards) == 0:
             what = "was correct" if not self.correct.any() else "differs in reward"
             yield Advice(
@@ -119,8 +121,8 @@ class Look:
             )
 
     def _evaluation(self, config: TrainConfig, name: str) -> str:
-        own = config.evaluation.of_set(name)
-        how = "greedy" if own.temperature == 0 else f"x {own.completions_per_problem}"
+        section = config.evaluation.of_set(name)
+        how = "greedy" if section.temperature == 0 else f"x {section.completions_per_problem}"
         return (
             f"an evaluation on {name} ({self.set_sizes[name]} problems, {how}) has a standard error of about "
             f"{self.error_on(config, name):.3f} from sampling alone"
@@ -157,7 +159,7 @@ def take_look(
         engine.sync_weights(model)
         size = -(-len(requests) // _CHUNKS)
         for first in range(0, len(requests), size):
-            print(f"sampling: {first} of {len(requests)} problems", file=sys.stderr, flush=True)
+            print(f"sampling: {first} of {len(requests)} problems", file=sys.stderr)
             sampled = sample_groups(engine, tokenizer, requests[first : first + size], params)
             rollouts += [list(group.rollouts) for group in score_groups(sampled, prepared.rewards)]
     finally:

@@ -20,7 +20,7 @@ class EvaluationRow:
     problems: int
     completions: int  # of all problems together
     accuracy: float  # mean over completions: avg@n
-    low: float  # 95 % interval of the accuracy, over problems
+    low: float  # 95% interval of the accuracy, over problems
     high: float
     pass_at_k: float  # share of the problems that one of k completions solves
     k: int
@@ -33,7 +33,7 @@ class EvaluationRow:
 
 
 def evaluation_rows(result: EvaluationResult) -> list[EvaluationRow]:
-    """A row for every set, followed by one for each of its difficulties and sources where there are several."""
+    """Return a row for every set, followed by one for each of its difficulties and sources where there are several."""
     rows = []
     for name, rollouts in result.rollouts.items():
         rows.append(_row(name, "all", "", rollouts))

@@ -52,7 +52,8 @@ class LoptiGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
                 raise ConfigError(f"{key} is {value}", key, "choose a number from 0 to 1; 0 is off")
         if lopti_eta > 0:
             args = _with_two_passes(GRPOConfig() if args is None else args)
-        self.ar_alpha, self.lopti_eta = ar_alpha, lopti_eta
+        self.ar_alpha = ar_alpha
+        self.lopti_eta = lopti_eta
         self._loss_inputs: dict[str, Any] | None = None  # of the loss that is being computed
         super().__init__(model, reward_funcs, args, *positional, **named)
 

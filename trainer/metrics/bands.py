@@ -68,7 +68,9 @@ def band_metrics(batch: TrainBatch, statistics: UpdateStatistics, algorithm: Alg
 
 
 def _completion_tokens(batch: TrainBatch) -> tuple[Tensor, Tensor]:
-    """Rows and columns of the completion tokens, [N] each: found on the host, so that nothing waits for a GPU."""
+    """Return rows and columns of the completion tokens, [N] each: found on the host, so that nothing waits for a
+    GPU.
+    """
     places = torch.stack(lengths_to_mask(batch.completion_lengths).nonzero(as_tuple=True))
     rows, columns = places.to(batch.completion_mask.device, non_blocking=True)
     return rows, columns

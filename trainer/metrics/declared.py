@@ -96,8 +96,8 @@ _DECLARED = [
         "share",
     ),
     Metric("eval/scoring_failures", "share of evaluation completions whose scoring timed out or raised", "share"),
-    Metric("eval/accuracy_low", "lower end of eval/accuracy's 95 % interval over problems", "share"),
-    Metric("eval/accuracy_high", "upper end of eval/accuracy's 95 % interval over problems", "share"),
+    Metric("eval/accuracy_low", "lower end of eval/accuracy's 95% interval over problems", "share"),
+    Metric("eval/accuracy_high", "upper end of eval/accuracy's 95% interval over problems", "share"),
     Metric("final/best_accuracy", "largest eval/accuracy of the run", "share", "max"),
     Metric("final/best_step", "training step of final/best_accuracy", "step", "max"),
     Metric("final/accuracy", "mean of the last three eval/accuracy", "share"),
@@ -134,7 +134,7 @@ METRIC_FAMILIES: dict[str, Metric] = {
 
 
 def declaration(name: str) -> Metric:
-    """The declaration of a logged name.
+    """Return the declaration of a logged name.
 
     Raises:
         KeyError: the name was never declared.

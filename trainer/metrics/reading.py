@@ -14,27 +14,27 @@ Metrics = Generator[Mapping[str, Tensor | float], list[dict[str, Tensor]], dict[
 
 
 def read_metrics(metrics: Sequence[Metrics], parallel: Parallel) -> dict[str, float]:
-    """What the functions return, with one transfer from the device and one collective."""
-    asked = [next(one) for one in metrics]
-    sums = [torch.as_tensor(value, dtype=torch.float64) for one in asked for value in one.values()]
+    """Return what the functions return, with one transfer from the device and one collective."""
+    asked = [next(reader) for reader in metrics]
+    sums = [torch.as_tensor(value, dtype=torch.float64) for reader in asked for value in reader.values()]
     far = [value.flatten() for value in sums if value.device.type != "cpu"]
     read = iter(torch.cat(far).cpu().split([*map(len, far)]) if far else ())
     on_host = iter([value if value.device.type == "cpu" else next(read).view_as(value) for value in sums])
-    own = [{name: next(on_host) for name in one} for one in asked]
-    everyone: list[list[dict[str, Tensor]]] = parallel.gather([own])
+    of_rank = [{name: next(on_host) for name in reader} for reader in asked]
+    everyone: list[list[dict[str, Tensor]]] = parallel.gather([of_rank])
     result: dict[str, float] = {}
-    for one, of_ranks in zip(metrics, zip(*everyone, strict=True), strict=True):
+    for reader, of_ranks in zip(metrics, zip(*everyone, strict=True), strict=True):
         try:
-            one.send(list(of_ranks))
+            reader.send(list(of_ranks))
         except StopIteration as end:
             result |= end.value
     return result
 
 
 def over_ranks(everyone: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The ranks' sums added, and the largest of `LARGEST`."""
-    names = dict.fromkeys(name for one in everyone for name in one)
-    parts = {name: torch.stack([one[name] for one in everyone if name in one]) for name in names}
+    """Return the ranks' sums added, and the largest of `LARGEST`."""
+    names = dict.fromkeys(name for of_rank in everyone for name in of_rank)
+    parts = {name: torch.stack([of_rank[name] for of_rank in everyone if name in of_rank]) for name in names}
     return {name: part.amax(dim=0) if name in LARGEST else part.sum(dim=0) for name, part in parts.items()}
 
 

@@ -8,16 +8,17 @@ if TYPE_CHECKING:
 
 
 def find_runs(client: "MlflowClient", experiment_ids: list[str], tags: Mapping[str, str]) -> list[Any]:
-    """Runs that carry all tags, oldest first."""
+    """Return runs that carry all tags, oldest first."""
     return search_runs(client, experiment_ids, " and ".join(f"tags.`{key}` = '{tags[key]}'" for key in tags))
 
 
 def search_runs(client: "MlflowClient", experiment_ids: list[str], condition: str) -> list[Any]:
-    """Runs that fulfil a condition in MLflow's words, oldest first, however many."""
-    found, token = [], None
+    """Return runs that fulfil a condition in MLflow's words, oldest first, however many."""
+    runs = []
+    token = None
     while True:
         page = client.search_runs(experiment_ids, condition, order_by=["start_time ASC"], page_token=token)
-        found.extend(page)
+        runs.extend(page)
         token = page.token
         if not token:
-            return found
+            return runs

@@ -48,9 +48,9 @@ def rollout_metrics(sample: SampledGroups) -> Metrics:
 
 
 def batch_metrics(batch: TrainBatch, algorithm: AlgorithmConfig) -> Metrics:
-    """Metrics of the policy before its update, as means over completion tokens of all ranks.
+    """Return metrics of the policy before its update, as means over completion tokens of all ranks.
 
-    Where top_p, top_k or min_p drop tokens, the engine's log-probabilities are renormalised over those kept and
+    Where top_p, top_k or min_p drop tokens, the engine's log-probabilities are renormalized over those kept and
     the trainer's are not: ``rollout/engine_*`` then hold the kept mass besides the mismatch. Entropies and the
     comparison with the engine are absent where its log-probabilities are the old ones.
     """
@@ -70,7 +70,7 @@ def batch_metrics(batch: TrainBatch, algorithm: AlgorithmConfig) -> Metrics:
 
 
 def _engine_sums(batch: TrainBatch, rollout_logprobs: Tensor, algorithm: AlgorithmConfig) -> dict[str, Tensor]:
-    """How far trainer and engine are apart."""
+    """Return how far trainer and engine are apart."""
     mask = batch.completion_mask
     log_ratio = (batch.old_logprobs - rollout_logprobs) * mask
     difference = log_ratio.abs()
@@ -88,7 +88,7 @@ def _engine_sums(batch: TrainBatch, rollout_logprobs: Tensor, algorithm: Algorit
 
 
 def update_metrics(statistics: UpdateStatistics, lr: float) -> Metrics:
-    """Metrics of the step's optimizer steps; token shares are over the tokens updated on all ranks."""
+    """Return metrics of the step's optimizer steps; token shares are over the tokens updated on all ranks."""
     sums = {
         "policy/clip_fraction": statistics.tokens.get("clipped", 0.0),
         "policy/dual_clip_fraction": statistics.tokens.get("dual_clipped", 0.0),
@@ -98,8 +98,10 @@ def update_metrics(statistics: UpdateStatistics, lr: float) -> Metrics:
         "loss": statistics.loss,
         "computed": float(statistics.tokens_computed),
     }
-    totals, updates = over_ranks((yield sums)), max(1, statistics.updates)
-    loss, computed = float(totals.pop("loss")), float(totals.pop("computed"))
+    totals = over_ranks((yield sums))
+    updates = max(1, statistics.updates)
+    loss = float(totals.pop("loss"))
+    computed = float(totals.pop("computed"))
     return means(totals) | {
         "policy/loss": loss / updates,
         "optim/grad_norm": statistics.grad_norm / updates,
@@ -111,14 +113,16 @@ def update_metrics(statistics: UpdateStatistics, lr: float) -> Metrics:
 
 
 def memory_metrics(device: torch.device) -> Metrics:
-    """Memory of the fullest GPU after an update, when torch's cache still holds what the update took at most."""
+    """Return memory of the fullest GPU after an update, when torch's cache still holds what the update took at
+    most.
+    """
     peak = peak_bytes(device) / 1e9
     return {"memory/peak": float(over_ranks((yield {"memory/peak": peak}))["memory/peak"])}
 
 
 def time_metrics(stopwatch: Stopwatch, batch: TrainBatch, parallel: Parallel) -> dict[str, float]:
-    """Seconds of every phase (the slowest rank's) and completion tokens per second of all ranks."""
-    own = (dict(stopwatch.seconds), float(batch.completion_lengths.sum()))
-    seconds, tokens = zip(*parallel.gather([own]), strict=True)
-    metrics = {f"time/{name}": max(one[name] for one in seconds) for name in sorted(stopwatch.seconds)}
+    """Return seconds of every phase (the slowest rank's) and completion tokens per second of all ranks."""
+    local = (dict(stopwatch.seconds), float(batch.completion_lengths.sum()))
+    seconds, tokens = zip(*parallel.gather([local]), strict=True)
+    metrics = {f"time/{name}": max(of_rank[name] for of_rank in seconds) for name in sorted(stopwatch.seconds)}
     return metrics | {"time/tokens_per_s": sum(tokens) / metrics["time/step"]}

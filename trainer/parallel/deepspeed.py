@@ -127,7 +127,8 @@ class DeepSpeedParallel(DistributedParallel):
         if not self.shards_optimizer:
             super().load_training_tensors(folder, causal_lm, optimizer, tensors)
             return
-        masters, state = self._masters(optimizer), optimizer.optimizer.state
+        masters = self._masters(optimizer)
+        state = optimizer.optimizer.state
         for name, tensor in tensors.items():
             index, key = name.split("/")
             master = masters[int(index)]
@@ -156,7 +157,7 @@ class DeepSpeedParallel(DistributedParallel):
                 register_external_parameter(head, parameter)
 
     def _masters(self, optimizer: Any) -> list[Tensor]:
-        """The rank's flat float32 master weights."""
+        """Return the rank's flat float32 master weights."""
         if self.shards_parameters:
             masters: list[Tensor] = optimizer.fp32_partitioned_groups_flat
             return masters
@@ -179,10 +180,10 @@ def optimizer_threads(cores: int, environment: Mapping[str, str]) -> int:
 
     torchrun gives each rank one thread where OMP_NUM_THREADS is not set: too few by far for a large model.
     """
-    said = int(environment.get("OMP_NUM_THREADS") or 0)
-    by_torchrun = said == 1 and "TORCHELASTIC_RUN_ID" in environment
+    asked = int(environment.get("OMP_NUM_THREADS") or 0)
+    by_torchrun = asked == 1 and "TORCHELASTIC_RUN_ID" in environment
     share = max(1, cores // int(environment.get("LOCAL_WORLD_SIZE", "1")))
-    return said if said and not by_torchrun else share
+    return asked if asked and not by_torchrun else share
 
 
 def _forget_models() -> None:
@@ -268,7 +269,8 @@ def _gathered(engine: Any) -> Iterator[None]:
             parameter.ds_active_sub_modules.clear()
         for hook in [*offload.forward_hooks, *offload.backward_hooks]:
             hook.remove()
-        offload.forward_hooks, offload.backward_hooks = [], []
+        offload.forward_hooks = []
+        offload.backward_hooks = []
         try:
             yield
         finally:

@@ -18,7 +18,7 @@ ON_CPU = "parallel.device=cpu to compute on the CPU all the same"
 
 
 def local_device(wanted: Literal["auto", "cuda", "cpu"] = "auto") -> torch.device:
-    """The GPU of this rank, or the CPU.
+    """Return the GPU of this rank, or the CPU.
 
     Args:
         wanted: ``auto`` is a GPU where there is one; ``cuda`` insists on it; ``cpu`` leaves GPUs alone.
@@ -44,7 +44,7 @@ def local_device(wanted: Literal["auto", "cuda", "cpu"] = "auto") -> torch.devic
 
 
 def compute_dtype(config: ModelConfig, device: torch.device) -> torch.dtype:
-    """The dtype in which a model is computed; ``auto`` is bfloat16 on GPUs that have it, else float32."""
+    """Return the dtype in which a model is computed; ``auto`` is bfloat16 on GPUs that have it, else float32."""
     if config.dtype == "auto":
         low = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return torch.bfloat16 if low else torch.float32
@@ -107,12 +107,13 @@ def _use(device: torch.device) -> torch.device:
 
 
 def _local_index() -> int:
-    """Which of the visible GPUs is this rank's.
+    """Return which of the visible GPUs is this rank's.
 
     Where a scheduler shows every rank its own GPU alone (``srun --gpus-per-task=1``), that is number 0 whatever
     LOCAL_RANK says; accelerate and DeepSpeed take the number from there.
     """
-    rank, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    rank = int(os.environ.get("LOCAL_RANK", "0"))
+    count = torch.cuda.device_count()
     if rank < count:
         return rank
     if count > 1:

@@ -19,7 +19,7 @@ def free_port() -> int:
 
 
 def interface_towards_urls(urls: Sequence[str]) -> str:
-    """The interface of the route to the first URL that is not loopback; the loopback one where all are.
+    """Return the interface of the route to the first URL that is not loopback; the loopback one where all are.
 
     NCCL chooses its interface once in the life of a process. Ranks of one node that send weights to a vLLM server
     on another one need the interface of that route from the start.
@@ -33,13 +33,13 @@ def interface_towards_urls(urls: Sequence[str]) -> str:
             return next(
                 name
                 for name, addresses in psutil.net_if_addrs().items()
-                if any(one.address == address for one in addresses)
+                if any(other.address == address for other in addresses)
             )
     return LOOPBACK_INTERFACE
 
 
 def own_address_towards(url: str) -> str:
-    """The address of this machine that a server's machine would answer to."""
+    """Return the address of this machine that a server's machine would answer to."""
     parts = urlsplit(url)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((parts.hostname, parts.port or 80))  # sends nothing: asks for the route

@@ -32,7 +32,7 @@ class Models:
     kept_forward: KeptForward | None  # None where no forward is used twice
 
     def whole_weights(self) -> AbstractContextManager[None]:
-        """A context in which the policy's parameters are whole on this rank, to be read."""
+        """Return a context in which the policy's parameters are whole on this rank, to be read."""
         return self.parallel.full_parameters(self.policy)
 
 
@@ -45,7 +45,8 @@ def load_models(config: TrainConfig, parallel: Parallel) -> Models:
     """
     torch.manual_seed(config.seed)
     stored_dtype = parallel.stored_dtype(compute_dtype(config.model, parallel.device))
-    with_adapter, with_reference = config.model.lora.r > 0, config.algorithm.kl_coef > 0
+    with_adapter = config.model.lora.r > 0
+    with_reference = config.algorithm.kl_coef > 0
     causal_lm = load_policy(config.model, parallel.device, _loaded_dtype(config, stored_dtype, parallel))
     reference: nn.Module | None = None
     if with_adapter:
@@ -83,7 +84,7 @@ class WithoutAdapter(nn.Module):
 
 
 def logprob_model(causal_lm: PreTrainedModel, config: TrainConfig, stored_dtype: torch.dtype) -> LogprobModel:
-    """A causal language model as the run scores with it: at its temperature, in its dtype, in its chunks."""
+    """Return a causal language model as the run scores with it: at its temperature, in its dtype, in its chunks."""
     vocabulary = causal_lm.config.get_text_config().vocab_size
     in_float32 = stored_dtype == torch.float32  # then autocast computes in the model's dtype
     return LogprobModel(
@@ -96,7 +97,7 @@ def logprob_model(causal_lm: PreTrainedModel, config: TrainConfig, stored_dtype:
 
 
 def _loaded_dtype(config: TrainConfig, stored_dtype: torch.dtype, parallel: Parallel) -> torch.dtype:
-    """The dtype a model is loaded in: frozen weights need no float32; DeepSpeed wants one dtype."""
+    """Return the dtype a model is loaded in: frozen weights need no float32; DeepSpeed wants one dtype."""
     if config.model.lora.r == 0 or config.parallel.strategy == "deepspeed":
         return stored_dtype
     return compute_dtype(config.model, parallel.device)

@@ -47,7 +47,7 @@ class Parallel:
         return self.rank == 0
 
     def stored_dtype(self, compute_dtype: torch.dtype) -> torch.dtype:
-        """The dtype in which the policy is loaded: float32 where the module itself holds the master weights."""
+        """Return the dtype in which the policy is loaded: float32 where the module itself holds the master weights."""
         return torch.float32
 
     def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Any]:
@@ -59,15 +59,15 @@ class Parallel:
         return model
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The tensor added over all ranks."""
+        """Return the tensor added over all ranks."""
         return tensor
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is set on any rank."""
+        """Return whether the flag is set on any rank."""
         return flag
 
     def gather(self, items: list[Any], after_files: bool = False) -> list[Any]:
-        """The items of all ranks, on every rank: the first of every rank in rank order, the second, ...
+        """Return the items of all ranks, on every rank: the first of every rank in rank order, the second, ...
 
         Prompts are dealt to the ranks like cards, so this is the order of the prompts. Others wait longer for a
         rank that may read or write a checkpoint before it comes: ``after_files``.
@@ -75,11 +75,13 @@ class Parallel:
         return items
 
     def microbatch(self, model: nn.Module, is_last: bool) -> AbstractContextManager[None]:
-        """A context for forward and backward of a microbatch; gradients are reduced in the last one of a step."""
+        """Return a context for forward and backward of a microbatch; gradients are reduced in the last one of a
+        step.
+        """
         return nullcontext()
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradient of a loss that is already normalised over all ranks."""
+        """Add the gradient of a loss that is already normalized over all ranks."""
         loss.backward()
 
     def step(self, model: nn.Module, optimizer: Any, max_grad_norm: float) -> float:
@@ -94,17 +96,19 @@ class Parallel:
         return norm
 
     def full_parameters(self, model: nn.Module) -> AbstractContextManager[None]:
-        """A context in which every parameter of a prepared model is whole on this rank, to be read."""
+        """Return a context in which every parameter of a prepared model is whole on this rank, to be read."""
         return nullcontext()
 
     def weights(self, causal_lm: PreTrainedModel) -> dict[str, Tensor]:
-        """The policy's `trained_weights`, whole, copied to host memory; empty on ranks other than 0."""
+        """Return the policy's `trained_weights`, whole, copied to host memory; empty on ranks other than 0."""
         weights = trained_weights(causal_lm) if self.is_main else {}
         copies = {id(tensor): host_copy(tensor) for tensor in weights.values()}  # tied weights stay one tensor
         return {name: copies[id(tensor)] for name, tensor in weights.items()}
 
     def training_tensors(self, causal_lm: PreTrainedModel, optimizer: Any) -> dict[str, Tensor]:
-        """The tensors besides the weights that this rank must save to continue training, copied to host memory."""
+        """Return the tensors besides the weights that this rank must save to continue training, copied to host
+        memory.
+        """
         return optimizer_tensors(causal_lm, optimizer)
 
     def load_training_tensors(
@@ -202,7 +206,8 @@ def join_ranks(timeout_s: float, device: torch.device, servers: Sequence[str] = 
     os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK_INTERFACE)
     if backend == "nccl":
         os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface_towards_urls(servers)}")  # "=": no prefix
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank = int(os.environ["RANK"])
+    world_size = int(os.environ["WORLD_SIZE"])
     torch.distributed.init_process_group(
         backend,
         timeout=timeout,
@@ -214,7 +219,9 @@ def join_ranks(timeout_s: float, device: torch.device, servers: Sequence[str] = 
 
 
 def _loopback_store(rank: int, world_size: int, timeout: timedelta) -> Any:
-    """The store in which ranks find each other; the one that torch opens by itself listens on all interfaces."""
+    """Return the store in which ranks find each other; the one that torch opens by itself listens on all
+    interfaces.
+    """
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     port = int(os.environ["MASTER_PORT"])
@@ -232,7 +239,7 @@ def _loopback_store(rank: int, world_size: int, timeout: timedelta) -> Any:
 
 @cache
 def _file_group() -> Any:
-    """The ranks while one of them is at files: connected by gloo, whose patience is no other collective's.
+    """Return the ranks while one of them is at files: connected by gloo, whose patience is no other collective's.
 
     NCCL's watchdog would end the process while rank 0 hashes the 100 GB of a checkpoint.
     """

@@ -10,7 +10,7 @@ from trainer.parallel.ranks import DistributedParallel, Parallel
 
 
 def make_parallel(config: TrainConfig) -> Parallel:
-    """The rank this process is, as RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT say.
+    """Return the rank this process is, as RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT say.
 
     torchrun and `accelerate launch` set them; ranks that are started otherwise need them before torch is imported.
     Collective: all ranks call it with the same configuration. May be called again for the next run of a process.

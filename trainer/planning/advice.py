@@ -24,8 +24,9 @@ class Advice:
 
 
 def advise(config: TrainConfig) -> Iterator[Advice]:
-    """Advice from the configuration alone."""
-    rollout, optim = config.rollout, config.optim
+    """Yield advice from the configuration alone."""
+    rollout = config.rollout
+    optim = config.optim
     for key, needed in idle_keys(config):
         yield Advice(
             f"{key} has no effect with the rest of the configuration",
@@ -52,7 +53,7 @@ def advise(config: TrainConfig) -> Iterator[Advice]:
             "optim.lr",
             "try 1e-5 to 1e-4",
         )
-    judge, of_judge = max(config.reward.functions.items(), key=lambda one: abs(one[1]))
+    judge, of_judge = max(config.reward.functions.items(), key=lambda weighted: abs(weighted[1]))
     if of_judge < 0:
         yield Advice(
             f"accuracy counts what {judge} calls correct, and its weight of {of_judge:g} trains against that",
@@ -68,7 +69,7 @@ def advise(config: TrainConfig) -> Iterator[Advice]:
 def advise_data(
     config: TrainConfig, train: Sequence[Problem], sets: Mapping[str, Sequence[Problem]], context: int | None
 ) -> Iterator[Advice]:
-    """Advice once all problems and the model are known.
+    """Yield advice once all problems and the model are known.
 
     ``context`` is the model's longest text [tokens], None where it does not say.
     """
@@ -89,9 +90,9 @@ def advise_data(
             "data.max_prompt_tokens, rollout.max_new_tokens",
             f"lower them to {context} tokens together",
         )
-    known = {problem.problem_id for problem in train}
+    trained = {problem.problem_id for problem in train}
     for name, of_set in sets.items():
-        shared = sum(problem.problem_id in known for problem in of_set)
+        shared = sum(problem.problem_id in trained for problem in of_set)
         if shared:
             yield Advice(
                 f"{shared} of {len(of_set)} problems of the evaluation set {name} are trained on too: its accuracy "
@@ -104,8 +105,8 @@ def advise_data(
 def _template(config: TrainConfig) -> Iterator[Advice]:
     for key in ("prompt_template", "system_prompt"):
         text = getattr(config.data, key) or ""
-        known = {"question"} if key == "prompt_template" else set()
-        for name in sorted(set(_PLACEHOLDER.findall(text)) - known):
+        placeholders = {"question"} if key == "prompt_template" else set()
+        for name in sorted(set(_PLACEHOLDER.findall(text)) - placeholders):
             yield Advice(
                 f"{{{name}}} stays in the prompt as it is: only {{question}} of prompt_template is replaced",
                 f"data.{key}",

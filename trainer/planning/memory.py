@@ -57,7 +57,7 @@ class Footprint:
         return share - max(self.training, self.sampling)
 
     def as_json(self) -> dict[str, Any]:
-        """The footprint as JSON values, margin included."""
+        """Return the footprint as JSON values, margin included."""
         return {**asdict(self), "margin": self.margin}
 
     def lines(self) -> Iterator[str]:
@@ -111,7 +111,9 @@ def planned_checkpoint_bytes(config: TrainConfig, on_gpu: bool, weights_only: bo
 
 
 def cache_bytes_per_position(settings: Mapping[str, Any], itemsize: int) -> int:
-    """Keys and values of one token in a cache of numbers of ``itemsize`` bytes, by the model's ``config.json``."""
+    """Return keys and values of one token in a cache of numbers of ``itemsize`` bytes, by the model's
+    ``config.json``.
+    """
     return 2 * int(settings["num_hidden_layers"]) * _key_size(settings) * itemsize
 
 
@@ -172,7 +174,7 @@ class RunMemory:
         return int(lora.r * settings["num_hidden_layers"] * sum(ends.get(name, 0) for name in adapted))
 
     def held(self) -> int:
-        """Weights, gradients, optimizer state, and the reference or what an adapter leaves as it is."""
+        """Return weights, gradients, optimizer state, and the reference or what an adapter leaves as it is."""
         offload = self.config.parallel.offload
         weights = self.trained * self.stored
         if self.config.model.lora.r > 0:
@@ -186,13 +188,13 @@ class RunMemory:
         return round(whole_weights + own_optimizer + gradients)
 
     def training(self) -> int:
-        """A rank at most while it trains."""
+        """Return a rank at most while it trains."""
         engine = self._vllm()
         asleep = min(_ASLEEP_BYTES, engine) if self.config.rollout.vllm.sleep_level else engine
         return self._taken() + asleep + self.microbatch() + self._exchanged()
 
     def sampling(self) -> int:
-        """A rank at most while it samples: vLLM's share, or a cache, and weights whole that are in parts."""
+        """Return a rank at most while it samples: vLLM's share, or a cache, and weights whole that are in parts."""
         rollout = self.config.rollout
         if self._vllm() or (rollout.vllm.mode == "server" and rollout.engine != "transformers"):
             return self._taken() + self._vllm()
@@ -208,7 +210,9 @@ class RunMemory:
         return taken + (min(cache, max(0, self.device.total_bytes - taken)) if self.device.on_gpu else cache)
 
     def host(self) -> int:
-        """All ranks with GPUs: libraries, and weights being read, or what is offloaded and a checkpoint's copy."""
+        """Return all ranks with GPUs: libraries, and weights being read, or what is offloaded and a checkpoint's
+        copy.
+        """
         offload = self.config.parallel.offload
         kept = self.trained * (_FLOAT32 + _MOMENTS) if offload != "none" else 0
         kept += self.size.parameters * self.computed if offload == "parameters" else 0
@@ -216,7 +220,7 @@ class RunMemory:
         return self.ranks * _PROCESS_BYTES[True] + max(reading, kept + self.checkpoint())
 
     def checkpoint(self) -> int:
-        """What is trained, in the compute dtype too where the optimizer has float32, and its moments."""
+        """Return what is trained, in the compute dtype too where the optimizer has float32, and its moments."""
         return self.trained * (_FLOAT32 + _MOMENTS + (self.computed if self.stage else 0))
 
     def microbatch(self) -> int:
@@ -252,14 +256,16 @@ class RunMemory:
         return self.held() + (_CONTEXT_BYTES if self.device.on_gpu else _PROCESS_BYTES[False])
 
     def _vllm(self) -> int:
-        """What vLLM has when awake; 0 where none shares the device. It is assumed to be installed on a GPU."""
+        """Return what vLLM has when awake; 0 where none shares the device. It is assumed to be installed on a GPU."""
         rollout = self.config.rollout
         if rollout.engine == "transformers" or rollout.vllm.mode == "server" or not self.device.on_gpu:
             return 0
         return round(rollout.vllm.gpu_memory_utilization * self.device.total_bytes)
 
     def _exchanged(self) -> int:
-        """Two buckets of gradients and the float32 in which one is reduced; at stage 3 parameters that are whole."""
+        """Return two buckets of gradients and the float32 in which one is reduced; at stage 3 parameters that are
+        whole.
+        """
         if not self.stage:
             return 0
         buckets = min(REDUCED_TOGETHER, self.trained) * (2 * self.computed + _FLOAT32)

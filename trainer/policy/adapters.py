@@ -20,7 +20,8 @@ from trainer.config.model import ALL_LINEAR, LoraConfig
 from trainer.config.yaml_document import nearest
 from trainer.errors import ConfigError, MissingError, StorageError, first_line
 
-SETTINGS_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+SETTINGS_FILE = "adapter_config.json"
+WEIGHTS_FILE = "adapter_model.safetensors"
 _NAME = "default"  # peft's, of the only adapter of a model
 _PREFIX = "base_model.model."  # of names in peft's files
 _FACTOR = ".lora_"  # part of the names of an adapter's parameters
@@ -30,7 +31,7 @@ class AdapterDropout(nn.Dropout):
     """Drops where a gradient is wanted: scoring a batch and updating on it happen in the same mode of a model."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """The input, a share of it 0 and the rest scaled up."""
+        """Return the input, a share of it 0 and the rest scaled up."""
         return functional.dropout(input, self.p, training=torch.is_grad_enabled())
 
 
@@ -147,16 +148,16 @@ def load_adapter(model: nn.Module, folder: Path) -> None:
     Raises:
         StorageError: it is of other layers or another rank.
     """
-    own = adapter_tensors(model)
+    expected = adapter_tensors(model)
     with safe_open(folder / WEIGHTS_FILE, framework="pt") as file:
-        found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-        if found != {name: tuple(tensor.shape) for name, tensor in own.items()}:
+        stored = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        if stored != {name: tuple(tensor.shape) for name, tensor in expected.items()}:
             raise StorageError(
                 "the checkpoint's adapter is of other layers or another rank",
                 str(folder),
                 "resume with the configuration the run was started with",
             )
-        for name, tensor in own.items():
+        for name, tensor in expected.items():
             tensor.copy_(file.get_tensor(name))
 
 
@@ -169,9 +170,13 @@ def adapter_base(folder: Path) -> tuple[str, str | None]:
     file = folder / SETTINGS_FILE
     try:
         settings = json.loads(file.read_text(encoding="utf-8"))
-        kind, name, revision = settings["peft_type"], settings["base_model_name_or_path"], settings.get("revision")
+        kind = settings["peft_type"]
+        name = settings["base_model_name_or_path"]
+        revision = settings.get("revision")
     except (ValueError, KeyError, TypeError):
-        kind, name, revision = None, None, None
+        kind = None
+        name = None
+        revision = None
     itself = isinstance(name, str) and Path(name).expanduser().resolve() == folder.resolve()
     if kind != "LORA" or not isinstance(name, str) or not isinstance(revision, str | None) or itself:
         raise MissingError(
@@ -183,7 +188,7 @@ def adapter_base(folder: Path) -> tuple[str, str | None]:
 
 
 def with_adapter_merged(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
-    """The model with the adapter of a folder added to its weights, in place.
+    """Return the model with the adapter of a folder added to its weights, in place.
 
     Raises:
         ConfigError: the weights are in parts (ZeRO stage 3).

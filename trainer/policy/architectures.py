@@ -38,7 +38,7 @@ class Architecture:
     model_type: str = "qwen2"
 
     def settings(self) -> dict[str, Any]:
-        """The fields under their names in ``config.json``."""
+        """Return the fields under their names in ``config.json``."""
         return {name: value for name, value in vars(self).items() if name != "parameters"}
 
 
@@ -59,7 +59,9 @@ KNOWN = {
 
 
 def model_size(name: str) -> ModelSize | None:
-    """The size of a known model, of one in a folder or of one that the hub's cache holds; None for any other."""
+    """Return the size of a known model, of one in a folder or of one that the hub's cache holds; None for any
+    other.
+    """
     if name in KNOWN:
         return ModelSize(KNOWN[name].settings(), KNOWN[name].parameters)
     file = _config_file(name)
@@ -82,10 +84,10 @@ def _config_file(name: str) -> Path | None:
     from huggingface_hub.errors import HFValidationError
 
     try:
-        found = try_to_load_from_cache(name, "config.json")
+        cached = try_to_load_from_cache(name, "config.json")
     except HFValidationError:  # no name that a repository of the hub could have
         return None
-    return Path(found) if isinstance(found, str) else None
+    return Path(cached) if isinstance(cached, str) else None
 
 
 def _tensor_elements(path: Path) -> int:

@@ -33,7 +33,7 @@ def own_folder(folder: Path) -> Path:
 
 
 def ensure_folder(folder: Path, make: Callable[[Path], None]) -> Path:
-    """The folder, made on first use.
+    """Return the folder, made on first use.
 
     Processes that ask at the same time wait for the first one. An interrupted ``make`` leaves no folder.
     ``make`` fills the empty folder that it is given; the folder's name stands for everything that went into it.

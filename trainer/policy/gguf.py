@@ -1,4 +1,4 @@
-"""Models in GGUF files: dequantised once into a folder that everything else loads like any other.
+"""Models in GGUF files: dequantized once into a folder that everything else loads like any other.
 
 A small one is carried as GGUF by the package index, and has a name of its own.
 """
@@ -46,7 +46,7 @@ PACKAGED = {
 
 
 def ensure_converted(file: Path) -> Path:
-    """The folder (float32 safetensors, tokenizer, chat template) made of a GGUF file on first use.
+    """Return the folder (float32 safetensors, tokenizer, chat template) made of a GGUF file on first use.
 
     A GGUF file is data: nothing in it is executed.
 
@@ -69,7 +69,7 @@ def _sha256(file: Path, size: int, changed_ns: int) -> str:
 
 
 def _convert(file: Path, folder: Path) -> None:
-    print(f"converting {file.name}: about a minute, only once", file=sys.stderr, flush=True)
+    print(f"converting {file.name}: about a minute, only once", file=sys.stderr)
     try:
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
         model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
@@ -77,7 +77,7 @@ def _convert(file: Path, folder: Path) -> None:
         raise MissingError(
             f"cannot read {file}: {first_line(error)}", "model.name_or_path", "give a GGUF file of a known model"
         ) from error
-    # What is saved is no longer quantised; transformers refuses to save a model that says it is.
+    # What is saved is no longer quantized; transformers refuses to save a model that says it is.
     model.hf_quantizer = None
     model.is_quantized = False
     if hasattr(model.config, "quantization_config"):
@@ -102,7 +102,7 @@ def ensure_gguf(name: str) -> Path:
         if by_hand.is_file():
             shutil.copyfile(by_hand, file)
         else:
-            print(f"fetching {file_name} ({model.megabytes} MB, {model.licence})", file=sys.stderr, flush=True)
+            print(f"fetching {file_name} ({model.megabytes} MB, {model.licence})", file=sys.stderr)
             reason = _take_from_index(model, file)
             if reason:
                 raise MissingError(

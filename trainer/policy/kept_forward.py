@@ -10,8 +10,8 @@ class KeptForward:
 
     Until the weights move, the pass that gave the old log-probabilities is the one that the update would compute
     again. Only one microbatch is kept: the update holds the graph of one at any time, so that nothing takes more
-    memory. It saves 15 % of a step with AVX-512 and 14 % with AVX2 (`benchmarks.grpo_step --prompt-tokens 297`), 10
-    and 11 % of SmolLM2-135M's, and nothing where the update leaves out rows, such as groups whose rewards are equal.
+    memory. It saves 15% of a step with AVX-512 and 14% with AVX2 (`benchmarks.grpo_step --prompt-tokens 297`), 10
+    and 11% of SmolLM2-135M's, and nothing where the update leaves out rows, such as groups whose rewards are equal.
     """
 
     def __init__(self) -> None:
@@ -26,6 +26,7 @@ class KeptForward:
         self._kept = None
 
     def take(self, rows: Tensor) -> TokenScores | None:
-        """What was kept, if it is of exactly these rows [b]; freed in any case, as the weights move next."""
-        kept, self._kept = self._kept, None
+        """Return what was kept, if it is of exactly these rows [b]; freed in any case, as the weights move next."""
+        kept = self._kept
+        self._kept = None
         return kept[1] if kept is not None and kept[0].equal(rows) else None

@@ -45,7 +45,7 @@ logging.getLogger("transformers").setLevel(logging.ERROR)
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
-    """The model's tokenizer, with a padding token.
+    """Return the model's tokenizer, with a padding token.
 
     Raises:
         MissingError: no such folder or hub name, or no tokenizer in it.
@@ -78,7 +78,7 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
 
 
 def load_policy(config: ModelConfig, device: torch.device, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """The model with its weights on ``device``, dropout off; of an adapter's folder its base with it merged.
+    """Return the model with its weights on ``device``, dropout off; of an adapter's folder its base with it merged.
 
     Only safetensors weights are read and no code from the model folder is run unless ``trust_remote_code`` says
     so.
@@ -112,7 +112,7 @@ def load_policy(config: ModelConfig, device: torch.device, dtype: torch.dtype = 
 
 
 def frozen_copy(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
-    """A copy that is only read and computes exactly what the model does, in less memory where that is possible.
+    """Return a copy that is only read and computes exactly what the model does, in less memory where that is possible.
 
     Where the model is stored in float32 and computes in a lower ``dtype`` by autocast, only what autocast would
     cast at every use is stored in it: the weights of linear layers, but not an embedding that is one of them
@@ -128,19 +128,22 @@ def frozen_copy(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
 
 
 def is_adapter(config: ModelConfig) -> bool:
-    """Whether the model is a folder with an adapter alone, such as a checkpoint of a run with ``model.lora``."""
+    """Return whether the model is a folder with an adapter alone, such as a checkpoint of a run with
+    ``model.lora``.
+    """
     folder = Path(config.name_or_path).expanduser()
     return (folder / SETTINGS_FILE).is_file() and not (folder / "config.json").is_file()
 
 
 def _base_of(config: ModelConfig) -> ModelConfig:
-    """The model that an adapter was made for, in place of the adapter."""
+    """Return the model that an adapter was made for, in place of the adapter."""
     name, revision = adapter_base(Path(config.name_or_path).expanduser())
     return config.model_copy(update={"name_or_path": name, "revision": revision})
 
 
 def model_source(config: ModelConfig) -> str:
-    """The argument for `from_pretrained`: a folder (the built-in tiny model, converted GGUF, any other) or a hub name.
+    """Return the argument for `from_pretrained`: a folder (the built-in tiny model, converted GGUF, any other) or a
+    hub name.
 
     Of an adapter's folder it is that of its base.
 
@@ -189,16 +192,16 @@ def check_weights(config: ModelConfig) -> None:
                 pass  # opening compares the header with the size of the file
         except (SafetensorError, OSError) as error:
             fault = "damaged weights" if os.access(file, os.R_OK) else "weights that may not be read"
-            told = f"{fault}: {first_line(error)}"
-            raise MissingError(told, str(file), "copy or download the file again") from None
+            message = f"{fault}: {first_line(error)}"
+            raise MissingError(message, str(file), "copy or download the file again") from None
 
 
-def _check_loaded(model: PreTrainedModel, found: Mapping[str, Any], config: ModelConfig) -> None:
+def _check_loaded(model: PreTrainedModel, keys: Mapping[str, Any], config: ModelConfig) -> None:
     """Refuse weights that do not fill the model, of which transformers makes the rest up, or are not finite."""
     shapes = [
-        f"{name} {list(stored)}, expected {list(made)}" for name, stored, made in sorted(found["mismatched_keys"])
+        f"{name} {list(stored)}, expected {list(made)}" for name, stored, made in sorted(keys["mismatched_keys"])
     ]
-    missing = sorted(found["missing_keys"])
+    missing = sorted(keys["missing_keys"])
     infinite = [name for name, weight in model.named_parameters() if not weight.detach().sum().isfinite()]
     for fault, names in (("lack", missing), ("have other shapes:", shapes), ("are NaN or infinite in", infinite)):
         if names:
@@ -208,8 +211,8 @@ def _check_loaded(model: PreTrainedModel, found: Mapping[str, Any], config: Mode
                 "model.name_or_path",
                 "give the config.json that belongs to the weights, or save the model again with save_pretrained",
             )
-    if found["unexpected_keys"]:
-        names = sorted(found["unexpected_keys"])
+    if keys["unexpected_keys"]:
+        names = sorted(keys["unexpected_keys"])
         _log.warning(
             "%s: %d weights are not part of a %s and are left out, among them %s",
             *(config.name_or_path, len(names), type(model).__name__, names[0]),
@@ -230,7 +233,7 @@ def _restore_buffers(model: PreTrainedModel) -> None:
 
     transformers keeps them in float32 whatever the weights are in, and so does vLLM; but ranks that load a part
     of the weights each (ZeRO stage 3) make every tensor of a model in the dtype of its weights. In bfloat16 the
-    angles of a frequency are wrong by up to 0.4 %, which at position 1,000 is whole turns.
+    angles of a frequency are wrong by up to 0.4%, which at position 1,000 is whole turns.
     """
     for module in model.modules():
         computed = [
@@ -246,7 +249,8 @@ def _restore_buffers(model: PreTrainedModel) -> None:
 
 
 def _load_error(what: str, config: ModelConfig, error: Exception) -> UserError:
-    text, kernel = str(error), config.attn_implementation
+    text = str(error)
+    kernel = config.attn_implementation
     if "attn_implementation" in text or (isinstance(error, ImportError) and "lash" in kernel and "lash" in text):
         missing = isinstance(error, ImportError)
         return ConfigError(

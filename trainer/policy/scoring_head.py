@@ -37,13 +37,14 @@ class ScoringHead(nn.Module):
     def forward(
         self, hidden: Tensor, targets: Tensor, with_entropy: bool
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Log-probabilities, entropies, gradient norms and those of the proxy, [N] each.
+        """Return log-probabilities, entropies, gradient norms and those of the proxy, [N] each.
 
         They are of ``targets`` [N] after ``hidden`` [N, H]; only the first are set without ``with_entropy``.
         Log-probabilities and entropies have a gradient. The proxy is the distribution without the tokens below
-        ``proxy_min_p`` of the most probable one's probability, renormalised; None where ``proxy_min_p`` is 0.
+        ``proxy_min_p`` of the most probable one's probability, renormalized; None where ``proxy_min_p`` is 0.
         """
-        head, device = self.output_embeddings, hidden.device.type
+        head = self.output_embeddings
+        device = hidden.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else head.weight.dtype
         options = _Options(self.temperature, self.chunk_tokens, dtype, with_entropy, self.proxy_min_p)
         scores: tuple[Tensor, Tensor, Tensor, Tensor | None] = _Scores.apply(
@@ -73,12 +74,16 @@ class _Scores(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         layer = _Layer(weight, bias, options)
         logprobs, log_normalizers = (torch.empty(targets.shape, device=hidden.device) for _ in range(2))
-        entropies, gradient_norms, proxy_logprobs = logprobs, logprobs, None
+        entropies = logprobs
+        gradient_norms = logprobs
+        proxy_logprobs = None
         if options.with_entropy:
-            entropies, gradient_norms = torch.empty_like(logprobs), torch.empty_like(logprobs)
+            entropies = torch.empty_like(logprobs)
+            gradient_norms = torch.empty_like(logprobs)
             proxy_logprobs = torch.empty_like(logprobs) if options.proxy_min_p else None
         for chunk in _chunks(len(targets), options):
-            logits, target = layer.logits(hidden[chunk]), targets[chunk, None]
+            logits = layer.logits(hidden[chunk])
+            target = targets[chunk, None]
             log_normalizers[chunk] = logits.logsumexp(dim=-1)
             logprobs[chunk] = logits.gather(-1, target).squeeze(-1) - log_normalizers[chunk]
             if options.with_entropy:
@@ -95,7 +100,8 @@ class _Scores(torch.autograd.Function):
         ctx.options = options
         ctx.set_materialize_grads(False)
         if not options.with_entropy:
-            entropies, gradient_norms = logprobs.clone(), logprobs.clone()
+            entropies = logprobs.clone()
+            gradient_norms = logprobs.clone()
             ctx.mark_non_differentiable(entropies)
         ctx.mark_non_differentiable(gradient_norms)
         if proxy_logprobs is not None:

@@ -12,12 +12,12 @@ from trainer.policy.adapters import WEIGHTS_FILE, adapter_tensors, has_adapter, 
 
 
 def trained_weights(model: PreTrainedModel) -> dict[str, Tensor]:
-    """The weights that a checkpoint holds, by name: the adapter's, else all; not copied."""
+    """Return the weights that a checkpoint holds, by name: the adapter's, else all; not copied."""
     return adapter_tensors(model) or model.state_dict(keep_vars=True)
 
 
 def host_copy(tensor: Tensor) -> Tensor:
-    """A copy in host memory, which training does not change."""
+    """Return a copy in host memory, which training does not change."""
     return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 

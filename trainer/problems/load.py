@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 def load_problems(
     dataset: DatasetConfig | Sequence[DatasetConfig], data: DataConfig, tokenizer: PreTrainedTokenizerBase
 ) -> list[Problem]:
-    """All problems of one dataset, or of several.
+    """Return all problems of one dataset, or of several.
 
     Prompts longer than ``data.max_prompt_tokens`` are dropped, and their number is logged.
 
@@ -38,12 +38,14 @@ def load_problems(
 
 
 def load_evaluation_sets(config: TrainConfig, tokenizer: PreTrainedTokenizerBase) -> dict[str, list[Problem]]:
-    """The problems of every evaluation set; raises as `load_problems`."""
-    return {name: load_problems(one, config.data, tokenizer) for name, one in config.evaluation.sets.items()}
+    """Return the problems of every evaluation set; raises as `load_problems`."""
+    return {name: load_problems(dataset, config.data, tokenizer) for name, dataset in config.evaluation.sets.items()}
 
 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, problem: Problem) -> tuple[int, ...]:
-    """Token ids of prompt and prefill, with the BOS token where the tokenizer adds one and the text has none."""
+    """Return token ids of prompt and prefill, with the BOS token where the tokenizer adds one and the text has
+    none.
+    """
     ids: list[int] = tokenizer.encode(problem.prompt + problem.prefill, add_special_tokens=False)
     bos = tokenizer.bos_token_id
     if bos is not None and ids[:1] != [bos] and tokenizer.encode("")[:1] == [bos]:
@@ -161,7 +163,8 @@ def _from_rows(dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTo
 
 
 def _read(row: Row, prompt_column: str, answer_column: str, task: Task) -> tuple[Question, Any]:
-    asked, answer = value_at(row, prompt_column), value_at(row, answer_column)
+    asked = value_at(row, prompt_column)
+    answer = value_at(row, answer_column)
     for column, value in ((prompt_column, asked), (answer_column, answer)):
         if value is None:
             raise ConfigError("the value is empty", row.where(column), "fill it in or remove the row")
@@ -177,16 +180,16 @@ def _read(row: Row, prompt_column: str, answer_column: str, task: Task) -> tuple
 
 
 def _wants_compact(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether the tokenizer knows words instead of text (the built-in tiny model's says so in its config)."""
+    """Return whether the tokenizer knows words instead of text (the built-in tiny model's says so in its config)."""
     return bool(tokenizer.init_kwargs.get("loptune_compact_prompts"))
 
 
 def _check_vocabulary(tokenizer: PreTrainedTokenizerBase, text: str, where: str) -> None:
     # A word tokenizer drops what it does not know, so only decoding shows the loss.
-    known = tokenizer.decode(tokenizer.encode(text, add_special_tokens=False), skip_special_tokens=False)
-    if known == text:
+    decoded = tokenizer.decode(tokenizer.encode(text, add_special_tokens=False), skip_special_tokens=False)
+    if decoded == text:
         return
-    present = set(known.split())
+    present = set(decoded.split())
     unknown = sorted({word for word in text.split() if word not in present})
     raise ConfigError(
         f"the policy's vocabulary lacks: {', '.join(unknown[:10])}",

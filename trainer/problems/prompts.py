@@ -31,7 +31,7 @@ class Question:
 
 
 def as_question(value: object) -> Question:
-    """A question from a column: text, or a list of chat messages.
+    """Return a question from a column: text, or a list of chat messages.
 
     Raises:
         ValueError: neither.
@@ -48,7 +48,7 @@ def as_question(value: object) -> Question:
 def build_prompt(
     question: Question, task: Task, data: DataConfig, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[str, str]:
-    """The prompt and the prefill that follows it.
+    """Return the prompt and the prefill that follows it.
 
     A prompt that already ends in the prefill, as the published Knights-and-Knaves prompts end in ``<think>``,
     loses it there, so that it is neither doubled nor missing from what the reward reads.
@@ -106,12 +106,12 @@ def _raw_prompt(question: Question, task: Task, data: DataConfig) -> str:
 def _chat_prompt(question: Question, task: Task, data: DataConfig, tokenizer: PreTrainedTokenizerBase) -> str:
     if not tokenizer.chat_template:
         raise ConfigError("the tokenizer has no chat template", "data.prompt_format", "set data.prompt_format=raw")
-    own = question.messages[0]["role"] == "system"
+    has_system = question.messages[0]["role"] == "system"
     system = task.system_prompt if data.system_prompt is None else data.system_prompt
     messages: list[Mapping[str, str]] = [*question.messages[:-1]]
-    if own and data.system_prompt is not None:
+    if has_system and data.system_prompt is not None:
         messages.pop(0)
-    if system and not (own and data.system_prompt is None):
+    if system and not (has_system and data.system_prompt is None):
         messages.insert(0, {"role": "system", "content": system})
     messages.append({"role": "user", "content": _user_message(question, task, data)})
     try:

@@ -31,12 +31,12 @@ class Row:
     number: int
 
     def where(self, column: str) -> str:
-        """The row and column for an error message."""
+        """Return the row and column for an error message."""
         return f"{self.place}, row {self.number}, column {column}"
 
 
 def is_file_source(dataset: DatasetConfig) -> bool:
-    """Whether problems are read from a file; otherwise they are generated or come from the hub."""
+    """Return whether problems are read from a file; otherwise they are generated or come from the hub."""
     path = Path(dataset.source).expanduser()
     if dataset.source == "generated" or path.is_dir():
         return False
@@ -45,7 +45,7 @@ def is_file_source(dataset: DatasetConfig) -> bool:
 
 
 def read_rows(dataset: DatasetConfig) -> list[Row]:
-    """The rows of a file or hub dataset, the first ``limit`` of them.
+    """Return the rows of a file or hub dataset, the first ``limit`` of them.
 
     Raises:
         MissingError: no such file, not readable, or empty; a hub dataset that cannot be had.
@@ -74,7 +74,7 @@ def read_rows(dataset: DatasetConfig) -> list[Row]:
 
 
 def find_column(row: Row, field: str, columns: Mapping[str, str], defaults: Sequence[str]) -> str | None:
-    """The column that holds a field: the configured one, else the first default the row has.
+    """Return the column that holds a field: the configured one, else the first default the row has.
 
     Raises:
         ConfigError: the configured column does not exist.
@@ -107,7 +107,7 @@ def need_column(row: Row, field: str, columns: Mapping[str, str], defaults: Sequ
 
 
 def value_at(row: Row, column: str) -> Any:
-    """The value in a dotted column; None for null, NaN and empty text."""
+    """Return the value in a dotted column; None for null, NaN and empty text."""
     value = _at(row.values, column)
     empty = (isinstance(value, float) and math.isnan(value)) or (isinstance(value, str) and not value.strip())
     return None if empty or value is _ABSENT else value

@@ -23,7 +23,7 @@ class ProblemSampler:
         self._order = self._epoch_order()
 
     def next(self, count: int) -> list[Problem]:
-        """The next problems; after the last one of an epoch the next epoch begins.
+        """Return the next problems; after the last one of an epoch the next epoch begins.
 
         With ``drop_last`` it begins before too few are left.
         """
@@ -41,7 +41,7 @@ class ProblemSampler:
         return taken
 
     def state_dict(self) -> dict[str, int]:
-        """The position, as JSON values."""
+        """Return the position, as JSON values."""
         return {"epoch": self._epoch, "position": self._position, "problems": len(self._problems)}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
@@ -56,7 +56,8 @@ class ProblemSampler:
                 "data.train",
                 "resume with the data the run began with",
             )
-        self._epoch, self._position = state["epoch"], state["position"]
+        self._epoch = state["epoch"]
+        self._position = state["position"]
         self._order = self._epoch_order()
 
     def _epoch_order(self) -> list[int]:
@@ -67,7 +68,7 @@ class ProblemSampler:
 
 
 def training_steps(epochs: float, problems: int, prompts_per_step: int, drop_last: bool) -> int:
-    """The number of steps in some passes over the problems.
+    """Return the number of steps in some passes over the problems.
 
     With ``drop_last`` every pass ends with its last full step; otherwise a step may hold problems of two passes.
 

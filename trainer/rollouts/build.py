@@ -33,7 +33,7 @@ def build_engine(
     whole_weights: Callable[[], AbstractContextManager[None]] = nullcontext,
     run: EngineRun = NO_RUN,
 ) -> RolloutEngine:
-    """The configured rollout engine.
+    """Return the configured rollout engine.
 
     Raises:
         ConfigError: vLLM is asked for where it is not installed or for a mixture of experts, or a request can
@@ -41,7 +41,8 @@ def build_engine(
         EngineError: vLLM does not start, or a server cannot be used.
         MissingError: a server does not answer.
     """
-    wanted, device = config.rollout.engine, next(model.parameters()).device
+    wanted = config.rollout.engine
+    device = next(model.parameters()).device
     in_ranks = wanted == "vllm" or (wanted == "auto" and device.type == "cuda" and vllm_installed())
     if in_ranks or config.rollout.uses_servers:
         check_dense(model)
@@ -65,7 +66,7 @@ def build_engine(
 
 
 def build_rewards(config: RewardConfig, max_failure_rate: float = 1.0) -> RewardPool:
-    """The scoring processes.
+    """Return the scoring processes.
 
     Raises:
         ConfigError: a reward function that does not exist or cannot be imported.

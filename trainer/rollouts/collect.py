@@ -27,7 +27,7 @@ class GroupRequest:
 
 
 def derive_seed(*parts: int | str) -> int:
-    """A 63-bit seed that depends on all parts and on nothing else."""
+    """Return a 63-bit seed that depends on all parts and on nothing else."""
     text = "/".join(map(str, parts)).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
 
@@ -35,7 +35,9 @@ def derive_seed(*parts: int | str) -> int:
 def group_requests(
     config: TrainConfig, step: int, problems: Sequence[Problem], parallel: Parallel, first: int = 0
 ) -> list[GroupRequest]:
-    """The rank's share of a step's problems, numbered from ``first``; every completion has a seed of its own."""
+    """Return the rank's share of a step's problems, numbered from ``first``; every completion has a seed of its
+    own.
+    """
     seeds = range(config.rollout.group_size)
     return [
         GroupRequest(i, problem, [derive_seed(config.seed, step, i, g) for g in seeds])
@@ -45,12 +47,12 @@ def group_requests(
 
 
 def stop_tokens(config: RolloutConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """The tokenizer's EOS and the configured stop tokens, each once."""
+    """Return the tokenizer's EOS and the configured stop tokens, each once."""
     return tuple(dict.fromkeys([tokenizer.eos_token_id, *config.stop_token_ids]))
 
 
 def sampling_params(config: RolloutConfig, tokenizer: PreTrainedTokenizerBase) -> SamplingParams:
-    """How training completions are sampled."""
+    """Return how training completions are sampled."""
     return SamplingParams(
         temperature=config.temperature,
         top_p=config.top_p,
@@ -68,7 +70,7 @@ def sample_completions(
     seeds: Sequence[Sequence[int]],
     params: SamplingParams,
 ) -> list[list[Completion]]:
-    """One list of completions per prompt, one completion per seed."""
+    """Return one list of completions per prompt, one completion per seed."""
     sampled = engine.generate(prompts, seeds, params)
     return [[_completion(sample, tokenizer, params) for sample in group] for group in sampled]
 
@@ -85,7 +87,7 @@ def _completion(sample: Sample, tokenizer: PreTrainedTokenizerBase, params: Samp
 def sample_groups(
     engine: RolloutEngine, tokenizer: PreTrainedTokenizerBase, requests: Sequence[GroupRequest], params: SamplingParams
 ) -> list[RolloutGroup]:
-    """One group of rollouts per request, not scored: their rewards are NaN."""
+    """Return one group of rollouts per request, not scored: their rewards are NaN."""
     prompts = [tuple(encode_prompt(tokenizer, request.problem)) for request in requests]
     completions = sample_completions(engine, tokenizer, prompts, [request.seeds for request in requests], params)
     return [
@@ -95,7 +97,7 @@ def sample_groups(
 
 
 def score_groups(groups: Sequence[RolloutGroup], rewards: RewardPool) -> list[RolloutGroup]:
-    """The groups with the rewards of their completions.
+    """Return the groups with the rewards of their completions.
 
     Raises:
         RewardError: scoring fails too often for the rewards to mean anything.
@@ -114,7 +116,7 @@ def score_groups(groups: Sequence[RolloutGroup], rewards: RewardPool) -> list[Ro
 
 
 def scoring_error(what: str, where: str = "reward.functions") -> RewardError:
-    """The error of rewards that are mostly failures of the scoring."""
+    """Return the error of rewards that are mostly failures of the scoring."""
     return RewardError(what, where, "repair the reward function, or raise reward.timeout_s or reward.memory_mb")
 
 

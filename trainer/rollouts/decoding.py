@@ -80,4 +80,5 @@ class CachedBatch:
     def select(self, rows: Tensor) -> None:
         """Keep these rows only."""
         self._cache.batch_select_indices(rows)
-        self._mask, self._positions = self._mask[rows], self._positions[rows]
+        self._mask = self._mask[rows]
+        self._positions = self._positions[rows]

@@ -10,7 +10,7 @@ _MIN_SPREAD = 1e-6
 
 
 def has_spread(rewards: Sequence[float]) -> bool:
-    """Whether a group's rewards differ, so that it has an advantage [arXiv:2503.14476, equation 11].
+    """Return whether a group's rewards differ, so that it has an advantage [arXiv:2503.14476, equation 11].
 
     A group of one is kept: it has no spread to lack. As SkyRL.
     """
@@ -34,10 +34,10 @@ def sample_with_spread(
     for _ in range(max_rounds):
         missing = wanted - len(with_spread)
         count = -(-missing // parallel.world_size) * parallel.world_size
-        own = collect(number, count)
+        of_rank = collect(number, count)
         number += count
-        sampled += own
-        for group in parallel.gather(own):
+        sampled += of_rank
+        for group in parallel.gather(of_rank):
             varied = has_spread([raw_reward(rollout) for rollout in group.rollouts])
             (with_spread if varied else silent).append(group)
         if len(with_spread) >= wanted:

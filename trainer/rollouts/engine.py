@@ -30,7 +30,7 @@ class Sample:
     """One completion, stop token included.
 
     ``logprobs`` are those of the distribution the tokens were drawn from: of ``log_softmax(logits / T)``,
-    renormalised over the kept tokens where top_k, top_p or min_p drop some; of ``log_softmax(logits)`` where
+    renormalized over the kept tokens where top_k, top_p or min_p drop some; of ``log_softmax(logits)`` where
     the completion is greedy.
     """
 
@@ -56,7 +56,7 @@ PROMPT_OPTIONS = {"max_tokens": 1, "temperature": 0, "prompt_logprobs": 0, "deto
 
 
 def sampling_options(params: SamplingParams, seed: int) -> dict[str, Any]:
-    """A completion's options under vLLM's names."""
+    """Return a completion's options under vLLM's names."""
     return {
         "temperature": params.temperature,
         "top_p": params.top_p,
@@ -89,11 +89,12 @@ class RolloutEngine:
         """Free device memory while the policy trains."""
 
     def wake(self) -> None:
-        """Undo ``sleep``; weights may have to be synchronised again."""
+        """Undo ``sleep``; weights may have to be synchronized again."""
 
     def metrics(self) -> dict[str, float]:
-        """Metrics since the last call, by their declared names."""
-        news, self.news = dict(self.news), {}
+        """Return metrics since the last call, by their declared names."""
+        news = dict(self.news)
+        self.news = {}
         return news
 
     def close(self) -> None:

@@ -15,12 +15,12 @@ def overlong_penalty(length: int, max_new_tokens: int, buffer: int) -> float:
 
 
 def raw_reward(rollout: Rollout) -> float:
-    """The reward before the punishment."""
+    """Return the reward before the punishment."""
     return rollout.reward - rollout.reward_breakdown.get(_COMPONENT, 0.0)
 
 
 def punish_overlong(groups: Sequence[RolloutGroup], max_new_tokens: int, config: RewardConfig) -> list[RolloutGroup]:
-    """The groups with ``overlong_penalty`` taken from every reward, as a part of its breakdown.
+    """Return the groups with ``overlong_penalty`` taken from every reward, as a part of its breakdown.
 
     Whether a completion is correct does not change. A buffer of 0 takes nothing.
     """

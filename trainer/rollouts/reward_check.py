@@ -19,6 +19,6 @@ def check_reward(rewards: RewardPool, problem: Problem) -> None:
     except ScoringFailedError as error:
         failure = str(error).partition("): ")[2]  # the one failure, without the count of failures
     if failure is not None:
-        text, answer = (shortened(repr(one), 60) for one in (text, problem.answer))
+        text, answer = (shortened(repr(value), 60) for value in (text, problem.answer))
         where = f"reward.functions, text {text}, answer {answer}"
         raise scoring_error(f"the reward fails on the first problem: {failure}", where)

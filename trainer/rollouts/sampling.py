@@ -11,7 +11,7 @@ from trainer.rollouts.engine import SamplingParams
 
 
 def row_uniforms(seeds: Sequence[int], length: int) -> Tensor:
-    """One uniform number in [0, 1) for every row and position, depending on the row's seed alone: [R, length].
+    """Return one uniform number in [0, 1) for every row and position, depending on the row's seed alone: [R, length].
 
     numpy's generator mixes all bits of a seed; a CPU ``torch.Generator`` uses the lowest 32 only, so that
     seeds built as ``step << 32 | row`` would repeat in every step.

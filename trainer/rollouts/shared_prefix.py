@@ -30,8 +30,8 @@ _VARYING_ROPE = ("dynamic", "longrope")  # angles depend on the longest sequence
 
 
 def is_supported(model: PreTrainedModel) -> bool:
-    """Whether the step below is this model's: a known family, full attention, plain linear layers with or without
-    an adapter.
+    """Return whether the step below is this model's: a known family, full attention, plain linear layers with or
+    without an adapter.
     """
     config = model.config
     layer_types = getattr(config, "layer_types", None) or ["full_attention"]
@@ -54,7 +54,9 @@ class SharedPrefixBatch:
     def __init__(self, model: PreTrainedModel, prefill: Prefill, prompt_of_row: Tensor, max_new_tokens: int) -> None:
         body: Any = model.model
         self._blocks = [_Block(layer) for layer in body.layers]
-        self._embedding, self._norm, self._head = body.embed_tokens.weight, _norm(body.norm), model.lm_head
+        self._embedding = body.embed_tokens.weight
+        self._norm = _norm(body.norm)
+        self._head = model.lm_head
         self.logits = prefill.logits[prompt_of_row]
         self._prompt_of_row = prompt_of_row
         self._arrangement = _Arrangement(prompt_of_row, len(prefill.mask))
@@ -66,13 +68,16 @@ class SharedPrefixBatch:
         every_position = torch.arange(prefill.mask.shape[1] + max_new_tokens, device=mask.device)
         cos, sin = body.rotary_emb(mask, every_position[None])
         half = sin.shape[-1] // 2
-        self._cos, self._sin = cos[0], torch.cat((-sin[0, :, :half], sin[0, :, half:]), dim=-1)  # [positions, D]
+        # [positions, D]
+        self._cos = cos[0]
+        self._sin = torch.cat((-sin[0, :, :half], sin[0, :, half:]), dim=-1)
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows only (ascending indices)."""
         for layer in self._layers:
             layer.select(rows)
-        self._positions, self._prompt_of_row = self._positions[rows], self._prompt_of_row[rows]
+        self._positions = self._positions[rows]
+        self._prompt_of_row = self._prompt_of_row[rows]
         self._arrangement = _Arrangement(self._prompt_of_row, self._arrangement.n_prompts)
 
     def step(self, tokens: Tensor) -> None:
@@ -94,7 +99,9 @@ class SharedPrefixBatch:
 
     def _attend(self, block: "_Block", states: "_KeysValues", x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
         """Self-attention of one new token per row, x [R, hidden], to its prompt and its own completion."""
-        rows, size, n = x.shape[0], block.head_size, block.group
+        rows = x.shape[0]
+        size = block.head_size
+        n = block.group
         heads = torch.cat((block.query(x), block.key(x)), dim=-1).view(rows, -1, size)
         values = block.value(x).view(rows, -1, size)
         key_heads = values.shape[1]
@@ -123,14 +130,20 @@ class _Block:
     """The operations of one layer, bound to its weights once: looking them up in modules costs more than some."""
 
     def __init__(self, layer: Any) -> None:
-        attention, mlp = layer.self_attn, layer.mlp
+        attention = layer.self_attn
+        mlp = layer.mlp
         self.head_size: int = attention.head_dim
         self.group: int = attention.num_key_value_groups
         self.scaling: float = attention.scaling
-        self.input_norm, self.mlp_norm = _norm(layer.input_layernorm), _norm(layer.post_attention_layernorm)
-        self.query, self.key, self.value = attention.q_proj, attention.k_proj, attention.v_proj
+        self.input_norm = _norm(layer.input_layernorm)
+        self.mlp_norm = _norm(layer.post_attention_layernorm)
+        self.query = attention.q_proj
+        self.key = attention.k_proj
+        self.value = attention.v_proj
         self.output: Operation = attention.o_proj
-        self.gate, self.up, self.down = mlp.gate_proj, mlp.up_proj, mlp.down_proj
+        self.gate = mlp.gate_proj
+        self.up = mlp.up_proj
+        self.down = mlp.down_proj
         self.activation: Operation = mlp.act_fn
 
 
@@ -160,7 +173,7 @@ class _Arrangement:
         return states.reshape(heads * self.n_prompts, -1, d)
 
     def to_rows(self, states: Tensor, heads: int) -> Tensor:
-        """The inverse: [K * P, S * n, d] of prompts to [K, R, n, d] of rows."""
+        """Return the inverse: [K * P, S * n, d] of prompts to [K, R, n, d] of rows."""
         states = states.view(heads, self._row_of_place.shape[0], -1, states.shape[-1])
         return states if self._dense else states.index_select(1, self._place_of_row)
 

@@ -85,7 +85,7 @@ class RolloutSource:
             self._engine.wake()
 
     def state_dict(self) -> dict[str, Any]:
-        """The position in the problems, as JSON values."""
+        """Return the position in the problems, as JSON values."""
         return self._sampler.state_dict()
 
     def load(self, state: dict[str, Any]) -> None:

@@ -49,7 +49,7 @@ class TransformersEngine(RolloutEngine):
     ) -> list[list[Sample]]:
         """Sample ``len(seeds[p])`` completions of each prompt, in the order of ``prompts`` and ``seeds``.
 
-        A completion depends on its prompt, its seed and the weights alone, not on its neighbours or on how the
+        A completion depends on its prompt, its seed and the weights alone, not on its neighbors or on how the
         batch was split (up to float rounding). The global random state is neither read nor changed.
         """
         samples: dict[tuple[int, int], Sample] = {}
@@ -108,7 +108,10 @@ class TransformersEngine(RolloutEngine):
             if n_finished >= max(1, _COMPACT_FRACTION * len(rows)):
                 keep = (~finished).nonzero()[:, 0]
                 batch.select(keep)
-                rows, chosen, finished, uniforms = rows[keep], chosen[keep], finished[keep], uniforms[keep]
+                rows = rows[keep]
+                chosen = chosen[keep]
+                finished = finished[keep]
+                uniforms = uniforms[keep]
             batch.step(chosen)
         self.on_finished(len(places) - reported)
         return _samples(tokens.cpu(), logprobs.cpu(), stop_ids.cpu())
@@ -127,7 +130,7 @@ def _samples(tokens: Tensor, logprobs: Tensor, stop_ids: Tensor) -> list[Sample]
 
 
 def bytes_per_position(config: Any, dtype: torch.dtype, row_length: int) -> float:
-    """Memory that sampling takes for one of the ``row_length`` positions of a row: keys, values, a share of the
+    """Return memory that sampling takes for one of the ``row_length`` positions of a row: keys, values, a share of the
     logits.
 
     Keys of a float32 model stay float32 under autocast too.
@@ -141,7 +144,7 @@ def bytes_per_position(config: Any, dtype: torch.dtype, row_length: int) -> floa
 def _split(
     prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], max_new_tokens: int, budget: int
 ) -> Iterator[list[tuple[int, int]]]:
-    """Batches of (prompt, completion) indices within the token budget, of similar prompt lengths."""
+    """Yield batches of (prompt, completion) indices within the token budget, of similar prompt lengths."""
     batch: list[tuple[int, int]] = []
     for p in sorted(range(len(prompts)), key=lambda p: len(prompts[p])):
         for g in range(len(seeds[p])):

@@ -1,7 +1,9 @@
 """Names of rules, for whoever needs no rule."""
 
-LOSS_KEY, ADVANTAGE_KEY = "algorithm.loss", "algorithm.advantage"
-DEFAULT_LOSS, DEFAULT_ADVANTAGE = "clipped", "grpo"
+LOSS_KEY = "algorithm.loss"
+ADVANTAGE_KEY = "algorithm.advantage"
+DEFAULT_LOSS = "clipped"
+DEFAULT_ADVANTAGE = "grpo"
 
 
 def label_of(name: str) -> str:

@@ -61,9 +61,9 @@ def load_rule(name: str, base: type[Any], folder: str) -> type[Any]:
     return named
 
 
-def load_again(own: tuple[Any, ...], parameters: Mapping[str, Any]) -> Any:
+def load_again(loading: tuple[Any, ...], parameters: Mapping[str, Any]) -> Any:
     """Build a rule in another process."""
-    return load_rule(*own)(**parameters)
+    return load_rule(*loading)(**parameters)
 
 
 @contextmanager

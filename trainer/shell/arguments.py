@@ -78,7 +78,7 @@ def add_sample(parser: argparse.ArgumentParser, verb: str) -> None:
 
 
 def count(text: str) -> int:
-    """A whole number from 1 on, as the type of an argument."""
+    """Return a whole number from 1 on, as the type of an argument."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")
@@ -86,7 +86,7 @@ def count(text: str) -> int:
 
 
 def positive(text: str) -> float:
-    """A number above 0, as the type of an argument."""
+    """Return a number above 0, as the type of an argument."""
     number = float(text)
     if not 0 < number < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
@@ -94,7 +94,7 @@ def positive(text: str) -> float:
 
 
 def port(text: str) -> int:
-    """A port to listen on, as the type of an argument."""
+    """Return a port to listen on, as the type of an argument."""
     number = int(text)
     if not 1 <= number <= 65535:
         raise argparse.ArgumentTypeError(f"{text} is no port: they go from 1 to 65535")
@@ -102,9 +102,9 @@ def port(text: str) -> int:
 
 
 def version_text() -> str:
-    """The versions that a bug report needs; nothing is imported for it."""
-    found = [f"{name} {_version(name)}" for name in ("torch", "transformers", "ray", "optuna", "mlflow", "vllm")]
-    return f"loptune {_version('loptune')} (Python {platform.python_version()}, {', '.join(found)})"
+    """Return the versions that a bug report needs; nothing is imported for it."""
+    versions = [f"{name} {_version(name)}" for name in ("torch", "transformers", "ray", "optuna", "mlflow", "vllm")]
+    return f"loptune {_version('loptune')} (Python {platform.python_version()}, {', '.join(versions)})"
 
 
 def _version(package: str) -> str:

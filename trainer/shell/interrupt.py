@@ -22,7 +22,7 @@ def graceful_stop(request_stop: Callable[[], None], announce: bool = True) -> Ab
         if seen > 1:
             raise KeyboardInterrupt
         if announce:
-            print("stopping after this step (again to stop at once)", file=sys.stderr, flush=True)
+            print("stopping after this step (again to stop at once)", file=sys.stderr)
         request_stop()
 
     return on_interrupt(handle)
@@ -42,7 +42,7 @@ def unhurried() -> Iterator[None]:
         seen += 1
         if seen > 1:
             os._exit(INTERRUPTED)
-        print("stopping (again to stop at once)", file=sys.stderr, flush=True)
+        print("stopping (again to stop at once)", file=sys.stderr)
 
     if threading.current_thread() is not threading.main_thread():  # which alone receives signals
         yield

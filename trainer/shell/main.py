@@ -10,12 +10,12 @@ from trainer.files import storage_fault
 
 
 def rank() -> int:
-    """The number of this process among those of the run."""
+    """Return the number of this process among those of the run."""
     return int(os.environ.get("RANK", "0"))
 
 
 def world_size() -> int:
-    """How many processes the run has."""
+    """Return how many processes the run has."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
@@ -25,7 +25,7 @@ def run_main(command: Callable[[], int]) -> int:
         return command()
     except UserError as error:
         if rank() == 0 or not isinstance(error, ConfigError):  # all ranks have the same configuration
-            print(error, file=sys.stderr, flush=True)
+            print(error, file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
@@ -37,5 +37,5 @@ def run_main(command: Callable[[], int]) -> int:
         fault = storage_fault(error)
         if fault is None:
             raise
-        print(fault, file=sys.stderr, flush=True)
+        print(fault, file=sys.stderr)
         return fault.exit_code

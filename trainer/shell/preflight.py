@@ -39,5 +39,5 @@ def check_port(port: int, again: str, host: str = "127.0.0.1") -> None:
         with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
             pass
     except OSError as error:
-        said = "is in use" if error.errno == errno.EADDRINUSE else f"of {host} cannot be used: {error.strerror}"
-        raise ConfigError(f"port {port} {said}", "--port", f"{again} --port {port + 1}") from None
+        fault = "is in use" if error.errno == errno.EADDRINUSE else f"of {host} cannot be used: {error.strerror}"
+        raise ConfigError(f"port {port} {fault}", "--port", f"{again} --port {port + 1}") from None

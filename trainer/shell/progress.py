@@ -57,7 +57,7 @@ def learning_warning(step: int, metrics: Mapping[str, float]) -> str | None:
 
 
 def silent_warning(steps: str) -> str:
-    """The warning of a run whose rewards tell no completion from another."""
+    """Return the warning of a run whose rewards tell no completion from another."""
     return (
         f"warning: in {steps} all completions of every prompt had the same reward: nothing was learned\n"
         "where:   reward.functions, rollout.temperature\n"
@@ -66,12 +66,12 @@ def silent_warning(steps: str) -> str:
 
 
 def step_line(step: int, total_steps: int, metrics: Mapping[str, float]) -> str:
-    """One training step as a line; metrics that are missing are left out."""
+    """Return one training step as a line; metrics that are missing are left out."""
     return f"step {step:>{len(str(total_steps))}}/{total_steps}  {_join(_STEP_PARTS, metrics)}"
 
 
 def evaluation_line(step: int, metrics: Mapping[str, float]) -> str:
-    """One evaluation, with the accuracy of each difficulty or further set."""
+    """Return one evaluation, with the accuracy of each difficulty or further set."""
     parts = [
         f"{name.removeprefix(_BY_DIFFICULTY)} {value:.3f}"
         for name, value in sorted(metrics.items())
@@ -123,7 +123,8 @@ class Progress(ProgressReport):
             return
         self._reported = time.monotonic()
         task = self._bar.tasks[self._phase_task]
-        done, total = task.completed, task.total or 0
+        done = task.completed
+        total = task.total or 0
         rate = done / max(1e-9, task.elapsed or 0)
         left = (total - done) / max(1e-9, rate)
         self._write(f"  {task.description}: {done:.0f} of {total:.0f}, {rate:.1f}/s, about {left:.0f} s left")

@@ -25,7 +25,7 @@ _HINT = "wait for it, stop it, or choose another --name"
 
 
 def resume_command(name: str, runs_dir: Path, world_size: int = 1) -> str:
-    """The command that resumes a run."""
+    """Return the command that resumes a run."""
     launch = f"torchrun --nproc-per-node {world_size} -m " if world_size > 1 else ""
     where = "" if runs_dir == Path("runs") else f" --runs-dir {runs_dir}"
     return f"{launch}trainer resume {name}{where}"
@@ -43,12 +43,12 @@ class Holder:
 
 
 def is_name(text: str) -> bool:
-    """Whether a text can name a folder: no path separators, no control characters, no leading dot or dash."""
+    """Return whether a text can name a folder: no path separators, no control characters, no leading dot or dash."""
     return _RULE.fullmatch(text) is not None
 
 
 def check_name(name: str) -> str:
-    """The name, if it is one.
+    """Return the name, if it is one.
 
     Raises:
         ConfigError: it is not.
@@ -59,7 +59,7 @@ def check_name(name: str) -> str:
 
 
 def holder(folder: Path) -> Holder | None:
-    """The process that holds a folder, or None."""
+    """Return the process that holds a folder, or None."""
     try:
         lock = (folder / "lock").open(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
@@ -84,7 +84,7 @@ def raise_held(folder: Path, what: str = "run", hint: str = _HINT) -> None:
 
 
 def run_path(given: str, runs_dir: Path) -> Path:
-    """The folder of a run that is given by its name; anything else is taken as the path that it may be."""
+    """Return the folder of a run that is given by its name; anything else is taken as the path that it may be."""
     named = runs_dir / given
     return named if is_name(given) and not Path(given).exists() and named.is_dir() else Path(given)
 

@@ -51,7 +51,7 @@ def counted(number: float, noun: str) -> str:
 
 
 def number(value: Any) -> str:
-    """A value with at most four significant digits; text as it is."""
+    """Return a value with at most four significant digits; text as it is."""
     if value is None:
         return ""
     return f"{value:.4g}" if isinstance(value, float) else str(value)

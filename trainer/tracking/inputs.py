@@ -24,11 +24,13 @@ from trainer.metrics.tags import CHANGES_TAG
 
 INPUTS_FILE = "inputs.json"
 _INSTALLED = {"site-packages", "dist-packages"}
-_SOURCE, _PACKAGE = 1, 5  # kinds of modules, as `modulefinder` numbers them
+# kinds of modules, as `modulefinder` numbers them
+_SOURCE = 1
+_PACKAGE = 5
 
 
 def check_inputs(folder: Path, what: str, accept: bool, working_dir: Path | None = None) -> list[str]:
-    """A sentence for each file that is not what a folder's ``inputs.json`` records; none without a record.
+    """Return a sentence for each file that is not what a folder's ``inputs.json`` records; none without a record.
 
     ``what`` is a "run" or a "sweep"; relative paths start from the working directory.
 
@@ -38,9 +40,9 @@ def check_inputs(folder: Path, what: str, accept: bool, working_dir: Path | None
     """
     root = working_dir or Path.cwd()
     changes = [
-        f"{name} ({known['role']}) {change}"
-        for name, known in recorded_files(folder).items()
-        if (change := _change(known, root / name))
+        f"{name} ({recorded['role']}) {change}"
+        for name, recorded in recorded_files(folder).items()
+        if (change := _change(recorded, root / name))
     ]
     if changes and not accept:
         raise ConfigError(
@@ -75,7 +77,9 @@ def change_tags(folder: Path) -> dict[str, str]:
 
 
 def recorded_files(folder: Path) -> dict[str, dict[str, str]]:
-    """The files that a run or sweep began with: path -> ``role``, ``sha256``, ``size``; none without a record."""
+    """Return the files that a run or sweep began with: path -> ``role``, ``sha256``, ``size``; none without a
+    record.
+    """
     return dict(_recorded(folder)["files"])
 
 
@@ -94,15 +98,15 @@ def _recorded(folder: Path) -> dict[str, Any]:
         recorded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return {"files": dict(recorded["files"]), "accepted": list(recorded["accepted"])}
     except (OSError, ValueError, TypeError, KeyError) as error:
-        told = f"cannot tell whether data or reward have changed: {first_line(error)}"
-        raise StorageError(told, str(path), "restore the file; or remove it, and nothing is compared") from error
+        message = f"cannot tell whether data or reward have changed: {first_line(error)}"
+        raise StorageError(message, str(path), "restore the file; or remove it, and nothing is compared") from error
 
 
-def _change(known: dict[str, str], path: Path) -> str:
+def _change(recorded: dict[str, str], path: Path) -> str:
     if not path.is_file():
         return "is gone"
     now = _fingerprint(path)
-    return "" if now["sha256"] == known["sha256"] else f"has changed ({known['size']} -> {now['size']})"
+    return "" if now["sha256"] == recorded["sha256"] else f"has changed ({recorded['size']} -> {now['size']})"
 
 
 def _fingerprint(path: Path) -> dict[str, str]:
@@ -116,7 +120,7 @@ def input_files(configs: Iterable[TrainConfig]) -> Iterator[tuple[Path, str]]:
     root = Path.cwd()
     for config in configs:
         named = [("training data", source.source) for source in config.data.train]
-        named += [(f"evaluation set {name}", one.source) for name, one in config.evaluation.sets.items()]
+        named += [(f"evaluation set {name}", dataset.source) for name, dataset in config.evaluation.sets.items()]
         for role, source in named:
             path = root / Path(source).expanduser()
             for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
@@ -131,7 +135,7 @@ def input_files(configs: Iterable[TrainConfig]) -> Iterator[tuple[Path, str]]:
 
 
 def module_files(module: str, role: str, root: Path) -> Iterator[tuple[Path, str]]:
-    """A module's file and those of the project that it imports; nothing is imported to find them."""
+    """Yield a module's file and those of the project that it imports; nothing is imported to find them."""
     search = [*filter(None, sys.path), str(root)]  # the order of scoring processes
     finder = _ImportFinder([place for place in search if _is_of_project(Path(place))], excludes=OWN_PACKAGES)
     with contextlib.suppress(ImportError):  # whoever imports it says so

@@ -63,7 +63,7 @@ def _quiet_mlflow() -> None:
 
 
 def tracking_uri(config: TrackingConfig, runs_dir: Path) -> str:
-    """The store of a run: ``tracking.uri``, else ``MLFLOW_TRACKING_URI``, else SQLite in the runs folder.
+    """Return the store of a run: ``tracking.uri``, else ``MLFLOW_TRACKING_URI``, else SQLite in the runs folder.
 
     A SQLite path is made absolute, because the processes of a sweep run in other folders. Credentials of
     ``MLFLOW_TRACKING_URI`` go into the variables that MLflow reads them from: URIs are recorded and printed.
@@ -94,7 +94,7 @@ def _environment_uri() -> str | None:
 
 
 def sqlite_path(uri: str) -> Path | None:
-    """The database file of a ``sqlite:///`` URI, None for any other store."""
+    """Return the database file of a ``sqlite:///`` URI, None for any other store."""
     return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
 
 
@@ -147,7 +147,7 @@ def _is_address(uri: str) -> bool:
 
 
 def connect(uri: str) -> "MlflowClient":
-    """A client of the store.
+    """Return a client of the store.
 
     Raises:
         StorageError: a SQLite store without schema (``prepare_store`` makes it), or one that stays locked.
@@ -172,7 +172,8 @@ def retry(action: Callable[[], T], uri: str) -> T:
     from requests.exceptions import RequestException
     from sqlalchemy.exc import SQLAlchemyError
 
-    deadline, pause = time.monotonic() + (LOCK_LIMIT_S if path else START_LIMIT_S), 0.2
+    deadline = time.monotonic() + (LOCK_LIMIT_S if path else START_LIMIT_S)
+    pause = 0.2
     while True:
         try:
             return action()
@@ -194,7 +195,7 @@ def _hint(error: Exception) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """The telling part of an error's text: MLflow's runs over many lines, requests' nests its causes."""
+    """Return the telling part of an error's text: MLflow's runs over many lines, requests' nests its causes."""
     line = first_line(error)
     if "HTTPConnectionPool" in line:
         line = line.rsplit("Caused by ", 1)[-1].rsplit(": ", 1)[-1].strip("\"')")
@@ -202,7 +203,7 @@ def reason(error: BaseException) -> str:
 
 
 def find_experiment(client: "MlflowClient", uri: str, name: str) -> str:
-    """The id of the experiment, created where it is missing. Processes may race for it.
+    """Return the id of the experiment, created where it is missing. Processes may race for it.
 
     Raises:
         StorageError: the store does not answer, or the experiment was deleted in the UI.
@@ -238,7 +239,7 @@ def open_run(
     key: str,
     started: int | None = None,
 ) -> str:
-    """The id of the run tagged ``loptune.run = key``, created where it is missing, status RUNNING.
+    """Return the id of the run tagged ``loptune.run = key``, created where it is missing, status RUNNING.
 
     ``started`` is when it began [ms since 1970], where that was not now.
 
@@ -276,7 +277,7 @@ def log_missing_params(client: "MlflowClient", run_id: str, params: Mapping[str,
 
 
 def mlflow_name(name: str) -> str:
-    """The name with the characters MLflow refuses replaced (data set names are free text)."""
+    """Return the name with the characters MLflow refuses replaced (data set names are free text)."""
     return re.sub(r"[^\w\-. /:]", "_", name)[:250]
 
 
@@ -288,7 +289,7 @@ def _system_tags() -> dict[str, str]:
 
 
 def _schema_exists(path: Path) -> bool:
-    """Whether the database has MLflow's schema; waits for a lock, because MLflow itself would wait 100 s."""
+    """Return whether the database has MLflow's schema; waits for a lock, because MLflow itself would wait 100 s."""
     if not path.exists():
         return False
     deadline = time.monotonic() + LOCK_LIMIT_S

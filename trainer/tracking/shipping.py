@@ -49,7 +49,7 @@ def end_of_step(path: Path, step: int) -> int:
 
 
 def metrics_record(metrics: Mapping[str, float], step: int, declared: bool = True) -> dict[str, Any]:
-    """The line of one ``log``: step, time [s since 1970, to the millisecond] and the metrics.
+    """Return the line of one ``log``: step, time [s since 1970, to the millisecond] and the metrics.
 
     A value that is not finite is written as null and named under ``nonfinite``.
 
@@ -70,7 +70,7 @@ def metrics_record(metrics: Mapping[str, float], step: int, declared: bool = Tru
 
 
 def metric_values(record: Mapping[str, Any]) -> dict[str, float]:
-    """The finite metrics of a line."""
+    """Return the finite metrics of a line."""
     return {
         name: value
         for name, value in record.items()
@@ -108,7 +108,7 @@ class TrackingState:
 
     @classmethod
     def load(cls, run_dir: Path) -> "TrackingState | None":
-        """The stored state, None where there is none.
+        """Return the stored state, None where there is none.
 
         Raises:
             StorageError: the file is not what ``save`` wrote.
@@ -130,7 +130,7 @@ class TrackingState:
 
 
 def has_unsent(run_dir: Path) -> bool:
-    """Whether MLflow lacks something of the run in this folder; False where there is none.
+    """Return whether MLflow lacks something of the run in this folder; False where there is none.
 
     Raises:
         StorageError: the stored state cannot be read.
@@ -172,14 +172,16 @@ class Shipper:
         if self._opened is not None:
             return
         self._check()
-        client, state = connect(self.uri), self._state
+        client = connect(self.uri)
+        state = self._state
         experiment_id = find_experiment(client, self.uri, state.experiment)
         times = recorded_times(self._run_dir / METRICS_FILE)
         run_id = open_run(client, self.uri, experiment_id, state.run_name, state.tags, state.key, times and times[0])
         retry(lambda: self._describe(client, run_id), self.uri)
         if (state.uri, state.run_id) != (self.uri, run_id):
             state.metrics_sent = 0
-        state.uri, state.run_id = self.uri, run_id
+        state.uri = self.uri
+        state.run_id = run_id
         self._check()
         state.save(self._run_dir)
         self._opened = client
@@ -235,7 +237,8 @@ class Shipper:
 
     def _send_metrics(self) -> bool:
         """Send one batch of lines; False when none is left."""
-        path, offset = self._run_dir / METRICS_FILE, self._state.metrics_sent
+        path = self._run_dir / METRICS_FILE
+        offset = self._state.metrics_sent
         if not path.exists() or path.stat().st_size <= offset:
             return False
         batch: list[Any] = []

@@ -234,7 +234,7 @@ class NullTracker:
     log = summarize = log_completions = log_correctness = rewind = _ignore
 
     def close(self, status: str = "FINISHED") -> bool:
-        """Nothing is left to send."""
+        """Return nothing is left to send."""
         return True
 
 
@@ -266,12 +266,15 @@ def upload(run_dir: Path, uri: str | None = None, tags: Mapping[str, str] | None
 
 
 def _load_state(config: Tracked, context: RunContext) -> TrackingState:
-    """The state of an earlier process with this run's folder, or a fresh one; tags are today's."""
+    """Return the state of an earlier process with this run's folder, or a fresh one; tags are today's."""
     tags = {**config.tracking.tags, **context.tags}
     stored = TrackingState.load(context.run_dir)
     place = hashlib.sha256(str(context.run_dir.resolve()).encode()).hexdigest()[:12]
     key = tags.pop(RUN_TAG, None) or (stored.key if stored else f"{context.run_dir.name}-{place}")
     state = stored or TrackingState(key, context.experiment, context.run_name, tags, "")
-    state.key, state.tags, state.status, state.status_sent = key, tags, None, False
+    state.key = key
+    state.tags = tags
+    state.status = None
+    state.status_sent = False
     state.runs_dir = str(context.runs_dir.resolve())
     return state

@@ -62,8 +62,8 @@ def check_installed(config: Tracked) -> None:
         ConfigError: one is not installed.
     """
     for name in config.tracking.report_to:
-        found = find_spec(name)
-        if found is None or found.origin is None:  # without an origin it is a folder that happens to be called so
+        module = find_spec(name)
+        if module is None or module.origin is None:  # without an origin it is a folder that happens to be called so
             raise ConfigError(f"{name} is not installed", "tracking.report_to", f"pip install {name}")
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dashboards.labels import colours
+from dashboards.labels import colors
 from dashboards.pages.report import chapters_of, report_html, trials_table
 from dashboards.pictures.figures import baseline_pairs, paired_differences
 from dashboards.results import Results
@@ -30,10 +30,10 @@ def test_paired_differences_are_to_the_one_baseline_on_the_same_seed() -> None:
     sentence = shown(paired_differences(sweep)).sentence
     assert sentence.startswith("1 of 4 configurations beat the baseline #0 grpo on every shared seed")
     assert "+0.200 (#1 grpo α 0.3)" in sentence
-    fresh = sweep.table[sweep.table.rule.isin(["grpo", "grpo + Lopti"])]  # of which the first two colours are
+    fresh = sweep.table[sweep.table.rule.isin(["grpo", "grpo + Lopti"])]  # of which the first two colors are
     (drawing,) = shown(paired_differences(replace(sweep, fresh=with_trials(sweep, fresh)))).figures
     drawn = {trace.marker.color for trace in drawing.data}
-    whole, alone = (colours(trials.rule)["grpo + Lopti"] for trials in (sweep.table, fresh))
+    whole, alone = (colors(trials.rule)["grpo + Lopti"] for trials in (sweep.table, fresh))
     assert whole in drawn and alone not in drawn
 
 

@@ -8,7 +8,8 @@ from dashboards.pictures.verdict import verdict
 from dashboards.results import ALPHA, ETA, Results
 from tests.dashboards.table import results_of, shown, with_trials
 
-LR, TEMPERATURE = "optim.lr", "rollout.temperature"
+LR = "optim.lr"
+TEMPERATURE = "rollout.temperature"
 
 
 def searched_freely() -> Results:

@@ -100,7 +100,8 @@ def test_progress_is_told_by_trials_and_not_by_the_parent_alone() -> None:
 def test_fresh_seeds_decide() -> None:
     gain = {(0.0, 0.0): [0.50, 0.52, 0.54], (0.3, 0.0): [0.60, 0.62, 0.641]}
     loss = {(0.0, 0.0): [0.52, 0.5, 0.54], (0.3, 0.0): [0.5, 0.52, 0.53]}
-    search, lucky = sweep_with(gain), sweep_with(loss)
+    search = sweep_with(gain)
+    lucky = sweep_with(loss)
     cases = [
         # fresh seeds, first words, whether a gain is confirmed, what they chose
         (lucky, "Keep the baseline #0 grpo: on fresh seeds nothing beats it. #1 grpo α 0.3: -0.", False, "0"),
@@ -108,7 +109,8 @@ def test_fresh_seeds_decide() -> None:
     ]
     for fresh, words, gained, chosen in cases:
         sweep = replace(search, fresh=fresh)
-        told, lines = headline(sweep), verdict(sweep)
+        told = headline(sweep)
+        lines = verdict(sweep)
         assert lines[0] == told.sentence and told.sentence.startswith(words)
         assert (told.confirmed, told.configuration) == (gained, chosen)
         assert "`sweep export demo`" in lines[1] and not any("sweep confirm" in line for line in lines)
@@ -134,7 +136,8 @@ def test_every_finalist_is_told_by_its_last_look_and_the_price_is_named() -> Non
         Standing("2", 3, -0.2, -0.26, -0.15, "worse"),
         Standing("1", 6, 0.06, 0.02, 0.09, "better"),
     )
-    search, rounds = sweep_with(scores), Rounds((3, 6, 9), 0.02, "better", looks)
+    search = sweep_with(scores)
+    rounds = Rounds((3, 6, 9), 0.02, "better", looks)
     assert (
         "On fresh seeds, of at most 9 planned: #2 grpo α 0.9 is worse than the baseline after 3 seeds: -0.200 "
         "(-0.260 to -0.150); #1 is better than the baseline after 6 seeds: +0.060 (+0.020 to +0.090). That took 6 "

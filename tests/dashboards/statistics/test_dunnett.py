@@ -10,7 +10,7 @@ from dashboards.statistics.dunnett import critical_value, p_value, quantile
     [(1, 10, 1.81), (2, 10, 2.15), (3, 10, 2.34), (5, 10, 2.56), (2, 20, 2.03), (3, 20, 2.19), (9, 10**6, 2.42)],
 )
 def test_critical_values_are_those_of_dunnetts_table(comparisons, freedom, published):
-    """C. W. Dunnett, J. Am. Stat. Assoc. 50 (1955), table 1a: one-sided, 5 %."""
+    """C. W. Dunnett, J. Am. Stat. Assoc. 50 (1955), table 1a: one-sided, 5%."""
     assert critical_value(comparisons, freedom) == pytest.approx(published, abs=0.02)
 
 

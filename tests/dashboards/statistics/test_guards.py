@@ -45,7 +45,9 @@ def test_the_problems_tell_the_noise_where_seeds_show_no_more():
     # The median of F(6, 198) is 0.89; a quarter of F(2, 198) lies above 1.40.
     assert stats.f.isf(UNSEEN[0], 6, 198) == pytest.approx(0.894, abs=1e-3)
     assert stats.f.isf(UNSEEN[1], 2, 198) == pytest.approx(1.396, abs=1e-3)
-    quiet, loud, loud_best = (0.8, 2.0), (1.0, 2.0), (0.8, 3.0)
+    quiet = (0.8, 2.0)
+    loud = (1.0, 2.0)
+    loud_best = (0.8, 3.0)
     pooled, own = (np.array(values) for values in zip(quiet, loud, loud_best, strict=True))
     found = of(pooled=pooled, own=own, **known)
     assert evaluation_alone(found).tolist() == [True, False, False]

@@ -8,7 +8,7 @@ from dashboards.statistics.power import minimum_detectable_effect, seeds_for
 
 
 def test_sample_sizes_are_those_of_published_power_tables():
-    # Paired t test, one-sided 5 %, power 0.8: 27 pairs for d_z = 0.5 and 12 for d_z = 0.8 (Cohen 1988, G*Power).
+    # Paired t test, one-sided 5%, power 0.8: 27 pairs for d_z = 0.5 and 12 for d_z = 0.8 (Cohen 1988, G*Power).
     assert seeds_for(0.5 * math.sqrt(2), 1.0) == 27
     assert seeds_for(0.8 * math.sqrt(2), 1.0) == 12
     assert seeds_for(0.0, 1.0) is None

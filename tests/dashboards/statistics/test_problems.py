@@ -22,7 +22,8 @@ def test_variances_by_hand():
 
 
 def test_one_seed_has_the_noise_of_evaluation_alone():
-    ours, theirs = np.array([[1.0, 0.5, 0.0, 1.0]]), np.array([[0.0, 0.5, 0.0, 0.0]])
+    ours = np.array([[1.0, 0.5, 0.0, 1.0]])
+    theirs = np.array([[0.0, 0.5, 0.0, 0.0]])
     found = split(ours, theirs)
     assert found.training is None and found.evaluation_share is None
     assert found.evaluation == pytest.approx(1 / 3 / 4)  # of 1 0 0 1
@@ -35,7 +36,8 @@ def test_a_variance_is_not_negative():
 
 
 def test_the_noise_of_evaluation_needs_records_of_every_seed():
-    ours, theirs = np.array([[1.0, 0.0, 1.0], [1.0, 1.0, 1.0]]), np.array([[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
+    ours = np.array([[1.0, 0.0, 1.0], [1.0, 1.0, 1.0]])
+    theirs = np.array([[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
     answers = {"a": dict(enumerate(ours)), "base": dict(enumerate(theirs))}
     found = evaluation_noise(answers, "a", "base", [0, 1])
     assert found == (pytest.approx(math.sqrt(1 / 18)), 2)  # as by hand above

@@ -38,7 +38,7 @@ def large_sample_paths():
     ids=["O'Brien-Fleming", "Pocock"],
 )
 def test_boundaries_are_those_published_for_large_samples(large_sample_paths, spent, published):
-    """Lan and DeMets, Biometrika 70 (1983): five looks, one-sided 2.5 %; the first has a chance of 5e-7."""
+    """Lan and DeMets, Biometrika 70 (1983): five looks, one-sided 2.5%; the first has a chance of 5e-7."""
     found = spend(large_sample_paths, spent)
     assert found[2:] == pytest.approx(published[2:], abs=0.06)
     assert found[1] == pytest.approx(published[1], abs=0.15)  # t of 119 degrees of freedom, at 4 in 10,000

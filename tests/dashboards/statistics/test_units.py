@@ -62,7 +62,8 @@ def test_a_verdict_is_the_same_in_every_unit(scores, factor, shift, fresh, fails
 @settings(max_examples=60, deadline=None)
 @given(tables(), FACTORS, SHIFTS, st.sampled_from(["max", "min"]))
 def test_rounds_and_noise_are_the_same_in_every_unit(scores, factor, shift, mode):
-    rows, scaled = named(scores), named(factor * (scores + shift))
+    rows = named(scores)
+    scaled = named(factor * (scores + shift))
     design = Design(DESIGN.looks, DESIGN.finalists, factor * DESIGN.worthwhile, DESIGN.better, DESIGN.futile)
     pairs = zip(standings(DESIGN, rows, "c0", mode), standings(design, scaled, "c0", mode), strict=True)
     for one, other in pairs:
@@ -71,7 +72,8 @@ def test_rounds_and_noise_are_the_same_in_every_unit(scores, factor, shift, mode
             [one.gain, one.low or 0, one.high or 0], np.array([other.gain, other.low or 0, other.high or 0]) / factor
         )
     for noise in (seed_noise, *(lambda table, part=part: baseline_noise(table, "c0")[part] for part in (0, 1))):
-        one, other = noise(rows), noise(scaled)
+        one = noise(rows)
+        other = noise(scaled)
         assert one.freedom == other.freedom and same(one.deviation**2, (other.deviation / factor) ** 2)
     for name, one in paired_differences(rows, "c0").items():
         assert same(one.mean, paired_differences(scaled, "c0")[name].mean / factor)

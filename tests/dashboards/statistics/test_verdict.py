@@ -19,7 +19,7 @@ def test_verdict_by_hand():
     # The pooled variance of a difference, 2 * 10/36, exceeds the own one of (1, 1, 2), 1/3.
     error = math.sqrt(2 * 10 / 36 / 3)
     critical = 2.610
-    # There the bivariate t with correlation 1/2 and 4 degrees of freedom holds 95 %.
+    # There the bivariate t with correlation 1/2 and 4 degrees of freedom holds 95%.
     assert stats.multivariate_t([0, 0], [[1, 0.5], [0.5, 1]], df=4).cdf([critical] * 2) == pytest.approx(
         0.95, abs=1e-3
     )
@@ -39,7 +39,8 @@ def test_seeds_that_steered_a_search_name_a_candidate_and_no_more():
 def test_a_failed_seed_counts_with_the_worst_score_and_the_baselines_with_the_best():
     lost = {**HAND, "a": {0: 2.0, 1: 3.0, 2: math.nan}, "broken": {0: math.nan, 1: math.nan, 2: math.nan}}
     assert count_failures(lost, "base") == {**HAND, "a": {0: 2.0, 1: 3.0, 2: 1.0}}  # the worst of all is 1
-    found, without = verdict(lost, "base"), verdict(count_failures(lost, "base"), "base")
+    found = verdict(lost, "base")
+    without = verdict(count_failures(lost, "base"), "base")
     assert (found.best, found.difference) == (without.best, without.difference)
     assert found.failed == {"a": 1, "broken": 3} and found.comparisons == 2
     lost = {**HAND, "base": {0: 1.0, 1: 2.0, 2: math.nan}}
@@ -124,7 +125,8 @@ def test_problems_narrow_the_interval_where_seeds_differ_by_nothing_else():
         for i in range(4)
     }
     scores = {name: {seed: row.mean() for seed, row in own.items()} for name, own in answers.items()}
-    plain, paired = verdict(scores, "c0"), verdict(scores, "c0", answers=answers)
+    plain = verdict(scores, "c0")
+    paired = verdict(scores, "c0", answers=answers)
     assert (plain.by_problem, paired.by_problem) == (False, True)
     differences = [answers[paired.best][seed] - answers["c0"][seed] for seed in range(2)]
     # The rest beside seed and problem has half of the squared difference between the seeds' differences.

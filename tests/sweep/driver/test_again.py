@@ -50,7 +50,8 @@ def test_trials_without_an_intact_checkpoint_begin_again_and_no_others(tmp_path:
     write_sweep(tmp_path, "demo", {0: {0: 0.5}, 1: {}, 2: {}, 3: {}}, seeds=[0])
     folder = sweep_folder(tmp_path, "demo")
     damaged = [folder.trial(name) for name in ("c000-s0", "c001-s0")]  # the first has ended
-    intact, fresh = folder.trial("c002-s0"), folder.trial("c003-s0")
+    intact = folder.trial("c002-s0")
+    fresh = folder.trial("c003-s0")
     for run_dir in (*damaged, intact):
         write_one(run_dir / "checkpoints")
     for run_dir in damaged:

@@ -96,7 +96,8 @@ def test_a_trial_that_storage_interrupts_stops_the_sweep_once(folder: SweepFolde
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_second_signal_raises(folder: SweepFolder, number: signal.Signals) -> None:
-    stop, said = control(folder), []
+    stop = control(folder)
+    said = []
     before = signal.getsignal(number)
     with orderly_signals(stop, said.append):
         signal.raise_signal(number)

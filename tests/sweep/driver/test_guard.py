@@ -54,7 +54,8 @@ def command_line(process: psutil.Process) -> list[str]:
 
 
 def test_what_a_killed_driver_leaves_is_ended_and_nothing_else(tmp_path: Path) -> None:
-    root, other = tmp_path / "demo", tmp_path / "other"
+    root = tmp_path / "demo"
+    other = tmp_path / "other"
     sleep = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
     with (
         start(root) as driver,
@@ -117,7 +118,8 @@ def scratch_of(root: Path) -> list[Path]:
 
 
 def test_without_its_guard_a_dead_driver_leaves_what_sweep_clean_removes(tmp_path: Path, capsys: Any) -> None:
-    dead, living = tmp_path / "dead", tmp_path / "living"
+    dead = tmp_path / "dead"
+    living = tmp_path / "living"
     with start(dead) as driver, scratch_folder(living) as kept:
         assert kept.stat().st_mode & 0o777 == 0o700
         assert scratch_of(dead) == []

@@ -35,7 +35,8 @@ def test_a_sweep_is_read_whole_from_its_folder(tmp_path: Path) -> None:
     assert (results.planned, results.device, results.devices, results.adaptive) == (6, "CPU", 2.0, False)
     trials = {trial.name: trial for trial in results.trials}
     assert len(trials) == 7 and "c003-s1" not in trials  # it has not started
-    first, failed = trials["c000-s0"], trials["c001-s1"]
+    first = trials["c000-s0"]
+    failed = trials["c001-s1"]
     assert (first.state, first.score, first.step, first.hours) == ("COMPLETE", 0.5, 20, 1.5)
     assert first.parameters == {ALPHA: 0.0, ETA: 0.0} and first.rule == "grpo"
     assert first.curves["eval/accuracy"].values == (0.1, 0.4, 0.6) and first.curves["policy/kl"].steps == (0, 10, 20)

@@ -9,7 +9,8 @@ from sweep.search.searcher import ConfigurationSearcher
 from sweep.search.trial_report import TrialReport
 from sweep.space.spec import SweepSpec
 
-ALPHA, ETA = "algorithm.ar_alpha", "algorithm.lopti_eta"
+ALPHA = "algorithm.ar_alpha"
+ETA = "algorithm.lopti_eta"
 NUMERIC = {
     ALPHA: {"uniform": [0.0, 0.5]},
     "optim.lr": {"loguniform": [1e-6, 1e-3]},

@@ -40,7 +40,9 @@ def test_of_flipped_bits_none_changes_what_is_read(ledger: Path) -> None:
     generator = random.Random(0)
     refused = 0
     for _ in range(1500):
-        place, bit = generator.randrange(len(content) - 1), generator.randrange(8)  # the last byte ends the file
+        # the last byte ends the file
+        place = generator.randrange(len(content) - 1)
+        bit = generator.randrange(8)
         ledger.write_bytes(content[:place] + bytes([content[place] ^ (1 << bit)]) + content[place + 1 :])
         try:
             assert replay(read_ledger(ledger)) == before
@@ -59,7 +61,8 @@ def test_of_flipped_bits_none_changes_the_space(tmp_path: Path) -> None:
     content = folder.space.read_bytes()
     generator = random.Random(0)
     for _ in range(400):
-        place, bit = generator.randrange(len(content)), generator.randrange(8)
+        place = generator.randrange(len(content))
+        bit = generator.randrange(8)
         folder.space.write_bytes(content[:place] + bytes([content[place] ^ (1 << bit)]) + content[place + 1 :])
         with contextlib.suppress(UserError):
             assert read_spec(folder) == spec

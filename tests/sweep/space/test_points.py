@@ -74,7 +74,7 @@ def test_fingerprint_is_of_what_is_trained() -> None:
     assert fingerprint({"a": 1}) != fingerprint({"a": True})
     assert fingerprint({"a": 0.1}) != fingerprint({"a": 0.1000001})
     assert fingerprint({"a": [1, {"b": 2}]}) == fingerprint({"a": [1.0, {"b": 2.0}]})
-    # Written down: a folder of an older version must still recognise its configurations.
+    # Written down: a folder of an older version must still recognize its configurations.
     assert fingerprint({"algorithm.ar_alpha": 0.3}) == "0016e81bb83a3d28"
 
 
@@ -112,7 +112,8 @@ def test_grid_respects_conditions_and_lists_every_point_once(tmp_path: Path) -> 
 
 
 def test_a_parameter_of_a_rule_applies_when_that_rule_is_drawn() -> None:
-    loss, high = "algorithm.loss", "algorithm.loss.clip_ratio_high"
+    loss = "algorithm.loss"
+    high = "algorithm.loss.clip_ratio_high"
     space = Space(
         {
             loss: ParameterSpec(choice=["clipped", "cispo", "sapo"]),

@@ -94,7 +94,8 @@ def test_while_mlflow_is_away_all_that_it_lacks_is_named(folder: SweepFolder) ->
 
 def test_a_damaged_record_does_not_keep_the_others_from_being_sent(folder: SweepFolder, tmp_path: Path) -> None:
     away = f"http://127.0.0.1:{free_port()}"
-    damaged, whole = record(folder, "c000-s0", away), record(folder, "c001-s0", away)
+    damaged = record(folder, "c000-s0", away)
+    whole = record(folder, "c001-s0", away)
     lines = (damaged / "metrics.jsonl").read_text().splitlines()
     (damaged / "metrics.jsonl").write_text("\n".join([lines[0], "{" + lines[1], lines[2]]) + "\n")
     problem = send_unsent(SweepRecord(SPEC, folder), sqlite_store(tmp_path / "store"))

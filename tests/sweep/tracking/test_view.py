@@ -51,7 +51,8 @@ def answers(port: int) -> bool:
         return False
 
 
-ALPHA, LR = "algorithm.ar_alpha", "optim.lr"
+ALPHA = "algorithm.ar_alpha"
+LR = "optim.lr"
 
 
 def test_the_view_has_columns_and_charts_of_all_that_is_searched(tmp_path: Path) -> None:

@@ -70,7 +70,8 @@ def test_what_the_trial_before_left_in_its_ranks_is_no_failure_of_a_trial(
     trial: SweepTrial = object.__new__(bind(TrialPlan(spec, folder)))
     trial.setup({"configuration": 0, "seed": 0, "overrides": {}, "attempt": 1})
     assert trial.step()["finished"]
-    ranks.fails, ranks.always = fails, always
+    ranks.fails = fails
+    ranks.always = always
     assert trial.reset_config({"configuration": 1, "seed": 0, "overrides": {}, "attempt": 1})
     if counts:
         with pytest.raises(RuntimeError):

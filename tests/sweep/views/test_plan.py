@@ -161,7 +161,8 @@ def test_what_is_short_is_named_with_what_is_needed_and_what_there_is(tmp_path, 
 def test_memory_of_the_machines_is_short_where_the_trials_at_a_time_take_more(tmp_path: Path) -> None:
     gpu = Device(True, 80 * 10**9)
     memory = Footprint(4, gpu, held=0, training=70 * 10**9, sampling=0, host=30 * 10**9, checkpoint=0)
-    large, unknown = Node(64, 8, memory=50 * 10**9), Node(64, 8)
+    large = Node(64, 8, memory=50 * 10**9)
+    unknown = Node(64, 8)
     assert list(short_memory(memory, [large], 1)) == []
     (shortage,) = short_memory(memory, [large], 2)
     assert shortage == "host memory of 2 trials at a time: 60.0 GB needed, 50.0 GB there"

@@ -16,7 +16,9 @@ def rows_of(sweep: SweepRecord, step: int) -> list[TrialRow]:
     rows = sweep.rows(running=True)
     for row in rows:
         if not row.ended:
-            row.state, row.step, row.total_steps = "RUNNING", step, 4
+            row.state = "RUNNING"
+            row.step = step
+            row.total_steps = 4
     return rows
 
 

@@ -57,7 +57,8 @@ def test_of_every_arm_the_best_goes_to_fresh_seeds(tmp_path: Path) -> None:
     alphas = {0: 0.3, 1: 0.4, 2: 0.1, 3: 0.2, 4: 0.1}  # 2 and 4 are of the first arm
     parameters = {number: {"algorithm.ar_alpha": alpha, "optim.lr": 1e-4} for number, alpha in alphas.items()}
     sweep = with_parameters(open_sweep(tmp_path, "demo"), parameters)
-    folder, ledger = sweep.folder, list(read_ledger(sweep.folder.ledger))
+    folder = sweep.folder
+    ledger = list(read_ledger(sweep.folder.ledger))
     assert [one.number for one in choose(sweep.spec, sweep.configurations, 9)] == [4, 3, 0]  # 1 lost a seed
     space = confirmation(sweep, finalists=9, seeds=2)
     assert [point["algorithm.ar_alpha"] for point in space.baselines] == [0.1, 0.2, 0.3]
@@ -99,7 +100,8 @@ def test_the_sealed_problems_are_added_to_sets_that_the_search_space_names(tmp_p
     trainer = {"preset": "tiny_kk", "overrides": {"evaluation.sets": sets, "tracking.tags": {"team": "ours"}}}
     write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3], trainer=trainer)
     base = confirmation(open_sweep(tmp_path, "demo"), finalists=1, seeds=2).trainer.base
-    own, test = base.evaluation.sets["people"], base.evaluation.sets["test"]
+    own = base.evaluation.sets["people"]
+    test = base.evaluation.sets["test"]
     assert test == own.model_copy(update={"split": "test"})
     assert base.tracking.tags == {"team": "ours"}
 

@@ -41,7 +41,8 @@ def trains(
             proposal = searcher.suggest(f"t{number}")
             if not isinstance(proposal, dict):
                 return 0
-            alpha, seed = proposal["parameters"]["algorithm.ar_alpha"], proposal["seed"]
+            alpha = proposal["parameters"]["algorithm.ar_alpha"]
+            seed = proposal["seed"]
             noise = np.random.default_rng([seed, round(100 * alpha)]).normal(0, deviation)
             score = math.nan if failing == (alpha, seed) else truth[alpha] + noise
             searcher.on_trial_complete(f"t{number}", {"score": score, "step": 4, "finished": True})

@@ -34,7 +34,8 @@ def make_groups(
 
 def batch_of(completion_mask: torch.Tensor, **fields: Any) -> TrainBatch:
     """A batch of completions with a mask [B, T] and given fields; others are zero, the reference's None."""
-    rows, zeros = torch.zeros(len(completion_mask)), torch.zeros_like(completion_mask)
+    rows = torch.zeros(len(completion_mask))
+    zeros = torch.zeros_like(completion_mask)
     empty = {
         **dict.fromkeys(("rollout_logprobs", "old_logprobs", "entropies", "gradient_norms", "advantages"), zeros),
         **dict.fromkeys(("input_ids", "prompt_lengths", "rewards", "group_ids", "truncated"), rows),

@@ -6,7 +6,8 @@ from trainer.config.algorithm import EngineCorrection
 
 
 def test_the_mean_ratio_of_a_completion_is_capped_and_does_not_depend_on_its_padding():
-    ratio, mask = torch.tensor([[4.0, 0.25], [2.0, 1.0]]), torch.tensor([[1.0, 1.0], [1.0, 0.0]])
+    ratio = torch.tensor([[4.0, 0.25], [2.0, 1.0]])
+    mask = torch.tensor([[1.0, 1.0], [1.0, 0.0]])
     old = torch.tensor([[-1.0, -2.0], [-0.5, 0.0]])
     config = EngineCorrection(cap=1.5, level="geometric_mean", rule="truncate")
     weights = importance_weights(old, old - ratio.log(), mask, config)

@@ -13,8 +13,10 @@ def test_the_loss_marks_the_clipped_tokens_of_the_pass():
     torch.manual_seed(0)
     old = -torch.rand(6, 40) * 3
     new = (old + 0.4 * torch.randn(6, 40)).requires_grad_()
-    advantages, token_mask = torch.randn(6, 40), (torch.rand(6, 40) < 0.7).float()
-    mask, ratio = torch.ones(6, 40), (new - old).detach().exp()
+    advantages = torch.randn(6, 40)
+    token_mask = (torch.rand(6, 40) < 0.7).float()
+    mask = torch.ones(6, 40)
+    ratio = (new - old).detach().exp()
     token_mask.view(-1)[ratio.argmax()] = 0
     expected = ((advantages > 0) & (ratio > 1.24)) | ((advantages < 0) & (ratio < 0.8))
     inputs = loss_inputs(new, old, advantages, UpdateTotals(240, 6), completion_mask=mask, token_mask=token_mask)
@@ -33,7 +35,8 @@ def test_update_loss_adds_kl_only_inside_the_pass_and_only_in_the_loss():
     logprobs = torch.tensor([[-1.0, -1.0]])
     ref = torch.tensor([[-1.5, -1.5]])
     token_mask = torch.tensor([[1.0, 0.0]])
-    zero, mask = torch.zeros(1, 2), torch.ones(1, 2)
+    zero = torch.zeros(1, 2)
+    mask = torch.ones(1, 2)
     inputs = loss_inputs(
         logprobs, logprobs, zero, UpdateTotals(2, 1), ref_logprobs=ref, completion_mask=mask, token_mask=token_mask
     )

@@ -17,13 +17,16 @@ TEMPERATURE = 0.9
 
 @pytest.mark.parametrize("tokens_per_microbatch", [10_000, 20])
 def test_scores_of_microbatches_are_those_of_the_whole_batch(tokens_per_microbatch):
-    batch, causal_lm, other = make_batch(), random_model(), random_model(seed=1)
+    batch = make_batch()
+    causal_lm = random_model()
+    other = random_model(seed=1)
     plan = plan_update_batches(batch, 4, tokens_per_microbatch)
     policy, reference = (LogprobModel(lm, TEMPERATURE, chunk_tokens=16) for lm in (causal_lm, other))
     scored = attach_logprobs(batch, policy, reference, plan)
     rows = (batch.input_ids, batch.prompt_lengths, batch.completion_mask)
     with torch.no_grad():
-        whole, of_reference = policy(*rows, with_entropy=True), reference(*rows)
+        whole = policy(*rows, with_entropy=True)
+        of_reference = reference(*rows)
     assert torch.allclose(scored.old_logprobs, whole.logprobs, atol=1e-5)
     assert torch.allclose(scored.entropies, whole.entropies, atol=1e-5)
     assert torch.allclose(scored.ref_logprobs, of_reference.logprobs, atol=1e-5)

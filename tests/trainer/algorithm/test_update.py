@@ -36,9 +36,11 @@ from trainer.rules.inputs import LossInputs, UpdateTotals
     ],
 )
 def test_a_kept_forward_changes_nothing_but_the_number_of_forwards(budget, settings, saved):
-    algorithm, results = AlgorithmConfig(kl_coef=0.1, **settings), []
+    algorithm = AlgorithmConfig(kl_coef=0.1, **settings)
+    results = []
     for kept_forward in (None, KeptForward()):
-        model, forwards = LogprobModel(random_model(), temperature=0.9, chunk_tokens=16), []
+        model = LogprobModel(random_model(), temperature=0.9, chunk_tokens=16)
+        forwards = []
         model.register_forward_hook(lambda *_, forwards=forwards: forwards.append(1))
         batch = make_batch()
         plan = plan_update_batches(batch, 4, budget)
@@ -67,7 +69,8 @@ def test_a_step_without_a_gradient_moves_neither_weights_nor_momentum(case):
     before = copy.deepcopy([optimizer.state_dict()["state"], model.state_dict()])
     assert all(state["exp_avg"].any() for state in before[0].values())
 
-    mask, ones = batch.completion_mask, torch.ones_like(batch.advantages)
+    mask = batch.completion_mask
+    ones = torch.ones_like(batch.advantages)
     old = batch.old_logprobs - 2.0  # every ratio is above e
     without = {
         "no token": (replace(batch, advantages=ones), 0 * mask),

@@ -40,7 +40,8 @@ def write_text(text):
 
 def test_what_is_written_is_on_the_disk_before_the_folder_has_its_name(tmp_path, monkeypatch):
     done = []
-    flush, rename = checkpoint.flush_to_disk, Path.rename
+    flush = checkpoint.flush_to_disk
+    rename = Path.rename
     monkeypatch.setattr(checkpoint, "flush_to_disk", lambda path: done.append(f"flush {path.name}") or flush(path))
     monkeypatch.setattr(Path, "rename", lambda path, to: done.append(f"rename to {to.name}") or rename(path, to))
 
@@ -170,11 +171,14 @@ def test_a_checkpoint_that_may_not_be_read_is_not_damaged(tmp_path, monkeypatch)
 class Rank(Parallel):
     """One of two threads that write a checkpoint together."""
 
-    world_size, shards_optimizer = 2, True
+    world_size = 2
+    shards_optimizer = True
 
     def __init__(self, rank: int, meeting: threading.Barrier, items: dict[int, list]) -> None:
         super().__init__(torch.device("cpu"))
-        self.rank, self.meeting, self.items = rank, meeting, items
+        self.rank = rank
+        self.meeting = meeting
+        self.items = items
 
     def gather(self, items: list, after_files: bool = False) -> list:
         assert after_files, "the others would be given up while a rank is at files"
@@ -194,7 +198,8 @@ def test_every_rank_hashes_what_it_wrote(tmp_path, monkeypatch):
         return real(paths)
 
     monkeypatch.setattr(checkpoint, "_sha256", recording)
-    meeting, items = threading.Barrier(2), {}
+    meeting = threading.Barrier(2)
+    items = {}
 
     def write(rank: int) -> None:
         def files(folder):

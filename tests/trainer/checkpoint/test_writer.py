@@ -12,7 +12,9 @@ def _fail() -> None:
 
 
 def test_waiting_ends_when_the_checkpoint_is_written() -> None:
-    writer, may_end, written = CheckpointWriter(), threading.Event(), []
+    writer = CheckpointWriter()
+    may_end = threading.Event()
+    written = []
     writer.begin(lambda: written.append(may_end.wait(10)))
     writer.raise_if_failed()  # does not wait
     assert written == []

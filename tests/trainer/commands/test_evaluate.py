@@ -44,7 +44,8 @@ def test_a_run_is_evaluated_as_it_evaluated_itself(run, tmp_path, capsys):
     assert main(arguments) == 0
     printed = json.loads(capsys.readouterr().out)
     assert json.loads((tmp_path / "again" / "evaluation.json").read_text()) == printed
-    trained, again = last_evaluation(run), last_evaluation(tmp_path / "again")
+    trained = last_evaluation(run)
+    again = last_evaluation(tmp_path / "again")
     assert again["step"] == trained["step"] == printed["step"] == 2
     for name in trained:
         if name.startswith("eval/"):

@@ -16,8 +16,11 @@ OFFLINE = apply_overrides(TrainConfig(), {"tracking.offline": True, "tracking.ta
 class FakeTrainer:
     """Trains for no time, and ends as it is told to."""
 
-    step, total_steps, models = 3, 9, SimpleNamespace(causal_lm=SimpleNamespace(config=None))
-    request_stop, silent_steps = None, 0
+    step = 3
+    total_steps = 9
+    models = SimpleNamespace(causal_lm=SimpleNamespace(config=None))
+    request_stop = None
+    silent_steps = 0
 
     def __init__(self, ends: BaseException | bool):
         self.ends = ends

@@ -118,7 +118,8 @@ def test_a_run_whose_weights_alone_were_kept_is_not_resumed(tmp_path, capsys, ti
 def test_a_run_that_lost_a_part_is_begun_again_only_when_told(tmp_path, capsys, tiny_policy, lost, said):
     words = ["--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN, "tracking.offline=true", "max_steps=2"]
     assert run(tmp_path, *words, "checkpoint.every_steps=2") == 0
-    folder, resume = tmp_path / "runs" / "r", ["resume", "r", "--runs-dir", str(tmp_path / "runs"), "max_steps=3"]
+    folder = tmp_path / "runs" / "r"
+    resume = ["resume", "r", "--runs-dir", str(tmp_path / "runs"), "max_steps=3"]
     (folder / lost).unlink() if (folder / lost).is_file() else shutil.rmtree(folder / lost)
     record = {path: path.read_bytes() for path in folder.glob("metrics.jsonl")}
     for _ in range(2):  # the second time a damaged checkpoint has been set aside already

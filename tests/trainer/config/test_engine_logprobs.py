@@ -3,14 +3,15 @@ import pytest
 from trainer.config.schema import load_config
 from trainer.errors import ConfigError
 
-CAP, ENGINE = "algorithm.engine_correction.cap=2", "optim.old_logprobs=rollout"
+CAP = "algorithm.engine_correction.cap=2"
+ENGINE = "optim.old_logprobs=rollout"
 TRUNCATIONS = {"top_p": 0.9, "top_k": 5, "min_p": 0.1}
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        *(((CAP, f"rollout.{key}={value}"), "renormalise the engine's") for key, value in TRUNCATIONS.items()),
+        *(((CAP, f"rollout.{key}={value}"), "renormalize the engine's") for key, value in TRUNCATIONS.items()),
         *(((ENGINE, f"rollout.{key}={value}"), f"rollout.{key} {value:g}") for key, value in TRUNCATIONS.items()),
         # The policy of before the update is asked for more.
         ((ENGINE, CAP, "algorithm.engine_correction.level=sequence"), "level to token"),

@@ -43,7 +43,9 @@ def test_extends_in_a_circle_is_refused(tmp_path):
 
 def test_a_variant_is_merged_over_its_file(tmp_path):
     path = write(tmp_path, VARIANTS)
-    plain, ar, hot = load_config(path), load_config(f"{path}:ar"), load_config(f"{path}:hot")
+    plain = load_config(path)
+    ar = load_config(f"{path}:ar")
+    hot = load_config(f"{path}:hot")
     assert (plain.optim.lr, plain.algorithm.ar_alpha) == (0.2, 0.0)
     assert (ar.optim.lr, ar.algorithm.ar_alpha) == (0.2, 0.3)
     assert (hot.optim.lr, hot.optim.eps, hot.rollout.temperature, hot.algorithm.ar_alpha) == (0.2, 0.5, 0.9, 0.0)

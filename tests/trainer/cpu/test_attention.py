@@ -32,7 +32,8 @@ def packing_of(prompts: list[int], completions: list[list[int]]) -> Packing:
 def reference(query, key, value, scale: float, packing: Packing) -> torch.Tensor:
     """The definition, one token after the other."""
     group = query.shape[1] // key.shape[1]
-    key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
+    key = key.repeat_interleave(group, dim=1)
+    value = value.repeat_interleave(group, dim=1)
     outputs: list[torch.Tensor] = [torch.empty(0)] * len(query)
     for segment in packing.segments:
         numbers = torch.arange(len(query))

@@ -122,7 +122,9 @@ def measure(parallel, engine, count=2):
 
 
 def test_two_ranks_find_what_one_finds():
-    alone_engine, zero_engine, one_engine = Echo(), Echo(), Echo()
+    alone_engine = Echo()
+    zero_engine = Echo()
+    one_engine = Echo()
     alone = measure(Parallel(), alone_engine)
     rank_one = TwoRanks(1)
     measure(rank_one, one_engine)
@@ -134,7 +136,8 @@ def test_two_ranks_find_what_one_finds():
 
 
 def test_more_completions_keep_the_seeds_of_the_first():
-    few, many = Echo(), Echo()
+    few = Echo()
+    many = Echo()
     measure(Parallel(), few, count=1)
     measure(Parallel(), many, count=3)
     assert all(many.seeds[prompt][:1] == seeds for prompt, seeds in few.seeds.items())

@@ -74,7 +74,8 @@ RULES = {"plain": (0.0, 0.0), "AR": (0.3, 0.0), "Lopti": (0.0, 0.02), "both": (0
 
 def test_three_steps_end_with_the_weights_of_the_own_trainer(random_policy, tmp_path):
     """As near as those of TRL's plain rule, and far from the plain rule's weights."""
-    distance, moved = {}, {}
+    distance = {}
+    moved = {}
     plain = weights_by_own_step(random_policy)
     for name, (ar_alpha, lopti_eta) in RULES.items():
         own = weights_by_own_step(random_policy, ar_alpha, lopti_eta)
@@ -97,7 +98,8 @@ class Gradients(TrainerCallback):
 @pytest.mark.parametrize("loss_type", ["dapo", "dr_grpo", "cispo", "luspo"])
 def test_gradients_of_both_passes_add_up_to_those_of_all_tokens(random_policy, tmp_path, loss_type):
     settings = {"loss_type": loss_type, "learning_rate": 0.0, "max_grad_norm": 0.0, "max_steps": 1}
-    one_pass, two_passes = Gradients(), Gradients()
+    one_pass = Gradients()
+    two_passes = Gradients()
     train_by_trl(random_policy, tmp_path, settings, callbacks=[one_pass])
     train_by_trl(random_policy, tmp_path, settings, callbacks=[two_passes], lopti_eta=0.02)
     torch.testing.assert_close(two_passes.sum, one_pass.sum, rtol=1e-4, atol=1e-5 * float(one_pass.sum.abs().max()))
@@ -139,7 +141,8 @@ def test_observations_have_no_gradient_and_count_in_no_denominator(tmp_path):
 
     tokenizer = copy.deepcopy(TOKENIZER)
     tokenizer.add_tokens([AddedToken(CALL, normalized=False)])
-    tokenizer.chat_template, tokenizer.response_template = CHAT, qwen3_template
+    tokenizer.chat_template = CHAT
+    tokenizer.response_template = qwen3_template
     random_model(vocab_size=len(tokenizer)).save_pretrained(tmp_path)
     losses = []
 

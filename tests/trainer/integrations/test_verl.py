@@ -35,7 +35,9 @@ def registry(monkeypatch):
 
 def test_the_wrapped_loss_gets_reweighted_advantages_and_all_else_unchanged(registry):
     settings = importlib.import_module("trainer.integrations.verl").ARPolicyLossConfig(ar_alpha=0.3, ar_loss="given")
-    old, advantages, mask = torch.tensor([[0.5, 0.1, 0.9]]).log(), torch.tensor([[2.0, -1.0, 3.0]]), torch.ones(1, 3)
+    old = torch.tensor([[0.5, 0.1, 0.9]]).log()
+    advantages = torch.tensor([[2.0, -1.0, 3.0]])
+    mask = torch.ones(1, 3)
     mask[0, 2] = 0
     given = {"old_log_prob": old, "log_prob": old + 0.1, "response_mask": mask, "loss_agg_mode": "token-mean"}
     given |= {"config": SimpleNamespace(policy_loss=settings), "rollout_is_weights": None}

@@ -10,7 +10,8 @@ from trainer.parallel import device, gpus
 from trainer.parallel.device import compute_dtype, local_device, memory_of, peak_bytes
 from trainer.planning.memory import Device
 
-CPU, GPU = torch.device("cpu"), torch.device("cuda")
+CPU = torch.device("cpu")
+GPU = torch.device("cuda")
 
 
 @pytest.fixture

@@ -69,7 +69,8 @@ def test_a_server_on_this_machine_is_reached_by_the_loopback_interface():
 @pytest.mark.slow
 def test_the_interface_towards_another_machine_carries_a_group_and_the_loopback_one_does_not(tmp_path):
     near = '"$PYTHON" -c "$RANK" 0 http://127.0.0.1:8000 http://10.7.0.2:8000'
-    far, log = '"$PYTHON" -c "$RANK" 1 http://10.7.0.1:8000', tmp_path / "log"
+    far = '"$PYTHON" -c "$RANK" 1 http://10.7.0.1:8000'
+    log = tmp_path / "log"
     two_machines(near, far, log, RANK=RANK).wait(120)
     assert {"far 3.0", "near 3.0"} <= {*log.read_text().splitlines()}, log.read_text()
     assert two_machines(near, far, log, RANK=RANK, INTERFACE="lo").wait(120) != 0
@@ -95,7 +96,8 @@ def test_a_run_on_two_machines_of_which_one_is_lost_ends_as_one_that_lost_none(t
         "evaluation": "{sets: {dev: {split: dev, size: 2}}, every_steps: 1, at_start: false}",
     }
     run = " ".join(["run tiny_kk", *(f"'{key}={value}'" for key, value in settings.items()), "--name"])
-    lost, checkpoints = start_training(tmp_path, f"{run} lost max_steps=1000"), tmp_path / "lost" / "checkpoints"
+    lost = start_training(tmp_path, f"{run} lost max_steps=1000")
+    checkpoints = tmp_path / "lost" / "checkpoints"
     while lost.poll() is None and steps_on_disk(checkpoints)[:1] < [2]:
         time.sleep(0.1)
     assert lost.poll() is None, (tmp_path / "log").read_text()

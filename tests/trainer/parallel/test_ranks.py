@@ -36,7 +36,9 @@ def test_a_rank_on_a_gpu_names_its_own_unless_it_is_alone(monkeypatch, ranks, de
 
 def test_a_checkpoint_of_another_number_of_ranks_is_refused(tmp_path):
     class Rank(Parallel):
-        rank, world_size, shards_optimizer = 1, 2, True
+        rank = 1
+        world_size = 2
+        shards_optimizer = True
 
     (tmp_path / "training_state-0-of-4.safetensors").touch()
     with pytest.raises(StorageError, match=r"no training_state-1-of-2.* only training_state-0-of-4"):

@@ -95,11 +95,13 @@ def test_dropout_acts_in_updates_and_not_where_log_probabilities_are_scored():
 
 
 def test_samples_are_those_of_the_merged_model():
-    model, merged = adapted(random_model(), alpha=2.0), random_model()
+    model = adapted(random_model(), alpha=2.0)
+    merged = random_model()
     merged.load_state_dict(dict(named_weights(model)), strict=False)
     assert is_supported(model)
     params = SamplingParams(temperature=0.8, max_new_tokens=12, stop_token_ids=(3,))
-    prompts, seeds = [[1, 2, 3], [4, 5, 6, 7]], [[1, 2, 3], [4, 5]]
+    prompts = [[1, 2, 3], [4, 5, 6, 7]]
+    seeds = [[1, 2, 3], [4, 5]]
     ours, theirs = (
         TransformersEngine(each, pad_token_id=0).generate(prompts, seeds, params) for each in (model, merged)
     )

@@ -23,7 +23,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def small_file(path: Path) -> dict[str, np.ndarray]:
     """A random one-layer Llama in a GGUF file; returns its tensors by their GGUF names."""
     rng = np.random.default_rng(0)
-    width, hidden, vocabulary = 32, 64, len(WORDS)
+    width = 32
+    hidden = 64
+    vocabulary = len(WORDS)
     shapes = {
         "token_embd.weight": (vocabulary, width),
         "output.weight": (vocabulary, width),

@@ -14,7 +14,8 @@ def expected_scores(causal_lm, batch, temperature):
     logprobs = torch.zeros(batch.completion_mask.shape, dtype=torch.float64)
     entropies = torch.zeros_like(logprobs)
     for row in range(len(batch.rewards)):
-        prompt, count = int(batch.prompt_lengths[row]), int(batch.completion_lengths[row])
+        prompt = int(batch.prompt_lengths[row])
+        count = int(batch.completion_lengths[row])
         ids = batch.input_ids[row : row + 1, : prompt + count]
         table = torch.log_softmax(double(ids).logits[0] / temperature, dim=-1)
         for t in range(count):
@@ -87,7 +88,7 @@ def test_gradients_through_recomputed_chunks_are_those_of_the_full_logits(causal
         assert ((mine - parameter.grad).abs().max() / scale) < 1e-4
 
 
-def test_the_proxy_drops_improbable_tokens_and_renormalises_the_rest(causal_lm):
+def test_the_proxy_drops_improbable_tokens_and_renormalizes_the_rest(causal_lm):
     batch = make_batch()
     inputs = (batch.input_ids, batch.prompt_lengths, batch.completion_mask, True)
     with torch.no_grad():

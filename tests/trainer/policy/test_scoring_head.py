@@ -4,7 +4,9 @@ import torch
 from trainer.policy.logprobs import tokens_per_chunk
 from trainer.policy.scoring_head import ScoringHead
 
-TOKENS, WIDTH, VOCABULARY = 4096, 16, 40
+TOKENS = 4096
+WIDTH = 16
+VOCABULARY = 40
 
 
 def weight_gradient(chunk_tokens: int) -> torch.Tensor:
@@ -20,7 +22,8 @@ def weight_gradient(chunk_tokens: int) -> torch.Tensor:
 
 
 def test_the_gradient_of_many_chunks_is_rounded_once():
-    one, many = weight_gradient(TOKENS), weight_gradient(8)
+    one = weight_gradient(TOKENS)
+    many = weight_gradient(8)
     rounding = 2.0**-8 * one.abs().max()
     assert (one - many).abs().max() <= rounding
 
@@ -28,7 +31,8 @@ def test_the_gradient_of_many_chunks_is_rounded_once():
 def test_autocast_computes_in_its_dtype_and_keeps_gradients_in_that_of_the_weights():
     torch.manual_seed(0)
     layer = torch.nn.Linear(WIDTH, VOCABULARY)
-    hidden, targets = torch.randn(50, WIDTH, requires_grad=True), torch.arange(50) % VOCABULARY
+    hidden = torch.randn(50, WIDTH, requires_grad=True)
+    targets = torch.arange(50) % VOCABULARY
     scores = {}
     for dtype in (torch.float32, torch.bfloat16):
         layer.zero_grad()

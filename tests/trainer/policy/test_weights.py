@@ -8,7 +8,8 @@ from trainer.policy.weights import load_weights
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_weights_round_trip_and_foreign_weights_are_refused(tmp_path, tied):
-    saved, fresh = random_model(tied=tied, seed=1), random_model(tied=tied, seed=2)
+    saved = random_model(tied=tied, seed=1)
+    fresh = random_model(tied=tied, seed=2)
     saved.save_pretrained(tmp_path)
     load_weights(tmp_path, fresh)
     for a, b in zip(saved.parameters(), fresh.parameters(), strict=True):

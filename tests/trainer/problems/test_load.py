@@ -20,7 +20,9 @@ from trainer.problems.tasks.puzzle_generator import generate
 from trainer.types import Problem
 
 KNIGHTS, MINERVA, DEEPSCALER = (str(DATA / f"{n}.parquet") for n in ("knights_knaves", "minerva", "deepscaler"))
-PLAIN, CHAT, TINY = byte_tokenizer(), byte_tokenizer(CHAT_TEMPLATE), load_tokenizer(ModelConfig())
+PLAIN = byte_tokenizer()
+CHAT = byte_tokenizer(CHAT_TEMPLATE)
+TINY = load_tokenizer(ModelConfig())
 LONG = 4000  # tokens; one per byte
 
 

@@ -7,12 +7,14 @@ from trainer.problems.prompts import as_question, build_prompt, check_template
 from trainer.problems.tasks import TASKS
 from trainer.problems.tasks.knights_knaves import SYSTEM_PROMPT
 
-PLAIN, CHAT = byte_tokenizer(), byte_tokenizer(CHAT_TEMPLATE)
+PLAIN = byte_tokenizer()
+CHAT = byte_tokenizer(CHAT_TEMPLATE)
 CHATML = "<|im_start|>system\nS\n<|im_end|>\n<|im_start|>user\nWho?\n<|im_end|>\n<|im_start|>assistant\n"
 PUBLISHED = CHATML + "<think>"
 WHO = "<user>Who?</user><assistant>"
 INSTRUCTED = "1+1? Let's think step by step and output the final answer within \\boxed{}."
-PUZZLE, MATH = {"task": "knights_knaves"}, {"task": "math"}
+PUZZLE = {"task": "knights_knaves"}
+MATH = {"task": "math"}
 OWN = {"prompt_template": "Q: {question} \\boxed{}\nA:"}
 
 

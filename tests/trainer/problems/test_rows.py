@@ -58,7 +58,8 @@ def test_a_line_separator_inside_a_json_string_does_not_end_the_row(tmp_path):
 
 def test_the_forms_of_json(tmp_path):
     rows = [{"prompt": "a"}, {"prompt": "b"}]
-    array, lines = tmp_path / "array.json", tmp_path / "lines.json"
+    array = tmp_path / "array.json"
+    lines = tmp_path / "lines.json"
     array.write_text(json.dumps(rows, indent=1))
     lines.write_text("\n".join(map(json.dumps, rows)))
     assert [dict(row.values) for row in rows_of(array)] == [dict(row.values) for row in rows_of(lines)] == rows

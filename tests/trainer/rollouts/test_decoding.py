@@ -21,7 +21,8 @@ def test_a_family_that_returns_all_logits_is_cut_to_the_last(monkeypatch):
             use_cache=use_cache,
         )
 
-    ids, positions = torch.tensor([PROMPTS[0]]), torch.arange(3)[None]
+    ids = torch.tensor([PROMPTS[0]])
+    positions = torch.arange(3)[None]
     arguments = (ids, torch.ones(1, 3, dtype=torch.int64), positions)
     kept = next_logits(model, *arguments, read_prompts(model, [[1]], 0).cache.__class__(config=model.config))
     monkeypatch.setattr(type(model), "forward", of_all_positions)

@@ -47,7 +47,8 @@ class OneOfTwo(Parallel):
 
     def __init__(self, rank: int) -> None:
         super().__init__()
-        self.rank, self.world_size = rank, 2
+        self.rank = rank
+        self.world_size = 2
         self.others: list[RolloutGroup] = []
 
     def gather(self, items):
@@ -58,7 +59,8 @@ class OneOfTwo(Parallel):
 def test_ranks_agree_on_the_groups_and_share_them():
     shares = []
     for rank in (0, 1):
-        parallel, source = OneOfTwo(rank), Source({1, 2, 4, 5})
+        parallel = OneOfTwo(rank)
+        source = Source({1, 2, 4, 5})
 
         def collect(first: int, count: int, parallel=parallel, source=source, rank=rank) -> list[RolloutGroup]:
             groups = source(first, count)

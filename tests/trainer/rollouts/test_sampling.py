@@ -47,7 +47,7 @@ def test_kept_tokens(options: dict[str, float], kept: list[bool]) -> None:
     assert torch.equal(left[left.isfinite()], LOGITS[left.isfinite()])
 
 
-def test_probabilities_are_renormalised_over_the_kept_tokens() -> None:
+def test_probabilities_are_renormalized_over_the_kept_tokens() -> None:
     assert draw(0.56, top_k=2) == (0, pytest.approx(0.4 / 0.7, rel=ROUNDING))
     assert draw(0.58, top_k=2) == (2, pytest.approx(0.3 / 0.7, rel=ROUNDING))
 
@@ -67,7 +67,7 @@ def test_broken_logits_show_in_the_logprob() -> None:
     assert math.isnan(float(logprobs))
 
 
-def test_half_precision_logits_are_normalised_in_single() -> None:
+def test_half_precision_logits_are_normalized_in_single() -> None:
     logits = torch.zeros(1, 1000, dtype=torch.bfloat16)
     _, logprobs = sample_tokens(logits, torch.tensor([0.5], dtype=torch.float64), SamplingParams(1.0))
     assert logprobs.dtype == torch.float32

@@ -53,7 +53,8 @@ class Rewards:
 def source_of(rewards: Rewards) -> tuple[RolloutSource, Engine]:
     settings = {"rollout.prompts_per_step": 2, "rollout.group_size": 2, "data.shuffle": False}
     config = apply_overrides(TrainConfig(), settings | {"rollout.max_new_tokens": 1})
-    engine, sampler = Engine(), ProblemSampler(PROBLEMS, 0, shuffle=False)
+    engine = Engine()
+    sampler = ProblemSampler(PROBLEMS, 0, shuffle=False)
     progress = ProgressReport()
     return RolloutSource(config, sampler, byte_tokenizer(), engine, rewards, Parallel(), progress), engine
 

@@ -188,14 +188,16 @@ def test_nothing_is_sampled_where_nothing_is_asked() -> None:
 
 
 def test_a_float32_policy_that_computes_in_bfloat16_is_sampled_in_bfloat16() -> None:
-    model, params = make_model(), SamplingParams(0.7, max_new_tokens=6)
+    model = make_model()
+    params = SamplingParams(0.7, max_new_tokens=6)
     seen = set()
     for layer in model.model.layers:
         layer.mlp.down_proj.register_forward_hook(lambda module, inputs, output: seen.add(output.dtype))
     engine = TransformersEngine(model, pad_token_id=0, compute_dtype=torch.bfloat16)
     samples = engine.generate(PROMPTS, SEEDS, params)
     assert seen == {torch.bfloat16}
-    sample, prompt = samples[0][0], PROMPTS[0]
+    sample = samples[0][0]
+    prompt = PROMPTS[0]
     ids = torch.tensor([[*prompt, *sample.token_ids]])
     mask = torch.ones(1, len(sample.token_ids))
     with torch.no_grad():

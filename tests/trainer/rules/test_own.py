@@ -118,7 +118,8 @@ def test_a_rule_of_ones_own_is_an_input_of_the_run_and_a_name_in_its_parameters(
 def test_gspo_from_its_paper_is_the_built_in_rule_bit_for_bit(written):
     written("gspo_rule", GSPO)
     torch.manual_seed(0)
-    old, advantages = -3 * torch.rand(5, 9), torch.randn(5, 9)
+    old = -3 * torch.rand(5, 9)
+    advantages = torch.randn(5, 9)
     mask = (torch.rand(5, 9) < 0.8).float()
     results = []
     for name in ("gspo", "gspo_rule:Gspo"):

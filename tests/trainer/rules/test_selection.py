@@ -56,6 +56,6 @@ def test_lp_reg_protects_the_least_probable_bad_tokens_that_the_proxy_has():
     bad = replace(BATCH, advantages=-ADVANTAGES.abs() * MASK, proxy_logprobs=proxy)
     half = AlgorithmConfig(loss={"name": "lp_reg:LpReg", "share": 0.5})  # two of five tokens, one not in the proxy
     assert choose_tokens(bad, half).chosen.tolist() == [[False, True, False], [False, False, False]]
-    assert not choose_tokens(bad, AlgorithmConfig(loss="lp_reg:LpReg")).chosen.any()  # 1 % of five
+    assert not choose_tokens(bad, AlgorithmConfig(loss="lp_reg:LpReg")).chosen.any()  # 1% of five
     good = replace(bad, advantages=MASK)
     assert not choose_tokens(good, half).chosen.any()

@@ -11,5 +11,5 @@ def exact(text: str, answer: str) -> float:
     A number is enough: above 0 counts as correct. Return rewards.Score(reward, correct) for partial credit. To
     score all completions of a step in one call, write ``def exact(texts, answers)``, plain or async.
     """
-    found = _ANSWER.findall(text)
-    return float(bool(found) and found[-1] == answer)
+    answers = _ANSWER.findall(text)
+    return float(bool(answers) and answers[-1] == answer)

@@ -40,7 +40,7 @@ def split_of(left: int, right: int) -> Split:
 
 
 def generate(split: Split, digits: Sequence[int], size: int, seed: int = 0) -> list[Sum]:
-    """Different sums of one split, in an order that follows from the seed.
+    """Return different sums of one split, in an order that follows from the seed.
 
     Numbers have as many digits as ``digits`` says in turn: 1 to 3, for there are too many pairs of longer ones to
     list. The splits share no pair of numbers.

@@ -122,7 +122,7 @@ def role_statement(name: str, knight: bool) -> str:
 
 
 def compact_prompt(puzzle: Puzzle) -> str:
-    """The puzzle in few words, separated by single spaces, for word-level tokenizers.
+    """Return the puzzle in few words, separated by single spaces, for word-level tokenizers.
 
     ``people : Ava , Ben ; Ava says not Ben is a knave ; Ben says if Ava is a knight then Ben is a knave ;``
     Role statements are always the whole phrase of ``role_statement``.
@@ -136,7 +136,7 @@ def compact_prompt(puzzle: Puzzle) -> str:
 
 
 def read_answer(value: Any) -> str:
-    """The solution, one ``(1) Zoey is a knight`` per line, from text or the public dataset's mapping.
+    """Return the solution, one ``(1) Zoey is a knight`` per line, from text or the public dataset's mapping.
 
     Raises:
         ValueError: neither of these.
@@ -148,12 +148,12 @@ def read_answer(value: Any) -> str:
 
 
 def difficulty(solution_text: str) -> str:
-    """The number of people."""
+    """Return the number of people."""
     return str(len(_ROLE.findall(solution_text)))
 
 
 def solve(statements: Sequence[Statement]) -> list[tuple[bool, ...]]:
-    """All assignments under which exactly the knights' statements are true.
+    """Return all assignments under which exactly the knights' statements are true.
 
     Truth tables are integers with one bit per assignment, so that 8 people cost no more than a few 256-bit
     operations per statement.

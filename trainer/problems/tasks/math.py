@@ -7,13 +7,13 @@ INSTRUCTION = r"Let's think step by step and output the final answer within \box
 
 
 def ask(question: str) -> str:
-    """The question with the instruction, unless it already says how to answer."""
+    """Return the question with the instruction, unless it already says how to answer."""
     instructed = "\\boxed" in question or "####" in question or "Let's think step by step" in question
     return question if instructed else f"{question} {INSTRUCTION}"
 
 
 def read_answer(value: Any) -> Any:
-    """The accepted answer or answers: text, a number, or a list of these.
+    """Return the accepted answer or answers: text, a number, or a list of these.
 
     Of a worked solution in the form of GSM8K only what follows ``####`` is kept.
 

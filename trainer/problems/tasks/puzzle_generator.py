@@ -44,7 +44,7 @@ Meaning = tuple[tuple[int, ...], int]  # the people that a statement's truth dep
 
 
 def canonical_form(statements: Sequence[Statement]) -> tuple[Statement, ...]:
-    """The statements (of person 0, 1, ...) in the numbering of the people that makes them least.
+    """Return the statements (of person 0, 1, ...) in the numbering of the people that makes them least.
 
     Equal for all numberings of the same people.
     """
@@ -55,7 +55,7 @@ def canonical_form(statements: Sequence[Statement]) -> tuple[Statement, ...]:
 
 
 def logical_form(statements: Sequence[Statement]) -> tuple[Meaning, ...]:
-    """The meaning of each statement, in the numbering of people that sorts first.
+    """Return the meaning of each statement, in the numbering of people that sorts first.
 
     Equal for puzzles that are logically equal, and for no others.
     """
@@ -67,13 +67,13 @@ def logical_form(statements: Sequence[Statement]) -> tuple[Meaning, ...]:
 
 
 def split_of(statements: Sequence[Statement]) -> Split:
-    """The split a puzzle belongs to: of all logically different ones 8 tenths train, 1 dev, 1 test."""
+    """Return the split a puzzle belongs to: of all logically different ones 8 tenths train, 1 dev, 1 test."""
     share = int(digest((_SALT, logical_form(statements))), 16) % 10
     return next(split for split, shares in _SPLIT_SHARES.items() if share in shares)
 
 
 def generate(split: Split, people: Sequence[int], size: int, seed: int = 0) -> list[Puzzle]:
-    """Different puzzles of one split, each with exactly one solution.
+    """Return different puzzles of one split, each with exactly one solution.
 
     The numbers of people (2-8) are used in turn. No puzzle of one split is logically equal to one of another.
 
@@ -90,7 +90,7 @@ def generate(split: Split, people: Sequence[int], size: int, seed: int = 0) -> l
 
 
 def existing(split: Split, people: int) -> int | None:
-    """The number of puzzles in a split; None where there are too many to matter."""
+    """Return the number of puzzles in a split; None where there are too many to matter."""
     return EXISTING.get(people, {}).get(split)
 
 
@@ -114,7 +114,7 @@ def _meanings(statements: Sequence[Statement]) -> list[Meaning]:
 
 @lru_cache(maxsize=4096)
 def _meaning(table: int, people: int) -> Meaning:
-    """The people a truth table depends on, and the table over them alone: bit r is the truth of row r."""
+    """Return the people a truth table depends on, and the table over them alone: bit r is the truth of row r."""
     depends = tuple(
         person
         for person in range(people)
@@ -145,11 +145,11 @@ def _numberings(meanings: Sequence[Meaning]) -> Iterator[tuple[tuple[int, ...], 
     people = range(len(meanings))
     ranks = [0] * len(meanings)
     while True:
-        said = [(ranks[me], _signature(meanings[me], me, ranks)) for me in people]
-        levels = sorted(set(said))
+        signatures = [(ranks[me], _signature(meanings[me], me, ranks)) for me in people]
+        levels = sorted(set(signatures))
         if len(levels) == len(set(ranks)):
             break
-        ranks = [levels.index(one) for one in said]
+        ranks = [levels.index(signature) for signature in signatures]
     classes = [[person for person in people if ranks[person] == rank] for rank in sorted(set(ranks))]
     for parts in itertools.product(*map(itertools.permutations, classes)):
         order = tuple(itertools.chain(*parts))
@@ -157,7 +157,7 @@ def _numberings(meanings: Sequence[Meaning]) -> Iterator[tuple[tuple[int, ...], 
 
 
 def _signature(meaning: Meaning, speaker: int, ranks: Sequence[int]) -> tuple[Any, ...]:
-    """The number of true rows; of everybody the statement is about the rank and the true rows as a knight."""
+    """Return the number of true rows; of everybody the statement is about the rank and the true rows as a knight."""
     depends, table = meaning
     about = [
         (ranks[person], person == speaker, (table & knight_table(bit, len(depends))).bit_count())
@@ -175,7 +175,7 @@ def renumber(statement: Statement, numbers: Mapping[int, int]) -> Statement:
 
 
 def _draw(rng: random.Random, split: Split, people: int) -> Puzzle:
-    """A random puzzle of the split with one solution."""
+    """Return a random puzzle of the split with one solution."""
     while True:
         statements = tuple(_draw_statement(rng, person, people) for person in range(people))
         solutions = solve(statements)
@@ -184,7 +184,7 @@ def _draw(rng: random.Random, split: Split, people: int) -> Puzzle:
 
 
 def _draw_statement(rng: random.Random, speaker: int, people: int) -> Statement:
-    """A statement as ``speaker`` may make it: the kinds are equally likely, as in the public dataset."""
+    """Return a statement as ``speaker`` may make it: the kinds are equally likely, as in the public dataset."""
     kind = rng.choice(("role", "not", *OPERATORS))
     if kind in OPERATORS:
         left = right = _draw_role(rng, people)

@@ -64,15 +64,16 @@ class VllmServer:
             )
         # Before its first answer the server collects facts about its machine, which takes some seconds.
         options = self._call("GET", "server_info", params={"config_format": "json"}).json()["vllm_config"]
-        model, transfer = options["model_config"], options["weight_transfer_config"] or {}
-        for name, found, wanted in (
+        model = options["model_config"]
+        transfer = options["weight_transfer_config"] or {}
+        for name, started_with, wanted in (
             ("--logprobs-mode", model["logprobs_mode"], "processed_logprobs"),
             ("--dtype", model["dtype"].removeprefix("torch."), dtype),
             ("--weight-transfer-config", transfer.get("backend"), BACKENDS[weight_transfer]),
         ):
-            if found != wanted:
+            if started_with != wanted:
                 raise EngineError(
-                    f"the vLLM server at {self.url} was started with {name} {found}, this run needs {wanted}",
+                    f"the vLLM server at {self.url} was started with {name} {started_with}, this run needs {wanted}",
                     "rollout.vllm.server_base_urls",
                     "restart it by `trainer serve` with this run's configuration",
                 )
@@ -122,10 +123,10 @@ class VllmServer:
         self._call("POST", "resume")
 
     def prompt_logprobs(self, token_ids: Sequence[int]) -> Tensor:
-        """Log-probabilities of the tokens after the first, [n - 1]."""
+        """Return log-probabilities of the tokens after the first, [n - 1]."""
         body = {"token_ids": list(token_ids), "sampling_params": PROMPT_OPTIONS}
-        found = self._call("POST", _GENERATE, json=body).json()["prompt_logprobs"]
-        pairs = zip(token_ids[1:], found[1:], strict=True)
+        positions = self._call("POST", _GENERATE, json=body).json()["prompt_logprobs"]
+        pairs = zip(token_ids[1:], positions[1:], strict=True)
         return torch.tensor([entry[str(token_id)]["logprob"] for token_id, entry in pairs])
 
     def abort(self, request_ids: Sequence[str]) -> None:
@@ -143,7 +144,7 @@ class VllmServer:
         weights: str,
         request_id: str,
     ) -> Sample:
-        """One completion by the weights of this name. Cancelled, it ends on the server too.
+        """Return one completion by the weights of this name. Cancelled, it ends on the server too.
 
         Raises:
             EngineError: the request failed, or other weights answered.

@@ -49,14 +49,15 @@ def serve(config: TrainConfig, host: str, port: int, gpu_memory_utilization: flo
 
 
 def server_command(config: TrainConfig, host: str, port: int, gpu_memory_utilization: float | None) -> list[str]:
-    """The command line of the server: the run's model with placeholder weights and the run's context.
+    """Return the command line of the server: the run's model with placeholder weights and the run's context.
 
     ``gpu_memory_utilization`` is None on a CPU. A server shares its GPU with nobody, so that of `rollout.vllm`,
     made for an engine beside a trainer, is not its default.
     """
     on_gpu = gpu_memory_utilization is not None
     device = torch.device("cuda" if on_gpu else "cpu")
-    model, settings = config.model, config.rollout.vllm
+    model = config.model
+    settings = config.rollout.vllm
     source = model_source(model)
     shape = AutoConfig.from_pretrained(source, revision=model.revision, trust_remote_code=model.trust_remote_code)
     setup = EngineSetup(

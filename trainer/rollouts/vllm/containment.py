@@ -37,7 +37,8 @@ def send_log_to(path: Path | None) -> None:
 @contextmanager
 def random_state_kept() -> Iterator[None]:
     """Restore the global random states that building an engine and sampling from it change."""
-    python_state, numpy_state = random.getstate(), np.random.get_state()
+    python_state = random.getstate()
+    numpy_state = np.random.get_state()
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     try:
         with torch.random.fork_rng(devices=devices):

@@ -32,7 +32,7 @@ _kept: list["VllmEngine"] = []  # at most one, of a run that has ended
 
 
 def engine_for(model: PreTrainedModel, setup: EngineSetup, run: EngineRun) -> "VllmEngine":
-    """The engine that the run before in this process has left, if it was started with the same, or a new one.
+    """Return the engine that the run before in this process has left, if it was started with the same, or a new one.
 
     Starting takes most of a minute on a GPU, where graphs are captured.
     """
@@ -79,7 +79,7 @@ class VllmEngine(RolloutEngine):
         self.llm = self._start(llm_options(setup, self.device, world_size))
 
     def begin_run(self, run: EngineRun) -> None:
-        """Sample for another run of the same setup, whose first synchronisation is checked again."""
+        """Sample for another run of the same setup, whose first synchronization is checked again."""
         self._serves = run
         self._checked = False
         self.news = {}
@@ -103,7 +103,7 @@ class VllmEngine(RolloutEngine):
 
         Raises:
             EngineError: memory for them is missing, the cache of the old ones is in use, or, after the first
-                synchronisation, engine and policy disagree about a prompt of the run.
+                synchronization, engine and policy disagree about a prompt of the run.
         """
         self._wake("weights")
         with random_state_kept(), eager_on_cpu(self.device):
@@ -155,7 +155,7 @@ class VllmEngine(RolloutEngine):
         Raises:
             EngineError: a request failed.
         """
-        assert self._checked and not self._asleep, "the engine has no weights: synchronise and wake it first"
+        assert self._checked and not self._asleep, "the engine has no weights: synchronize and wake it first"
         requests = [(tuple(prompt), seed) for prompt, row in zip(prompts, seeds, strict=True) for seed in row]
         samples = iter(self._complete(requests, params))
         return [[next(samples) for _ in row_seeds] for row_seeds in seeds]
@@ -189,7 +189,7 @@ class VllmEngine(RolloutEngine):
             torch.cuda.empty_cache()
 
     def _complete(self, requests: list[tuple[tuple[int, ...], int]], params: SamplingParams) -> list[Sample]:
-        """One sample per (prompt, seed), of this rank's requests or of all in its tensor-parallel group."""
+        """Return one sample per (prompt, seed), of this rank's requests or of all in its tensor-parallel group."""
         if self.setup.settings.tensor_parallel == 1:
             return self._run(requests, params)
         from vllm.distributed.parallel_state import get_tp_group

@@ -36,6 +36,6 @@ def failures_named(when: str) -> Iterator[None]:
 
 
 def is_short_of_memory(error: Exception) -> bool:
-    """Whether an error tells of missing memory."""
+    """Return whether an error tells of missing memory."""
     text = str(error).lower()
     return isinstance(error, torch.OutOfMemoryError) or any(word in text for word in _MEMORY_WORDS)

@@ -27,7 +27,8 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 def server_token() -> str:
-    """The token of the user's servers: ``$LOPTUNE_SERVER_TOKEN``, else the one kept in the cache, made if need be.
+    """Return the token of the user's servers: ``$LOPTUNE_SERVER_TOKEN``, else the one kept in the cache, made if need
+    be.
 
     Raises:
         StorageError: the cache cannot be written or read.
@@ -43,7 +44,7 @@ def server_token() -> str:
 
 
 def authorization() -> dict[str, str]:
-    """The header of a request to a server."""
+    """Return the header of a request to a server."""
     return {"Authorization": f"Bearer {server_token()}"}
 
 

@@ -26,7 +26,9 @@ class NcclTransfer:
     """Sends weights from rank 0 to GPUs that compute in ``dtype``."""
 
     def __init__(self, servers: Sequence[VllmServer], rank: int, dtype: torch.dtype) -> None:
-        self._servers, self._rank, self._dtype = servers, rank, dtype
+        self._servers = servers
+        self._rank = rank
+        self._dtype = dtype
         self._sender: Any = None
 
     def send(self, model: nn.Module) -> None:
@@ -66,10 +68,11 @@ class PolicyWeights(WeightSource):  # type: ignore[misc]
     """The policy's parameters in the servers' dtype, whole, one at a time."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
-        self._model, self._dtype = model, dtype
+        self._model = model
+        self._dtype = dtype
 
     def metadata(self) -> list[Any]:
-        """Names, dtypes and whole shapes; gathers nothing."""
+        """Return names, dtypes and whole shapes; gathers nothing."""
         return [
             ParamMeta(base.name, self._dtype, tuple(getattr(base.parameter, "ds_shape", base.parameter.shape)))
             for base in base_parameters(self._model)
@@ -112,7 +115,7 @@ def _at_once(call: Callable[[VllmServer, Any], None], servers: Sequence[VllmServ
 
 
 def _rendezvous(urls: Sequence[str]) -> tuple[str, int]:
-    """An address of this machine that all servers can reach, and a free port."""
+    """Return an address of this machine that all servers can reach, and a free port."""
     addresses = [own_address_towards(url) for url in urls]
     address = next((a for a in addresses if not a.startswith("127.")), addresses[0])
     with socket.socket() as free:

@@ -31,7 +31,7 @@ CHUNK_BYTES = 64 << 20  # of weights in one request
 class VllmServerEngine(RolloutEngine):
     """Engines in processes of their own; rank r samples from the server ``r % number of servers``.
 
-    A server holds the weights of one run at a time. Each synchronisation gives them a name of their own, and the
+    A server holds the weights of one run at a time. Each synchronization gives them a name of their own, and the
     server says with every completion under which name it sampled: a completion of other weights, those of
     another run or of a server that was restarted, is an error and never trained on. Requests may need
     ``max_model_len`` tokens; policy and servers compute in ``dtype``, float32 or bfloat16, and are compared on
@@ -53,7 +53,7 @@ class VllmServerEngine(RolloutEngine):
         if dist.is_initialized():
             dist.broadcast_object_list(name)
         self._run = name[0]
-        self._synchronisations = 0
+        self._synchronizations = 0
         self._checked = False
         self._check_ids = check_ids
         transfer = transfer_kind(settings, torch.cuda.is_available() and vllm_installed())
@@ -69,7 +69,7 @@ class VllmServerEngine(RolloutEngine):
         Raises:
             EngineError: a server refused them, or disagrees with the policy about a short text afterwards.
         """
-        self._synchronisations += 1
+        self._synchronizations += 1
         try:
             for server in self._pushed_to:
                 server.begin_update()
@@ -88,7 +88,7 @@ class VllmServerEngine(RolloutEngine):
             self._checked = True
 
     def _name(self) -> str:
-        return f"{self._run}-{self._synchronisations}"
+        return f"{self._run}-{self._synchronizations}"
 
     def generate(
         self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], params: SamplingParams
@@ -96,9 +96,9 @@ class VllmServerEngine(RolloutEngine):
         """Sample ``len(seeds[p])`` completions of each prompt, in the order of ``prompts`` and ``seeds``.
 
         Raises:
-            EngineError: a request failed, or was answered with other weights than the last synchronised.
+            EngineError: a request failed, or was answered with other weights than the last synchronized.
         """
-        assert self._checked, "the servers have no weights: synchronise first"
+        assert self._checked, "the servers have no weights: synchronize first"
         requested = [(prompt, seed) for prompt, row in zip(prompts, seeds, strict=True) for seed in row]
         call = uuid.uuid4().hex
         request_ids = [f"{call}-{place}" for place in range(len(requested))]
@@ -112,7 +112,7 @@ class VllmServerEngine(RolloutEngine):
     async def _complete(
         self, requested: Sequence[tuple[Sequence[int], int]], request_ids: Sequence[str], params: SamplingParams
     ) -> list[Sample]:
-        """All completions at once, in order; the first error cancels the others."""
+        """Return all completions at once, in order; the first error cancels the others."""
         name = self._name()
         async with sampling_session() as session:
             answers = [
@@ -162,7 +162,7 @@ def _transfer(
 
 
 def _chunks(model: nn.Module, dtype: torch.dtype) -> Iterator[dict[str, Tensor]]:
-    """The policy's weights as the servers compute with them, some at a time."""
+    """Yield the policy's weights as the servers compute with them, some at a time."""
     chunk: dict[str, Tensor] = {}
     size = 0
     for name, weight in named_weights(model):
@@ -170,6 +170,7 @@ def _chunks(model: nn.Module, dtype: torch.dtype) -> Iterator[dict[str, Tensor]]
         size += chunk[name].nbytes
         if size >= CHUNK_BYTES:
             yield chunk
-            chunk, size = {}, 0
+            chunk = {}
+            size = 0
     if chunk:
         yield chunk

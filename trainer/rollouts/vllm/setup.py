@@ -19,7 +19,8 @@ from trainer.policy.load import model_source
 # defaults on large GPUs, 16,384 and 1,024, take 2 to 4 GB beside a trainer that needs them.
 _GPU_STEP_TOKENS = 8192
 _CACHE_FRACTION = 0.8  # of what weights leave of a share of a GPU; the rest is for activations and graphs
-FEWEST_REQUESTS, MOST_REQUESTS = 16, 512
+FEWEST_REQUESTS = 16
+MOST_REQUESTS = 512
 CPU_KV_CACHE_MB = 256
 CPU_STEP_TOKENS = 4096
 CPU_BLOCK_SIZE = 32  # the smallest on a CPU; only whole blocks of a prefix are shared
@@ -27,12 +28,12 @@ INSTALL = "in the clone of loptune: make install-gpu"
 
 
 def vllm_installed() -> bool:
-    """Whether vLLM can be imported."""
+    """Return whether vLLM can be imported."""
     return importlib.util.find_spec("vllm") is not None
 
 
 def context_length(config: TrainConfig, model: PreTrainedModel) -> int:
-    """Tokens of the longest request a run can make, or ``rollout.vllm.max_model_len``.
+    """Return tokens of the longest request a run can make, or ``rollout.vllm.max_model_len``.
 
     Raises:
         ConfigError: a prompt and its completion can be longer than the engine's or the model's context.
@@ -70,7 +71,7 @@ def check_dense(model: PreTrainedModel) -> None:
 
 
 def transfer_kind(settings: VllmConfig, on_gpus: bool) -> Literal["http", "nccl"]:
-    """The transport of weights to a server; `auto` is NCCL between GPUs, HTTP elsewhere.
+    """Return the transport of weights to a server; `auto` is NCCL between GPUs, HTTP elsewhere.
 
     By HTTP the 6 GB of a model of 3 billion parameters are 8 GB of base64 in every step.
     """
@@ -80,7 +81,7 @@ def transfer_kind(settings: VllmConfig, on_gpus: bool) -> Literal["http", "nccl"
 
 
 def without_dual_chunk_attention(config: Any) -> Any:
-    """The model's configuration without its attention for contexts of a million tokens.
+    """Return the model's configuration without its attention for contexts of a million tokens.
 
     Qwen2.5-1M models ask vLLM for it, which needs a backend of its own; the policy in transformers attends
     plainly, and below a chunk (262,144 tokens) the two are the same.
@@ -104,7 +105,7 @@ class EngineSetup:
 
 
 def engine_setup(config: TrainConfig, model: PreTrainedModel, ranks: int) -> EngineSetup:
-    """The setup of a run's engines.
+    """Return the setup of a run's engines.
 
     Raises:
         ConfigError: a request can be longer than the context.
@@ -112,13 +113,13 @@ def engine_setup(config: TrainConfig, model: PreTrainedModel, ranks: int) -> Eng
     """
     dtype = dtype_name(compute_dtype(config.model, next(model.parameters()).device))
     settings = _on_a_share(config.rollout.vllm, model, dtype)
-    own = -(-config.rollout.prompts_per_step * config.rollout.group_size * settings.tensor_parallel // ranks)
+    requests = -(-config.rollout.prompts_per_step * config.rollout.group_size * settings.tensor_parallel // ranks)
     return EngineSetup(
         model_source(config.model),
         context_length(config, model),
         dtype,
         settings,
-        settings.max_num_seqs or min(MOST_REQUESTS, max(FEWEST_REQUESTS, own)),
+        settings.max_num_seqs or min(MOST_REQUESTS, max(FEWEST_REQUESTS, requests)),
         config.model.revision,
         config.model.trust_remote_code,
     )
@@ -144,7 +145,8 @@ def _on_a_share(settings: VllmConfig, model: PreTrainedModel, dtype: str) -> Vll
 
 def llm_options(setup: EngineSetup, device: torch.device, ranks: int) -> dict[str, Any]:
     """Arguments for `vllm.LLM`."""
-    settings, on_cpu = setup.settings, device.type == "cpu"
+    settings = setup.settings
+    on_cpu = device.type == "cpu"
     options: dict[str, Any] = {
         "model": setup.source,
         "revision": setup.revision,

@@ -20,7 +20,7 @@ _CHECK_BOUNDS = {"float32": 1e-2, "bfloat16": 0.5}
 
 
 def named_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Every parameter of a Hugging Face model under its name, whole on this rank, one at a time.
+    """Yield every parameter of a Hugging Face model under its name, whole on this rank, one at a time.
 
     Tied parameters come once, adapters merged into the weights of their layers. Parameters that ZeRO-3 has
     partitioned are gathered one by one; all ranks must iterate together.
@@ -53,7 +53,7 @@ def _repack_worker(worker: Any) -> None:
 def check_weights_arrived(
     engine_logprobs: Callable[[list[int]], Tensor], model: nn.Module, dtype: str, prompt: Sequence[int] = ()
 ) -> float:
-    """Mean |difference| of the log-probabilities that engine and policy give a prompt [nats].
+    """Return mean |difference| of the log-probabilities that engine and policy give a prompt [nats].
 
     ``engine_logprobs`` takes tokens [n] to those of all but the first [n - 1]; without a prompt any tokens do, of
     which rounding makes more than of a real text.
@@ -72,7 +72,7 @@ def check_weights_arrived(
     difference = float((theirs - ours).abs().mean())
     if not difference <= _CHECK_BOUNDS[dtype]:
         raise EngineError(
-            f"the vLLM engine disagrees with the policy after a weight synchronisation: the log-probabilities of "
+            f"the vLLM engine disagrees with the policy after a weight synchronization: the log-probabilities of "
             f"{len(token_ids) - 1} tokens differ by {difference:.3g} nats on average "
             f"({_CHECK_BOUNDS[dtype]:g} is expected of {dtype} at most)",
             "rollout.engine",
@@ -82,10 +82,11 @@ def check_weights_arrived(
 
 
 def engine_logprobs(llm: Any, token_ids: list[int]) -> Tensor:
-    """Log-probabilities that an engine of this process gives the tokens after the first, [n - 1]."""
+    """Return log-probabilities that an engine of this process gives the tokens after the first, [n - 1]."""
     from vllm import SamplingParams
 
-    prompt, params = {"prompt_token_ids": token_ids}, SamplingParams(**PROMPT_OPTIONS)
+    prompt = {"prompt_token_ids": token_ids}
+    params = SamplingParams(**PROMPT_OPTIONS)
     [output] = llm.generate([prompt], params, use_tqdm=False)
     pairs = zip(token_ids[1:], output.prompt_logprobs[1:], strict=True)
     return torch.tensor([entry[token_id].logprob for token_id, entry in pairs])

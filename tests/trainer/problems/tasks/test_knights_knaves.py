@@ -11,7 +11,8 @@ from trainer.problems.tasks.knights_knaves import Puzzle, compact_prompt, diffic
 from trainer.problems.tasks.puzzle_generator import generate
 
 PUBLISHED = pq.read_table(DATA / "knights_knaves.parquet").to_pylist()
-KNIGHT, KNAVE = ("telling-truth", 0), ("lying", 0)
+KNIGHT = ("telling-truth", 0)
+KNAVE = ("lying", 0)
 SPEAKING = re.compile(
     r'"(?P<a>[^"]*)," (?P<an>\w+) (claimed|declared|mentioned)\.|"(?P<b>[^"]*)" - (?P<bn>\w+)\.|'
     r'(?P<cn>\w+) (asserted:|commented,|noted,|remarked,|stated,|was heard saying,) "(?P<c>[^"]*)"\.|'

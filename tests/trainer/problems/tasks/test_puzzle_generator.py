@@ -42,7 +42,8 @@ def distinct_puzzles(people):
     """One set of statements for each puzzle with exactly one solution: all are tried, all numberings compared."""
     roles = [(role, person) for role in ("telling-truth", "lying") for person in range(people)]
     compound = [(operator, *pair) for operator in OPERATORS for pair in itertools.permutations(roles, 2)]
-    said, fitting = [], []
+    said = []
+    fitting = []
     assignments = list(itertools.product([False, True], repeat=people))
     for speaker in range(people):
         others = [role for role in roles if role[1] != speaker]

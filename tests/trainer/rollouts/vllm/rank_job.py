@@ -1,4 +1,4 @@
-"""One rank of a training run that samples from vLLM: five updates, differences after each synchronisation."""
+"""One rank of a training run that samples from vLLM: five updates, differences after each synchronization."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ def as_tensors(asked, samples) -> dict[str, torch.Tensor]:
     length = max(len(prompt) + len(sample.token_ids) for prompt, sample in rows)
     width = max(len(sample.token_ids) for _, sample in rows)
     input_ids = torch.zeros(len(rows), length, dtype=torch.int64)
-    mask, engine = torch.zeros(len(rows), width), torch.zeros(len(rows), width)
+    mask = torch.zeros(len(rows), width)
+    engine = torch.zeros(len(rows), width)
     for row, (prompt, sample) in enumerate(rows):
         ids = torch.tensor([*prompt, *sample.token_ids])
         input_ids[row, : len(ids)] = ids
@@ -55,7 +56,8 @@ def work(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     # Ranks ask for different numbers of completions of different prompts.
     asked = prompts([12 + parallel.rank, 30, 45][: 2 + parallel.rank], seed=parallel.rank)
     params = SamplingParams(temperature=TEMPERATURE, max_new_tokens=20, stop_token_ids=(STOP,))
-    differences, movements = [], []
+    differences = []
+    movements = []
     for step in range(6):
         seeds = [[1000 * step + 10 * p + g for g in range(2)] for p in range(len(asked))]
         batch = as_tensors(asked, engine.generate(asked, seeds, params))

@@ -111,7 +111,8 @@ def test_agrees_with_a_policy_whose_adapter_is_trained(start):
 
 def test_an_engine_leaves_nothing_and_another_can_follow(start):
     model = random_qwen(tied=True)
-    asked, params = prompts(LENGTHS), SamplingParams(temperature=1.0, max_new_tokens=8)
+    asked = prompts(LENGTHS)
+    params = SamplingParams(temperature=1.0, max_new_tokens=8)
     children = {p.pid for p in psutil.Process().children(recursive=True)}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
     threads = torch.set_num_threads, torch.get_num_threads(), os.sched_getaffinity(0)
@@ -132,15 +133,17 @@ def test_an_engine_leaves_nothing_and_another_can_follow(start):
 
 
 def test_the_next_run_takes_over_an_engine_of_the_same_setup_and_checks_it_again(tmp_path):
-    first, second = random_qwen(tied=True), random_qwen(tied=True, seed=1)
-    asked, params = prompts(LENGTHS), SamplingParams(temperature=1.0, max_new_tokens=8)
+    first = random_qwen(tied=True)
+    second = random_qwen(tied=True, seed=1)
+    asked = prompts(LENGTHS)
+    params = SamplingParams(temperature=1.0, max_new_tokens=8)
     run = EngineRun(tuple(asked[0]), tmp_path / "vllm.log", is_one_of_many=True)
     setup = EngineSetup(saved_config(tmp_path / "model", first), 256)
     engine = engine_for(first, setup, run)
     engine.sync_weights(first)
     engine.close()
     assert engine.llm is not None
-    with pytest.raises(AssertionError, match="synchronise"):
+    with pytest.raises(AssertionError, match="synchronize"):
         engine.generate(asked, SEEDS, params)
     again = engine_for(second, setup, run)
     assert again is engine
@@ -181,11 +184,12 @@ def test_a_model_that_asks_for_dual_chunk_attention_is_attended_as_the_policy_do
     assert largest_difference(model, asked, samples, 0.7) < AGREEMENT
 
 
-def test_a_synchronised_engine_samples_as_if_it_had_sampled_nothing(tmp_path):
+def test_a_synchronized_engine_samples_as_if_it_had_sampled_nothing(tmp_path):
     """In bfloat16 a cached prefix may round otherwise than a computed one; new weights empty the cache."""
     model = random_qwen(tied=True).to(torch.bfloat16)
     engine = VllmEngine(model, EngineSetup(saved_config(tmp_path, model), 256, "bfloat16"))
-    asked, params = prompts((100, 70), seed=5), SamplingParams(temperature=1.0, max_new_tokens=24)
+    asked = prompts((100, 70), seed=5)
+    params = SamplingParams(temperature=1.0, max_new_tokens=24)
     seeds = [[1, 2], [3, 4]]
     engine.sync_weights(model)
     cold = engine.generate(asked, seeds, params)

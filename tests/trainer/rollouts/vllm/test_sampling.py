@@ -51,7 +51,7 @@ def test_greedy_completions_are_those_of_the_transformers_engine(shared):
     [{"top_p": 0.6}, {"top_k": 4}, {"min_p": 0.2}, {"min_p": 0.02, "top_k": 20, "top_p": 0.8}],
     ids=["top_p", "top_k", "min_p", "all"],
 )
-def test_truncated_logprobs_are_renormalised_over_the_kept_tokens(shared, truncation):
+def test_truncated_logprobs_are_renormalized_over_the_kept_tokens(shared, truncation):
     engine, model = shared
     asked = prompts((12, 20))
     params = SamplingParams(temperature=0.8, max_new_tokens=24, **truncation)
@@ -100,7 +100,8 @@ def test_a_group_shares_the_prefix_of_its_prompt(shared, monkeypatch):
 
 def test_a_failing_engine_says_so_and_goes_on(shared, monkeypatch):
     engine, _ = shared
-    asked, params = prompts((8,)), SamplingParams(temperature=1.0, max_new_tokens=4)
+    asked = prompts((8,))
+    params = SamplingParams(temperature=1.0, max_new_tokens=4)
     with monkeypatch.context() as patch:
         patch.setattr(engine.llm.llm_engine, "step", lambda: (_ for _ in ()).throw(RuntimeError("kernel broke")))
         with pytest.raises(EngineError, match="kernel broke"):

@@ -104,7 +104,8 @@ def assert_takes_over(engine: VllmServerEngine, model) -> None:
 
 
 def test_agrees_with_the_policy_after_each_of_five_optimizer_steps(served):
-    model, server = copy.deepcopy(served[0]), served[1]
+    model = copy.deepcopy(served[0])
+    server = served[1]
     engine = connect(server)
     engine.sync_weights(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
@@ -148,7 +149,8 @@ def test_two_ranks_share_a_server(served, strategy, tmp_path):
 
 def test_another_run_on_the_same_server_is_noticed(served):
     model, server = served
-    first, second = connect(server), connect(server)
+    first = connect(server)
+    second = connect(server)
     first.sync_weights(model)
     second.sync_weights(model)
     with pytest.raises(EngineError, match="weights that are not this run's"):
@@ -191,7 +193,8 @@ def test_interrupted_sampling_ends_its_requests_on_the_server(served, monkeypatc
     model, server = served
     engine = connect(server)
     engine.sync_weights(model)
-    complete, before = engine._own.complete, sampled_tokens(server)
+    complete = engine._own.complete
+    before = sampled_tokens(server)
 
     async def interrupt_the_first(session, prompt, seed, *rest):
         if seed != 1:

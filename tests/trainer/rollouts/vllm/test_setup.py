@@ -10,7 +10,8 @@ from trainer.errors import ConfigError
 from trainer.rollouts.vllm import setup
 from trainer.rollouts.vllm.setup import EngineSetup, engine_setup, llm_options, transfer_kind
 
-CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+CPU = torch.device("cpu")
+GPU = torch.device("cuda", 0)
 
 
 def config(**changes) -> TrainConfig:

@@ -48,7 +48,7 @@ def engine(monkeypatch) -> vllm.VllmEngine:
     return engine
 
 
-def test_a_synchronisation_wakes_the_weights_alone(engine):
+def test_a_synchronization_wakes_the_weights_alone(engine):
     engine.sync_weights(random_model())
     assert engine.metrics() == {"rollout/sync_difference": 0.04}
     engine.llm.calls.clear()

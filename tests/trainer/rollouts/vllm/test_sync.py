@@ -1,4 +1,4 @@
-"""The comparison of engine and policy after a synchronisation; needs no vLLM."""
+"""The comparison of engine and policy after a synchronization; needs no vLLM."""
 
 import pytest
 import torch
@@ -12,7 +12,8 @@ PROMPT = [5, 9, 13, 2, 40, 7]
 
 def engine_off_by(nats: float):
     """The policy's own log-probabilities, wrong by so much, and the tokens it was asked about."""
-    model, asked = random_model(), []
+    model = random_model()
+    asked = []
 
     @torch.no_grad()
     def logprobs(token_ids: list[int]) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The job of `sweep slurm`, with Slurm and Ray played by scripts that note how they are called."""
+"""The job of examples/slurm, with Slurm and Ray played by scripts that note how they are called."""
 
 import os
 import subprocess
@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sweep.cli import main
-from tests.sweep.harness import write_space
+from tests.paths import ROOT
 
 _NOTE = 'echo "${0##*/} $*" >> "$NOTES"\n'
 _PLAYED = {
@@ -20,33 +19,21 @@ _PLAYED = {
 }
 
 
-def test_a_job_runs_the_sweep_and_requeued_resumes_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_runs_the_sweep_and_requeued_resumes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in _PLAYED.items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
         (tmp_path / name).chmod(0o755)
-    runs, notes = tmp_path / "runs", tmp_path / "notes"
-    space = write_space(tmp_path / "space.yaml")
-    arguments = ["slurm", str(space), "--runs-dir", str(runs), "--nodes", "2", "--cpus", "4", "--name", "one"]
+    runs = tmp_path / "runs"
+    notes = tmp_path / "notes"
+    space = tmp_path / "space.yaml"
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert main([*arguments, "--sbatch=--time=60", "--dry-run"]) == 0
-    words = capsys.readouterr().out.split()
-    script = next(index for index, word in enumerate(words) if word.endswith("sweep.sbatch"))
-    assert words[:script] == [
-        "sbatch",
-        "--job-name=one",
-        "--nodes=2",
-        "--cpus-per-task=4",
-        f"--output={tmp_path / 'one'}-%j.log",
-        "--time=60",
-    ]
-    assert main([*arguments, "resources.cpus_per_worker=9", "--dry-run"]) == 3  # fits on no such node
+    words = [str(ROOT / "examples" / "slurm" / "sweep.sbatch"), "one", str(runs)]
+    words += ["sweep", "run", str(space), "--name", "one"]
     environment = {"NOTES": str(notes), "SLURM_JOB_NUM_NODES": "2", "SLURM_CPUS_ON_NODE": "4", "SLURM_JOB_ID": "7"}
 
     def job(**more: str) -> tuple[int, list[str]]:
         notes.unlink(missing_ok=True)
-        done = subprocess.run(["bash", *words[script:]], env={**os.environ, **environment, **more}, timeout=60)
+        done = subprocess.run(["bash", *words], env={**os.environ, **environment, **more}, timeout=60)
         return done.returncode, notes.read_text().splitlines()
 
     ray = "ray symmetric-run --address 10.0.0.1:6379 --min-nodes 2 --num-cpus 4 --num-gpus 0 -- sweep"
