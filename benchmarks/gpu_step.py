@@ -153,7 +153,7 @@ def row(side: str, found: dict[str, Any], arguments: argparse.Namespace) -> list
     cells = [f"{seconds[phase]:.2f}" if phase in seconds else "" for phase in PHASES]
     passes = 2 if "Lopti" in side else 1
     speed = passes * tokens / seconds["update"] if "update" in seconds else None
-    used = f"{100 * speed * per_token / peak:.1f} %" if speed and peak else "unknown"
+    used = f"{100 * speed * per_token / peak:.1f}%" if speed and peak else "unknown"
     return [side, *cells, f"{speed:,.0f}" if speed else "", used, f"{found['peak_bytes'] / 1e9:.1f}"]
 
 

@@ -9,7 +9,7 @@ from trainer.shell.main import run_main
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return entry point; like `call`, but prints an error and returns its exit code."""
+    """Run a command like `call`, but print an error and return its exit code."""
     return run_main(lambda: call(argv))
 
 

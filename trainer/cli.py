@@ -30,7 +30,7 @@ _COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return entry point; returns the exit code, or ends the process with it where it is one rank of several."""
+    """Run a command and return its exit code; end the process with it where it is one rank of several."""
     words = list(sys.argv[1:] if argv is None else argv)
     code = run_main(lambda: _call(words))
     if world_size() > 1:

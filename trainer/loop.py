@@ -168,7 +168,7 @@ class Trainer:
         return {**metrics, "step": float(self.step)}
 
     def training_step(self) -> dict[str, float]:
-        """Return one step of Algorithm 1, counted by ``step``. Returns its metrics."""
+        """Take one step of Algorithm 1, counted by ``step``, and return its metrics."""
         config = self.config
         algorithm = self.config.algorithm
         parallel = self.parallel

@@ -3,14 +3,14 @@ const unpack = id => {
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream('gzip'))).text();
 };
 let figures = {};
-const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const color = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 function scheme(printing, count) {
-  const ink = printing ? '#000' : colour('--ink'), line = printing ? '#ccc' : colour('--line');
+  const ink = printing ? '#000' : color('--ink'), line = printing ? '#ccc' : color('--line');
   const axis = name => ({[name + '.gridcolor']: line, [name + '.linecolor']: line, [name + '.tickcolor']: line});
-  // Labels inside the plot stand on the page's colour, so that lines do not run through them.
-  const paper = printing ? '#fff' : colour('--page');
+  // Labels inside the plot stand on the page's color, so that lines do not run through them.
+  const paper = printing ? '#fff' : color('--page');
   const labels = Object.fromEntries(Array.from({length: count}, (_, i) => [`annotations[${i}].bgcolor`, paper]));
-  const bar = {'modebar.bgcolor': paper, 'modebar.color': colour('--soft'), 'modebar.activecolor': ink};
+  const bar = {'modebar.bgcolor': paper, 'modebar.color': color('--soft'), 'modebar.activecolor': ink};
   return {'font.color': ink, ...bar, ...labels, ...axis('xaxis'), ...axis('yaxis')};
 }
 const elements = [...document.querySelectorAll('.figure')];

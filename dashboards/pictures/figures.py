@@ -13,7 +13,7 @@ _MAX_PAIRED_ROWS = 20
 
 
 def paired_differences(results: Results) -> Picture | None:
-    """Return difference to the baseline on the same seed, of those seeds that decide: fresh ones where they were
+    """Return the difference to the baseline on the same seed, of those seeds that decide: fresh ones where they were
     run.
     """
     rules = results.table.rule

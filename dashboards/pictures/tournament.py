@@ -15,7 +15,7 @@ _HEADINGS = ("rule", "trials", "best setting", "median trial", "best, tuned", "f
 
 
 def tournament(results: Results) -> Picture | None:
-    """Return best score so far against tuning trials, a line a rule; differences of rules; their table."""
+    """Return the best score so far against tuning trials, a line a rule; differences of rules; their table."""
     if not results.arms:
         return None
     curves = tuning_curves(results)

@@ -28,7 +28,9 @@ class ProblemSplit:
     evaluation: float  # of the evaluation: shrinks with the number of problems, and with that of seeds
 
     def error(self, seeds: float, problems: float) -> float:
-        """Return standard error of the mean difference on these problems, were there so many seeds and problems."""
+        """Return the standard error of the mean difference on these problems, were there so many seeds and
+        problems.
+        """
         evaluation = self.evaluation * self.problems / problems
         return math.sqrt(((self.training or 0.0) + evaluation) / seeds)
 
@@ -59,7 +61,7 @@ def split(ours: Array, theirs: Array) -> ProblemSplit:
 
 
 def evaluation_noise(answers: Answers, name: str, other: str, seeds: Sequence[Hashable]) -> Noise:
-    """Return noise of one seed's difference by evaluation alone; no degrees of freedom unless all seeds have
+    """Return the noise of one seed's difference by evaluation alone; no degrees of freedom unless all seeds have
     records.
     """
     pair = paired_answers(answers, name, other)

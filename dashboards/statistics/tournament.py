@@ -64,7 +64,7 @@ class Standing:
 
 
 def tuning_variance(scores: Sequence[float]) -> float:
-    """Return variance of the largest score of a tuning with half the budget."""
+    """Return the variance of the largest score of a tuning with half the budget."""
     values = np.array(scores, dtype=float)
     half = len(scores) // 2
     order = np.random.default_rng(0).permuted(np.tile(np.arange(len(values)), (_SPLITS, 1)), axis=1)

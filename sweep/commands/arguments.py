@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def add_named(
     commands: Commands, verb: str, command: Callable[[argparse.Namespace], int], text: str
 ) -> argparse.ArgumentParser:
-    """Return a command on one sweep of a runs folder."""
+    """Add a command on one sweep of a runs folder."""
     parser = commands.add_parser(verb, help=text)
     parser.set_defaults(command=command)
     add_runs_dir(parser)

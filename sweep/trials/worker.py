@@ -155,9 +155,8 @@ class WorkerGroup:
     def _gather(
         self, futures: Sequence[ray.ObjectRef], timeout: float, progress: Callable[[], object] = lambda: None
     ) -> list[Any]:
-        # not the wall clock, which may jump
         seen = progress()
-        moved = time.monotonic()
+        moved = time.monotonic()  # not the wall clock, which may jump
         pending = list(futures)
         while pending:
             # One at a time: a dead rank must surface although the others wait for it in a collective.

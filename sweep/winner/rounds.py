@@ -144,8 +144,10 @@ def _look(fresh: SweepRecord, decision: Decision) -> Decision:
     """Judge the finalists that were open, and write down where they stand."""
     seeds = fresh.spec.seeds
     scores: dict[str, dict[Hashable, float]] = {
-        str(standing.number): {seed: score(standing, seed) for seed in seeds if seed in standing.results}
-        for standing in fresh.configurations
+        str(configuration.number): {
+            seed: score(configuration, seed) for seed in seeds if seed in configuration.results
+        }
+        for configuration in fresh.configurations
     }
     every = standings(decision.design, scores, _BASELINE, fresh.spec.objective.mode)
     stands = tuple(standing for standing in every if standing.finalist not in decision.retired)
@@ -181,7 +183,7 @@ def _plan_text(decision: Decision, spec: SweepSpec) -> str:
         f"plan: {counted(design.finalists, 'finalist')} and the baseline, judged after "
         f"{', '.join(map(str, design.looks))} fresh seeds each; a gain of {design.worthwhile:g} in "
         f"{spec.objective.metric} is worthwhile; "
-        f"{spread if noise.freedom else 'how much scores vary between seeds is not spread yet'}"
+        f"{spread if noise.freedom else 'how much scores vary between seeds is not known yet'}"
     )
 
 

@@ -109,7 +109,7 @@ def test_the_killed_trial_equals_a_run_of_what_is_exported_of_it(finished, tmp_p
     )
     assert list(own) == list(other) and len(own) == 2 * 7 * 2  # layers, linear layers of each, factors
     assert all(torch.equal(own[name], other[name]) for name in own)
-    assert any(tensor.any() for name, tensor in own.items() if "lora_B" in name), "it has not learnt anything"
+    assert any(tensor.any() for name, tensor in own.items() if "lora_B" in name), "it has not learned anything"
 
 
 def test_mlflow_has_the_parent_its_report_and_every_trial(finished: tuple[Path, str]) -> None:

@@ -116,7 +116,7 @@ def _card(run: Path, config: TrainConfig, step: int, is_adapter: bool) -> str:
         _score_table(run, config, step) or f"The run was not evaluated at step {step}.",
         "## Training",
         "Every setting is in `run.yaml` beside this file; to repeat it, with the files below: `trainer run run.yaml`.",
-        f"The licence of `{start}` holds for these weights.",
+        f"The license of `{start}` holds for these weights.",
     ]
     if files := recorded_files(run):
         rows = [f"| {name} | {file['role']} | {file['sha256'][:12]} |" for name, file in files.items()]

@@ -74,7 +74,7 @@ def _find(word: str, names: Sequence[str], command: str) -> list[str]:
 
 
 def _print_options(arguments: argparse.Namespace) -> int:
-    """Return two lines or more for each key: name, default and allowed values; below them what it means."""
+    """Print two lines or more for each key: name, default and allowed values; below them what it means."""
     options = find_options(arguments.word)
     entries = [
         (f"{option.key} = {json.dumps(option.default)}", f"[{option.allowed}]", option.description)
@@ -90,7 +90,7 @@ def _print_schema(arguments: argparse.Namespace) -> int:
 
 
 def _print_metrics(arguments: argparse.Namespace) -> int:
-    """Return two lines or more for each metric: name, unit, what ranks make of it; below them the formula."""
+    """Print two lines or more for each metric: name, unit, what ranks make of it; below them the formula."""
     families = [replace(metric, name=f"{metric.name}*") for metric in METRIC_FAMILIES.values()]
     metrics = {metric.name: metric for metric in (*METRICS.values(), *families)}
     matches = [metrics[name] for name in _find(arguments.word, list(metrics), "trainer metrics")]

@@ -172,7 +172,7 @@ def shrunken(config: TrainConfig, model: Path, engine: str, device: str = "cpu")
 
 
 def make_model(config: TrainConfig, folder: Path) -> Path:
-    """Return a small random model of the configuration's architecture, with the built-in tiny model's tokenizer."""
+    """Save a small random model of the configuration's architecture, with the tiny model's tokenizer; return where."""
     transformers.utils.logging.disable_progress_bar()
     size = model_size(config.model.name_or_path)
     tokenizer = AutoTokenizer.from_pretrained(TINY_FOLDER)

@@ -87,7 +87,7 @@ def existing_run(runs_dir: Path, name: str) -> Path:
 
 
 def summary(folder: Path) -> RunSummary:
-    """Summarise a run from its own files; ``state`` says why a folder cannot be read."""
+    """Summarize a run from its own files; ``state`` says why a folder cannot be read."""
     try:
         config = load_config(str(folder / CONFIG_FILE))
         records = read_records(folder / "metrics.jsonl")

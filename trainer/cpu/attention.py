@@ -69,7 +69,7 @@ def _attention_forward(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Return an attention function of transformers: `packed_attention` where there is a packing, else sdpa.
+    """Attend as transformers asks: `packed_attention` where there is a packing, else sdpa.
 
     A sliding window is not attended to here: such a layer goes to sdpa, where the trial at loading finds it wrong.
     """

@@ -52,7 +52,7 @@ class Look:
         return float(np.mean(shares))
 
     def evaluation_error(self, problems: int, completions: int) -> float:
-        """Return standard error of an accuracy over such problems that chance in sampling their completions makes.
+        """Return the standard error of an accuracy over such problems that chance in sampling their completions makes.
 
         ``sqrt(mean over problems of p (1 - p) / (problems * completions))``, p (1 - p) estimated without bias.
         """

@@ -13,7 +13,7 @@ def find_runs(client: "MlflowClient", experiment_ids: list[str], tags: Mapping[s
 
 
 def search_runs(client: "MlflowClient", experiment_ids: list[str], condition: str) -> list[Any]:
-    """Return runs that fulfil a condition in MLflow's words, oldest first, however many."""
+    """Return runs that fulfill a condition in MLflow's words, oldest first, however many."""
     runs = []
     token = None
     while True:

@@ -113,7 +113,7 @@ def update_metrics(statistics: UpdateStatistics, lr: float) -> Metrics:
 
 
 def memory_metrics(device: torch.device) -> Metrics:
-    """Return memory of the fullest GPU after an update, when torch's cache still holds what the update took at
+    """Return the memory of the fullest GPU after an update, when torch's cache still holds what the update took at
     most.
     """
     peak = peak_bytes(device) / 1e9

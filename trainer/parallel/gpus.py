@@ -13,7 +13,7 @@ SHARE_VARIABLE = "LOPTUNE_GPU_SHARE"  # fraction of its GPU that a rank may use,
 
 
 def visible_gpus() -> int:
-    """Return GPUs that this process may use: those of CUDA_VISIBLE_DEVICES, else all that the driver lists."""
+    """Return how many GPUs this process may use: those of CUDA_VISIBLE_DEVICES, else all that the driver lists."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return sum(line.startswith("GPU ") for line in _nvidia_smi("-L"))
@@ -26,7 +26,7 @@ def driver_version() -> str | None:
 
 
 def gpu_bytes() -> int | None:
-    """Return memory of the smallest GPU that the driver lists, None where there is none."""
+    """Return the memory of the smallest GPU that the driver lists, None where there is none."""
     mebibytes = _nvidia_smi("--query-gpu=memory.total", "--format=csv,noheader,nounits")
     return min((int(text) << 20 for text in mebibytes if text.strip().isdigit()), default=None)
 

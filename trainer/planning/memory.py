@@ -111,7 +111,7 @@ def planned_checkpoint_bytes(config: TrainConfig, on_gpu: bool, weights_only: bo
 
 
 def cache_bytes_per_position(settings: Mapping[str, Any], itemsize: int) -> int:
-    """Return keys and values of one token in a cache of numbers of ``itemsize`` bytes, by the model's
+    """Return the bytes of keys and values of one token in a cache of numbers of ``itemsize`` bytes, by the model's
     ``config.json``.
     """
     return 2 * int(settings["num_hidden_layers"]) * _key_size(settings) * itemsize
@@ -188,13 +188,15 @@ class RunMemory:
         return round(whole_weights + own_optimizer + gradients)
 
     def training(self) -> int:
-        """Return a rank at most while it trains."""
+        """Return what a rank takes at most while it trains."""
         engine = self._vllm()
         asleep = min(_ASLEEP_BYTES, engine) if self.config.rollout.vllm.sleep_level else engine
         return self._taken() + asleep + self.microbatch() + self._exchanged()
 
     def sampling(self) -> int:
-        """Return a rank at most while it samples: vLLM's share, or a cache, and weights whole that are in parts."""
+        """Return what a rank takes at most while it samples: vLLM's share, or a cache, and weights whole that are in
+        parts.
+        """
         rollout = self.config.rollout
         if self._vllm() or (rollout.vllm.mode == "server" and rollout.engine != "transformers"):
             return self._taken() + self._vllm()
@@ -210,8 +212,8 @@ class RunMemory:
         return taken + (min(cache, max(0, self.device.total_bytes - taken)) if self.device.on_gpu else cache)
 
     def host(self) -> int:
-        """Return all ranks with GPUs: libraries, and weights being read, or what is offloaded and a checkpoint's
-        copy.
+        """Return what all ranks with GPUs take of the host: libraries, and weights being read, or what is offloaded
+        and a checkpoint's copy.
         """
         offload = self.config.parallel.offload
         kept = self.trained * (_FLOAT32 + _MOMENTS) if offload != "none" else 0

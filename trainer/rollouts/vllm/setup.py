@@ -33,7 +33,7 @@ def vllm_installed() -> bool:
 
 
 def context_length(config: TrainConfig, model: PreTrainedModel) -> int:
-    """Return tokens of the longest request a run can make, or ``rollout.vllm.max_model_len``.
+    """Return how many tokens the longest request of a run can have, or ``rollout.vllm.max_model_len``.
 
     Raises:
         ConfigError: a prompt and its completion can be longer than the engine's or the model's context.

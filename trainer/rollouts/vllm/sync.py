@@ -53,7 +53,7 @@ def _repack_worker(worker: Any) -> None:
 def check_weights_arrived(
     engine_logprobs: Callable[[list[int]], Tensor], model: nn.Module, dtype: str, prompt: Sequence[int] = ()
 ) -> float:
-    """Return mean |difference| of the log-probabilities that engine and policy give a prompt [nats].
+    """Return the mean |difference| of the log-probabilities that engine and policy give a prompt [nats].
 
     ``engine_logprobs`` takes tokens [n] to those of all but the first [n - 1]; without a prompt any tokens do, of
     which rounding makes more than of a real text.
