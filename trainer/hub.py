@@ -4,8 +4,6 @@ import functools
 import sys
 import threading
 
-import requests
-
 LIMIT_S = 4.0
 
 
@@ -32,6 +30,8 @@ def hub_answers() -> bool:
 
 
 def _answers(url: str) -> bool:
+    import requests
+
     try:
         requests.head(url, timeout=LIMIT_S)
     except requests.exceptions.SSLError:  # the library may know certificates that Python does not

@@ -203,7 +203,7 @@ class CommandRun:
 def _figures(line: Mapping[str, Any]) -> set[_Figure]:
     """Return the figures of a line; what is not finite stands as null in the record."""
     return {
-        (line["step"], name, str(value if value is not None and math.isfinite(value) else math.nan))
+        (line["step"], name, str(math.nan if value in (None, math.inf, -math.inf) else value))
         for name, value in line.items()
     }
 

@@ -53,9 +53,10 @@ def check_scores(batch: TrainBatch, step: int, parallel: Parallel) -> None:
         "reference log-probability": batch.ref_logprobs,
         "entropy": batch.entropies,
     }
-    for name, values in scores.items():
-        if values is not None:
-            check_finite(step, name, float(parallel.sum(values.double().sum())))
+    present = {name: values.double().sum() for name, values in scores.items() if values is not None}
+    sums = parallel.sum(torch.stack([*present.values()]))  # one wait for the device, one collective
+    for name, total in zip(present, sums.tolist(), strict=True):
+        check_finite(step, name, total)
 
 
 def attach_logprobs(

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from trainer.algorithm.batching import UpdateBatch, lengths_to_mask, select_rows
 from trainer.algorithm.loss import update_loss
-from trainer.algorithm.token_filters import counted_tokens
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.config.optim import OptimConfig
 from trainer.errors import check_finite
@@ -93,7 +92,8 @@ class Updater:
             DivergedError: the gradient norm is not finite; the weights are those of the step before.
         """
         in_pass = token_mask.cpu()  # rows are chosen on the host: no microbatch waits for the device
-        tokens = counted_tokens(batch, self.algorithm).sum(dim=1).cpu()
+        # As `counted_tokens`, from lengths on the host.
+        tokens = batch.completion_lengths * (1 - self.algorithm.mask_truncated * batch.truncated)
         counts = [[tokens[part.rows].sum(), len(part.rows), in_pass[part.rows].sum()] for part in plan]
         everywhere = self.parallel.sum(torch.tensor(counts, dtype=torch.float64)).tolist()
         for update_batch, (total_tokens, total_sequences, pass_tokens) in zip(plan, everywhere, strict=True):

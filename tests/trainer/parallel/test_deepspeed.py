@@ -1,4 +1,3 @@
-import logging
 import os
 from types import SimpleNamespace
 
@@ -9,7 +8,7 @@ from deepspeed.utils.config import get_timers_config
 
 from trainer.config.schema import TrainConfig, apply_overrides
 from trainer.parallel import deepspeed
-from trainer.parallel.deepspeed import _bucket_sizes, _prints_logged, optimizer_threads, zero_config
+from trainer.parallel.deepspeed import _bucket_sizes, optimizer_threads, zero_config
 
 CPU = torch.device("cpu")
 
@@ -67,13 +66,6 @@ def test_many_gradients_are_reduced_together():
         "stage3_param_persistence_threshold": 20480,
     }
     assert buckets(32, [1000, 500])["reduce_bucket_size"] == 1500  # no more than there is
-
-
-def test_what_deepspeed_prints_is_logged_and_not_shown(capsys, caplog):
-    with caplog.at_level(logging.INFO), _prints_logged():
-        print("MA 1.0 GB  Max_MA 2.0 GB")
-    assert capsys.readouterr() == ("", "")
-    assert caplog.messages == ["MA 1.0 GB  Max_MA 2.0 GB"]
 
 
 def test_a_cpu_is_used_beside_a_gpu(monkeypatch):
