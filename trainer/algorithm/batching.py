@@ -115,7 +115,7 @@ def plan_update_batches(
     def computed(rows: list[int]) -> int:
         """Return the tokens that a microbatch of these rows computes."""
         if not packed:
-            return len(rows) * int(lengths[rows].max())
+            return len(rows) * int(lengths[rows[0]])  # the longest comes first
         prompts = dict(zip(batch.group_ids[rows].tolist(), batch.prompt_lengths[rows].tolist(), strict=True))
         return int(batch.completion_lengths[rows].sum()) + sum(prompts.values())
 

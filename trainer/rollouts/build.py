@@ -81,4 +81,4 @@ def build_rewards(config: RewardConfig, max_failure_rate: float = 1.0) -> Reward
             environment=config.environment,
         )
     except (ValueError, ScoringFailedError) as error:
-        raise ConfigError(str(error), "reward", "set what it names to what there is, or repair its module") from error
+        raise ConfigError(str(error), "reward", "name a reward or module:function, or repair its module") from error
