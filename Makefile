@@ -5,10 +5,11 @@
 # make test-vllm   installs vLLM for the CPU into .venv-vllm and runs the tests that need it
 # make test-llm    fetches SmolLM2-135M (98 MB) once and runs the tests on it
 # make test-gpu    the tests that need a GPU, on one; imports neither Ray, Optuna, MLflow nor datasets
-# make first-contact  the first hour on a machine with GPUs, part after part, into first-contact/ (docs/gpu.md)
-# make chaos       kills what a sweep is made of at random and compares its end (docs/faults.md); SEED=0 FAULTS=20
-# make test-cluster  types docs/cluster.md on three machines made of namespaces, and runs Slurm's job where Slurm is
-# make install-gpu installs with vLLM, for machines with GPUs (docs/gpu.md); make resolve-gpu only tries it
+# make first-contact  the first hour on a machine with GPUs, part after part, into first-contact/ (docs/guides/gpu.md)
+# make chaos       kills what a sweep is made of at random and compares its end (docs/development/faults.md); SEED=0 FAULTS=20
+# make test-cluster  types docs/guides/cluster.md on three machines made of namespaces, and runs Slurm's job where Slurm is
+# make install-gpu installs with vLLM, for machines with GPUs (docs/guides/gpu.md); make resolve-gpu only tries it
+# make docs        builds the site of docs/ into build/docs; a broken link or any other warning is an error
 # make lint        formatting, rules, types, and which package may import which
 PYTHON ?= python3
 export PYTHON
@@ -16,11 +17,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
+DOCS_STAMP := $(VENV)/.installed-docs
 
 VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/.installed
 
-.PHONY: demo demo-llm test test-fast test-llm test-vllm test-gpu first-contact test-cluster chaos lint install dev install-vllm install-gpu resolve-gpu lock-gpu browser clean
+.PHONY: demo demo-llm test test-fast test-llm test-vllm test-gpu first-contact test-cluster chaos lint docs install dev install-vllm install-gpu resolve-gpu lock-gpu browser clean
 
 install: $(STAMP)
 
@@ -130,6 +132,13 @@ lock-gpu: dev
 		pyproject.toml >> .constraints-gpu.new
 	mv .constraints-gpu.new constraints-gpu.txt
 
+$(DOCS_STAMP): pyproject.toml constraints.txt
+	@./install.sh $(VENV) fit -c constraints.txt -e '.[docs]'
+	@touch $(STAMP) $@
+
+docs: $(DOCS_STAMP)
+	$(BIN)/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going --conf-dir docs . build/docs
+
 lint: dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -137,4 +146,4 @@ lint: dev
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	rm -rf $(VENV) $(VLLM_VENV) build .pytest_cache .mypy_cache .ruff_cache *.egg-info

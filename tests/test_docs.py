@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 import sweep.cli
 import trainer.cli
+from docs.generate import pages
 from rewards import REWARDS
 from sweep.programs.loptune import LoptuneProgram
 from sweep.space.file import load_space
@@ -24,7 +25,8 @@ from trainer.problems.tasks import TASKS
 from trainer.rules.kinds import KINDS as RULE_KINDS
 from trainer.shell.arguments import parse_arguments
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
+LINK = re.compile(r"\]\((?!http)([^)#]*)#?([^)]*)\)")
 PARSERS = {"trainer": trainer.cli._parser, "sweep": lambda words: sweep.cli._parser()}
 
 
@@ -41,12 +43,12 @@ def row_of(table: str, key: str) -> str:
 def commands(text: str) -> list[list[str]]:
     """The words of every indented `trainer` and `sweep` command, without comments and what precedes it."""
     lines = re.findall(r"^ {4,}(.+)$", text.replace("\\\n", " "), re.MULTILINE)
-    found = []
+    examples = []
     for line in lines:
         match = re.search(r"(?:^|-m |^[A-Z_=0-9,]+ )((?:trainer|sweep) .*)", line)
         if match and not line.startswith(("#", "`")):
-            found.append(shlex.split(match[1], comments=True))
-    return found
+            examples.append(shlex.split(match[1], comments=True))
+    return examples
 
 
 def anchors(page: Path) -> set[str]:
@@ -57,10 +59,20 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_to_files_and_headings(page):
-    for target, anchor in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", page.read_text(encoding="utf-8")):
+    for target, anchor in LINK.findall(page.read_text(encoding="utf-8")):
         file = page.parent / target if target else page
         assert file.exists(), target
         assert not anchor or anchor in anchors(file), f"{target}#{anchor}"
+
+
+def test_the_index_leads_to_every_page():
+    linked = {(ROOT / "docs" / target).resolve() for target, _ in LINK.findall(text_of("docs/index.md"))}
+    assert {page for page in PAGES if page.name not in ("README.md", "index.md")} <= linked
+
+
+@pytest.mark.parametrize("name", pages())
+def test_generated_pages_are_those_of_the_code(name):
+    assert text_of(f"docs/reference/{name}") == pages()[name], "type: python docs/generate.py"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -88,9 +100,9 @@ def test_named_keys_of_a_run_exist(page):
             continue
         for name in key.split("."):
             if isinstance(model, type) and issubclass(model, BaseModel):
-                found = fnmatch.filter(model.model_fields, name)
-                assert found, key
-                model = model.model_fields[found[0]].annotation
+                matches = fnmatch.filter(model.model_fields, name)
+                assert matches, key
+                model = model.model_fields[matches[0]].annotation
 
 
 def test_the_commands_of_the_readme_are_found():
@@ -103,7 +115,7 @@ def keys(model: type[BaseModel], prefix: str = "") -> list[str]:
 
 
 def test_the_search_space_page_names_every_key_and_range():
-    text = text_of("docs/search_space.md")
+    text = text_of("docs/reference/search_space.md")
     sections = {"objective", "search", "resources", "limits"}
     for key in set(keys(SweepSpec)) - sections - {"trainer"}:
         assert f"`{key}`" in text
@@ -121,7 +133,7 @@ def test_the_search_space_page_names_every_key_and_range():
 
 
 def test_the_page_on_data_sets_names_every_key_and_default_column():
-    text = text_of("docs/datasets.md")
+    text = text_of("docs/guides/datasets.md")
     for key in keys(DatasetConfig):
         assert f"`{key}`" in text
     for name, task in TASKS.items():
@@ -131,7 +143,7 @@ def test_the_page_on_data_sets_names_every_key_and_default_column():
 
 
 def test_the_page_on_rewards_names_every_reward_and_limit():
-    text = text_of("docs/rewards.md")
+    text = text_of("docs/guides/rewards.md")
     for name in REWARDS:
         assert row_of(text, name)
     for key, field in RewardConfig.model_fields.items():
@@ -140,7 +152,7 @@ def test_the_page_on_rewards_names_every_reward_and_limit():
             assert shown in row_of(text, key).rsplit("|", 2)[1]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/datasets.md", "docs/rewards.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/guides/datasets.md", "docs/guides/rewards.md"])
 def test_yaml_of_runs_is_accepted(page, tmp_path):
     blocks = re.findall(r"```yaml\n(.*?)```", text_of(page), re.DOTALL)
     assert blocks
@@ -151,18 +163,18 @@ def test_yaml_of_runs_is_accepted(page, tmp_path):
 
 
 def test_the_search_spaces_of_the_page_are_accepted(tmp_path):
-    space, tournament = re.findall(r"```yaml\n(.*?)```", text_of("docs/search_space.md"), re.DOTALL)
+    space, tournament, grid = re.findall(r"```yaml\n(.*?)```", text_of("docs/reference/search_space.md"), re.DOTALL)
     (tmp_path / "my_run.yaml").write_text("extends: tiny_kk\n", encoding="utf-8")
     (tmp_path / "space.yaml").write_text(space, encoding="utf-8")
     assert load_space(tmp_path / "space.yaml").trainer.base.max_steps == 200
-    (tmp_path / "tournament.yaml").write_text(
-        "name: t\ntrainer: {preset: my_run.yaml}\n" + tournament, encoding="utf-8"
-    )
-    assert load_space(tmp_path / "tournament.yaml").search.tune_within == "rule"
+    for name, text in {"tournament": tournament, "grid": grid}.items():
+        file = tmp_path / f"{name}.yaml"
+        file.write_text("name: t\ntrainer: {preset: my_run.yaml}\n" + text, encoding="utf-8")
+        assert load_space(file).search.tune_within == "rule"
 
 
 def test_the_page_on_faults_names_tests_that_there_are():
-    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text_of("docs/faults.md"))
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text_of("docs/development/faults.md"))
     assert len(named) > 40
     for file, function in named:
         assert not function or re.search(rf"^def {function}\(", text_of(file), re.MULTILINE), f"{file}::{function}"

@@ -51,4 +51,5 @@ def test_every_line_fits(folder: Path, capsys: pytest.CaptureFixture[str], main:
     assert main(command.split()) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 1
-    assert [line for line in lines if len(line.rstrip()) > COLUMNS] == []
+    sentences = " " * 7  # below the best: prose, which a terminal wraps
+    assert [line for line in lines if len(line.rstrip()) > COLUMNS and not line.startswith(sentences)] == []

@@ -31,18 +31,15 @@ class Option:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """``trainer options``."""
     parser.add_argument("word", nargs="?", default="", help="show only keys whose name contains this")
-    parser.set_defaults(command=_print_options)
 
 
 def add_metrics(parser: argparse.ArgumentParser) -> None:
     """``trainer metrics``."""
     parser.add_argument("word", nargs="?", default="", help="show only metrics whose name contains this")
-    parser.set_defaults(command=_print_metrics)
 
 
 def add_schema(parser: argparse.ArgumentParser) -> None:
     """``trainer schema``."""
-    parser.set_defaults(command=_print_schema)
 
 
 def run_schema() -> str:
@@ -62,8 +59,9 @@ def find_options(word: str = "") -> list[Option]:
     Raises:
         ConfigError: there is none; names the nearest.
     """
-    options = {option.key: option for option in _options()}
-    return [options[key] for key in _find(word, list(options), "trainer options")]
+    options = list(_options())  # a parameter of several rules stands there for each
+    names = _find(word, [option.key for option in options], "trainer options")
+    return [option for option in options if option.key in names]
 
 
 def _find(word: str, names: Sequence[str], command: str) -> list[str]:
@@ -73,7 +71,7 @@ def _find(word: str, names: Sequence[str], command: str) -> list[str]:
     return matches
 
 
-def _print_options(arguments: argparse.Namespace) -> int:
+def carry_out_options(arguments: argparse.Namespace) -> int:
     """Print two lines or more for each key: name, default and allowed values; below them what it means."""
     options = find_options(arguments.word)
     entries = [
@@ -84,12 +82,13 @@ def _print_options(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _print_schema(arguments: argparse.Namespace) -> int:
+def carry_out_schema(arguments: argparse.Namespace) -> int:
+    """Carry out ``trainer schema``."""
     print(run_schema())
     return 0
 
 
-def _print_metrics(arguments: argparse.Namespace) -> int:
+def carry_out_metrics(arguments: argparse.Namespace) -> int:
     """Print two lines or more for each metric: name, unit, what ranks make of it; below them the formula."""
     families = [replace(metric, name=f"{metric.name}*") for metric in METRIC_FAMILIES.values()]
     metrics = {metric.name: metric for metric in (*METRICS.values(), *families)}

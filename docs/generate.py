@@ -1,0 +1,184 @@
+"""Write the reference pages that follow from the code: `python docs/generate.py`. A test compares them with it."""
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import sweep.cli
+import trainer.cli
+from sweep.space.spec import SweepSpec
+from trainer.commands.reference import _allowed, find_options
+from trainer.metrics.declared import METRIC_FAMILIES, METRICS
+
+FOLDER = Path(__file__).resolve().parent / "reference"
+NOTE = "<!-- Written by docs/generate.py from the code; edit the code, not this page. -->\n"
+
+
+def pages() -> dict[str, str]:
+    """Return the text of every generated page by its file name."""
+    return {
+        "command_line.md": command_line(),
+        "run_keys.md": run_keys(),
+        "space_keys.md": space_keys(),
+        "metrics.md": metrics(),
+    }
+
+
+def command_line() -> str:
+    """Return the page of all commands of both programs, with their arguments."""
+    lines = [
+        "# Command line\n",
+        NOTE,
+        "`trainer` trains one policy, `sweep` compares many trainings. `--help` prints what stands here. The",
+        "[exit codes](../troubleshooting.md#exit-codes) of both are the same.\n",
+    ]
+    for program, parser in (("trainer", trainer.cli._parser()), ("sweep", sweep.cli._parser())):
+        lines += [f"## {program}\n", f"{parser.description}\n"]
+        (commands,) = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+        for choice in commands._choices_actions:
+            command = commands.choices[choice.dest]
+            if program == "trainer":
+                command = _trainer_command(choice.dest)
+            lines += [f"### {program} {choice.dest}\n", f"{_sentence(choice.help or '')}\n"]
+            lines += [*_arguments(command), ""]
+    return _joined(lines)
+
+
+def _trainer_command(name: str) -> argparse.ArgumentParser:
+    """Return the parser of a trainer command, which has its arguments only when the command is named."""
+    parser = trainer.cli._parser([name])
+    (commands,) = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return commands.choices[name]
+
+
+def _arguments(parser: argparse.ArgumentParser) -> Iterator[str]:
+    rows = []
+    for action in parser._actions:
+        if isinstance(action, argparse._HelpAction):
+            continue
+        names = ", ".join(f"`{name}`" for name in action.option_strings)
+        metavar = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
+        if not names:
+            names = f"`{action.metavar or action.dest}`"
+        elif action.choices:
+            names += f" `{{{','.join(map(str, action.choices))}}}`"
+        elif action.nargs != 0:
+            names += f" `{metavar}`"
+        required = " (required)" if action.required and action.option_strings else ""
+        rows.append(f"| {_cell(names)}{required} | {_cell((action.help or '') % vars(action))} |")
+    if rows:
+        yield from ["| Argument | Meaning |", "|---|---|", *rows]
+
+
+def run_keys() -> str:
+    """Return the page of all keys of a run file."""
+    lines = [
+        "# Run keys\n",
+        NOTE,
+        "A key is set in a run file, or on the command line as `key=value`. `trainer options WORD` prints the keys",
+        "with a word in their names. Parameters of an update rule name the rule that they belong to.\n",
+    ]
+    for section, options in groupby(
+        find_options(), key=lambda option: option.key.rpartition(".")[0].partition(".")[0]
+    ):
+        lines += [f"## {section or 'run'}\n", "| Key | Default | Values | Meaning |", "|---|---|---|---|"]
+        for option in options:
+            lines.append(_key_row(option.key, _default(option.default), option.allowed, option.description))
+        lines.append("")
+    return _joined(lines)
+
+
+def space_keys() -> str:
+    """Return the page of all keys of a search space."""
+    lines = [
+        "# Space keys\n",
+        NOTE,
+        "[Search spaces](search_space.md) shows how they work together. `sweep schema` prints them for editors.\n",
+        "| Key | Default | Values | Meaning |",
+        "|---|---|---|---|",
+        *_space_rows(SweepSpec.model_json_schema(), SweepSpec.model_json_schema()["$defs"], ""),
+    ]
+    return _joined(lines)
+
+
+def _space_rows(schema: Mapping[str, Any], parts: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    for name, field in schema["properties"].items():
+        section = _section(field, parts)
+        key = prefix + name
+        if key in ("trainer.config", "trainer.sealed"):  # which only the sweep's own copy of its space has
+            continue
+        if section and key != "program.tracking":
+            yield from _space_rows(section, parts, f"{key}.")
+            continue
+        default = "required" if name in schema.get("required", ()) else _default(field.get("default"))
+        yield _key_row(key, default, _values(key, field), field.get("description", ""))
+
+
+def _section(field: Mapping[str, Any], parts: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the section that a key holds; None for a plain value."""
+    for choice in (field, *field.get("anyOf", ())):
+        if "$ref" in choice:
+            section: Mapping[str, Any] = parts[choice["$ref"].rpartition("/")[2]]
+            return section if "properties" in section else None
+    return None
+
+
+def _values(key: str, field: Mapping[str, Any]) -> str:
+    """Return the allowed values of a key; those that the schema leaves open are described here."""
+    described = {
+        "trainer.overrides": "key -> value",
+        "program.defaults": "key -> value",
+        "program.held_out": "key -> value",
+        "program.tracking": "keys of a run's `tracking`",
+        "parameters": "key -> [range](search_space.md#parameters)",
+        "baselines": "list of key -> value",
+    }
+    return described[key] if key in described else _allowed(field)
+
+
+def metrics() -> str:
+    """Return the page of all metrics."""
+    families = [replace(metric, name=f"{metric.name}*") for metric in METRIC_FAMILIES.values()]
+    lines = [
+        "# Metrics\n",
+        NOTE,
+        "Every value goes to `metrics.jsonl` in the run's folder, and to MLflow under the same name. `trainer",
+        "metrics WORD` prints the metrics with a word in their names. A mean over ranks counts the completions or",
+        "tokens of all ranks. In a name, `*` stands for a part that comes from the data or the configuration.\n",
+    ]
+    declared = sorted([*METRICS.values(), *families], key=lambda metric: metric.name.partition("/")[0])
+    for group, of_group in groupby(declared, key=lambda metric: metric.name.partition("/")[0]):
+        lines += [f"## {group}\n", "| Metric | Unit | Over ranks | Formula |", "|---|---|---|---|"]
+        for metric in of_group:
+            lines.append(f"| `{metric.name}` | {metric.unit} | {metric.reduction} | {_cell(metric.formula)} |")
+        lines.append("")
+    return _joined(lines)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _key_row(key: str, default: str, values: str, meaning: str) -> str:
+    return f"| `{key}` | {_cell(default)} | {_cell(values)} | {_cell(meaning)} |"
+
+
+def _default(value: Any) -> str:
+    return "none" if value in (None, [], {}) else f"`{json.dumps(value)}`"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _joined(lines: list[str]) -> str:
+    return "\n".join(lines).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
