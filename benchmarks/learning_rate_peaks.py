@@ -1,7 +1,7 @@
 """Is Lopti anything but a larger effective learning rate? The analysis, written before the first trial.
 
     sweep run search_spaces/lopti_learning_rate.yaml
-    python -m benchmarks.learning_rate_peaks runs/lopti_learning_rate
+    python -m benchmarks.learning_rate_peaks runs/lopti_learning_rate      # or the folders of several parts
 
 Design: five rules (GRPO; GRPO with two epochs; Lopti 0.5; two passes split at random where Lopti splits by
 probability; AR 0.3), seven learning rates 7.5e-5 to 6e-4 in half octaves, the same for all, seeds 0 to 5. Score: mean
@@ -35,65 +35,43 @@ GRPO alone on seeds 100 and 101; the same analysis.
 
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy import stats
 
+from dashboards.statistics.peaks import Peak, fitted_peak, jackknife
 from trainer.files import read_json_lines
 
 MARGIN = 0.015  # peaks that differ by less are equivalent
-COVERAGE = 0.9
 BASELINE = "GRPO"
+PLANNED_SEEDS = 6
 PRIMARY = ("Lopti", "two epochs")
 
 Scores = dict[str, dict[float, dict[int, float]]]  # rule -> learning rate -> seed -> score
 
 
-@dataclass(frozen=True)
-class Peak:
-    """The largest value of a parabola within the grid."""
-
-    score: float
-    octave: float  # log2 of the learning rate
-    inside: bool
-    misfit: float  # largest distance of a mean from the parabola
-
-
-def read_scores(sweep: Path) -> Scores:
+def read_scores(sweeps: Sequence[Path]) -> Scores:
     """Read the scores of all trials that have ended; a failed one has the lowest of all."""
     scores: Scores = defaultdict(lambda: defaultdict(dict))
     failed = []
-    settings: dict[int, tuple[str, float]] = {}
-    for event, _ in read_json_lines(sweep / "events.jsonl"):
-        if event["event"] == "configuration":
-            settings[event["configuration"]] = str(event["parameters"]["rule"]), float(event["parameters"]["optim.lr"])
-        if event["event"] == "result":
-            rule, rate = settings[event["configuration"]]
-            if event["state"] == "COMPLETE":
-                scores[rule][rate][event["seed"]] = float(event["score"])
-            else:
-                failed.append((rule, rate, event["seed"]))
+    for sweep in sweeps:
+        settings: dict[int, tuple[str, float]] = {}
+        for event, _ in read_json_lines(sweep / "events.jsonl"):
+            if event["event"] == "configuration":
+                point = event["parameters"]
+                settings[event["configuration"]] = str(point["rule"]), float(point["optim.lr"])
+            if event["event"] == "result":
+                rule, rate = settings[event["configuration"]]
+                if event["state"] == "COMPLETE":
+                    scores[rule][rate][event["seed"]] = float(event["score"])
+                else:
+                    failed.append((rule, rate, event["seed"]))
     lowest = min(score for rates in scores.values() for row in rates.values() for score in row.values())
     for rule, rate, seed in failed:
         scores[rule][rate].setdefault(seed, lowest)
     return scores
-
-
-def fitted_peak(octaves: NDArray[np.float64], means: NDArray[np.float64]) -> Peak:
-    """Fit a parabola to the means and return its largest value within the grid."""
-    parabola = np.polynomial.Polynomial.fit(octaves, means, 2)
-    slope = parabola.deriv()
-    edges = [float(octaves.min()), float(octaves.max())]
-    roots = [float(root) for root in np.real(slope.roots())]
-    vertices = [root for root in roots if edges[0] <= root <= edges[1]]
-    octave = max([*edges, *vertices], key=lambda at: float(parabola(at)))
-    misfit = float(np.abs(parabola(octaves) - means).max())
-    return Peak(float(parabola(octave)), octave, octave in vertices, misfit)
 
 
 def peaks_of(scores: Scores, seeds: list[int], near: int | None = None) -> dict[str, Peak]:
@@ -108,14 +86,6 @@ def peaks_of(scores: Scores, seeds: list[int], near: int | None = None) -> dict[
             means = means[first : first + near]
         peaks[rule] = fitted_peak(octaves, means)
     return peaks
-
-
-def jackknife(whole: float, parts: list[float]) -> tuple[float, float]:
-    """Return the interval of a value from what it is without each seed."""
-    count = len(parts)
-    error = float(np.sqrt((count - 1) * np.var(parts)))
-    half = float(stats.t.ppf((1 + COVERAGE) / 2, count - 1)) * error
-    return whole - half, whole + half
 
 
 def complete(scores: Scores, seeds: list[int], rates: int) -> Scores:
@@ -158,8 +128,8 @@ def report(scores: Scores, seeds: list[int]) -> None:
         print(f"{ours} - {theirs}: {difference:+.4f} [{low:+.4f}, {high:+.4f}], ", end="")
         print(f"learning rate {shift:+.2f} octaves [{left:+.2f}, {right:+.2f}]")
         if (ours, theirs) == PRIMARY:
-            known = whole[ours].inside and whole[theirs].inside
-            print(f"  primary: {decision(low, high) if known else 'a peak is at the edge: nothing is decided'}")
+            both_inside = whole[ours].inside and whole[theirs].inside
+            print(f"  primary: {decision(low, high) if both_inside else 'a peak is at the edge: nothing is decided'}")
             near = peaks_of(scores, seeds, near=5)
             print(f"  five learning rates around each best: {near[ours].score - near[theirs].score:+.4f}")
 
@@ -187,17 +157,23 @@ def simulate(spread: float, gap: float, seeds: int = 6, rates: int = 7, times: i
 
 
 def main() -> None:
-    """Analyze a sweep's folder; without one, print what the plan would decide."""
+    """Analyze the folders of one sweep or of its parts; without one, print what the plan would decide."""
     if len(sys.argv) == 1:
         for spread in (0.015, 0.025):
             for gap in (0.0, 0.015, 0.03):
                 print(f"seeds differ by {spread}, peaks by {gap}: {dict(simulate(spread, gap))}")
         return
-    scores = read_scores(Path(sys.argv[1]))
+    scores = read_scores([Path(folder) for folder in sys.argv[1:]])
     seeds = sorted({seed for rates in scores.values() for row in rates.values() for seed in row})
     every = {rate for rates in scores.values() for rate in rates}
     whole = complete(scores, seeds, len(every))
     print("not complete:", ", ".join(rule for rule in scores if rule not in whole) or "none")
+    for rule, rates in whole.items():
+        means = " ".join(f"{mean(rates[rate].values()):.3f}" for rate in sorted(rates))
+        print(f"{rule}: means at each learning rate {means}")
+    if len(seeds) < PLANNED_SEEDS:
+        print(f"{len(seeds)} of {PLANNED_SEEDS} planned seeds: nothing is analyzed yet")
+        return
     report(whole, seeds)
 
 

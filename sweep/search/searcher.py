@@ -24,9 +24,8 @@ from sweep.search.history import (
     TrialState,
     add_result,
     configuration_of,
-    replay,
 )
-from sweep.search.ledger import Ledger, read_ledger
+from sweep.search.ledger import Ledger
 from sweep.search.study import propose_next
 from sweep.search.trial_report import SCORE, TrialReport
 from sweep.space.points import Parameters, Space, fingerprint
@@ -53,25 +52,22 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         before_trial: called with the name of the next trial and of those that run; returns the number of its
             attempt, or calls ``halt``.
         capacity: how many trials may run at a time; asked before each.
-        configurations: as replayed from the ledger, and kept up to date; read from it if None.
-
-    Raises:
-        StorageError: the ledger cannot be read.
+        configurations: as replayed from the ledger, and kept up to date.
     """
 
     def __init__(
         self,
         spec: SweepSpec,
         ledger_path: Path,
-        before_trial: Callable[[str, Sequence[str]], int] = lambda trial, running: 0,
-        configurations: list[Configuration] | None = None,
-        capacity: Callable[[], int] | None = None,
+        before_trial: Callable[[str, Sequence[str]], int],
+        configurations: list[Configuration],
+        capacity: Callable[[], int],
     ) -> None:
         super().__init__(metric=SCORE, mode=spec.objective.mode)
         self.spec = spec
         self.space = Space(spec.parameters)
         self.ledger = Ledger(ledger_path)
-        self.configurations = replay(read_ledger(ledger_path)) if configurations is None else configurations
+        self.configurations = configurations
         self.running: dict[str, TrialKey] = {}  # Tune's trial id -> trial
         self.halted = False
         self._before_trial = before_trial
@@ -85,7 +81,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
             StorageError: the ledger or the trial's folder cannot be written.
         """
         self._raise_failure()
-        if not self.halted and self._capacity is not None and len(self.running) >= self._capacity():
+        if not self.halted and len(self.running) >= self._capacity():
             return None
         key = None if self.halted else self._next_pair()
         attempt = 0

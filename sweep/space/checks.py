@@ -25,6 +25,10 @@ def check_space(spec: SweepSpec, document: YamlDocument) -> None:
         ConfigError: the first thing that is wrong, with file, line and key.
     """
     spec.program.check_metric(spec.objective.metric, spec.parameters, document)
+    objective = spec.objective
+    if spec.trainer and objective.metric.startswith("eval/accuracy") and objective.worthwhile >= 1:
+        where = document.where(("objective", "worthwhile"))
+        raise ConfigError("no accuracy gains 1, which is 100%", where, "write the gain as a share, such as 0.05")
     space = _check_conditions(spec.parameters, document)
     _check_keys(spec, document)
     _check_combinations(spec.program, space, document)

@@ -80,7 +80,7 @@ def dump_space(spec: SweepSpec) -> str:
     # `asha:` with nothing behind it means its defaults.
     data["scheduler"] = spec.scheduler.model_dump(exclude_none=True)
     data["parameters"] = {
-        key: parameter.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        key: parameter.model_dump(by_alias=True, exclude_unset=True)  # JSON would make text of `by: {x: {true: ...}}`
         for key, parameter in spec.parameters.items()
     }
     return dump_yaml(data)

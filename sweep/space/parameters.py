@@ -25,20 +25,22 @@ _LISTED = ("choice", "value", "by")  # any values, one by one
 class ParameterSpec(Section):
     """One parameter: exactly one kind of range, and the condition under which it is searched."""
 
-    choice: list[Any] | None = Field(None, description="one of these values", min_length=1)
-    uniform: _FloatRange | None = Field(None, description="[low, high]")
-    loguniform: _FloatRange | None = Field(None, description="[low, high], uniform in the logarithm")
-    integer: _IntegerRange | None = Field(None, alias="int", description="[low, high] or [low, high, step]")
-    value: Any = Field(None, description="always this value")
-    by: dict[str, ValueMapping] | None = Field(
-        None, description="{other: {its value: value}}: a constant for each value of another parameter"
-    )
-    when: ValueMapping = Field(
-        default_factory=dict, description="active only where these parameters have these values (or one of a list)"
-    )
-    otherwise: Any = Field(
-        None, alias="else", description="the value while inactive; the trainer preset's if not written"
-    )
+    choice: list[Any] | None = Field(None, min_length=1)
+    """one of these values"""
+    uniform: _FloatRange | None = None
+    """[low, high]"""
+    loguniform: _FloatRange | None = None
+    """[low, high], uniform in the logarithm"""
+    integer: _IntegerRange | None = Field(None, alias="int")
+    """[low, high] or [low, high, step]"""
+    value: Any = None
+    """always this value"""
+    by: dict[str, dict[Any, Any]] | None = None
+    """{other: {its value: value}}: a constant for each value of another parameter"""
+    when: ValueMapping = Field(default_factory=dict)
+    """active only where these parameters have these values (or one of a list)"""
+    otherwise: Any = Field(None, alias="else")
+    """the value while inactive; the trainer preset's if not written"""
 
     @property
     def kind(self) -> str:

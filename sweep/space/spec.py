@@ -5,7 +5,7 @@ The YAML file is the one of ``search_spaces/``; `sweep.space.file` reads and `sw
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from sweep.programs.base import Program
 from sweep.programs.command import CommandProgram
@@ -16,38 +16,44 @@ from trainer.section import Count, Positive, Section
 from trainer.shell.run_folder import NAME_RULE, is_name
 
 
+def _differing(values: list[Any]) -> list[Any]:
+    if len(set(values)) != len(values):
+        raise ValueError(f"these must differ: {values}")
+    return values
+
+
 class ObjectiveSpec(Section):
     """The number a sweep optimizes."""
 
-    metric: str = Field("eval/accuracy", description="evaluation metric")
-    mode: Literal["max", "min"] = Field("max", description="whether larger or smaller is better")
-    window: Count = Field(3, description="score = mean of the last N evaluations")
-    worthwhile: Positive = Field(0.01, description="smallest gain over the baseline that matters")
-    published: Positive | None = Field(None, description="a gain claimed elsewhere, for `sweep plan`")
+    metric: str = "eval/accuracy"
+    """evaluation metric"""
+    mode: Literal["max", "min"] = "max"
+    """whether larger or smaller is better"""
+    window: Count = 3
+    """score = mean of the last N evaluations"""
+    worthwhile: Positive = 0.01
+    """smallest gain over the baseline that matters"""
+    published: Positive | None = None
+    """a gain claimed elsewhere, for `sweep plan`"""
 
 
 class SearchSpec(Section):
     """Which configurations are tried."""
 
-    sampler: Literal["auto", "tpe", "random", "grid", "gp"] = Field(
-        "auto", description="how configurations are proposed; auto: gp, or tpe with conditions or stopped trials"
-    )
-    configurations: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="configurations to propose besides the baselines; the whole grid if null"
-    )
-    tune_within: str | None = Field(
-        None, description="parameter each of whose values is tuned alone, by so many configurations"
-    )
-    seed: int = Field(0, description="seed of the sampler", ge=0)
-    startup: Count | None = Field(
-        None, description="random configurations before the sampler learns (baselines count)"
-    )
-    warm_start: list[str] = Field(
-        default_factory=list, description="earlier sweeps whose best configurations run after the baselines"
-    )
-    earlier_seeds: list[int] = Field(
-        default_factory=list, description="seeds of the sweeps of `warm_start`; written by `sweep run`"
-    )
+    sampler: Literal["auto", "tpe", "random", "grid", "gp"] = "auto"
+    """how configurations are proposed; auto: gp, or tpe with conditions or stopped trials"""
+    configurations: Annotated[int, Field(ge=0)] | None = None
+    """configurations to propose besides the baselines; the whole grid if null"""
+    tune_within: str | None = None
+    """parameter each of whose values is tuned alone, by so many configurations"""
+    seed: int = Field(0, ge=0)
+    """seed of the sampler"""
+    startup: Count | None = None
+    """random configurations before the sampler learns (baselines count)"""
+    warm_start: Annotated[list[str], AfterValidator(_differing)] = Field(default_factory=list)
+    """earlier sweeps whose best configurations run after the baselines"""
+    earlier_seeds: list[int] = Field(default_factory=list)
+    """seeds of the sweeps of `warm_start`; written by `sweep run`"""
 
     @model_validator(mode="after")
     def _check(self) -> "SearchSpec":
@@ -59,14 +65,17 @@ class SearchSpec(Section):
 class AshaSpec(Section):
     """Asynchronous successive halving."""
 
-    grace_period: Count = Field(3, description="evaluations before a trial may be stopped")
-    reduction_factor: Annotated[float, Field(gt=1)] = Field(2, description="one of N goes on at each rung")
+    grace_period: Count = 3
+    """evaluations before a trial may be stopped"""
+    reduction_factor: Annotated[float, Field(gt=1)] = 2
+    """one of N goes on at each rung"""
 
 
 class SchedulerSpec(Section):
     """Early stopping; none where nothing is set."""
 
-    asha: AshaSpec | None = Field(None, description="asynchronous successive halving")
+    asha: AshaSpec | None = None
+    """asynchronous successive halving"""
 
 
 _SchedulerInput = Literal["none", "asha"] | SchedulerSpec | None
@@ -85,46 +94,59 @@ def _read_scheduler(value: Any) -> Any:
 class LimitsSpec(Section):
     """Limits on time, devices and retries."""
 
-    max_concurrent: Count | None = Field(None, description="trials at a time; what fits if null")
-    max_failures: Annotated[int, Field(ge=0)] = Field(2, description="retries of a trial that dies")
-    time_budget_s: Positive | None = Field(None, description="stop after this long [s]")
-    gpu_hours: Positive | None = Field(None, description="stop after this many GPU hours")
-    stall_timeout_s: Positive = Field(
-        1800, description="a trial that neither trains a step nor evaluates for this long counts as failed [s]"
-    )
+    max_concurrent: Count | None = None
+    """trials at a time; what fits if null"""
+    max_failures: Annotated[int, Field(ge=0)] = 2
+    """retries of a trial that dies"""
+    time_budget_s: Positive | None = None
+    """stop after this long [s]"""
+    gpu_hours: Positive | None = None
+    """stop after this many GPU hours"""
+    stall_timeout_s: Positive = 1800
+    """a trial that neither trains a step nor evaluates for this long counts as failed [s]"""
 
 
 class ConfirmsSpec(Section):
     """The origin of finalists, in the space that `sweep confirm` writes."""
 
-    sweep: str = Field(description="name of the sweep that chose them")
-    configurations: list[int] = Field(description="its numbers of the configurations under `baselines`")
+    sweep: str
+    """name of the sweep that chose them"""
+    configurations: list[int]
+    """its numbers of the configurations under `baselines`"""
 
 
 class SweepSpec(Section):
     """A search space, read and checked."""
 
-    explained_by: ClassVar[str] = "docs/search_space.md lists every key"
+    explained_by: ClassVar[str] = "docs/reference/search_space.md lists every key"
 
-    name: str = Field(description="name of the sweep: its folder and its MLflow experiment")
+    name: str
+    """name of the sweep: its folder and its MLflow experiment"""
     trainer: Annotated[
         LoptuneProgram | None,
         BeforeValidator(lambda value: {"preset": value} if isinstance(value, str) else value, str | LoptuneProgram),
-    ] = Field(None, description="what every trial of loptune's own trainer starts from")
-    external: CommandProgram | None = Field(None, alias="program", description="a command or function of your own")
-    objective: ObjectiveSpec = Field(ObjectiveSpec(), description="the number to optimize")
-    parameters: dict[str, ParameterSpec] = Field(default_factory=dict, description="trainer key or switch -> range")
-    baselines: list[ValueMapping] = Field(default_factory=list, description="configurations to run first")
-    search: SearchSpec = Field(description="which configurations are tried")
-    seeds: list[Annotated[int, Field(ge=0)]] = Field(
-        [0], description="every configuration runs once per seed", min_length=1
-    )
-    scheduler: Annotated[SchedulerSpec, BeforeValidator(_read_scheduler, _SchedulerInput)] = Field(
-        SchedulerSpec(), description="none or asha"
-    )
-    resources: ResourcesSpec = Field(ResourcesSpec(), description="what one trial occupies")
-    limits: LimitsSpec = Field(LimitsSpec(), description="what the sweep may spend")
-    confirms: ConfirmsSpec | None = Field(None, description="the sweep whose finalists run; written by `confirm`")
+    ] = None
+    """what every trial of loptune's own trainer starts from"""
+    external: CommandProgram | None = Field(None, alias="program")
+    """a command or function of your own"""
+    objective: ObjectiveSpec = ObjectiveSpec()
+    """the number to optimize"""
+    parameters: dict[str, ParameterSpec] = Field(default_factory=dict)
+    """trainer key or switch -> range"""
+    baselines: list[ValueMapping] = Field(default_factory=list)
+    """configurations to run first"""
+    search: SearchSpec
+    """which configurations are tried"""
+    seeds: Annotated[list[Annotated[int, Field(ge=0)]], AfterValidator(_differing)] = Field([0], min_length=1)
+    """every configuration runs once per seed"""
+    scheduler: Annotated[SchedulerSpec, BeforeValidator(_read_scheduler, _SchedulerInput)] = SchedulerSpec()
+    """none or asha"""
+    resources: ResourcesSpec = ResourcesSpec()
+    """what one trial occupies"""
+    limits: LimitsSpec = LimitsSpec()
+    """what the sweep may spend"""
+    confirms: ConfirmsSpec | None = None
+    """the sweep whose finalists run; written by `confirm`"""
 
     @property
     def program(self) -> Program:
@@ -193,10 +215,3 @@ class SweepSpec(Section):
         if not is_name(name):
             raise ValueError(f"a name has {NAME_RULE}")
         return name
-
-    @field_validator("seeds")
-    @classmethod
-    def _check_seeds(cls, seeds: list[int]) -> list[int]:
-        if len(set(seeds)) != len(seeds):
-            raise ValueError(f"seeds must differ: {seeds}")
-        return seeds

@@ -1,0 +1,103 @@
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from dashboards import judge
+from dashboards.pages.report import chapters_of
+from dashboards.pictures.verdict import verdict
+from dashboards.results import Results
+from dashboards.statistics.peaks import Grid, PeakStanding, fitted_peak, jackknife, peak_standings
+
+RATES = np.array([1e-4, 2e-4, 4e-4, 8e-4, 1.6e-3, 3.2e-3])
+PLACE = {"grpo": -11.0, "lopti": -12.3, "ar": -11.0}  # log2 of the best learning rate
+GAIN = {"grpo": 0.0, "lopti": 0.0, "ar": 0.1}
+
+
+def frame(noise: float = 0.005) -> pd.DataFrame:
+    """Three rules on six learning rates and four seeds: lopti is grpo at a smaller learning rate, ar is better."""
+    generator = np.random.default_rng(0)
+    return pd.DataFrame(
+        [
+            {"loss": loss, "lr": rate, "seed": seed, "acc": score + noise * generator.standard_normal()}
+            for loss, place in PLACE.items()
+            for rate in RATES
+            for score in [0.6 + GAIN[loss] - 0.02 * (np.log2(rate) - place) ** 2]
+            for seed in range(4)
+        ]
+    )
+
+
+def judged(table: pd.DataFrame, mode: str = "max") -> Results:
+    asked = {"by": ["loss"], "baseline": {"loss": "grpo"}, "score": "acc", "seed": "seed", "tuned": ["lr"]}
+    return judge(table, mode=mode, **asked).results
+
+
+def standings(table: pd.DataFrame, mode: str = "max") -> list[PeakStanding]:
+    grid = judged(table, mode).grid
+    assert grid is not None
+    return peak_standings(grid)
+
+
+def test_an_exact_parabola_has_its_vertex_and_no_misfit() -> None:
+    octaves = np.log2(RATES)
+    peak = fitted_peak(octaves, 0.6 - 0.02 * (octaves + 11.3) ** 2)
+    assert (peak.score, peak.octave, peak.inside) == (pytest.approx(0.6), pytest.approx(-11.3), True)
+    assert peak.misfit < 1e-12
+    lowest = fitted_peak(octaves, 0.3 + 0.02 * (octaves + 11.3) ** 2, sign=-1)
+    assert (lowest.score, lowest.inside) == (pytest.approx(0.3), True)
+    assert not fitted_peak(octaves, 0.3 + 0.02 * (octaves + 11.3) ** 2).inside  # opens upward
+    assert not fitted_peak(octaves, 0.01 * octaves).inside  # still climbs
+
+
+def test_the_jackknife_of_a_mean_is_the_interval_of_student() -> None:
+    values = np.array([0.1, 0.4, 0.2, 0.5, 0.9])
+    parts = [float(np.delete(values, place).mean()) for place in range(5)]
+    by_hand = stats.ttest_1samp(values, 0).confidence_interval(0.9)
+    assert jackknife(float(values.mean()), parts) == pytest.approx((by_hand.low, by_hand.high))
+
+
+def test_a_larger_effective_learning_rate_is_no_gain_and_a_gain_is_one() -> None:
+    _, lopti, ar = standings(frame())
+    assert ar.at_best is not None and ar.at_best.interval[0] > 0.08
+    assert lopti.at_best is not None and lopti.at_best.interval[0] < 0 < lopti.at_best.interval[1]
+    assert lopti.at_same is not None and lopti.at_same.interval[1] < 0  # at the rate that suits grpo
+    least = standings(frame().assign(acc=lambda table: -table.acc), mode="min")
+    assert [standing.peak.octave for standing in least] == [standing.peak.octave for standing in standings(frame())]
+
+
+def test_equal_peaks_are_rarely_called_different() -> None:
+    generator = np.random.default_rng(0)
+    octaves = np.arange(7) / 2
+    means = 0.6 - 0.02 * (octaves - np.array([[1.5], [0.8], [1.5]])) ** 2
+    means -= 0.1 * np.clip(octaves - np.array([[2.25], [1.55], [2.25]]), 0, None) ** 2  # collapse at high rates
+    claims = 0
+    compared = 0
+    for _ in range(300):
+        scores = means[:, :, None] + 0.02 * generator.standard_normal((3, 7, 4))
+        _, *rivals = peak_standings(Grid("lr", ["a", "b", "c"], 2**octaves, scores))
+        differences = [rival.at_best for rival in rivals if rival.at_best is not None]
+        claims += any(difference.interval[0] > 0 for difference in differences)
+        compared += len(differences)
+    assert compared > 500
+    assert claims / 300 < 0.1  # 5% and four standard errors
+
+
+def test_the_report_draws_the_parabolas_and_says_both_differences() -> None:
+    results = judged(frame())
+    picture = chapters_of(results)["Verdict"][0]
+    assert picture.key == "peaks" and len(picture.figures[0].data) == 9
+    headings, rows = picture.table
+    assert [row[0] for row in rows] == list(results.arms) and headings[3] == "difference, each at its peak"
+    assert "each at its best" in verdict(results)[0] and "at lr 0.0004" in verdict(results)[0]
+
+
+def test_there_is_no_grid_where_a_cell_is_empty_and_a_failed_trial_counts_as_the_worst() -> None:
+    whole = frame()
+    assert judged(whole.drop(index=3)).grid is not None  # a seed that one lacks has failed
+    assert judged(whole[(whole.loss != "ar") | (whole.lr != RATES[2])]).grid is None
+    assert judged(whole[whole.lr < 1e-3]).grid is None  # four values
+    assert judged(whole[whole.seed < 2]).grid is None
+    lost = judged(whole.assign(acc=whole.acc.where(whole.index != 3)))
+    assert lost.grid is not None
+    assert lost.grid.scores[0, 0, 3] == pytest.approx(whole.acc.drop(index=3).min())
