@@ -49,7 +49,10 @@ def curves_of(trials: Sequence[Path]) -> Curves:
             for metric in PANELS:
                 if metric in row:
                     values[metric][row["step"]].append(row[metric])
-    return {metric: {step: mean(several) for step, several in sorted(own.items())} for metric, own in values.items()}
+    return {
+        metric: {step: mean(several) for step, several in sorted(by_step.items())}
+        for metric, by_step in values.items()
+    }
 
 
 def draw(arms: dict[str, Curves]) -> go.Figure:

@@ -45,9 +45,9 @@ class Sweep:
             sweeps: simulated ones.
         """
         generator = np.random.default_rng(3)
-        own = np.sqrt(1 - share)
-        means = generator.standard_normal((sweeps, self.configurations + 1)) * own / np.sqrt(self.seeds)
-        means[:, 1] += effect * own
+        deviation = np.sqrt(1 - share)
+        means = generator.standard_normal((sweeps, self.configurations + 1)) * deviation / np.sqrt(self.seeds)
+        means[:, 1] += effect * deviation
         weight = (1 - share) * self.extra / (self.seeds + self.extra)
         difference = means[:, 1:] - means[:, :1]
         variance = 2 * (1 - share) / self.seeds

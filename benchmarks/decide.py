@@ -90,19 +90,19 @@ def cell(worthwhile: float, effect: float, finalists: int, noise: Callable[..., 
     decisions = []
     seeds = []
     trials = []
-    found = []
+    claims = []
     number = []
     for quantile in (np.arange(PLANS) + 0.5) / PLANS:
-        known = float(stats.chi2.ppf(quantile, KNOWN)) / KNOWN
-        design = make_design(Noise(math.sqrt(known), KNOWN), worthwhile, finalists, MAX_SEEDS)
-        fixed = fixed_seeds(round(worthwhile / math.sqrt(known), 3), finalists)
+        variance = float(stats.chi2.ppf(quantile, KNOWN)) / KNOWN
+        design = make_design(Noise(math.sqrt(variance), KNOWN), worthwhile, finalists, MAX_SEEDS)
+        fixed = fixed_seeds(round(worthwhile / math.sqrt(variance), 3), finalists)
         scores = noise(generator, (paths // PLANS, finalists + 1, max(design.looks[-1], fixed)))
         scores[:, 1] += effect
         outcome, used, spent = in_rounds(design, scores)
         decisions.append(outcome)
         seeds.append(used)
         trials.append(spent)
-        found.append(at_once(fixed, scores))
+        claims.append(at_once(fixed, scores))
         number.append(np.full(len(scores), fixed))
     outcome = np.concatenate(decisions)
     planned = np.concatenate(number)
@@ -113,7 +113,7 @@ def cell(worthwhile: float, effect: float, finalists: int, noise: Callable[..., 
         percent((outcome == 1).any(axis=1)),
         percent(first == -1),
         f"{100 * (first == 0).mean():.1f}",
-        percent(np.concatenate(found)),
+        percent(np.concatenate(claims)),
         mean(np.concatenate(seeds), 1),
         f"{planned.mean():.1f}",
         f"{all_trials.mean() / (planned.mean() * (finalists + 1)):.2f}",

@@ -134,15 +134,15 @@ def rows_of(
     """A row for every rule on the same curves: of one sweep, and of more trials for equal work."""
     stopped: dict[str, list[bool]] = {name: [] for name in rules}
     works: dict[str, list[float]] = {name: [] for name in rules}
-    found: dict[str, list[float]] = {name: [] for name in rules}
+    ends: dict[str, list[float]] = {name: [] for name in rules}
     for repeat, (few, many) in enumerate(curves):
         for name in rules:
             ended, used = run(scheduler(name, spec), few, np.random.default_rng(repeat), np.inf)
             stopped[name].append(int(few.seen[:, -1].argmax()) not in ended)
             works[name].append(used / few.seen.size)
             ended, _ = run(scheduler(name, spec), many, np.random.default_rng(repeat), WHOLE * EVALUATIONS)
-            found[name].append(float(many.ends[max(ended, key=lambda number: many.seen[number, -1])]))
-    gains = {name: np.array(values) - np.array(found["none"]) for name, values in found.items()}
+            ends[name].append(float(many.ends[max(ended, key=lambda number: many.seen[number, -1])]))
+    gains = {name: np.array(values) - np.array(ends["none"]) for name, values in ends.items()}
     return [[kind, name, percent(stopped[name]), mean(works[name]), mean(gains[name])] for name in rules]
 
 
@@ -176,8 +176,10 @@ def main() -> None:
         kinds = {name: lambda count, pool=pool: pool.draw(random, count) for name, pool in pools.items()}
     for kind, draw in kinds.items():
         sample = draw(1000)
-        told = ", ".join(f"{spearmanr(sample.seen[:, k - 1], sample.seen[:, -1])[0]:.2f}" for k in (1, 2, 3, 5))
-        print(f"{kind}: rank correlation of evaluations 1, 2, 3, 5 with the last {told}")
+        correlations = ", ".join(
+            f"{spearmanr(sample.seen[:, k - 1], sample.seen[:, -1])[0]:.2f}" for k in (1, 2, 3, 5)
+        )
+        print(f"{kind}: rank correlation of evaluations 1, 2, 3, 5 with the last {correlations}")
         rows += rows_of(kind, ((draw(TRIALS), draw(many)) for _ in range(arguments.repeats)), spec, arguments.rules)
     headings = ["curves", "rule", "best stopped, %", "work", "found at equal work, sd"]
     print_rows(f"{TRIALS} trials of {EVALUATIONS} evaluations", headings, rows)

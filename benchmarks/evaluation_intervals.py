@@ -23,8 +23,8 @@ def draw(generator: np.random.Generator, problems: int, completions: int, accura
     if completions == 1:
         return generator.binomial(1, accuracy, problems)
     weight = 1 / CORRELATION - 1
-    own = generator.beta(accuracy * weight, (1 - accuracy) * weight, problems)
-    return generator.binomial(completions, own)
+    chances = generator.beta(accuracy * weight, (1 - accuracy) * weight, problems)
+    return generator.binomial(completions, chances)
 
 
 def bootstrap(correct: np.ndarray, completions: int) -> tuple[float, float]:

@@ -349,14 +349,14 @@ def main() -> int:
     parser.add_argument("--part", help=argparse.SUPPRESS)
     parser.add_argument("--preset", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    own: dict[str, Callable[[], None]] = {
+    actions: dict[str, Callable[[], None]] = {
         "driver": check_driver,
         "compiler": check_compiler,
         "preset": lambda: take_a_step(arguments.preset, arguments.folder),
         "two-trials": lambda: run_two_trials(arguments.folder),
     }
     if arguments.part:
-        own[arguments.part]()
+        actions[arguments.part]()
         return 0
     offered = parts(this_machine(), arguments.folder.absolute())
     names = [part.name for part in offered]

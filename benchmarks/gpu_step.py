@@ -125,8 +125,8 @@ def measured(side: str, arguments: argparse.Namespace) -> dict[str, Any]:
         for name in ("model", "prompts", "prompt_tokens", "tokens", "steps", "vllm_share"):
             command += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
         output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    found: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
-    return found
+    measurements: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
+    return measurements
 
 
 def measure_side(arguments: argparse.Namespace) -> None:
@@ -142,19 +142,19 @@ def measure_side(arguments: argparse.Namespace) -> None:
     print(json.dumps({"seconds": medians, "peak_bytes": peak, "device": device}))
 
 
-def row(side: str, found: dict[str, Any], arguments: argparse.Namespace) -> list[str]:
+def row(side: str, measurements: dict[str, Any], arguments: argparse.Namespace) -> list[str]:
     size = model_size(MODELS[arguments.model])
-    seconds = found["seconds"]
+    seconds = measurements["seconds"]
     length = arguments.prompt_tokens + arguments.tokens
     tokens = arguments.prompts * GROUP_SIZE * length
     per_token = 6 * size.parameters
     per_token += 12 * size.settings["num_hidden_layers"] * size.settings["hidden_size"] * length
-    peak = next((flops for name, flops in PEAK_FLOPS.items() if name in found["device"]), None)
+    peak = next((flops for name, flops in PEAK_FLOPS.items() if name in measurements["device"]), None)
     cells = [f"{seconds[phase]:.2f}" if phase in seconds else "" for phase in PHASES]
     passes = 2 if "Lopti" in side else 1
     speed = passes * tokens / seconds["update"] if "update" in seconds else None
     used = f"{100 * speed * per_token / peak:.1f}%" if speed and peak else "unknown"
-    return [side, *cells, f"{speed:,.0f}" if speed else "", used, f"{found['peak_bytes'] / 1e9:.1f}"]
+    return [side, *cells, f"{speed:,.0f}" if speed else "", used, f"{measurements['peak_bytes'] / 1e9:.1f}"]
 
 
 def main() -> None:
@@ -172,16 +172,16 @@ def main() -> None:
         measure_side(arguments)
         return
     sides = [*RULES, *([TRL] if importlib.util.find_spec("trl") else [])]
-    found = {side: measured(side, arguments) for side in sides}
+    costs = {side: measured(side, arguments) for side in sides}
     headings = ["", *(f"{phase} s" for phase in PHASES), "update tokens/s", "utilization", "peak GB"]
-    title = f"{MODELS[arguments.model]} on {found['plain']['device']}, {arguments.prompts} x {GROUP_SIZE} completions"
-    print_rows(title, headings, [row(side, found[side], arguments) for side in sides])
-    plain = found["plain"]["seconds"]
-    lopti = found["Lopti"]["seconds"]
+    title = f"{MODELS[arguments.model]} on {costs['plain']['device']}, {arguments.prompts} x {GROUP_SIZE} completions"
+    print_rows(title, headings, [row(side, costs[side], arguments) for side in sides])
+    plain = costs["plain"]["seconds"]
+    lopti = costs["Lopti"]["seconds"]
     training, step = (lopti[phase] / plain[phase] for phase in ("update", "step"))
     print(f"Lopti costs {training:.2f}x in training, {step:.2f}x a step")
-    if TRL in found:
-        print(f"speed: {found[TRL]['seconds']['step'] / plain['step']:.2f}x TRL's")
+    if TRL in costs:
+        print(f"speed: {costs[TRL]['seconds']['step'] / plain['step']:.2f}x TRL's")
     else:
         print("TRL is not installed here: pip install trl==1.16")
 

@@ -191,8 +191,8 @@ def main() -> None:
         peak[side] = statistics.median(measured[side]["peak_gib"] for measured in rounds)
         print(f"{side:8} {step[side]:8.2f} s/step   peak {peak[side]:.2f} GiB")
     ratios = [statistics.median(r[other]["seconds"]) / statistics.median(r[OURS]["seconds"]) for r in rounds]
-    told = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-    print(f"speed: {step[other] / step[OURS]:.2f}x {OTHERS[other]} (rounds: {told})")
+    ratio_text = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+    print(f"speed: {step[other] / step[OURS]:.2f}x {OTHERS[other]} (rounds: {ratio_text})")
     print(f"peak memory: {peak[OURS] / peak[other]:.2f} of {OTHERS[other]}")
 
 

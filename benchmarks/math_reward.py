@@ -140,17 +140,17 @@ def measure_file(path: Path, truths: Sequence[Any], pool: RewardPool) -> list[di
     for kind, spell in SPELLINGS.items():
         scored = pool.score([spell(answer) for answer in first], truths)
         counted += len(scored)
-        shares.append(sum(one.score.correct for one in scored) / len(scored))
-        for index, one in enumerate(scored):
-            if not one.score.correct:
-                note(kind, index, first[index], one)
+        shares.append(sum(scored_text.score.correct for scored_text in scored) / len(scored))
+        for index, scored_text in enumerate(scored):
+            if not scored_text.score.correct:
+                note(kind, index, first[index], scored_text)
     pairs = shuffled(first)
     scored = pool.score([boxed(first[other]) for _, other in pairs], [truths[index] for index, _ in pairs])
     taken = 0
-    for (index, other), one in zip(pairs, scored, strict=True):
-        if one.score.correct:
+    for (index, other), scored_text in zip(pairs, scored, strict=True):
+        if scored_text.score.correct:
             taken += 1
-            note("wrong", index, first[other], one)
+            note("wrong", index, first[other], scored_text)
     counted += len(pairs)
     milliseconds = 1000 * (time.perf_counter() - begin) / counted
     print(

@@ -49,17 +49,17 @@ def components(repeats: int) -> None:
     for seeds, problems in [(3, 100), (10, 100), (10, 400)]:
         for share in SHARES[:-1]:
             generator = np.random.default_rng(0)
-            found = [split(*solve(generator, (2, seeds, problems), share)[::-1]) for _ in range(repeats)]
+            splits = [split(*solve(generator, (2, seeds, problems), share)[::-1]) for _ in range(repeats)]
             evaluation, training = (2 * deviation**2 for deviation in deviations(problems, share))
             rows.append(
                 [
                     f"{seeds} x {problems}",
                     f"{share:g}",
                     f"{1e4 * evaluation:.1f}",
-                    mean([1e4 * one.evaluation for one in found], 1),
+                    mean([1e4 * variances.evaluation for variances in splits], 1),
                     f"{1e4 * training:.1f}",
-                    mean([1e4 * (one.training or 0.0) for one in found], 1),
-                    percent([one.training == 0 for one in found]),
+                    mean([1e4 * (variances.training or 0.0) for variances in splits], 1),
+                    percent([variances.training == 0 for variances in splits]),
                 ]
             )
     headings = ["seeds x problems", "training", "evaluation: true", "found", "training: true", "found", "found 0, %"]

@@ -128,40 +128,40 @@ def search(spec: SweepSpec, surface: Surface, trials: int) -> list[Configuration
     """The configurations of one search in the order in which they ended, two at a time."""
     space = Space(spec.parameters)
     random = np.random.default_rng([spec.search.seed, 1])
-    found: list[Configuration] = []
+    configurations: list[Configuration] = []
     waiting: list[tuple[int, int]] = []
     running: list[tuple[int, int]] = []
     ended: list[int] = []
-    while sum(len(one.results) for one in found) < trials:
+    while sum(len(configuration.results) for configuration in configurations) < trials:
         while len(running) < AT_A_TIME:
             if not waiting:
-                point = propose(spec, space, found)
+                point = propose(spec, space, configurations)
                 if point is None:
                     break
                 resolved = space.resolve(point, spec.program)
                 mark = fingerprint(resolved)
-                found.append(Configuration(len(found), point, resolved, mark, 0.0))
-                waiting = [(found[-1].number, seed) for seed in spec.seeds]
+                configurations.append(Configuration(len(configurations), point, resolved, mark, 0.0))
+                waiting = [(configurations[-1].number, seed) for seed in spec.seeds]
             running.append(waiting.pop(0))
         if not running:
             break
         number, seed = running.pop(int(random.integers(len(running))))
-        score = surface.truth(found[number].parameters) + surface.noise * random.standard_normal()
-        results = {**found[number].results, seed: Result("COMPLETE", score, 1, "", 0.0)}
-        found[number] = replace(found[number], results=results)
+        score = surface.truth(configurations[number].parameters) + surface.noise * random.standard_normal()
+        results = {**configurations[number].results, seed: Result("COMPLETE", score, 1, "", 0.0)}
+        configurations[number] = replace(configurations[number], results=results)
         if len(results) == len(spec.seeds):
             ended.append(number)
-    return [found[number] for number in ended]
+    return [configurations[number] for number in ended]
 
 
-def best_mean(found: list[Configuration]) -> Configuration:
+def best_mean(configurations: list[Configuration]) -> Configuration:
     """The one with the best mean of its seeds."""
-    return max(found, key=score_of)
+    return max(configurations, key=score_of)
 
 
-def score_of(one: Configuration) -> float:
+def score_of(configuration: Configuration) -> float:
     """The mean of its seeds."""
-    return float(np.mean([result.score for result in one.results.values() if result.score is not None]))
+    return float(np.mean([result.score for result in configuration.results.values() if result.score is not None]))
 
 
 WAYS = ("one seed", "three seeds")
@@ -179,13 +179,13 @@ def main() -> None:
         surface = SURFACES[name]
         top, middle = extent(surface)
         for sampler, settings in SAMPLERS.items():
-            told: dict[tuple[str, int], list[float]] = defaultdict(list)
+            regrets: dict[tuple[str, int], list[float]] = defaultdict(list)
             for repeat in range(arguments.repeats):
                 for key, score in scores_of(surface, space_of(surface.parameters, settings, repeat)).items():
-                    told[key].append(100 * (top - score) / (top - middle))
+                    regrets[key].append(100 * (top - score) / (top - middle))
             for way in WAYS:
-                rows.append([name, sampler, way, *(mean(told[way, size], 1) for size in SIZES)])
-            for key, values in told.items():
+                rows.append([name, sampler, way, *(mean(regrets[way, size], 1) for size in SIZES)])
+            for key, values in regrets.items():
                 pooled[sampler, *key].append(values)
         print_rows(f"Regret, % of that of a random point: {name}", headings, rows[-len(SAMPLERS) * len(WAYS) :])
     averages = {key: np.mean(values, axis=0) for key, values in pooled.items()}
@@ -204,11 +204,11 @@ def main() -> None:
 
 def scores_of(surface: Surface, spec: SweepSpec) -> dict[tuple[str, int], float]:
     """True score of the chosen point by seeds and trials."""
-    found = search(spec, surface, SIZES[-1])
+    singles = search(spec, surface, SIZES[-1])
     triples = search(spec.model_copy(update={"seeds": [0, 1, 2]}), surface, SIZES[-1])
     scores = {}
     for size in SIZES:
-        scores["one seed", size] = surface.truth(best_mean(found[:size]).parameters)
+        scores["one seed", size] = surface.truth(best_mean(singles[:size]).parameters)
         scores["three seeds", size] = surface.truth(best_mean(triples[: size // 3]).parameters)
     return scores
 

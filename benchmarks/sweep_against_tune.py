@@ -173,9 +173,9 @@ def measure(command: list[str], folder: Path) -> Cost:
                 with contextlib.suppress(psutil.Error):
                     if psutil.Process(pid).environ().get(MARK) == mark:
                         marked[pid] = psutil.Process(pid)
-            for pid, one in list(marked.items()):
+            for pid, marked_process in list(marked.items()):
                 try:
-                    cpu[pid] = sum(one.cpu_times()[:2])
+                    cpu[pid] = sum(marked_process.cpu_times()[:2])
                 except psutil.Error:
                     del marked[pid]
             if time.monotonic() - looked > MEMORY_S:
@@ -191,23 +191,25 @@ def measure(command: list[str], folder: Path) -> Cost:
 
 def compare(fixed: Mapping[str, Any], trials: int, rounds: int) -> dict[str, list[Cost]]:
     """Both in turns."""
-    found: dict[str, list[Cost]] = {"loptune": [], "Tune": []}
+    costs: dict[str, list[Cost]] = {"loptune": [], "Tune": []}
     for number in range(rounds):
-        for name in list(found)[:: 1 if number % 2 == 0 else -1]:
+        for name in list(costs)[:: 1 if number % 2 == 0 else -1]:
             with tempfile.TemporaryDirectory() as folder:
                 theirs = [sys.executable, "-m", "benchmarks.sweep_against_tune", "--tune", folder, json.dumps(fixed)]
                 ours = our_sweep(fixed, trials, Path(folder))
                 command = ours if name == "loptune" else [*theirs, "--trials", str(trials)]
                 cost = measure(command, Path(folder))
             print(f"{name}, {trials} trials: {cost}", flush=True)
-            found[name].append(cost)
-    return found
+            costs[name].append(cost)
+    return costs
 
 
-def ratios(found: Mapping[str, list[Cost]]) -> list[str]:
+def ratios(costs: Mapping[str, list[Cost]]) -> list[str]:
     """The ratio of each cost: the median of the pairs that ran beside each other."""
-    pairs = list(zip(found["loptune"], found["Tune"], strict=True))
-    every = [[getattr(a, one) / getattr(b, one) for a, b in pairs] for one in ("wall_s", "cpu_s", "peak_mb")]
+    pairs = list(zip(costs["loptune"], costs["Tune"], strict=True))
+    every = [
+        [getattr(a, quantity) / getattr(b, quantity) for a, b in pairs] for quantity in ("wall_s", "cpu_s", "peak_mb")
+    ]
     return [f"{median(several):.2f}" for several in every]
 
 

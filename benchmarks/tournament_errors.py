@@ -121,9 +121,9 @@ def claims(layout: Layout, sweeps: int) -> tuple[Array, Array, float]:
             : 1 if layout.gain else None
         ].any()
         named: Scores = {str(rule): dict(enumerate(row.tolist())) for rule, row in enumerate(fresh)}
-        found = standings(named, "0", tunings)
-        verdict[sweep] = any(one.better and (not layout.gain or one.rule == "1") for one in found)
-        refused += sum(one.refusal is not None for one in found)
+        compared = standings(named, "0", tunings)
+        verdict[sweep] = any(standing.better and (not layout.gain or standing.rule == "1") for standing in compared)
+        refused += sum(standing.refusal is not None for standing in compared)
     return alone, verdict, refused / (sweeps * (rules - 1))
 
 
@@ -142,9 +142,9 @@ def main() -> None:
                 for same in (True, False)[: 2 if depth else 1]:
                     cell = replace(layout, depth=depth, same=same)
                     alone, verdict, refused = claims(cell, sweeps)
-                    _, found, _ = claims(replace(cell, gain=3.0), sweeps)
+                    _, detected, _ = claims(replace(cell, gain=3.0), sweeps)
                     where = "the same" if same else "its own"
-                    rates = [percent(alone), percent(verdict), percent(found), f"{100 * refused:.0f}"]
+                    rates = [percent(alone), percent(verdict), percent(detected), f"{100 * refused:.0f}"]
                     table.append([layout.name, f"{depth:g} sd", where, *rates])
         print_rows(f"{title}: false claims of a tournament, and found, %", ["layout", *headings], table)
 

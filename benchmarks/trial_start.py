@@ -25,7 +25,7 @@ def main(folders: list[str]) -> None:
             if event["event"] == "trial":
                 starts.setdefault(f"c{event['configuration']:03d}-s{event['seed']}", event["time"])
         seen = set[int]()
-        found: dict[str, list[float]] = {"cold": [], "warm": []}
+        by_kind: dict[str, list[float]] = {"cold": [], "warm": []}
         print(f"{folder.name}: seconds to the first training step")
         for trial, scheduled in sorted(starts.items(), key=lambda item: item[1]):
             rows = lines(folder / "trials" / trial / "metrics.jsonl")
@@ -38,9 +38,9 @@ def main(folders: list[str]) -> None:
             kind = "warm" if pid in seen else "cold"
             seen.add(pid)
             seconds = first["time"] - first["time/step"] - scheduled
-            found[kind].append(seconds)
+            by_kind[kind].append(seconds)
             print(f"  {trial}  {kind}  {seconds:6.2f}  (evaluation before it {evaluation:.2f})")
-        for kind, values in found.items():
+        for kind, values in by_kind.items():
             if values:
                 print(f"  {kind}: median {median(values):.2f}, largest {max(values):.2f}, n {len(values)}")
 

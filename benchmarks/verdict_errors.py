@@ -69,7 +69,7 @@ class Rule:
             base = np.maximum(base, 0)
         deviations = np.empty((sweeps, configurations - 1))
         for place in range(1, configurations):
-            found = Variances(
+            variances = Variances(
                 pooled=squares(y) / freedom,
                 freedom=freedom,
                 own=(y[:, place] - y[:, 0]).var(axis=1, ddof=1) if self.own_guard else np.zeros(sweeps),
@@ -83,8 +83,8 @@ class Rule:
                 pairs = zip(answers[:, place], answers[:, 0], strict=True)
                 evaluation = np.array([split(ours, theirs).evaluation for ours, theirs in pairs])
                 freedoms = (seeds - 1) * (answers.shape[3] - 1)
-                found = replace(found, evaluation=evaluation, evaluation_freedom=freedoms)
-            deviations[:, place - 1] = difference_noise(found, configurations - 1)
+                variances = replace(variances, evaluation=evaluation, evaluation_freedom=freedoms)
+            deviations[:, place - 1] = difference_noise(variances, configurations - 1)
         return deviations
 
 
@@ -146,8 +146,8 @@ def power(sweeps: int) -> None:
             scores = normal(np.random.default_rng(effect), (sweeps, configurations, seeds))
             scores[:, 1] += effect
             better = 1 if effect else None
-            found = [rates(test, scores, better) for test in (POOLED, AFTER)]
-            rows.append([f"{configurations} x {seeds}", f"{effect} sd", *found])
+            percentages = [rates(test, scores, better) for test in (POOLED, AFTER)]
+            rows.append([f"{configurations} x {seeds}", f"{effect} sd", *percentages])
     headings = ["configurations x seeds", "better by", "pooled noise", "and the baseline's own variance"]
     print_rows("Found (at 0 sd: false claims), %", headings, rows)
 
@@ -158,8 +158,8 @@ def noise(sweeps: int) -> None:
     for kind in (normal, lognormal, student, coarse, one_noisier, noisy_baseline):
         for configurations, seeds in GRID:
             scores = kind(np.random.default_rng(1), (sweeps, configurations, seeds))
-            found = [rates(test, scores) for test in (bare, POOLED, AFTER)]
-            rows.append([kind.__name__, f"{configurations} x {seeds}", *found])
+            percentages = [rates(test, scores) for test in (bare, POOLED, AFTER)]
+            rows.append([kind.__name__, f"{configurations} x {seeds}", *percentages])
     headings = ["noise", "configurations x seeds", "no guard", "pooled noise", "and the baseline's own variance"]
     print_rows("False claims, %", headings, rows)
 
@@ -326,8 +326,8 @@ def seeds_promised(sweeps: int) -> None:
             fresh = generator.standard_normal((2, number))
             search = (scores[place] - scores[0])[None]
             numbers.append(number)
-            for gain, found in ((result.shrunken, named_gain), (gains[place], any_gain)):
-                found.append(own_test((fresh[1] - fresh[0] + gain)[None], search)[0])
+            for gain, outcomes in ((result.shrunken, named_gain), (gains[place], any_gain)):
+                outcomes.append(own_test((fresh[1] - fresh[0] + gain)[None], search)[0])
         share = f"{100 * len(numbers) / (sweeps // 4):.0f}"
         chances = percent(named_gain), percent(any_gain)
         rows.append([f"{configurations} x {seeds}", f"{spread:g} sd", share, f"{np.median(numbers):.0f}", *chances])
@@ -349,7 +349,7 @@ def alike(sweeps: int) -> None:
         (normal, collapsing, one_noisier, noisy_baseline), [(4, 3), (10, 3), (10, 5)]
     ):
         generator = np.random.default_rng(9)
-        found = []
+        hits = []
         for _ in range(sweeps // 4):
             noise_of = kind(generator, (1, configurations, seeds))[0]
             stated = verdict(named(noise_of), "c0")
@@ -359,8 +359,8 @@ def alike(sweeps: int) -> None:
             again = kind(generator, (1, configurations, seeds))[0]
             again[1] += effect
             hit = verdict(named(again), "c0")
-            found.append(claims(hit) and hit.best == "c1")
-        rows.append([kind.__name__, f"{configurations} x {seeds}", percent(found)])
+            hits.append(claims(hit) and hit.best == "c1")
+        rows.append([kind.__name__, f"{configurations} x {seeds}", percent(hits)])
     headings = ["noise", "configurations x seeds", "found, %"]
     print_rows("The gain stated as found 8 times in 10", headings, rows)
 
@@ -385,8 +385,8 @@ def skewed(sweeps: int) -> None:
     print_rows("Paired t intervals of a gain, each bound meant to hold in 95%", headings, rows)
 
 
-def claims(found: Verdict) -> bool:
-    return isinstance(found, Tested) and found.claim == "evidence"
+def claims(result: Verdict) -> bool:
+    return isinstance(result, Tested) and result.claim == "evidence"
 
 
 def named(scores: Array) -> dict[str, dict[int, float]]:

@@ -46,12 +46,12 @@ _RESAMPLES = 1000
 
 def studies() -> dict[str, Array]:
     """Study -> scores of the configurations that have all seeds and differ between them, [C, S], of unit variance."""
-    found = {}
+    by_study = {}
     for name, rows in pd.read_csv(RUNS).groupby("study"):
         table = rows.pivot(index="configuration", columns="seed", values="score").dropna().to_numpy(float)
         table = table[table.std(axis=1) > 1e-9 * table.std()]
-        found[str(name)] = (table - table.mean()) / table.std()
-    return found
+        by_study[str(name)] = (table - table.mean()) / table.std()
+    return by_study
 
 
 def drawn(table: Array, finalists: int, cases: int, generator: np.random.Generator) -> Array:
@@ -138,7 +138,7 @@ TESTS: dict[str, Test] = {
 def measured(test: Test, finalists: int, seeds: int, cases: int) -> tuple[list[float], int, int, int]:
     """False claims at equal means by study; cases with a claim, wrong claims and claims on real differences."""
     levels: list[float] = []
-    found = wrong = total = 0
+    claimed = wrong = total = 0
     for number, table in enumerate(studies().values()):
         generator = np.random.default_rng(number)
         centered = drawn(table - table.mean(axis=1, keepdims=True), finalists, cases, generator)
@@ -146,10 +146,10 @@ def measured(test: Test, finalists: int, seeds: int, cases: int) -> tuple[list[f
         real = drawn(table, finalists, cases, generator)
         claims = test(real[:, :, :seeds])
         unseen = real[:, :, seeds:].mean(axis=2)
-        found += int(claims.any(axis=1).sum())
+        claimed += int(claims.any(axis=1).sum())
         wrong += int((claims & (unseen[:, 1:] <= unseen[:, :1])).sum())
         total += int(claims.sum())
-    return levels, found, wrong, total
+    return levels, claimed, wrong, total
 
 
 def draw(levels: dict[str, list[float]], finds: dict[str, float]) -> go.Figure:
@@ -173,9 +173,9 @@ def draw(levels: dict[str, list[float]], finds: dict[str, float]) -> go.Figure:
 def write_picture(path: Path, cases: int) -> None:
     finalists = 3
     seeds = 5
-    found = {name: measured(test, finalists, seeds, cases) for name, test in TESTS.items()}
-    levels = {name: one[0] for name, one in found.items()}
-    finds = {name: 100 * one[1] / (len(one[0]) * cases) for name, one in found.items()}
+    measurements = {name: measured(test, finalists, seeds, cases) for name, test in TESTS.items()}
+    levels = {name: measurement[0] for name, measurement in measurements.items()}
+    finds = {name: 100 * measurement[1] / (len(measurement[0]) * cases) for name, measurement in measurements.items()}
     write_png(draw(levels, finds), path)
 
 
@@ -191,7 +191,7 @@ def main() -> None:
     rows = []
     for finalists, seeds in LAYOUTS:
         for name, test in TESTS.items():
-            levels, found, wrong, total = measured(test, finalists, seeds, cases)
+            levels, claimed, wrong, total = measured(test, finalists, seeds, cases)
             rate = 100 * np.mean(levels)
             error = 100 * np.std(levels, ddof=1) / np.sqrt(len(levels))
             rows.append(
@@ -200,7 +200,7 @@ def main() -> None:
                     name,
                     f"{rate:.1f} ± {error:.1f}",
                     f"{100 * max(levels):.1f}",
-                    f"{100 * found / (len(levels) * cases):.1f}",
+                    f"{100 * claimed / (len(levels) * cases):.1f}",
                     f"{100 * wrong / max(total, 1):.1f}",
                 ]
             )

@@ -10,12 +10,13 @@ import numpy as np
 import pandas as pd
 
 from dashboards.labels import configuration_labels
-from dashboards.statistics import tournament
+from dashboards.statistics import peaks, tournament
 from dashboards.statistics.comparison import count_failures
 from dashboards.statistics.problems import Answers
 from dashboards.statistics.seed_noise import Scores
 from dashboards.statistics.sequential import Standing
 from dashboards.statistics.verdict import Verdict, oriented, verdict
+from trainer.config.variants import short_names
 from trainer.metrics.declared import METRICS
 
 TRAINING_CURVES = (
@@ -49,11 +50,12 @@ class Objective:
     mode: Literal["max", "min"] = "max"
     window: int = 3
     worthwhile: float = 0.01  # smallest gain that matters
+    held_out: bool = False  # whether the metric itself is measured on held-out problems
 
     @property
     def sealed(self) -> str:
         """The objective metric on the held-out problems."""
-        return "/".join([*self.metric.split("/")[:2], TEST_SET])
+        return self.metric if self.held_out else "/".join([*self.metric.split("/")[:2], TEST_SET])
 
     @property
     def sign(self) -> int:
@@ -330,6 +332,32 @@ class Results:
             if trial.state in ("COMPLETE", "FAIL"):
                 scores.setdefault(arms[trial.configuration], {})[trial.seed] = trial.score
         return scores
+
+    @cached_property
+    def grid(self) -> peaks.Grid | None:
+        """The one parameter that all arms ran at the same values and seeds, with their scores.
+
+        A failed trial counts with the worst score of all.
+        """
+        searched = [name for name in self.searched if self.kinds.get(name) != "by"]
+        within = self.table.groupby("arm")[searched].nunique() > 1
+        tuned = [name for name in searched if within[name].any()]
+        if len(self.arms) < 2 or len(tuned) != 1:
+            return None
+        ended = self.table[self.table.state.isin(["COMPLETE", "FAIL"])]
+        worst = ended.score.min() if self.objective.mode == "max" else ended.score.max()
+        values = pd.to_numeric(ended[tuned[0]], errors="coerce")
+        cells = ended.assign(score=ended.score.fillna(worst), value=values)
+        cells = cells.pivot_table(index=["arm", "value"], columns="seed", values="score")
+        levels = sorted(values.dropna().unique())
+        every = cells.reindex(pd.MultiIndex.from_product([self.arms, levels]))
+        if len(levels) < peaks.FITTED_VALUES or len(cells.columns) < peaks.FEWEST_SEEDS:
+            return None
+        if levels[0] <= 0 or every.isna().any(axis=None):
+            return None
+        scores = every.to_numpy().reshape(len(self.arms), len(levels), -1)
+        name = short_names(tuned)[tuned[0]]
+        return peaks.Grid(name, self.arms, np.array(levels), scores, self.objective.sign)
 
     def changed(self, label: str) -> dict[str, tuple[Any, Any]]:
         """Return parameter -> its value in a configuration and in the baseline, for those that differ."""

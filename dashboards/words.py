@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dashboards.statistics.peaks import PeakStanding
 from dashboards.statistics.power import MAX_SEEDS
 from dashboards.statistics.sequential import Decision, Standing
 from dashboards.statistics.tournament import FEWEST_OF_TWO, FEWEST_TRIALS, Refusal
@@ -166,7 +167,7 @@ def next_step(verdict: Verdict) -> str:
         return "Run it on fresh seeds: a search's own seeds give candidates, and only fresh ones evidence."
     if not verdict.improves:
         return "Keep the baseline, or search elsewhere."
-    if not verdict.shrunken:
+    if verdict.shrunken * verdict.difference <= 0:
         return "After correcting for picking the best no gain is left; search for a larger difference."
     if verdict.confirmation_seeds is None:
         return (
@@ -219,6 +220,21 @@ def rules(standings: Sequence[RuleStanding], baseline: str) -> str:
     if all(rule.interval is None for rule in standings):
         return text
     return f"{text} Intervals are corrected for {counted(len(standings), 'comparison')} and allow for tuning variance."
+
+
+def peaks(standings: Sequence[PeakStanding], parameter: str, shared: str) -> str:
+    """State what rules gain on the first one at one value of a parameter, and each at its own best."""
+    sentences = []
+    for standing in standings[1:]:
+        at_same = standing.at_same
+        at_best = standing.at_best
+        assert at_same is not None
+        best = "not compared at its best, as not both have a peak among the values around it"
+        if at_best is not None:
+            best = f"{signed(at_best.mean)} each at its best ({between(at_best.interval)})"
+        same = f"{signed(at_same.mean)} with both at {parameter} {shared} ({between(at_same.interval)})"
+        sentences.append(f"{standing.rule} {best}, {same}")
+    return f"On one grid, against {standings[0].rule}: {'; '.join(sentences)}."
 
 
 def changes(changed: Mapping[str, tuple[Any, Any]]) -> str:

@@ -1,4 +1,4 @@
-"""Comparing update rules by sweeps of trials, from Python as from the ``sweep`` command: docs/python.md."""
+"""Comparing update rules by sweeps of trials, from Python as from the ``sweep`` command: docs/guides/python.md."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -6,9 +6,9 @@ from pathlib import Path
 import pandas as pd
 
 from sweep.cli import call
-from sweep.record.folder import holder
 from sweep.record.sweep_record import open_sweep
 from trainer.errors import INTERRUPTED
+from trainer.shell.run_folder import holder
 
 
 def run(space: str | Path, overrides: Sequence[str] = (), *, name: str, runs_dir: str | Path = "runs") -> pd.DataFrame:
@@ -40,7 +40,7 @@ def load_results(name: str, runs_dir: str | Path = "runs") -> pd.DataFrame:
         MissingError: there is no such sweep.
     """
     sweep = open_sweep(Path(runs_dir), name)
-    rows = sweep.rows(running=holder(sweep.folder) is not None)
+    rows = sweep.rows(running=holder(sweep.folder.root) is not None)
     columns = ("trial", "configuration", "seed", "state", "step", "score", "reason")
     table = pd.DataFrame([{**{key: getattr(row, key) for key in columns}, **row.parameters} for row in rows])
     return table.astype({"score": float}) if len(table) else table

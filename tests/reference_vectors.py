@@ -149,7 +149,7 @@ def compare(path: Path) -> dict[str, Outcome]:
     outcomes = {}
     for family, cases in vectors.items():
         errors = [list(checks[family](case)) for case in cases] if family in checks else []
-        worst = max((max(found) for found in errors if found), default=0.0)
+        worst = max((max(of_case) for of_case in errors if of_case), default=0.0)
         outcomes[family] = Outcome(sum(map(bool, errors)), len(cases), worst)
     return outcomes
 

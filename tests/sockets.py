@@ -8,22 +8,22 @@ import psutil
 
 def listening(*roots: psutil.Process) -> set[tuple[str, str, int]]:
     """(process, address, port) of every listening TCP socket of the processes and all below them."""
-    found = set()
+    sockets = set()
     for root in roots:
         for process in [root, *root.children(recursive=True)]:
             with contextlib.suppress(psutil.Error):
                 for connection in process.net_connections("tcp"):
                     if connection.status == psutil.CONN_LISTEN:
-                        found.add((process.name(), connection.laddr.ip, connection.laddr.port))
-    return found
+                        sockets.add((process.name(), connection.laddr.ip, connection.laddr.port))
+    return sockets
 
 
 def open_to_others(sockets: set[tuple[str, str, int]]) -> set[tuple[str, str, int]]:
     """Those of the sockets that other machines can reach."""
 
     def is_loopback(address: str) -> bool:
-        found = ipaddress.ip_address(address)
-        mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-        return (mapped or found).is_loopback
+        parsed = ipaddress.ip_address(address)
+        mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
+        return (mapped or parsed).is_loopback
 
     return {socket for socket in sockets if not is_loopback(socket[1])}

@@ -10,14 +10,14 @@ PUBLISHED, PEERS = BUNDLED
 def test_every_family_agrees_with_the_published_implementation():
     outcomes = compare(PUBLISHED)
     assert set(outcomes) == set(FAMILIES)
-    assert {family: found.error for family, found in outcomes.items() if found.error > TOLERANCE} == {}
+    assert {family: outcome.error for family, outcome in outcomes.items() if outcome.error > TOLERANCE} == {}
 
 
 def test_every_rule_agrees_with_the_trainers_that_have_it():
     outcomes = compare(PEERS)
     assert set(outcomes) == set(update_rule_vectors.FAMILIES)
-    assert all(found.compared == found.cases > 0 for found in outcomes.values())
-    assert {family: found.error for family, found in outcomes.items() if found.error > TOLERANCE} == {}
+    assert all(outcome.compared == outcome.cases > 0 for outcome in outcomes.values())
+    assert {family: outcome.error for family, outcome in outcomes.items() if outcome.error > TOLERANCE} == {}
 
 
 @pytest.mark.parametrize(

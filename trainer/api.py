@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from trainer.commands.runs import RunSummary, existing_run, summary
-from trainer.commands.start import Start, run_name, start_run
+from trainer.commands.runs import RunSummary, summary
+from trainer.commands.start import Start, existing_run, run_name, start_run
 from trainer.files import read_records
 
 

@@ -9,7 +9,8 @@ from trainer.shell.arguments import PAGES, parse_arguments, version_text
 from trainer.shell.interrupt import unhurried
 from trainer.shell.main import run_main, world_size
 
-# Command -> its module in trainer.commands, imported when the command is given, and its line of help.
+# Command -> its module in trainer.commands, imported when the command is given, and its line of help. The module
+# has `add_NAME`, which declares the arguments, and `carry_out_NAME`.
 _COMMANDS = {
     "run": ("start", "train a policy; record it in runs/NAME and MLflow"),
     "resume": ("start", "resume a stopped or killed run"),
@@ -59,5 +60,6 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         if name == given:
             with unhurried():
                 implementation = import_module(f"trainer.commands.{module}")
-            getattr(implementation, f"add_{name.replace('-', '_')}")(command)
+            getattr(implementation, f"add_{name}")(command)
+            command.set_defaults(command=getattr(implementation, f"carry_out_{name}"))
     return parser

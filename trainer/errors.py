@@ -10,6 +10,11 @@ def first_line(error: BaseException) -> str:
     return next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
 
 
+def one_line(text: object, most: int = 300) -> str:
+    """Return the text, or its beginning, in one line."""
+    return " ".join(str(text).split())[:most]
+
+
 def printable(text: str) -> str:
     """Return the text with control characters as escapes: what a model wrote must not command a terminal."""
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)

@@ -15,14 +15,19 @@ from trainer.errors import StorageError, first_line
 
 Record = dict[str, Any]
 
-_STORAGE_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
+_GONE = (errno.ENOENT, errno.ESTALE)
+_FULL = "free some space"
+_REMEDIES = {  # of faults of a disk, and of what lies in a file's place
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EROFS: "make the disk writable",
+    errno.EIO: "repair the disk",
+    errno.EACCES: "change the permissions",
+    errno.EPERM: "change the permissions",
+    **dict.fromkeys((errno.EISDIR, errno.ENOTDIR, errno.ELOOP), "move away what is in its place"),
+}
 
 _logger = logging.getLogger(__name__)
-
-
-_OTHER_KIND = (errno.EISDIR, errno.ENOTDIR, errno.ELOOP)  # a folder, a file or a link to itself in a file's place
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
 
 
 def storage_error(action: str, path: Path, error: Exception) -> StorageError:
@@ -32,15 +37,14 @@ def storage_error(action: str, path: Path, error: Exception) -> StorageError:
     its own.
     """
     text = first_line(error)
-    number = getattr(error, "errno", None)
+    number = getattr(error, "errno", 0)
     reason = getattr(error, "strerror", None) or text
-    if number in _GONE:
-        hint = "put the folder back, then resume"
-    elif number in _FULL or "No space left" in text or "disk is full" in text:
-        hint = "free some space, then resume"
-    else:
-        hint = "repair that, then resume"
-    return StorageError(f"cannot {action}: {reason}", f"{path}, {_free_space(path)} free", hint)
+    remedy = "put the folder back" if number in _GONE else _REMEDIES.get(number, "repair that")
+    if "No space left" in text or "disk is full" in text:
+        remedy = _FULL
+    return StorageError(
+        f"cannot {action}: {reason}", f"{path}, {_free_space(path)} free", f"{remedy}, then resume or start again"
+    )
 
 
 def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> None:
@@ -72,27 +76,15 @@ def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> Non
 def storage_fault(error: OSError, *written: Path) -> StorageError | None:
     """Translate a full, read-only or failing disk into an error for the user; None for other system errors.
 
-    So is a folder in the place of a file, or a link to itself.
-
-    Where the system does not say which file it was, it is taken to be on the fullest disk of those that are
-    ``written``, the current folder's and that of temporary files.
+    So is a folder in the place of a file, or a link to itself. Where the system does not say which file it was, it
+    is taken to be on the fullest disk of those that are ``written``, the current folder's and that of temporary
+    files.
     """
-    if error.errno in _OTHER_KIND:
-        place = error.filename2 or error.filename
-        return StorageError(f"no file: {error.strerror}", str(place), "move away what is in its place")
-    if error.errno not in _STORAGE_FAULTS:
+    if error.errno not in _REMEDIES:
         return None
-    named = isinstance(error.filename, str)
-    disks = [Path(error.filename)] if named else [*written, Path.cwd(), Path(tempfile.gettempdir())]
-    place = min(disks, key=free_bytes) if len(disks) > 1 else disks[0]
-    if error.errno in (errno.EACCES, errno.EPERM):
-        hint = "change the permissions, or choose another folder"
-        return StorageError(f"no access: {error.strerror}", str(error.filename or Path.cwd()), hint)
-    return StorageError(
-        f"cannot write: {error.strerror}",
-        f"{place}, {_free_space(place)} free",
-        "free some space, or choose another folder with --runs-dir; then do the same again",
-    )
+    named = error.filename2 or error.filename
+    disks = [Path(named)] if isinstance(named, str) else [*written, Path.cwd(), Path(tempfile.gettempdir())]
+    return storage_error("use the disk", min(disks, key=free_bytes) if disks[1:] else disks[0], error)
 
 
 def flush_to_disk(path: Path) -> None:

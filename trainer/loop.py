@@ -42,7 +42,7 @@ from trainer.rollouts.engine import EngineRun
 from trainer.rollouts.prepared import prepare
 from trainer.rollouts.source import RolloutSource
 from trainer.tracking.tracker import NullTracker, Tracker
-from trainer.types import RunContext, TrainBatch
+from trainer.types import Rollout, RunContext, TrainBatch
 
 
 class Trainer:
@@ -185,6 +185,8 @@ class Trainer:
                 scored = sample.scores.result()
             metrics = read_metrics([rollout_metrics(scored)], parallel)
             check_finite(step, "reward", metrics["rollout/reward"])
+            if self._is_evaluated_after(step):
+                self._record_completions({"train": [r for group in scored.groups for r in group.rollouts]}, step)
             batch = with_rewards(batch, scored.groups, config.reward.functions)
             batch = estimate_advantages(batch, algorithm, parallel.sum)
             batch = choose_tokens(batch, algorithm, split_generator, parallel.gather)
@@ -307,11 +309,14 @@ class Trainer:
         self.tracker.log(metrics, self.step)
         counts = {name: correct_by_problem(answers) for name, answers in result.rollouts.items()}
         self.tracker.log_correctness(correctness_record(counts), self.step)
-        rows = completion_rows(result.rollouts, self.config.tracking.completions)
-        if rows:
-            self.tracker.log_completions(rows, self.step)
+        self._record_completions(result.rollouts, self.step)
         self.progress.evaluation(self.step, metrics)
         return metrics
+
+    def _record_completions(self, rollouts: dict[str, list[Rollout]], step: int) -> None:
+        rows = completion_rows(rollouts, self.config.tracking.completions)
+        if rows:
+            self.tracker.log_completions(rows, step)
 
     def _agree_to_stop(self) -> bool:
         """Return whether a stop was requested on any rank: one that stopped alone would leave the others waiting."""
@@ -319,11 +324,12 @@ class Trainer:
         return self.stopping
 
     def _evaluation_due(self) -> bool:
-        if self.step == 0:
-            due = self.config.evaluation.at_start
-        else:
-            due = self.step % self.config.evaluation.every_steps == 0 or self.step >= self.total_steps
-        return due and not self._evaluated(self.step)
+        return self._is_evaluated_after(self.step) and not self._evaluated(self.step)
+
+    def _is_evaluated_after(self, step: int) -> bool:
+        if step == 0:
+            return self.config.evaluation.at_start
+        return step % self.config.evaluation.every_steps == 0 or step >= self.total_steps
 
     def _evaluated(self, step: int) -> bool:
         return any(evaluated == step for evaluated, _ in self.evaluations)

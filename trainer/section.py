@@ -12,18 +12,21 @@ Fraction = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
 
 
-def needs(key: str) -> dict[str, Any]:
-    """Declare, as a field's ``json_schema_extra``, the key of its section without which it has no effect.
+def needs(key: str, default: Any, **constraints: Any) -> Any:
+    """Declare a field that has no effect without another key of its section.
 
     ``KEY`` has to be set, that is not null, 0, false or empty; ``KEY=A|B`` to have one of the values.
     """
-    return {"needs": key}
+    return Field(default, json_schema_extra={"needs": key}, **constraints)
 
 
 class Section(BaseModel):
     """A part of the configuration: frozen, unknown keys and non-finite numbers refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True)
+    # A field is described by the docstring below it.
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True, use_attribute_docstrings=True
+    )
 
     @field_validator("*", mode="before")
     @classmethod

@@ -61,7 +61,6 @@ class Rollout:
     correct: bool = False
     parsed: bool = True  # whether the reward function could read an answer
     scoring: ScoringStatus = "ok"
-    scoring_message: str = ""
 
 
 @dataclass(frozen=True)

@@ -35,10 +35,11 @@ const repaint = printing => elements.forEach(element => {
   document.body.className = 'drawn';
 })();
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => repaint(false));
-// The paper's width is not known here; 660 px fit A4 and Letter.
+// The paper's width is not known here; 660 px, or two columns of 325 px, fit A4 and Letter.
+const printed = element => element.parentElement.classList.contains('several') ? 325 : 660;
 addEventListener('beforeprint', () => {
   repaint(true);
-  elements.forEach(element => Plotly.relayout(element, {width: 660}));
+  elements.forEach(element => Plotly.relayout(element, {width: printed(element)}));
 });
 addEventListener('afterprint', () => {
   repaint(false);

@@ -11,6 +11,7 @@ from dashboards.pictures.curves import failures, learning_curves, training_healt
 from dashboards.pictures.figures import paired_differences
 from dashboards.pictures.mechanism import probability_bands
 from dashboards.pictures.parameters import scores_against
+from dashboards.pictures.peaks import fitted_peaks
 from dashboards.pictures.precision import precision
 from dashboards.pictures.theme import Picture
 from dashboards.pictures.tournament import tournament
@@ -25,12 +26,13 @@ _TRIALS_FILE = "trials.csv"
 # The chapters of a report, in its order. A picture takes a sweep and says in one sentence what it shows; None
 # where there is nothing to tell apart.
 _CHAPTERS: dict[str, list[Callable[[Results], Picture | None]]] = {
-    "Verdict": [tournament, paired_differences, finalists, precision],
+    "Verdict": [fitted_peaks, tournament, paired_differences, finalists, precision],
     "What matters": [],  # a picture for every parameter
     "How training went": [learning_curves, training_health, probability_bands, failures],
 }
 # Key of a picture -> the decision that it serves.
 _DECIDES = {
+    "peaks": "whether a rule gains more than another value of this parameter would",
     "tournament": "which rule to confirm, and which to tune with more trials",
     "paired": "whether to confirm, and which configuration",
     "finalists": "which configuration to export",

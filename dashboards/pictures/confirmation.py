@@ -4,14 +4,16 @@ import html
 
 import pandas as pd
 
-from dashboards.pictures.theme import Picture, dots_and_means, figure, label_rows, rows
+from dashboards.labels import PALETTE
+from dashboards.pictures.theme import MUTED, Picture, dots_and_means, figure, label_rows, rows
 from dashboards.results import Results
 from dashboards.words import number
+from trainer.shell.table import counted
 
-_KINDS = {
-    "searched": ("in the search", "#8b93a1"),
-    "fresh": ("fresh seeds", "#3d85c6"),
-    "test": ("fresh seeds, sealed test", "#e07b00"),
+_KINDS = {  # in colors that no update rule has
+    "searched": ("in the search", MUTED),
+    "fresh": ("fresh seeds", PALETTE[-1]),
+    "test": ("fresh seeds, sealed test", PALETTE[-3]),
 }
 
 
@@ -20,10 +22,13 @@ def finalists(results: Results) -> Picture | None:
     if results.fresh is None or results.fresh.comparable.empty:
         return None
     judged = results.fresh.comparable
+    objective = results.fresh.objective
     table = finalist_scores(results, judged)
+    if objective.held_out:  # then there is one score of fresh seeds
+        table = table[table.kind != "fresh"]
     means = table.pivot_table(index="label", columns="kind", values="value", aggfunc="mean")
-    order = list(means.sort_values("fresh", ascending=results.objective.mode == "max").index)
-    drawing = figure(results.objective.metric, height=110 + 72 * len(order))
+    order = list(means.sort_values("test" if objective.held_out else "fresh", ascending=objective.mode == "max").index)
+    drawing = figure(objective.metric, height=110 + 72 * len(order))
     for kind, (name, shade) in _KINDS.items():
         of_kind = table[table.kind == kind]
         if of_kind.empty:
@@ -31,7 +36,7 @@ def finalists(results: Results) -> Picture | None:
         notes = [html.escape(f"{row.label}, seed {row.seed}, {name}: {number(row.value)}") for row in rows(of_kind)]
         dots_and_means(drawing, of_kind.value, of_kind.label, shade, notes, name)
     label_rows(drawing, order)
-    caption = _sentence(means.loc[order[::-1]], judged, results.objective.sealed)
+    caption = _sentence(means.loc[order[::-1]], judged, objective.sealed)
     return Picture("finalists", "Finalists on unseen seeds and the sealed test", caption, (drawing,))
 
 
@@ -51,14 +56,15 @@ def finalist_scores(results: Results, judged: pd.DataFrame) -> pd.DataFrame:
 
 def _sentence(means: pd.DataFrame, judged: pd.DataFrame, sealed: str) -> str:
     sentences = []
-    for label, row in means.iterrows():
-        parts = [f"{number(row['fresh'])} on fresh seeds"]
-        if "searched" in row and row["searched"] == row["searched"]:
-            parts.append(f"{row['fresh'] - row['searched']:+.3f} against the search")
-        if "test" in row and row["test"] == row["test"]:
+    for label, scores in means.iterrows():
+        row = scores.dropna()
+        parts = []
+        if "fresh" in row:
+            parts.append(f"{number(row['fresh'])} on fresh seeds")
+            if "searched" in row:
+                parts.append(f"{row['fresh'] - row['searched']:+.3f} against the search")
+        if "test" in row:
             parts.append(f"{number(row['test'])} on the sealed test")
         sentences.append(f"{label}: {', '.join(parts)}")
-    seeds = judged.groupby("label").seed.nunique()
-    sealed_note = f"; the sealed test is {sealed}" if "test" in means else ""
-    text = f"{'; '.join(sentences)} ({seeds.min()} to {seeds.max()} fresh seeds{sealed_note})."
-    return text if sealed_note else f"{text} No trial logged {sealed}."
+    note = f"The sealed test is {sealed}" if "test" in means else f"Nothing was held out: no trial logged {sealed}"
+    return f"{'; '.join(sentences)} (up to {counted(judged.seed.nunique(), 'fresh seed')}). {note}."

@@ -74,14 +74,14 @@ def training_health(results: Results) -> Picture | None:
 
 def failures(results: Results) -> Picture | None:
     """Return the reasons of failed trials, the most frequent first; None where none failed."""
-    title = "Failures"
     failed = results.table[results.table.state == "FAIL"]
     if failed.empty:
         return None
     reasons = failed.reason.replace("", "no reason recorded").value_counts()
     most = "; ".join(f"{count} × {str(reason)[:120]}" for reason, count in reasons.head(4).items())
     share = len(failed) / len(results.table)
-    return Picture("failures", title, f"{len(failed)} of {len(results.table)} trials failed ({share:.0%}): {most}.")
+    text = f"{len(failed)} of {len(results.table)} trials failed ({share:.0%}): {most}."
+    return Picture("failures", "Failures", text)
 
 
 def trial_lines(drawing: Any, results: Results, values: pd.DataFrame, width: float) -> None:

@@ -20,8 +20,8 @@ def precision(results: Results) -> Picture | None:
     pair = None if judged is None else paired_answers(results.answers, judged.best, judged.baseline)
     if judged is None or pair is None:
         return None
-    caption = _what_limits(judged, *pair, results.objective.worthwhile)
-    return Picture("precision", "What limits the verdict: seeds or problems", caption)
+    text = _what_limits(judged, *pair, results.objective.worthwhile)
+    return Picture("precision", "What limits the verdict: seeds or problems", text)
 
 
 def _what_limits(verdict: Verdict, ours: Array, theirs: Array, worthwhile: float) -> str:
@@ -31,14 +31,10 @@ def _what_limits(verdict: Verdict, ours: Array, theirs: Array, worthwhile: float
     share = parts.evaluation_share
     if share is None:
         return "The best configuration and the baseline differ by the same on every seed."
-    now = parts.error(parts.seeds, parts.problems)
-    problems = parts.error(parts.seeds, 2 * parts.problems) / now
-    seeds = parts.error(2 * parts.seeds, parts.problems) / now
     text = (
         f"Of what pairing left of the variance between {verdict.best} and {verdict.baseline}, {share:.0%} is "
         f"evaluation on few problems and {1 - share:.0%} training that differs between seeds: more "
-        f"{'problems' if share > _HALF else 'seeds'} would narrow the interval most for their price (twice the "
-        f"problems to {problems:.0%} of its width, twice the seeds to {seeds:.0%}, were its variances known)."
+        f"{'problems' if share > _HALF else 'seeds'} would narrow the interval most for their price."
     )
     return text + _hidden(parts, worthwhile)
 

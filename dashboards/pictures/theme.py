@@ -35,7 +35,7 @@ class Picture:
                 lines = [trace.marker.line, *([trace.line] if trace.type == "scatter" else [])]
                 shades = [trace.marker.color, *(line.color for line in lines)]
                 colors.setdefault(trace.name, next(shade for shade in shades if shade is not None))
-        return colors
+        return dict(sorted(colors.items()))
 
 
 def figure(x: str = "", y: str = "", *, height: int = 380) -> go.Figure:
@@ -54,7 +54,7 @@ def figure(x: str = "", y: str = "", *, height: int = 380) -> go.Figure:
         font={"family": "system-ui, sans-serif", "size": 13},
         hoverlabel={"align": "left"},
         showlegend=False,
-        xaxis={"title": {"text": x, "standoff": 8}, "zeroline": False, "tickangle": 0},
+        xaxis={"title": {"text": x, "font": {"size": 13}, "standoff": 8}, "zeroline": False, "tickangle": 0},
         yaxis={"zeroline": False},
     )
     return drawing
@@ -106,8 +106,8 @@ def dots_and_means(
 
 
 def word_axis(drawing: go.Figure, words: Sequence[str]) -> None:
-    """Write words along the horizontal axis, broken at their underscores and slashes."""
-    broken = [html.escape(re.sub("([_/])", r"\1<br>", word)).replace("&lt;br&gt;", "<br>") for word in words]
+    """Write words along the horizontal axis, broken at underscores, slashes and hyphens."""
+    broken = [html.escape(re.sub("([_/-])", r"\1<br>", word)).replace("&lt;br&gt;", "<br>") for word in words]
     lines = max((text.count("<br>") for text in broken), default=0)
     places = {"tickmode": "array", "tickvals": list(words), "ticktext": broken}
     drawing.update_xaxes(type="category", categoryarray=list(words), range=[-0.7, len(words) - 0.3], **places)

@@ -4,7 +4,7 @@ import html
 
 import pandas as pd
 
-from dashboards.labels import colors
+from dashboards.pictures.peaks import arm_colors, peak_line
 from dashboards.pictures.theme import MUTED, Picture, add_points, figure, label_rows, rows
 from dashboards.results import Results
 from dashboards.statistics.tournament import Standing
@@ -19,7 +19,7 @@ def tournament(results: Results) -> Picture | None:
     if not results.arms:
         return None
     curves = tuning_curves(results)
-    shades = colors(results.arms)
+    shades = arm_colors(results)
     compared = [standing for standing in results.arm_standings if standing.interval is not None]
     drawing = figure("tuning trials of the rule", f"best {results.objective.metric} so far")
     for arm, curve in curves.groupby("arm"):
@@ -37,8 +37,7 @@ def tournament(results: Results) -> Picture | None:
             f" Below, each rule at its best against {results.arms[0]} at its own on the same fresh seeds, with "
             f"90% intervals that hold for all rules together and allow for tuning variance."
         )
-    headings, table = rule_table(results)
-    return Picture("tournament", "Rules at their own best", text, figures, (headings, table))
+    return Picture("tournament", "Rules at their own best", text, figures, rule_table(results))
 
 
 def tuning_curves(results: Results) -> pd.DataFrame:
@@ -71,6 +70,8 @@ def tournament_line(results: Results) -> str:
     counts = results.table[results.table.arm != ""].groupby("arm").configuration.nunique()
     budget = f"{counts.min()} to {counts.max()}" if counts.min() != counts.max() else f"{counts.max()}"
     tuned = f"{len(results.arms)} rules were tuned by {budget} configurations each"
+    if not standings and results.grid is not None:
+        return f"{peak_line(results)} {tuned}."
     if not standings:
         trials = len(results.arms) * _SEEDS
         step = f"run the best of every rule on {_SEEDS} fresh seeds, and judge again with them as a second table"

@@ -29,16 +29,13 @@ def read_files(pattern: str) -> pd.DataFrame:
         StorageError: a file cannot be read.
     """
     parts = _SPECIAL.split(pattern)
-    wanted = "".join("*" if part.startswith("{") else part for part in map(_literal, parts))
+    literal = [part if _SPECIAL.fullmatch(part) else glob.escape(part) for part in parts]
+    wanted = "".join("*" if part.startswith("{") else part for part in literal)
     paths = sorted(glob.glob(wanted, recursive=True))
     if not paths:
         raise MissingError("no such file", pattern, "quote a pattern, so that the shell leaves it alone")
     named = re.compile("".join(map(_expression, parts)))
     return pd.concat([_read(Path(path), named) for path in paths], ignore_index=True)
-
-
-def _literal(part: str) -> str:
-    return part if _SPECIAL.fullmatch(part) else glob.escape(part)
 
 
 def _expression(part: str) -> str:

@@ -18,7 +18,7 @@ Departures, each for an assumption that fails in practice:
   estimate, whatever chose the best mean.
 
 `benchmarks/verdict_errors.py` simulates what each of them costs and prevents, `benchmarks/verdict_on_real_runs.py`
-measures the whole on public runs; docs/statistics.md has the tables.
+measures the whole on public runs; docs/explanation/statistics.md has the tables.
 """
 
 import functools

@@ -27,13 +27,6 @@ class ProblemSplit:
     training: float | None  # differs from seed to seed, on however many problems; None with one seed
     evaluation: float  # of the evaluation: shrinks with the number of problems, and with that of seeds
 
-    def error(self, seeds: float, problems: float) -> float:
-        """Return the standard error of the mean difference on these problems, were there so many seeds and
-        problems.
-        """
-        evaluation = self.evaluation * self.problems / problems
-        return math.sqrt(((self.training or 0.0) + evaluation) / seeds)
-
     @property
     def evaluation_share(self) -> float | None:
         """Share of the difference's variance that is evaluation; None where seeds cannot be told apart."""

@@ -64,6 +64,7 @@ class Completions:
 def read_completions(runs: Sequence[Path]) -> Completions:
     """Return the completions of runs or evaluations, put together."""
     rows = [row for run in runs for row, _ in read_json_lines(run / "completions.jsonl")]
+    rows = [row for row in rows if row.get("set") != "train"]  # evaluations alone
     return Completions([row["completion"] for row in rows], np.array([row["reward"] for row in rows]))
 
 

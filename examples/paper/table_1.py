@@ -24,7 +24,7 @@ def results_row(evaluations: Sequence[Path]) -> dict[str, float]:
             if row["by"] != "all":
                 continue
             columns[row["set"]].append(row["accuracy"])
-            if row["set"] == PASS_AT_K:
+            if row["set"] == PASS_AT_K and "pass_at_k" in row:
                 columns[f"{row['set']} pass@{row['k']}"].append(row["pass_at_k"])
     means = {name: fmean(values) for name, values in columns.items()}
     return {**means, "mean": fmean(means.values())}

@@ -1,4 +1,4 @@
-"""TRL with an environment and a tool: a random model learns to ask, in a minute on a CPU: docs/trl.md."""
+"""TRL with an environment and a tool: a random model learns to ask, in a minute on a CPU: docs/guides/trl.md."""
 
 import os
 from dataclasses import dataclass
@@ -102,9 +102,10 @@ def main() -> None:
         lopti_eta=rule.lopti_eta,
     )
     checkpoint = args.resume_from_checkpoint
-    if os.environ.get("LOPTUNE_RESUME") == "1":  # of a sweep: docs/any_trainer.md
+    if os.environ.get("LOPTUNE_RESUME") == "1":  # of a sweep: docs/guides/any_trainer.md
         checkpoint = get_last_checkpoint(args.output_dir)
-    trainer.train(resume_from_checkpoint=checkpoint)
+    if checkpoint is None or not checkpoint.endswith(f"-{args.max_steps}"):  # else transformers takes one more step
+        trainer.train(resume_from_checkpoint=checkpoint)
 
 
 if __name__ == "__main__":

@@ -5,13 +5,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweep.commands.report import check_store
 from trainer.config.tracking import TrackingConfig
 from trainer.config.yaml_document import nearest
 from trainer.errors import ConfigError
 from trainer.shell.arguments import Commands, add_json, add_runs_dir, count
 from trainer.shell.table import print_json, print_table
-from trainer.tracking.mlflow_store import tracking_uri
+from trainer.tracking.mlflow_store import connect, tracking_uri
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -101,7 +100,7 @@ def _table(place: str, arguments: argparse.Namespace) -> "pd.DataFrame":
         from dashboards.sources.mlflow import read_experiment
 
         uri = tracking_uri(TrackingConfig(uri=arguments.store), arguments.runs_dir)
-        check_store(uri)
+        connect(uri)  # reading would make a store that is not there
         table = read_experiment(uri, place.removeprefix(_MLFLOW), arguments.score, arguments.seed)
     else:
         from dashboards.sources.files import read_files

@@ -2,18 +2,18 @@
 
 import argparse
 from dataclasses import asdict
+from functools import partial
 
 from sweep.commands.arguments import add_named
-from sweep.record.folder import holder
-from sweep.record.sweep_record import SweepRecord, open_sweep
+from sweep.record.sweep_record import open_sweep
 from sweep.tracking.view import save_view
 from trainer.config.tracking import TrackingConfig
-from trainer.errors import MissingError, StorageError
+from trainer.errors import MissingError
 from trainer.shell.arguments import Commands, add_json, add_runs_dir, port
-from trainer.shell.preflight import check_port
+from trainer.shell.run_folder import holder
 from trainer.shell.table import print_json, print_table
-from trainer.tracking.mlflow_store import sqlite_path, tracking_uri
-from trainer.tracking.ui import serve
+from trainer.shell.ui import serve
+from trainer.tracking.mlflow_store import connect, tracking_uri
 
 
 def add_commands(commands: Commands) -> None:
@@ -44,8 +44,10 @@ def _report(arguments: argparse.Namespace) -> int:
     parent = find_parent(sweep)
     if parent is None:
         return 0
-    if holder(sweep.folder) is None and (unsent := send_unsent(sweep, parent.uri)):  # a running sweep sends by itself
-        raise unsent
+    if holder(sweep.folder.root) is None:  # a running sweep sends by itself
+        unsent = send_unsent(sweep, parent.uri)
+        if unsent is not None:
+            raise unsent
     send_report(sweep, results, parent)
     return 0
 
@@ -55,7 +57,7 @@ def _evidence(arguments: argparse.Namespace) -> int:
     from dashboards.sources.mlflow import read_sweeps
 
     uri = tracking_uri(TrackingConfig(uri=arguments.store), arguments.runs_dir)
-    check_store(uri)
+    connect(uri)  # dashboards would make a store that is not there
     counted, left = gathered(read_sweeps(uri))
     if arguments.json:
         print_json({"settings": [asdict(row) for row in counted], "left_out": [asdict(row) for row in left]})
@@ -80,32 +82,11 @@ def _upload(arguments: argparse.Namespace) -> int:
 
 def _ui(arguments: argparse.Namespace) -> int:
     sweep = open_sweep(arguments.runs_dir, arguments.name)
-    name = sweep.folder.name
-    uri = recorded_uri(sweep)
-    if not uri.startswith("http"):
-        check_port(arguments.port, sweep.command("ui"))
-    return serve(uri, arguments.port, save_view(uri, sweep.spec), f"sweep {name}")
-
-
-def recorded_uri(sweep: SweepRecord) -> str:
-    """Return the MLflow store that holds a sweep.
-
-    Raises:
-        MissingError: it ran offline.
-        StorageError: its database does not exist.
-    """
     folder = sweep.folder
     tracking = sweep.spec.program.settings
     if tracking.offline:
         hint = f"{sweep.command('upload')} sends it to MLflow"
         raise MissingError(f"sweep {folder.name} ran offline", str(folder.root), hint)
     uri = tracking_uri(tracking, folder.runs_dir)
-    check_store(uri)
-    return uri
-
-
-def check_store(uri: str) -> None:
-    """Raise a StorageError where a SQLite store does not exist: MLflow would make one."""
-    database = sqlite_path(uri)
-    if database is not None and not database.exists():
-        raise StorageError("no MLflow store", str(database), "restore it from a backup, or name another")
+    page = partial(save_view, uri, sweep.spec)
+    return serve(uri, arguments.port, page, f"sweep {folder.name}", sweep.command("ui"))

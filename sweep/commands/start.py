@@ -73,7 +73,7 @@ def _plan(arguments: argparse.Namespace) -> int:
         sample = arguments.sample and {"sample": spec.program.sample(spec.possible, arguments.sample).json}
         print_json(as_json(plan) | (sample or {}))
         return 0
-    print_plan(plan, spec)
+    print_plan(plan, spec, arguments.space)
     if arguments.sample:
         print_sample(spec.program.sample(spec.possible, arguments.sample), spec, plan.configurations)
     return 0

@@ -9,13 +9,15 @@ from sweep.commands.arguments import add_named
 from sweep.driver.guard import dead_scratch, end_leftovers
 from sweep.record.best import arm_lines, choose_best
 from sweep.record.equal_seeds import equal_seeds
-from sweep.record.folder import SweepFolder, all_sweeps, existing_sweep, holder, read_spec, request_stop
+from sweep.record.folder import all_sweeps, existing_sweep, read_spec, request_stop
 from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.record.table import duration, print_trials
+from sweep.search.history import best, outcome
 from sweep.views.time_left import seconds_left
 from trainer.errors import ConfigError, UserError
 from trainer.files import size_text
 from trainer.shell.arguments import Commands, add_json, add_runs_dir
+from trainer.shell.run_folder import holder
 from trainer.shell.table import number, print_json, print_table
 
 
@@ -42,7 +44,7 @@ def _status(arguments: argparse.Namespace) -> int:
     sweep = open_sweep(arguments.runs_dir, arguments.name)
     folder = sweep.folder
     planned = sweep.planned
-    by = holder(sweep.folder)
+    by = holder(sweep.folder.root)
     rows = sweep.rows(running=by is not None)
     chosen = choose_best(sweep)
     left, all_left = seconds_left(sweep, rows)
@@ -81,7 +83,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
 def _stop(arguments: argparse.Namespace) -> int:
     folder = existing_sweep(arguments.runs_dir, arguments.name)
-    by = holder(folder)
+    by = holder(folder.root)
     if by is None:
         print(f"sweep {folder.name} is not running")
         return 0
@@ -94,14 +96,14 @@ def _stop(arguments: argparse.Namespace) -> int:
 def _clean(arguments: argparse.Namespace) -> int:
     freed = 0
     for scratch, root in list(dead_scratch()):
-        held = holder(SweepFolder(root.parent, root.name)) is not None  # by a driver that came later
+        held = holder(root) is not None  # by a driver that came later
         ended = 0 if held else end_leftovers(root, wait_s=0)
         size = sum(path.lstat().st_size for path in scratch.rglob("*"))
         shutil.rmtree(scratch, ignore_errors=True)
         print(f"{scratch}: {size_text(size)}, of {root}; processes ended: {ended}")
         freed += size
     for folder in all_sweeps(arguments.runs_dir):
-        dead = [folder.credentials, *folder.root.glob("reach-*")] if holder(folder) is None else []
+        dead = [folder.credentials, *folder.root.glob("reach-*")] if holder(folder.root) is None else []
         for path in filter(Path.exists, dead):
             freed += path.stat().st_size
             path.unlink()
@@ -128,7 +130,7 @@ class _Listed:
     state: str  # running, done, stopped, or what is wrong with it
     ended: int = 0
     planned: int = 0
-    best: float | None = None
+    best: float | None = None  # score of the search
 
 
 def _ls(arguments: argparse.Namespace) -> int:
@@ -137,14 +139,15 @@ def _ls(arguments: argparse.Namespace) -> int:
         try:
             sweep = SweepRecord(read_spec(folder), folder)
             rows = sweep.rows()
-            best = choose_best(sweep).best
+            winner = best(sweep.configurations, sweep.spec.seeds, sweep.spec.objective.mode)
         except UserError as error:
             listings.append(_Listed(folder.name, error.what))
             continue
         ended = sum(row.ended for row in rows)
         planned = sweep.planned
-        state = "running" if holder(folder) else "done" if ended >= planned else "stopped"
-        listings.append(_Listed(folder.name, state, ended, planned, best.score if best else None))
+        state = "running" if holder(folder.root) else "done" if ended >= planned else "stopped"
+        score = None if winner is None else outcome(winner, sweep.spec.seeds).score
+        listings.append(_Listed(folder.name, state, ended, planned, score))
     if arguments.json:
         print_json([asdict(listed) for listed in listings])
     elif listings:

@@ -9,8 +9,7 @@ from sweep.commands.arguments import add_machine, add_named, prepare, run_option
 from sweep.record.best import Best, choose_best, described
 from sweep.record.sweep_record import SweepRecord, open_sweep, report_failure_told
 from sweep.space.arms import ARM_SEEDS, MAX_SEEDS, arms
-from sweep.space.spec import SweepSpec
-from sweep.winner.confirm import finalists_of, fresh_space
+from sweep.winner.confirm import finalists_of, fresh_space, is_baseline
 from trainer.errors import ConfigError, MissingError, StorageError
 from trainer.shell.arguments import Commands, add_accept_changes, count, positive
 from trainer.tracking.inputs import inherit_inputs
@@ -35,7 +34,9 @@ def add_commands(commands: Commands) -> None:
         help=f"fresh seeds each (default: {_FRESH_SEEDS}, of arms {ARM_SEEDS}; in rounds at most {MAX_SEEDS})",
     )
     confirm.add_argument(
-        "--test", help="file with the sealed test problems (default: the split `test`; none in rounds)"
+        "--test",
+        help="file with the sealed test problems, columns mapped as those of the set it stands for (default: "
+        "evaluation.sets.test, or the split `test`; none in rounds)",
     )
     confirm.add_argument(
         "--hours", type=positive, help="budget of all rounds [GPU hours; CPU hours of trials without GPUs]"
@@ -44,7 +45,9 @@ def add_commands(commands: Commands) -> None:
     export = add_named(commands, "export", _export, "write the winner as a file for `trainer run`")
     export.add_argument("--output", type=Path, help="file to write (default: NAME-best.yaml)")
     export.add_argument("--configuration", type=int, help="its number (default: the best of `sweep status`)")
-    export.add_argument("--baseline", action="store_true", help="the baseline, configuration 0")
+    export.add_argument(
+        "--baseline", action="store_true", help="the baseline; of rules that were tuned, the best of the first"
+    )
 
 
 def _confirm(arguments: argparse.Namespace) -> int:
@@ -53,7 +56,7 @@ def _confirm(arguments: argparse.Namespace) -> int:
         return _run_rounds(sweep, arguments)
     if arguments.hours:
         raise ConfigError("a budget is counted over rounds", "command line, --hours", "add --rounds")
-    chosen = finalists_of(sweep, arguments.finalists or _finalists(sweep.spec))
+    chosen = finalists_of(sweep, _finalists(sweep, arguments.finalists))
     seeds = ARM_SEEDS if sweep.spec.search.tune_within else _FRESH_SEEDS
     space = fresh_space(sweep, chosen, arguments.seeds or seeds, arguments.test)
     prepare(space, arguments)
@@ -67,9 +70,17 @@ def _confirm(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _finalists(spec: SweepSpec) -> int:
-    """Return how many run besides the baseline where nothing says so."""
-    return _FINALISTS if spec.search.tune_within is None else len(arms(spec)) - 1
+def _finalists(sweep: SweepRecord, asked: int | None) -> int:
+    """Return how many run besides the baseline: those asked for, if so many are there."""
+    spec = sweep.spec
+    if asked is None:
+        return _FINALISTS if spec.search.tune_within is None else len(arms(spec)) - 1
+    chosen = finalists_of(sweep, asked)  # the baseline first, if it ran to its end
+    others = len(chosen) - is_baseline(spec, chosen[0])
+    if asked > others:
+        what = f"beside the baseline {others} ran to their end, fewer than {asked}"
+        raise ConfigError(what, "command line, --finalists", f"see `sweep status {spec.name}`")
+    return asked
 
 
 def _run_rounds(sweep: SweepRecord, arguments: argparse.Namespace) -> int:
@@ -80,7 +91,7 @@ def _run_rounds(sweep: SweepRecord, arguments: argparse.Namespace) -> int:
     options = replace(run_options(arguments), report=False)
     inherit_inputs(sweep.folder.confirmation.root, sweep.folder.root)
     again = sweep.command("confirm", "--rounds", *options.machine)
-    finalists = arguments.finalists or _finalists(sweep.spec)
+    finalists = _finalists(sweep, arguments.finalists)
     asked = Asked(finalists, arguments.seeds or MAX_SEEDS, arguments.hours, arguments.test, again)
     code, decision = decide(sweep, asked, lambda fresh: resume_sweep(fresh, options), partial(print, flush=True))
     if decision.looks:
@@ -129,7 +140,10 @@ def _asked_for(sweep: SweepRecord, arguments: argparse.Namespace) -> tuple[Best,
         MissingError: it has no score, or the evidence names none.
     """
     chosen = choose_best(sweep)
-    number = 0 if arguments.baseline else arguments.configuration
+    number = arguments.configuration
+    if arguments.baseline:
+        first = finalists_of(sweep, 1)[0]
+        number = first.number if is_baseline(sweep.spec, first) else 0
     best = chosen.best if number is None else described(sweep, str(number))
     if best is not None:
         return best, chosen.caveats

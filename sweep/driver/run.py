@@ -24,7 +24,7 @@ from sweep.driver.guard import MARKER, dead_scratch, end_leftovers, guarded, scr
 from sweep.record.best import choose_best
 from sweep.record.disk import CheckpointRoom, EndedTrials
 from sweep.record.equal_seeds import equal_seeds
-from sweep.record.folder import free_name, hold, raise_held, write_spec
+from sweep.record.folder import free_name, write_spec
 from sweep.record.sweep_record import SweepRecord, report_failure_told
 from sweep.search.searcher import ConfigurationSearcher
 from sweep.space.spec import SweepSpec
@@ -39,6 +39,7 @@ from sweep.trials.trainable import TrialPlan, bind
 from sweep.views.progress import SweepCallback, say
 from trainer.attempt import begin_attempt, newest_attempt
 from trainer.errors import INTERRUPTED, ConfigError, MissingError, StorageError, UserError, first_line
+from trainer.shell.run_folder import hold, raise_held
 from trainer.tracking.inputs import check_inputs, record_inputs
 from trainer.tracking.shipping import CONFIG_FILE
 
@@ -104,7 +105,7 @@ def start_sweep(sweep: SweepRecord, options: Options) -> int:
         MissingError, StorageError, NameHeldError: a resource, the storage or the name is not available.
     """
     folder = sweep.folder
-    raise_held(folder)
+    raise_held(folder.root, "sweep")
     if folder.exists() or folder.ledger.exists():
         raise ConfigError(
             f"sweep {folder.name} exists already",
@@ -115,7 +116,7 @@ def start_sweep(sweep: SweepRecord, options: Options) -> int:
         raise ConfigError(f"{folder.name} is a run", str(folder.root), "choose another --name")
     _check_program(sweep.spec)
     try:
-        with hold(folder):
+        with hold(folder.root, "sweep"):
             _keep_inputs(sweep, options)
             write_spec(folder, sweep.spec)
             return _drive(sweep, options)
@@ -134,9 +135,8 @@ def resume_sweep(sweep: SweepRecord, options: Options) -> int:
         MissingError, StorageError, NameHeldError: a resource, the storage or the name is not available.
     """
     folder = sweep.folder
-    raise_held(folder)
-    _check_program(sweep.spec)
-    with hold(folder):
+    with hold(folder.root, "sweep"):
+        _check_program(sweep.spec)
         _keep_inputs(sweep, options)
         ended = end_leftovers(folder.root)
         if ended:
@@ -322,7 +322,7 @@ def _finish(sweep: SweepRecord, options: Options, parent: ParentRun | None, cont
     failed = [row for row in rows if row.state == "FAIL"]
     in_mlflow = _complete_mlflow(sweep, parent, control)
     problem = control.problem or in_mlflow
-    report = _report(sweep, parent if in_mlflow is None else None) if options.report else None
+    report, best = _read_again(sweep, options, parent if in_mlflow is None else None)
     states = {state: sum(row.state == state for row in rows) for state in ("COMPLETE", "PRUNED", "FAIL")}
     print(
         f"\n{len(ended)} trials: {states['COMPLETE']} complete, {states['PRUNED']} stopped early, "
@@ -332,7 +332,7 @@ def _finish(sweep: SweepRecord, options: Options, parent: ParentRun | None, cont
         print(f"failed: {row.trial}  {row.reason}  ({folder.trial(row.trial) / 'stderr.log'})")
     for line in equal_seeds(sweep):
         print(f"warning: {line}")
-    if best := choose_best(sweep).text(sweep.spec.objective):
+    if best:
         print(best)
     if report is not None:
         print(f"report: {report}")
@@ -353,19 +353,23 @@ def _finish(sweep: SweepRecord, options: Options, parent: ParentRun | None, cont
     return 1 if failed else 0
 
 
-def _report(sweep: SweepRecord, parent: ParentRun | None) -> Path | None:
-    """Write the report and, where MLflow is there, send it."""
+def _read_again(sweep: SweepRecord, options: Options, parent: ParentRun | None) -> tuple[Path | None, str]:
+    """Return the page of the report, if one is asked for, and what names the best; send the report to MLflow."""
     path: Path | None = None
+    best = ""
     with report_failure_told(sweep, sweep.folder.log):
-        # plotly takes a second to import
+        # scipy takes a second to import, and plotly another
         from sweep.record.results import read_results
-        from sweep.tracking.report import send_report, write_report
 
         results = read_results(sweep, at_work=False)
-        path = write_report(sweep, results)
-        if parent is not None:
-            send_report(sweep, results, parent)
-    return path
+        best = choose_best(sweep, results).text(sweep.spec.objective)
+        if options.report:
+            from sweep.tracking.report import send_report, write_report
+
+            path = write_report(sweep, results)
+            if parent is not None:
+                send_report(sweep, results, parent)
+    return path, best
 
 
 def _complete_mlflow(sweep: SweepRecord, parent: ParentRun | None, control: StopControl) -> UserError | None:

@@ -192,9 +192,10 @@ class Program(Section, ABC):
             ConfigError: there are none, or ``test`` cannot be used.
         """
 
-    def sealed_metric(self, metric: str, sealed: str) -> str:
-        """Return the metric on held-out problems, for the objective and what loptune's trainer calls it there."""
-        return sealed
+    @property
+    def is_held_out(self) -> bool:
+        """Whether held-out problems are all that it evaluates on."""
+        return False
 
     def steps(self, possible: Values) -> tuple[int | None, bool]:
         """Return the training steps of the longest trial, and whether the search decides them."""

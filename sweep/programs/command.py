@@ -1,4 +1,4 @@
-"""Any command line, or Python function, as the program of a sweep: docs/any_trainer.md."""
+"""Any command line, or Python function, as the program of a sweep: docs/guides/any_trainer.md."""
 
 import json
 import re
@@ -46,7 +46,7 @@ class CommandConfig(Section):
 
 
 class CommandProgram(Program):
-    """A command line; what it gets and gives is in docs/any_trainer.md."""
+    """A command line; what it gets and gives is in docs/guides/any_trainer.md."""
 
     space_key: ClassVar[str] = "external"
     held_out_instead: ClassVar[bool] = True
@@ -140,8 +140,8 @@ class CommandProgram(Program):
 
     def values(self, overrides: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
         """Return values of keys: of the overrides, else their defaults."""
-        all_values = {**self.defaults, **overrides}
-        return {key: all_values.get(key, ABSENT) for key in keys}
+        values = {**self.defaults, **overrides}
+        return {key: values.get(key, ABSENT) for key in keys}
 
     def configure(self, overrides: Mapping[str, Any]) -> CommandConfig:
         """Return the configuration of a trial: each value has its default's type."""
@@ -201,9 +201,10 @@ class CommandProgram(Program):
             raise ConfigError("--test names a file of loptune's own trainer", "command line, --test", hint)
         return self.model_copy(update={"defaults": {**self.defaults, **self.held_out}})
 
-    def sealed_metric(self, metric: str, sealed: str) -> str:
-        """Return the objective, where the program runs on held-out problems."""
-        return metric if self.held_out and self.held_out.items() <= self.defaults.items() else sealed
+    @property
+    def is_held_out(self) -> bool:
+        """Whether it runs with the values of `held_out`."""
+        return bool(self.held_out) and self.held_out.items() <= self.defaults.items()
 
     def count_evaluations(self, possible: Values) -> int | None:
         """Return the evaluations that the space names."""

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from sweep.programs.base import ABSENT, Advice, Assignment, Checkpoints, Footprint, Program, Sample, Values
 from sweep.programs.resources import ResourcesSpec
+from trainer.config.evaluation import EvaluationSet
 from trainer.config.schema import (
     TrainConfig,
     apply_overrides,
@@ -53,7 +54,6 @@ _OF_THE_ENGINE = (
     "rollout.group_size",
 )
 _TEST_SET = "test"
-_FILES = (".parquet", ".jsonl", ".json", ".csv")
 
 
 class StopWatcher(ProgressReport):
@@ -81,6 +81,9 @@ class LoptuneProgram(Program):
     overrides: dict[str, Any] = Field(default_factory=dict, description="dotted trainer keys -> values")
     config: TrainConfig | None = Field(
         None, description="resolved configuration, as space.lock.yaml keeps it; replaces the preset"
+    )
+    sealed: EvaluationSet | None = Field(
+        None, description="evaluation.sets.test, taken out: only `sweep confirm` evaluates on it"
     )
 
     @model_validator(mode="after")
@@ -119,7 +122,16 @@ class LoptuneProgram(Program):
         except ConfigError as error:
             path = ("trainer", "overrides", *([error.key] if error.key in self.overrides else []))
             raise ConfigError(error.what, document.where(path), error.hint) from None
-        return self.model_copy(update={"config": config})
+        sets = dict(config.evaluation.sets)
+        if document.data.get("confirms"):
+            return self.model_copy(update={"config": config})
+        # A search evaluates on all sets but the sealed one.
+        if next(iter(sets)) == _TEST_SET:
+            what = f"{_TEST_SET} is the sealed set of a sweep, and here the first set, which trials are evaluated on"
+            raise ConfigError(what, document.where(("trainer",)), "rename it, or put another set before it")
+        sealed = sets.pop(_TEST_SET, self.sealed)
+        searched = config.model_copy(update={"evaluation": config.evaluation.model_copy(update={"sets": sets})})
+        return self.model_copy(update={"config": searched, "sealed": sealed})
 
     @staticmethod
     def keys() -> list[str]:
@@ -137,14 +149,13 @@ class LoptuneProgram(Program):
             raise ConfigError("seeds are not searched", where, "write seeds: [0, 1]")
         if key in self.overrides:
             raise ConfigError(f"{key} is both searched and fixed in trainer.overrides", where, "remove one of the two")
-        keys = dotted_keys()
-        below = [name for name in keys if name.startswith(f"{key}.")]
-        if below and key not in keys:
-            raise ConfigError(f"{key} is a section, not a value", where, nearest(key, below))
         check_key(key, document.place(("parameters", key)))
 
     def check_metric(self, metric: str, searched: Collection[str], document: YamlDocument) -> None:
-        """Refuse what no evaluation measures, and parameters by which evaluations would differ."""
+        """Refuse what no evaluation of a search measures, and parameters by which evaluations would differ."""
+        if metric.endswith(f"/{_TEST_SET}"):
+            what = f"{metric} is of the sealed set, which no trial of a search is evaluated on"
+            raise ConfigError(what, document.where(("objective", "metric")), "name another set, or eval/accuracy")
         ruler = ("evaluation.", "reward.") if metric.startswith("eval/reward") else ("evaluation.",)
         for key in searched:
             if key.startswith(ruler):
@@ -229,8 +240,10 @@ class LoptuneProgram(Program):
         return Device(True, round((gpu_bytes() or GPU_BYTES) * min(1.0, resources.gpus_per_worker)))
 
     def _input_configs(self, searched: Values) -> Iterator[TrainConfig]:
-        """Yield the base configuration, and one for each data set, reward and rule that is searched."""
+        """Yield the base configuration, also with the sealed set, then one for each searched set, reward and rule."""
         yield self.base
+        if self.sealed is not None:
+            yield self.held_out_run("", None).base
         for key, values in searched.items():
             for value in values if key.startswith(_INPUTS) else ():
                 with contextlib.suppress(ConfigError):  # possible only beside other values
@@ -319,17 +332,17 @@ class LoptuneProgram(Program):
                 yield path
 
     def held_out_run(self, metric: str, test: str | None) -> "LoptuneProgram":
-        """Return the program with an evaluation set ``test``: a file, else the split of that name."""
+        """Return the program with an evaluation set ``test``: a file, else the sealed set, else the split of that
+        name.
+        """
         sets = self.base.evaluation.sets
-        if _TEST_SET in sets:
-            return self
         measured = metric.split("/")[-1]  # eval/accuracy/SET
-        first = sets.get(measured) or next(iter(sets.values()))
-        if test is None and first.source.endswith(_FILES):
-            what = "the evaluation set is a file, which has no test split"
-            raise ConfigError(what, first.source, "name another with --test FILE")
-        changes = {"split": "test"} if test is None else {"source": test}
-        return self._with(self.configure({"evaluation.sets": {**sets, _TEST_SET: first.model_copy(update=changes)}}))
+        like = self.sealed or sets.get(measured) or next(iter(sets.values()))
+        if test is None and self.sealed is None and like.source != "generated":
+            what = f"nothing says which problems of {like.source} are held out"
+            raise ConfigError(what, like.source, "name them: --test FILE, or evaluation.sets.test in the space")
+        changes = {"source": test} if test else {} if self.sealed else {"split": "test"}
+        return self._with(self.configure({"evaluation.sets": {**sets, _TEST_SET: like.model_copy(update=changes)}}))
 
     def steps(self, possible: Values) -> tuple[int | None, bool]:
         """Return the training steps of the longest trial, where configuration and space alone decide them."""

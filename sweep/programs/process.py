@@ -1,6 +1,7 @@
 """The process of one trial of a command: started, read and ended by a rank."""
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -16,8 +17,9 @@ from typing import Any, BinaryIO
 
 from sweep.programs.base import Assignment
 from trainer.errors import ConfigError, printable, shortened
-from trainer.files import read_json_lines
+from trainer.files import free_bytes, read_json_lines
 from trainer.metrics.declared import CORRECTNESS_FILE
+from trainer.parallel.gpus import visible_gpus
 from trainer.tracking.shipping import METRICS_FILE
 from trainer.tracking.tracker import Tracker
 
@@ -38,6 +40,8 @@ _OF_A_RANK = (
     "LOCAL_RANK",
     "LOCAL_WORLD_SIZE",
 )
+_FULL = os.strerror(errno.ENOSPC)
+_FULL_BYTES = 2**20  # free on a disk that is full: the command could not even write why
 _LAST_LINES = 5
 _LAST_BYTES = 65_536  # of standard error, where the last lines are
 _Figure = tuple[int, str, str]  # step, metric and value
@@ -80,7 +84,7 @@ class CommandRun:
         config = self._assignment.config
         values = self._run_dir / "config.json"
         # A trial of several GPUs has a rank on each, which gets its share of the cores.
-        gpus = len(list(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))))
+        gpus = max(1, visible_gpus())
         threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
         values.write_text(json.dumps(config.values, indent=1), encoding="utf-8")
         environment = {name: value for name, value in os.environ.items() if name not in _OF_A_RANK}
@@ -89,7 +93,7 @@ class CommandRun:
             "LOPTUNE_SEED": str(config.seed),
             "LOPTUNE_OUT": str(self._folder),
             "LOPTUNE_RESUME": str(int(self._is_used)),
-            "OMP_NUM_THREADS": str(max(1, threads // max(1, gpus))),
+            "OMP_NUM_THREADS": str(max(1, threads // gpus)),
             "PYTHONUNBUFFERED": "1",  # so that lines on standard output are seen at once
         }
         theirs, self._lifeline = os.pipe()
@@ -118,8 +122,7 @@ class CommandRun:
         while True:
             code = self._process.poll()  # before its last lines are read
             self._read(ended=code is not None)
-            while self._waiting:
-                line = self._record_next()
+            for line in self._recorded():
                 if metric in line:
                     return line
             if self._assignment.stop_file.exists():
@@ -137,8 +140,7 @@ class CommandRun:
         self.stopping = True
         self._end(_SAVE_S)
         self._read(ended=True)
-        while self._waiting:
-            self._record_next()
+        list(self._recorded())
 
     def close(self, status: str = "FINISHED") -> None:
         """End the process and the record."""
@@ -158,11 +160,13 @@ class CommandRun:
                     self._known |= figures
                     self._waiting.append(line)
 
-    def _record_next(self) -> dict[str, Any]:
-        line = self._waiting.popleft()
-        self.step = line["step"]
-        self._log({name: value for name, value in line.items() if name != "step"})
-        return line
+    def _recorded(self) -> Iterator[dict[str, Any]]:
+        """Yield the lines that wait, each once it is recorded."""
+        while self._waiting:
+            line = self._waiting.popleft()
+            self.step = line.pop("step")
+            self._log(line)
+            yield line | {"step": self.step}
 
     def _log(self, metrics: Mapping[str, float]) -> None:
         before = self._moved
@@ -171,8 +175,11 @@ class CommandRun:
 
     def _finish(self, code: int) -> None:
         if code != 0:
+            errors = self._last_errors()
+            if _FULL in errors or free_bytes(self._folder) < _FULL_BYTES:
+                raise OSError(errno.ENOSPC, _FULL)
             cause = f"ended with {code}" if code > 0 else f"was ended by {signal.Signals(-code).name}"
-            raise RuntimeError(f"the command {cause}: {self._last_errors()}")
+            raise RuntimeError(f"the command {cause}: {errors}")
         metric = self._assignment.metric
         if all(name != metric for _, name, _ in self._known):
             hint = f'append lines such as {{"step": 20, "{metric}": 0.61}}'

@@ -52,30 +52,26 @@ def choose_best(sweep: SweepRecord, results: "Results | None" = None) -> Choice:
     the folder; read if None.
     """
     spec = sweep.spec
-    if sweep.folder.confirmation.ledger.exists():
-        # scipy takes a second to import
-        from dashboards.pictures.verdict import headline
-        from sweep.record.results import read_results
+    winner = best(sweep.configurations, spec.seeds, spec.objective.mode)
+    if winner is None and not sweep.folder.confirmation.ledger.exists():
+        return Choice(None, [])
+    # scipy takes a second to import
+    from dashboards.pictures.verdict import headline
+    from sweep.record.results import read_results
 
-        results = results or read_results(sweep, curves=False)
-        if results.fresh is not None and results.fresh.ended:
-            front = headline(results)
-            return Choice(described(sweep, front.configuration), [front.sentence])
+    results = results or read_results(sweep)
+    front = headline(results)
+    if results.fresh is not None and results.fresh.ended:
+        return Choice(described(sweep, front.configuration), [front.sentence])
+    if results.grid is not None:
+        return Choice(None, [front.sentence])
     if spec.search.tune_within is not None:
         fresh = sweep.command("confirm")
         return Choice(None, [f"each arm's best was chosen on these seeds; fresh ones compare them: {fresh}"])
-    winner = best(sweep.configurations, spec.seeds, spec.objective.mode)
-    choice = None if winner is None else described(sweep, str(winner.number))
-    return Choice(choice, [] if choice is None else _caveats(sweep))
-
-
-def _caveats(sweep: SweepRecord) -> list[str]:
-    if len(sweep.spec.seeds) == 1:
-        return ["one seed is not evidence: seed noise may exceed this difference; see the report's next step"]
-    if sweep.spec.adaptive:
-        fresh = sweep.command("confirm", "--rounds")
-        return [f"a candidate: the search followed these seeds, and only fresh ones give evidence: {fresh}"]
-    return []
+    caveats = [] if spec.confirms else [front.sentence]  # what its seeds say is known of the sweep that it confirms
+    if caveats and results.verdict is not None and results.verdict.improves:
+        caveats.append(f"Only fresh seeds give evidence: {sweep.command('confirm', '--rounds')}")
+    return Choice(described(sweep, None if winner is None else str(winner.number)), caveats)
 
 
 def described(sweep: SweepRecord, configuration: str | None) -> Best | None:

@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sweep.record.sweep_record import SweepRecord
@@ -15,6 +16,7 @@ from trainer.files import free_bytes, size_text
 logger = logging.getLogger(__name__)
 
 
+@dataclass
 class EndedTrials:
     """Takes from the checkpoints of trials that have ended what only going on with them would need.
 
@@ -22,18 +24,17 @@ class EndedTrials:
     failed may be tried again and keeps everything.
     """
 
-    def __init__(self, sweep: SweepRecord) -> None:
-        self._sweep = sweep
-        self._done: set[str] = set()
+    sweep: SweepRecord
+    done: set[str] = field(default_factory=set)
 
     def thin(self) -> None:
         """Keep the weights of the last and the best checkpoint of each trial that ended since the last call."""
-        for configuration in self._sweep.configurations:
+        for configuration in self.sweep.configurations:
             for seed, result in configuration.results.items():
                 trial = TrialKey(configuration.number, seed).name
-                if trial not in self._done and result.state in ("COMPLETE", "PRUNED"):
-                    self._done.add(trial)
-                    _keep_last_and_best(self._sweep.folder.trial(trial) / "checkpoints")
+                if trial not in self.done and result.state in ("COMPLETE", "PRUNED"):
+                    self.done.add(trial)
+                    _keep_last_and_best(self.sweep.folder.trial(trial) / "checkpoints")
 
 
 def _keep_last_and_best(root: Path) -> None:

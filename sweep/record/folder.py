@@ -2,10 +2,7 @@
 
 import contextlib
 import re
-import shlex
-import sys
 import zlib
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +10,7 @@ from sweep.space.file import dump_space, load_space
 from sweep.space.spec import SweepSpec
 from trainer.errors import MissingError, StorageError
 from trainer.files import write_atomically
-from trainer.shell import run_folder
+from trainer.shell.run_folder import check_name
 from trainer.tracking.inputs import INPUTS_FILE
 
 _HEADING = re.compile(r"# crc32 of the lines below: ([0-9a-f]{8})")
@@ -57,7 +54,7 @@ def sweep_folder(runs_dir: Path, name: str) -> SweepFolder:
     Raises:
         ConfigError: the name could lead out of the runs folder or is otherwise not a plain name.
     """
-    return SweepFolder(runs_dir.resolve(), run_folder.check_name(name))
+    return SweepFolder(runs_dir.resolve(), check_name(name))
 
 
 def existing_sweep(runs_dir: Path, name: str) -> SweepFolder:
@@ -121,26 +118,6 @@ def write_spec(folder: SweepFolder, spec: SweepSpec) -> None:
     write_atomically(folder.space, f"# crc32 of the lines below: {zlib.crc32(text.encode()):08x}\n{text}")
 
 
-def holder(folder: SweepFolder) -> run_folder.Holder | None:
-    """Return the process that holds a sweep, or None."""
-    return run_folder.holder(folder.root)
-
-
-def hold(folder: SweepFolder) -> AbstractContextManager[None]:
-    """Hold a sweep while its driver runs. The system releases it however the driver ends.
-
-    Raises:
-        NameHeldError: another process holds it.
-        StorageError: the folder cannot be written.
-    """
-    return run_folder.hold(folder.root, "sweep", _held_hint(folder))
-
-
-def raise_held(folder: SweepFolder) -> None:
-    """Raise a NameHeldError if another process holds the sweep."""
-    run_folder.raise_held(folder.root, "sweep", _held_hint(folder))
-
-
 def free_name(folder: SweepFolder) -> None:
     """Remove what a start wrote that failed before any trial was issued; files of anybody else stay."""
     for path in (folder.root / INPUTS_FILE, folder.space, folder.lock, folder.log, folder.stop):
@@ -153,21 +130,3 @@ def request_stop(folder: SweepFolder) -> None:
     """Ask the driver and all ranks to stop at the next training step."""
     with contextlib.suppress(OSError):  # a folder that has disappeared stops the sweep by itself
         folder.stop.touch()
-
-
-def command(verb: str, folder: SweepFolder, *options: str) -> str:
-    """Return a command line about this sweep, ready to be typed in the current folder."""
-    default = folder.runs_dir == Path("runs").resolve()
-    place = [] if default else ["--runs-dir", _shortest(folder.runs_dir)]
-    program = ["sweep"] if Path(sys.argv[0]).name == "sweep" else ["python", "-m", "sweep"]
-    return shlex.join([*program, verb, folder.name, *options, *place])
-
-
-def _shortest(path: Path) -> str:
-    with contextlib.suppress(ValueError):
-        return str(path.relative_to(Path.cwd()))
-    return str(path)
-
-
-def _held_hint(folder: SweepFolder) -> str:
-    return f"watch it with {command('status', folder)}, or choose another --name"

@@ -88,13 +88,13 @@ def forecast_noise(spec: SweepSpec, earlier: Iterable[SweepRecord], planned: int
     )
 
 
-def noise_lines(forecast: NoiseForecast | None, spec: SweepSpec, planned: int) -> list[str]:
-    """Return the forecast in words."""
+def noise_lines(forecast: NoiseForecast | None, spec: SweepSpec, planned: int, space: str) -> list[str]:
+    """Return the forecast in words; ``space`` is what was typed for the search space."""
     if forecast is None:
         return [
             "how much scores vary between seeds is not known yet, nor which gains this plan would detect; two "
-            "seeds of the baselines measure it: "
-            f"sweep run SPACE search.configurations=0 'seeds=[0, 1]' --name {spec.name}-noise"
+            f"seeds of the baselines measure it: sweep run {space} "
+            f"search.configurations=0 'seeds=[0, 1]' --name {spec.name}-noise"
         ]
     lines = [
         f"scores vary between seeds by a standard deviation of {forecast.deviation:.2g} ({forecast.source}, "

@@ -10,7 +10,7 @@ import numpy as np
 from dashboards.results import TRAINING_CURVES, Curve, Objective, Results, Rounds, State, Trial
 from sweep.record.decision import decision_of
 from sweep.record.equal_seeds import equal_seeds
-from sweep.record.folder import holder, read_spec
+from sweep.record.folder import read_spec
 from sweep.record.sweep_record import SweepRecord, spent_seconds
 from sweep.search.history import Configuration, TrialKey
 from sweep.space.arms import arm_of, arms
@@ -18,44 +18,45 @@ from sweep.space.spec import SweepSpec
 from trainer.evaluation.correctness import read_correctness
 from trainer.files import Record, read_records
 from trainer.metrics.declared import CORRECTNESS_FILE
+from trainer.shell.run_folder import holder
 from trainer.tracking.inputs import accepted_changes
 
 _ACCURACY = "eval/accuracy"
 _MAX_POINTS = 200  # of a training curve; more only make the page heavy
 
 
-def read_results(sweep: SweepRecord, *, curves: bool = True, at_work: bool = True) -> Results:
+def read_results(sweep: SweepRecord, *, at_work: bool = True) -> Results:
     """Return what a sweep's folder records, with its finalists on fresh seeds, also while it runs.
 
-    ``curves`` False leaves out training metrics and which problems were solved; ``at_work`` False takes the sweep as
-    ended, which a driver that closes it still holds.
+    ``at_work`` False takes the sweep as ended, which a driver that closes it still holds.
 
     Raises:
         StorageError: a record is damaged.
     """
-    results = _results(sweep, curves)
+    results = _results(sweep)
     if not at_work:
         results = dataclasses.replace(results, running=False)
     folder = sweep.folder.confirmation
     if not folder.ledger.exists():
         return results
-    fresh = _results(SweepRecord(read_spec(folder), folder), curves, results.searched)
+    fresh = _results(SweepRecord(read_spec(folder), folder), results.searched)
     return dataclasses.replace(results, fresh=fresh)
 
 
-def _results(sweep: SweepRecord, curves: bool, searched: tuple[str, ...] | None = None) -> Results:
+def _results(sweep: SweepRecord, searched: tuple[str, ...] | None = None) -> Results:
     """``searched`` is given where trials are to be told apart as those of another sweep."""
     spec = sweep.spec
     configurations = sweep.configurations
-    running = holder(sweep.folder) is not None
+    running = holder(sweep.folder.root) is not None
     resources = spec.resources
-    objective = Objective(**spec.objective.model_dump(include={"metric", "mode", "window", "worthwhile"}))
+    said = spec.objective.model_dump(include={"metric", "mode", "window", "worthwhile"})
+    objective = Objective(**said, held_out=spec.program.is_held_out)
     devices = float(resources.devices)
-    read = _Reading(sweep, objective, devices, running, curves)
+    read = _Reading(sweep, objective, devices, running)
     trials = [
         trial
         for configuration in configurations
-        for seed in _seeds(spec, configuration)
+        for seed in dict.fromkeys([*spec.seeds, *configuration.results])  # those too that only a longer plan had
         if (trial := read.trial(configuration, seed)) is not None
     ]
     model, task = spec.program.setting()
@@ -87,11 +88,6 @@ def _doubts(sweep: SweepRecord) -> Iterator[str]:
     yield from equal_seeds(sweep)
 
 
-def _seeds(spec: SweepSpec, configuration: Configuration) -> list[int]:
-    """Return seeds of a configuration, those too that only a longer plan had."""
-    return list(dict.fromkeys([*spec.seeds, *configuration.results]))
-
-
 def _searched(spec: SweepSpec, configurations: Iterable[Configuration]) -> tuple[str, ...]:
     """Return the program's keys that differ between configurations."""
     values: dict[str, set[str]] = {}
@@ -109,13 +105,11 @@ class _Reading:
     objective: Objective
     devices: float
     running: bool
-    curves: bool
 
     def trial(self, configuration: Configuration, seed: int) -> Trial | None:
         """Return a trial; None before it has started."""
         sweep = self.sweep
         objective = self.objective
-        curves = self.curves
         spec = sweep.spec
         key = TrialKey(configuration.number, seed)
         run_dir = sweep.folder.trial(key.name)
@@ -129,10 +123,9 @@ class _Reading:
         parameters = spec.program.flat(configuration.resolved)
         shown = spec.program.values({}, spec.program.always_shown)
         algorithm, rule = spec.program.rule_of(configuration.resolved)
-        sealed = spec.program.sealed_metric(objective.metric, objective.sealed)
-        wanted = (objective.metric, sealed)
+        wanted = (objective.metric, objective.sealed)
         curves_of = {name: _curve(records, name) for name in wanted}
-        curves_of |= {name: _curve(records, name, _MAX_POINTS) for name in (TRAINING_CURVES if curves else ())}
+        curves_of |= {name: _curve(records, name, _MAX_POINTS) for name in TRAINING_CURVES}
         evaluated = curves_of[objective.metric]
         score = evaluated.end(objective.window)
         if result is not None:
@@ -150,10 +143,10 @@ class _Reading:
             reason="" if result is None else sweep.failure_reason(key, result),
             step=evaluated.steps[-1] if evaluated.steps else math.nan,
             hours=self.devices * sum(map(spent_seconds, records)) / 3600,
-            test=curves_of[sealed].end(objective.window),
+            test=curves_of[objective.sealed].end(objective.window),
             curves={name: curve for name, curve in curves_of.items() if curve.steps},
-            latest=_latest(records) if curves else {},
-            solved=_solved(run_dir / CORRECTNESS_FILE, objective) if curves and state == "COMPLETE" else None,
+            latest=_latest(records),
+            solved=_solved(run_dir / CORRECTNESS_FILE, objective) if state == "COMPLETE" else None,
         )
 
 

@@ -5,12 +5,14 @@ import itertools
 import json
 import logging
 import math
+import shlex
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from sweep.record.folder import SweepFolder, all_sweeps, command, existing_sweep, read_spec
+from sweep.record.folder import SweepFolder, all_sweeps, existing_sweep, read_spec
 from sweep.record.table import TrialRow
 from sweep.search.history import Configuration, Result, TrialKey, replay
 from sweep.search.ledger import read_ledger
@@ -18,7 +20,7 @@ from sweep.space.arms import arms
 from sweep.space.checks import MAX_GRID
 from sweep.space.points import Space, fingerprint
 from sweep.space.spec import SweepSpec
-from trainer.errors import UserError, printable
+from trainer.errors import UserError, one_line, printable
 from trainer.files import Record, read_json_lines
 
 FAILURE_FILE = "failure.txt"  # in a trial's folder: the last thing that went wrong
@@ -53,7 +55,12 @@ class SweepRecord:
 
     def command(self, verb: str, *options: str) -> str:
         """Return a command line about this sweep, ready to be typed in the current folder."""
-        return command(verb, self.folder, *options)
+        runs_dir = self.folder.runs_dir
+        here = Path.cwd()
+        shortest = runs_dir.relative_to(here) if runs_dir.is_relative_to(here) else runs_dir
+        place = [] if shortest == Path("runs") else ["--runs-dir", str(shortest)]
+        program = ["sweep"] if Path(sys.argv[0]).name == "sweep" else ["python", "-m", "sweep"]
+        return shlex.join([*program, verb, self.folder.name, *options, *place])
 
     def rows(self, running: bool = False) -> list[TrialRow]:
         """Return one row for every trial proposed so far; RUNNING are started ones while a driver is at work."""
@@ -188,4 +195,4 @@ def report_failure_told(sweep: SweepRecord, log: Path) -> Iterator[None]:
         yield
     except Exception as error:
         logging.getLogger(__name__).exception("no report")
-        print(f"no report: {' '.join(str(error).split())[:200]} ({log}); try {sweep.command('report')}")
+        print(f"no report: {one_line(error)} ({log}); try {sweep.command('report')}")

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from dashboards.labels import colors
 from sweep.record.sweep_record import SweepRecord
-from sweep.search.history import TrialKey
+from sweep.search.history import TrialKey, TrialState
 from sweep.space.arms import arm_of
 from sweep.space.spec import SweepSpec
 from trainer.metrics.tags import (
@@ -19,8 +19,6 @@ from trainer.metrics.tags import (
     TRIAL_TAG,
     VARIANT_TAG,
 )
-
-TrialState = Literal["RUNNING", "COMPLETE", "PRUNED", "FAIL"]
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sweep.record.sweep_record import SweepRecord
-from sweep.tracking.outcomes import TrialOutcome, TrialState, trial_outcomes
+from sweep.search.history import TrialState
+from sweep.tracking.outcomes import TrialOutcome, trial_outcomes
 from sweep.tracking.view import save_view
 from trainer.metrics.recorded_runs import find_runs
 from trainer.metrics.tags import CONFIRMS_TAG, NOTE_TAG, PARENT_TAG, REASON_TAG, RUN_TAG, STATE_TAG, SWEEP_TAG
@@ -30,7 +32,7 @@ _T = TypeVar("_T")
 _PATIENCE_S = 10.0  # of whoever watches, before and between lines of progress
 ASKED_SINGLY = 20  # runs that are asked for one by one
 
-_STATUS: dict[TrialState, str] = {"RUNNING": "RUNNING", "COMPLETE": "FINISHED", "PRUNED": "KILLED", "FAIL": "FAILED"}
+_STATUS: dict[TrialState, str] = {"COMPLETE": "FINISHED", "PRUNED": "KILLED", "FAIL": "FAILED"}
 
 
 def told(items: Sequence[_T], what: str) -> Iterator[_T]:
@@ -43,18 +45,18 @@ def told(items: Sequence[_T], what: str) -> Iterator[_T]:
         yield item
 
 
+@dataclass(frozen=True)
 class ParentRun:
     """An open parent run. Every method repeats itself for a bounded time, then raises StorageError."""
 
-    def __init__(self, client: "MlflowClient", uri: str, run_id: str, experiment_id: str) -> None:
-        self._client = client
-        self._experiment_id = experiment_id
-        self.uri = uri
-        self.run_id = run_id
+    client: "MlflowClient"
+    uri: str
+    run_id: str
+    experiment_id: str
 
     def log_artifact(self, path: Path, artifact_path: str = "") -> None:
         """Copy a file, or a folder's content, to the run."""
-        send = self._client.log_artifacts if path.is_dir() else self._client.log_artifact
+        send = self.client.log_artifacts if path.is_dir() else self.client.log_artifact
         self._retry(lambda: send(self.run_id, str(path), artifact_path or None))
 
     def describe(self, tags: Mapping[str, str], metrics: Mapping[str, float]) -> None:
@@ -63,7 +65,7 @@ class ParentRun:
 
     def finish(self, status: str) -> None:
         """Set the final status: FINISHED, FAILED or KILLED."""
-        self._retry(lambda: self._client.set_terminated(self.run_id, status))
+        self._retry(lambda: self.client.set_terminated(self.run_id, status))
 
     def reconcile(self, outcomes: Iterable[TrialOutcome], create: bool = True) -> int:
         """Bring the trials' runs up to date; returns how many were changed or created.
@@ -84,7 +86,7 @@ class ParentRun:
         )
 
     def _find(self, tags: Mapping[str, str]) -> list[Any]:
-        return self._retry(lambda: find_runs(self._client, [self._experiment_id], tags))
+        return self._retry(lambda: find_runs(self.client, [self.experiment_id], tags))
 
     def _reconcile(self, outcome: TrialOutcome, run: Any | None) -> bool:
         tags = {**outcome.tags, STATE_TAG: outcome.state, REASON_TAG: outcome.reason[:500]}
@@ -93,8 +95,8 @@ class ParentRun:
         scores = {} if outcome.score is None else {"final/score": outcome.score}
         if run is None:
             tags[PARENT_TAG] = self.run_id
-            run_id = open_run(self._client, self.uri, self._experiment_id, outcome.run_name, tags, outcome.key)
-            self._retry(lambda: log_missing_params(self._client, run_id, outcome.params))
+            run_id = open_run(self.client, self.uri, self.experiment_id, outcome.run_name, tags, outcome.key)
+            self._retry(lambda: log_missing_params(self.client, run_id, outcome.params))
         else:
             run_id = run.info.run_id
             tags = {name: value for name, value in tags.items() if run.data.tags.get(name, "") != value}
@@ -103,8 +105,8 @@ class ParentRun:
                 return False
         self._log(run_id, tags, scores)
         # Whoever ended the run knows when: to end it again would make it last until now.
-        if outcome.state != "RUNNING" and (run is None or run.info.status != _STATUS[outcome.state]):
-            self._retry(lambda: self._client.set_terminated(run_id, _STATUS[outcome.state]))
+        if run is None or run.info.status != _STATUS[outcome.state]:
+            self._retry(lambda: self.client.set_terminated(run_id, _STATUS[outcome.state]))
         return True
 
     def _log(self, run_id: str, tags: Mapping[str, str], metrics: Mapping[str, float]) -> None:
@@ -113,7 +115,7 @@ class ParentRun:
         now = round(time.time() * 1000)
         values = [Metric(name, value, now, 0) for name, value in metrics.items()]
         texts = [RunTag(name, str(value)) for name, value in tags.items()]
-        self._retry(lambda: self._client.log_batch(run_id, metrics=values, tags=texts))
+        self._retry(lambda: self.client.log_batch(run_id, metrics=values, tags=texts))
 
     def _retry(self, action: Callable[[], _T]) -> _T:
         return retry(action, self.uri)

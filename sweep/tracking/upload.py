@@ -3,13 +3,14 @@
 from dataclasses import replace
 from pathlib import Path
 
-from sweep.record.folder import hold, raise_held, write_spec
+from sweep.record.folder import write_spec
 from sweep.record.results import read_results
 from sweep.record.sweep_record import SweepRecord
 from sweep.tracking.outcomes import trial_outcomes
 from sweep.tracking.parent_run import open_parent, told
 from trainer.errors import StorageError
 from trainer.metrics.tags import PARENT_TAG
+from trainer.shell.run_folder import hold
 from trainer.tracking.mlflow_store import tracking_uri
 from trainer.tracking.shipping import STATE_FILE, has_unsent
 from trainer.tracking.tracker import upload
@@ -28,10 +29,9 @@ def upload_sweep(sweep: SweepRecord) -> Path:
     from sweep.tracking.report import send_report, write_report
 
     folder = sweep.folder
-    raise_held(folder)
     spec = sweep.spec
     sweep = SweepRecord(spec.with_program(spec.program.tracked(offline=False)), folder)
-    with hold(folder):
+    with hold(folder.root, "sweep"):
         parent = open_parent(sweep)
         assert parent is not None, "the space is online"
         uri = tracking_uri(sweep.spec.program.settings, folder.runs_dir)

@@ -67,9 +67,7 @@ def slots(resources: ResourcesSpec, nodes: list[Node]) -> int:
     """Trials that fit on the nodes at one time: each on one node, or over several if no node holds a whole trial."""
     by_node = [_workers_on(resources, node) for node in nodes]
     workers = resources.workers_per_trial
-    if spreads(resources, nodes):
-        return sum(by_node) // workers
-    return sum(fitting // workers for fitting in by_node)
+    return sum(fitting // workers for fitting in by_node) or sum(by_node) // workers
 
 
 def spreads(resources: ResourcesSpec, nodes: list[Node]) -> bool:
@@ -179,7 +177,7 @@ def check_address(address: str | None) -> None:
             "a sweep is not driven through a Ray client",
             f"--address {address}",
             "type it on a node of the cluster with --address auto, or send it there with `ray job submit` "
-            "(docs/cluster.md)",
+            "(docs/guides/cluster.md)",
         )
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
@@ -221,7 +219,7 @@ def warn_if_open(host: str, port: int) -> None:
     if asks_for_no_token(host, port):
         print(
             f"warning: the Ray cluster at {host}:{port} asks for no token: whoever reaches it can run code on "
-            "all its nodes and read its passwords. Start every node with RAY_AUTH_MODE=token (docs/cluster.md)",
+            "all its nodes and read its passwords. Start every node with RAY_AUTH_MODE=token (docs/guides/cluster.md)",
             flush=True,
         )
 
@@ -260,8 +258,11 @@ def _daemons(node: Node, folder: Path, log: Path) -> Iterator[str]:
             process_group=0,
         )
     try:
-        if starter.wait(_START_LIMIT_S) != 0:
-            raise RuntimeError(f"`ray start` ended with {starter.returncode}")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            starter.wait(_START_LIMIT_S)
+        code = starter.returncode
+        if code != 0:
+            raise RuntimeError(f"`ray start` {'is too slow' if code is None else f'ended with {code}'}")
         yield (folder / "ray_current_cluster").read_text()
     finally:
         with contextlib.suppress(ProcessLookupError):

@@ -10,7 +10,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from sweep.record.sweep_record import SweepRecord
 from sweep.trials.nodes import answers, missing_paths
-from trainer.errors import ConfigError, MissingError
+from trainer.errors import ConfigError, MissingError, one_line
 from trainer.tracking.mlflow_store import sqlite_path, tracking_uri
 
 _ANSWER_TIMEOUT_S = 60.0
@@ -62,7 +62,7 @@ def _unseen(nodes: Sequence[dict[str, str]], paths: Sequence[Path]) -> Iterator[
             missing = ray.get(answer, timeout=_ANSWER_TIMEOUT_S)
         except ray.exceptions.RayError as error:
             raise MissingError(
-                f"node {node} cannot run loptune: {' '.join(str(error).split())[:300]}",
+                f"node {node} cannot run loptune: {one_line(error)}",
                 "--address",
                 "install the same Python, Ray and loptune on every node",
             ) from error

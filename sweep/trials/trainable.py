@@ -26,7 +26,7 @@ from sweep.tracking.outcomes import trial_name, trial_tags
 from sweep.trials.nodes import WorkerLostError, end_when_cut_off, leave_if_blind
 from sweep.trials.worker import START_TIMEOUT_S, Period, WorkerGroup
 from trainer.attempt import Attempt, begin_attempt
-from trainer.errors import ConfigError, DivergedError, MissingError, RewardError, StorageError, first_line
+from trainer.errors import ConfigError, DivergedError, MissingError, RewardError, StorageError, first_line, one_line
 from trainer.files import storage_fault
 from trainer.metrics.tags import PARENT_TAG, VARIANT_TAG
 from trainer.tracking.inputs import check_inputs
@@ -109,14 +109,14 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
                 trial, failing to start and missing memory do not: the trial is tried again in new ones.
         """
         if self._assignment.stop_file.exists() and not self._built:  # ranks at work save first
-            return self._interrupted(self._last_step)
+            return self._interrupted()
         if self._given_up:
             return self._failed(WorkerLostError(self._given_up))
         try:
             period = self._run_period()
-            if period.interrupted:
-                return self._interrupted(period.step)
             self._last_step = period.step
+            if period.interrupted:
+                return self._interrupted()
             return self._report(period)
         except (DivergedError, ConfigError, MissingError, RewardError) as error:
             return self._failed(error)
@@ -131,7 +131,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
                 return self.step()
             if fault is None:
                 raise
-            return self._interrupted(self._last_step, fault)
+            return self._interrupted(fault)
 
     def cleanup(self) -> None:
         """End the ranks."""
@@ -268,16 +268,16 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
 
     def _note_failure(self, error: Exception) -> None:
         """Leave the reason in the trial's folder: Tune keeps it only in its own files."""
-        text = " ".join(str(error).split()) or type(error).__name__
+        text = one_line(error, 500) or type(error).__name__
         context = self._assignment.context
         with contextlib.suppress(OSError, StorageError):
             Attempt(context.run_dir, context.attempt).check()
-            (context.run_dir / FAILURE_FILE).write_text(text[:500] + "\n", encoding="utf-8")
+            (context.run_dir / FAILURE_FILE).write_text(text + "\n", encoding="utf-8")
 
-    def _interrupted(self, step: int, fault: StorageError | None = None) -> dict[str, Any]:
+    def _interrupted(self, fault: StorageError | None = None) -> dict[str, Any]:
         self._close("KILLED")
         storage = None if fault is None else (fault.what, fault.where, fault.hint)
-        return TrialReport(step, interrupted=True, storage=storage).to_result()
+        return TrialReport(self._last_step, interrupted=True, storage=storage).to_result()
 
 
 def _storage_fault(error: Exception, run_dir: Path) -> StorageError | None:

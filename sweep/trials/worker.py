@@ -22,6 +22,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from sweep.programs.base import Assignment, Program, TrialRun
 from sweep.trials.credentials import take_credentials
 from sweep.trials.nodes import NodeLostError, WorkerLostError, end_when_cut_off, is_lost_node, leave_if_blind
+from trainer.errors import one_line
 from trainer.parallel.gpus import SHARE_VARIABLE
 from trainer.policy.cache import cache_folder, own_folder
 
@@ -74,7 +75,8 @@ class RankWorker:
     def build(self, program: Program, assignment: Assignment) -> int:
         """Begin the trial, or continue from what its folder holds, and return the step."""
         leave_if_blind(assignment.inputs)
-        _send_stderr_to(assignment.context.run_dir / "stderr.log")
+        with (assignment.context.run_dir / "stderr.log").open("ab") as log:
+            os.dup2(log.fileno(), 2)
         self.close("KILLED")
         if assignment.working_dir.is_dir():  # a node of a cluster may lack it
             os.chdir(assignment.working_dir)
@@ -201,7 +203,6 @@ class WorkerGroup:
         for rank in self._ranks:
             ray.kill(rank, no_restart=True)
         ray.wait([rank.ping.remote() for rank in self._ranks], num_returns=len(self._ranks), timeout=timeout)
-        self._ranks = []
 
 
 def _cores_of_a_gpu(node_id: str) -> float:
@@ -249,10 +250,10 @@ def _result(future: ray.ObjectRef, rank: int) -> Any:
     except ray.exceptions.RayTaskError as error:
         raise error.cause from error
     except ray.exceptions.OutOfMemoryError as error:
-        raise WorkerLostError(f"rank {rank} ran out of memory: {_first_lines(error)}") from error
+        raise WorkerLostError(f"rank {rank} ran out of memory: {one_line(error)}") from error
     except ray.exceptions.RayError as error:
         lost = NodeLostError if is_lost_node(error) else WorkerLostError
-        raise lost(f"rank {rank} died: {_first_lines(error)}") from error
+        raise lost(f"rank {rank} died: {one_line(error)}") from error
 
 
 def reserve_port() -> socket.socket:
@@ -265,13 +266,3 @@ def reserve_port() -> socket.socket:
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     reserved.bind(("", 0))
     return reserved
-
-
-def _first_lines(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
-
-
-def _send_stderr_to(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as log:
-        os.dup2(log.fileno(), 2)

@@ -156,15 +156,15 @@ def as_json(plan: Plan) -> dict[str, Any]:
     return {**asdict(plan), "memory": plan.memory and plan.memory.as_json()}
 
 
-def print_plan(plan: Plan, spec: SweepSpec) -> None:
-    """Print the resolved space and its plan."""
+def print_plan(plan: Plan, spec: SweepSpec, space: str) -> None:
+    """Print the resolved space, named as it was typed, and its plan."""
     if spec.parameters:
         rows = [[key, _range(p), parameter_text(p.when)] for key, p in spec.parameters.items()]
         print_table(["parameter", "range", "when"], rows)
     for index, baseline in enumerate(spec.baselines):
         print(f"baseline {index}: {parameter_text(baseline)}")
     print()
-    print_section("noise", noise_lines(plan.noise, spec, plan.configurations))
+    print_section("noise", noise_lines(plan.noise, spec, plan.configurations, space))
     for heading, text in _lines(plan, spec):
         print_section(heading, [text])
 
@@ -261,6 +261,8 @@ def _arms_lines(plan: Plan, spec: SweepSpec) -> list[str]:
     baseline, *others = sizes
     reasons = {name: incomparable(*sizes[name], *sizes[baseline]) for name in others}
     refused = [f"{name}: {REFUSALS[reason]}" for name, reason in reasons.items() if reason is not None]
+    if spec.search.sampler == "grid":
+        lines.append("of five or more values of one parameter on three or more seeds the report compares peaks")
     if refused:
         lines.append(f"at their best these would not be compared with {baseline}, only their settings:")
     return [*lines, *refused]

@@ -20,7 +20,7 @@ from sweep.record.sweep_record import failure_note
 from sweep.record.table import parameter_text
 from sweep.search.trial_report import GIVEN_UP, TrialReport
 from sweep.trials.nodes import is_lost_node
-from trainer.errors import printable
+from trainer.errors import one_line, printable
 from trainer.shell.table import counted, number
 
 logger = logging.getLogger(__name__)
@@ -156,8 +156,8 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         """Return the failure note of a trial, or Ray's error where its own process died before it wrote one."""
         noted = failure_note(self._folder.trial(trial.config["trial"]))
         error = _error_of(trial)
-        cause = str(getattr(error, "cause", None) or error or "its process or its node was lost")
-        return noted or " ".join(cause.split())[:300]
+        cause = getattr(error, "cause", None) or error or "its process or its node was lost"
+        return noted or one_line(cause)
 
     def _ended(self, trial: Trial) -> None:
         # Tune keeps the extremes and means of every number of a result to its own end: the most of its memory.

@@ -13,7 +13,7 @@ from dashboards.statistics.seed_noise import Noise
 from dashboards.statistics.sequential import Standing, make_design, standings
 from dashboards.words import standing
 from sweep.record.decision import Decision, decision_of
-from sweep.record.folder import hold, read_spec, write_spec
+from sweep.record.folder import read_spec, write_spec
 from sweep.record.noise import score, sweep_noise
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import LOOK, PLAN
@@ -22,6 +22,7 @@ from sweep.space.arms import MAX_SEEDS
 from sweep.space.spec import SweepSpec
 from sweep.winner.confirm import finalists_of, fresh_space, is_baseline
 from trainer.errors import INTERRUPTED, ConfigError, MissingError
+from trainer.shell.run_folder import hold
 from trainer.shell.table import counted
 
 _BASELINE = "0"  # its number in NAME-confirm
@@ -127,7 +128,7 @@ def _begin(sweep: SweepRecord, asked: Asked) -> None:
     space = space.model_copy(update={"limits": limits})
     folder = sweep.folder.confirmation
     folder.root.mkdir(parents=True, exist_ok=True)
-    with hold(folder):
+    with hold(folder.root, "sweep"):
         write_spec(folder, space)
         Ledger(folder.ledger).append(
             {
@@ -151,7 +152,7 @@ def _look(fresh: SweepRecord, decision: Decision) -> Decision:
     }
     every = standings(decision.design, scores, _BASELINE, fresh.spec.objective.mode)
     stands = tuple(standing for standing in every if standing.finalist not in decision.retired)
-    with hold(fresh.folder):
+    with hold(fresh.folder.root, "sweep"):
         Ledger(fresh.folder.ledger).append(
             {"event": LOOK, "standings": [asdict(standing) for standing in stands], "time": time.time()}
         )

@@ -16,7 +16,7 @@ def test_many_sweeps_at_once_are_decided_like_each_alone(configurations, seeds, 
     shown, best = judge(answers, by_problem=True)
     for place, sweep in enumerate(answers):
         named = {f"c{number}": dict(enumerate(rows)) for number, rows in enumerate(sweep)}
-        scores = {name: {seed: float(row.mean()) for seed, row in own.items()} for name, own in named.items()}
+        scores = {name: {seed: float(row.mean()) for seed, row in by_seed.items()} for name, by_seed in named.items()}
         alone = verdict(scores, "c0", answers=named)
         assert (claims(alone), alone.best) == (bool(shown[place]), f"c{best[place]}")
     assert 3 < shown.sum() < 37

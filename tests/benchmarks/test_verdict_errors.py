@@ -24,9 +24,9 @@ def test_many_sweeps_at_once_are_decided_like_each_alone(kind, configurations, s
     scores = kind(np.random.default_rng(1), (40, configurations, seeds))
     scores[::2, 1] += 8
     shown, best = AFTER(scores)
-    alone = [verdict(named(one), "c0") for one in scores]
-    assert shown.tolist() == [claims(one) for one in alone]
-    assert [f"c{number}" for number in best] == [one.best for one in alone]
+    alone = [verdict(named(sweep), "c0") for sweep in scores]
+    assert shown.tolist() == [claims(judged) for judged in alone]
+    assert [f"c{number}" for number in best] == [judged.best for judged in alone]
     assert 3 < shown.sum() < 35
 
 
@@ -37,8 +37,8 @@ def test_failed_seeds_are_counted_like_in_the_verdict():
     scores[::5, 0, 0] = math.nan
     shown, best = AFTER(scores)
     alone = [verdict(named(sweep), "c0") for sweep in scores]
-    assert shown.tolist() == [claims(one) for one in alone]
-    assert [f"c{number}" for number in best] == [one.best for one in alone]
+    assert shown.tolist() == [claims(judged) for judged in alone]
+    assert [f"c{number}" for number in best] == [judged.best for judged in alone]
 
 
 @pytest.mark.parametrize("kind", FAILURES)
@@ -63,8 +63,8 @@ def test_a_finalist_is_decided_like_in_its_verdict():
     scores[::2, 1] += 1.5
     differences = scores[:, 1] - scores[:, 0]
     shown = own_test(differences[:, :4], differences[:, 4:])
-    alone = [verdict(named(one[:, :4]), "c0", earlier=named(one[:, 4:])) for one in scores]
-    assert shown.tolist() == [claims(one) for one in alone]
+    alone = [verdict(named(sweep[:, :4]), "c0", earlier=named(sweep[:, 4:])) for sweep in scores]
+    assert shown.tolist() == [claims(judged) for judged in alone]
     assert 5 < shown.sum() < 35
 
 

@@ -100,7 +100,7 @@ def mlflow_hangs(story: Story) -> None:
     """MLflow answers nobody for a minute."""
     story.begin()
     servers = story.cluster.lab.machines["head"].processes("mlflow")
-    processes = [one for server in servers for one in (server, *server.children(recursive=True))]
+    processes = [process for server in servers for process in (server, *server.children(recursive=True))]
     for process in processes:
         process.suspend()
     time.sleep(60)

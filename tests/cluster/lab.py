@@ -86,12 +86,12 @@ class Machine:
     def processes(self, words: str = "") -> list[psutil.Process]:
         """Its processes, or those with these words in their command lines."""
         space = Path(f"/proc/{self.pid}/ns/pid").readlink()
-        found = []
+        matching = []
         for process in psutil.process_iter():
             with suppress(OSError, psutil.Error):
                 if Path(f"/proc/{process.pid}/ns/pid").readlink() == space and words in " ".join(process.cmdline()):
-                    found.append(process)
-        return found
+                    matching.append(process)
+        return matching
 
     def command(self, *words: object) -> list[str]:
         """The command line that runs these words on the machine."""
@@ -211,8 +211,12 @@ class Lab:
     def _boot(self, name: str, address: str, shared: bool) -> Machine:
         root = self.folder / f"root-{name}"
         root.mkdir()
-        own = f"127.0.0.1 localhost\n127.0.1.1 {name}\n"  # Debian's second line
-        hosts = own + "".join(f"{one.address} {one.name}\n" for one in self.machines.values()) + f"{address} {name}\n"
+        local_hosts = f"127.0.0.1 localhost\n127.0.1.1 {name}\n"  # Debian's second line
+        hosts = (
+            local_hosts
+            + "".join(f"{machine.address} {machine.name}\n" for machine in self.machines.values())
+            + f"{address} {name}\n"
+        )
         paths = [ROOT, Path(sys.prefix), Path(sys.base_prefix)]
         boot = subprocess.Popen(
             [*_UNSHARE, "bash", "-c", _BOOT, "boot", name, self.shared if shared else "", hosts, *paths],

@@ -1,4 +1,4 @@
-"""docs/cluster.md typed on machines of the laboratory, as it stands but for the installation."""
+"""docs/guides/cluster.md typed on machines of the laboratory, as it stands but for the installation."""
 
 import re
 import shutil
@@ -36,7 +36,7 @@ SHORT |= {"reward.timeout_s": 60}
 
 def typed(heading: str, head: str) -> list[list[str]]:
     """The indented blocks of commands below a heading of the page; HEAD is an address."""
-    section = re.split(r"^## ", (ROOT / "docs" / "cluster.md").read_text(), flags=re.MULTILINE)
+    section = re.split(r"^## ", (ROOT / "docs/guides/cluster.md").read_text(), flags=re.MULTILINE)
     (text,) = (part for part in section if part.startswith(heading))
     blocks = re.findall(r"(?:^ {4}.+\n)+", text.replace("\\\n", " "), re.MULTILINE)
     return [[re.sub(r"\bHEAD\b", head, line.strip()) for line in block.splitlines()] for block in blocks]

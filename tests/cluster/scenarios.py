@@ -1,4 +1,4 @@
-"""docs/cluster.md typed on a laboratory of machines: it runs a sweep, refuses outsiders and logs no secret.
+"""docs/guides/cluster.md typed on a laboratory of machines: it runs a sweep, refuses outsiders and logs no secret.
 
 make test-cluster
 """
@@ -99,10 +99,10 @@ def test_a_trial_on_two_nodes_outlives_one_of_them(cluster: Cluster) -> None:
 
 def test_no_secret_is_in_a_log_and_nothing_is_left_running(cluster: Cluster) -> None:
     roots = [cluster.lab.shared, cluster.lab.folder]
-    roots += [one.root / folder for one in cluster.lab.machines.values() for folder in ("tmp", "var/tmp")]
+    roots += [machine.root / folder for machine in cluster.lab.machines.values() for folder in ("tmp", "var/tmp")]
     files = [path for root in roots for path in root.rglob("*") if path.is_file() and not path.is_symlink()]
     assert {"gcs_server.out", "runtime_env_agent.log", "driver.log", "mlflow.db"} <= {path.name for path in files}
-    found = [path for path in files for secret in cluster.secrets() if secret.encode() in path.read_bytes()]
-    assert found == []
-    commands = [" ".join(one.cmdline()) for node in cluster.lab.machines.values() for one in node.processes()]
+    leaks = [path for path in files for secret in cluster.secrets() if secret.encode() in path.read_bytes()]
+    assert leaks == []
+    commands = [" ".join(process.cmdline()) for node in cluster.lab.machines.values() for process in node.processes()]
     assert not [command for command in commands for secret in cluster.secrets() if secret in command]

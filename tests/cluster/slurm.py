@@ -51,7 +51,7 @@ def slurm(tiny_policy: Path, tmp_path: Path) -> Iterator[tuple[Cluster, Terminal
         first, second = (cluster.lab.add(name) for name in ("node1", "node2"))
         text = _CONFIGURATION.format(first=first.address, second=second.address, cpus=cluster.cpus)
         (cluster.lab.shared / "slurm.conf").write_text(text)
-        login, other = (cluster.lab.terminal(one) for one in (first, second))
+        login, other = (cluster.lab.terminal(machine) for machine in (first, second))
         login.type(f"head -c 64 /dev/urandom > {_KEY}; chmod 400 {_KEY}")
         for terminal, daemons in ((login, "slurmctld && slurmd"), (other, "slurmd")):
             terminal.type("export SLURM_CONF=/shared/slurm.conf", _MUNGE, daemons)

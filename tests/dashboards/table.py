@@ -8,7 +8,6 @@ import pandas as pd
 
 from dashboards.pictures.theme import Picture
 from dashboards.results import ALPHA, ETA, Curve, Objective, Results, Trial
-from trainer.config.variants import variant_name
 
 SCORES = [  # configuration, algorithm, alpha, eta, scores of seeds 0 and 1
     ("0", "grpo", 0.0, 0.0, 0.50, 0.60),
@@ -23,6 +22,7 @@ def results_of(mode: str = "max") -> Results:
     """Five configurations, two seeds; the last trial failed."""
     trials = []
     for configuration, algorithm, alpha, eta, *scores in SCORES:
+        rule = " + ".join([algorithm, *["AR"] * (alpha > 0), *["Lopti"] * (eta > 0)])
         for seed, score in enumerate(scores):
             failed = math.isnan(score)
             trial = Trial(
@@ -33,7 +33,7 @@ def results_of(mode: str = "max") -> Results:
                 score=score,
                 parameters={"algorithm.advantage": algorithm, ALPHA: alpha, ETA: eta},
                 algorithm=algorithm,
-                rule=variant_name(algorithm, alpha, eta),
+                rule=rule,
                 reason="diverged <b>" if failed else "",
                 step=20,
                 hours=0.025,
@@ -55,12 +55,12 @@ def shown(picture: Picture | None) -> Picture:
 
 def with_trials(results: Results, table: pd.DataFrame, **changes: Any) -> Results:
     """The results with the trials of a changed `Results.table`, and with other changes."""
-    simple = {one.name for one in fields(Trial)} - {"name", "parameters", "curves", "latest", "solved"}
+    simple = {field.name for field in fields(Trial)} - {"name", "parameters", "curves", "latest", "solved"}
     before = {trial.name: trial for trial in results.trials}
     trials = []
     for row in table.to_dict("records"):
         parameters = {key: value for key, value in row.items() if key not in simple | {"trial", "label", "minutes"}}
         kept = before.get(row["trial"], Trial(row["trial"], "", ""))
-        known = {key: row[key] for key in simple}
-        trials.append(replace(kept, name=row["trial"], parameters=parameters, **known))
+        values = {key: row[key] for key in simple}
+        trials.append(replace(kept, name=row["trial"], parameters=parameters, **values))
     return replace(results, trials=tuple(trials), **changes)

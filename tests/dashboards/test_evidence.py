@@ -14,9 +14,9 @@ def confirmed(name: str, task: str, gains: list[float], *others: tuple[str, floa
     sweep = replace(results_of(), name=name, model="tiny", task=task)
     rows = []
     for number, more in (("0", [0.0] * len(gains)), ("1", gains), *((n, [gain] * len(gains)) for n, gain in others)):
-        own = sweep.table[sweep.table.configuration == number].iloc[:1]
+        trials = sweep.table[sweep.table.configuration == number].iloc[:1]
         rows += [
-            own.assign(seed=str(9 + i), score=0.5 + 0.01 * i + gain, trial=f"{number}-{i}")
+            trials.assign(seed=str(9 + i), score=0.5 + 0.01 * i + gain, trial=f"{number}-{i}")
             for i, gain in enumerate(more)
         ]
     return replace(sweep, fresh=with_trials(sweep, pd.concat(rows, ignore_index=True), baseline="0"))
@@ -43,8 +43,8 @@ def test_fresh_seeds_do_not_choose_among_finalists_of_a_rule() -> None:
     sweep = confirmed("one", "easy", [0.10, 0.14, 0.12], ("2", 0.3))
     assert sweep.fresh is not None
     alike = with_trials(sweep, sweep.table.assign(rule=["grpo"] * 2 + ["AR"] * 4 + ["rpp"] * 4))
-    (found, *_) = measured_in(alike)
-    assert (found.rule, found.gain) == ("AR", pytest.approx(0.12))  # of 0.75 and 0.55 in the search, the first
+    (row, *_) = measured_in(alike)
+    assert (row.rule, row.gain) == ("AR", pytest.approx(0.12))  # of 0.75 and 0.55 in the search, the first
 
 
 def test_less_is_better_where_the_objective_says_so() -> None:
@@ -52,19 +52,19 @@ def test_less_is_better_where_the_objective_says_so() -> None:
     least = replace(sweep.objective, mode="min")
     assert sweep.fresh is not None
     sweep = replace(sweep, objective=least, fresh=replace(sweep.fresh, objective=least))
-    (found, *_) = measured_in(sweep)
-    assert found.gain == pytest.approx(-0.12) and found.interval[0] < -0.12 < found.interval[1] < 0
+    (row, *_) = measured_in(sweep)
+    assert row.gain == pytest.approx(-0.12) and row.interval[0] < -0.12 < row.interval[1] < 0
 
 
 def test_of_a_tournament_the_luck_of_tuning_counts() -> None:
     sweep = tuned_and_confirmed(gain=0.1)
-    (found,) = [one for one in measured_in(sweep) if not one.left_out]
+    (counted,) = [row for row in measured_in(sweep) if not row.left_out]
     (standing,) = sweep.arm_standings
-    assert (found.gain, found.interval) == (pytest.approx(0.105), standing.interval)
+    assert (counted.gain, counted.interval) == (pytest.approx(0.105), standing.interval)
     assert standing.interval is not None and standing.interval[0] < 0.07  # fresh seeds alone, t(1): 0.073
     few = with_trials(sweep, sweep.table.iloc[:10])
     assert "tuning variance shows in 8 complete trials of both rules or more" in {
-        one.left_out for one in measured_in(few)
+        row.left_out for row in measured_in(few)
     }
 
 
@@ -78,6 +78,6 @@ def test_a_setting_counts_once_and_what_is_not_confirmed_not_at_all() -> None:
     ]
     counted, left = gathered(sweeps)
     assert [(row.sweep, row.task) for row in counted] == [("b", "easy"), ("c", "hard"), ("d", "other")]
-    why = {(one.sweep, one.rule): one.left_out for one in left}
+    why = {(row.sweep, row.rule): row.left_out for row in left}
     assert why["a", "grpo + AR"] == "b has as many seeds or more"
     assert why["e", ""] == "not confirmed on fresh seeds"

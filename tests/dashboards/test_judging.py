@@ -16,7 +16,7 @@ ASKED = {"by": ["loss"], "baseline": {"loss": "grpo"}, "score": "acc", "seed": "
 
 
 def runs(scores: dict[str, list[float]] = SCORES, first: int = 0) -> pd.DataFrame:
-    rows = [(loss, first + seed, score) for loss, own in scores.items() for seed, score in enumerate(own)]
+    rows = [(loss, first + seed, score) for loss, values in scores.items() for seed, score in enumerate(values)]
     return pd.DataFrame(rows, columns=["loss", "seed", "acc"])
 
 
@@ -39,11 +39,11 @@ def test_the_import_takes_no_library() -> None:
 
 
 def test_the_numbers_are_those_of_the_same_scores_in_a_sweep() -> None:
-    found = judge(runs(), **ASKED).verdict
+    judged = judge(runs(), **ASKED).verdict
     rows = {f"#{place} loss={loss}": row for place, (loss, row) in enumerate(SCORES.items())}
     expected = verdict({name: dict(enumerate(row)) for name, row in rows.items()}, "#0 loss=grpo", adaptive=True)
-    assert isinstance(found, Tested) and isinstance(expected, Tested) and found.best == "#1 loss=dapo"
-    assert (found.claim, found.p_value, found.interval) == ("candidate", expected.p_value, expected.interval)
+    assert isinstance(judged, Tested) and isinstance(expected, Tested) and judged.best == "#1 loss=dapo"
+    assert (judged.claim, judged.p_value, judged.interval) == ("candidate", expected.p_value, expected.interval)
 
 
 def test_a_table_that_a_sweep_exported_has_its_verdict() -> None:
@@ -86,8 +86,8 @@ def test_a_seed_that_one_lacks_is_a_failed_one() -> None:
     table = runs()
     blank = table.assign(acc=table.acc.where((table.loss != "dapo") | (table.seed != 3)))
     for lacking in (blank, blank.dropna()):
-        found = judge(lacking, **ASKED).verdict
-        assert found is not None and found.failed["#1 loss=dapo"] == 1
+        judged = judge(lacking, **ASKED).verdict
+        assert judged is not None and judged.failed["#1 loss=dapo"] == 1
 
 
 def test_what_was_tuned_is_compared_at_its_own_best() -> None:
@@ -112,9 +112,9 @@ def test_problems_say_what_limits_the_verdict() -> None:
     rows = [(name, problem, int(right)) for name, row in solved.items() for problem, right in enumerate(row)]
     problems = pd.DataFrame(rows, columns=["trial", "problem", "correct"])
     table["acc"] = [float(solved[name].mean()) for name in table.trial]
-    found = judge(table, problems=problems, **ASKED).results
-    assert len(found.trials[0].solved or ()) == 40
-    assert len(found.answers["#1 loss=dapo"]) == 4
+    results = judge(table, problems=problems, **ASKED).results
+    assert len(results.trials[0].solved or ()) == 40
+    assert len(results.answers["#1 loss=dapo"]) == 4
     with pytest.raises(ConfigError, match=r"run run0 scores 0\.9, its problems"):
         judge(table.assign(acc=table.acc.where(table.trial != "run0", 0.9)), problems=problems, **ASKED)
 

@@ -71,7 +71,7 @@ def test_ledger_and_scores_are_the_same(sweeps: tuple[Path, Path]) -> None:
 
 def test_every_metric_of_every_step_is_the_same(sweeps: tuple[Path, Path]) -> None:
     for trial in results(sweeps[0]):
-        own, command = (
+        ours, command = (
             {
                 (line["step"], name): value
                 for line in metrics(root, trial)
@@ -80,11 +80,11 @@ def test_every_metric_of_every_step_is_the_same(sweeps: tuple[Path, Path]) -> No
             }
             for root in sweeps
         )
-        assert own == command and len(own) > 20
+        assert ours == command and len(ours) > 20
 
 
 def test_the_verdict_is_the_same(sweeps: tuple[Path, Path]) -> None:
-    own, command = (read_results(open_sweep(root.parent, root.name)) for root in sweeps)
-    verdicts = [replace(one.verdict, best="", baseline="") for one in (own, command)]  # these name the program
+    ours, command = (read_results(open_sweep(root.parent, root.name)) for root in sweeps)
+    verdicts = [replace(sweep.verdict, best="", baseline="") for sweep in (ours, command)]  # these name the program
     assert verdicts[0] == verdicts[1] and verdicts[0].seeds == 2
-    assert own.table.score.notna().all() and list(own.table.score) == list(command.table.score)
+    assert ours.table.score.notna().all() and list(ours.table.score) == list(command.table.score)

@@ -54,8 +54,8 @@ CONFIGURATIONS = configurations()
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory) -> dict[str, Rehearsal]:
-    return {one.name: one for one in rehearse(CONFIGURATIONS, tmp_path_factory.mktemp("rehearsal"))}
+def rehearsals(tmp_path_factory) -> dict[str, Rehearsal]:
+    return {rehearsal.name: rehearsal for rehearsal in rehearse(CONFIGURATIONS, tmp_path_factory.mktemp("rehearsal"))}
 
 
 def test_every_way_to_share_a_model_is_among_them() -> None:
@@ -68,10 +68,10 @@ def test_every_way_to_share_a_model_is_among_them() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_a_rehearsal_finds_nothing(found: dict[str, Rehearsal], name: str) -> None:
-    one = found[name]
-    assert one.failed() == [], one.row()
-    assert len(one.ranks) == (1 if one.config.parallel.strategy == "none" else 2)
+def test_a_rehearsal_finds_nothing(rehearsals: dict[str, Rehearsal], name: str) -> None:
+    rehearsal = rehearsals[name]
+    assert rehearsal.failed() == [], rehearsal.row()
+    assert len(rehearsal.ranks) == (1 if rehearsal.config.parallel.strategy == "none" else 2)
 
 
 def test_a_compared_step_finds_no_prefix_in_the_engines_cache() -> None:
@@ -109,5 +109,5 @@ def test_what_a_rehearsal_would_find(name: str, value: float) -> None:
     config = apply_overrides(load_config("kk_3b"), {"parallel.device": "cpu"})
     good = {"reference": 0.0, "short": 0.03, "long": 0.04, "ratio - 1": 0.0, "resumed": 0.0}
     assert Rehearsal("kk_3b", config, [good, good]).failed() == []
-    one = Rehearsal("kk_3b", config, [good, {**good, name: value}])
-    assert one.failed() == [name] and one.row()[name].endswith("FAILED")
+    rehearsal = Rehearsal("kk_3b", config, [good, {**good, name: value}])
+    assert rehearsal.failed() == [name] and rehearsal.row()[name].endswith("FAILED")

@@ -73,7 +73,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 def test_every_trial_trained_once_to_its_end_and_the_score_is_the_mean_of_its_evaluations(finished):
     sweep = finished[0] / "tiny"
     out = finished[1]
-    assert {trial: one["state"] for trial, one in results(sweep).items()} == dict.fromkeys(TRIALS, "COMPLETE")
+    assert {trial: result["state"] for trial, result in results(sweep).items()} == dict.fromkeys(TRIALS, "COMPLETE")
     assert "3 trials: 3 complete, 0 stopped early, 0 failed" in out
     assert sorted(path.name for path in (sweep / "trials").iterdir()) == TRIALS
     for trial in TRIALS:
@@ -103,21 +103,21 @@ def test_the_killed_trial_equals_a_run_of_what_is_exported_of_it(finished, tmp_p
     export = ["export", "tiny", "--configuration", "0", "--output", str(best), "--runs-dir", str(runs)]
     assert main(export) == 0
     assert trainer(["run", str(best), "--name", "alone", "--runs-dir", str(tmp_path), "--offline"]) == 0
-    own, other = (
+    killed, alone = (
         load_file(run / "checkpoints" / f"step-{STEPS}" / WEIGHTS_FILE)
         for run in (runs / "tiny" / "trials" / TRIALS[0], tmp_path / "alone")
     )
-    assert list(own) == list(other) and len(own) == 2 * 7 * 2  # layers, linear layers of each, factors
-    assert all(torch.equal(own[name], other[name]) for name in own)
-    assert any(tensor.any() for name, tensor in own.items() if "lora_B" in name), "it has not learned anything"
+    assert list(killed) == list(alone) and len(killed) == 2 * 7 * 2  # layers, linear layers of each, factors
+    assert all(torch.equal(killed[name], alone[name]) for name in killed)
+    assert any(tensor.any() for name, tensor in killed.items() if "lora_B" in name), "it has not learned anything"
 
 
 def test_mlflow_has_the_parent_its_report_and_every_trial(finished: tuple[Path, str]) -> None:
     runs, out = finished
     client = mlflow.MlflowClient(f"sqlite:///{runs / 'mlflow.db'}")
-    found = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
-    (parent,) = (run for run in found if run.info.run_name == "sweep tiny")
-    children = [run for run in found if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+    recorded = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
+    (parent,) = (run for run in recorded if run.info.run_name == "sweep tiny")
+    children = [run for run in recorded if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
     assert sorted(run.data.tags["loptune.trial"] for run in children) == TRIALS
     assert {run.info.status for run in (parent, *children)} == {"FINISHED"}
     artifacts = {file.path for file in client.list_artifacts(parent.info.run_id)}

@@ -1,4 +1,4 @@
-"""The spaces of docs/any_trainer.md run as they stand there."""
+"""The spaces of docs/guides/any_trainer.md run as they stand there."""
 
 import pytest
 

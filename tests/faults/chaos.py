@@ -103,12 +103,12 @@ class Chaos:
         return strike[kind]()
 
     def _rank(self) -> list[psutil.Process]:
-        found = marked(sweep_folder(self.runs, NAME).root)
-        ranks = [process for process in found if "RankWorker.run_period" in _command(process)]
+        processes = marked(sweep_folder(self.runs, NAME).root)
+        ranks = [process for process in processes if "RankWorker.run_period" in _command(process)]
         return self.random.sample(ranks, min(1, len(ranks)))
 
     def _daemons(self, name: str) -> list[psutil.Process]:
-        return [found for found in marked(sweep_folder(self.runs, NAME).root) if _name(found) == name]
+        return [candidate for candidate in marked(sweep_folder(self.runs, NAME).root) if _name(candidate) == name]
 
     def _outage(self) -> bool:
         self.end_outage()  # of before
@@ -171,7 +171,7 @@ def state_of(runs: Path, uri: str, experiment: str, name: str = NAME) -> dict[st
     Raises:
         AssertionError: a trial or a step is there twice, or MLflow and the file differ.
     """
-    found: dict[str, dict[str, Any]] = {}
+    states: dict[str, dict[str, Any]] = {}
     recorded = runs_of(uri, experiment)
     by_trial = {run.data.tags.get("loptune.trial"): run for run in recorded}
     assert len(recorded) == len(by_trial), "a trial has two runs in MLflow"
@@ -185,12 +185,12 @@ def state_of(runs: Path, uri: str, experiment: str, name: str = NAME) -> dict[st
             assert history(uri, by_trial[trial].info.run_id, metric) == values, f"{trial}: MLflow differs"
         last = max((folder / "checkpoints").glob("step-*"), key=lambda path: int(path.name[5:]))
         weights = next(path for path in (last / "model.safetensors", last / "state.json") if path.exists())
-        found[trial] = {
+        states[trial] = {
             "result": (result["state"], result["score"], result["step"]),
             "metrics": [{k: v for k, v in line.items() if k.startswith(("eval/", "rollout/r"))} for line in lines],
             "weights": hashlib.sha256(weights.read_bytes()).hexdigest(),
         }
-    return found
+    return states
 
 
 def compare(
@@ -225,9 +225,9 @@ def compare(
         stack.callback(chaos.end_outage)
         chaos.run(kinds or [chance.choice(chaos.kinds()) for _ in range(faults)])
         chaos.end_outage()
-        found = state_of(chaos.runs, server.uri, "disturbed")
-    assert found == expected, f"after {chaos.happened}"
-    return chaos.happened, found
+        state = state_of(chaos.runs, server.uri, "disturbed")
+    assert state == expected, f"after {chaos.happened}"
+    return chaos.happened, state
 
 
 def fill(folder: Path) -> Path:
@@ -259,9 +259,9 @@ def _folder(path: Path) -> Path:
 
 
 def _kill(processes: list[psutil.Process]) -> bool:
-    for one in processes:
+    for target in processes:
         with contextlib.suppress(psutil.Error):
-            one.kill()
+            target.kill()
     return bool(processes)
 
 

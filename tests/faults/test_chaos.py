@@ -13,6 +13,6 @@ def test_a_sweep_under_faults_ends_as_an_undisturbed_one(tmp_path: Path) -> None
     kinds = ["rank", "MLflow"]  # killed daemons: test_daemons.py
     happened, state = compare(tmp_path, 0, fake=True, kinds=kinds)
     assert happened == kinds
-    assert {trial: found["result"][0] for trial, found in state.items()} == {
+    assert {trial: of_trial["result"][0] for trial, of_trial in state.items()} == {
         f"c00{number}-s{seed}": "COMPLETE" for number in (0, 1) for seed in (0, 1)
     }

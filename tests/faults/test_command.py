@@ -1,4 +1,4 @@
-"""A sweep of a script: driver and rank are killed, it is stopped, a trial fails, the winner is confirmed, offline."""
+"""A sweep of a script: driver and rank are killed, it is stopped, its disk fills, the winner is confirmed, offline."""
 
 import contextlib
 import json
@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from sweep.record.folder import sweep_folder
+from tests.faults.chaos import fill
 from tests.run_cli import start_cli
 from tests.sweep.harness import finish, kill, ledger, metrics, results, wait_until, wait_until_gone
 from tests.sweep.programs.scripts import write_project
@@ -34,8 +35,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wait_until(lambda: len(metrics_of(folder.root, "c000-s0")) >= 3, what="three evaluations")
     kill(process)
     wait_until_gone(folder)
-    code, told = sweep(project, "resume", "mine")
-    assert code == 0, told
+    code, output = sweep(project, "resume", "mine")
+    assert code == 0, output
     return project
 
 
@@ -55,26 +56,26 @@ def test_every_trial_is_there_once_with_every_evaluation(project: Path) -> None:
 
 
 def test_the_winner_is_confirmed_on_held_out_problems_and_reported(project: Path) -> None:
-    code, told = sweep(project, "confirm", "mine", "--seeds", 2)
-    assert code == 0, told
+    code, output = sweep(project, "confirm", "mine", "--seeds", 2)
+    assert code == 0, output
     fresh = results(project / "runs" / "mine-confirm")
     assert {result["seed"] for result in fresh.values()} == {2, 3}
     assert all(result["score"] < 0.5 for result in fresh.values())  # the script's held-out problems are harder
-    code, told = sweep(project, "report", "mine")
-    assert code == 0 and "report.html" in told
-    code, told = sweep(project, "export", "mine", "--baseline")
-    assert code == 0 and "LOPTUNE_SEED=0" in told and "train.py --learning_rate 0.1 --loss_type grpo" in told
-    code, told = sweep(project, "plan", project / "space.yaml")
-    assert code == 0 and "s a trial (measured in mine)" in told
+    code, output = sweep(project, "report", "mine")
+    assert code == 0 and "report.html" in output
+    code, output = sweep(project, "export", "mine", "--baseline")
+    assert code == 0 and "LOPTUNE_SEED=0" in output and "train.py --learning_rate 0.1 --loss_type grpo" in output
+    code, output = sweep(project, "plan", project / "space.yaml")
+    assert code == 0 and "s a trial (measured in mine)" in output
 
 
 def test_a_changed_script_is_refused_until_it_is_accepted(project: Path) -> None:
     script = project / "train.py"
     script.write_text(script.read_text() + "\n")
-    code, told = sweep(project, "extend", "mine", "--configurations", 1)
-    assert code == 2 and "train.py (program) has changed" in told
-    code, told = sweep(project, "extend", "mine", "--configurations", 1, "--accept-changes")
-    assert code == 0 and len(results(project / "runs" / "mine")) == 6, told
+    code, output = sweep(project, "extend", "mine", "--configurations", 1)
+    assert code == 2 and "train.py (program) has changed" in output
+    code, output = sweep(project, "extend", "mine", "--configurations", 1, "--accept-changes")
+    assert code == 0 and len(results(project / "runs" / "mine")) == 6, output
 
 
 def test_a_trial_that_fails_keeps_its_reason(tmp_path: Path) -> None:
@@ -83,10 +84,10 @@ def test_a_trial_that_fails_keeps_its_reason(tmp_path: Path) -> None:
         baselines=[{"learning_rate": 0.1, "loss_type": "grpo"}, {"learning_rate": 0.1, "loss_type": "broken"}],
     )
     search = ["search.configurations=0", "seeds=[0]"]
-    code, told = sweep(tmp_path, "run", space, *search, "--offline")
-    assert code == 1 and "c001-s0  the command ended with 1: no such loss: broken" in told
-    code, told = sweep(tmp_path, "status", "mine", "--json")
-    rows = json.loads(told)["trials"]
+    code, output = sweep(tmp_path, "run", space, *search, "--offline")
+    assert code == 1 and "c001-s0  the command ended with 1: no such loss: broken" in output
+    code, output = sweep(tmp_path, "status", "mine", "--json")
+    rows = json.loads(output)["trials"]
     assert [row["state"] for row in rows] == ["COMPLETE", "FAIL"]
     assert rows[1]["reason"] == "the command ended with 1: no such loss: broken"
 
@@ -103,7 +104,9 @@ def test_a_killed_rank_and_a_stopped_command_are_tried_again(tmp_path: Path) -> 
             log = (root / "trials" / trial / "stderr.log").read_text()
             os.kill(int(re.findall(r"^rank 0: process (\d+)", log, re.MULTILINE)[-1]), signal.SIGKILL)
         else:
-            (script,) = (one for one in psutil.process_iter() if is_script(one, str(root / "trials" / trial)))
+            (script,) = (
+                candidate for candidate in psutil.process_iter() if is_script(candidate, str(root / "trials" / trial))
+            )
             script.suspend()
     code, out, err = finish(process)
     assert code == 0 and "retry 1 of 3: rank 0 died" in out and " for 20 s" in out, out + err
@@ -120,11 +123,38 @@ def is_script(process: psutil.Process, folder: str) -> bool:
     return False
 
 
+def test_a_full_disk_is_no_failure_of_the_trial_that_meets_it(disk: Path, tmp_path: Path) -> None:
+    steps = {"learning_rate": 0.1, "loss_type": "grpo", "steps": 12, "step_s": 0.5}
+    limits = {"max_concurrent": 1, "max_failures": 0}
+    space = write_project(tmp_path, defaults=steps, limits=limits, search={"sampler": "random", "configurations": 0})
+    script = (tmp_path / "train.py").read_text()
+    checkpoint = "lines.with_name(str(step)).write_bytes(bytes(100_000))"
+    (tmp_path / "train.py").write_text(
+        script.replace("        time.sleep", f"        {checkpoint}\n        time.sleep")
+    )
+    root = disk / "mine"
+    here = ["--runs-dir", disk]
+    process = start_cli("sweep", "run", space, "--offline", *here, cwd=tmp_path)
+    wait_until(lambda: len(metrics_of(root, "c000-s1")) >= 2, what="two evaluations of the second trial")
+    ballast = fill(disk)
+    code, out, err = finish(process)
+    assert code == 4 and "No space left on device" in out and "Traceback" not in out + err, out + err
+    assert {trial: result["state"] for trial, result in results(root).items()} == {"c000-s0": "COMPLETE"}
+
+    ballast.unlink()
+    process = start_cli("sweep", "resume", "mine", *here, cwd=tmp_path)
+    code, out, err = finish(process)
+    assert code == 0, out + err
+    for trial, result in results(root).items():
+        lines = (root / "trials" / trial / "out" / "metrics.jsonl").read_text().splitlines()
+        assert result["state"] == "COMPLETE" and [json.loads(line)["step"] for line in lines] == list(range(1, 13))
+
+
 def test_seeds_that_do_not_reach_the_script_are_named(tmp_path: Path) -> None:
     command = ["python", "train.py", "--learning_rate", "{learning_rate}", "--seed", "7"]
     space = write_project(tmp_path, command=command, search={"sampler": "random", "configurations": 0})
-    code, told = sweep(tmp_path, "run", space, "--offline")
-    assert code == 0, told
+    code, output = sweep(tmp_path, "run", space, "--offline")
+    assert code == 0, output
     warning = "warning: c000-s1 measured exactly what c000-s0 did: does the seed reach what they run?"
-    assert warning in told and warning in sweep(tmp_path, "status", "mine")[1]
+    assert warning in output and warning in sweep(tmp_path, "status", "mine")[1]
     assert warning.removeprefix("warning: ") in (tmp_path / "runs" / "mine" / "report" / "report.html").read_text()

@@ -72,8 +72,8 @@ def _is_far(device: Any) -> bool:
     return device is not None and torch.device(device).type == FAR
 
 
-def _share_memory(one: Any, other: Any) -> bool:
-    return _near(one).untyped_storage().data_ptr() == _near(other).untyped_storage().data_ptr()
+def _share_memory(leaf: Any, other: Any) -> bool:
+    return _near(leaf).untyped_storage().data_ptr() == _near(other).untyped_storage().data_ptr()
 
 
 def compute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

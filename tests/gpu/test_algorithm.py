@@ -35,10 +35,10 @@ def scored(model, compute_dtype, device):
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-4), (torch.bfloat16, 0.05)])
 def test_log_probabilities_and_gradients_are_those_of_the_cpu(device, causal_lm, dtype, bound):
     expected = scored(causal_lm, torch.float32, torch.device("cpu"))
-    found = scored(causal_lm, dtype, device)
-    for ours, theirs in zip(found[:2], expected[:2], strict=True):
+    on_device = scored(causal_lm, dtype, device)
+    for ours, theirs in zip(on_device[:2], expected[:2], strict=True):
         assert (ours - theirs).abs().mean() < bound
-    difference = (found[2] - expected[2]).norm() / expected[2].norm()
+    difference = (on_device[2] - expected[2]).norm() / expected[2].norm()
     assert difference < 2 * bound
 
 

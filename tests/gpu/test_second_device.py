@@ -21,12 +21,12 @@ RUNS = {
 def run(cases, ranks, folder):
     """What each rank found, with the trainer's waits: not transformers', in sampling and once a forward."""
     everything = run_ranks("tests.gpu.second_device_job", ranks, {"cases": cases}, folder)
-    for found in everything:
-        print({name: one["waits"] for name, one in found.items()})
-        assert {name: one["mismatches"] for name, one in found.items()} == {name: {} for name in found}
-        for one in found.values():
+    for of_rank in everything:
+        print({name: case["waits"] for name, case in of_rank.items()})
+        assert {name: case["mismatches"] for name, case in of_rank.items()} == {name: {} for name in of_rank}
+        for case in of_rank.values():
             apart = ("trainer/rollouts/", "trainer/policy/", "?")
-            one["waits"] = sum(count for line, count in one["waits"].items() if not line.startswith(apart))
+            case["waits"] = sum(count for line, count in case["waits"].items() if not line.startswith(apart))
     return everything
 
 
@@ -34,17 +34,17 @@ def test_every_rule_in_several_microbatches_and_in_one(tmp_path):
     random_model().save_pretrained(tmp_path / "model")
     cases = {name: ("update", name, 400, str(tmp_path / "model")) for name in RULES}
     cases |= {"in one": ("update", "grpo", 10_000, str(tmp_path / "model"))}
-    [found] = run(cases, 1, tmp_path)
+    [of_rank] = run(cases, 1, tmp_path)
     updates = dict.fromkeys(cases, 4) | {"icepop": 1}  # its mask leaves three of the four without a gradient
-    assert {name: one["updates"] for name, one in found.items()} == updates
-    assert found["grpo"]["waits"] == found["in one"]["waits"]
-    assert max(one["waits"] for one in found.values()) <= 13  # of one that counts tokens of all ranks
+    assert {name: case["updates"] for name, case in of_rank.items()} == updates
+    assert of_rank["grpo"]["waits"] == of_rank["in one"]["waits"]
+    assert max(case["waits"] for case in of_rank.values()) <= 13  # of one that counts tokens of all ranks
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_runs_with_evaluation_checkpoint_and_resumption(ranks, tiny_policy, tmp_path):
     more = {"parallel.strategy": "ddp"} if ranks > 1 else {}
     cases = {name: ("train", more | overrides, str(tiny_policy)) for name, (overrides, *_) in RUNS.items()}
-    for found in run(cases, ranks, tmp_path):
-        assert {one["updates"] for one in found.values()} == {4}
-        assert {name: one["waits"] for name, one in found.items()} == {n: of[ranks] for n, of in RUNS.items()}
+    for of_rank in run(cases, ranks, tmp_path):
+        assert {case["updates"] for case in of_rank.values()} == {4}
+        assert {name: case["waits"] for name, case in of_rank.items()} == {n: of[ranks] for n, of in RUNS.items()}

@@ -38,8 +38,8 @@ def strategies():
 @pytest.mark.parametrize("device", [pytest.param("cpu", marks=pytest.mark.slow), ON_GPU])
 def test_every_strategy_trains_saves_and_resumes_on_one_device(device, tmp_path):
     chosen = configs(strategies()) if device == "cuda" else configs(["ddp", "zero-3-offload"], ["float32"])
-    for one in rehearse(chosen, tmp_path, device=device, ranks=1):
-        assert one.failed() == [], one.row()
+    for rehearsal in rehearse(chosen, tmp_path, device=device, ranks=1):
+        assert rehearsal.failed() == [], rehearsal.row()
 
 
 @pytest.mark.gpu
@@ -47,12 +47,12 @@ def test_every_strategy_trains_saves_and_resumes_on_one_device(device, tmp_path)
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_ranks_on_several_gpus_share_a_model_over_nccl(tmp_path):
     ranks = 4 if torch.cuda.device_count() >= 4 else 2
-    for one in rehearse(configs(["ddp", "zero-2", "zero-3"]), tmp_path, device="cuda", ranks=ranks):
-        assert one.failed() == [], one.row()
+    for rehearsal in rehearse(configs(["ddp", "zero-2", "zero-3"]), tmp_path, device="cuda", ranks=ranks):
+        assert rehearsal.failed() == [], rehearsal.row()
 
 
 @pytest.mark.gpu
 @pytest.mark.timeout(900)
 def test_the_paper_s_preset_in_small_on_this_gpu(tmp_path):
-    [one] = rehearse({"kk_3b": load_config("kk_3b")}, tmp_path, "transformers", "cuda", 1)
-    assert one.failed() == [], one.row()
+    [rehearsal] = rehearse({"kk_3b": load_config("kk_3b")}, tmp_path, "transformers", "cuda", 1)
+    assert rehearsal.failed() == [], rehearsal.row()

@@ -65,15 +65,15 @@ def difference(engine, model) -> float:
     asked = prompts((40, 9))
     device = next(model.parameters()).device
     scorer = LogprobModel(model, PARAMS.temperature, 512, torch.bfloat16)
-    found = []
+    differences = []
     for prompt, group in zip(asked, engine.generate(asked, SEEDS, PARAMS), strict=True):
         for sample in group:
             ids = torch.tensor([[*prompt, *sample.token_ids]], device=device)
             mask = torch.ones(1, len(sample.token_ids), device=device)
             with torch.no_grad():
                 again = scorer(ids, torch.tensor([len(prompt)], device=device), mask).logprobs[0].cpu()
-            found.append((again - torch.tensor(sample.logprobs)).abs())
-    return float(torch.cat(found).mean())
+            differences.append((again - torch.tensor(sample.logprobs)).abs())
+    return float(torch.cat(differences).mean())
 
 
 def move(model) -> None:

@@ -26,6 +26,7 @@ def live_bytes() -> int:
 
 
 def run_trial(worker: RankWorker, assignment: Assignment) -> dict[str, Any]:
+    assignment.context.run_dir.mkdir(parents=True, exist_ok=True)  # which a sweep makes
     worker.build(LoptuneProgram(config=assignment.config), assignment)
     trainer: Any = worker._run
     worker.run_period()
@@ -51,7 +52,7 @@ def work(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
         config = small_config(Path(job["model"]), once | overrides)
         runs = [folder / f"{name}-{number}" for number in range(TRIALS)]
         contexts = [RunContext(run, folder, "test", "", is_one_of_many=True) for run in runs]
-        trials = [Assignment(own.run_dir.name, config, own, folder / "stop") for own in contexts]
+        trials = [Assignment(context.run_dir.name, config, context, folder / "stop") for context in contexts]
         results[name] = [run_trial(worker, trial) for trial in trials]
     return results
 

@@ -20,10 +20,10 @@ def measure(model: Path, stage: int) -> dict[str, Any]:
     overrides = {"model.name_or_path": str(model), "model.dtype": "bfloat16", "algorithm.kl_coef": 0.1}
     deepspeed = {"parallel.strategy": "deepspeed", "parallel.zero_stage": stage}
     config = apply_overrides(TrainConfig(), overrides | deepspeed)
-    plain = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16)
-    ids = torch.randint(3, plain.config.vocab_size, (1, LENGTH), generator=torch.Generator().manual_seed(0))
+    untouched = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16)
+    ids = torch.randint(3, untouched.config.vocab_size, (1, LENGTH), generator=torch.Generator().manual_seed(0))
     text = ids, torch.tensor([1]), torch.ones(1, LENGTH - 1)
-    expected = logprob_model(plain, config, torch.bfloat16)(*text).logprobs
+    expected = logprob_model(untouched, config, torch.bfloat16)(*text).logprobs
     parallel = make_parallel(config)  # from here on DeepSpeed cuts what transformers loads
     models = load_models(config, parallel)
     compared = {"policy": models.policy, "reference": models.reference}

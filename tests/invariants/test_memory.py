@@ -27,7 +27,7 @@ def run_trials(strategies, model, overrides, folder):
 
 def check_trials_end(strategy, ranks, kept=()) -> None:
     """Every trial has left as many bytes as the strategy's first, and only ``kept``."""
-    for rank, trials in enumerate(found[strategy] for found in ranks):
+    for rank, trials in enumerate(of_rank[strategy] for of_rank in ranks):
         print(f"{strategy}, rank {rank}:", *(f"{trial['training']:,} -> {trial['left']:,}" for trial in trials))
         assert [trial["alive"] for trial in trials] == [list(kept)] * len(trials)
         assert all(trial["training"] > trial["left"] == trials[0]["left"] for trial in trials)

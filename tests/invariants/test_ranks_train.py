@@ -48,22 +48,22 @@ def model_of(run_dir: Path, step: int) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("name", ["ddp", "zero-2", "zero-3"])
 def test_two_ranks_train_like_one(alone, together, name):
-    own_dir, own = alone
+    own_dir, result = alone
     runs, results, _ = together
     theirs = results[0][name]["metrics"]
-    assert results[0][name]["step"] == results[1][name]["step"] == own["step"] == 4
-    assert theirs.keys() == {str(step) for step in own["metrics"]}
-    for step, metrics in own["metrics"].items():
+    assert results[0][name]["step"] == results[1][name]["step"] == result["step"] == 4
+    assert theirs.keys() == {str(step) for step in result["metrics"]}
+    for step, metrics in result["metrics"].items():
         for metric in metrics.keys() - {"update/tokens_computed"}:  # of padding there, of a kept forward here
             # A token at the edge of a band may fall on the other side of it.
             tolerance = 0.03 if metric.startswith("tokens/") else 1e-5
             assert theirs[str(step)][metric] == pytest.approx(metrics[metric], rel=2e-3, abs=tolerance), (step, metric)
-    one = model_of(own_dir, 4)
-    two = model_of(runs / name, 4)
-    assert one.keys() == two.keys()
+    by_one = model_of(own_dir, 4)
+    by_two = model_of(runs / name, 4)
+    assert by_one.keys() == by_two.keys()
     start = model_of(own_dir, 2)
-    moved = max(float((one[key] - start[key]).abs().max()) for key in one)
-    largest = max(float((one[key] - two[key]).abs().max()) for key in one)
+    moved = max(float((by_one[key] - start[key]).abs().max()) for key in by_one)
+    largest = max(float((by_one[key] - by_two[key]).abs().max()) for key in by_one)
     print(f"\n{name}: largest difference {largest:.1e} after moves of {moved:.1e} in the last two steps")
     assert largest < 0.02 * moved
 

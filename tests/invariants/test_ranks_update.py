@@ -70,8 +70,8 @@ def weights(folder: Path, name: str) -> dict[str, torch.Tensor]:
     return {key: tensor.double() for key, tensor in tensors.items()}
 
 
-def largest_difference(folder: Path, one: str, other: str) -> float:
-    a = weights(folder, one)
+def largest_difference(folder: Path, case: str, other: str) -> float:
+    a = weights(folder, case)
     b = weights(folder, other)
     assert a.keys() == b.keys()
     return max(float((a[key] - b[key]).abs().max()) for key in a)
@@ -117,8 +117,8 @@ def test_gradients_are_reduced_once_an_update_or_once_a_microbatch(trained, name
     gradient = sum(tensor.numel() for tensor in weights(folder, "model/model").values())
     for step in (result["steps"][0] for result in results[name]):
         expected = {"updates": step["updates"], "microbatches": 2 * sum(step["microbatches"])}[times]
-        found = step["numbers"][collective] - sent * gradient * expected
-        assert 0 <= found < 100, step["numbers"]  # beside it a few counts and norms
+        excess = step["numbers"][collective] - sent * gradient * expected
+        assert 0 <= excess < 100, step["numbers"]  # beside it a few counts and norms
 
 
 def test_a_large_state_is_stepped_in_several_sub_groups(trained):

@@ -104,8 +104,8 @@ def gradient_by_hand(rule: dict, rewards: tuple[float, float], alpha: float, eta
     return before - weights(model)
 
 
-def difference(one: torch.Tensor, other: torch.Tensor) -> float:
-    return float((one - other).norm() / other.norm())
+def difference(vector: torch.Tensor, other: torch.Tensor) -> float:
+    return float((vector - other).norm() / other.norm())
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -122,25 +122,25 @@ def test_accumulation_is_one_batch(name):
 def test_alpha_and_eta_do_what_their_equations_say_and_nothing_where_they_are_zero(name, alpha, eta):
     rule = RULES[name]
     rewards = REWARDS
-    found = gradient(rule, 10_000, rewards, ar_alpha=alpha, lopti_eta=eta)
-    assert difference(found, gradient_by_hand(rule, rewards, alpha, eta)) < TOLERANCE
+    computed = gradient(rule, 10_000, rewards, ar_alpha=alpha, lopti_eta=eta)
+    assert difference(computed, gradient_by_hand(rule, rewards, alpha, eta)) < TOLERANCE
     if alpha or eta:
-        assert difference(found, gradient_by_hand(rule, rewards, 0.0, 0.0)) > 1e-3
+        assert difference(computed, gradient_by_hand(rule, rewards, 0.0, 0.0)) > 1e-3
 
 
 @pytest.mark.parametrize("name", ["grpo", "gspo", "reinforce_plus_plus"])
 def test_with_an_exact_engine_the_gradient_is_that_of_recomputed_logprobs(name):
     config = algorithm(RULES[name], ar_alpha=0.3, lopti_eta=0.02)
-    found = []
+    gradients = []
     for recompute in (True, False):
         model = LogprobModel(random_model(), temperature=0.9, chunk_tokens=16)
         batch = build_batch(make_groups(SIZES, PROMPTS), 0, torch.device("cpu"))
         plan = plan_update_batches(batch, 8, 10_000)
         batch = replace(batch, rollout_logprobs=score_batch(model, batch, plan, with_entropy=False).logprobs)
         batch = attach_logprobs(batch, model if recompute else None, None, plan)
-        found.append(moved(model, estimate_advantages(batch, config), config))
-    assert found[0].norm() > 1e-3
-    assert difference(found[1], found[0]) < TOLERANCE
+        gradients.append(moved(model, estimate_advantages(batch, config), config))
+    assert gradients[0].norm() > 1e-3
+    assert difference(gradients[1], gradients[0]) < TOLERANCE
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -185,9 +185,9 @@ def test_two_ranks_are_one(on_two_ranks, name, tmp_path):
     assert results[name]["loss"] == pytest.approx(alone["loss"], abs=sum_tolerance(RANKS_TERMS))
     for key in ("grad_norm", "advantage_squares"):
         assert results[name][key] == pytest.approx(alone[key], rel=sum_tolerance(RANKS_TERMS), abs=1e-9)
-    one, two = (load_file(path / f"{name}.safetensors") for path in (tmp_path, folder))
+    by_one, by_two = (load_file(path / f"{name}.safetensors") for path in (tmp_path, folder))
     optim = update_config(folder / "model", {}).optim
-    largest = max(float((one[key] - two[key]).abs().max()) for key in one)
+    largest = max(float((by_one[key] - by_two[key]).abs().max()) for key in by_one)
     bound = adamw_tolerance(RANKS_TERMS, alone["largest_gradient"], alone["updates"], optim.lr, optim.eps)
     print(f"\n{name}: {largest:.1e}, bound {bound:.1e}")
     assert largest < bound < 1e-4

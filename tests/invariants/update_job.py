@@ -180,9 +180,9 @@ def with_zero(settings: dict[str, Any]) -> AbstractContextManager[Any]:
         return nullcontext()
     from trainer.parallel import deepspeed
 
-    own = deepspeed.zero_config
+    original = deepspeed.zero_config
     return patch.object(
-        deepspeed, "zero_config", lambda *run: (made := own(*run))["zero_optimization"].update(settings) or made
+        deepspeed, "zero_config", lambda *run: (made := original(*run))["zero_optimization"].update(settings) or made
     )
 
 

@@ -29,6 +29,6 @@ def policy() -> PreTrainedModel:
 
 
 @pytest.fixture(scope="session")
-def plain(folder: Path) -> PreTrainedModel:
+def plain_model(folder: Path) -> PreTrainedModel:
     """As transformers alone loads and computes it."""
     return AutoModelForCausalLM.from_pretrained(folder).eval()

@@ -42,9 +42,9 @@ def as_batch(rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> tuple[Tenso
 
 
 @torch.no_grad()
-def plain_logprobs(plain: PreTrainedModel, prompt: Sequence[int], completion: Sequence[int]) -> Tensor:
+def plain_logprobs(model: PreTrainedModel, prompt: Sequence[int], completion: Sequence[int]) -> Tensor:
     """Log-probabilities of the completion's tokens at `TEMPERATURE`, [T], of one row without padding."""
     ids = torch.tensor([[*prompt, *completion]])
-    logits = plain(input_ids=ids, logits_to_keep=len(completion) + 1, use_cache=False).logits[0, :-1]
+    logits = model(input_ids=ids, logits_to_keep=len(completion) + 1, use_cache=False).logits[0, :-1]
     table = (logits.double() / TEMPERATURE).log_softmax(-1)
     return table.gather(-1, torch.tensor(completion)[:, None])[:, 0]

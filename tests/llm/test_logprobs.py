@@ -16,10 +16,10 @@ def rows(tokenizer):
     return [(chat(tokenizer, prompt), completion) for prompt in PROMPTS for completion in completions]
 
 
-def largest_and_mean_difference(scores, plain, rows) -> tuple[float, float]:
+def largest_and_mean_difference(scores, model, rows) -> tuple[float, float]:
     differences = torch.cat(
         [
-            (scores.logprobs[row, : len(completion)] - plain_logprobs(plain, prompt, completion)).abs()
+            (scores.logprobs[row, : len(completion)] - plain_logprobs(model, prompt, completion)).abs()
             for row, (prompt, completion) in enumerate(rows)
         ]
     )
@@ -27,21 +27,21 @@ def largest_and_mean_difference(scores, plain, rows) -> tuple[float, float]:
 
 
 @torch.no_grad()
-def test_packed_rows_agree_with_a_plain_forward(policy, plain, tokenizer):
+def test_packed_rows_agree_with_a_plain_forward(policy, plain_model, tokenizer):
     scorer = LogprobModel(policy, TEMPERATURE, chunk_tokens=16)
     assert scorer.packs_rows
     ids = long_text(tokenizer, 2000)
     short = rows(tokenizer)
     for batch in (short, [(ids[:1960], ids[1960:]), short[0]]):
-        largest, _ = largest_and_mean_difference(scorer(*as_batch(batch)), plain, batch)
+        largest, _ = largest_and_mean_difference(scorer(*as_batch(batch)), plain_model, batch)
         assert largest < 1e-4
 
 
 @torch.no_grad()
-def test_bfloat16_costs_a_tenth_of_a_nat_at_most_on_average(policy, plain, tokenizer):
+def test_bfloat16_costs_a_tenth_of_a_nat_at_most_on_average(policy, plain_model, tokenizer):
     scorer = LogprobModel(policy, TEMPERATURE, chunk_tokens=16, compute_dtype=torch.bfloat16)
     batch = rows(tokenizer)
-    largest, mean = largest_and_mean_difference(scorer(*as_batch(batch)), plain, batch)
+    largest, mean = largest_and_mean_difference(scorer(*as_batch(batch)), plain_model, batch)
     print(f"bfloat16: {mean:.4f} nats on average, {largest:.4f} at most")
     assert mean < 0.1 and largest < 0.75  # 0.053 and 0.41 on an Intel Xeon
     assert largest > 1e-3, "this did not compute in bfloat16"

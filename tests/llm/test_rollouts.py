@@ -28,11 +28,11 @@ def engine(policy, tokenizer) -> TransformersEngine:
     return TransformersEngine(policy, pad_token_id=tokenizer.pad_token_id)
 
 
-def test_greedy_completions_are_those_of_generate_token_for_token(engine, plain, tokenizer, prompts):
+def test_greedy_completions_are_those_of_generate_token_for_token(engine, plain_model, tokenizer, prompts):
     params = SamplingParams(0.0, max_new_tokens=NEW_TOKENS, stop_token_ids=(tokenizer.eos_token_id,))
     samples = engine.generate(prompts, [[0]] * len(prompts), params)
     for prompt, [sample] in zip(prompts, samples, strict=True):
-        whole = plain.generate(
+        whole = plain_model.generate(
             torch.tensor([prompt]),
             attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
             do_sample=False,

@@ -19,7 +19,7 @@ SMALL = {
 }
 
 
-def test_a_step_its_checkpoint_and_the_way_back(tmp_path, plain):
+def test_a_step_its_checkpoint_and_the_way_back(tmp_path, plain_model):
     config = apply_overrides(load_config("smollm2_addition"), SMALL)
     first = build(config, tmp_path / "run")
     before = parameters(first)
@@ -35,7 +35,7 @@ def test_a_step_its_checkpoint_and_the_way_back(tmp_path, plain):
     folder = first.save_checkpoint()
     saved = AutoModelForCausalLM.from_pretrained(folder).state_dict()
     trained = first.models.causal_lm.state_dict()
-    assert saved.keys() == trained.keys() == plain.state_dict().keys()
+    assert saved.keys() == trained.keys() == plain_model.state_dict().keys()
     assert all(torch.equal(saved[name], trained[name]) for name in saved)
     assert AutoTokenizer.from_pretrained(folder).decode([2]) == "<|im_end|>"
 

@@ -64,7 +64,9 @@ def of_columns(text, numbers, scale=2, missing=None):
 
 
 def batch_of_columns(scale, texts, numbers):
-    return [float(text == str(max(of_row))) * one for text, of_row, one in zip(texts, numbers, scale, strict=True)]
+    return [
+        float(text == str(max(of_row))) * factor for text, of_row, factor in zip(texts, numbers, scale, strict=True)
+    ]
 
 
 async def later(numbers, text):
@@ -72,7 +74,7 @@ async def later(numbers, text):
 
 
 def lacking(texts, other):
-    return [float(one is None) for one in other]
+    return [float(value is None) for value in other]
 
 
 # Function -> rewards of the texts 3 and 4, both with answer 3, numbers 1 3 and 4, and scale 10 for the first.
@@ -95,7 +97,7 @@ def test_arguments_are_bound_by_name(name):
     scores = combine_batch(functions)(["3", "4"], ["3", "3"], rows)
     assert [score.reward for score in scores] == BOUND[name]
     with RewardPool(functions, timeout_s=5, memory_mb=1024, workers=1) as pool:
-        assert [one.score.reward for one in pool.score(["3", "4"], ["3", "3"], rows)] == BOUND[name]
+        assert [result.score.reward for result in pool.score(["3", "4"], ["3", "3"], rows)] == BOUND[name]
 
 
 @pytest.mark.parametrize(("name", "column"), [("of_columns", "numbers"), ("batch_of_columns", "scale")])

@@ -40,7 +40,7 @@ def test_minimum_is_the_weighted_sum_of_positive_weights():
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         (f"{OWN}:for_trl", r"written for TRL; here it is def for_trl\(texts, answers\)"),
         ("knights_knave", "did you mean knights_knaves?"),
@@ -50,6 +50,6 @@ def test_minimum_is_the_weighted_sum_of_positive_weights():
         (f"{OWN}:not_a_function", "has no function not_a_function"),
     ],
 )
-def test_unknown_names_are_refused_with_a_fix(name, said):
-    with pytest.raises(ValueError, match=said.replace("?", r"\?")):
+def test_unknown_names_are_refused_with_a_fix(name, message):
+    with pytest.raises(ValueError, match=message.replace("?", r"\?")):
         resolve(name)

@@ -44,20 +44,20 @@ def test_order_is_kept(workers):
     texts = ["x" * (i % 97) for i in range(3000)]
     with pool(f"{OWN}:length", workers=workers) as rewards:
         scored = rewards.score(texts, [None] * len(texts))
-    assert [one.score.reward for one in scored] == [i % 97 for i in range(3000)]
-    assert {one.status for one in scored} == {"ok"}
+    assert [result.score.reward for result in scored] == [i % 97 for i in range(3000)]
+    assert {result.status for result in scored} == {"ok"}
 
 
 def test_a_batch_function_sees_the_share_of_each_process():
     with pool(f"{OWN}:against_the_mean", workers=2) as rewards:
         scored = rewards.score(["a", "bbb", "cc", "cccccc"], [None] * 4)
-    assert [one.score.reward for one in scored] == [-1.0, 1.0, -2.0, 2.0]  # of (a, bbb) and of (cc, cccccc)
+    assert [result.score.reward for result in scored] == [-1.0, 1.0, -2.0, 2.0]  # of (a, bbb) and of (cc, cccccc)
 
 
 def test_a_batch_function_that_fails_fails_for_its_batch():
     with pool(f"{OWN}:too_few") as rewards:
         scored = rewards.score(["a", "b"], [None] * 2)
-    assert [(one.status, one.score.reward) for one in scored] == [("error", -7.0)] * 2
+    assert [(result.status, result.score.reward) for result in scored] == [("error", -7.0)] * 2
     assert scored[0].message == f"reward {OWN}:too_few returned 1 scores for 2 texts"
 
 
@@ -78,8 +78,8 @@ def test_a_bad_completion_costs_only_itself(text, status, message):
     with pool(f"{OWN}:misbehave") as rewards:
         scored = rewards.score(["a", "b", text, "c", "d"], [None] * 5)
         again = rewards.score(["e"], [None])
-    assert [one.status for one in scored] == ["ok", "ok", status, "ok", "ok"]
-    assert [one.score.reward for one in scored] == [1.0, 1.0, -7.0, 1.0, 1.0]
+    assert [result.status for result in scored] == ["ok", "ok", status, "ok", "ok"]
+    assert [result.score.reward for result in scored] == [1.0, 1.0, -7.0, 1.0, 1.0]
     assert message in scored[2].message
     assert (scored[2].score.correct, scored[2].score.parsed) == (False, False)
     assert again[0].score.reward == 1.0
@@ -92,7 +92,7 @@ def test_secrets_of_the_environment_are_inherited_only_if_named(monkeypatch):
         monkeypatch.setenv(name, "set")
     with pool(f"{OWN}:has_variable", environment=["JUDGE_API_KEY"]) as rewards:
         scored = rewards.score([*secrets, *harmless], [None] * 7)
-    assert [one.score.reward for one in scored] == [0, 0, 0, 1, 1, 1, 1]
+    assert [result.score.reward for result in scored] == [0, 0, 0, 1, 1, 1, 1]
 
 
 def test_a_hundred_hostile_formulas_cost_little_more_than_one_time_limit():
@@ -102,9 +102,9 @@ def test_a_hundred_hostile_formulas_cost_little_more_than_one_time_limit():
         before = workers_alive()
         scored = rewards.score([*(texts + endless) * 20, r"\boxed{6/4}"], ["3"] * 100 + ["1.5"])
         assert workers_alive() == before
-    assert [one.status for one in scored[:5]] == ["ok", "ok", "ok", "timeout", "timeout"]
-    assert [one.score.reward for one in scored] == [0.0] * 100 + [1.0]
-    lost = [float(one.message.split()[-2]) for one in scored if one.status == "timeout"]
+    assert [result.status for result in scored[:5]] == ["ok", "ok", "ok", "timeout", "timeout"]
+    assert [result.score.reward for result in scored] == [0.0] * 100 + [1.0]
+    lost = [float(result.message.split()[-2]) for result in scored if result.status == "timeout"]
     assert len(lost) == 40 and sum(lost) < 5
 
 
@@ -119,20 +119,20 @@ def test_a_reply_of_a_hundred_megabytes_or_of_many_parts_is_an_error(parts):
 def test_a_function_that_prints_and_reads_stdin_cannot_break_the_protocol():
     with pool(f"{OWN}:shout") as rewards:
         scored = rewards.score(["a"] * 20, [None] * 20)
-    assert [one.score.reward for one in scored] == [1.0] * 20
+    assert [result.score.reward for result in scored] == [1.0] * 20
 
 
 def test_memory_used_up_by_earlier_completions_is_not_held_against_the_next():
     with pool(f"{OWN}:hoard", memory_mb=500) as rewards:
         scored = rewards.score(["big", "big", "small", "small"], [None] * 4)
-    assert [one.status for one in scored] == ["ok"] * 4
+    assert [result.status for result in scored] == ["ok"] * 4
 
 
 def test_any_text_reaches_the_function_unchanged():
     texts = ["line\nbreak", "nul\x00", "lone \ud800 surrogate", "ü漢🙂", "x" * 300_000, '"}]']
     with pool(f"{OWN}:length") as rewards:
         scored = rewards.score(texts, [None] * len(texts))
-    assert [one.score.reward for one in scored] == [len(text) for text in texts]
+    assert [result.score.reward for result in scored] == [len(text) for text in texts]
 
 
 @pytest.mark.parametrize("function", ["start_daemon_and_hang", "start_daemon_and_die", "start_daemon_and_return"])
@@ -190,8 +190,8 @@ def test_an_interrupted_call_leaves_nothing_for_the_next(handler):
 def test_bytes_on_the_reply_descriptor_are_no_scores(text):
     with pool(f"{OWN}:write_everywhere") as rewards:
         scored = rewards.score(["a", text, "b"], [None] * 3)
-    assert [one.status for one in scored] == ["ok", "error", "ok"]
-    assert [one.score.reward for one in scored] == [1.0, -7.0, 1.0]
+    assert [result.status for result in scored] == ["ok", "error", "ok"]
+    assert [result.score.reward for result in scored] == [1.0, -7.0, 1.0]
     assert scored[1].message == "something else than scores came from the scoring process"
 
 
@@ -200,7 +200,7 @@ def test_scoring_ends_as_soon_as_too_much_of_it_fails():
         with pytest.raises(ScoringFailedError, match=r"for 4 of 30 completions \(the limit is 10%\): no score"):
             rewards.score(["sleep"] * 30, [None] * 30)
         scored = rewards.score(["a"] * 27 + ["raise"] * 3, [None] * 30)
-        assert [one.status for one in scored].count("error") == 3
+        assert [result.status for result in scored].count("error") == 3
 
 
 def test_the_number_of_processes_stays_and_none_is_left_after_close():
@@ -209,7 +209,7 @@ def test_the_number_of_processes_stays_and_none_is_left_after_close():
     first = workers_alive() - before
     assert len(first) == 2
     scored = rewards.score(["loop", "exit", "a", "sleep"], [None] * 4)
-    assert [one.status for one in scored] == ["timeout", "error", "ok", "timeout"]
+    assert [result.status for result in scored] == ["timeout", "error", "ok", "timeout"]
     second = workers_alive() - before
     assert len(second) == 2 and second != first
     rewards.close()

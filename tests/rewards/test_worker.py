@@ -7,13 +7,13 @@ from rewards.worker import _as_json
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"reward": float("nan")}, "the reward is nan"),
         ({"correct": "no"}, "Score.correct is 'no', not True or False"),
         ({"parsed": "no"}, "Score.parsed is 'no', not True or False"),
     ],
 )
-def test_what_is_no_score_is_refused(changes, said):
-    with pytest.raises(ValueError, match=said):
+def test_what_is_no_score_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
         _as_json(Score(**{"reward": 1.0, "correct": True, "parsed": True, **changes}))

@@ -107,13 +107,13 @@ def ledger(folder: Path) -> list[dict[str, Any]]:
 
 def results(folder: Path) -> dict[str, dict[str, Any]]:
     """The results of a sweep by trial; asserts that no trial has two."""
-    found: dict[str, dict[str, Any]] = {}
+    by_trial: dict[str, dict[str, Any]] = {}
     for record in ledger(folder):
         if record["event"] == "result":
             name = f"c{record['configuration']:03d}-s{record['seed']}"
-            assert name not in found, f"{name} has two results"
-            found[name] = record
-    return found
+            assert name not in by_trial, f"{name} has two results"
+            by_trial[name] = record
+    return by_trial
 
 
 def history(folder: Path, trial: str, event: str | None = None) -> list[dict[str, Any]]:

@@ -122,8 +122,8 @@ def test_every_space_plans(name, tmp_path, capsys):
 def small(name: str, policy: Path) -> list[str]:
     """Overrides that make a space small: all baselines, every arm of an ablation, one proposal of the others."""
     proposed = {"ablation_order": 3, "ablation_filters": 2}.get(name, 1)
-    own = ["trainer.model.lora.r=4"] if name.endswith("_lora") else []
-    return [*TINY, *own, f"trainer.model.name_or_path={policy}", f"search.configurations={proposed}"]
+    adapter = ["trainer.model.lora.r=4"] if name.endswith("_lora") else []
+    return [*TINY, *adapter, f"trainer.model.name_or_path={policy}", f"search.configurations={proposed}"]
 
 
 @pytest.mark.slow
@@ -148,8 +148,8 @@ def test_a_space_runs_on_the_embedded_policy(tiny_policy: Path, tmp_path: Path) 
     """A grid of switches with values of their own, from the command line to the end of every trial."""
     options = ["--offline", "--cpus", "2", "--runs-dir", str(tmp_path)]
     assert main(["run", str(PUBLISHED["ablation_order"]), *small("ablation_order", tiny_policy), *options]) == 0
-    found = results(tmp_path / "ablation_order")
-    assert [result["state"] for result in found.values()] == ["COMPLETE"] * 5
-    for trial in found:
+    by_trial = results(tmp_path / "ablation_order")
+    assert [result["state"] for result in by_trial.values()] == ["COMPLETE"] * 5
+    for trial in by_trial:
         lines = metrics(tmp_path / "ablation_order", trial)
         assert [line["step"] for line in lines if "eval/accuracy" in line] == [0, 1, 2]

@@ -46,7 +46,9 @@ def test_train_says_how_it_ended_and_its_metrics_are_a_table(tiny_policy, tmp_pa
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_page_runs_as_it_stands(tmp_path):
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(encoding="utf-8"), re.DOTALL)
+    blocks = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs/guides/python.md").read_text(encoding="utf-8"), re.DOTALL
+    )
     assert len(blocks) == 3
     script = tmp_path / "page.py"
     script.write_text(

@@ -17,17 +17,17 @@ class Copy:
 
 def test_what_a_call_held_is_released_before_its_result_is_there() -> None:
     copy = Copy()
-    told = threading.Event()
-    found = []
+    looked = threading.Event()
+    still_held = []
     held = weakref.ref(copy)
     may_end = copy.may_end
     future = in_background(copy.write, "checkpoint")
     del copy
 
     def look(_: object) -> None:  # in the thread, as soon as there is a result
-        found.append(held())
-        told.set()
+        still_held.append(held())
+        looked.set()
 
     future.add_done_callback(look)
     may_end.set()
-    assert future.result() == "written" and told.wait(60) and found == [None]
+    assert future.result() == "written" and looked.wait(60) and still_held == [None]

@@ -137,11 +137,11 @@ def test_the_space_is_that_of_the_nearest_folder_that_exists(tmp_path: Path) -> 
     error = storage_error("write it", gone, FileNotFoundError(2, "No such file or directory"))
     assert (error.what, error.hint) == (
         "cannot write it: No such file or directory",
-        "put the folder back, then resume",
+        "put the folder back, then resume or start again",
     )
     assert error.where.startswith(f"{gone}, ") and error.where.endswith(" MiB free")
     hidden = storage_error("save", gone, RuntimeError("SafetensorError: No space left on device (os error 28)"))
-    assert hidden.hint == "free some space, then resume"
+    assert hidden.hint == "free some space, then resume or start again"
 
 
 def test_a_number_that_json_lacks_is_refused_before_anything_is_written(tmp_path: Path) -> None:

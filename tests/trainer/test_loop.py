@@ -30,6 +30,10 @@ class Recorder(NullTracker):
         self.steps: dict[int, dict[str, float]] = {}
         self.summary: dict[str, float] = {}
         self.rewound_to: int | None = None
+        self.completions: list[tuple[int, str]] = []  # step and set of each
+
+    def log_completions(self, rows, step):
+        self.completions += [(step, row["set"]) for row in rows]
 
     def log(self, metrics, step):
         self.steps.setdefault(step, {}).update(metrics)
@@ -89,11 +93,11 @@ def resumed_after_two_steps(config: TrainConfig, folder: Path) -> Trainer:
     return second
 
 
-def assert_same_end(one: Trainer, other: Trainer) -> None:
+def assert_same_end(whole: Trainer, resumed: Trainer) -> None:
     """Bitwise equal weights, and equal metrics of steps 3 and 4."""
-    assert all(torch.equal(a, b) for a, b in zip(parameters(one), parameters(other), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(parameters(whole), parameters(resumed), strict=True))
     for step in (3, 4):
-        assert without_times(other.tracker.steps[step]) == without_times(one.tracker.steps[step])
+        assert without_times(resumed.tracker.steps[step]) == without_times(whole.tracker.steps[step])
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +112,8 @@ def test_a_run_trains_evaluates_and_keeps_checkpoints(undisturbed):
     assert undisturbed.done
     assert [step for step, _ in undisturbed.evaluations] == [0, 2, 4]
     assert steps_on_disk(undisturbed.context.run_dir / "checkpoints") == [4, 2]
+    of_training = [(step, name) for step in (2, 4) for name in ("train", "dev")]
+    assert list(dict.fromkeys(undisturbed.tracker.completions)) == [(0, "dev"), *of_training]
     metrics = undisturbed.tracker.steps[1]
     assert metrics["optim/updates"] == 4  # two update batches, two passes
     assert metrics["policy/ratio_max"] > 1
@@ -276,8 +282,8 @@ def test_interrupt_prints_the_command_that_resumes(tiny_policy, tmp_path):
     output, errors = process.communicate(timeout=120)
     assert process.returncode == 130, errors
     reached = steps_on_disk(tmp_path / "interrupted" / "checkpoints")[0]
-    told, command = output.strip().splitlines()[-2:]
-    assert told == f"stopped at step {reached} of 400; saved at step {reached}; to go on:"
+    message, command = output.strip().splitlines()[-2:]
+    assert message == f"stopped at step {reached} of 400; saved at step {reached}; to go on:"
     assert command == f"trainer resume interrupted --runs-dir {tmp_path}"
     assert reached > 0
     again = run_cli(*command.split(), f"max_steps={reached + 1}", timeout=120)

@@ -10,15 +10,13 @@ from typing import Any
 from trainer.commands.found_model import FoundModel, find_model
 from trainer.config.evaluation import PER_SET
 from trainer.config.schema import TrainConfig, apply_overrides, load_config
-from trainer.config.yaml_document import parse_override, parse_value
+from trainer.config.yaml_document import parse_override
 from trainer.errors import ConfigError
 from trainer.policy.architectures import TINY
 from trainer.shell.arguments import add_json, add_runs_dir, count
 from trainer.shell.interrupt import unhurried
 from trainer.shell.main import world_size
 from trainer.shell.run_folder import check_name, run_path
-
-_SET = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)=(.+)", re.DOTALL)
 
 
 def add_evaluate(parser: argparse.ArgumentParser) -> None:
@@ -46,10 +44,10 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--offline", dest="tracking.offline", action="store_const", const=True, help="do not contact MLflow"
     )
-    parser.set_defaults(command=_evaluate)
 
 
-def _evaluate(arguments: argparse.Namespace) -> int:
+def carry_out_evaluate(arguments: argparse.Namespace) -> int:
+    """Carry out ``trainer evaluate``."""
     model = find_model(str(run_path(arguments.model, arguments.runs_dir)))
     flags = {key: value for key, value in vars(arguments).items() if "." in key and value is not None}
     config = evaluation_config(model, arguments.spec, arguments.overrides, flags)
@@ -125,17 +123,10 @@ def parse_set(text: str) -> tuple[str, dict[str, Any]]:
     Raises:
         ConfigError: not of this form.
     """
-    match = _SET.fullmatch(text)
-    if match is None:
-        raise ConfigError(f"not a set: {text}", "--sets", "write NAME=SOURCE, e.g. dev=problems.parquet")
-    name = match[1]
-    value = match[2].strip()
-    try:
-        source = parse_value(value, f"--sets {name}") if value.startswith("{") else {"source": value}
-    except ConfigError:
-        source = None
+    name, value = parse_override(text if "=" in text else f"{text}=")
+    source = {"source": value} if isinstance(value, str) else value
     if not isinstance(source, dict):
         raise ConfigError(
-            f"not a YAML mapping: {value}", f"--sets {name}", f"write {name}='{{source: FILE, limit: 100}}'"
+            f"not a source: {value}", f"--sets {name}", f"write {name}=FILE, or {name}='{{source: FILE}}'"
         )
     return name, {"split": "test", **source}

@@ -3,8 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from rewards.sandbox import MAX_FAILURE_RATE
 from trainer.commands.found_model import FoundModel
 from trainer.config.schema import TrainConfig
 from trainer.evaluation.evaluate import EvaluationResult, completion_rows, evaluate
-from trainer.evaluation.table import EvaluationRow, evaluation_rows
+from trainer.evaluation.table import evaluation_rows
 from trainer.parallel.device import compute_dtype
 from trainer.parallel.ranks import Parallel
 from trainer.parallel.start import make_parallel
@@ -70,6 +69,7 @@ def run_evaluation(config: TrainConfig, model: FoundModel, name: str, runs_dir: 
 
 def _open_tracker(config: TrainConfig, name: str, runs_dir: Path) -> Any:
     if not config.tracking.offline:
+        runs_dir.mkdir(parents=True, exist_ok=True)  # only a folder that is there gets a store
         prepare_store(tracking_uri(config.tracking, runs_dir))
     tags = {"loptune.run": name, "loptune.model": config.model.name_or_path}
     return Tracker(config, RunContext(runs_dir / name, runs_dir, EXPERIMENT, name, tags))
@@ -89,7 +89,9 @@ def _evaluate_model(config: TrainConfig, prepared: Prepared, parallel: Parallel)
         engine.close()
 
 
-def _summary(config: TrainConfig, model: FoundModel, rows: Sequence[EvaluationRow], seconds: float) -> dict[str, Any]:
+def _summary(
+    config: TrainConfig, model: FoundModel, rows: Sequence[Mapping[str, Any]], seconds: float
+) -> dict[str, Any]:
     evaluation = config.evaluation
     first = evaluation.of_set(next(iter(evaluation.sets)))
     return {
@@ -97,10 +99,10 @@ def _summary(config: TrainConfig, model: FoundModel, rows: Sequence[EvaluationRo
         "step": model.step,
         "temperature": first.temperature,
         "completions_per_problem": first.completions_per_problem,
-        "k": rows[0].k,
+        "k": rows[0]["k"],
         "seed": config.seed,
         "seconds": seconds,
-        "rows": [asdict(row) for row in rows],
+        "rows": rows,
     }
 
 
@@ -113,19 +115,19 @@ def _record(tracker: Any, result: EvaluationResult, summary: dict[str, Any], fil
     file.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
 
-def print_rows(rows: Sequence[EvaluationRow]) -> None:
+def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print the table, outside of a terminal as wide as it is."""
     cells = [
         [
-            row.set if row.by == "all" else "",
-            "all" if row.by == "all" else f"{row.by} {row.value or 'none'}",
-            row.problems,
-            row.k,
-            f"{row.accuracy:.3f}",
-            f"{row.low:.3f} .. {row.high:.3f}",
-            f"{row.pass_at_k:.3f} @{row.k}" if row.k > 1 else "-",
-            f"{row.completion_length:.1f}",
-            *(f"{share:.1%}" for share in (row.truncated, row.unparsed, row.timeouts, row.errors)),
+            row["set"] if row["by"] == "all" else "",
+            "all" if row["by"] == "all" else f"{row['by']} {row['value'] or 'none'}",
+            row["problems"],
+            row["k"],
+            f"{row['accuracy']:.3f}",
+            f"{row['low']:.3f} .. {row['high']:.3f}",
+            f"{row['pass_at_k']:.3f} @{row['k']}" if "pass_at_k" in row else "-",
+            f"{row['completion_length']:.1f}",
+            *(f"{row[share]:.1%}" for share in ("truncated", "unparsed", "timeouts", "errors")),
         ]
         for row in rows
     ]

@@ -8,8 +8,7 @@ from pathlib import Path
 import yaml
 
 from trainer.checkpoint.files import damaged_files, steps_on_disk
-from trainer.commands.runs import existing_run
-from trainer.commands.start import rule_of
+from trainer.commands.start import existing_run, rule_of
 from trainer.config.schema import TrainConfig, load_config
 from trainer.errors import ConfigError, MissingError, StorageError
 from trainer.evaluation.correctness import read_correctness
@@ -31,10 +30,10 @@ def add_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, help="folder to create (default: NAME-model)")
     parser.add_argument("--merge", action="store_true", help="merge the adapter and write the whole model")
     add_runs_dir(parser)
-    parser.set_defaults(command=_export)
 
 
-def _export(arguments: argparse.Namespace) -> int:
+def carry_out_export(arguments: argparse.Namespace) -> int:
+    """Carry out ``trainer export``."""
     run = existing_run(arguments.runs_dir, arguments.name)
     output = arguments.output or Path(f"{arguments.name}-model")
     step = _export_model(run, output, arguments.step, arguments.merge)

@@ -25,10 +25,10 @@ def add_init(parser: argparse.ArgumentParser) -> None:
         "weights, to try data and reward in seconds (default: %(default)s)",
     )
     parser.add_argument("--rule", action="store_true", help="write an update rule, its test and a space to compare it")
-    parser.set_defaults(command=_init)
 
 
-def _init(arguments: argparse.Namespace) -> int:
+def carry_out_init(arguments: argparse.Namespace) -> int:
+    """Carry out ``trainer init``."""
     if arguments.rule:
         return _init_rule(arguments.folder)
     for path in write_project(arguments.folder, arguments.model):

@@ -20,10 +20,10 @@ def add_presets(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", help="preset[:variant] to print")
     parser.add_argument("--ranks", type=count, help="number of ranks (default: 4 with DeepSpeed, else 1)")
     parser.add_argument("--gpu-gb", type=positive, help="memory of one GPU (default: this machine's, else 80)")
-    parser.set_defaults(command=_presets)
 
 
-def _presets(arguments: argparse.Namespace) -> int:
+def carry_out_presets(arguments: argparse.Namespace) -> int:
+    """Carry out ``trainer presets``."""
     if not arguments.name:
         _print_presets()
         return 0

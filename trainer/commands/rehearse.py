@@ -83,10 +83,10 @@ def add_rehearse(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="rehearse every preset and variant")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="default: cpu")
     parser.add_argument("--ranks", type=count, default=_RANKS, help=f"number of ranks (default: {_RANKS})")
-    parser.set_defaults(command=_rehearse)
 
 
-def _rehearse(arguments: argparse.Namespace) -> int:
+def carry_out_rehearse(arguments: argparse.Namespace) -> int:
+    """Carry out ``trainer rehearse``."""
     if arguments.all == bool(arguments.spec):
         raise ConfigError("which preset?", "trainer rehearse", "name one, or give --all")
     names = preset_specs() if arguments.all else [arguments.spec]

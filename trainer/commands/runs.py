@@ -6,20 +6,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.commands.start import rule_of
+from trainer.commands.start import SWEEP_FILE, existing_run, rule_of
 from trainer.config.schema import TrainConfig, load_config
-from trainer.errors import MissingError, StorageError, UserError
+from trainer.errors import MissingError, UserError, printable
 from trainer.files import read_records
-from trainer.shell.arguments import add_json, add_runs_dir, port
-from trainer.shell.preflight import check_port
-from trainer.shell.run_folder import check_name, holder, resume_command, run_path
+from trainer.shell.arguments import add_json, add_runs_dir, count, port
+from trainer.shell.run_folder import holder, resume_command, run_path
 from trainer.shell.table import number, print_table
-from trainer.tracking.mlflow_store import connect, sqlite_path, tracking_uri
-from trainer.tracking.shipping import CONFIG_FILE, RESULT_FILE, STATE_FILE
+from trainer.shell.ui import serve
+from trainer.tracking.mlflow_store import connect, tracking_uri
+from trainer.tracking.shipping import COMPLETIONS_FILE, CONFIG_FILE, RESULT_FILE, TrackingState
 from trainer.tracking.tracker import upload
-from trainer.tracking.ui import serve
 
-_SWEEP_FILE = "space.lock.yaml"  # in the folder of a sweep, whose trials `sweep ls` and `sweep status` show
 _EVALUATIONS = 5  # that `trainer status` shows
 
 
@@ -45,7 +43,6 @@ def add_ls(parser: argparse.ArgumentParser) -> None:
     """``trainer ls``."""
     add_runs_dir(parser)
     add_json(parser)
-    parser.set_defaults(command=_list_runs)
 
 
 def add_status(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +50,8 @@ def add_status(parser: argparse.ArgumentParser) -> None:
     add_runs_dir(parser)
     add_json(parser)
     parser.add_argument("name", help="name of the run, see `trainer ls`")
-    parser.set_defaults(command=_show_run)
+    text = "show the last N recorded completions, of evaluations and of training"
+    parser.add_argument("--completions", type=count, default=0, metavar="N", help=text)
 
 
 def add_ui(parser: argparse.ArgumentParser) -> None:
@@ -61,29 +59,12 @@ def add_ui(parser: argparse.ArgumentParser) -> None:
     add_runs_dir(parser)
     parser.add_argument("name", nargs="?", help="run to open (default: the table of runs)")
     parser.add_argument("--port", type=port, default=5000, help="port on 127.0.0.1 (default: 5000)")
-    parser.set_defaults(command=_open_ui)
 
 
 def add_upload(parser: argparse.ArgumentParser) -> None:
     """``trainer upload``."""
     parser.add_argument("run", help="name or folder of the run")
     add_runs_dir(parser)
-    parser.set_defaults(command=_upload)
-
-
-def existing_run(runs_dir: Path, name: str) -> Path:
-    """Return the folder of a run.
-
-    Raises:
-        ConfigError: not a plain name.
-        MissingError: there is no such run, or it is a sweep.
-    """
-    folder = runs_dir / check_name(name)
-    if (folder / _SWEEP_FILE).is_file():
-        raise MissingError(f"{name} is a sweep", str(folder), f"sweep status {name}")
-    if not (folder / CONFIG_FILE).is_file():
-        raise MissingError(f"no run {name}", str(folder), "see `trainer ls`")
-    return folder
 
 
 def summary(folder: Path) -> RunSummary:
@@ -91,18 +72,19 @@ def summary(folder: Path) -> RunSummary:
     try:
         config = load_config(str(folder / CONFIG_FILE))
         records = read_records(folder / "metrics.jsonl")
+        state = _state(folder, records)
     except UserError as error:
         return RunSummary(folder.name, error.what)
     step = max((int(record.get("step", 0)) for record in records), default=0)
     evaluations = [record["eval/accuracy"] for record in records if "eval/accuracy" in record]
     accuracy, best = (evaluations[-1], max(evaluations)) if evaluations else (None, None)
-    state = _state(folder, records)
     return RunSummary(folder.name, state, step, config.max_steps, accuracy, best, rule_of(config))
 
 
-def _list_runs(arguments: argparse.Namespace) -> int:
+def carry_out_ls(arguments: argparse.Namespace) -> int:
+    """Carry out ``trainer ls``."""
     folders = sorted(config.parent for config in arguments.runs_dir.glob(f"*/{CONFIG_FILE}"))
-    others = (RESULT_FILE, _SWEEP_FILE)
+    others = (RESULT_FILE, SWEEP_FILE)
     runs = [summary(folder) for folder in folders if not any((folder / other).is_file() for other in others)]
     if arguments.json:
         print(json.dumps([asdict(run) for run in runs], indent=2))
@@ -116,7 +98,8 @@ def _list_runs(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _show_run(arguments: argparse.Namespace) -> int:
+def carry_out_status(arguments: argparse.Namespace) -> int:
+    """Carry out ``trainer status``."""
     folder = existing_run(arguments.runs_dir, arguments.name)
     run = summary(folder)
     steps = sorted(int(path.name.removeprefix("step-")) for path in (folder / "checkpoints").glob("step-[0-9]*"))
@@ -133,6 +116,9 @@ def _show_run(arguments: argparse.Namespace) -> int:
             ["step", *(metric.removeprefix("eval/") for metric in metrics)],
             [[str(record["step"]), *(number(record.get(metric)) for metric in metrics)] for record in evaluations],
         )
+    for row in read_records(folder / COMPLETIONS_FILE)[-arguments.completions :] if arguments.completions else []:
+        print(f"\nstep {row['step']}, {row['set']}, reward {number(row['reward'])}, answer {printable(row['answer'])}")
+        print(printable(row["prompt"] + row["completion"]))
     print(f"checkpoints: {' '.join(f'step-{step}' for step in steps) or 'none'}")
     if run.state == "done":
         print(f"next:        trainer evaluate {folder}, trainer ui {run.name}")
@@ -141,35 +127,34 @@ def _show_run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _upload(arguments: argparse.Namespace) -> int:
+def carry_out_upload(arguments: argparse.Namespace) -> int:
+    """Carry out ``trainer upload``."""
     run_dir = run_path(arguments.run, arguments.runs_dir)
     print(f"uploaded {run_dir} as MLflow run {upload(run_dir)}")
     return 0
 
 
-def _open_ui(arguments: argparse.Namespace) -> int:
+def carry_out_ui(arguments: argparse.Namespace) -> int:
     """Serve MLflow on this machine, at one run or at the table of runs."""
     name: str | None = arguments.name
     folder = existing_run(arguments.runs_dir, name) if name else None
     config = load_config(str(folder / CONFIG_FILE)) if folder else TrainConfig()
     run_id = _run_id(folder) if folder else None
     uri = tracking_uri(config.tracking, arguments.runs_dir)
-    database = sqlite_path(uri)
-    if database is not None and not database.exists():
-        raise StorageError("there is no MLflow store", str(database), "trainer run, without --offline, makes one")
-    if not uri.startswith("http"):
-        check_port(arguments.port, f"trainer ui{f' {name}' if name else ''}")
-    experiment = connect(uri).get_experiment_by_name(config.tracking.experiment or "trainer")
-    page = f"/#/experiments/{experiment.experiment_id}/runs{f'/{run_id}' if run_id else ''}" if experiment else ""
-    return serve(uri, arguments.port, page, f"run {name}" if name else "all runs")
+
+    def page() -> str:
+        experiment = connect(uri).get_experiment_by_name(config.tracking.experiment or "trainer")
+        return f"/#/experiments/{experiment.experiment_id}/runs{f'/{run_id}' if run_id else ''}" if experiment else ""
+
+    shown = f"run {name}" if name else "all runs"
+    return serve(uri, arguments.port, page, shown, f"trainer ui{f' {name}' if name else ''}")
 
 
 def _run_id(folder: Path) -> str:
-    state = folder / STATE_FILE
-    run_id = json.loads(state.read_text(encoding="utf-8")).get("run_id") if state.is_file() else None
-    if run_id is None:
+    state = TrackingState.load(folder)
+    if state is None or state.run_id is None:
         raise MissingError(f"run {folder.name} is not in MLflow", str(folder), f"trainer upload {folder}")
-    return str(run_id)
+    return state.run_id
 
 
 def _state(folder: Path, records: list[dict[str, Any]]) -> str:
@@ -177,6 +162,5 @@ def _state(folder: Path, records: list[dict[str, Any]]) -> str:
         return "running"
     if any("final/accuracy" in record for record in records[-1:]):
         return "done"
-    state = folder / STATE_FILE
-    ended = json.loads(state.read_text(encoding="utf-8")).get("status") if state.is_file() else None
-    return "failed" if ended == "FAILED" else "stopped"
+    state = TrackingState.load(folder)
+    return "failed" if state is not None and state.status == "FAILED" else "stopped"

@@ -20,10 +20,10 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gpu-memory-utilization", type=float, default=0.9, help="share of the GPU's memory (default: 0.9)"
     )
-    parser.set_defaults(command=_serve)
 
 
-def _serve(arguments: argparse.Namespace) -> NoReturn:
+def carry_out_serve(arguments: argparse.Namespace) -> NoReturn:
+    """Carry out ``trainer serve``."""
     config = load_config(arguments.spec, arguments.overrides)
     check_port(arguments.port, f"trainer serve {arguments.spec}", arguments.host)
     with unhurried():

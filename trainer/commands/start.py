@@ -17,7 +17,7 @@ from trainer.checkpoint.files import check_whole, intact_checkpoints, raise_if_e
 from trainer.config.extends import find_spec
 from trainer.config.schema import TrainConfig, dotted_values, load_config, save_config, value_of
 from trainer.config.variants import variant_of
-from trainer.errors import INTERRUPTED, ConfigError
+from trainer.errors import INTERRUPTED, ConfigError, MissingError
 from trainer.files import read_json_lines
 from trainer.planning.advice import advise
 from trainer.shell.arguments import add_accept_changes, add_runs_dir, add_sample
@@ -30,6 +30,7 @@ from trainer.tracking.shipping import CONFIG_FILE
 
 # What may differ between a run and its resumption without making it another run.
 _RESUMABLE = ("max_steps", "epochs", "tracking", "checkpoint.keep_last", "checkpoint.keep_best", "rollout.vllm.server")
+SWEEP_FILE = "space.lock.yaml"  # in the folder of a sweep, whose trials `sweep ls` and `sweep status` show
 _FIRST_CONFIG = "started.yaml"  # what a resumption is compared with: config.yaml may have been edited since
 
 
@@ -54,7 +55,6 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="show a prompt, a scored completion, memory, steps")
     add_sample(parser, "with --dry-run: sample")
     _add_places(parser)
-    parser.set_defaults(command=_run)
 
 
 def add_resume(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +66,6 @@ def add_resume(parser: argparse.ArgumentParser) -> None:
         "--start-over", action="store_true", help="restart from step 0; keep the old record in earlier-N"
     )
     _add_places(parser)
-    parser.set_defaults(command=_resume)
 
 
 def start_run(start: Start) -> int:
@@ -116,7 +115,8 @@ def start_run(start: Start) -> int:
                 shutil.rmtree(run_dir, ignore_errors=True)
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def carry_out_run(arguments: argparse.Namespace) -> int:
+    """Carry out ``trainer run``."""
     if arguments.dry_run:
         config = load_config(arguments.spec, _overrides(arguments))
         print(f"{arguments.spec}: loading {config.model.name_or_path}", flush=True)
@@ -130,8 +130,9 @@ def _run(arguments: argparse.Namespace) -> int:
     return start_run(Start(arguments.spec, _overrides(arguments), arguments.runs_dir, arguments.name))
 
 
-def _resume(arguments: argparse.Namespace) -> int:
-    saved = _saved_run(arguments.runs_dir, arguments.name)
+def carry_out_resume(arguments: argparse.Namespace) -> int:
+    """Carry out ``trainer resume``."""
+    saved = existing_run(arguments.runs_dir, arguments.name) / CONFIG_FILE
     where = (str(saved), _overrides(arguments), arguments.runs_dir)
     return start_run(Start(*where, None, True, arguments.start_over, arguments.accept_changes))
 
@@ -147,12 +148,19 @@ def _overrides(arguments: argparse.Namespace) -> list[str]:
     return [*arguments.overrides, *(["tracking.offline=true"] if arguments.offline else [])]
 
 
-def _saved_run(runs_dir: Path, name: str) -> Path:
-    """Return the configuration of a run that was started before; a ConfigError names those there are."""
-    saved = runs_dir / check_name(name) / CONFIG_FILE
-    if not saved.is_file():
-        raise ConfigError(f"no run {name} to resume", str(saved), "see `trainer ls`, or start it: trainer run")
-    return saved
+def existing_run(runs_dir: Path, name: str) -> Path:
+    """Return the folder of a run.
+
+    Raises:
+        ConfigError: not a plain name.
+        MissingError: there is no such run, or it is a sweep.
+    """
+    folder = runs_dir / check_name(name)
+    if (folder / SWEEP_FILE).is_file():
+        raise MissingError(f"{name} is a sweep", str(folder), f"sweep status {name}")
+    if not (folder / CONFIG_FILE).is_file():
+        raise MissingError(f"no run {name}", str(folder), "see `trainer ls`")
+    return folder
 
 
 def rule_of(config: TrainConfig) -> str:
@@ -175,12 +183,12 @@ def run_name(start: Start) -> str:
 
 def _check_folder(config: TrainConfig, run_dir: Path, start: Start) -> None:
     if start.resume:
-        _check_same_run(config, load_config(str(_saved_run(start.runs_dir, run_dir.name).with_name(_FIRST_CONFIG))))
+        _check_same_run(config, load_config(str(existing_run(start.runs_dir, run_dir.name) / _FIRST_CONFIG)))
         for step in steps_on_disk(run_dir / "checkpoints")[:1] if not start.start_over else ():
             raise_if_ended(run_dir / "checkpoints" / f"step-{step}")
         if not start.start_over:
             check_whole(run_dir, 1, f"{resume_command(run_dir.name, start.runs_dir)} --start-over")
-    elif (run_dir / "space.lock.yaml").exists():
+    elif (run_dir / SWEEP_FILE).exists():
         raise ConfigError(f"{run_dir.name} is a sweep", str(run_dir), "choose another --name")
     elif _has_history(run_dir):
         again = resume_command(run_dir.name, start.runs_dir)

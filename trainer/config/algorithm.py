@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, SerializeAsAny, WithJsonSchema, model_validator
 
 from trainer.config.variants import isolates
 from trainer.rules.advantage import Advantage, KlPlacement
@@ -19,16 +19,14 @@ _Loss = Annotated[SerializeAsAny[PolicyLoss], BeforeValidator(LOSS.read), WithJs
 class EngineCorrection(Section):
     """Factors of the policy losses for the ratio of trainer and engine probability."""
 
-    level: Literal["token", "sequence", "geometric_mean"] = Field(
-        "token", description="ratio of each token, of its completion, or the completion's geometric mean per token"
-    )
-    rule: Literal["truncate", "mask"] = Field(
-        "truncate", description="truncate the ratio at the cap, or mask tokens whose ratio is outside floor to cap"
-    )
-    cap: Positive = Field(2.0, description="largest ratio of trainer and engine probability")
-    floor: NonNegative = Field(
-        0.0, description="smallest ratio (IcePop: 0.5 with a cap of 2 to 5)", json_schema_extra=needs("rule=mask")
-    )
+    level: Literal["token", "sequence", "geometric_mean"] = "token"
+    """ratio of each token, of its completion, or the completion's geometric mean per token"""
+    rule: Literal["truncate", "mask"] = "truncate"
+    """truncate the ratio at the cap, or mask tokens whose ratio is outside floor to cap"""
+    cap: Positive = 2.0
+    """largest ratio of trainer and engine probability"""
+    floor: NonNegative = needs("rule=mask", 0.0)
+    """smallest ratio (IcePop: 0.5 with a cap of 2 to 5)"""
 
     @model_validator(mode="after")
     def _check(self) -> "EngineCorrection":
@@ -40,65 +38,45 @@ class EngineCorrection(Section):
 class AlgorithmConfig(Section):
     """The update rule [AR and Lopti: arXiv:2505.12929]."""
 
-    advantage: _Advantage = Field(
-        ADVANTAGE.read(ADVANTAGE.default),
-        description="advantage estimator: a name, or a mapping of name and parameters",
-    )
-    ar_alpha: Probability = Field(0.0, description="Advantage Reweighting strength alpha; 0 is off")
-    lopti_eta: Probability = Field(0.0, description="Lopti probability threshold eta; 0 is off")
-    lopti_order: Literal["low_first", "high_first"] = Field(
-        "low_first", description="order of the two passes", json_schema_extra=needs("lopti_eta")
-    )
-    lopti_split: Literal["probability", "random"] = Field(
-        "probability",
-        description="random: a random split of the same sizes (control)",
-        json_schema_extra=needs("lopti_eta"),
-    )
-    token_filter: Literal["none", "drop_high", "drop_low", "high_entropy"] = Field(
-        "none",
-        description="drop_high, drop_low: update only tokens below, above lopti_eta in one pass (controls); "
-        "high_entropy: only those of the highest entropy, in each of Lopti's passes",
-    )
-    entropy_share: Fraction = Field(
-        0.2,
-        description="share of the tokens that token_filter high_entropy keeps",
-        json_schema_extra=needs("token_filter=high_entropy"),
-    )
-    mask_truncated: bool = Field(
-        False, description="leave completions that ran into the token limit out of the update and its token count"
-    )
-    loss: _Loss = Field(
-        LOSS.read(LOSS.default),
-        description="loss of a token from its importance ratio: a name, or a mapping of name and parameters",
-    )
-    entropy_coef: NonNegative = Field(0.0, description="weight of the entropy bonus")
-    log_ratio_coef: NonNegative = Field(
-        0.0, description="weight of (log r)^2, which keeps the policy near the old one, in every loss; DPPO 0.001"
-    )
-    loss_aggregation: Literal["auto", Aggregation] = Field(
-        "auto",
-        description="aggregation of token losses; constant divides by max_new_tokens (Dr. GRPO); auto: "
-        "the loss's own, seq_mean_token_mean for gspo and sapo, token_mean for the others",
-    )
-    update_epochs: Count = Field(1, description="epochs of the update over the rollout batch")
-    kl_coef: NonNegative = Field(0.001, description="KL coefficient; 0 loads no reference")
-    kl_estimator: Literal["k1", "k2", "k3"] = Field(
-        "k3", description="estimator of the KL in the loss", json_schema_extra=needs("kl_coef")
-    )
-    kl_log_ratio_clamp: Positive | None = Field(
-        20.0,
-        description="bound of the log-ratio in k3, whose value is at most 10; 5 in the published code of AR and "
-        "Lopti; null bounds neither, as TRL [nats]",
-        json_schema_extra=needs("kl_coef"),
-    )
-    kl_placement: Literal["auto", KlPlacement] = Field(
-        "auto",
-        description="auto: the advantage's own, reward for reinforce_plus_plus, loss for the others",
-        json_schema_extra=needs("kl_coef"),
-    )
-    engine_correction: EngineCorrection | None = Field(
-        None, description="weights for an engine whose probabilities differ from the trainer's; null is off"
-    )
+    advantage: _Advantage = ADVANTAGE.read(ADVANTAGE.default)
+    """advantage estimator: a name, or a mapping of name and parameters"""
+    ar_alpha: Probability = 0.0
+    """Advantage Reweighting strength alpha; 0 is off"""
+    lopti_eta: Probability = 0.0
+    """Lopti probability threshold eta; 0 is off"""
+    lopti_order: Literal["low_first", "high_first"] = needs("lopti_eta", "low_first")
+    """order of the two passes"""
+    lopti_split: Literal["probability", "random"] = needs("lopti_eta", "probability")
+    """random: a random split of the same sizes (control)"""
+    token_filter: Literal["none", "drop_high", "drop_low", "high_entropy"] = "none"
+    """drop_high, drop_low: update only tokens below, above lopti_eta in one pass (controls); high_entropy: only
+    those of the highest entropy, in each of Lopti's passes"""
+    entropy_share: Fraction = needs("token_filter=high_entropy", 0.2)
+    """share of the tokens that token_filter high_entropy keeps"""
+    mask_truncated: bool = False
+    """leave completions that ran into the token limit out of the update and its token count"""
+    loss: _Loss = LOSS.read(LOSS.default)
+    """loss of a token from its importance ratio: a name, or a mapping of name and parameters"""
+    entropy_coef: NonNegative = 0.0
+    """weight of the entropy bonus"""
+    log_ratio_coef: NonNegative = 0.0
+    """weight of (log r)^2, which keeps the policy near the old one, in every loss; DPPO 0.001"""
+    loss_aggregation: Literal["auto", Aggregation] = "auto"
+    """aggregation of token losses; constant divides by max_new_tokens (Dr. GRPO); auto: the loss's own,
+    seq_mean_token_mean for gspo and sapo, token_mean for the others"""
+    update_epochs: Count = 1
+    """epochs of the update over the rollout batch"""
+    kl_coef: NonNegative = 0.001
+    """KL coefficient; 0 loads no reference"""
+    kl_estimator: Literal["k1", "k2", "k3"] = needs("kl_coef", "k3")
+    """estimator of the KL in the loss"""
+    kl_log_ratio_clamp: Positive | None = needs("kl_coef", 20.0)
+    """bound of the log-ratio in k3, whose value is at most 10; 5 in the published code of AR and Lopti; null
+    bounds neither, as TRL [nats]"""
+    kl_placement: Literal["auto", KlPlacement] = needs("kl_coef", "auto")
+    """auto: the advantage's own, reward for reinforce_plus_plus, loss for the others"""
+    engine_correction: EngineCorrection | None = None
+    """weights for an engine whose probabilities differ from the trainer's; null is off"""
 
     @property
     def isolates(self) -> bool:

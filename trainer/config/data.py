@@ -11,28 +11,22 @@ from trainer.section import Count, Section, needs
 class DatasetConfig(Section):
     """A source of problems."""
 
-    source: str = Field("generated", description="`generated`, a parquet/jsonl/csv file, or a hub dataset name")
-    name: str | None = Field(None, description="hub configuration (subset) name")
-    split: str = Field("train", description="hub split, or the generator's split: train, dev or test")
-    columns: dict[str, str] = Field(
-        default_factory=dict, description="our field (prompt, answer, difficulty, source) -> column"
-    )
-    people: list[Annotated[int, Field(ge=2, le=8)]] = Field(
-        [2, 3],
-        description="people per generated Knights-and-Knaves puzzle",
-        min_length=1,
-        json_schema_extra=needs("source=generated"),
-    )
-    digits: list[Annotated[int, Field(ge=1, le=3)]] = Field(
-        [1],
-        description="digits of the numbers in generated additions",
-        min_length=1,
-        json_schema_extra=needs("source=generated"),
-    )
-    size: Count = Field(
-        100, description="number of generated problems, all different", json_schema_extra=needs("source=generated")
-    )
-    limit: Count | None = Field(None, description="use only the first N problems of the source")
+    source: str = "generated"
+    """`generated`, a parquet/jsonl/csv file, or a hub dataset name"""
+    name: str | None = None
+    """hub configuration (subset) name"""
+    split: str = "train"
+    """hub split, or the generator's split: train, dev or test"""
+    columns: dict[str, str] = Field(default_factory=dict)
+    """our field (prompt, answer, difficulty, source) -> column"""
+    people: list[Annotated[int, Field(ge=2, le=8)]] = needs("source=generated", [2, 3], min_length=1)
+    """people per generated Knights-and-Knaves puzzle"""
+    digits: list[Annotated[int, Field(ge=1, le=3)]] = needs("source=generated", [1], min_length=1)
+    """digits of the numbers in generated additions"""
+    size: Count = needs("source=generated", 100)
+    """number of generated problems, all different"""
+    limit: Count | None = None
+    """use only the first N problems of the source"""
 
 
 def as_dataset(value: Any) -> Any:
@@ -52,16 +46,21 @@ Datasets = Annotated[list[DatasetConfig], BeforeValidator(_as_datasets, _Dataset
 class DataConfig(Section):
     """Problems to train on and how they are put to the policy."""
 
-    task: Literal["knights_knaves", "math", "addition", "custom"] = Field(
-        "knights_knaves", description="decides default prompt, prefill and column mapping"
-    )
-    train: Datasets = Field([DatasetConfig()], description="one training source, or a list of them")
-    prompt_format: Literal["auto", "raw", "chat"] = Field(
-        "auto", description="raw text, chat template, or auto: chat if the tokenizer has a template"
-    )
-    prompt_template: str | None = Field(None, description="template with {question}; replaces the task's")
-    system_prompt: str | None = Field(None, description="system message for chat prompts; replaces the task's")
-    prefill: str | None = Field(None, description="text that the answer starts with; the task's if null")
-    max_prompt_tokens: Count = Field(1024, description="longer prompts are dropped and counted [tokens]")
-    shuffle: bool = Field(True, description="new order of the problems in every epoch")
-    drop_last: bool = Field(False, description="leave out the last problems of an epoch that do not fill a step")
+    task: Literal["knights_knaves", "math", "addition", "custom"] = "knights_knaves"
+    """decides default prompt, prefill and column mapping"""
+    train: Datasets = Field([DatasetConfig()])
+    """one training source, or a list of them"""
+    prompt_format: Literal["auto", "raw", "chat"] = "auto"
+    """raw text, chat template, or auto: chat if the tokenizer has a template"""
+    prompt_template: str | None = None
+    """template with {question}; replaces the task's"""
+    system_prompt: str | None = None
+    """system message for chat prompts; replaces the task's"""
+    prefill: str | None = None
+    """text that the answer starts with; the task's if null"""
+    max_prompt_tokens: Count = 1024
+    """longer prompts are dropped and counted [tokens]"""
+    shuffle: bool = True
+    """new order of the problems in every epoch"""
+    drop_last: bool = False
+    """leave out the last problems of an epoch that do not fill a step"""

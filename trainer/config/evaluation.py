@@ -15,10 +15,10 @@ PER_SET = ("temperature", "completions_per_problem")  # what a set may do otherw
 class EvaluationSetConfig(DatasetConfig):
     """A dataset to evaluate on, and what is done otherwise than for the other sets."""
 
-    temperature: NonNegative | None = Field(None, description="of this set; evaluation.temperature if null")
-    completions_per_problem: Count | None = Field(
-        None, description="of this set; evaluation.completions_per_problem if null"
-    )
+    temperature: NonNegative | None = None
+    """of this set; evaluation.temperature if null"""
+    completions_per_problem: Count | None = None
+    """of this set; evaluation.completions_per_problem if null"""
 
 
 EvaluationSet = Annotated[EvaluationSetConfig, BeforeValidator(as_dataset, str | EvaluationSetConfig)]
@@ -27,17 +27,18 @@ EvaluationSet = Annotated[EvaluationSetConfig, BeforeValidator(as_dataset, str |
 class EvaluationConfig(Section):
     """Measuring the policy while it trains."""
 
-    every_steps: Count = Field(20, description="training steps between evaluations")
-    at_start: bool = Field(True, description="evaluate before the first step")
-    sets: dict[str, EvaluationSet] = Field(
-        {"dev": EvaluationSetConfig(split="dev", size=100)},
-        description="name -> dataset; the first is `eval/accuracy`",
-    )
-    temperature: NonNegative = Field(0.0, description="0 is greedy")
-    top_p: Fraction = Field(1.0, description="probability mass of nucleus sampling")
-    completions_per_problem: Count = Field(
-        1, description="completions per problem; its accuracy is their mean, and k of pass@k their number"
-    )
+    every_steps: Count = 20
+    """training steps between evaluations"""
+    at_start: bool = True
+    """evaluate before the first step"""
+    sets: dict[str, EvaluationSet] = Field({"dev": EvaluationSetConfig(split="dev", size=100)})
+    """name -> dataset; the first is `eval/accuracy`"""
+    temperature: NonNegative = 0.0
+    """0 is greedy"""
+    top_p: Fraction = 1.0
+    """probability mass of nucleus sampling"""
+    completions_per_problem: Count = 1
+    """completions per problem; its accuracy is their mean, and k of pass@k their number"""
 
     @field_validator("sets")
     @classmethod

@@ -54,9 +54,12 @@ class TrainConfig(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     tracking: TrackingConfig = TrackingConfig()
-    max_steps: Count | None = Field(None, description="training steps (rollout batches); epochs decide if null")
-    epochs: Positive = Field(1.0, description="passes over the training problems")
-    seed: int = Field(0, description="seed of data order, rollouts and random weights", ge=0, lt=1 << 32)
+    max_steps: Count | None = None
+    """training steps (rollout batches); epochs decide if null"""
+    epochs: Positive = 1.0
+    """passes over the training problems"""
+    seed: int = Field(0, ge=0, lt=1 << 32)
+    """seed of data order, rollouts and random weights"""
 
     @model_validator(mode="after")
     def _check(self) -> "TrainConfig":
@@ -130,7 +133,11 @@ def check_key(key: str, source: str = "override") -> None:
                 valid = dotted_keys()
             listing = TrainConfig.explained_by.format(".".join(parts[:depth])).strip()
             raise ConfigError(f"unknown key {key}", f"{source}, key {key}", nearest(key, valid, listing), key)
-        model = section_of(model.model_fields[part].annotation)
+        annotation: object = model.model_fields[part].annotation
+        model = section_of(annotation)
+    if model is not None and model is annotation:  # a section that may be null is a value, too
+        below = leaf_keys(model, f"{key}.")
+        raise ConfigError(f"{key} is a section, not a value", f"{source}, key {key}", nearest(key, below), key)
 
 
 def dotted_keys() -> list[str]:

@@ -15,19 +15,13 @@ def isolates(eta: float, token_filter: str) -> bool:
     return eta > 0 and token_filter not in ("drop_high", "drop_low")
 
 
-def variant_name(
-    algorithm: str,
-    alpha: float,
-    eta: float,
-    token_filter: str = "none",
-    lopti_split: str = "probability",
-    lopti_order: str = "low_first",
-    entropy_coef: float | str = 0.0,
-) -> str:
-    """Return the update rule in words: the algorithm by `rule_name`, and which of AR, Lopti and the controls are
-    on.
+def variant_of(setting: Callable[[str], Any]) -> str:
+    """Return the update rule of a configuration in words: the algorithm by `rule_name`, and which of AR, Lopti and
+    the controls are on. ``setting`` gives the value of a dotted key.
     """
-    parts = [algorithm]
+    keys = ("ar_alpha", "lopti_eta", "token_filter", "lopti_split", "lopti_order", "entropy_coef")
+    alpha, eta, token_filter, lopti_split, lopti_order, entropy_coef = (setting(f"algorithm.{key}") for key in keys)
+    parts = [rule_name(setting(ADVANTAGE_KEY), setting(LOSS_KEY))]
     if alpha > 0:
         parts.append("AR")
     if token_filter == "high_entropy" or (eta > 0 and token_filter != "none"):
@@ -38,13 +32,6 @@ def variant_name(
     if float(entropy_coef) > 0:
         parts.append("entropy bonus")
     return " + ".join(parts)
-
-
-def variant_of(setting: Callable[[str], Any]) -> str:
-    """Return the update rule of a configuration in words; ``setting`` gives the value of a dotted key."""
-    rule = rule_name(setting(ADVANTAGE_KEY), setting(LOSS_KEY))
-    keys = ("ar_alpha", "lopti_eta", "token_filter", "lopti_split", "lopti_order", "entropy_coef")
-    return variant_name(rule, *(setting(f"algorithm.{key}") for key in keys))
 
 
 def short_name(parameter: str) -> str:

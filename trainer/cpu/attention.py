@@ -13,31 +13,37 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen2ForCausalLM,
+    Qwen3ForCausalLM,
+)
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from trainer.cpu.packing import Packing, Segment, pack, rows_to_try
+from trainer.cpu.packing import Packing, Segment
 
 NAME = "sdpa_or_packed"
+FAMILIES = (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)  # that hand packing and positions to each layer
 LONGEST_KEPT = 512  # positions: weights of longer sequences are computed again in the backward pass
 BLOCK = 64  # queries that are multiplied with all keys up to the last of them
 
 
 def use_packed_attention(model: PreTrainedModel) -> None:
-    """Let a model take packed rows, if it has torch's attention over all positions and hands it the packing.
+    """Let a model of `FAMILIES` take packed rows, if it has torch's attention over all positions.
 
-    That is tried, for which the weights must be here: ranks that load a part each (ZeRO stage 3) pad their rows.
+    Ranks that load a part of the weights each (ZeRO stage 3) pad their rows.
     """
     layers = getattr(model.config, "layer_types", None) or ["full_attention"]
     is_sharded = model.get_input_embeddings().weight.dim() != 2
-    if is_sharded or model.config._attn_implementation != "sdpa" or set(layers) != {"full_attention"}:
-        return
-    AttentionInterface.register(NAME, _attention_forward)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
-    model.set_attn_implementation(NAME)
-    if not _takes_packing(model):
-        model.set_attn_implementation("sdpa")
+    plain = model.config._attn_implementation == "sdpa" and set(layers) == {"full_attention"}
+    if type(model) in FAMILIES and plain and not is_sharded:
+        AttentionInterface.register(NAME, _attention_forward)
+        AttentionMaskInterface.register(NAME, sdpa_mask)
+        model.set_attn_implementation(NAME)
 
 
 def takes_packed_rows(model: PreTrainedModel) -> bool:
@@ -69,11 +75,8 @@ def _attention_forward(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attend as transformers asks: `packed_attention` where there is a packing, else sdpa.
-
-    A sliding window is not attended to here: such a layer goes to sdpa, where the trial at loading finds it wrong.
-    """
-    if packing is None or options.get("sliding_window") is not None:
+    """Attend as transformers asks: `packed_attention` where there is a packing, else sdpa."""
+    if packing is None:
         output: Tensor = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
         )[0]
@@ -206,19 +209,3 @@ def _by_key_head(states: Tensor, key_heads: int) -> Tensor:
 def _rows(states: Tensor, block: slice) -> Tensor:
     """Return the positions of a block, [B, K, n, T, D] to [B * K, n * t, D]."""
     return states[..., block, :].flatten(2, 3).flatten(0, 1)
-
-
-@torch.no_grad()
-def _takes_packing(model: PreTrainedModel) -> bool:
-    """Return whether packed rows give the hidden states of padded ones: all layers got the packing and the
-    positions.
-    """
-    ids, prompt_lengths, completion_mask = rows_to_try(model.get_input_embeddings().num_embeddings)
-    try:
-        packing = pack(ids, prompt_lengths, completion_mask)
-        packed = packed_hidden_states(model, packing)
-    except (TypeError, RuntimeError):  # it takes no further arguments, or states of other shapes
-        return False
-    rows, columns = completion_mask.nonzero(as_tuple=True)
-    padded = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
-    return bool(torch.allclose(packed, padded[rows, prompt_lengths[rows] + columns - 1], rtol=1e-3, atol=1e-3))

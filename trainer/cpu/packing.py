@@ -113,13 +113,6 @@ def pack(input_ids: Tensor, prompt_lengths: Tensor, completion_mask: Tensor) -> 
     )
 
 
-def rows_to_try(vocabulary: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Three short rows, two of them with a common prompt, as `pack` takes them, to try a model with."""
-    ids = (torch.arange(3 * 7).view(3, 7) * 7 + 1) % vocabulary
-    ids[1, :4] = ids[0, :4]
-    return ids, torch.tensor([4, 4, 3]), torch.tensor([[1, 1, 1], [1, 1, 0], [1, 1, 1]])
-
-
 def _segments(prompt_lengths: Tensor, completion_lengths: tuple[Tensor, ...]) -> Iterator[Segment]:
     yield Segment.of_lengths(0, prompt_lengths, slice(0, 0))
     end = int(prompt_lengths.sum())

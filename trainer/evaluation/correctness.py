@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.errors import StorageError
 from trainer.files import read_json_lines
 
 Counts = NDArray[np.int64]
@@ -29,8 +30,11 @@ def correctness_record(sets: Mapping[str, tuple[Counts, Counts]]) -> dict[str, A
 def read_correctness(path: Path) -> dict[str, dict[int, tuple[NDArray[np.float64], int]]]:
     """Set -> step -> the share of correct completions of every problem, [P], and completions of each."""
     by_set: dict[str, dict[int, tuple[NDArray[np.float64], int]]] = {}
-    for record, _ in read_json_lines(path):
-        for name, of_set in record["sets"].items():
-            completions = int(of_set["completions"])
-            by_set.setdefault(name, {})[record["step"]] = (np.array(of_set["correct"]) / completions, completions)
+    try:
+        for record, _ in read_json_lines(path):
+            for name, of_set in record["sets"].items():
+                completions = int(of_set["completions"])
+                by_set.setdefault(name, {})[record["step"]] = (np.array(of_set["correct"]) / completions, completions)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise StorageError(f"no record of correct answers: {error!r}", str(path), "remove the file") from None
     return by_set

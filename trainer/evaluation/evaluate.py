@@ -70,13 +70,7 @@ def evaluation_metrics(rollouts: dict[str, list[Rollout]]) -> dict[str, float]:
     metrics = {"eval/scoring_failures": _mean(failures)}
     for index, (name, answers) in enumerate(rollouts.items()):
         suffix = f"/{name}" if index else ""
-        metrics[f"eval/accuracy{suffix}"] = _mean([r.correct for r in answers])
-        metrics[f"eval/reward{suffix}"] = _mean([r.reward for r in answers])
-        metrics[f"eval/completion_length{suffix}"] = _mean([len(r.completion.token_ids) for r in answers])
-        metrics[f"eval/truncated{suffix}"] = _mean([r.completion.finish_reason == "length" for r in answers])
-        correct, completions = correct_by_problem(answers)
-        if completions.min() > 1:
-            metrics[f"eval/pass_at_k{suffix}"] = float((correct > 0).mean())
+        metrics |= {f"eval/{quantity}{suffix}": value for quantity, value in measured(answers).items()}
         by_difficulty: dict[str, list[bool]] = defaultdict(list)
         for r in answers:
             by_difficulty[r.problem.difficulty].append(r.correct)
@@ -85,6 +79,18 @@ def evaluation_metrics(rollouts: dict[str, list[Rollout]]) -> dict[str, float]:
             for difficulty, outcomes in sorted(by_difficulty.items()):
                 metrics[prefix + (difficulty or "none")] = _mean(outcomes)
     return metrics
+
+
+def measured(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Return accuracy, reward, length and share of truncated completions; of several of a problem pass@k, too."""
+    values = {
+        "accuracy": _mean([r.correct for r in rollouts]),
+        "reward": _mean([r.reward for r in rollouts]),
+        "completion_length": _mean([len(r.completion.token_ids) for r in rollouts]),
+        "truncated": _mean([r.completion.finish_reason == "length" for r in rollouts]),
+    }
+    correct, completions = correct_by_problem(rollouts)
+    return values | {"pass_at_k": float((correct > 0).mean())} if completions.min() > 1 else values
 
 
 def correct_by_problem(rollouts: Sequence[Rollout]) -> tuple[IntArray, IntArray]:

@@ -2,42 +2,27 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from trainer.evaluation.estimators import accuracy_interval
-from trainer.evaluation.evaluate import EvaluationResult, correct_by_problem
+from trainer.evaluation.evaluate import EvaluationResult, correct_by_problem, measured
 from trainer.types import Rollout
 
-
-@dataclass(frozen=True)
-class EvaluationRow:
-    """One set, or the part of it with one difficulty or from one source."""
-
-    set: str
-    by: Literal["all", "difficulty", "source"]
-    value: str  # the difficulty or source; empty for all
-    problems: int
-    completions: int  # of all problems together
-    accuracy: float  # mean over completions: avg@n
-    low: float  # 95% interval of the accuracy, over problems
-    high: float
-    pass_at_k: float  # share of the problems that one of k completions solves
-    k: int
-    reward: float
-    completion_length: float  # tokens
-    truncated: float  # share of the completions, as are the following
-    timeouts: float  # of the scoring
-    errors: float  # of the scoring
-    unparsed: float  # scored, but without a readable answer
+Part = Literal["all", "difficulty", "source"]
 
 
-def evaluation_rows(result: EvaluationResult) -> list[EvaluationRow]:
-    """Return a row for every set, followed by one for each of its difficulties and sources where there are several."""
+def evaluation_rows(result: EvaluationResult) -> list[dict[str, Any]]:
+    """Return a row for every set, followed by one for each of its difficulties and sources where there are several.
+
+    A row has set, by, value (the difficulty or source; empty for all), problems, completions of all problems, k of
+    each, what is `measured`, low and high of the accuracy's 95% interval over problems, and shares of completions:
+    timeouts and errors of the scoring, and unparsed, scored without a readable answer.
+    """
     rows = []
     for name, rollouts in result.rollouts.items():
         rows.append(_row(name, "all", "", rollouts))
-        for by in ("difficulty", "source"):
+        parts: tuple[Part, ...] = ("difficulty", "source")
+        for by in parts:
             values = sorted({getattr(r.problem, by) for r in rollouts}, key=_in_order)
             if len(values) > 1:
                 for value in values:
@@ -46,30 +31,19 @@ def evaluation_rows(result: EvaluationResult) -> list[EvaluationRow]:
     return rows
 
 
-def _row(
-    name: str, by: Literal["all", "difficulty", "source"], value: str, rollouts: Sequence[Rollout]
-) -> EvaluationRow:
+def _row(name: str, by: Part, value: str, rollouts: Sequence[Rollout]) -> dict[str, Any]:
     count = len(rollouts)
     correct, completions = correct_by_problem(rollouts)
     low, high = accuracy_interval(correct / completions, completions)
-    return EvaluationRow(
-        set=name,
-        by=by,
-        value=value,
-        problems=len(correct),
-        completions=count,
-        accuracy=float((correct / completions).mean()),
-        low=low,
-        high=high,
-        pass_at_k=float((correct > 0).mean()),
-        k=count // len(correct),
-        reward=math.fsum(r.reward for r in rollouts) / count,
-        completion_length=sum(len(r.completion.token_ids) for r in rollouts) / count,
-        truncated=sum(r.completion.finish_reason == "length" for r in rollouts) / count,
-        timeouts=sum(r.scoring == "timeout" for r in rollouts) / count,
-        errors=sum(r.scoring == "error" for r in rollouts) / count,
-        unparsed=sum(r.scoring == "ok" and not r.parsed for r in rollouts) / count,
-    )
+    return {
+        **{"set": name, "by": by, "value": value},
+        **{"problems": len(correct), "completions": count, "k": count // len(correct)},
+        **measured(rollouts),
+        **{"low": low, "high": high},
+        "timeouts": sum(r.scoring == "timeout" for r in rollouts) / count,
+        "errors": sum(r.scoring == "error" for r in rollouts) / count,
+        "unparsed": sum(r.scoring == "ok" and not r.parsed for r in rollouts) / count,
+    }
 
 
 def _in_order(value: str) -> tuple[float, str]:

@@ -1,4 +1,4 @@
-"""AR and Lopti [arXiv:2505.12929] in TRL's GRPOTrainer, and the record that a sweep reads: docs/trl.md."""
+"""AR and Lopti [arXiv:2505.12929] in TRL's GRPOTrainer, and the record that a sweep reads: docs/guides/trl.md."""
 
 import copy
 import functools

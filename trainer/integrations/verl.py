@@ -1,4 +1,4 @@
-"""AR [arXiv:2505.12929] in verl, around any of its policy losses: docs/verl.md.
+"""AR [arXiv:2505.12929] in verl, around any of its policy losses: docs/guides/verl.md.
 
 verl imports this module by ``actor_rollout_ref.model.external_lib`` or ``VERL_USE_EXTERNAL_MODULES``, and by the
 ``_target_`` of its policy loss.

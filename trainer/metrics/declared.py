@@ -5,7 +5,7 @@ from typing import Literal
 
 Reduction = Literal["mean", "sum", "max"]
 
-COMPLETIONS_TABLE = "completions.json"  # of a run's MLflow record: what evaluations sampled
+COMPLETIONS_TABLE = "completions.json"  # of a run's MLflow record: what evaluations and training sampled
 CORRECTNESS_FILE = "correctness.jsonl"  # of a run and its MLflow record: which problems each evaluation solved
 
 

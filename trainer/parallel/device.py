@@ -90,7 +90,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 def _remedy() -> str:
     if torch.version.cuda is None:
         return "`make install-gpu` installs torch for GPUs"
-    return "compare the driver with docs/gpu.md, and CUDA_VISIBLE_DEVICES with the GPUs that `nvidia-smi` lists"
+    return "compare the driver with docs/guides/gpu.md, and CUDA_VISIBLE_DEVICES with the GPUs that `nvidia-smi` lists"
 
 
 def _use(device: torch.device) -> torch.device:

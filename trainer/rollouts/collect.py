@@ -129,5 +129,4 @@ def _scored(rollout: Rollout, scored: ScoredText) -> Rollout:
         correct=score.correct,
         parsed=score.parsed,
         scoring=scored.status,
-        scoring_message=scored.message,
     )

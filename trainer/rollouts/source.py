@@ -29,30 +29,23 @@ class StepGroups:
     scores: Future[SampledGroups]  # the groups with rewards, and whatever else was sampled
 
 
+@dataclass
 class RolloutSource:
     """Samples the groups of each training step and has them scored.
 
     The order of the problems, seeds, dynamic sampling and the punishment of overlong completions are its affair.
     """
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        sampler: ProblemSampler,
-        tokenizer: PreTrainedTokenizerBase,
-        engine: RolloutEngine,
-        rewards: RewardPool,
-        parallel: Parallel,
-        progress: ProgressReport,
-    ) -> None:
-        self._config = config
-        self._sampler = sampler
-        self._tokenizer = tokenizer
-        self._engine = engine
-        self._rewards = rewards
-        self._parallel = parallel
-        self._progress = progress
-        self._params = sampling_params(config.rollout, tokenizer)
+    config: TrainConfig
+    sampler: ProblemSampler
+    tokenizer: PreTrainedTokenizerBase
+    engine: RolloutEngine
+    rewards: RewardPool
+    parallel: Parallel
+    progress: ProgressReport
+
+    def __post_init__(self) -> None:
+        self._params = sampling_params(self.config.rollout, self.tokenizer)
         self._scoring = ThreadPoolExecutor(1, "scoring")  # waits for the processes that score
 
     def next_groups(self, step: int, stopwatch: Stopwatch) -> StepGroups:
@@ -61,32 +54,32 @@ class RolloutSource:
         Raises:
             RewardError: from here or from ``scores``: scoring fails too often for the rewards to mean anything.
         """
-        rollout = self._config.rollout
+        rollout = self.config.rollout
         scores: Future[SampledGroups] = Future()
         if rollout.dynamic_sampling:  # has to know the rewards first
             sampled = sample_with_spread(
                 lambda first, count: self._sample_and_score(step, first, count, stopwatch),
                 rollout.prompts_per_step,
                 rollout.max_sampling_rounds,
-                self._parallel,
+                self.parallel,
             )
             groups = sampled.groups
             scores.set_result(sampled)
         else:
             groups = self._sample(step, 0, rollout.prompts_per_step, stopwatch)
             scores = self._scoring.submit(self._score_all, groups)
-        self._engine.sleep()
+        self.engine.sleep()
         return StepGroups(groups, scores)
 
     def sync_weights(self, model: nn.Module, stopwatch: Stopwatch) -> None:
         """Wake the engine with the model's weights."""
         with stopwatch("sync"):
-            self._engine.sync_weights(model)
-            self._engine.wake()
+            self.engine.sync_weights(model)
+            self.engine.wake()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the problems, as JSON values."""
-        return self._sampler.state_dict()
+        return self.sampler.state_dict()
 
     def load(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint's `state_dict`.
@@ -94,22 +87,22 @@ class RolloutSource:
         Raises:
             ConfigError: the state belongs to another number of problems.
         """
-        self._sampler.load_state_dict(state)
+        self.sampler.load_state_dict(state)
 
     def close(self) -> None:
         """End scoring and the engine."""
         self._scoring.shutdown()
-        self._engine.close()
+        self.engine.close()
 
     def _sample(self, step: int, first: int, count: int, stopwatch: Stopwatch) -> list[RolloutGroup]:
-        requests = group_requests(self._config, step, self._sampler.next(count), self._parallel, first)
-        self._progress.phase("sampling", len(requests) * self._config.rollout.group_size, announce=False)
+        requests = group_requests(self.config, step, self.sampler.next(count), self.parallel, first)
+        self.progress.phase("sampling", len(requests) * self.config.rollout.group_size, announce=False)
         with stopwatch("rollout"):
-            return sample_groups(self._engine, self._tokenizer, requests, self._params)
+            return sample_groups(self.engine, self.tokenizer, requests, self._params)
 
     def _score(self, groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
-        scored = score_groups(groups, self._rewards)
-        return punish_overlong(scored, self._params.max_new_tokens, self._config.reward)
+        scored = score_groups(groups, self.rewards)
+        return punish_overlong(scored, self._params.max_new_tokens, self.config.reward)
 
     def _score_all(self, groups: Sequence[RolloutGroup]) -> SampledGroups:
         scored = self._score(groups)

@@ -8,7 +8,6 @@ import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -21,7 +20,6 @@ LONGEST_NAME = 64
 NAME_RULE = f"1 to {LONGEST_NAME} letters, digits, dots, dashes and underscores, starting with a letter or digit"
 _RULE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
 _LOOK_S = 0.5  # longer than another process holds the lock to look who has it
-_HINT = "wait for it, stop it, or choose another --name"
 
 
 def resume_command(name: str, runs_dir: Path, world_size: int = 1) -> str:
@@ -29,17 +27,6 @@ def resume_command(name: str, runs_dir: Path, world_size: int = 1) -> str:
     launch = f"torchrun --nproc-per-node {world_size} -m " if world_size > 1 else ""
     where = "" if runs_dir == Path("runs") else f" --runs-dir {runs_dir}"
     return f"{launch}trainer resume {name}{where}"
-
-
-@dataclass(frozen=True)
-class Holder:
-    """The process that writes into a folder."""
-
-    pid: int
-    host: str
-
-    def __str__(self) -> str:
-        return f"process {self.pid} on {self.host}"
 
 
 def is_name(text: str) -> bool:
@@ -58,8 +45,8 @@ def check_name(name: str) -> str:
     return name
 
 
-def holder(folder: Path) -> Holder | None:
-    """Return the process that holds a folder, or None."""
+def holder(folder: Path) -> str | None:
+    """Name the process that writes into a folder; None without one."""
     try:
         lock = (folder / "lock").open(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
@@ -72,15 +59,14 @@ def holder(folder: Path) -> Holder | None:
     return None
 
 
-def raise_held(folder: Path, what: str = "run", hint: str = _HINT) -> None:
+def raise_held(folder: Path, what: str = "run") -> None:
     """Raise if another process holds the folder.
 
     Raises:
         NameHeldError: names the process.
     """
-    other = holder(folder)
-    if other is not None:
-        raise _held_error(folder, other, what, hint)
+    if (other := holder(folder)) is not None:
+        raise _held_error(folder, other, what)
 
 
 def run_path(given: str, runs_dir: Path) -> Path:
@@ -90,7 +76,7 @@ def run_path(given: str, runs_dir: Path) -> Path:
 
 
 @contextmanager
-def hold(folder: Path, what: str = "run", hint: str = _HINT) -> Iterator[None]:
+def hold(folder: Path, what: str = "run") -> Iterator[None]:
     """Hold a folder for this process, making it first; the lock ends with the process, however it ends.
 
     Raises:
@@ -102,7 +88,7 @@ def hold(folder: Path, what: str = "run", hint: str = _HINT) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         held = FileLock(path).acquire(timeout=_LOOK_S, poll_interval=0.01)
     except Timeout:
-        raise _held_error(folder, _read_holder(path.read_text(encoding="utf-8")), what, hint) from None
+        raise _held_error(folder, _read_holder(path.read_text(encoding="utf-8")), what) from None
     except OSError as error:
         raise StorageError(
             f"cannot write the {what}'s folder: {error.strerror}", str(folder), "choose --runs-dir"
@@ -134,13 +120,14 @@ def check_folder(folder: Path) -> None:
                 )
 
 
-def _held_error(folder: Path, other: Holder, what: str, hint: str) -> NameHeldError:
+def _held_error(folder: Path, other: str, what: str) -> NameHeldError:
+    hint = "wait for it, stop it, or take another name"
     return NameHeldError(f"{what} {folder.name} is run by {other}", str(folder / "lock"), hint)
 
 
-def _read_holder(text: str) -> Holder:
+def _read_holder(text: str) -> str:
     try:
         data = json.loads(text)
-        return Holder(int(data["pid"]), str(data["host"]))
+        return f"process {int(data['pid'])} on {data['host']}"
     except (ValueError, KeyError, TypeError):
-        return Holder(0, "this machine, just starting")
+        return "this machine, just starting"

@@ -111,10 +111,12 @@ def prepare_store(uri: str) -> None:
     if path is None:
         return
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(exist_ok=True)
         lock = FileLock(path.with_name(path.name + ".lock")).acquire()
     except OSError as error:
-        raise StorageError(f"cannot create the MLflow store: {error}", uri, "choose another folder") from None
+        raise StorageError(
+            f"cannot create the MLflow store: {error}", uri, "make its folder, or set tracking.uri"
+        ) from None
     with lock:
         _schema_exists(path)  # waits for a lock, or tells that the file is no database
         _quiet_mlflow()
@@ -154,7 +156,8 @@ def connect(uri: str) -> "MlflowClient":
     """
     path = sqlite_path(uri)
     if path is not None and not _schema_exists(path):
-        raise StorageError("the MLflow store does not exist or is empty", str(path), "start the run or sweep again")
+        hint = "restore it; a run or sweep without --offline makes one"
+        raise StorageError("the MLflow store does not exist or is empty", str(path), hint)
     _quiet_mlflow()
     from mlflow import MlflowClient
 
@@ -277,8 +280,11 @@ def log_missing_params(client: "MlflowClient", run_id: str, params: Mapping[str,
 
 
 def mlflow_name(name: str) -> str:
-    """Return the name with the characters MLflow refuses replaced (data set names are free text)."""
-    return re.sub(r"[^\w\-. /:]", "_", name)[:250]
+    """Return the name with what MLflow refuses replaced, characters and the path parts `.` and `..` (names of data
+    sets and difficulties are free text).
+    """
+    parts = re.sub(r"[^\w\-. /:]", "_", name)[:250].split("/")
+    return "/".join(part if part.strip(".") else "_" for part in parts)
 
 
 def _system_tags() -> dict[str, str]:

@@ -35,7 +35,7 @@ RESULT_FILE = "evaluation.json"  # of `trainer evaluate`
 STATE_FILE = "tracking.json"
 
 _MAX_METRICS_PER_BATCH = 1000  # MLflow's limit for one request
-_MAX_TABLE_ROWS = 400  # the table is uploaded whole each time; completions.jsonl keeps all rows
+_MAX_TABLE_ROWS = 800  # the table is uploaded whole each time; completions.jsonl keeps all rows
 
 
 def end_of_step(path: Path, step: int) -> int:
@@ -139,6 +139,7 @@ def has_unsent(run_dir: Path) -> bool:
     return state is not None and not state.status_sent
 
 
+@dataclass
 class Shipper:
     """Sends what a run's folder holds to a store.
 
@@ -146,19 +147,13 @@ class Shipper:
     where another attempt has taken over the run; ``monitored`` has MLflow record the metrics of this machine.
     """
 
-    def __init__(
-        self,
-        run_dir: Path,
-        uri: str,
-        state: TrackingState,
-        check: Callable[[], None] = lambda: None,
-        monitored: bool = False,
-    ) -> None:
-        self.uri = uri
-        self._run_dir = run_dir
-        self._state = state
-        self._check = check
-        self._monitored = monitored
+    run_dir: Path
+    uri: str
+    state: TrackingState
+    check: Callable[[], None] = lambda: None
+    monitored: bool = False
+
+    def __post_init__(self) -> None:
         self._monitor: SystemMetricsMonitor | None = None
         self._opened: MlflowClient | None = None
         self._completions_sent = 0  # bytes of completions.jsonl
@@ -171,21 +166,21 @@ class Shipper:
         """
         if self._opened is not None:
             return
-        self._check()
+        self.check()
         client = connect(self.uri)
-        state = self._state
+        state = self.state
         experiment_id = find_experiment(client, self.uri, state.experiment)
-        times = recorded_times(self._run_dir / METRICS_FILE)
+        times = recorded_times(self.run_dir / METRICS_FILE)
         run_id = open_run(client, self.uri, experiment_id, state.run_name, state.tags, state.key, times and times[0])
         retry(lambda: self._describe(client, run_id), self.uri)
         if (state.uri, state.run_id) != (self.uri, run_id):
             state.metrics_sent = 0
         state.uri = self.uri
         state.run_id = run_id
-        self._check()
-        state.save(self._run_dir)
+        self.check()
+        state.save(self.run_dir)
         self._opened = client
-        if self._monitored:
+        if self.monitored:
             from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
             self._monitor = SystemMetricsMonitor(run_id, resume_logging=True, tracking_uri=self.uri)
@@ -208,37 +203,37 @@ class Shipper:
             self._send_file(self._client, self._run_id, name)
         if self._monitor is not None:
             self._monitor.finish()
-        self._client.set_terminated(self._run_id, self._state.status or otherwise, ended)
-        self._state.status_sent = True
-        self._check()
-        self._state.save(self._run_dir)
+        self._client.set_terminated(self._run_id, self.state.status or otherwise, ended)
+        self.state.status_sent = True
+        self.check()
+        self.state.save(self.run_dir)
 
     @property
     def _client(self) -> "MlflowClient":
         assert self._opened is not None, "connect() comes first"
-        self._check()  # before each request
+        self.check()  # before each request
         return self._opened
 
     @property
     def _run_id(self) -> str:
-        assert self._state.run_id is not None, "connect() comes first"
-        return self._state.run_id
+        assert self.state.run_id is not None, "connect() comes first"
+        return self.state.run_id
 
     def _describe(self, client: "MlflowClient", run_id: str) -> None:
-        log_missing_params(client, run_id, dotted_values(read_yaml(self._run_dir / CONFIG_FILE).data))
+        log_missing_params(client, run_id, dotted_values(read_yaml(self.run_dir / CONFIG_FILE).data))
         for name in (CONFIG_FILE, INPUTS_FILE):
             self._send_file(client, run_id, name)
-        if CHANGES_TAG in self._state.tags:
-            client.set_tag(run_id, CHANGES_TAG, self._state.tags[CHANGES_TAG])
+        if CHANGES_TAG in self.state.tags:
+            client.set_tag(run_id, CHANGES_TAG, self.state.tags[CHANGES_TAG])
 
     def _send_file(self, client: "MlflowClient", run_id: str, name: str) -> None:
-        if (self._run_dir / name).is_file():
-            client.log_artifact(run_id, str(self._run_dir / name))
+        if (self.run_dir / name).is_file():
+            client.log_artifact(run_id, str(self.run_dir / name))
 
     def _send_metrics(self) -> bool:
         """Send one batch of lines; False when none is left."""
-        path = self._run_dir / METRICS_FILE
-        offset = self._state.metrics_sent
+        path = self.run_dir / METRICS_FILE
+        offset = self.state.metrics_sent
         if not path.exists() or path.stat().st_size <= offset:
             return False
         batch: list[Any] = []
@@ -248,18 +243,18 @@ class Shipper:
                 break
             batch += line
             offset = end
-        if offset == self._state.metrics_sent:
+        if offset == self.state.metrics_sent:
             return False
         for start in range(0, len(batch), _MAX_METRICS_PER_BATCH):
             self._client.log_batch(self._run_id, metrics=batch[start : start + _MAX_METRICS_PER_BATCH])
-        self._check()
-        self._state.metrics_sent = offset
-        self._state.save(self._run_dir)
+        self.check()
+        self.state.metrics_sent = offset
+        self.state.save(self.run_dir)
         return True
 
     def _send_completions(self) -> None:
         """Send the table of completions, whole, if it has grown."""
-        path = self._run_dir / COMPLETIONS_FILE
+        path = self.run_dir / COMPLETIONS_FILE
         if not path.exists() or path.stat().st_size <= self._completions_sent:
             return
         lines = list(read_json_lines(path))

@@ -99,16 +99,6 @@ class Tracker:
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
 
-    @property
-    def run_id(self) -> str | None:
-        """The MLflow run, None while offline."""
-        return self._state.run_id if self._shipper is not None else None
-
-    @property
-    def uri(self) -> str | None:
-        """The MLflow store, None while offline."""
-        return self._state.uri if self._shipper is not None else None
-
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Record metrics of a step. Never waits for MLflow.
 
@@ -224,9 +214,6 @@ def _failure(action: Callable[[], None]) -> Exception | None:
 
 class NullTracker:
     """A tracker that records nothing, for ranks other than 0."""
-
-    run_id: str | None = None
-    uri: str | None = None
 
     def _ignore(self, *given: Any, **named: Any) -> None:
         pass

@@ -26,11 +26,35 @@ _CUT_OFF = """[...document.querySelectorAll('.figure')].flatMap(figure => {
 })"""
 
 
+# Words on an axis that run into the next one.
+_RUN_TOGETHER = """[...document.querySelectorAll('.figure .xaxislayer-above')].flatMap(axis => {
+  const words = [...axis.querySelectorAll('.xtick text')].filter(word => word.textContent.trim());
+  const boxes = words.map(word => word.getBoundingClientRect()).sort((a, b) => a.left - b.left);
+  return boxes.slice(1).filter((box, i) => box.left < boxes[i].right).map(() => axis.closest('.figure').id);
+})"""
+# Headings that stand on the other side than the numbers below them.
+_APART = """[...document.querySelectorAll('th')].filter(head => {
+  const cell = head.closest('table').tBodies[0].rows[0].cells[head.cellIndex];
+  return getComputedStyle(head).textAlign !== getComputedStyle(cell).textAlign;
+}).map(head => head.textContent)"""
+# Figures that cover a part of another, or have nothing drawn.
+_COVERED_OR_EMPTY = """[...document.querySelectorAll('.figure')].filter((figure, i, all) => {
+  const box = element => element.querySelector('.main-svg').getBoundingClientRect();
+  const one = box(figure);
+  return !figure.querySelector('.main-svg .trace, .main-svg .bars') || all.slice(i + 1).map(box).some(other =>
+    one.left < other.right - 1 && other.left < one.right - 1
+    && one.top < other.bottom - 1 && other.top < one.bottom - 1);
+}).map(figure => figure.id)"""
+_BANDS = ("0.00-0.25", "0.25-0.50", "0.50-0.75", "0.75-0.99", "0.99-1.00")
+
+
 def demo_results() -> Results:
-    """Ten trials with every training curve."""
+    """Ten trials with every training curve and band of token probability."""
     curves = {metric: Curve((10, 20), (0.02, 0.04)) for metric in TRAINING_CURVES}
+    latest = {f"tokens/{name}_share/{band}": 0.2 for name in ("token", "gradient", "advantage") for band in _BANDS}
     results = results_of()
-    return replace(results, trials=tuple(replace(one, curves=one.curves | curves) for one in results.trials))
+    trials = tuple(replace(trial, curves=trial.curves | curves, latest=latest) for trial in results.trials)
+    return replace(results, trials=trials)
 
 
 @pytest.fixture(scope="module")
@@ -85,10 +109,13 @@ def test_page_in_a_browser(browser: Any, report: Path, width: int, scheme: str) 
     )
     assert len(drawn) >= 10 and all(drawn)
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-    assert page.evaluate(_CUT_OFF) == []
+    assert page.evaluate(_CUT_OFF) == [] and page.evaluate(_RUN_TOGETHER) == []
     ink = page.evaluate("getComputedStyle(document.querySelector('.xtick text')).fill")
     assert ink == {"light": "rgb(29, 36, 48)", "dark": "rgb(228, 232, 238)"}[scheme]
+    hidden = "all => all.filter(one => one.scrollWidth > one.clientWidth).length"
+    assert page.eval_on_selector_all(".scroll", hidden) == 0  # every column of a table is in sight
     wide = width > 400  # narrower pages leave the buttons of pictures out
+    assert not wide or page.evaluate(_APART) == []
     buttons = page.eval_on_selector_all(".modebar-btn", "all => all.map(one => one.dataset.title)")
     assert any("PNG" in title for title in buttons) == wide and not any("Share" in title for title in buttons)
     assert page.locator("td.reason b").count() == 0  # untrusted text stays text
@@ -117,11 +144,13 @@ def test_table_sorts_by_a_click(browser: Any, report: Path) -> None:
 
 
 def test_print_is_black_on_white_and_fits_the_paper(browser: Any, report: Path) -> None:
-    visit = Visit(browser, report, 720, "dark")
+    visit = Visit(browser, report, 794, "dark")  # A4, printed without margins
     visit.page.emulate_media(media="print")
     visit.page.evaluate("dispatchEvent(new Event('beforeprint'))")
     ink = visit.page.evaluate("getComputedStyle(document.querySelector('.xtick text')).fill")
     assert ink == "rgb(0, 0, 0)"
     widths = visit.page.eval_on_selector_all(".main-svg", "all => all.map(one => one.clientWidth)")
     assert max(widths) <= 680
+    assert visit.page.evaluate(_COVERED_OR_EMPTY) == []
+    assert visit.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     visit.page.close()

@@ -35,15 +35,15 @@ def test_a_rule_with_three_finished_trials_has_a_line_of_their_mean_at_the_steps
 def test_training_health_quotes_the_last_step_of_what_happened() -> None:
     sweep = results_of()
     never = {"reward/timeouts": Curve((10, 20), (0.0, 0.0))}
-    trials = tuple(replace(one, curves={**one.curves, **never}) for one in sweep.trials)
+    trials = tuple(replace(trial, curves={**trial.curves, **never}) for trial in sweep.trials)
     picture = shown(training_health(replace(sweep, trials=trials)))
     assert len(picture.figures) == 1
     assert "KL to the reference 0.040 (0.040 to 0.040)" in picture.sentence
 
 
 def test_failures_count_their_reasons() -> None:
-    found = failures(results_of())
-    assert found is not None and found.sentence == "1 of 10 trials failed (10%): 1 × diverged <b>."
+    picture = failures(results_of())
+    assert picture is not None and picture.sentence == "1 of 10 trials failed (10%): 1 × diverged <b>."
     complete = with_trials(results_of(), results_of().table.iloc[:9])
     assert failures(complete) is None
 

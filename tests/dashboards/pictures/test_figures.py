@@ -14,8 +14,8 @@ from tests.dashboards.table import results_of, shown, with_trials
 def test_paired_differences_are_to_the_one_baseline_on_the_same_seed() -> None:
     sweep = results_of()
     pairs = baseline_pairs(sweep)
-    found = {(row.label, row.seed): row.difference for row in pairs.itertuples()}
-    assert found == pytest.approx(
+    differences = {(row.label, row.seed): row.difference for row in pairs.itertuples()}
+    assert differences == pytest.approx(
         {
             ("#1 grpo α 0.3", "0"): 0.2,
             ("#1 grpo α 0.3", "1"): 0.2,
@@ -61,5 +61,9 @@ def strange_sweeps() -> Iterator[Results]:
 def test_every_picture_copes_with_strange_sweeps() -> None:
     for sweep in strange_sweeps():
         chapters = chapters_of(sweep)
-        assert all(one.sentence.endswith(".") and one.decides for pictures in chapters.values() for one in pictures)
+        assert all(
+            picture.sentence.endswith(".") and picture.decides
+            for pictures in chapters.values()
+            for picture in pictures
+        )
         assert "</html>" in report_html(sweep, chapters)

@@ -24,7 +24,7 @@ def sweep_with_bands() -> Results:
     }
     latest["0-s0"]["tokens/positive_rose"] = 0.7
     sweep = results_of()
-    return replace(sweep, trials=tuple(replace(one, latest=latest.get(one.name, {})) for one in sweep.trials))
+    return replace(sweep, trials=tuple(replace(trial, latest=latest.get(trial.name, {})) for trial in sweep.trials))
 
 
 def test_bands_are_averaged_over_the_trials_of_an_update_rule() -> None:

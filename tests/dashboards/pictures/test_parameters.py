@@ -69,5 +69,5 @@ def test_the_baseline_is_the_listed_one_and_without_a_list_the_first_plain_one()
     assert with_trials(sweep, failed).baseline_label is None  # no other takes its place
     assert "the baseline #0 did not run to its end" in verdict(with_trials(sweep, failed))[0]
     without_plain = sweep.table[sweep.table[ALPHA] + sweep.table[ETA] > 0]
-    told = verdict(with_trials(sweep, without_plain, baseline=None))[0]
-    assert "no plain configuration (alpha 0, eta 0) ran to its end" in told
+    sentence = verdict(with_trials(sweep, without_plain, baseline=None))[0]
+    assert "no plain configuration (alpha 0, eta 0) ran to its end" in sentence

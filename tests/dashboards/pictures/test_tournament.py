@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 from dashboards.pages.html import render_page
+from dashboards.pages.report import chapters_of
 from dashboards.pictures.tournament import rule_table, tournament, tournament_line, tuning_curves
 from dashboards.pictures.verdict import verdict
 from dashboards.results import ALPHA, ETA, Results
@@ -16,19 +17,19 @@ SHARES = {"2": 0.5, "3": 0.2, "4": 0.9}  # eta, which is all that AR tunes
 
 def tuned() -> Results:
     """Two rules: plain with eight configurations, AR with nine, of which one failed; each tunes one parameter."""
-    plain = results_of()
-    first = plain.table[plain.table.configuration != "4"]
+    results = results_of()
+    first = results.table[results.table.configuration != "4"]
     more = [
         first.assign(
             configuration=f"{n}" + first.configuration, trial=f"{n}" + first.trial, score=first.score - n / 10
         )
         for n in (1, 2, 3)
     ]
-    trials = pd.concat([plain.table, *more], ignore_index=True)
+    trials = pd.concat([results.table, *more], ignore_index=True)
     last = trials.configuration.str[-1]
     trials = trials.assign(arm=last.map(RULES), **{"algorithm.advantage": "grpo", ETA: last.map(SHARES).fillna(0.0)})
     trials.loc[trials.arm == "AR", ALPHA] = 0.0
-    return with_trials(plain, trials, arms=("plain", "AR"), adaptive=True)
+    return with_trials(results, trials, arms=("plain", "AR"), adaptive=True)
 
 
 def confirmed(gain: float) -> Results:
@@ -41,12 +42,23 @@ def confirmed(gain: float) -> Results:
 
 def test_the_best_so_far_of_every_rule_by_its_own_trials() -> None:
     curves = tuning_curves(tuned())
-    found = {arm: [round(best, 3) for best in own.best] for arm, own in curves.groupby("arm")}
-    assert found == {"plain": [0.55, *[0.75] * 7], "AR": [0.55] * 9}
+    best_so_far = {arm: [round(best, 3) for best in curve.best] for arm, curve in curves.groupby("arm")}
+    assert best_so_far == {"plain": [0.55, *[0.75] * 7], "AR": [0.55] * 9}
     assert list(curves[curves.arm == "AR"].trial) == [*range(1, 10)]  # the failed one took a place
     least = tuning_curves(replace(tuned(), objective=replace(tuned().objective, mode="min")))
-    found = [round(best, 3) for best in least[least.arm == "plain"].best]
-    assert found == [best for best in (0.55, 0.45, 0.35, 0.25) for _ in range(2)]
+    best_so_far = [round(best, 3) for best in least[least.arm == "plain"].best]
+    assert best_so_far == [best for best in (0.55, 0.45, 0.35, 0.25) for _ in range(2)]
+
+
+def test_a_color_means_one_thing_on_all_pictures() -> None:
+    sweep = confirmed(gain=1.0)
+    rules_of = {"plain": "grpo", "AR": "grpo + Lopti"}
+    trials = tuple(replace(trial, rule=rules_of[trial.arm]) for trial in sweep.trials)
+    chapters = chapters_of(replace(sweep, trials=trials))
+    legends = {picture.key: picture.legend for pictures in chapters.values() for picture in pictures}
+    rules = legends["curves"]
+    assert legends["tournament"] == {"plain": rules["grpo"], "AR": rules["grpo + Lopti"]}
+    assert not set(legends["finalists"].values()) & set(rules.values())
 
 
 def test_nothing_is_compared_on_the_seeds_of_the_tuning() -> None:
@@ -63,8 +75,8 @@ def test_rules_are_compared_on_fresh_seeds() -> None:
     assert tournament_line(sweep).startswith("Rules at their own best, on fresh seeds: AR beats plain by +9.005, 90%")
     assert "none is shown to be better than plain" in tournament_line(confirmed(gain=0.01))
     assert verdict(sweep)[0] == tournament_line(sweep)
-    found = sweep.fresh_verdict
-    assert isinstance(found, Tested) and found.claim == "evidence"
+    judged = sweep.fresh_verdict
+    assert isinstance(judged, Tested) and judged.claim == "evidence"
     headings, rows = rule_table(sweep)
     table = pd.DataFrame(rows, columns=headings).set_index("rule")
     assert table.loc["AR", "best setting"] == "#2 AR η 0.5"

@@ -7,6 +7,8 @@ import pytest
 from dashboards.pictures.verdict import headline, verdict
 from dashboards.results import ALPHA, ETA, Results, Rounds
 from dashboards.statistics.sequential import Standing
+from dashboards.statistics.verdict import Tested
+from dashboards.words import next_step
 from tests.dashboards.table import results_of, with_trials
 
 
@@ -51,6 +53,15 @@ def test_a_gain_within_the_noise_is_none_and_says_what_would_be_found() -> None:
     assert first.startswith("No evidence that anything beats the baseline #0 grpo. Best candidate #1 grpo α 0.3: +0.0")
     assert "With 3 seeds, a gain of 0." in noise and "would be detected with 80% power" in noise
     assert "sweep confirm demo" in step
+
+
+def test_a_gain_that_luck_explains_takes_no_number_of_seeds() -> None:
+    judged = sweep_with(
+        {(0.0, 0.0): [0.5, 0.7, 0.6], (0.3, 0.0): [0.64, 0.6, 0.6], (0.0, 0.5): [0.4, 0.6, 0.5]}
+    ).verdict
+    assert isinstance(judged, Tested)
+    assert judged.improves
+    assert "no gain is left" in next_step(replace(judged, shrunken=-0.002, confirmation_seeds=None))
 
 
 def test_one_seed_is_never_evidence() -> None:
@@ -109,10 +120,10 @@ def test_fresh_seeds_decide() -> None:
     ]
     for fresh, words, gained, chosen in cases:
         sweep = replace(search, fresh=fresh)
-        told = headline(sweep)
+        answer = headline(sweep)
         lines = verdict(sweep)
-        assert lines[0] == told.sentence and told.sentence.startswith(words)
-        assert (told.confirmed, told.configuration) == (gained, chosen)
+        assert lines[0] == answer.sentence and answer.sentence.startswith(words)
+        assert (answer.confirmed, answer.configuration) == (gained, chosen)
         assert "`sweep export demo`" in lines[1] and not any("sweep confirm" in line for line in lines)
         # The search's own best is told once, below, as what it is.
         assert sum("Likely better" in line for line in lines) == 1 and "picked for its luck" in lines[-3]
@@ -125,8 +136,8 @@ def test_the_finalist_with_the_largest_gain_is_named_where_less_is_better() -> N
     search = results_of("min")
     gains = [Standing("1", 3, 0.02, 0.01, 0.03, "better"), Standing("2", 3, 0.20, 0.10, 0.30, "better")]
     rounds = Rounds((3,), 0.01, "better", tuple(gains))
-    found = headline(replace(search, fresh=replace(search, rounds=rounds)))
-    assert found.configuration == "2" and found.sentence.startswith("Confirmed: #2 grpo η 0.5 beats")
+    answer = headline(replace(search, fresh=replace(search, rounds=rounds)))
+    assert answer.configuration == "2" and answer.sentence.startswith("Confirmed: #2 grpo η 0.5 beats")
 
 
 def test_every_finalist_is_told_by_its_last_look_and_the_price_is_named() -> None:

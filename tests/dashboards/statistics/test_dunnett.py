@@ -16,9 +16,9 @@ def test_critical_values_are_those_of_dunnetts_table(comparisons, freedom, publi
 
 def test_corrected_p_values_are_those_of_scipy():
     control, *others = np.random.default_rng(5).standard_normal((4, 6))
-    found = stats.dunnett(*others, control=control, alternative="greater", rng=np.random.default_rng(0))
+    scipy_test = stats.dunnett(*others, control=control, alternative="greater", rng=np.random.default_rng(0))
     shared = (frozenset(range(6)),) * 3
-    for statistic, expected in zip(found.statistic, found.pvalue, strict=True):
+    for statistic, expected in zip(scipy_test.statistic, scipy_test.pvalue, strict=True):
         assert p_value(float(statistic), shared, 20) == pytest.approx(expected, abs=0.002)
 
 

@@ -16,7 +16,7 @@ def of(**values: object) -> Variances:
 
 def judged(deviation, freedoms, freedom):
     """The deviations as they are before they are scaled to a common number of degrees of freedom, 3 comparisons."""
-    return deviation * critical_value(3, freedom) / [critical_value(3, own) for own in freedoms]
+    return deviation * critical_value(3, freedom) / [critical_value(3, own_freedom) for own_freedom in freedoms]
 
 
 def test_the_larger_of_pooled_and_own_variance_counts():
@@ -33,15 +33,15 @@ def test_a_baseline_that_is_found_noisier_has_welchs_degrees_of_freedom():
 
 
 def test_two_seeds_allow_no_test_and_the_wider_interval_counts():
-    found = of(base=np.array([0.0, 1.0, 9.0]), base_freedom=1, others_freedom=2, freedom=3)
-    deviation = difference_noise(found, 3)
+    variances = of(base=np.array([0.0, 1.0, 9.0]), base_freedom=1, others_freedom=2, freedom=3)
+    deviation = difference_noise(variances, 3)
     # Welch's 100 / (81 / 1 + 1 / 2) = 1.2 and 4 / (1 + 1 / 2) = 2.7 degrees of freedom; the first has 1 / (1 / 2).
     # Of the second sum, 2, two degrees make a wider interval than three of the pooled variance.
     assert judged(deviation, [3, 2, 1], 3) ** 2 == pytest.approx([2, 2, 10])
 
 
 def test_the_problems_tell_the_noise_where_seeds_show_no_more():
-    known = {"evaluation": np.full(3, 2.0), "evaluation_freedom": 198, "own_freedom": 2}
+    evaluation_noise = {"evaluation": np.full(3, 2.0), "evaluation_freedom": 198, "own_freedom": 2}
     # The median of F(6, 198) is 0.89; a quarter of F(2, 198) lies above 1.40.
     assert stats.f.isf(UNSEEN[0], 6, 198) == pytest.approx(0.894, abs=1e-3)
     assert stats.f.isf(UNSEEN[1], 2, 198) == pytest.approx(1.396, abs=1e-3)
@@ -49,15 +49,15 @@ def test_the_problems_tell_the_noise_where_seeds_show_no_more():
     loud = (1.0, 2.0)
     loud_best = (0.8, 3.0)
     pooled, own = (np.array(values) for values in zip(quiet, loud, loud_best, strict=True))
-    found = of(pooled=pooled, own=own, **known)
-    assert evaluation_alone(found).tolist() == [True, False, False]
-    deviation = difference_noise(found, 3)
+    variances = of(pooled=pooled, own=own, **evaluation_noise)
+    assert evaluation_alone(variances).tolist() == [True, False, False]
+    deviation = difference_noise(variances, 3)
     assert judged(deviation, [198, 6, 6], 6) ** 2 == pytest.approx([2.0, 2.0, 3.0])
 
 
 def test_answers_that_never_differ_are_no_evaluation_without_noise():
-    known = {"evaluation": np.zeros(3), "evaluation_freedom": 198, "own_freedom": 2}
-    assert not evaluation_alone(of(own=np.array([0.0, 1.0, 2.0]), **known)).any()
+    evaluation_noise = {"evaluation": np.zeros(3), "evaluation_freedom": 198, "own_freedom": 2}
+    assert not evaluation_alone(of(own=np.array([0.0, 1.0, 2.0]), **evaluation_noise)).any()
     assert not evaluation_alone(of()).any()
 
 
@@ -65,6 +65,6 @@ def test_answers_that_never_differ_are_no_evaluation_without_noise():
 def test_whole_degrees_of_freedom_do_not_depend_on_the_last_digit(unit):
     # A baseline without noise beside others with two degrees of freedom has two by Welch: 1 / (1 / 2).
     others = unit**2 * np.array([0.1, 0.7, 1.3])
-    found = of(base=np.zeros(3), base_freedom=1, others=others, others_freedom=2, freedom=3, pooled=0.1 * others)
-    found = replace(found, own=0.1 * others)
-    assert judged(difference_noise(found, 3), [2, 2, 2], 3) ** 2 == pytest.approx(others)
+    variances = of(base=np.zeros(3), base_freedom=1, others=others, others_freedom=2, freedom=3, pooled=0.1 * others)
+    variances = replace(variances, own=0.1 * others)
+    assert judged(difference_noise(variances, 3), [2, 2, 2], 3) ** 2 == pytest.approx(others)

@@ -9,17 +9,17 @@ HAND = {"base": {0: 1.0, 1: 2.0, 2: 3.0}, "a": {0: 2.0, 1: 3.0, 2: 5.0}, "b": {0
 
 
 def test_paired_differences_are_means_over_shared_seeds():
-    found = paired_differences(HAND, "base")
-    assert found["a"].by_seed == {0: 1, 1: 1, 2: 2}
-    assert found["a"].mean == pytest.approx(4 / 3)
-    assert found["b"].mean == pytest.approx(1 / 3)
+    differences = paired_differences(HAND, "base")
+    assert differences["a"].by_seed == {0: 1, 1: 1, 2: 2}
+    assert differences["a"].mean == pytest.approx(4 / 3)
+    assert differences["b"].mean == pytest.approx(1 / 3)
 
 
 def test_only_shared_seeds_with_finite_scores_are_paired():
     scores = {"base": {0: 1.0, 1: 2.0, 3: 2.0}, "a": {1: 5.0, 2: 9.0, 0: math.nan, 3: math.inf}, "c": {7: 1.0}}
-    found = paired_differences(scores, "base")
-    assert list(found) == ["a"]
-    assert found["a"].by_seed == {1: 3.0}
+    differences = paired_differences(scores, "base")
+    assert list(differences) == ["a"]
+    assert differences["a"].by_seed == {1: 3.0}
 
 
 def test_what_rounding_leaves_is_no_difference():
@@ -71,7 +71,7 @@ def test_the_noise_of_a_baseline_by_hand():
     base, others = baseline_noise({**scores, "running": {1: 3.0}}, "base")  # three scores for one of the seeds
     assert base == pytest.approx((math.sqrt(7 / 4 - (1 / 2 + 1 / 3 + 1 / 2) / 3 / 2), 2))
     assert others == pytest.approx((math.sqrt(1 / 2), 2))
-    assert [one.freedom for one in baseline_noise({**scores, "base": {0: 1.0}}, "base")] == [0, 0]
+    assert [noise.freedom for noise in baseline_noise({**scores, "base": {0: 1.0}}, "base")] == [0, 0]
 
 
 def test_a_baseline_beside_one_other_has_no_noise_to_be_told_from_it():

@@ -39,10 +39,10 @@ def large_sample_paths():
 )
 def test_boundaries_are_those_published_for_large_samples(large_sample_paths, spent, published):
     """Lan and DeMets, Biometrika 70 (1983): five looks, one-sided 2.5%; the first has a chance of 5e-7."""
-    found = spend(large_sample_paths, spent)
-    assert found[2:] == pytest.approx(published[2:], abs=0.06)
-    assert found[1] == pytest.approx(published[1], abs=0.15)  # t of 119 degrees of freedom, at 4 in 10,000
-    assert found[0] == pytest.approx(published[0], abs=0.1 if published[0] < 3 else 1)
+    thresholds = spend(large_sample_paths, spent)
+    assert thresholds[2:] == pytest.approx(published[2:], abs=0.06)
+    assert thresholds[1] == pytest.approx(published[1], abs=0.15)  # t of 119 degrees of freedom, at 4 in 10,000
+    assert thresholds[0] == pytest.approx(published[0], abs=0.1 if published[0] < 3 else 1)
 
 
 def test_a_single_look_of_several_finalists_is_dunnetts_test():
@@ -72,17 +72,17 @@ def test_a_finalist_is_judged_at_its_look():
         "good": {s: 0.55 + 0.02 * s for s in range(3)},
         "same": {0: 0.505, 1: 0.505, 2: 0.52},
     }
-    found = {one.finalist: one for one in standings(design, scores, "base", "max")}
-    good = found["good"]
+    by_finalist = {standing.finalist: standing for standing in standings(design, scores, "base", "max")}
+    good = by_finalist["good"]
     assert (good.seeds, good.decision) == (3, "better") and good.gain == pytest.approx(0.06)
     verdicts = compare(scores, "base", design.thresholds).decisions
     assert (good.low, good.high) == verdicts[0].interval
     error = (good.high - good.low) / (3.0 + 2.5)
     assert good.low == pytest.approx(0.06 - 3.0 * error)
     assert error >= 0.01 / math.sqrt(3)  # at least that of its own differences, 0.05, 0.06 and 0.07
-    assert found["same"].decision == "not better"
+    assert by_finalist["same"].decision == "not better"
     before = {name: {seed: row[seed] for seed in (0, 1)} for name, row in scores.items()}
-    assert {one.decision for one in standings(design, before, "base", "max")} == {"open"}
+    assert {standing.decision for standing in standings(design, before, "base", "max")} == {"open"}
 
 
 def test_a_failed_seed_counts_with_the_worst_score():

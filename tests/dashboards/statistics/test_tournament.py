@@ -38,7 +38,7 @@ def test_a_rule_is_judged_by_fresh_seeds_and_the_luck_of_tuning(mode) -> None:
 
 
 @pytest.mark.parametrize(
-    ("base", "own", "refusal"),
+    ("base", "rule", "refusal"),
     [
         ((8, 1), (16, 1), None),
         ((8, 1), (24, 2), "smaller budget"),
@@ -50,11 +50,11 @@ def test_a_rule_is_judged_by_fresh_seeds_and_the_luck_of_tuning(mode) -> None:
         ((24, 1), (24, 3), "many parameters"),
     ],
 )
-def test_what_the_trials_cannot_tell_is_not_compared(base, own, refusal) -> None:
-    tunings = {name: Tuning([*range(trials)], tuned) for name, (trials, tuned) in (("plain", base), ("AR", own))}
+def test_what_the_trials_cannot_tell_is_not_compared(base, rule, refusal) -> None:
+    tunings = {name: Tuning([*range(trials)], tuned) for name, (trials, tuned) in (("plain", base), ("AR", rule))}
     fresh = {"plain": {0: 0.0, 1: 0.0, 2: 0.0}, "AR": {0: 99.0, 1: 98.0, 2: 97.0}}
-    (found,) = standings(fresh, "plain", tunings)
-    assert (found.refusal, found.interval is None, found.better) == (refusal, bool(refusal), not refusal)
+    (standing,) = standings(fresh, "plain", tunings)
+    assert (standing.refusal, standing.interval is None, standing.better) == (refusal, bool(refusal), not refusal)
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,8 @@ def named(scores):
     return {f"c{i}": dict(enumerate(row)) for i, row in enumerate(scores.tolist())}
 
 
-def same(one, other):
-    return one == pytest.approx(other, rel=1e-6, abs=1e-9, nan_ok=True)
+def same(value, other):
+    return value == pytest.approx(other, rel=1e-6, abs=1e-9, nan_ok=True)
 
 
 @settings(max_examples=80, deadline=None)
@@ -43,20 +43,20 @@ def test_a_verdict_is_the_same_in_every_unit(scores, factor, shift, fresh, fails
         for table in rows:
             table[-1, -1] = math.nan
     earlier = [named(factor_of * scores[:, ::-1]) if fresh else None for factor_of in (1, factor)]
-    plain, scaled = (
+    unscaled, scaled = (
         verdict(named(table), "c0", earlier=table_before) for table, table_before in zip(rows, earlier, strict=True)
     )
-    assert type(plain) is type(scaled)
+    assert type(unscaled) is type(scaled)
     for name in ("best", "winner", "comparisons", "seeds", "failed"):
-        assert getattr(plain, name) == getattr(scaled, name), name
-    assert same(plain.difference, scaled.difference / factor)
-    if not isinstance(plain, Tested):
+        assert getattr(unscaled, name) == getattr(scaled, name), name
+    assert same(unscaled.difference, scaled.difference / factor)
+    if not isinstance(unscaled, Tested):
         return
     for name in ("claim", "freedom", "by_problem", "seeds_needed", "confirmation_seeds"):
-        assert getattr(plain, name) == getattr(scaled, name), name
-    assert same(plain.p_value, scaled.p_value)
+        assert getattr(unscaled, name) == getattr(scaled, name), name
+    assert same(unscaled.p_value, scaled.p_value)
     for name in ("interval", "median", "shrunken", "deviation", "detectable"):
-        assert same(np.array(getattr(plain, name)), np.array(getattr(scaled, name)) / factor), name
+        assert same(np.array(getattr(unscaled, name)), np.array(getattr(scaled, name)) / factor), name
 
 
 @settings(max_examples=60, deadline=None)
@@ -66,17 +66,18 @@ def test_rounds_and_noise_are_the_same_in_every_unit(scores, factor, shift, mode
     scaled = named(factor * (scores + shift))
     design = Design(DESIGN.looks, DESIGN.finalists, factor * DESIGN.worthwhile, DESIGN.better, DESIGN.futile)
     pairs = zip(standings(DESIGN, rows, "c0", mode), standings(design, scaled, "c0", mode), strict=True)
-    for one, other in pairs:
-        assert (one.decision, one.low is None) == (other.decision, other.low is None)
+    for unscaled, other in pairs:
+        assert (unscaled.decision, unscaled.low is None) == (other.decision, other.low is None)
         assert same(
-            [one.gain, one.low or 0, one.high or 0], np.array([other.gain, other.low or 0, other.high or 0]) / factor
+            [unscaled.gain, unscaled.low or 0, unscaled.high or 0],
+            np.array([other.gain, other.low or 0, other.high or 0]) / factor,
         )
     for noise in (seed_noise, *(lambda table, part=part: baseline_noise(table, "c0")[part] for part in (0, 1))):
-        one = noise(rows)
+        unscaled = noise(rows)
         other = noise(scaled)
-        assert one.freedom == other.freedom and same(one.deviation**2, (other.deviation / factor) ** 2)
-    for name, one in paired_differences(rows, "c0").items():
-        assert same(one.mean, paired_differences(scaled, "c0")[name].mean / factor)
+        assert unscaled.freedom == other.freedom and same(unscaled.deviation**2, (other.deviation / factor) ** 2)
+    for name, unscaled in paired_differences(rows, "c0").items():
+        assert same(unscaled.mean, paired_differences(scaled, "c0")[name].mean / factor)
 
 
 @pytest.mark.parametrize("factor", [100.0, 0.01, 1e-6])
@@ -84,5 +85,5 @@ def test_what_is_promised_is_the_same_in_every_unit(factor):
     assert same(minimum_detectable_effect(0.03, 3, 8) * factor, minimum_detectable_effect(0.03 * factor, 3, 8))
     for gain in (0.02, 0.05):
         assert seeds_for(gain, 0.03, 5) == seeds_for(gain * factor, 0.03 * factor, 5)
-        one, other = (make_design(Noise(0.03 * unit, 18), gain * unit, 1, 30) for unit in (1, factor))
-        assert (one.looks, one.better) == (other.looks, other.better)
+        unscaled, other = (make_design(Noise(0.03 * unit, 18), gain * unit, 1, 30) for unit in (1, factor))
+        assert (unscaled.looks, unscaled.better) == (other.looks, other.better)

@@ -13,9 +13,9 @@ HAND = {"base": {0: 1.0, 1: 2.0, 2: 3.0}, "a": {0: 2.0, 1: 3.0, 2: 5.0}, "b": {0
 
 
 def test_verdict_by_hand():
-    found = verdict(HAND, "base")
-    assert (found.best, found.winner, found.comparisons, found.seeds) == ("a", "a", 2, 3)
-    assert found.difference == pytest.approx(4 / 3)
+    judged = verdict(HAND, "base")
+    assert (judged.best, judged.winner, judged.comparisons, judged.seeds) == ("a", "a", 2, 3)
+    assert judged.difference == pytest.approx(4 / 3)
     # The pooled variance of a difference, 2 * 10/36, exceeds the own one of (1, 1, 2), 1/3.
     error = math.sqrt(2 * 10 / 36 / 3)
     critical = 2.610
@@ -23,26 +23,26 @@ def test_verdict_by_hand():
     assert stats.multivariate_t([0, 0], [[1, 0.5], [0.5, 1]], df=4).cdf([critical] * 2) == pytest.approx(
         0.95, abs=1e-3
     )
-    assert found.interval == pytest.approx((4 / 3 - critical * error, 4 / 3 + critical * error), abs=0.005)
-    assert found.p_value == pytest.approx(0.033, abs=0.005)
-    assert found.claim == "evidence"
+    assert judged.interval == pytest.approx((4 / 3 - critical * error, 4 / 3 + critical * error), abs=0.005)
+    assert judged.p_value == pytest.approx(0.033, abs=0.005)
+    assert judged.claim == "evidence"
     # Two differences are shrunk towards zero: 4/3 (1 - 2 (10/36) / 3 / (16/9)).
-    assert found.shrunken == pytest.approx(4 / 3 * (1 - 20 / 108 * 9 / 16))
-    assert found.confirmation_seeds == seeds_for(found.shrunken, math.sqrt(10 / 36), known_freedom=2)
+    assert judged.shrunken == pytest.approx(4 / 3 * (1 - 20 / 108 * 9 / 16))
+    assert judged.confirmation_seeds == seeds_for(judged.shrunken, math.sqrt(10 / 36), known_freedom=2)
 
 
 def test_seeds_that_steered_a_search_name_a_candidate_and_no_more():
-    found = verdict(HAND, "base", adaptive=True)
-    assert (found.claim, found.winner) == ("candidate", "a")
+    judged = verdict(HAND, "base", adaptive=True)
+    assert (judged.claim, judged.winner) == ("candidate", "a")
 
 
 def test_a_failed_seed_counts_with_the_worst_score_and_the_baselines_with_the_best():
     lost = {**HAND, "a": {0: 2.0, 1: 3.0, 2: math.nan}, "broken": {0: math.nan, 1: math.nan, 2: math.nan}}
     assert count_failures(lost, "base") == {**HAND, "a": {0: 2.0, 1: 3.0, 2: 1.0}}  # the worst of all is 1
-    found = verdict(lost, "base")
+    judged = verdict(lost, "base")
     without = verdict(count_failures(lost, "base"), "base")
-    assert (found.best, found.difference) == (without.best, without.difference)
-    assert found.failed == {"a": 1, "broken": 3} and found.comparisons == 2
+    assert (judged.best, judged.difference) == (without.best, without.difference)
+    assert judged.failed == {"a": 1, "broken": 3} and judged.comparisons == 2
     lost = {**HAND, "base": {0: 1.0, 1: 2.0, 2: math.nan}}
     assert count_failures(lost, "base")["base"] == {0: 1.0, 1: 2.0, 2: 5.0}
     assert verdict(lost, "base").difference == pytest.approx(10 / 3 - 8 / 3)
@@ -55,27 +55,27 @@ def test_a_single_finalist_is_judged_by_a_paired_t_test_and_the_searchs_seeds_ad
     test = stats.ttest_rel([2, 3, 5], [1, 2, 3], alternative="greater")
     assert verdict(rows, "base").p_value == pytest.approx(test.pvalue, rel=1e-4)
     earlier = {"base": {7: 0.0, 8: 0.0, 9: 0.0}, "a": {7: 5.0, 8: 6.0, 9: 7.0}}
-    found = verdict(rows, "base", earlier=earlier)
+    judged = verdict(rows, "base", earlier=earlier)
     # Differences of 1, 1, 2 and of 5, 6, 7 have the variances 1/3 and 1, two degrees of freedom each.
     error = math.sqrt((2 / 3 + 2) / 4 / 3)
-    assert found.freedom == 4 and found.p_value == pytest.approx(stats.t.sf(4 / 3 / error, 4), rel=1e-4)
-    assert found.difference == pytest.approx(4 / 3)  # the search's scores tell of the noise alone
+    assert judged.freedom == 4 and judged.p_value == pytest.approx(stats.t.sf(4 / 3 / error, 4), rel=1e-4)
+    assert judged.difference == pytest.approx(4 / 3)  # the search's scores tell of the noise alone
     lost = {**earlier, "base": {7: 0.0, 8: 0.0, 9: math.nan}}
     assert verdict(rows, "base", earlier=lost).p_value == pytest.approx(test.pvalue, rel=1e-4)
 
 
 def test_a_shown_gain_is_named_before_a_larger_one_within_its_noise():
     rows = {"base": [0.0, 0.01, 0.02, 0.0], "sure": [1.0, 1.01, 1.02, 1.01], "wild": [-9.0, 11.0, -5.0, 9.0]}
-    found = verdict({name: dict(enumerate(values)) for name, values in rows.items()}, "base")
-    assert found.best == ("sure" if found.claim == "evidence" else "wild")
+    judged = verdict({name: dict(enumerate(values)) for name, values in rows.items()}, "base")
+    assert judged.best == ("sure" if judged.claim == "evidence" else "wild")
 
 
 def test_what_few_seeds_hide():
     collapsed = {"base": [0.5, 0.52, 0.51, 0.1], "a": [0.51, 0.52, 0.51, 0.52]}
-    found = verdict({name: dict(enumerate(values)) for name, values in collapsed.items()}, "base")
-    assert found.difference == pytest.approx(0.1075) and found.median == pytest.approx(0.005)
-    assert found.few_seeds_make_it
-    assert found.unseen_collapse == pytest.approx(1 - 0.05**0.25)
+    judged = verdict({name: dict(enumerate(values)) for name, values in collapsed.items()}, "base")
+    assert judged.difference == pytest.approx(0.1075) and judged.median == pytest.approx(0.005)
+    assert judged.few_seeds_make_it
+    assert judged.unseen_collapse == pytest.approx(1 - 0.05**0.25)
     eight = {name: {seed: row[seed % 3] + seed / 100 for seed in range(8)} for name, row in HAND.items()}
     assert verdict(eight, "base").unseen_collapse == pytest.approx(0.312, abs=1e-3)
 
@@ -83,16 +83,16 @@ def test_what_few_seeds_hide():
 def test_the_best_of_many_is_shrunk_by_the_share_of_noise_in_what_sets_them_apart():
     differences = {f"c{i}": {0: y - 0.1, 1: y + 0.1} for i, y in enumerate([1.0, 2.0, 3.0])}
     scores = {"base": {0: 0.0, 1: 0.0}, **differences}
-    found = verdict(scores, "base")
+    judged = verdict(scores, "base")
     # The differences vary by 1, of which half of the squared deviation is noise; their mean is 2.
-    noise = found.deviation**2 / 2
-    assert found.shrunken == pytest.approx(2 + (1 - noise) * 1)
+    noise = judged.deviation**2 / 2
+    assert judged.shrunken == pytest.approx(2 + (1 - noise) * 1)
 
 
 def test_nothing_above_the_baseline_is_no_evidence_for_anything():
     scores = {"base": {0: 9.0, 1: 9.2}, "a": {0: 1.0, 1: 1.1}, "b": {0: 2.0, 1: 2.3}}
-    found = verdict(scores, "base")
-    assert (found.winner, found.best, found.claim, found.seeds_needed) == ("base", "b", "none", None)
+    judged = verdict(scores, "base")
+    assert (judged.winner, judged.best, judged.claim, judged.seeds_needed) == ("base", "b", "none", None)
 
 
 @pytest.mark.parametrize(
@@ -107,14 +107,14 @@ def test_nothing_above_the_baseline_is_no_evidence_for_anything():
     ],
 )
 def test_seeds_that_cannot_tell_say_why(scores, best, seeds, why):
-    found = verdict(scores, "base")
-    assert isinstance(found, Undecided)
-    assert (found.best, found.seeds, found.why) == (best, seeds, why)
+    judged = verdict(scores, "base")
+    assert isinstance(judged, Undecided)
+    assert (judged.best, judged.seeds, judged.why) == (best, seeds, why)
 
 
 def test_a_lucky_single_seed_does_not_win_over_repeated_ones():
-    found = verdict({**HAND, "lucky": {0: 100.0}}, "base")
-    assert (found.best, found.comparisons) == ("a", 2)
+    judged = verdict({**HAND, "lucky": {0: 100.0}}, "base")
+    assert (judged.best, judged.comparisons) == ("a", 2)
 
 
 def test_problems_narrow_the_interval_where_seeds_differ_by_nothing_else():
@@ -124,14 +124,14 @@ def test_problems_narrow_the_interval_where_seeds_differ_by_nothing_else():
         f"c{i}": {seed: generator.binomial(1, 0.5 + 0.1 * (i == 1), 200).astype(float) for seed in range(2)}
         for i in range(4)
     }
-    scores = {name: {seed: row.mean() for seed, row in own.items()} for name, own in answers.items()}
-    plain = verdict(scores, "c0")
+    scores = {name: {seed: row.mean() for seed, row in by_seed.items()} for name, by_seed in answers.items()}
+    unpaired = verdict(scores, "c0")
     paired = verdict(scores, "c0", answers=answers)
-    assert (plain.by_problem, paired.by_problem) == (False, True)
+    assert (unpaired.by_problem, paired.by_problem) == (False, True)
     differences = [answers[paired.best][seed] - answers["c0"][seed] for seed in range(2)]
     # The rest beside seed and problem has half of the squared difference between the seeds' differences.
     rest = np.var(differences[0] - differences[1], ddof=1) / 2
     half = dunnett.critical_value(3, 199) * math.sqrt(rest / 200 / 2)
     assert paired.interval == pytest.approx((paired.difference - half, paired.difference + half))
-    assert paired.interval[1] - paired.interval[0] < plain.interval[1] - plain.interval[0]
-    assert paired.deviation == plain.deviation  # what is promised of other seeds does not change
+    assert paired.interval[1] - paired.interval[0] < unpaired.interval[1] - unpaired.interval[0]
+    assert paired.deviation == unpaired.deviation  # what is promised of other seeds does not change

@@ -1,4 +1,4 @@
-"""The commands of docs/judge.md, on runs as their programs record them."""
+"""The commands of docs/guides/judge.md, on runs as their programs record them."""
 
 import json
 import shlex
@@ -14,7 +14,7 @@ from tests.paths import ROOT
 from tests.test_docs import commands
 from tests.trainer.tracking.store import sqlite_store
 
-PAGE = (ROOT / "docs/judge.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/guides/judge.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -62,9 +62,9 @@ def write_runs(place: Path) -> None:
 
 def test_the_commands_of_the_page_give_their_verdicts(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_runs(place)
-    found = commands(PAGE)
-    assert len(found) == 5
-    for _, *arguments in found:
+    examples = commands(PAGE)
+    assert len(examples) == 5
+    for _, *arguments in examples:
         assert main(arguments) == 0
         lines = capsys.readouterr().out.splitlines()
         assert lines[-1] == "report: judged/report.html" and (place / "judged/report.html").is_file()
@@ -78,8 +78,8 @@ def test_numbers_for_scripts_and_errors(place: Path, capsys: pytest.CaptureFixtu
     pd.concat([runs(), runs().assign(seed=runs().seed + 4)]).to_csv("runs.csv", index=False)
     call = shlex.split("judge runs.csv --by loss --baseline loss=grpo --score acc --seed seed --fresh")
     assert main([*call, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["verdict"]["kind"] == "tested" and found["verdict"]["claim"] == "evidence"
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["verdict"]["kind"] == "tested" and printed["verdict"]["claim"] == "evidence"
     assert main([*call, "--where", "seed=0"]) == 2 and "one seed" in capsys.readouterr().err
     assert main([*call, "--where", "seeds=0"]) == 2 and "did you mean seed?" in capsys.readouterr().err
     assert main([*call, "--fresh-table", "runs.csv"]) == 2 and "exclude each other" in capsys.readouterr().err

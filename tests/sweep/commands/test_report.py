@@ -5,7 +5,7 @@ import pytest
 
 from dashboards.sources.stored import RESULTS_FILE, pack
 from sweep.cli import main
-from sweep.record.folder import command, existing_sweep
+from sweep.record.sweep_record import open_sweep
 from sweep.tracking.parent_run import open_parent_run
 from tests.dashboards.table import results_of
 from tests.sweep.ended_sweeps import SCORES, write_sweep
@@ -35,7 +35,7 @@ def test_an_offline_sweep_has_its_report_and_no_page_of_mlflow(
     assert capsys.readouterr().err.splitlines() == [
         "error: sweep demo ran offline",
         f"where: {tmp_path / 'demo'}",
-        f"next:  {command('upload', existing_sweep(tmp_path, 'demo'))} sends it to MLflow",
+        f"next:  {open_sweep(tmp_path, 'demo').command('upload')} sends it to MLflow",
     ]
 
 
@@ -45,7 +45,7 @@ def test_a_store_that_has_gone_costs_no_report(tmp_path: Path, capsys: pytest.Ca
     assert (tmp_path / "demo" / "report" / "report.html").is_file()
     assert not list(tmp_path.rglob("*.db"))
     assert main(["ui", "demo", "--runs-dir", str(tmp_path)]) == 4
-    assert "error: no MLflow store" in capsys.readouterr().err
+    assert "error: the MLflow store does not exist" in capsys.readouterr().err
 
 
 def test_a_store_that_does_not_answer_costs_no_report(
@@ -73,6 +73,6 @@ def test_evidence_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert printed.out.splitlines()[-1] == "not counted: every rule of demo, not confirmed on fresh seeds"
     assert printed.err.startswith("not counted: old; ") and "sweep report NAME" in printed.err
     assert main(["evidence", uri, "--json"]) == 0
-    assert [one["sweep"] for one in json.loads(capsys.readouterr().out)["left_out"]] == ["demo"]
+    assert [row["sweep"] for row in json.loads(capsys.readouterr().out)["left_out"]] == ["demo"]
     assert main(["evidence", "--runs-dir", str(tmp_path)]) == 4
-    assert "no MLflow store" in capsys.readouterr().err
+    assert "the MLflow store does not exist" in capsys.readouterr().err

@@ -59,11 +59,11 @@ def test_ls_lists_every_sweep_even_a_broken_one(tmp_path: Path, capsys: pytest.C
     (tmp_path / "three").mkdir()
     (tmp_path / "three" / "space.lock.yaml").write_text("nonsense: [")
     assert main(["ls", "--runs-dir", str(tmp_path), "--json"]) == 0
-    found = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
-    assert list(found) == ["one", "three", "two"]
-    assert (found["two"]["state"], found["two"]["best"]) == ("done", 0.5)
-    assert (found["one"]["ended"], found["one"]["planned"]) == (7, 6)
-    assert "YAML" in found["three"]["state"]
+    listed = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert list(listed) == ["one", "three", "two"]
+    assert (listed["two"]["state"], listed["two"]["best"]) == ("done", 0.5)
+    assert (listed["one"]["ended"], listed["one"]["planned"]) == (7, 6)
+    assert "YAML" in listed["three"]["state"]
     assert main(["ls", "--runs-dir", str(tmp_path / "none")]) == 0
     assert "no sweeps" in capsys.readouterr().out
 

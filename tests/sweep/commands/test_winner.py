@@ -4,6 +4,8 @@ from pathlib import Path
 import pytest
 
 from sweep.cli import main
+from sweep.commands.winner import _finalists
+from sweep.record.sweep_record import open_sweep
 from tests.run_cli import run_cli
 from tests.sweep.ended_sweeps import SCORES, write_sweep
 from tests.sweep.harness import SEVERAL_RANKS
@@ -54,6 +56,18 @@ def test_accelerate_starts_the_ranks_too(tiny_policy: Path, tmp_path: Path) -> N
     assert out.returncode == 0, out.stderr
     parts = sorted(path.name for path in (tmp_path / "two/checkpoints/step-1").glob("training_state-*"))
     assert parts == ["training_state-0-of-2.safetensors", "training_state-1-of-2.safetensors"]
+
+
+def test_more_finalists_than_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
+    assert main(["confirm", "demo", "--runs-dir", str(tmp_path), "--finalists", "99"]) == 2
+    assert "beside the baseline 1 ran to their end, fewer than 99" in capsys.readouterr().err
+
+
+def test_one_of_several_plain_configurations_is_the_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
+    monkeypatch.setattr("sweep.commands.winner.is_baseline", lambda spec, configuration: True)
+    assert _finalists(open_sweep(tmp_path, "demo"), 1) == 1
 
 
 def test_export_without_a_winner_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,9 +7,9 @@ from sweep.driver.again import begin_damaged_again, check_unfinished, retry_fail
 from sweep.record.best import choose_best
 from sweep.record.folder import sweep_folder
 from sweep.record.sweep_record import open_sweep
-from sweep.search.searcher import ConfigurationSearcher
 from tests.sweep.ended_sweeps import SCORES, write_sweep
 from tests.sweep.search.instant_sweeps import ended as ended_with
+from tests.sweep.search.instant_sweeps import searcher_in
 from trainer.attempt import Attempt
 from trainer.checkpoint.files import steps_on_disk, write_checkpoint
 from trainer.errors import StorageError
@@ -36,7 +36,7 @@ def test_failures_are_taken_back_and_the_trials_issued_again(tmp_path: Path) -> 
     sweep = sweep.read_again()
     assert sum(row.ended for row in sweep.rows()) == ended - 1
     assert retry_failed(sweep) == []
-    searcher = ConfigurationSearcher(sweep.spec, sweep.folder.ledger)
+    searcher = searcher_in(sweep.folder.root, sweep.spec)
     assert [key.name for key in searcher.open_pairs] == ["c001-s1", "c003-s1"]  # the other was never issued
     suggestion = searcher.suggest("again")
     assert suggestion["trial"] == "c001-s1"
@@ -65,8 +65,10 @@ def test_trials_without_an_intact_checkpoint_begin_again_and_no_others(tmp_path:
     assert not fresh.exists()
 
 
-@pytest.mark.parametrize(("lost", "said"), [("checkpoints", "has no checkpoint"), ("metrics.jsonl", "the record of")])
-def test_trials_that_lost_a_part_begin_again_only_when_told(tmp_path: Path, lost: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("lost", "message"), [("checkpoints", "has no checkpoint"), ("metrics.jsonl", "the record of")]
+)
+def test_trials_that_lost_a_part_begin_again_only_when_told(tmp_path: Path, lost: str, message: str) -> None:
     write_sweep(tmp_path, "demo", {0: {}, 1: {}, 2: {}}, seeds=[0])
     sweep = open_sweep(tmp_path, "demo")
     every = sweep.spec.trainer.base.checkpoint.every_steps
@@ -77,7 +79,7 @@ def test_trials_that_lost_a_part_begin_again_only_when_told(tmp_path: Path, lost
     gone = sweep.folder.trial("c000-s0") / lost
     gone.rename(tmp_path / "gone")
     shutil.rmtree(sweep.folder.trial("c001-s0") / "checkpoints")  # a driver killed before the first one
-    with pytest.raises(StorageError, match=said) as caught:
+    with pytest.raises(StorageError, match=message) as caught:
         check_unfinished(sweep)
     assert "sweep resume demo --start-over" in caught.value.hint
     assert begin_damaged_again(sweep) == ["c000-s0"]

@@ -15,11 +15,11 @@ from sweep.space.spec import LimitsSpec
 
 @pytest.fixture
 def folder(tmp_path: Path) -> SweepFolder:
-    found = SweepFolder(tmp_path, "demo")
-    found.root.mkdir()
-    found.ledger.touch()
-    found.space.touch()
-    return found
+    new_folder = SweepFolder(tmp_path, "demo")
+    new_folder.root.mkdir()
+    new_folder.ledger.touch()
+    new_folder.space.touch()
+    return new_folder
 
 
 class Clock:
@@ -97,13 +97,13 @@ def test_a_trial_that_storage_interrupts_stops_the_sweep_once(folder: SweepFolde
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_second_signal_raises(folder: SweepFolder, number: signal.Signals) -> None:
     stop = control(folder)
-    said = []
+    messages = []
     before = signal.getsignal(number)
-    with orderly_signals(stop, said.append):
+    with orderly_signals(stop, messages.append):
         signal.raise_signal(number)
         assert stop.interrupted
-        assert len(said) == 1
-        assert said[0].endswith("To go on later: sweep resume demo")  # the last line may never come
+        assert len(messages) == 1
+        assert messages[0].endswith("To go on later: sweep resume demo")  # the last line may never come
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
     assert signal.getsignal(number) == before

@@ -10,10 +10,11 @@ import pytest
 
 from sweep.cli import main
 from sweep.driver.guard import MARKER, dead_scratch, guarded, marked, scratch_folder
-from sweep.record.folder import hold, sweep_folder
+from sweep.record.folder import sweep_folder
 from tests.paths import ROOT
 from tests.sweep.ended_sweeps import SCORES, write_sweep
 from tests.sweep.harness import wait_until
+from trainer.shell.run_folder import hold
 
 # A driver with a guard and a child that ignores requests to end.
 DRIVER = """
@@ -142,7 +143,7 @@ def test_sweep_clean_removes_what_a_dead_driver_wrote_for_a_cluster(tmp_path, ca
     write_sweep(tmp_path, "demo", SCORES)
     folder = sweep_folder(tmp_path, "demo")
     folder.credentials.write_text("{}")
-    with hold(folder):
+    with hold(folder.root):
         assert main(["clean", "--runs-dir", str(tmp_path)]) == 0
     assert folder.credentials.exists()
     assert main(["clean", "--runs-dir", str(tmp_path)]) == 0

@@ -169,11 +169,11 @@ class Failing:
 
 def test_a_trial_that_ray_ends_for_memory_stops_the_sweep_with_the_numbers_and_the_command_to_go_on(tmp_path):
     searcher: Any = SimpleNamespace(failure=None)
-    told = "2 workers were killed, 22.60GB used / 23.54GB limit"
-    tuner: Any = Failing(OutOfMemoryError(f"{told}\nObject store memory usage: []"))
+    cause = "2 workers were killed, 22.60GB used / 23.54GB limit"
+    tuner: Any = Failing(OutOfMemoryError(f"{cause}\nObject store memory usage: []"))
     with pytest.raises(StorageError) as raised:
         _fit(tuner, searcher, control_of(tmp_path))
-    assert raised.value.what == f"Ray has ended a trial: {told}"
+    assert raised.value.what == f"Ray has ended a trial: {cause}"
     assert raised.value.hint == "sweep resume fake"
     tuner = Failing(ValueError("ours"))
     with pytest.raises(RuntimeError, match="unexpected"):

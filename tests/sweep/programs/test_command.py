@@ -87,8 +87,8 @@ def test_files_of_the_project_hide_no_package_of_ours(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"x": 0.5}')
     words = CommandProgram(function="mine:train").configure({}).words(tmp_path)
     environment = {"CONFIG": tmp_path / "config.json", "OUT": tmp_path, "RESUME": 0}
-    told = {f"LOPTUNE_{name}": str(value) for name, value in environment.items()}
-    subprocess.run(words, cwd=tmp_path, env={**os.environ, **told}, check=True)
+    variables = {f"LOPTUNE_{name}": str(value) for name, value in environment.items()}
+    subprocess.run(words, cwd=tmp_path, env={**os.environ, **variables}, check=True)
     assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"step": 1, "eval/accuracy": 0.5}
 
 
@@ -164,9 +164,9 @@ open(sys.argv[1] + "/metrics.jsonl", "a").write('{"step": 2, "eval/accuracy": 0.
     root = tmp_path / "trials" / "c000-s0"
     (root / "out").mkdir(parents=True)  # by a rank that died before it started the command
     with trial(tmp_path, script) as run:
-        found = [run.run_period(), run.run_period()]
-        assert sorted(line["step"] for line in found) == [1, 2] and not run.done
-        assert {"step": 1, "eval/accuracy": 1.5, "seed": 4, "resume": 0} in found
+        lines = [run.run_period(), run.run_period()]
+        assert sorted(line["step"] for line in lines) == [1, 2] and not run.done
+        assert {"step": 1, "eval/accuracy": 1.5, "seed": 4, "resume": 0} in lines
         run.run_period()
         assert run.done
     with trial(tmp_path, script.replace('"step": 1', '"step": 3')) as run:

@@ -16,7 +16,7 @@ def refused(space: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "code", "said"),
+    ("key", "value", "code", "message"),
     [
         ("model.name_or_path", "{here}", 3, "error: no safetensors weights in {here}"),
         ("data.train", "{here}/missing.parquet", 3, "{here}/missing.parquet"),
@@ -29,13 +29,13 @@ def refused(space: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
         ),
     ],
 )
-def test_missing_or_broken_inputs_of_every_trial(tmp_path, capsys, key, value, code, said):
+def test_missing_or_broken_inputs_of_every_trial(tmp_path, capsys, key, value, code, message):
     (tmp_path / "config.json").write_text('{"model_type": "qwen2", "hidden_size": 8}')
     overrides = {**SHORT, key: value.format(here=tmp_path) if isinstance(value, str) else value}
     space = write_space(tmp_path / "space.yaml", trainer={"preset": "tiny_kk", "overrides": overrides})
-    found, err = refused(space, capsys)
-    assert found == code
-    assert said.format(here=tmp_path) in err
+    exit_code, err = refused(space, capsys)
+    assert exit_code == code
+    assert message.format(here=tmp_path) in err
 
 
 def test_a_searched_model_is_looked_at_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,17 +1,39 @@
 from pathlib import Path
 
+from dashboards.pictures.verdict import verdict
 from sweep.record.best import choose_best
+from sweep.record.results import read_results
 from sweep.record.sweep_record import open_sweep
-from tests.sweep.ended_sweeps import SCORES, write_sweep
+from tests.sweep.ended_sweeps import write_sweep
+
+GAIN = {0: {0: 0.5, 1: 0.52}, 1: {0: 0.9, 1: 0.92}, 2: {0: 0.5, 1: 0.51}}
 
 
-def test_a_search_of_its_own_seeds_names_a_candidate(tmp_path: Path) -> None:
-    for name, sampler, seeds in [("tpe", "tpe", [0, 1]), ("random", "random", [0, 1]), ("one", "tpe", [0])]:
-        write_sweep(tmp_path, name, SCORES, seeds=seeds, search={"sampler": sampler, "configurations": 2})
+def test_the_best_has_the_verdict_of_the_report(tmp_path: Path) -> None:
+    sweeps = {
+        "gain": GAIN,
+        "loss": {0: GAIN[1], 1: GAIN[0], 2: GAIN[2]},
+        "one": {0: {0: 0.5}, 1: {0: 0.7}, 2: {0: 0.6}},
+    }
+    choices = {}
+    for name, scores in sweeps.items():
+        search = {"sampler": "tpe", "configurations": 2}
+        write_sweep(tmp_path, name, scores, seeds=[0] if name == "one" else [0, 1], search=search)
+        sweep = open_sweep(tmp_path, name)
+        choice = choose_best(sweep)
+        choices[name] = [choice.best and choice.best.configuration, *choice.caveats]
+        assert choice.caveats[0] == verdict(read_results(sweep))[0]
+    command = f"sweep confirm {{}} --rounds --runs-dir {tmp_path}"
+    assert choices["gain"][0] == 1 and choices["gain"][2].endswith(command.format("gain"))
+    assert choices["gain"][1].startswith("A candidate against the baseline #0")
+    # The best is the baseline: nothing is a candidate, and there is nothing to confirm.
+    assert choices["loss"][0] == 0 and choices["loss"][1].startswith("No evidence that anything beats the baseline #0")
+    assert len(choices["loss"]) == 2
+    assert "(1 seed)" in choices["one"][1] and choices["one"][2].endswith(command.format("one"))
 
-    def said(name: str) -> list[str]:
-        return choose_best(open_sweep(tmp_path, name)).caveats
 
-    assert said("tpe")[0].startswith("a candidate: the search followed these seeds, and only fresh ones give evidence")
-    assert f"sweep confirm tpe --rounds --runs-dir {tmp_path}" in said("tpe")[0]
-    assert said("random") == [] and said("one")[0].startswith("one seed is not evidence")
+def test_a_confirmation_does_not_ask_to_be_confirmed(tmp_path: Path) -> None:
+    confirms = {"sweep": "gain", "configurations": [0, 1, 2]}
+    write_sweep(tmp_path, "gain-confirm", GAIN, seeds=[0, 1], confirms=confirms)
+    choice = choose_best(open_sweep(tmp_path, "gain-confirm"))
+    assert choice.best and choice.best.configuration == 1 and choice.caveats == []

@@ -20,9 +20,9 @@ AT_A_TIME = 2 + 1 + 1  # the last two, the best, and the one that is being writt
 
 @pytest.fixture
 def folder(tmp_path: Path) -> SweepFolder:
-    found = SweepFolder(tmp_path, "kk")
-    found.root.mkdir()
-    return found
+    new_folder = SweepFolder(tmp_path, "kk")
+    new_folder.root.mkdir()
+    return new_folder
 
 
 def room(folder: SweepFolder, tmp_path: Path) -> CheckpointRoom:
@@ -39,11 +39,11 @@ def write_checkpoint(folder: SweepFolder, trial: str, step: int, size: int) -> N
 
 
 def test_a_trial_needs_room_for_what_it_keeps_and_one_more(folder, tmp_path, monkeypatch):
-    found = room(folder, tmp_path)
+    checkpoint_room = room(folder, tmp_path)
     monkeypatch.setattr(disk, "free_bytes", lambda path: AT_A_TIME * ONE)
-    assert found.lack("c000-s0", []) is None
+    assert checkpoint_room.lack("c000-s0", []) is None
     monkeypatch.setattr(disk, "free_bytes", lambda path: AT_A_TIME * ONE - 1)
-    problem = found.lack("c000-s0", [])
+    problem = checkpoint_room.lack("c000-s0", [])
     assert problem is not None
     assert problem.what == (
         "no room for the checkpoints of trial c000-s0: with those of 0 running trials 5.1 MB will be written"
@@ -52,14 +52,14 @@ def test_a_trial_needs_room_for_what_it_keeps_and_one_more(folder, tmp_path, mon
 
 
 def test_running_trials_still_write_what_they_do_not_have_yet(folder, tmp_path, monkeypatch):
-    found = room(folder, tmp_path)
+    checkpoint_room = room(folder, tmp_path)
     write_checkpoint(folder, "c000-s0", 10, ONE)
     write_checkpoint(folder, "c000-s0", 20, ONE)
     needed = 2 * AT_A_TIME * ONE - 2 * ONE
     monkeypatch.setattr(disk, "free_bytes", lambda path: needed)
-    assert found.lack("c001-s0", ["c000-s0"]) is None
+    assert checkpoint_room.lack("c001-s0", ["c000-s0"]) is None
     monkeypatch.setattr(disk, "free_bytes", lambda path: needed - 1)
-    assert found.lack("c001-s0", ["c000-s0"]) is not None
+    assert checkpoint_room.lack("c001-s0", ["c000-s0"]) is not None
 
 
 def test_a_larger_checkpoint_than_expected_counts_also_after_a_restart(folder, tmp_path, monkeypatch):
@@ -101,8 +101,8 @@ def test_trials_that_have_ended_for_good_keep_weights_and_others_everything(tmp_
     folder = sweep_folder(tmp_path, "demo")
     roots = [run_trial(folder, f"c{number:03}-s0") for number in range(4)]
     sweep = SweepRecord(read_spec(folder), folder)
-    found = sweep.configurations
-    found[1].results[0] = replace(found[1].results[0], state="PRUNED")
+    configurations = sweep.configurations
+    configurations[1].results[0] = replace(configurations[1].results[0], state="PRUNED")
     EndedTrials(sweep).thin()
     assert [steps_on_disk(root) for root in roots] == [[8, 4], [8, 4], [8, 6, 4, 2], [8, 6, 4, 2]]
     assert [keeps_weights_only(root / "step-8") for root in roots] == [True, True, False, False]

@@ -35,12 +35,12 @@ def test_an_earlier_sweep_tells_what_the_plan_can_find(tmp_path: Path) -> None:
     noise = sweep_noise(open_sweep(tmp_path, "before"))
     write_sweep(tmp_path / "other", "planned", {}, seeds=[0, 1, 2], objective=PUBLISHED)
     spec = open_sweep(tmp_path / "other", "planned").spec
-    found = forecast_noise(spec, readable_sweeps(tmp_path), 8)
-    assert found is not None
-    assert (found.deviation, found.freedom, found.source) == (*noise, "measured in before")
-    assert found.detectable == minimum_detectable_effect(noise.deviation, 3, 8)
-    assert found.wanted["published"][:2] == (0.14, seeds_for(0.14, noise.deviation, 8))
-    lines = noise_lines(found, spec, 8)
+    forecast = forecast_noise(spec, readable_sweeps(tmp_path), 8)
+    assert forecast is not None
+    assert (forecast.deviation, forecast.freedom, forecast.source) == (*noise, "measured in before")
+    assert forecast.detectable == minimum_detectable_effect(noise.deviation, 3, 8)
+    assert forecast.wanted["published"][:2] == (0.14, seeds_for(0.14, noise.deviation, 8))
+    lines = noise_lines(forecast, spec, 8, "mine.yaml")
     assert lines[0].endswith(f"deviation of {noise.deviation:.2g} (measured in before, 6 degrees of freedom)")
     assert lines[1].startswith("with 3 seeds of 8 configurations, a gain of 0.0")
     assert lines[3].startswith("to detect the published gain of 0.14 takes 2 seeds of every configuration, or at")
@@ -49,9 +49,9 @@ def test_an_earlier_sweep_tells_what_the_plan_can_find(tmp_path: Path) -> None:
 def test_two_seeds_of_one_baseline_are_an_upper_bound(tmp_path: Path) -> None:
     write_sweep(tmp_path, "noise", {0: {0: 0.5, 1: 0.52}}, seeds=[0, 1])
     spec = open_sweep(tmp_path, "noise").spec
-    found = forecast_noise(spec, readable_sweeps(tmp_path), 4)
-    assert found is not None and found.source == "measured in noise, not paired"
-    assert found.deviation == pytest.approx(0.02 / math.sqrt(2)) and found.freedom == 1
+    forecast = forecast_noise(spec, readable_sweeps(tmp_path), 4)
+    assert forecast is not None and forecast.source == "measured in noise, not paired"
+    assert forecast.deviation == pytest.approx(0.02 / math.sqrt(2)) and forecast.freedom == 1
 
 
 def test_another_evaluation_has_another_noise(tmp_path: Path) -> None:
@@ -59,26 +59,26 @@ def test_another_evaluation_has_another_noise(tmp_path: Path) -> None:
     write_sweep(tmp_path / "other", "planned", {}, seeds=[0], objective={"window": 1})
     spec = open_sweep(tmp_path / "other", "planned").spec
     assert forecast_noise(spec, readable_sweeps(tmp_path), 4) is None
-    (line,) = noise_lines(None, spec, 4)
-    assert "sweep run SPACE search.configurations=0 'seeds=[0, 1]' --name planned-noise" in line
+    (line,) = noise_lines(None, spec, 4, "mine.yaml")
+    assert "sweep run mine.yaml search.configurations=0 'seeds=[0, 1]' --name planned-noise" in line
 
 
 def test_one_seed_finds_nothing(tmp_path: Path) -> None:
     write_sweep(tmp_path, "before", RESULTS, seeds=[0, 1, 2])
     write_sweep(tmp_path / "other", "planned", {}, seeds=[0])
     spec = open_sweep(tmp_path / "other", "planned").spec
-    found = forecast_noise(spec, readable_sweeps(tmp_path), 4)
-    assert found is not None and found.detectable is None
-    told = "with 1 seed of 4 configurations, no difference can be told from chance"
-    assert noise_lines(found, spec, 4)[1] == told
+    forecast = forecast_noise(spec, readable_sweeps(tmp_path), 4)
+    assert forecast is not None and forecast.detectable is None
+    sentence = "with 1 seed of 4 configurations, no difference can be told from chance"
+    assert noise_lines(forecast, spec, 4, "mine.yaml")[1] == sentence
 
 
 def test_sweeps_that_train_alike_are_pooled(tmp_path: Path) -> None:
     for name, results in [("a", RESULTS), ("b", {0: RESULTS[0], 1: RESULTS[1]}), ("c", {0: {0: 0.1, 1: 0.9}})]:
         write_sweep(tmp_path, name, results, seeds=[0, 1, 2])
-    one, other = (sweep_noise(open_sweep(tmp_path, name)) for name in ("a", "b"))
-    found = forecast_noise(open_sweep(tmp_path, "a").spec, readable_sweeps(tmp_path), 4)
-    assert found is not None and found.source == "measured in a, b"  # of c nothing is paired
-    squares = one.freedom * one.deviation**2 + other.freedom * other.deviation**2
-    assert found.freedom == one.freedom + other.freedom == 8
-    assert found.deviation == pytest.approx(math.sqrt(squares / 8))
+    first, second = (sweep_noise(open_sweep(tmp_path, name)) for name in ("a", "b"))
+    forecast = forecast_noise(open_sweep(tmp_path, "a").spec, readable_sweeps(tmp_path), 4)
+    assert forecast is not None and forecast.source == "measured in a, b"  # of c nothing is paired
+    squares = first.freedom * first.deviation**2 + second.freedom * second.deviation**2
+    assert forecast.freedom == first.freedom + second.freedom == 8
+    assert forecast.deviation == pytest.approx(math.sqrt(squares / 8))

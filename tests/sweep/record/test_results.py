@@ -8,13 +8,14 @@ import pytest
 from dashboards.results import ALPHA, ETA, Objective, unit_of
 from dashboards.sources.stored import pack, unpack
 from dashboards.statistics.sequential import Design, Standing
-from sweep.record.folder import SweepFolder, hold, sweep_folder
+from sweep.record.folder import SweepFolder, sweep_folder
 from sweep.record.results import read_results
 from sweep.record.sweep_record import open_sweep
 from sweep.search.ledger import Ledger
 from tests.sweep.ended_sweeps import SCORES, write_sweep
 from trainer.errors import StorageError
 from trainer.evaluation.correctness import correctness_record
+from trainer.shell.run_folder import hold
 
 
 def write_metrics(folder: SweepFolder, trial: str, accuracy: dict[int, float], **more: float) -> None:
@@ -52,7 +53,7 @@ def test_a_trial_under_way_has_the_mean_of_its_window_so_far(tmp_path: Path) -> 
     write_metrics(folder, "c000-s0", {0: 0.1, 10: 0.4, 20: 0.6})
     (trial,) = read_results(open_sweep(tmp_path, "demo")).trials
     assert (trial.state, trial.score) == ("KILLED", 0.5)
-    with hold(folder):
+    with hold(folder.root):
         results = read_results(open_sweep(tmp_path, "demo"))
     assert results.running and results.trials[0].state == "RUNNING"
 

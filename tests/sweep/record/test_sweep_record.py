@@ -1,9 +1,18 @@
 import math
+import sys
 from pathlib import Path
 
 import pytest
 
-from sweep.record.sweep_record import FAILURE_FILE, evaluation_history, last_step, open_sweep, planned_trials
+from sweep.record.folder import sweep_folder
+from sweep.record.sweep_record import (
+    FAILURE_FILE,
+    SweepRecord,
+    evaluation_history,
+    last_step,
+    open_sweep,
+    planned_trials,
+)
 from sweep.tracking.outcomes import trial_outcomes
 from tests.sweep.ended_sweeps import SCORES, write_sweep
 from tests.sweep.spaces import make_spec
@@ -30,7 +39,7 @@ def test_hours_and_seconds_are_those_on_record(tmp_path: Path) -> None:
 def test_what_failed_is_explained_by_its_last_error(tmp_path: Path) -> None:
     write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
     sweep = open_sweep(tmp_path, "demo")
-    (failed,) = (found for found in trial_outcomes(sweep) if found.state == "FAIL")
+    (failed,) = (outcome for outcome in trial_outcomes(sweep) if outcome.state == "FAIL")
     assert (failed.key, failed.reason) == ("demo/c001-s1", "diverged at step 3: policy/loss is nan")
     (sweep.folder.trial("c001-s1") / FAILURE_FILE).write_text("rank 1: out of memory\n")
     assert {row.trial: row.reason for row in sweep.rows()}["c001-s1"] == "rank 1: out of memory"
@@ -54,3 +63,16 @@ def test_an_evaluation_that_was_no_number_is_read_back_as_nan(tmp_path: Path) ->
     assert history[0] == 0.25
     assert math.isnan(history[2])
     assert len(history) == 2
+
+
+def test_a_command_is_ready_to_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def command(verb: str, runs_dir: Path) -> str:
+        return SweepRecord(make_spec(tmp_path), sweep_folder(runs_dir, "demo")).command(verb)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/sweep"])
+    assert command("resume", Path("runs")) == "sweep resume demo"
+    assert command("resume", Path("my runs")) == "sweep resume demo --runs-dir 'my runs'"
+    monkeypatch.setattr(sys, "argv", ["/x/sweep/__main__.py"])
+    elsewhere = tmp_path.parent / "elsewhere"
+    assert command("ui", elsewhere) == f"python -m sweep ui demo --runs-dir {elsewhere}"

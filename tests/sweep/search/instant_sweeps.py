@@ -1,10 +1,12 @@
 """Searchers driven without Ray: trials that end at once with a score computed from their parameters."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from sweep.search.history import replay
+from sweep.search.ledger import read_ledger
 from sweep.search.searcher import ConfigurationSearcher
 from sweep.search.trial_report import TrialReport
 from sweep.space.spec import SweepSpec
@@ -35,8 +37,12 @@ def score_of(suggestion: dict[str, Any]) -> float:
     return 1 - abs(float(suggestion["parameters"][ALPHA]) - 0.3) - 0.01 * int(suggestion["seed"])
 
 
-def searcher_in(folder: Path, spec: SweepSpec) -> ConfigurationSearcher:
-    return ConfigurationSearcher(spec, folder / "events.jsonl")
+def searcher_in(
+    folder: Path, spec: SweepSpec, before_trial: Callable[[str, Sequence[str]], int] = lambda trial, running: 0
+) -> ConfigurationSearcher:
+    ledger = folder / "events.jsonl"
+    earlier = replay(read_ledger(ledger)) if ledger.exists() else []
+    return ConfigurationSearcher(spec, ledger, before_trial, earlier, lambda: 1000)
 
 
 def drain(

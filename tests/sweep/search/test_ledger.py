@@ -30,8 +30,8 @@ def lines_of(path: Path) -> list[bytes]:
 
 
 def index_of(path: Path, event: str, place: int = 0) -> int:
-    found = [n for n, line in enumerate(lines_of(path)) if json.loads(line)["event"] == event]
-    return found[place]
+    indexes = [n for n, line in enumerate(lines_of(path)) if json.loads(line)["event"] == event]
+    return indexes[place]
 
 
 def test_of_flipped_bits_none_changes_what_is_read(ledger: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_lost_result_is_trained_again(ledger: Path, tmp_path: Path) -> None:
     lost = json.loads(lines.pop(index_of(ledger, "result", 2)))
     ledger.write_bytes(b"".join(lines))
     searcher = searcher_in(tmp_path, make_spec(tmp_path, search={"sampler": "random", "configurations": 1}))
-    again = [(one["configuration"], one["seed"]) for one in drain(searcher)]
+    again = [(suggestion["configuration"], suggestion["seed"]) for suggestion in drain(searcher)]
     assert again == [(lost["configuration"], lost["seed"])]
 
 
@@ -101,7 +101,7 @@ def test_a_lost_configuration_is_named(ledger: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("event", "change", "said"),
+    ("event", "change", "message"),
     [
         ("result", {"configuration": 17}, "configuration 17"),
         ("result", {"configuration": -1}, "configuration -1"),
@@ -112,14 +112,14 @@ def test_a_lost_configuration_is_named(ledger: Path) -> None:
     ],
 )
 def test_a_record_that_cannot_be_is_refused_with_a_right_checksum_too(
-    ledger: Path, event: str, change: dict[str, Any], said: str
+    ledger: Path, event: str, change: dict[str, Any], message: str
 ) -> None:
-    found = [record for record in read_ledger(ledger) if record["event"] == event]
-    record = found[0] if found else {"event": event, "seed": 0}
+    records = [record for record in read_ledger(ledger) if record["event"] == event]
+    record = records[0] if records else {"event": event, "seed": 0}
     Ledger(ledger).append({**record, **({"configuration": 3} if event == "configuration" else {}), **change})
     with pytest.raises(StorageError) as raised:
         list(read_ledger(ledger))
-    assert said in raised.value.what
+    assert message in raised.value.what
 
 
 def test_a_trial_that_is_retried_may_end_again(ledger: Path) -> None:

@@ -17,11 +17,11 @@ def spec_in(folder: Path, parameters: dict[str, object], sampler: str = "tpe") -
 
 
 def tried(spec: SweepSpec, space: Space, points: list[Parameters]) -> list[Configuration]:
-    found = []
+    configurations = []
     for number, point in enumerate(points):
         resolved = space.resolve(point, spec.program)
-        found.append(Configuration(number, point, resolved, fingerprint(resolved), 0.0))
-    return found
+        configurations.append(Configuration(number, point, resolved, fingerprint(resolved), 0.0))
+    return configurations
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "grid", "random"])
@@ -30,6 +30,6 @@ def test_the_last_point_of_a_finite_space_is_found_and_then_nothing(sampler: str
     points = list(space.grid(lambda parameter: parameter.options or []))
     assert len(points) == 5 * 3  # five alphas; Lopti off or with one of two thresholds
     for left in (0, 7, 14):
-        known = tried(spec, space, [point for place, point in enumerate(points) if place != left])
-        assert propose(spec, space, known) == points[left]
+        configurations = tried(spec, space, [point for place, point in enumerate(points) if place != left])
+        assert propose(spec, space, configurations) == points[left]
     assert propose(spec, space, tried(spec, space, points)) is None

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from sweep.search.history import TrialKey, replay
-from sweep.search.searcher import ConfigurationSearcher
 from sweep.search.trial_report import TrialReport
 from tests.sweep.search.instant_sweeps import ALPHA, ETA, drain, ended, searcher_in
 from tests.sweep.spaces import make_spec
@@ -60,10 +59,10 @@ def test_reasons_of_failure_are_kept(tmp_path: Path) -> None:
     for number, result in enumerate(results):
         searcher.suggest(str(number))
         searcher.on_trial_complete(str(number), result, error=result is None)
-    found = [c.results[seed] for c in searcher.configurations for seed in (0, 1)]
-    assert [one.state for one in found] == ["FAIL"] * 5 + ["PRUNED"]
-    assert (found[5].score, found[5].step) == (0.5, 20)
-    assert [one.reason for one in found] == [
+    recorded = [c.results[seed] for c in searcher.configurations for seed in (0, 1)]
+    assert [result.state for result in recorded] == ["FAIL"] * 5 + ["PRUNED"]
+    assert (recorded[5].score, recorded[5].step) == (0.5, 20)
+    assert [result.reason for result in recorded] == [
         "diverged at step 3: loss is nan",
         "score is nan",
         "died, and its retries are spent",
@@ -147,7 +146,7 @@ def test_what_is_asked_before_a_trial_may_end_the_search_and_the_trial_keeps_its
         if trial == "c001-s0":
             searcher.halt()
 
-    searcher = ConfigurationSearcher(spec, tmp_path / "events.jsonl", before_trial=before_trial)
+    searcher = searcher_in(tmp_path, spec, before_trial)
     trials = [searcher.suggest(str(number)) for number in range(4)]
     assert [suggestion["trial"] for suggestion in trials[:2]] == ["c000-s0", "c000-s1"]
     assert trials[2] == trials[3] == searcher.FINISHED
@@ -155,5 +154,5 @@ def test_what_is_asked_before_a_trial_may_end_the_search_and_the_trial_keeps_its
     events = [record["event"] for record, _ in read_json_lines(tmp_path / "events.jsonl")]
     assert events == ["configuration", "trial", "trial", "configuration"]
     pickle.dumps(searcher)  # as Tune does
-    fresh = ConfigurationSearcher(spec, tmp_path / "events.jsonl")
+    fresh = searcher_in(tmp_path, spec)
     assert [key.name for key in fresh.open_pairs][:3] == ["c000-s0", "c000-s1", "c001-s0"]

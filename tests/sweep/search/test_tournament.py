@@ -34,17 +34,20 @@ def score(suggestion: dict[str, Any]) -> dict[str, Any]:
 
 
 def by_rule(suggestions: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    return {rule: [one["parameters"] for one in suggestions if one["parameters"]["rule"] == rule] for rule in RULES}
+    return {
+        rule: [suggestion["parameters"] for suggestion in suggestions if suggestion["parameters"]["rule"] == rule]
+        for rule in RULES
+    }
 
 
 def test_every_arm_has_the_same_budget_and_they_take_turns(tmp_path: Path) -> None:
     spec = tournament(tmp_path)
     seen = drain(searcher_in(tmp_path, spec), result=score)
-    assert [one["parameters"]["rule"] for one in seen] == RULES * 6
+    assert [trial["parameters"]["rule"] for trial in seen] == RULES * 6
     assert planned_trials(spec) == len(seen) == 18
-    found = {(one["parameters"]["rule"], one["overrides"]["algorithm.advantage"]) for one in seen}
-    assert found == {("GRPO", "grpo"), ("AR", "grpo"), ("RLOO", "rloo")}
-    assert {one["overrides"][ALPHA] for one in seen if one["parameters"]["rule"] != "AR"} == {0.0}
+    rule_settings = {(trial["parameters"]["rule"], trial["overrides"]["algorithm.advantage"]) for trial in seen}
+    assert rule_settings == {("GRPO", "grpo"), ("AR", "grpo"), ("RLOO", "rloo")}
+    assert {trial["overrides"][ALPHA] for trial in seen if trial["parameters"]["rule"] != "AR"} == {0.0}
     first = [{row["optim.lr"] for row in rows[:2]} for rows in by_rule(seen).values()]
     assert first[0] == first[1] == first[2]  # all begin with the same values of what they share
 
@@ -70,13 +73,13 @@ def test_an_arm_that_is_exhausted_or_extended_leaves_the_others_their_budget(tmp
     spec = tournament(tmp_path, parameters=small)
     assert planned_trials(spec) == 2 + 6 + 2
     searcher = searcher_in(tmp_path, spec)
-    assert Counter(one["parameters"]["rule"] for one in drain(searcher, result=score)) == {
+    assert Counter(trial["parameters"]["rule"] for trial in drain(searcher, result=score)) == {
         "GRPO": 2,
         "AR": 6,
         "RLOO": 2,
     }
     more = tournament(tmp_path, parameters=small, search={**SEARCH, "configurations": 8})
-    assert [one["parameters"]["rule"] for one in drain(searcher_in(tmp_path, more), result=score)] == ["AR", "AR"]
+    assert [trial["parameters"]["rule"] for trial in drain(searcher_in(tmp_path, more), result=score)] == ["AR", "AR"]
 
 
 def test_a_grid_is_gone_through_in_every_arm(tmp_path: Path) -> None:
@@ -101,7 +104,7 @@ def test_any_categorical_parameter_makes_arms(tmp_path: Path) -> None:
     configurations = searcher_in(tmp_path, spec).configurations
     assert list(arms(spec)) == ["clipped", "gspo"] and configurations == []
     searcher = searcher_in(tmp_path, spec)
-    drain(searcher, result=lambda one: ended(one["parameters"][ETA]))
-    names = [arm_of(spec, one.parameters) for one in searcher.configurations]
+    drain(searcher, result=lambda trial: ended(trial["parameters"][ETA]))
+    names = [arm_of(spec, configuration.parameters) for configuration in searcher.configurations]
     assert names == list(itertools.islice(itertools.cycle(arms(spec)), 12))
-    assert all(outcome(one, [0]).state == "COMPLETE" for one in searcher.configurations)
+    assert all(outcome(configuration, [0]).state == "COMPLETE" for configuration in searcher.configurations)

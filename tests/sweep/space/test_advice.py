@@ -13,20 +13,20 @@ def test_the_published_spaces_need_none():
 
 
 def test_a_window_longer_than_a_trial():
-    (found,) = advise_space(load_space(find_space("quickstart"), ["objective.window=30"]))
-    assert found.what == "a score is the mean of the last 30 evaluations, but a trial has 5"
+    (advice,) = advise_space(load_space(find_space("quickstart"), ["objective.window=30"]))
+    assert advice.what == "a score is the mean of the last 30 evaluations, but a trial has 5"
 
 
 def test_a_baseline_outside_of_what_is_searched():
     baseline = "{algorithm.advantage: grpo, algorithm.ar_alpha: 0.9, lopti: false}"
-    (found,) = advise_space(load_space(find_space("quickstart"), [f"baselines=[{baseline}]"]))
-    assert found.what == "baseline 0 has algorithm.ar_alpha 0.9, outside of what is searched: 0.0 to 0.5"
+    (advice,) = advise_space(load_space(find_space("quickstart"), [f"baselines=[{baseline}]"]))
+    assert advice.what == "baseline 0 has algorithm.ar_alpha 0.9, outside of what is searched: 0.0 to 0.5"
 
 
 def test_advice_on_the_run_unless_the_sweep_searches_the_key():
     odd = "trainer.rollout.prompts_per_step=13"  # 104 completions, 48 in an optimizer step
-    (found,) = advise_space(load_space(find_space("quickstart"), [odd]))
-    assert found.where == "optim.update_batch_size"
+    (advice,) = advise_space(load_space(find_space("quickstart"), [odd]))
+    assert advice.where == "optim.update_batch_size"
     searched = "parameters.optim.update_batch_size={choice: [52, 104]}"
     space = load_space(find_space("quickstart"), [odd, searched, "baselines=[]"])
     assert list(advise_space(space)) == []

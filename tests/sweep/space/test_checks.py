@@ -24,7 +24,15 @@ bad metric: [{objective: {metric: eval/acuracy}}, measures eval/acuracy, 'did yo
 training metric: [{objective: {metric: rollout/reward}}, no evaluation measures rollout/reward, eval/]
 mode: [{objective: {mode: maximum}}, objective.mode, 'did you mean max?']
 no seeds: [{seeds: []}, seeds, '']
-same seeds: [{seeds: [0, 1, 0]}, seeds must differ, '']
+same seeds: [{seeds: [0, 1, 0]}, 'seeds: these must differ', '']
+warm start from one sweep twice: [{search: {warm_start: [a, a]}}, 'search.warm_start: these must differ', '']
+objective on the sealed set: [{objective: {metric: eval/accuracy/test}}, is of the sealed set, or eval/accuracy,
+  objective.metric]
+sealed set as the first: [{fixed: {evaluation.sets: {test: {split: test}, dev: {split: dev}}}},
+  test is the sealed set of a sweep, put another set before it, key trainer]
+gain of 500 percent: [{objective: {worthwhile: 5}}, no accuracy gains 1, such as 0.05, objective.worthwhile]
+section as override: [{fixed: {optim: {lr: 0.1}}}, 'optim is a section, not a value', optim.,
+  trainer.overrides.optim]
 missing preset: [{trainer: {preset: tiny_kkk}}, no preset or file, 'did you mean tiny_kk?']
 override of nothing: [{fixed: {optim.learning: 1}}, unknown key optim.learning, 'did you mean optim.lr?']
 override of wrong type: [{fixed: {optim.lr: fast}},

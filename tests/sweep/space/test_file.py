@@ -29,7 +29,11 @@ def test_missing_files(tmp_path: Path) -> None:
 
 
 def test_the_locked_space_needs_no_other_file_and_is_the_same(tmp_path: Path) -> None:
-    spec = make_spec(tmp_path, trainer={"preset": "base.yaml", "overrides": {"optim.lr": "1e-4"}})
+    sets = {"dev": {"split": "dev"}, "test": {"split": "test"}}
+    overrides = {"optim.lr": "1e-4", "evaluation.sets": sets}
+    switched = parameters(algorithm__lopti_eta={"by": {"lopti": {True: 0.5}}, "else": 0.0})
+    trainer = {"preset": "base.yaml", "overrides": overrides}
+    spec = make_spec(tmp_path, trainer=trainer, parameters=switched)
     lock = tmp_path / "elsewhere" / "space.lock.yaml"
     lock.parent.mkdir()
     lock.write_text(dump_space(spec))
@@ -37,6 +41,8 @@ def test_the_locked_space_needs_no_other_file_and_is_the_same(tmp_path: Path) ->
     again = load_space(lock)
     assert again == spec
     assert again.trainer.base.optim.lr == 1e-4
+    assert list(again.trainer.base.evaluation.sets) == ["dev"] and again.trainer.sealed.split == "test"
+    assert again.parameters["algorithm.lopti_eta"].given({"lopti": True}).value == 0.5
     assert dump_space(again) == dump_space(spec)
     assert pickle.loads(pickle.dumps(spec)) == spec
 

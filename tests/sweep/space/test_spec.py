@@ -14,5 +14,5 @@ def test_gpus_of_a_rank(workers: int, gpus: float, each: float, tmp_path: Path) 
 
 @pytest.mark.parametrize(("written", "grace"), [(None, None), ("none", None), ("asha", 3), ({"asha": None}, 3)])
 def test_short_forms_of_the_scheduler(written, grace, tmp_path):
-    found = make_spec(tmp_path, scheduler=written).scheduler
-    assert (found.asha and found.asha.grace_period) == grace
+    scheduler = make_spec(tmp_path, scheduler=written).scheduler
+    assert (scheduler.asha and scheduler.asha.grace_period) == grace

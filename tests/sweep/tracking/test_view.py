@@ -115,8 +115,8 @@ def test_the_ui_shows_the_sweep_and_refuses_strangers(tmp_path: Path, browser: A
             assert port in {number for _, _, number in sockets}
             assert open_to_others(sockets) == set()
             with socket.socket() as outside:
-                own = socket.gethostbyname(socket.gethostname())
-                if not own.startswith("127."):
-                    assert outside.connect_ex((own, port)) != 0
+                address = socket.gethostbyname(socket.gethostname())
+                if not address.startswith("127."):
+                    assert outside.connect_ex((address, port)) != 0
         finally:
             os.killpg(process.pid, signal.SIGKILL)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from sweep.driver.guard import marked
@@ -18,7 +19,9 @@ from sweep.programs.resources import ResourcesSpec
 from sweep.record.folder import sweep_folder
 from sweep.trials.cluster import Node, _stderr_to, slots
 from tests.paths import ROOT
-from tests.sweep.harness import FOUR_GPUS, finish, history, kill, results, running, wait_until, write_space
+from tests.run_cli import start_cli
+from tests.sweep.harness import FOUR_GPUS, finish, history, kill, metrics, results, running, wait_until, write_space
+from tests.sweep.programs.scripts import write_project
 
 RAY_FIRST = """
 import ray
@@ -155,6 +158,44 @@ def test_trials_fill_the_nodes_and_outlive_one(simulated, tmp_path, monkeypatch)
     nobody_wrote(PASSWORD, folder, Path(simulated.cluster.head_node.get_session_dir_path()))
     never_two_at_once_on_a_node(folder)
     nothing_is_left(simulated, folder)
+
+
+@pytest.mark.slow
+def test_a_command_whose_node_is_lost_ends_there_and_goes_on_on_another(simulated: Simulated, tmp_path: Path) -> None:
+    if len(simulated.nodes) < 2:  # another test has lost one
+        simulated.nodes.append(simulated.cluster.add_node(**NODE))
+        simulated.cluster.wait_for_nodes()
+    space = write_project(
+        tmp_path,
+        defaults={"learning_rate": 0.1, "loss_type": "grpo", "steps": 12, "step_s": 1.0},
+        search={"sampler": "random", "configurations": 0},
+        limits={"max_failures": 0},
+    )
+    root = tmp_path / "runs" / "mine"
+    options = ["--offline", "--runs-dir", root.parent, "--address", simulated.cluster.address]
+    process = start_cli("sweep", "run", space, "resources.gpus_per_trial=4", *options, cwd=tmp_path)
+    folders = {trial: root / "trials" / trial for trial in ("c000-s0", "c000-s1")}
+
+    def ranks(trial: str) -> list[psutil.Process]:
+        log = (folders[trial] / "stderr.log").read_text()
+        return [psutil.Process(int(pid)) for pid in re.findall(r"^rank 0: process (\d+)", log, re.MULTILINE)]
+
+    wait_until(lambda: all((folder / "metrics.jsonl").exists() for folder in folders.values()), what="both to begin")
+    wait_until(lambda: len(metrics(root, "c000-s1")) >= 2, what="two evaluations")
+    (rank,) = ranks("c000-s1")
+    above = {parent.pid for parent in rank.parents()}
+    (node,) = (node for node in simulated.nodes if node.all_processes["raylet"][0].process.pid in above)
+    script = rank.children(recursive=True)[-1]
+    assert "train.py" in script.cmdline()
+    simulated.remove(node.node_id)
+    wait_until(lambda: not script.is_running(), 60, "the script on the lost node to end")
+    code, out, err = finish(process)
+    assert code == 0, out + err
+    assert out.count("retry") == len(re.findall(r"c000-s1 +retry not counted", out)) == 1, out
+    for trial, folder in folders.items():
+        assert results(root)[trial]["state"] == "COMPLETE"
+        lines = (folder / "out" / "metrics.jsonl").read_text().splitlines()
+        assert [json.loads(line)["step"] for line in lines] == list(range(1, 13))  # nobody wrote one twice
 
 
 def ranks_space(path: Path, resources: dict[str, Any]) -> Path:

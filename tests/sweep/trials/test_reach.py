@@ -32,7 +32,7 @@ def looked_for(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     paths: list[Path] = []
 
     def unseen(nodes: Sequence[dict[str, Any]], wanted: Sequence[Path]) -> Iterator[tuple[str, Path]]:
-        assert [one["NodeID"] for one in nodes] == ["gpu-1"]
+        assert [machine["NodeID"] for machine in nodes] == ["gpu-1"]
         for path in wanted:
             assert path.exists()
             paths.append(path)

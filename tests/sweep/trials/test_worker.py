@@ -90,6 +90,6 @@ def test_a_rank_that_ray_ends_for_memory_is_told_with_the_numbers(monkeypatch: p
         raise ray.exceptions.OutOfMemoryError("killed, the node was low on memory:\n22.1GB / 23.2GB were used")
 
     monkeypatch.setattr(worker.ray, "get", get)
-    told = r"rank 1 ran out of memory: killed, the node was low on memory: 22\.1GB / 23\.2GB were used"
-    with pytest.raises(WorkerLostError, match=told):
+    message = r"rank 1 ran out of memory: killed, the node was low on memory: 22\.1GB / 23\.2GB were used"
+    with pytest.raises(WorkerLostError, match=message):
         worker._result(None, 1)

@@ -46,8 +46,8 @@ def with_parameters(sweep: SweepRecord, parameters: dict[int, dict[str, float]])
 def test_the_baseline_and_the_best_complete_ones_are_chosen(tmp_path: Path) -> None:
     write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3])
     sweep = open_sweep(tmp_path, "demo")
-    assert [one.number for one in choose(sweep.spec, sweep.configurations, 2)] == [0, 4, 2]
-    assert [one.number for one in choose(sweep.spec, sweep.configurations, 9)] == [0, 4, 2, 3]
+    assert [finalist.number for finalist in choose(sweep.spec, sweep.configurations, 2)] == [0, 4, 2]
+    assert [finalist.number for finalist in choose(sweep.spec, sweep.configurations, 9)] == [0, 4, 2, 3]
 
 
 def test_of_every_arm_the_best_goes_to_fresh_seeds(tmp_path: Path) -> None:
@@ -59,12 +59,14 @@ def test_of_every_arm_the_best_goes_to_fresh_seeds(tmp_path: Path) -> None:
     sweep = with_parameters(open_sweep(tmp_path, "demo"), parameters)
     folder = sweep.folder
     ledger = list(read_ledger(sweep.folder.ledger))
-    assert [one.number for one in choose(sweep.spec, sweep.configurations, 9)] == [4, 3, 0]  # 1 lost a seed
+    assert [finalist.number for finalist in choose(sweep.spec, sweep.configurations, 9)] == [4, 3, 0]  # 1 lost a seed
     space = confirmation(sweep, finalists=9, seeds=2)
     assert [point["algorithm.ar_alpha"] for point in space.baselines] == [0.1, 0.2, 0.3]
     assert space.search.tune_within is None and not space.adaptive and planned_trials(space) == 6
     folder.ledger.unlink()
-    Ledger(folder.ledger).append(*(one for one in ledger if (one["event"], one["configuration"] % 2) != ("result", 0)))
+    Ledger(folder.ledger).append(
+        *(record for record in ledger if (record["event"], record["configuration"] % 2) != ("result", 0))
+    )
     with pytest.raises(MissingError, match=r"no configuration of 0.1 in demo is complete"):
         finalists_of(sweep.read_again(), 9)
 
@@ -100,10 +102,25 @@ def test_the_sealed_problems_are_added_to_sets_that_the_search_space_names(tmp_p
     trainer = {"preset": "tiny_kk", "overrides": {"evaluation.sets": sets, "tracking.tags": {"team": "ours"}}}
     write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3], trainer=trainer)
     base = confirmation(open_sweep(tmp_path, "demo"), finalists=1, seeds=2).trainer.base
-    own = base.evaluation.sets["people"]
+    people = base.evaluation.sets["people"]
     test = base.evaluation.sets["test"]
-    assert test == own.model_copy(update={"split": "test"})
+    assert test == people.model_copy(update={"split": "test"})
     assert base.tracking.tags == {"team": "ours"}
+
+
+def test_a_set_called_test_is_sealed_until_the_finalists_run(tmp_path: Path) -> None:
+    file = tmp_path / "test.csv"
+    file.write_text("question,answer\n")
+    sets = {"dev": {"split": "dev"}, "test": {"source": str(file), "columns": {"prompt": "question"}}}
+    trainer = {"preset": "tiny_kk", "overrides": {"evaluation.sets": sets}}
+    write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3], trainer=trainer)
+    sweep = open_sweep(tmp_path, "demo")
+    assert list(sweep.spec.trainer.base.evaluation.sets) == ["dev"]
+    test = confirmation(sweep, 1, 1).trainer.base.evaluation.sets["test"]
+    assert (test.source, test.columns) == (str(file), {"prompt": "question"})
+    assert file in [path for path, _ in sweep.spec.trainer.files({})]  # a change of it is noticed
+    other = confirmation(sweep, 1, 1, test="other.csv").trainer.base.evaluation.sets["test"]
+    assert other == test.model_copy(update={"source": "other.csv"})
 
 
 def test_what_cannot_be_confirmed_is_refused(tmp_path: Path) -> None:
@@ -114,7 +131,7 @@ def test_what_cannot_be_confirmed_is_refused(tmp_path: Path) -> None:
     sweep = open_sweep(tmp_path, "file")
     dev = sweep.spec.trainer.base.evaluation.sets["dev"].model_copy(update={"source": "dev.parquet"})
     sweep = with_sets(sweep, {"dev": dev})
-    with pytest.raises(ConfigError, match="no test split"):
+    with pytest.raises(ConfigError, match="nothing says which problems of"):
         confirmation(sweep, 1, 1)
     sealed = confirmation(sweep, 1, 1, test="sealed.parquet")
     assert sealed.trainer.base.evaluation.sets["test"].source == "sealed.parquet"

@@ -10,10 +10,10 @@ from dashboards.statistics.sequential import Standing
 from sweep.record.decision import decision_of
 from sweep.record.folder import read_spec, write_spec
 from sweep.record.sweep_record import SweepRecord, open_sweep
-from sweep.search.searcher import ConfigurationSearcher
 from sweep.winner.confirm import finalists_of, fresh_space
 from sweep.winner.rounds import Asked, decide
 from tests.sweep.ended_sweeps import write_sweep
+from tests.sweep.search.instant_sweeps import searcher_in
 from trainer.errors import INTERRUPTED, ConfigError, MissingError
 
 # Configuration n has alpha n / 10; 1 and 2 look best. Residuals leave a deviation around 0.01.
@@ -36,7 +36,7 @@ def trains(
     """Stands in for Ray: gives every open trial a score around the truth of its alpha."""
 
     def run(fresh: SweepRecord) -> int:
-        searcher = ConfigurationSearcher(fresh.spec, fresh.folder.ledger)
+        searcher = searcher_in(fresh.folder.root, fresh.spec)
         for number in itertools.count():
             proposal = searcher.suggest(f"t{number}")
             if not isinstance(proposal, dict):
@@ -53,17 +53,17 @@ def trains(
 
 def test_a_better_finalist_is_found_and_everything_is_on_record(tmp_path: Path) -> None:
     sweep = found_sweep(tmp_path)
-    said: list[str] = []
-    code, decision = decide(sweep, Asked(), trains({0.0: 0.5, 0.1: 0.6, 0.2: 0.5}), said.append)
+    lines: list[str] = []
+    code, decision = decide(sweep, Asked(), trains({0.0: 0.5, 0.1: 0.6, 0.2: 0.5}), lines.append)
     assert (code, decision.outcome) == (0, "better")
-    assert "judged after 3, " in said[0] and "a gain of 0.02 in eval/accuracy is worthwhile" in said[0]
-    assert said[-2].startswith("round 1 of at most 8: #1 is better than the baseline after 3 seeds: +0.")
+    assert "judged after 3, " in lines[0] and "a gain of 0.02 in eval/accuracy is worthwhile" in lines[0]
+    assert lines[-2].startswith("round 1 of at most 8: #1 is better than the baseline after 3 seeds: +0.")
     fresh = sweep.folder.confirmation
     assert decision_of(SweepRecord(read_spec(fresh), fresh)) == decision
     assert read_spec(fresh).seeds[0] == 3  # fresh ones
     space = read_spec(fresh)
     assert space.confirms is not None and space.confirms.configurations == [0, 1, 2]
-    assert decide(sweep, Asked(), trains({}), said.append)[1] == decision
+    assert decide(sweep, Asked(), trains({}), lines.append)[1] == decision
 
 
 def test_a_command_is_judged_on_its_held_out_problems(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_finalist_that_is_given_up_costs_no_further_seeds(tmp_path: Path) -> N
     _, decision = decide(sweep, Asked(), trains(truth), lambda line: None)
     fresh = sweep.folder.confirmation
     record = SweepRecord(read_spec(fresh), fresh)
-    seeds = {one.number: len(one.results) for one in record.configurations}
+    seeds = {configuration.number: len(configuration.results) for configuration in record.configurations}
     assert decision.looks[0][1].decision == "worse" and seeds[2] == 3
     assert seeds[0] == seeds[1] > 3
     assert sum(not row.ended for row in record.rows()) == 0
@@ -89,8 +89,8 @@ def test_a_finalist_that_is_given_up_costs_no_further_seeds(tmp_path: Path) -> N
 def test_a_failed_seed_counts_with_the_worst_score_and_ends_no_finalists_case(tmp_path: Path) -> None:
     sweep = found_sweep(tmp_path)
     truth = {0.0: 0.5, 0.1: 0.9, 0.2: 0.3}
-    said: list[str] = []
-    _, decision = decide(sweep, Asked(), trains(truth, failing=(0.1, 4)), said.append)
+    lines: list[str] = []
+    _, decision = decide(sweep, Asked(), trains(truth, failing=(0.1, 4)), lines.append)
     first = decision.looks[0][0]
     assert first.decision == "open" and first.gain == pytest.approx((0.4 + 0.4 - 0.2) / 3, abs=0.02)
     assert decision.outcome == "better" and len(decision.looks) > 1
@@ -98,32 +98,32 @@ def test_a_failed_seed_counts_with_the_worst_score_and_ends_no_finalists_case(tm
 
 def test_the_budget_is_counted_before_each_look(tmp_path: Path) -> None:
     sweep = found_sweep(tmp_path)
-    said: list[str] = []
+    lines: list[str] = []
     # The sweep's trials took 2 s on one CPU: nine trials are 0.005 CPU hours.
-    code, decision = decide(sweep, Asked(hours=0.004), trains({}), said.append)
+    code, decision = decide(sweep, Asked(hours=0.004), trains({}), lines.append)
     assert (code, decision.outcome, decision.looks) == (0, "open", ())
-    assert said[1] == "Not started: the first round needs 0.005 CPU-hours, the budget is 0.004"
-    assert decide(sweep, Asked(hours=1), trains({0.0: 0.5, 0.1: 0.6, 0.2: 0.5}), said.append)[1].outcome == "better"
+    assert lines[1] == "Not started: the first round needs 0.005 CPU-hours, the budget is 0.004"
+    assert decide(sweep, Asked(hours=1), trains({0.0: 0.5, 0.1: 0.6, 0.2: 0.5}), lines.append)[1].outcome == "better"
 
 
 def test_an_interrupted_look_goes_on(tmp_path: Path) -> None:
     sweep = found_sweep(tmp_path)
-    said: list[str] = []
+    lines: list[str] = []
     asked = Asked(again=sweep.command("confirm", "--rounds", "--cpus", "2"))
-    code, decision = decide(sweep, asked, lambda fresh: 130, said.append)
+    code, decision = decide(sweep, asked, lambda fresh: 130, lines.append)
     assert (code, decision.looks) == (INTERRUPTED, ())
-    assert said[-1].endswith(f"sweep confirm demo --rounds --cpus 2 --runs-dir {tmp_path}")
-    code, _ = decide(sweep, Asked(), lambda fresh: 0, said.append)
+    assert lines[-1].endswith(f"sweep confirm demo --rounds --cpus 2 --runs-dir {tmp_path}")
+    code, _ = decide(sweep, Asked(), lambda fresh: 0, lines.append)
     assert code == INTERRUPTED  # trials are missing, whatever the run said
 
 
 def test_finalists_of_the_first_round_stay_and_others_are_named(tmp_path: Path) -> None:
     sweep = found_sweep(tmp_path)
     decide(sweep, Asked(), lambda fresh: 130, lambda line: None)
-    said: list[str] = []
-    decide(sweep, Asked(finalists=1), lambda fresh: 130, said.append)
-    assert said[0].startswith("the finalists stay those of the first round, #0, #1, #2; the sweep's best are #0, #1")
-    assert "next round: 9 trials, about 0.005 CPU-hours" in said[2]
+    lines: list[str] = []
+    decide(sweep, Asked(finalists=1), lambda fresh: 130, lines.append)
+    assert lines[0].startswith("the finalists stay those of the first round, #0, #1, #2; the sweep's best are #0, #1")
+    assert "next round: 9 trials, about 0.005 CPU-hours" in lines[2]
 
 
 def test_rounds_do_not_follow_fixed_seeds(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ import torch
 
 from tests.trainer.algorithm.batches import batch_of
 from trainer.algorithm.isolation import isolation_passes
+from trainer.commands.start import rule_of
 from trainer.config.algorithm import AlgorithmConfig
-from trainer.config.variants import variant_name
+from trainer.config.schema import TrainConfig
 from trainer.types import TrainBatch
 
 MASK = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 0.0]])
@@ -40,8 +41,9 @@ def test_filters_keep_one_side_in_one_pass(batch, token_filter, kept):
 def test_a_rule_is_named_lopti_where_every_filter_leaves_it_two_passes(batch, token_filter):
     batch = replace(batch, entropies=torch.ones(2, 3))
     two = len(passes(batch, lopti_eta=0.5, token_filter=token_filter)) == 2
-    assert AlgorithmConfig(lopti_eta=0.5, token_filter=token_filter).isolates == two
-    assert ("Lopti" in variant_name("grpo", 0.0, 0.5, token_filter)) == two
+    config = TrainConfig(algorithm=AlgorithmConfig(lopti_eta=0.5, token_filter=token_filter))
+    assert config.algorithm.isolates == two
+    assert ("Lopti" in rule_of(config)) == two
 
 
 def test_random_split_has_the_same_sizes_and_covers_every_token_once(batch):

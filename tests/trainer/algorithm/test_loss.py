@@ -52,9 +52,9 @@ def test_update_loss_adds_kl_only_inside_the_pass_and_only_in_the_loss():
 def test_truncated_importance_sampling_scales_the_policy_term_and_is_capped():
     old = torch.tensor([[math.log(0.8), math.log(0.3)]])
     rollout = torch.tensor([[math.log(0.2), math.log(0.6)]])  # weights 4 -> 2 and 0.5
-    one = torch.ones(1, 2)
+    advantages = torch.ones(1, 2)
     config = AlgorithmConfig(kl_coef=0.0, engine_correction={"cap": 2.0})
-    inputs = loss_inputs(old, old, one, UpdateTotals(1, 1), rollout_logprobs=rollout)
+    inputs = loss_inputs(old, old, advantages, UpdateTotals(1, 1), rollout_logprobs=rollout)
     output = update_loss(inputs, config)
     assert output.loss.item() == pytest.approx(-(2.0 + 0.5))
 

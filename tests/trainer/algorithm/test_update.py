@@ -51,8 +51,8 @@ def test_a_kept_forward_changes_nothing_but_the_number_of_forwards(budget, setti
         for mask in isolation_passes(batch, algorithm):
             updater.run_pass(batch, mask, plan, UpdateStatistics.of(batch), step=1)
         results.append((len(forwards), [*model.parameters()]))
-    (plain, without), (fewer, with_kept) = results
-    assert fewer == plain - saved
+    (count, without), (fewer, with_kept) = results
+    assert fewer == count - saved
     for computed, kept in zip(without, with_kept, strict=True):
         # A pass over some of the tokens scores fewer of them: its sums have another order.
         assert torch.equal(computed, kept) or ("lopti_eta" in settings and (computed - kept).abs().max() < 2e-5)
@@ -147,18 +147,18 @@ def test_statistics_add_up_and_a_learning_rate_of_zero_moves_nothing():
     batch = replace(batch, old_logprobs=batch.old_logprobs - 1.0)
     updater = Updater(model, torch.optim.SGD(model.parameters(), lr=1.0), algorithm, 1.0, Parallel(), 12)
     updater.set_learning_rate(0.0)
-    found = []
+    totals = []
     for passes in (1, 2):
         statistics = UpdateStatistics.of(batch)
         for _ in range(passes):
             updater.run_pass(batch, batch.completion_mask, plan, statistics, step=1)
-        found.append((float(statistics.loss), statistics.grad_norm, float(statistics.updates)))
+        totals.append((float(statistics.loss), statistics.grad_norm, float(statistics.updates)))
         assert torch.equal(statistics.times_updated, passes * batch.completion_mask)
         assert torch.equal(statistics.times_clipped, passes * batch.completion_mask * (batch.advantages > 0))
         assert statistics.tokens["tokens"] == passes * batch.completion_mask.sum()
         assert float(statistics.ratio_max) == pytest.approx(math.e, rel=1e-5)
-    assert found[1] == pytest.approx([2 * number for number in found[0]])
-    assert min(map(abs, found[0])) > 1e-3
+    assert totals[1] == pytest.approx([2 * number for number in totals[0]])
+    assert min(map(abs, totals[0])) > 1e-3
     updater.set_learning_rate(0.25)
     assert [group["lr"] for group in updater.optimizer.param_groups] == [0.25]
 

@@ -71,8 +71,8 @@ def test_sets_limits_and_completions_are_those_asked_for(tiny_policy, tmp_path, 
     assert main([*arguments, "rollout.max_new_tokens=20", *options, "--sets", *sets]) == 0
     shown = capsys.readouterr().out
     assert "@2" in shown
-    found = json.loads((tmp_path / "two" / "evaluation.json").read_text())
-    assert [(r["set"], r["problems"], r["completions"]) for r in found["rows"] if r["by"] == "all"] == [
+    record = json.loads((tmp_path / "two" / "evaluation.json").read_text())
+    assert [(r["set"], r["problems"], r["completions"]) for r in record["rows"] if r["by"] == "all"] == [
         ("a", 3, 6),
         ("b", 3, 6),
     ]
@@ -98,18 +98,18 @@ def test_the_result_reaches_mlflow(tiny_policy, tmp_path):
     assert main([*arguments, "evaluation.sets.dev.size=2", "--runs-dir", str(tmp_path), "--name", "seen"]) == 0
     client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
     experiment = client.get_experiment_by_name("evaluate")
-    (found,) = client.search_runs([experiment.experiment_id])
-    assert found.info.status == "FINISHED"
-    assert found.data.tags["loptune.model"] == str(tiny_policy)
-    assert {"eval/accuracy", "eval/accuracy_low", "eval/pass_at_k"} <= set(found.data.metrics)
-    assert "evaluation.json" in {file.path for file in client.list_artifacts(found.info.run_id)}
+    (recorded,) = client.search_runs([experiment.experiment_id])
+    assert recorded.info.status == "FINISHED"
+    assert recorded.data.tags["loptune.model"] == str(tiny_policy)
+    assert {"eval/accuracy", "eval/accuracy_low", "eval/pass_at_k"} <= set(recorded.data.metrics)
+    assert "evaluation.json" in {file.path for file in client.list_artifacts(recorded.info.run_id)}
 
 
 def test_a_model_is_found_as_run_checkpoint_folder_or_name(run, tiny_policy, tmp_path):
     newest = str(run / "checkpoints" / "step-2")
     for given in (str(run), newest):
-        found = find_model(given)
-        assert (found.name_or_path, found.run_config, found.step) == (newest, run / "config.yaml", 2)
+        model = find_model(given)
+        assert (model.name_or_path, model.run_config, model.step) == (newest, run / "config.yaml", 2)
     assert find_model(str(tiny_policy)).run_config is None
     assert find_model("Qwen/Qwen2.5-7B").name_or_path == "Qwen/Qwen2.5-7B"
     (tmp_path / "config.yaml").write_text("seed: 1\n")
@@ -131,13 +131,13 @@ def test_a_damaged_checkpoint_is_not_evaluated(run, tmp_path):
 
 
 def test_a_runs_configuration_is_changed_to_one_whole_model(run):
-    found = find_model(str(run))
-    config = evaluation_config(found, "kk_7b:rpp_ar", [], {})
-    assert config.model.name_or_path == found.name_or_path
+    model = find_model(str(run))
+    config = evaluation_config(model, "kk_7b:rpp_ar", [], {})
+    assert config.model.name_or_path == model.name_or_path
     assert (config.parallel.strategy, config.parallel.offload) == ("none", "none")
     flags = {COMPLETIONS: 5, "evaluation.temperature": 0.5}
-    own = evaluation_config(found, None, ["evaluation.top_p=0.9"], flags)
-    assert (own.evaluation.top_p, own.evaluation.completions_per_problem, own.evaluation.temperature) == (0.9, 5, 0.5)
+    evaluation = evaluation_config(model, None, ["evaluation.top_p=0.9"], flags).evaluation
+    assert (evaluation.top_p, evaluation.completions_per_problem, evaluation.temperature) == (0.9, 5, 0.5)
 
 
 def test_what_cannot_be_evaluated_is_refused_with_the_next_step(run):
@@ -154,13 +154,13 @@ def test_flags_hold_for_every_set_of_the_run(run):
     asked = {COMPLETIONS: 4, "evaluation.temperature": 0.5}
     for overrides, flags in (([], asked), ([f"{key}={value}" for key, value in asked.items()], {})):
         evaluation = evaluation_config(find_model(str(run)), "math_7b", overrides, flags).evaluation
-        own = [evaluation.of_set(name) for name in evaluation.sets]
-        assert {(one.completions_per_problem, one.temperature) for one in own} == {(4, 0.5)}
+        sections = [evaluation.of_set(name) for name in evaluation.sets]
+        assert {(section.completions_per_problem, section.temperature) for section in sections} == {(4, 0.5)}
 
 
-@pytest.mark.parametrize("text", ["dev", "=x", "a/b=x", "a={source: x", "a={}}"])
+@pytest.mark.parametrize("text", ["dev", "=x", "dev=", "a={source: x", "a=3"])
 def test_malformed_sets_are_refused(text):
-    with pytest.raises(ConfigError, match=r"not a (set|YAML mapping)"):
+    with pytest.raises(ConfigError, match=r"not an override: =x|has no value|not valid YAML|not a source: 3"):
         parse_set(text)
 
 

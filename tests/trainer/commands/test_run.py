@@ -109,8 +109,8 @@ def test_a_run_that_is_done_names_its_model_and_metrics(outcome, tmp_path, capsy
 def test_a_stopped_run_ends_with_the_command_that_goes_on(outcome, tmp_path, capsys):
     stopped = replace(outcome, done=False, trainer=ended_trainer(tmp_path, world_size=2))
     assert report_outcome(stopped) == 130
-    told, command = capsys.readouterr().out.splitlines()
-    assert told == "stopped at step 4 of 9; nothing was saved; to begin again:"
+    message, command = capsys.readouterr().out.splitlines()
+    assert message == "stopped at step 4 of 9; nothing was saved; to begin again:"
     assert command == f"torchrun --nproc-per-node 2 -m trainer resume r --runs-dir {tmp_path} --start-over"
     (tmp_path / "r" / "checkpoints" / "step-2").mkdir(parents=True)
     report_outcome(stopped)

@@ -1,6 +1,7 @@
 """`trainer ls`, `status` and `ui`: what they read from the folders of runs."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from trainer.cli import main
@@ -8,6 +9,7 @@ from trainer.commands import runs
 from trainer.config.schema import load_config, save_config
 from trainer.shell.run_folder import hold
 from trainer.tracking.mlflow_store import connect, prepare_store
+from trainer.tracking.shipping import TrackingState
 
 EVALUATIONS = [
     {"step": 0, "eval/accuracy": 0.5, "eval/reward": 1.0, "eval/completion_length": 70.0},
@@ -18,13 +20,16 @@ EVALUATIONS = [
 ]
 
 
+STATE = TrackingState("k", "trainer", "b", {}, ".")
+
+
 def write_run(root: Path, name: str, records=(), state=None, steps=(), **overrides) -> Path:
     folder = root / name
     (folder / "checkpoints").mkdir(parents=True)
     save_config(load_config("tiny_kk", {"max_steps": 8, **overrides}), folder / "config.yaml")
     (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     if state is not None:
-        (folder / "tracking.json").write_text(json.dumps(state))
+        replace(STATE, **state).save(folder)
     for step in steps:
         (folder / "checkpoints" / f"step-{step}").mkdir()
     return folder
@@ -67,8 +72,27 @@ def test_status_of_a_stopped_run_ends_with_the_command_that_resumes_it(tmp_path,
     ]
     assert lines[-2:] == ["checkpoints: step-2 step-4", f"next:        trainer resume b --runs-dir {tmp_path}"]
     assert main(["status", "b", "--runs-dir", str(tmp_path), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["state"], found["checkpoints"], len(found["evaluations"])) == ("stopped", [2, 4], 3)
+    status = json.loads(capsys.readouterr().out)
+    assert (status["state"], status["checkpoints"], len(status["evaluations"])) == ("stopped", [2, 4], 3)
+
+
+def test_status_shows_completions_without_commands_for_the_terminal(tmp_path, capsys):
+    folder = write_run(tmp_path, "b", EVALUATIONS)
+    rows = [
+        {
+            "step": step,
+            "set": "train",
+            "reward": 1.5,
+            "answer": "4",
+            "prompt": "2 + 2",
+            "completion": f" = {step}\x1b[2J",
+        }
+        for step in (2, 4)
+    ]
+    (folder / "completions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["status", "b", "--runs-dir", str(tmp_path), "--completions", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "step 4, train, reward 1.5, answer 4\n2 + 2 = 4\\x1b[2J" in out and "step 2" not in out
 
 
 def test_a_run_that_is_held_is_running(tmp_path, capsys):
@@ -91,7 +115,7 @@ def test_a_name_without_a_run_is_refused(tmp_path, capsys):
 
 def test_the_ui_opens_at_the_run(tmp_path, capsys, monkeypatch):
     served = []
-    monkeypatch.setattr(runs, "serve", lambda *arguments: served.append(arguments))
+    monkeypatch.setattr(runs, "serve", lambda uri, port, page, *words: served.append((uri, port, page(), *words)))
     write_run(tmp_path, "b", EVALUATIONS, {"run_id": None})
     assert main(["ui", "b", "--runs-dir", str(tmp_path)]) == 3
     assert f"trainer upload {tmp_path / 'b'}" in capsys.readouterr().err
@@ -99,10 +123,10 @@ def test_the_ui_opens_at_the_run(tmp_path, capsys, monkeypatch):
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     prepare_store(uri)
     number = connect(uri).create_experiment("trainer")
-    (tmp_path / "b" / "tracking.json").write_text(json.dumps({"run_id": "abc"}))
+    replace(STATE, run_id="abc").save(tmp_path / "b")
     main(["ui", "b", "--runs-dir", str(tmp_path)])
     main(["ui", "--runs-dir", str(tmp_path), "--port", "5055"])
     assert served == [
-        (uri, 5000, f"/#/experiments/{number}/runs/abc", "run b"),
-        (uri, 5055, f"/#/experiments/{number}/runs", "all runs"),
+        (uri, 5000, f"/#/experiments/{number}/runs/abc", "run b", "trainer ui b"),
+        (uri, 5055, f"/#/experiments/{number}/runs", "all runs", "trainer ui"),
     ]

@@ -13,7 +13,7 @@ def files(folder) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("override", "code", "said"),
+    ("override", "code", "message"),
     [
         ("model.name_or_path=./absent", 3, "no such model folder"),
         ("reward.functions={tests.rewards.own_rewards:nothing: 1}", 2, "has no function nothing"),
@@ -27,10 +27,10 @@ def files(folder) -> list[str]:
         ("rollout.engine=vllm", 2, "vLLM is not installed"),
     ],
 )
-def test_a_start_that_fails_leaves_no_folder(tmp_path, capsys, tiny_policy, override, code, said):
+def test_a_start_that_fails_leaves_no_folder(tmp_path, capsys, tiny_policy, override, code, message):
     words = ["--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN, override]
     assert run(tmp_path, *words) == code
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert files(tmp_path / "runs") == []
 
 
@@ -57,15 +57,15 @@ def test_an_interrupt_before_the_first_checkpoint_says_so(tmp_path, capsys, monk
     monkeypatch.setattr("trainer.loop.Trainer._agree_to_stop", lambda self: setattr(self, "stopping", True) or True)
     words = ["--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN, "evaluation.at_start=false"]
     assert run(tmp_path, *words) == INTERRUPTED
-    told, command = capsys.readouterr().out.splitlines()[-2:]
-    assert told == "stopped at step 0 of 1; nothing was saved; to begin again:"
+    message, command = capsys.readouterr().out.splitlines()[-2:]
+    assert message == "stopped at step 0 of 1; nothing was saved; to begin again:"
     assert command == f"trainer resume r --runs-dir {tmp_path / 'runs'}"
 
 
 def test_a_run_is_resumed_by_its_name(tmp_path, capsys, tiny_policy):
     here = ["--runs-dir", str(tmp_path / "runs")]
-    assert main(["resume", "r", *here]) == 2
-    assert "no run r to resume" in error_lines(capsys)[0]
+    assert main(["resume", "r", *here]) == 3
+    assert "no run r" in error_lines(capsys)[0]
     assert run(tmp_path, "--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN) == 0
     assert run(tmp_path, "--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN) == 2
     assert "run r exists" in capsys.readouterr().err
@@ -108,14 +108,14 @@ def test_a_run_whose_weights_alone_were_kept_is_not_resumed(tmp_path, capsys, ti
 
 
 @pytest.mark.parametrize(
-    ("lost", "said"),
+    ("lost", "message"),
     [
         ("checkpoints", "r was at step 2, and it has no checkpoint"),
         ("checkpoints/step-2/model.safetensors", "no intact checkpoint: those of step 2 are damaged"),
         ("metrics.jsonl", "the record of r is gone"),
     ],
 )
-def test_a_run_that_lost_a_part_is_begun_again_only_when_told(tmp_path, capsys, tiny_policy, lost, said):
+def test_a_run_that_lost_a_part_is_begun_again_only_when_told(tmp_path, capsys, tiny_policy, lost, message):
     words = ["--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN, "tracking.offline=true", "max_steps=2"]
     assert run(tmp_path, *words, "checkpoint.every_steps=2") == 0
     folder = tmp_path / "runs" / "r"
@@ -124,8 +124,8 @@ def test_a_run_that_lost_a_part_is_begun_again_only_when_told(tmp_path, capsys, 
     record = {path: path.read_bytes() for path in folder.glob("metrics.jsonl")}
     for _ in range(2):  # the second time a damaged checkpoint has been set aside already
         assert main(resume) == 4
-        told = capsys.readouterr().err
-        assert said in told and "--start-over" in told
+        errors = capsys.readouterr().err
+        assert message in errors and "--start-over" in errors
     assert record == {path: path.read_bytes() for path in folder.glob("metrics.jsonl")}
     assert main([*resume, "--start-over"]) == 0
     assert [path.read_bytes() for path in (folder / "earlier-1").glob("metrics.jsonl")] == list(record.values())

@@ -57,10 +57,10 @@ def test_a_file_extends_a_variant_and_has_the_variants_of_what_it_extends(tmp_pa
     assert load_config(path).rollout.temperature == 0.9
     assert load_config(path).optim.lr == 0.4
     assert load_config(f"{path}:ar").algorithm.ar_alpha == 0.3
-    own = write(tmp_path, "extends: below.yaml\nvariants: {cold: {rollout: {temperature: 0.1}}}\n", "own.yaml")
-    assert load_config(f"{own}:cold").rollout.temperature == 0.1
+    second_path = write(tmp_path, "extends: below.yaml\nvariants: {cold: {rollout: {temperature: 0.1}}}\n", "own.yaml")
+    assert load_config(f"{second_path}:cold").rollout.temperature == 0.1
     with pytest.raises(ConfigError, match="no variant ar"):
-        load_config(f"{own}:ar")
+        load_config(f"{second_path}:ar")
 
 
 @pytest.mark.parametrize(

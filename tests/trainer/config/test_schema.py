@@ -141,11 +141,11 @@ def test_every_key_without_effect_is_named_with_the_key_that_it_needs():
         away = object()
         for given, expected in ((None, [idle]), (values.split("|")[-1] or 1, [])):
             changed = _with(config, path, {name: away, key: given})
-            assert [found for found in idle_keys(changed) if found[0] == idle[0]] == expected, idle
+            assert [pair for pair in idle_keys(changed) if pair[0] == idle[0]] == expected, idle
     puzzles = load_config("tiny_kk", ["data.train.source=x.jsonl", "data.train.people=[4]"])
     needs_generated = [("data.train.people", "data.train.source=generated")]
-    assert [found for found in idle_keys(puzzles) if found[0] == "data.train.people"] == needs_generated
+    assert [pair for pair in idle_keys(puzzles) if pair[0] == "data.train.people"] == needs_generated
 
 
 def test_no_preset_has_a_key_without_effect():
-    assert {spec: found for spec in preset_specs() if (found := list(idle_keys(load_config(spec))))} == {}
+    assert {spec: idle for spec in preset_specs() if (idle := list(idle_keys(load_config(spec))))} == {}

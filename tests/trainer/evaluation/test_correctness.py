@@ -12,6 +12,6 @@ def test_a_record_is_read_as_it_was_written(tmp_path):
     assert record["sets"]["dev"] == {"completions": 4, "correct": [4, 0, 3, 1]}
     path = tmp_path / "correctness.jsonl"
     path.write_text(json.dumps({"step": 20, **record}) + "\n", encoding="utf-8")
-    found = read_correctness(path)
-    assert found["dev"][20][0] == pytest.approx([1, 0, 0.75, 0.25]) and found["dev"][20][1] == 4
-    assert found["many"][20][0] == pytest.approx([1, 0.175]) and found["many"][20][1] == 40
+    correctness = read_correctness(path)
+    assert correctness["dev"][20][0] == pytest.approx([1, 0, 0.75, 0.25]) and correctness["dev"][20][1] == 4
+    assert correctness["many"][20][0] == pytest.approx([1, 0.175]) and correctness["many"][20][1] == 40

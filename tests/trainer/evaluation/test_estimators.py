@@ -29,6 +29,6 @@ def test_completions_of_one_problem_count_for_fewer(shares, right, size):
 
 def test_few_problems_near_zero_have_an_interval_that_holds():
     generator = np.random.default_rng(0)
-    found = [draw(generator, 30, 16, 0.06) / 16 for _ in range(1000)]
-    intervals = [accuracy_interval(shares, np.full(30, 16)) for shares in found]
+    evaluations = [draw(generator, 30, 16, 0.06) / 16 for _ in range(1000)]
+    intervals = [accuracy_interval(shares, np.full(30, 16)) for shares in evaluations]
     assert np.mean([low <= 0.06 <= high for low, high in intervals]) > 0.9  # a bootstrap over problems: 0.87

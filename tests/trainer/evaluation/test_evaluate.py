@@ -68,8 +68,8 @@ def test_a_set_may_be_sampled_otherwise_than_the_others():
             "amc": {"source": "b.parquet", "temperature": 1.0, "completions_per_problem": 4},
         }
     )
-    settings = {name: evaluation.of_set(name) for name in evaluation.sets}
-    assert [(own.temperature, own.completions_per_problem) for own in settings.values()] == [(0, 1), (1, 16), (1, 4)]
+    sets = [evaluation.of_set(name) for name in evaluation.sets]
+    assert [(section.temperature, section.completions_per_problem) for section in sets] == [(0, 1), (1, 16), (1, 4)]
 
 
 def test_problems_are_told_apart_by_their_group():

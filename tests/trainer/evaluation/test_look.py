@@ -8,45 +8,64 @@ from sweep.cli import main as sweep
 from trainer.cli import main as trainer
 from trainer.config.schema import load_config
 from trainer.evaluation.look import Look
+from trainer.types import Completion, Problem, Rollout, RolloutGroup
 
 
 def look(rewards, truncated: float = 0.0) -> Look:
     values = np.array(rewards, float)
     cut = np.arange(values.size).reshape(values.shape) < truncated * values.size
-    return Look(values, values > 0, np.full(values.shape, 5), cut, 0.3, {"dev": 50})
+    problem = Problem("p", "", "", "", "generated")
+    groups = [
+        RolloutGroup(
+            index,
+            [
+                Rollout(
+                    index,
+                    problem,
+                    (),
+                    Completion((0,) * 5, (-0.3,) * 5, "", "length" if is_cut else "stop"),
+                    reward,
+                    correct=bool(reward > 0),
+                )
+                for reward, is_cut in zip(row, cut_row, strict=True)
+            ],
+        )
+        for index, (row, cut_row) in enumerate(zip(values.tolist(), cut, strict=True))
+    ]
+    return Look(groups, {"dev": 50})
 
 
 def test_silent_groups_are_those_of_all_groups_that_can_be_drawn():
     rewards = [[1, 1, 1, 0, 0.5], [0, 0, 0, 0, 0], [1, 0, 1, 0, 1]]
-    found = look(rewards)
+    sample = look(rewards)
     for size in (1, 2, 3, 5):
         groups = [group for row in rewards for group in itertools.combinations(row, size)]
-        assert found.silent(size) == pytest.approx(np.mean([len(set(group)) == 1 for group in groups]))
+        assert sample.silent(size) == pytest.approx(np.mean([len(set(group)) == 1 for group in groups]))
 
 
 def test_silent_groups_and_the_error_of_an_evaluation_have_no_bias():
     chance = np.random.default_rng(0)
     accuracy = np.array([0.05, 0.3, 0.8])
     looks = [look(chance.random((3, 8)) < accuracy[:, None]) for _ in range(4000)]
-    silent = [one.silent(4) for one in looks]
+    silent = [sample.silent(4) for sample in looks]
     assert np.mean(silent) == pytest.approx(
         np.mean(accuracy**4 + (1 - accuracy) ** 4), abs=4 * np.std(silent) / 4000**0.5
     )
-    squares = [one.evaluation_error(100, 4) ** 2 for one in looks]
+    squares = [sample.evaluation_error(100, 4) ** 2 for sample in looks]
     expected = np.mean(accuracy * (1 - accuracy)) / 400
     assert np.mean(squares) == pytest.approx(expected, abs=4 * np.std(squares) / 4000**0.5)
 
 
 @pytest.mark.parametrize(
-    ("found", "what"),
+    ("sample", "what"),
     [
         (look([[0, 0], [0, 0]]), "no completion of 4 was correct: nothing will be learned"),
         (look([[1, 1], [1, 1]]), "no completion of 4 differs in reward"),
         (look([[1, 0], [1, 0]], truncated=0.75), "75% of the completions are truncated"),
     ],
 )
-def test_what_forbids_learning_is_said(found, what):
-    assert [what in str(advice) for advice in found.advice(load_config("tiny_kk"))] == [True]
+def test_what_forbids_learning_is_said(sample, what):
+    assert [what in str(advice) for advice in sample.advice(load_config("tiny_kk"))] == [True]
 
 
 def test_plan_and_dry_run_sample_the_start_policy(tmp_path, monkeypatch, capsys, tiny_policy):
@@ -59,8 +78,8 @@ def test_plan_and_dry_run_sample_the_start_policy(tmp_path, monkeypatch, capsys,
         "parameters: {rollout.group_size: {choice: [2, 16]}}\nsearch: {configurations: 2}\nseeds: [0, 1]\n"
     )
     assert sweep(["plan", str(space), "--sample", "3", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)["sample"]
-    assert (told["problems"], told["completions_per_problem"], set(told["silent_groups"])) == (3, 16, {"2", "16"})
+    drawn = json.loads(capsys.readouterr().out)["sample"]
+    assert (drawn["problems"], drawn["completions_per_problem"], set(drawn["silent_groups"])) == (3, 16, {"2", "16"})
     assert sweep(["plan", str(space), "--sample", "3"]) == 0
     shown = capsys.readouterr()
     assert "with group size 16, 100% of the groups teach nothing" in shown.out

@@ -8,7 +8,7 @@ from trainer.evaluation.table import evaluation_rows
 
 def test_rows_count_problems_and_tell_timeouts_errors_and_unreadable_answers_apart():
     rows = evaluation_rows(EvaluationResult(SETS, {}))
-    assert [(r.set, r.by, r.value, r.problems, r.completions) for r in rows] == [
+    assert [tuple(r[key] for key in ("set", "by", "value", "problems", "completions")) for r in rows] == [
         ("dev", "all", "", 3, 6),
         ("dev", "difficulty", "2", 1, 2),
         ("dev", "difficulty", "10", 2, 4),  # by size, not by letter
@@ -17,15 +17,15 @@ def test_rows_count_problems_and_tell_timeouts_errors_and_unreadable_answers_apa
         ("other", "all", "", 1, 2),
     ]
     whole = rows[0]
-    assert (whole.accuracy, whole.pass_at_k) == pytest.approx((0.5, 2 / 3))
-    assert (whole.timeouts, whole.errors, whole.unparsed, whole.truncated) == pytest.approx((1 / 6,) * 4)
-    assert 0.0 <= whole.low < 0.5 < whole.high <= 1.0
-    assert (rows[2].accuracy, rows[2].pass_at_k, rows[2].errors) == (0.5, 0.5, 0.25)
+    assert (whole["accuracy"], whole["pass_at_k"]) == pytest.approx((0.5, 2 / 3))
+    assert (whole["timeouts"], whole["errors"], whole["unparsed"], whole["truncated"]) == pytest.approx((1 / 6,) * 4)
+    assert 0.0 <= whole["low"] < 0.5 < whole["high"] <= 1.0
+    assert (rows[2]["accuracy"], rows[2]["pass_at_k"], rows[2]["errors"]) == (0.5, 0.5, 0.25)
 
 
 def test_the_printed_table_names_what_was_measured(capsys):
     sets = {"dev": [FIRST[0], FIRST[2]], "amc": FIRST}
-    print_rows([row for row in evaluation_rows(EvaluationResult(sets, {})) if row.by == "all"])
+    print_rows([row for row in evaluation_rows(EvaluationResult(sets, {})) if row["by"] == "all"])
     head, greedy, sampled = (line.split() for line in capsys.readouterr().out.strip().splitlines())
     assert head[2:6] == ["problems", "completions", "each", "accuracy"]
     assert (greedy[:5], greedy[8]) == (["dev", "all", "2", "1", "0.500"], "-")
@@ -37,12 +37,12 @@ def test_bands_are_in_the_order_of_their_lower_ends_and_words_come_last():
     values = ["10-20", "hard", "2.5", "0-9", "", "easy"]
     rollouts = [rollout(group, True, difficulty) for group, difficulty in enumerate(values)]
     rows = evaluation_rows(EvaluationResult({"dev": rollouts}, {}))
-    assert [row.value for row in rows if row.by == "difficulty"] == ["0-9", "2.5", "10-20", "", "easy", "hard"]
+    assert [row["value"] for row in rows if row["by"] == "difficulty"] == ["0-9", "2.5", "10-20", "", "easy", "hard"]
 
 
 def test_a_set_of_one_difficulty_and_source_has_one_row():
     rows = evaluation_rows(EvaluationResult({"dev": [rollout(0, True), rollout(1, False)]}, {}))
-    assert [(row.by, row.accuracy) for row in rows] == [("all", 0.5)]
+    assert [(row["by"], row["accuracy"]) for row in rows] == [("all", 0.5)]
 
 
 def test_what_a_data_set_says_of_itself_commands_no_terminal(capsys):

@@ -78,10 +78,10 @@ def test_three_steps_end_with_the_weights_of_the_own_trainer(random_policy, tmp_
     moved = {}
     plain = weights_by_own_step(random_policy)
     for name, (ar_alpha, lopti_eta) in RULES.items():
-        own = weights_by_own_step(random_policy, ar_alpha, lopti_eta)
+        ours = weights_by_own_step(random_policy, ar_alpha, lopti_eta)
         by_trl = train_by_trl(random_policy, tmp_path, ar_alpha=ar_alpha, lopti_eta=lopti_eta)
-        distance[name] = max(float((own[key] - by_trl[key]).norm() / own[key].norm()) for key in own)
-        moved[name] = max(float((own[key] - plain[key]).norm() / own[key].norm()) for key in own)
+        distance[name] = max(float((ours[key] - by_trl[key]).norm() / ours[key].norm()) for key in ours)
+        moved[name] = max(float((ours[key] - plain[key]).norm() / ours[key].norm()) for key in ours)
     print(distance, moved)
     assert max(distance.values()) < 3 * distance["plain"] + 1e-7
     assert all(moved[name] > 100 * distance[name] for name in RULES if name != "plain")
@@ -148,7 +148,7 @@ def test_observations_have_no_gradient_and_count_in_no_denominator(tmp_path):
 
     class Watched(LoptiGRPOTrainer):
         def _compute_loss(self, model, inputs):
-            losses.append({"own": inputs["completion_mask"] * inputs["tool_mask"], "inputs": inputs})
+            losses.append({"generated": inputs["completion_mask"] * inputs["tool_mask"], "inputs": inputs})
             return super()._compute_loss(model, inputs)
 
         def _get_per_token_logps_and_entropies(self, *args, **named):
@@ -177,15 +177,15 @@ def test_observations_have_no_gradient_and_count_in_no_denominator(tmp_path):
     ).train()
 
     first, second = losses
-    own = first["own"].bool()
-    observed = first["inputs"]["completion_mask"].bool() & ~own
-    assert observed.sum() > 0 and own.sum() > 8
+    generated = first["generated"].bool()
+    observed = first["inputs"]["completion_mask"].bool() & ~generated
+    assert observed.sum() > 0 and generated.sum() > 8
     old = first["inputs"]["old_per_token_logps"]
-    low = own & (old.exp() < 0.02)
-    weights = first["inputs"]["advantages"][:, None] * (0.3 * old.exp() + 0.7) / own.sum()
+    low = generated & (old.exp() < 0.02)
+    weights = first["inputs"]["advantages"][:, None] * (0.3 * old.exp() + 0.7) / generated.sum()
     torch.testing.assert_close(first["logprobs"].grad, -weights * low)
     gradient = second["logprobs"].grad
-    assert torch.equal(gradient != 0, own & ~low & (weights != 0))
+    assert torch.equal(gradient != 0, generated & ~low & (weights != 0))
     assert first["logprobs"].grad[observed].abs().max() == gradient[observed].abs().max() == 0
 
 

@@ -70,7 +70,7 @@ def test_a_torch_for_gpus_that_cannot_use_one_sends_to_the_drivers_page(machine,
     monkeypatch.setattr(torch.cuda, "init", lambda: None)
     with pytest.raises(MissingError) as refused:
         local_device()
-    assert refused.value.hint.startswith("compare the driver with docs/gpu.md")
+    assert refused.value.hint.startswith("compare the driver with docs/guides/gpu.md")
 
 
 def test_the_gpus_that_a_trial_was_given_count_without_nvidia_smi(machine, monkeypatch):

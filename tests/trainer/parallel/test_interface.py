@@ -87,13 +87,16 @@ def start_training(folder: Path, command: str) -> subprocess.Popen[bytes]:
 def test_a_run_on_two_machines_of_which_one_is_lost_ends_as_one_that_lost_none(tiny_policy, tmp_path):
     settings = {
         "model.name_or_path": tiny_policy,
-        "parallel": "{strategy: deepspeed, zero_stage: 2}",
+        "parallel.strategy": "deepspeed",
+        "parallel.zero_stage": 2,
         "reward.functions": "{tests.gpu.varied_reward:varied: 1.0}",
         "rollout.prompts_per_step": 2,
         "rollout.max_new_tokens": 8,
         "optim.update_batch_size": 16,
         "checkpoint.every_steps": 1,
-        "evaluation": "{sets: {dev: {split: dev, size: 2}}, every_steps: 1, at_start: false}",
+        "evaluation.sets": "{dev: {split: dev, size: 2}}",
+        "evaluation.every_steps": 1,
+        "evaluation.at_start": False,
     }
     run = " ".join(["run tiny_kk", *(f"'{key}={value}'" for key, value in settings.items()), "--name"])
     lost = start_training(tmp_path, f"{run} lost max_steps=1000")
@@ -104,10 +107,10 @@ def test_a_run_on_two_machines_of_which_one_is_lost_ends_as_one_that_lost_none(t
     everything = psutil.Process(lost.pid).children(recursive=True)
     [far] = (process for process in everything if "--node-rank 1" in " ".join(process.cmdline()))
     network = os.readlink(f"/proc/{far.pid}/ns/net")
-    for one in psutil.process_iter():
+    for candidate in psutil.process_iter():
         with suppress(OSError):
-            if os.readlink(f"/proc/{one.pid}/ns/net") == network:
-                one.kill()
+            if os.readlink(f"/proc/{candidate.pid}/ns/net") == network:
+                candidate.kill()
     assert lost.wait(120) != 0  # the other machine's processes end by themselves
     last = steps_on_disk(checkpoints)[0] + 2
     for command in (f"resume lost max_steps={last}", f"{run} whole max_steps={last}"):

@@ -25,13 +25,13 @@ def test_settings_that_contradict_each_other_are_refused(settings, message):
 
 @pytest.mark.parametrize(("ranks", "device_id"), [("4", torch.device("cuda", 3)), ("1", None)])
 def test_a_rank_on_a_gpu_names_its_own_unless_it_is_alone(monkeypatch, ranks, device_id):
-    said = {}
+    passed = {}
     for name, value in {"RANK": "3", "WORLD_SIZE": ranks, "MASTER_ADDR": "10.0.0.1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
-    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *args, **options: said.update(options))
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *args, **options: passed.update(options))
     join_ranks(60, torch.device("cuda", 3))
-    assert said["device_id"] == device_id
+    assert passed["device_id"] == device_id
 
 
 def test_a_checkpoint_of_another_number_of_ranks_is_refused(tmp_path):

@@ -20,7 +20,7 @@ def test_base_needs_no_advice():
 
 
 @pytest.mark.parametrize(
-    ("override", "where", "said"),
+    ("override", "where", "message"),
     [
         ("rollout.group_size=1", "rollout.group_size", "nothing grpo could compare it with"),
         ("rollout.prompts_per_step=40", "optim.update_batch_size", "320 completions of a step are no multiple"),
@@ -31,15 +31,15 @@ def test_base_needs_no_advice():
         ("data.system_prompt='Solve {question}'", "data.system_prompt", "{question} stays in the prompt"),
     ],
 )
-def test_what_is_seldom_meant_is_said(override, where, said):
-    found = advice(override)
-    assert list(found) == [where] and said in found[where]
+def test_what_is_seldom_meant_is_said(override, where, message):
+    by_key = advice(override)
+    assert list(by_key) == [where] and message in by_key[where]
 
 
 @pytest.mark.parametrize(
     "override",
     [
-        "algorithm={advantage: reinforce_plus_plus}",
+        "algorithm.advantage=reinforce_plus_plus",
         "rollout.prompts_per_step=8",  # fewer completions than an optimizer step may take
         "rollout.prompts_per_step=64",
         r"data.prompt_template='{question} Write \boxed{answer} and {{json}}.'",
@@ -67,6 +67,6 @@ def test_rewards_that_all_weigh_nothing_are_refused():
 
 def test_problems_that_are_trained_on_and_evaluated_are_counted():
     sets = {"dev": problems("bxc"), "test": problems("y")}
-    (found,) = advise_data(load_config("base"), problems("abc" * 20), sets, context=None)
-    assert found.what.startswith("2 of 3 problems of the evaluation set dev are trained on too")
-    assert found.where == "evaluation.sets.dev"
+    (warning,) = advise_data(load_config("base"), problems("abc" * 20), sets, context=None)
+    assert warning.what.startswith("2 of 3 problems of the evaluation set dev are trained on too")
+    assert warning.where == "evaluation.sets.dev"

@@ -70,28 +70,28 @@ def test_switched_off_it_is_the_model_of_before_exactly(causal_lm):
 
 @pytest.mark.parametrize("settings", [{}, {"rslora": True}, {"target_modules": ["q_proj", "up_proj"]}])
 def test_merged_one_by_one_they_are_what_peft_merges_at_once(causal_lm, tmp_path, settings):
-    plain = copy.deepcopy(causal_lm)
+    base = copy.deepcopy(causal_lm)
     adapted(causal_lm, **settings)
     saved(causal_lm, tmp_path / "adapter")
-    theirs = peft.PeftModel.from_pretrained(copy.deepcopy(plain), tmp_path / "adapter")
+    theirs = peft.PeftModel.from_pretrained(copy.deepcopy(base), tmp_path / "adapter")
     torch.testing.assert_close(theirs(input_ids=IDS).logits, causal_lm(input_ids=IDS).logits)
     expected = dict(theirs.merge_and_unload().named_parameters())
     ours = dict(named_weights(causal_lm))
-    assert list(ours) == [name for name, _ in plain.named_parameters()]
+    assert list(ours) == [name for name, _ in base.named_parameters()]
     largest = max(float((ours[name] - expected[name]).abs().max()) for name in expected)
     print(f"\nlargest difference {largest:.1e}")
     assert largest < 1e-5
-    before = dict(plain.named_parameters())
+    before = dict(base.named_parameters())
     changed = {name.split(".")[-2] for name in ours if not torch.equal(ours[name], before[name])}
     assert changed == set(settings.get("target_modules", PROJECTIONS))
 
 
 def test_dropout_acts_in_updates_and_not_where_log_probabilities_are_scored():
     model = adapted(random_model(), dropout=0.5)
-    plain = adapted(random_model())
+    without_dropout = adapted(random_model())
     with torch.no_grad():
-        assert torch.equal(logprobs(model), logprobs(plain))
-    assert not torch.allclose(logprobs(model), logprobs(plain), atol=1e-3)
+        assert torch.equal(logprobs(model), logprobs(without_dropout))
+    assert not torch.allclose(logprobs(model), logprobs(without_dropout), atol=1e-3)
 
 
 def test_samples_are_those_of_the_merged_model():
@@ -105,9 +105,9 @@ def test_samples_are_those_of_the_merged_model():
     ours, theirs = (
         TransformersEngine(each, pad_token_id=0).generate(prompts, seeds, params) for each in (model, merged)
     )
-    for own, other in zip(chain(*ours), chain(*theirs), strict=True):
-        assert own.token_ids == other.token_ids
-        torch.testing.assert_close(torch.tensor(own.logprobs), torch.tensor(other.logprobs), atol=1e-4, rtol=0)
+    for sample, expected in zip(chain(*ours), chain(*theirs), strict=True):
+        assert sample.token_ids == expected.token_ids
+        torch.testing.assert_close(torch.tensor(sample.logprobs), torch.tensor(expected.logprobs), atol=1e-4, rtol=0)
 
 
 def test_a_checkpoint_of_another_rank_does_not_fit(tmp_path):

@@ -68,12 +68,12 @@ def test_a_file_becomes_an_ordinary_folder_once(tmp_path: Path, cache: Path) -> 
     assert (folder / "model.safetensors").is_file()
     assert ensure_converted(file) == folder
 
-    plain = AutoModelForCausalLM.from_pretrained(folder)
-    assert torch.equal(plain.lm_head.weight, torch.tensor(tensors["output.weight"]))
-    assert torch.equal(plain.model.layers[0].mlp.up_proj.weight, torch.tensor(tensors["blk.0.ffn_up.weight"]))
+    theirs = AutoModelForCausalLM.from_pretrained(folder)
+    assert torch.equal(theirs.lm_head.weight, torch.tensor(tensors["output.weight"]))
+    assert torch.equal(theirs.model.layers[0].mlp.up_proj.weight, torch.tensor(tensors["blk.0.ffn_up.weight"]))
     ours = load_policy(config, torch.device("cpu"))
     ids = torch.tensor([[1, 3, 4, 5]])
-    assert torch.allclose(ours(ids).logits, plain(ids).logits, atol=1e-5)
+    assert torch.allclose(ours(ids).logits, theirs(ids).logits, atol=1e-5)
     assert load_tokenizer(config).eos_token_id == 2
 
 

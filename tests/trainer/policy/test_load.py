@@ -66,7 +66,7 @@ def test_an_attention_kernel_that_is_not_there_is_named(folder, kernel, what, hi
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"num_hidden_layers": 4}, r"`num_hidden_layers` \(4\) must be equal"),
         ({"num_hidden_layers": 4, "layer_types": None}, "lack model.layers.2"),
@@ -76,10 +76,10 @@ def test_an_attention_kernel_that_is_not_there_is_named(folder, kernel, what, hi
         ({"model_type": "bert", "is_decoder": True}, "the model of|lack "),
     ],
 )
-def test_weights_that_do_not_fill_the_model_are_refused(folder, changes, said):
+def test_weights_that_do_not_fill_the_model_are_refused(folder, changes, message):
     config = folder / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | changes))
-    with pytest.raises(MissingError, match=said):
+    with pytest.raises(MissingError, match=message):
         load_policy(ModelConfig(name_or_path=str(folder)), torch.device("cpu"))
 
 

@@ -102,8 +102,8 @@ def test_the_proxy_drops_improbable_tokens_and_renormalizes_the_rest(causal_lm):
         kept = torch.where(shares >= min_p, probabilities, 0.0)
         expected = (kept / kept.sum(dim=-1, keepdim=True)).gather(-1, batch.input_ids[rows, positions, None])[:, 0]
         model = LogprobModel(causal_lm, 1.0, 5, proxy_min_p=min_p)
-        found = model(*inputs).proxy_logprobs[rows, columns]
+        logprobs = model(*inputs).proxy_logprobs[rows, columns]
         clear = (share[:, 0] - min_p).abs() > 1e-4 * min_p  # not the median itself, whose side rounding decides
-    assert 0 < int(found[clear].isinf().sum()) < int(clear.sum())
-    torch.testing.assert_close(found.exp()[clear], expected[clear], rtol=1e-4, atol=0)
+    assert 0 < int(logprobs[clear].isinf().sum()) < int(clear.sum())
+    torch.testing.assert_close(logprobs.exp()[clear], expected[clear], rtol=1e-4, atol=0)
     assert LogprobModel(causal_lm, 1.0, 5)(*inputs).proxy_logprobs is None

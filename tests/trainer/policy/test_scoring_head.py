@@ -22,10 +22,10 @@ def weight_gradient(chunk_tokens: int) -> torch.Tensor:
 
 
 def test_the_gradient_of_many_chunks_is_rounded_once():
-    one = weight_gradient(TOKENS)
+    whole = weight_gradient(TOKENS)
     many = weight_gradient(8)
-    rounding = 2.0**-8 * one.abs().max()
-    assert (one - many).abs().max() <= rounding
+    rounding = 2.0**-8 * whole.abs().max()
+    assert (whole - many).abs().max() <= rounding
 
 
 def test_autocast_computes_in_its_dtype_and_keeps_gradients_in_that_of_the_weights():

@@ -214,23 +214,23 @@ def test_conversations_of_the_orz_files(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("task", "dataset", "said"),
+    ("task", "dataset", "message"),
     [
         ("math", {}, "problems of task math are not generated"),
         ("knights_knaves", {"split": "valid"}, "no generated split named valid"),
     ],
 )
-def test_the_generator_refuses_other_tasks_and_splits(task, dataset, said):
-    with pytest.raises(ConfigError, match=said):
+def test_the_generator_refuses_other_tasks_and_splits(task, dataset, message):
+    with pytest.raises(ConfigError, match=message):
         load("generated", TINY, task, **dataset)
 
 
 def test_bos_is_added_where_the_tokenizer_adds_one_and_the_text_has_none():
     with_bos = byte_tokenizer(bos=True)
-    plain, begun = (Problem("0", text, "p", "", "") for text in ("ab", "<s>ab"))
+    bare, begun = (Problem("0", text, "p", "", "") for text in ("ab", "<s>ab"))
     body = tuple(PLAIN.encode("abp"))
-    assert encode_prompt(PLAIN, plain) == body
-    assert encode_prompt(with_bos, plain) == (0, *body)
+    assert encode_prompt(PLAIN, bare) == body
+    assert encode_prompt(with_bos, bare) == (0, *body)
     assert encode_prompt(with_bos, begun) == (0, *body)
 
 

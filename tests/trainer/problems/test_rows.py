@@ -23,16 +23,16 @@ def write_jsonl(path, rows):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("prompt,answer,answer\na,1,2\n", "two columns are called answer"),
         ("prompt,answer\na,1,2\n", "more values than columns"),
     ],
 )
-def test_csv_whose_columns_are_unclear_is_refused(tmp_path, text, said):
+def test_csv_whose_columns_are_unclear_is_refused(tmp_path, text, message):
     path = tmp_path / "twice.csv"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         read_rows(DatasetConfig(source=str(path)))
 
 

@@ -29,10 +29,10 @@ def test_sampler_crosses_epochs_and_may_take_more_than_there_are():
 
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_sampler_resumes_where_it_was(drop_last):
-    one, other = (ProblemSampler(some_problems(10), seed=5, shuffle=True, drop_last=drop_last) for _ in range(2))
+    sampler, resumed = (ProblemSampler(some_problems(10), seed=5, shuffle=True, drop_last=drop_last) for _ in range(2))
     for _ in range(4):
-        other.load_state_dict(json.loads(json.dumps(one.state_dict())))
-        assert one.next(7) == other.next(7)
+        resumed.load_state_dict(json.loads(json.dumps(sampler.state_dict())))
+        assert sampler.next(7) == resumed.next(7)
 
 
 def test_sampler_refuses_another_dataset_none_and_one_that_fills_no_step():

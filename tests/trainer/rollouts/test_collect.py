@@ -35,10 +35,7 @@ def test_every_score_stays_with_its_completion_and_group():
     assert [[r.reward for r in group.rollouts] for group in groups] == [[3.0], [-2.0, 4.0]]
     assert [r.prompt_ids for group in groups for r in group.rollouts] == [(4, 2), (7, 2), (7, 2)]
     late, right = groups[1].rollouts
-    assert (late.scoring, late.scoring_message, late.parsed, late.correct) == (
-        *("timeout", "no score after 5 s"),
-        *(False, False),
-    )
+    assert (late.scoring, late.parsed, late.correct) == ("timeout", False, False)
     assert (right.scoring, right.parsed, right.correct) == ("ok", True, True)
     assert right.reward_breakdown == {"length": 4.0}
 

@@ -29,17 +29,17 @@ def numbers(groups) -> list[int]:
 
 def test_later_rounds_ask_for_what_is_missing():
     source = Source({0, 4, 6, 7})
-    found = sample_with_spread(source, wanted=4, max_rounds=5, parallel=Parallel())
+    sample = sample_with_spread(source, wanted=4, max_rounds=5, parallel=Parallel())
     assert source.asked == [(0, 4), (4, 3), (7, 1)]
-    assert numbers(found.groups) == [0, 4, 6, 7]
-    assert numbers(found.sampled) == list(range(8))
-    assert found.dropped == 4
+    assert numbers(sample.groups) == [0, 4, 6, 7]
+    assert numbers(sample.sampled) == list(range(8))
+    assert sample.dropped == 4
 
 
 def test_after_the_last_round_the_batch_is_filled_with_what_has_no_spread():
-    found = sample_with_spread(Source({2}), wanted=3, max_rounds=2, parallel=Parallel())
-    assert numbers(found.groups) == [2, 0, 1]
-    assert found.dropped == 2
+    sample = sample_with_spread(Source({2}), wanted=3, max_rounds=2, parallel=Parallel())
+    assert numbers(sample.groups) == [2, 0, 1]
+    assert sample.dropped == 2
 
 
 class OneOfTwo(Parallel):
@@ -67,7 +67,7 @@ def test_ranks_agree_on_the_groups_and_share_them():
             parallel.others = groups[1 - rank :: 2]
             return groups[rank::2]
 
-        found = sample_with_spread(collect, wanted=4, max_rounds=3, parallel=parallel)
+        sample = sample_with_spread(collect, wanted=4, max_rounds=3, parallel=parallel)
         assert source.asked == [(0, 4), (4, 2)]
-        shares.append(numbers(found.groups))
+        shares.append(numbers(sample.groups))
     assert shares == [[1, 4], [2, 5]]

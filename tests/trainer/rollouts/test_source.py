@@ -71,8 +71,8 @@ def test_completions_are_there_before_their_rewards():
     rewards.allowed.set()
     scored = sample.scores.result()
     assert rewards_in(scored.groups) == [2.0] * 4 and scored.sampled == scored.groups and scored.dropped == 0
-    for one, other in zip(sample.groups, scored.groups, strict=True):
-        assert [r.completion for r in one.rollouts] == [r.completion for r in other.rollouts]
+    for group, scored_group in zip(sample.groups, scored.groups, strict=True):
+        assert [r.completion for r in group.rollouts] == [r.completion for r in scored_group.rollouts]
     source.sync_weights(None, Stopwatch())
     source.next_groups(1, Stopwatch())
     source.close()

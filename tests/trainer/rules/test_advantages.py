@@ -39,6 +39,6 @@ def test_the_penalty_of_reinforce_plus_plus_is_in_the_reward_or_in_the_loss(sett
         old_logprobs=old,
         ref_logprobs=old - log_ratio,
     )
-    found = estimate_advantages(batch, AlgorithmConfig(kl_coef=0.1, **settings)).advantages
+    advantages = estimate_advantages(batch, AlgorithmConfig(kl_coef=0.1, **settings)).advantages
     whitened = [(value - statistics.mean(values)) / statistics.stdev(values) for value in values]
-    assert found[mask.bool()].tolist() == pytest.approx(whitened, abs=1e-6)
+    assert advantages[mask.bool()].tolist() == pytest.approx(whitened, abs=1e-6)

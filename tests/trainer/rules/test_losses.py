@@ -25,10 +25,10 @@ def token_losses(name: str, old: list[float], new: list[float], advantages: list
         completion_mask=mask,
         token_mask=token_mask,
     )
-    found = LOSS.read(name)(inputs)
-    (found.losses * mask).sum().backward()
+    computed = LOSS.read(name)(inputs)
+    (computed.losses * mask).sum().backward()
     kept = mask.bool()
-    return found.losses[kept].tolist(), logprobs.grad[kept].tolist(), (kept * found.clipped)[kept].tolist()
+    return computed.losses[kept].tolist(), logprobs.grad[kept].tolist(), (kept * computed.clipped)[kept].tolist()
 
 
 @pytest.mark.parametrize("isolated", [0, 1])

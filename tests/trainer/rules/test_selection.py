@@ -41,11 +41,11 @@ def test_other_losses_single_out_none_and_an_empty_batch_has_none():
 
 def test_candidates_are_drawn_at_random_and_as_many_over_all_ranks():
     candidates = torch.arange(100).view(4, 25) % 2 == 0
-    found = [drawn(candidates, 10, alone, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
-    assert [int(tokens.sum()) for tokens in found] == [10, 10, 10]
-    assert torch.equal(found[0], found[1])
-    assert not torch.equal(found[0], found[2])
-    assert not (found[0] & ~candidates).any()
+    draws = [drawn(candidates, 10, alone, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
+    assert [int(tokens.sum()) for tokens in draws] == [10, 10, 10]
+    assert torch.equal(draws[0], draws[1])
+    assert not torch.equal(draws[0], draws[2])
+    assert not (draws[0] & ~candidates).any()
     before_ours = [1.0] * 5  # of another rank
     fewer = drawn(candidates, 10, lambda items: [*items, *before_ours], torch.Generator().manual_seed(0))
     assert int(fewer.sum()) == 5

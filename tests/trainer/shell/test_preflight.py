@@ -27,8 +27,8 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("words", "code", "said"), WRONG)
-def test_what_fails_soon_fails_before_the_model(tmp_path, monkeypatch, capsys, words, code, said):
+@pytest.mark.parametrize(("words", "code", "message"), WRONG)
+def test_what_fails_soon_fails_before_the_model(tmp_path, monkeypatch, capsys, words, code, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "leaving.py").write_text("import os\nos._exit(3)\n")
     (tmp_path / "lowest.py").write_text("MINIMUM = 'low'\ndef exact(text, answer):\n    return 1\n")
@@ -36,7 +36,7 @@ def test_what_fails_soon_fails_before_the_model(tmp_path, monkeypatch, capsys, w
     monkeypatch.setattr("trainer.tracking.writers.find_spec", lambda name: None)
     monkeypatch.setattr("trainer.loop.load_models", lambda *_: pytest.fail("came to the model"))
     assert main(["run", "tiny_kk", "--name", "r", *words]) == code
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "runs" / "r").exists()
 
 

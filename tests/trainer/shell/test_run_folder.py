@@ -1,4 +1,7 @@
 import fcntl
+import json
+import os
+import socket
 import subprocess
 import sys
 import threading
@@ -7,8 +10,41 @@ from pathlib import Path
 import pytest
 
 from tests.paths import ROOT
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, NameHeldError, StorageError
 from trainer.shell.run_folder import check_folder, hold, holder, run_path
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from trainer.shell.run_folder import hold
+with hold(Path(sys.argv[1]), "sweep"):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_held_folder_names_its_holder_and_is_free_after_sigkill(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    assert holder(folder) is None
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        name = f"process {process.pid} on {socket.gethostname()}"
+        with pytest.raises(NameHeldError, match=f"sweep demo is run by {name}") as caught, hold(folder, "sweep"):
+            pass
+        assert caught.value.exit_code == 5
+        assert holder(folder) == name
+        process.kill()
+        process.wait()
+    assert holder(folder) is None
+    with hold(folder):
+        assert json.loads((folder / "lock").read_text())["pid"] == os.getpid()
+
+
+def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="cannot write the sweep's folder"), hold(tmp_path / "file/demo", "sweep"):
+        pass
 
 
 def test_a_folder_is_held_although_somebody_looks_who_holds_it(tmp_path: Path) -> None:

@@ -50,17 +50,17 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(("name", "text", "said"), CHANGES)
-def test_a_changed_input_is_refused_unless_accepted(project, name, text, said):
+@pytest.mark.parametrize(("name", "text", "change"), CHANGES)
+def test_a_changed_input_is_refused_unless_accepted(project, name, text, change):
     assert check_inputs(project / "r", "run", accept=False) == []
     (project / name).write_text(text) if text is not None else (project / name).unlink()
-    if said is None:
+    if change is None:
         assert check_inputs(project / "r", "run", accept=False) == []
         return
     with pytest.raises(ConfigError) as refused:
         check_inputs(project / "r", "run", accept=False)
-    assert refused.value.what == f"{said} since the run began"
-    assert check_inputs(project / "r", "run", accept=True) == [said]
+    assert refused.value.what == f"{change} since the run began"
+    assert check_inputs(project / "r", "run", accept=True) == [change]
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", '{"files": 1, "accepted": []}'])

@@ -19,13 +19,13 @@ def test_a_resumed_run_goes_on_with_the_machines_metrics_where_they_are_wanted(t
     for _ in range(2):
         tracker = Tracker(config_for(uri, system_metrics=wanted), context_for(tmp_path))
         deadline = time.monotonic() + (30 if wanted else 0.5)
-        assert tracker.run_id
-        while len(history(uri, tracker.run_id, CPU)) <= counts[-1] and time.monotonic() < deadline:
+        assert tracker._state.run_id
+        while len(history(uri, tracker._state.run_id, CPU)) <= counts[-1] and time.monotonic() < deadline:
             time.sleep(0.1)
         assert tracker.close()
-        counts.append(len(history(uri, tracker.run_id, CPU)))
+        counts.append(len(history(uri, tracker._state.run_id, CPU)))
     assert (0 < counts[1] < counts[2]) if wanted else counts == [0, 0, 0]
-    assert [step for step, _ in history(uri, tracker.run_id, CPU)] == list(range(counts[-1]))
+    assert [step for step, _ in history(uri, tracker._state.run_id, CPU)] == list(range(counts[-1]))
     assert {thread.name for thread in set(threading.enumerate()) - before} == set()
 
 

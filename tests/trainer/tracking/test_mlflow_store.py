@@ -15,7 +15,7 @@ from trainer.config.tracking import TrackingConfig
 from trainer.errors import ConfigError, StorageError
 from trainer.parallel.interface import free_port
 from trainer.tracking import mlflow_store
-from trainer.tracking.mlflow_store import prepare_store, tracking_uri
+from trainer.tracking.mlflow_store import mlflow_name, prepare_store, tracking_uri
 from trainer.tracking.tracker import Tracker
 
 
@@ -49,8 +49,8 @@ def test_credentials_of_the_environment_reach_the_server_and_no_record(tmp_path,
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"127.0.0.1:{server.server_port}"
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:hunter2@{address}")
-        found = tracking_uri(TrackingConfig(), tmp_path)
-        assert found == f"http://{address}"
+        uri = tracking_uri(TrackingConfig(), tmp_path)
+        assert uri == f"http://{address}"
         with pytest.raises(StorageError) as caught:
             Tracker(config_for(None), context_for(tmp_path))
         server.shutdown()
@@ -79,6 +79,21 @@ def test_a_store_that_is_no_database(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_text("not a database " * 100)
     with pytest.raises(StorageError, match="cannot read the MLflow store: file is not a database"):
         prepare_store(f"sqlite:///{tmp_path}/mlflow.db")
+
+
+def test_a_store_in_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="cannot create the MLflow store"):
+        prepare_store(f"sqlite:///{tmp_path}/no/where/mlflow.db")
+    assert not (tmp_path / "no").exists()
+
+
+def test_names_that_mlflow_refuses_are_changed() -> None:
+    from mlflow.utils.validation import _validate_metric_name
+
+    for name in ("eval/accuracy/..", "eval/accuracy/./x", "eval//x", "eval/accuracy/", "a*b"):
+        assert mlflow_name(name) != name
+        _validate_metric_name(mlflow_name(name))
+    assert mlflow_name("eval/accuracy/v1.5") == "eval/accuracy/v1.5"
 
 
 def test_unreachable_server_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

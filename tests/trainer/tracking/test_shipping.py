@@ -16,9 +16,9 @@ def test_nonfinite_values_are_named_and_stay_out_of_mlflow(tmp_path: Path, uri: 
     nonfinite = {"policy/loss": math.nan, "optim/grad_norm": math.inf, "policy/kl": -math.inf}
     tracker.log({**nonfinite, "optim/lr": 0.1}, 1)
     assert tracker.close("FAILED")
-    assert tracker.run_id
-    assert [history(uri, tracker.run_id, name) for name in nonfinite] == [[]] * 3
-    assert history(uri, tracker.run_id, "optim/lr") == [(1, 0.1)]
+    assert tracker._state.run_id
+    assert [history(uri, tracker._state.run_id, name) for name in nonfinite] == [[]] * 3
+    assert history(uri, tracker._state.run_id, "optim/lr") == [(1, 0.1)]
     (line,) = lines_of(tracker.run_dir)
     assert [line[name] for name in nonfinite] == [None] * 3
     assert line["nonfinite"] == {"policy/loss": "nan", "optim/grad_norm": "inf", "policy/kl": "-inf"}
@@ -28,8 +28,8 @@ def test_more_metrics_than_one_request_takes_all_arrive(tmp_path: Path, uri: str
     tracker = Tracker(config_for(uri), context_for(tmp_path))
     for step in range(700):
         tracker.log({"policy/loss": step, "policy/kl": step}, step)
-    assert tracker.close() and tracker.run_id
-    assert history(uri, tracker.run_id, "policy/kl") == [(step, float(step)) for step in range(700)]
+    assert tracker.close() and tracker._state.run_id
+    assert history(uri, tracker._state.run_id, "policy/kl") == [(step, float(step)) for step in range(700)]
 
 
 @pytest.mark.parametrize(("arrived", "checkpoint"), [(True, 2), (False, 4)])
@@ -63,8 +63,8 @@ def test_mlflow_has_the_record_however_the_last_request_of_a_killed_process_fare
     tracker.rewind(checkpoint)
     for step in range(checkpoint + 1, 7):
         tracker.log({"policy/loss": step + 0.5}, step)
-    assert tracker.close() and tracker.run_id
+    assert tracker.close() and tracker._state.run_id
     expected = [(step, step + 0.5 * (step > checkpoint)) for step in range(1, 7)]
-    assert history(uri, tracker.run_id, "policy/loss") == expected
+    assert history(uri, tracker._state.run_id, "policy/loss") == expected
     assert [(line["step"], line["policy/loss"]) for line in lines_of(tracker.run_dir)] == expected
     assert [run.info.status for run in runs_of(uri)] == ["FINISHED"]

@@ -31,7 +31,7 @@ def failures_named(when: str) -> Iterator[None]:
         raise EngineError(
             f"vLLM failed {when}: {first_line(error)}",
             "rollout.engine",
-            "see the run's vllm.log, and docs/gpu.md for what vLLM needs; or use rollout.engine=transformers",
+            "see the run's vllm.log, and docs/guides/gpu.md for what vLLM needs; or use rollout.engine=transformers",
         ) from error
 
 

@@ -7,6 +7,7 @@ The group is formed over an open port with vLLM's pickles, and NCCL trusts its n
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -22,14 +23,14 @@ from trainer.rollouts.vllm.client import VllmServer
 from trainer.rollouts.vllm.sync import named_weights
 
 
+@dataclass
 class NcclTransfer:
     """Sends weights from rank 0 to GPUs that compute in ``dtype``."""
 
-    def __init__(self, servers: Sequence[VllmServer], rank: int, dtype: torch.dtype) -> None:
-        self._servers = servers
-        self._rank = rank
-        self._dtype = dtype
-        self._sender: Any = None
+    servers: Sequence[VllmServer]
+    rank: int
+    dtype: torch.dtype
+    sender: Any = None  # of vLLM, once it is connected
 
     def send(self, model: nn.Module) -> None:
         """Send all weights to servers that do not sample; the update stays open.
@@ -38,16 +39,16 @@ class NcclTransfer:
             EngineError: the group cannot be formed, or a transfer failed.
         """
         try:
-            if self._sender is None:
-                self._sender = self._connect(model)
+            if self.sender is None:
+                self.sender = self._connect(model)
             # The transfer reads the parameters on streams of its own.
             torch.accelerator.synchronize()
-            self._sender.send_weights()
+            self.sender.send_weights()
         except UserError:
-            self._sender = None
+            self.sender = None
             raise
         except Exception as error:
-            self._sender = None
+            self.sender = None
             raise EngineError(
                 f"weights do not reach the vLLM servers by NCCL: {type(error).__name__}: {error}",
                 "rollout.vllm.server_weight_transfer",
@@ -55,32 +56,32 @@ class NcclTransfer:
             ) from error
 
     def _connect(self, model: nn.Module) -> Any:
-        sizes = [server.world_size() for server in self._servers] if self._rank == 0 else []
-        address, port = _rendezvous([server.url for server in self._servers])
+        sizes = [server.world_size() for server in self.servers] if self.rank == 0 else []
+        address, port = _rendezvous([server.url for server in self.servers])
         return WeightTransferTrainerFactory.trainer_init(
-            NCCLTrainerInitInfo(address, port, 1 + sum(sizes), rank=self._rank),
-            client=_AllServers(self._servers, sizes),
-            source=PolicyWeights(model, self._dtype),
+            NCCLTrainerInitInfo(address, port, 1 + sum(sizes), rank=self.rank),
+            client=_AllServers(self.servers, sizes),
+            source=PolicyWeights(model, self.dtype),
         )
 
 
+@dataclass
 class PolicyWeights(WeightSource):  # type: ignore[misc]
     """The policy's parameters in the servers' dtype, whole, one at a time."""
 
-    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
-        self._model = model
-        self._dtype = dtype
+    model: nn.Module
+    dtype: torch.dtype
 
     def metadata(self) -> list[Any]:
         """Return names, dtypes and whole shapes; gathers nothing."""
         return [
-            ParamMeta(base.name, self._dtype, tuple(getattr(base.parameter, "ds_shape", base.parameter.shape)))
-            for base in base_parameters(self._model)
+            ParamMeta(base.name, self.dtype, tuple(getattr(base.parameter, "ds_shape", base.parameter.shape)))
+            for base in base_parameters(self.model)
         ]
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-        for name, weight in named_weights(self._model):
-            yield name, weight.to(self._dtype)
+        for name, weight in named_weights(self.model):
+            yield name, weight.to(self.dtype)
 
 
 class _AllServers:

@@ -2,8 +2,6 @@
 
 from typing import ClassVar, Literal
 
-from pydantic import Field
-
 from trainer.rules.advantage import Advantage, KlPlacement
 from trainer.rules.groups import whiten
 from trainer.rules.inputs import AdvantageInputs
@@ -18,7 +16,8 @@ class ReinforcePlusPlus(Advantage):
     needs_groups: ClassVar[bool] = False
 
     name: Literal["reinforce_plus_plus"] = "reinforce_plus_plus"
-    gamma: Probability = Field(1.0, description="discount of the returns per token")
+    gamma: Probability = 1.0
+    """discount of the returns per token"""
 
     def __call__(self, inputs: AdvantageInputs) -> Tensor:
         returns = discounted_returns(token_rewards(inputs), inputs.completion_mask, self.gamma)

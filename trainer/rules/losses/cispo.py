@@ -2,8 +2,6 @@
 
 from typing import Literal
 
-from pydantic import Field
-
 from trainer.rules.inputs import LossInputs, TokenLosses
 from trainer.rules.policy_loss import PolicyLoss
 from trainer.section import NonNegative, Probability
@@ -17,8 +15,10 @@ class Cispo(PolicyLoss):
     """
 
     name: Literal["cispo"] = "cispo"
-    clip_ratio_low: Probability = Field(1.0, description="lower clip of the ratio: 1 - this")
-    clip_ratio_high: NonNegative = Field(4.0, description="upper clip of the ratio: 1 + this")
+    clip_ratio_low: Probability = 1.0
+    """lower clip of the ratio: 1 - this"""
+    clip_ratio_high: NonNegative = 4.0
+    """upper clip of the ratio: 1 + this"""
 
     def __call__(self, tokens: LossInputs) -> TokenLosses:
         ratio = tokens.log_ratio.detach().exp()

@@ -19,9 +19,12 @@ class Clipped(PolicyLoss):
     """
 
     name: Literal["clipped"] = "clipped"
-    clip_ratio_low: Probability = Field(0.2, description="lower clip of the ratio: 1 - this")
-    clip_ratio_high: NonNegative = Field(0.24, description="upper clip of the ratio: 1 + this (DAPO 0.28)")
-    dual_clip: Annotated[float, Field(gt=1)] = Field(10.0, description="dual clip c, for negative advantages")
+    clip_ratio_low: Probability = 0.2
+    """lower clip of the ratio: 1 - this"""
+    clip_ratio_high: NonNegative = 0.24
+    """upper clip of the ratio: 1 + this (DAPO 0.28)"""
+    dual_clip: Annotated[float, Field(gt=1)] = 10.0
+    """dual clip c, for negative advantages"""
 
     def __call__(self, tokens: LossInputs) -> TokenLosses:
         ratio = tokens.log_ratio.exp()

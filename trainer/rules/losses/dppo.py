@@ -2,8 +2,6 @@
 
 from typing import Literal
 
-from pydantic import Field
-
 from trainer.rules.inputs import LossInputs, TokenLosses
 from trainer.rules.policy_loss import PolicyLoss
 from trainer.section import Positive
@@ -22,7 +20,8 @@ class DppoTv(PolicyLoss):
     """
 
     name: Literal["dppo_tv"] = "dppo_tv"
-    threshold: Positive = Field(0.2, description="change of a token's probability that holds it back")
+    threshold: Positive = 0.2
+    """change of a token's probability that holds it back"""
 
     def __call__(self, tokens: LossInputs) -> TokenLosses:
         change = (tokens.logprobs.detach().exp() - tokens.old_logprobs.exp()).abs()

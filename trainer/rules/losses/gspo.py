@@ -2,8 +2,6 @@
 
 from typing import ClassVar, Literal
 
-from pydantic import Field
-
 from trainer.rules.inputs import MAX_LOG_RATIO, LossInputs, TokenLosses
 from trainer.rules.losses.clipped import surrogate
 from trainer.rules.policy_loss import Aggregation, PolicyLoss
@@ -24,8 +22,10 @@ class Gspo(PolicyLoss):
     whole_completions: ClassVar[bool] = True
 
     name: Literal["gspo"] = "gspo"
-    clip_ratio_low: Probability = Field(3e-4, description="lower clip of the completion's ratio: 1 - this")
-    clip_ratio_high: NonNegative = Field(4e-4, description="upper clip of the completion's ratio: 1 + this")
+    clip_ratio_low: Probability = 3e-4
+    """lower clip of the completion's ratio: 1 - this"""
+    clip_ratio_high: NonNegative = 4e-4
+    """upper clip of the completion's ratio: 1 + this"""
 
     def __call__(self, tokens: LossInputs) -> TokenLosses:
         mask = tokens.completion_mask

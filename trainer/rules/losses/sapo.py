@@ -2,8 +2,6 @@
 
 from typing import ClassVar, Literal
 
-from pydantic import Field
-
 from trainer.rules.inputs import LossInputs, TokenLosses
 from trainer.rules.policy_loss import Aggregation, PolicyLoss
 from trainer.section import Positive
@@ -24,8 +22,10 @@ class Sapo(PolicyLoss):
     )
 
     name: Literal["sapo"] = "sapo"
-    tau_positive: Positive = Field(1.0, description="sharpness of the gate for positive advantages")
-    tau_negative: Positive = Field(1.05, description="sharpness of the gate for the other advantages")
+    tau_positive: Positive = 1.0
+    """sharpness of the gate for positive advantages"""
+    tau_negative: Positive = 1.05
+    """sharpness of the gate for the other advantages"""
 
     def __call__(self, tokens: LossInputs) -> TokenLosses:
         ratio = tokens.log_ratio.exp()

@@ -77,12 +77,12 @@ def test_published_puzzles_have_the_published_solution_and_our_form():
 def spoken(text: str) -> list[tuple[str, str]]:
     """(who, claim) of every sentence, whatever the way of speaking."""
     body = text[text.index("inhabitants: ") : text.index(" So who")].split(". ", 1)[1]
-    found = []
+    claims = []
     for match in SPEAKING.finditer(body):
         who = next(match[key] for key in ("an", "bn", "cn", "dn", "en", "fn", "gn", "hn") if match[key])
-        found.append((who, next(match[key] for key in "abcdefgh" if match[key])))
+        claims.append((who, next(match[key] for key in "abcdefgh" if match[key])))
     assert SPEAKING.sub("", body).strip() == ""
-    return found
+    return claims
 
 
 def test_text_by_hand():

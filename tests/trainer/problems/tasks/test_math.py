@@ -22,7 +22,7 @@ def test_answers_are_text_numbers_or_lists_of_them(value, answer):
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         (True, "text, a number or a list"),
         (None, "text, a number or a list"),
@@ -34,8 +34,8 @@ def test_answers_are_text_numbers_or_lists_of_them(value, answer):
         (float("inf"), "not a finite number"),
     ],
 )
-def test_other_answers_are_refused(value, said):
-    with pytest.raises(ValueError, match=said):
+def test_other_answers_are_refused(value, message):
+    with pytest.raises(ValueError, match=message):
         read_answer(value)
 
 

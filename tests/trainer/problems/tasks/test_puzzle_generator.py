@@ -42,15 +42,15 @@ def distinct_puzzles(people):
     """One set of statements for each puzzle with exactly one solution: all are tried, all numberings compared."""
     roles = [(role, person) for role in ("telling-truth", "lying") for person in range(people)]
     compound = [(operator, *pair) for operator in OPERATORS for pair in itertools.permutations(roles, 2)]
-    said = []
+    statements = []
     fitting = []
     assignments = list(itertools.product([False, True], repeat=people))
     for speaker in range(people):
         others = [role for role in roles if role[1] != speaker]
-        said.append([*others, *(("not", role) for role in others), *compound])
-        fits = [[holds(one, roles) == roles[speaker] for roles in assignments] for one in said[-1]]
+        statements.append([*others, *(("not", role) for role in others), *compound])
+        fits = [[holds(statement, roles) == roles[speaker] for roles in assignments] for statement in statements[-1]]
         fitting.append(np.array(fits) @ (1 << np.arange(len(assignments))))
-    count = len(said[0])
+    count = len(statements[0])
     code = np.arange(count**people)
     digits = [code // count**speaker % count for speaker in range(people)]
     solutions = functools.reduce(np.bitwise_and, [fits[digit] for fits, digit in zip(fitting, digits, strict=True)])
@@ -58,20 +58,23 @@ def distinct_puzzles(people):
     for numbers in itertools.permutations(range(people)):
         image = np.zeros_like(code)
         for speaker, digit in enumerate(digits):
-            listed = said[numbers[speaker]]
-            moved = np.array([listed.index(renumbered(one, numbers)) for one in said[speaker]])
+            listed = statements[numbers[speaker]]
+            moved = np.array([listed.index(renumbered(statement, numbers)) for statement in statements[speaker]])
             image += moved[digit] * count ** numbers[speaker]
         least = np.minimum(least, image)
     kept = (solutions > 0) & (solutions & (solutions - 1) == 0) & (least == code)
-    return [tuple(said[speaker][digit[one]] for speaker, digit in enumerate(digits)) for one in np.flatnonzero(kept)]
+    return [
+        tuple(statements[speaker][digit[place]] for speaker, digit in enumerate(digits))
+        for place in np.flatnonzero(kept)
+    ]
 
 
 def test_numbering_the_people_anew_gives_the_same_form_and_split():
     for puzzle in generate("train", [2, 3, 4], 60, seed=0):
         numberings = all_numberings(puzzle.statements)
-        assert {canonical_form(one) for one in numberings} == {canonical_form(puzzle.statements)}
+        assert {canonical_form(numbering) for numbering in numberings} == {canonical_form(puzzle.statements)}
         assert canonical_form(puzzle.statements) in numberings
-        assert {split_of(one) for one in numberings} == {"train"}
+        assert {split_of(numbering) for numbering in numberings} == {"train"}
 
 
 def test_people_whom_nothing_tells_apart_have_one_form_too():
@@ -93,19 +96,19 @@ def test_logical_equality_is_that_of_truth_tables(people, size):
 def test_the_number_of_existing_puzzles():
     pairs = distinct_puzzles(2)
     assert len(pairs) == len(set(map(canonical_form, pairs))) == 687
-    assert len({min(truth_tables(one)) for one in pairs}) == len(set(map(logical_form, pairs))) == 57
+    assert len({min(truth_tables(puzzle)) for puzzle in pairs}) == len(set(map(logical_form, pairs))) == 57
     assert Counter(map(split_of, pairs)) == EXISTING[2]
     different = {split: set() for split in SPLITS}
-    for one in pairs:
-        different[split_of(one)].add(logical_form(one))
+    for puzzle in pairs:
+        different[split_of(puzzle)].add(logical_form(puzzle))
     assert {split: len(forms) for split, forms in different.items()} == {"train": 44, "dev": 6, "test": 7}
 
 
 @pytest.mark.slow
 def test_the_number_of_existing_puzzles_of_three_in_each_split():
     puzzles = distinct_puzzles(3)
-    forms = [logical_form(one) for one in puzzles]  # takes seconds, and alone decides on the split
-    split = {form: split_of(one) for form, one in dict(zip(forms, puzzles, strict=True)).items()}
+    forms = [logical_form(puzzle) for puzzle in puzzles]  # takes seconds, and alone decides on the split
+    split = {form: split_of(puzzle) for form, puzzle in dict(zip(forms, puzzles, strict=True)).items()}
     assert Counter(split[form] for form in forms) == EXISTING[3]
     assert Counter(split.values()) == {"train": 2785, "dev": 349, "test": 346}
 

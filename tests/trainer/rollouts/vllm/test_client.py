@@ -177,7 +177,7 @@ def test_prompt_log_probabilities_are_those_of_the_prompts_own_tokens(server):
 
 
 @pytest.mark.parametrize(
-    ("status", "options", "settings", "error", "said"),
+    ("status", "options", "settings", "error", "message"),
     [
         ({"/health": [503] * 5}, {}, {"server_timeout_s": 0.1}, MissingError, "(?s)no vLLM server.*trainer serve"),
         ({"/weight_info": [404]}, {}, {}, EngineError, "takes no weights"),
@@ -188,11 +188,11 @@ def test_prompt_log_probabilities_are_those_of_the_prompts_own_tokens(server):
         ({}, {"backend": "nccl"}, {"server_weight_transfer": "nccl"}, ConfigError, "from GPU to GPU"),
     ],
 )
-def test_a_server_that_does_not_fit_is_refused(server, monkeypatch, status, options, settings, error, said):
+def test_a_server_that_does_not_fit_is_refused(server, monkeypatch, status, options, settings, error, message):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     server.status |= status
     server.options["weight_transfer_config" if "backend" in options else "model_config"] |= options
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         VllmServerEngine(VllmConfig(server_base_urls=[server.url], **settings), 64, "float32")
 
 

@@ -64,11 +64,11 @@ def test_the_kernels_give_torch_s_numbers_and_draw_from_the_distribution():
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    rounding = found["largest"] * 2**-23
-    assert found["temperature"] <= rounding
-    assert found["logprobs"] <= 4 * rounding
-    assert found["greedy"]
-    first, again, later, other = found["seeds"]
+    measured = json.loads(done.stdout.splitlines()[-1])
+    rounding = measured["largest"] * 2**-23
+    assert measured["temperature"] <= rounding
+    assert measured["logprobs"] <= 4 * rounding
+    assert measured["greedy"]
+    first, again, later, other = measured["seeds"]
     assert first == again and len({first, later, other}) == 3  # by seed and position alone
-    assert found["chi_square"] < 30.66  # three degrees of freedom: exceeded by one in a million
+    assert measured["chi_square"] < 30.66  # three degrees of freedom: exceeded by one in a million

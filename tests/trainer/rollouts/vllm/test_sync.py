@@ -19,8 +19,8 @@ def engine_off_by(nats: float):
     def logprobs(token_ids: list[int]) -> torch.Tensor:
         asked.append(token_ids)
         ids = torch.tensor([token_ids])
-        own = model(input_ids=ids).logits[0, :-1].log_softmax(-1).gather(-1, ids[0, 1:, None])[:, 0]
-        return own + nats * (-1.0) ** torch.arange(len(own))
+        exact = model(input_ids=ids).logits[0, :-1].log_softmax(-1).gather(-1, ids[0, 1:, None])[:, 0]
+        return exact + nats * (-1.0) ** torch.arange(len(exact))
 
     return logprobs, model, asked
 
