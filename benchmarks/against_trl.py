@@ -27,7 +27,8 @@ def save_tokenizer(folder: Path, vocabulary: int, in_prompts: int) -> None:
     """
     from transformers import AddedToken, Qwen2Tokenizer
 
-    # Qwen2 folders always load as Qwen2Tokenizer, whose BPE would cut the words: make them added tokens.
+    # Qwen2 folders always load as Qwen2Tokenizer, whose BPE would cut the words: make them added
+    # tokens.
     words = [f"w{i}" for i in range(vocabulary)]
     ids = {word: i for i, word in enumerate([*words, "</s>"])}
     tokenizer = Qwen2Tokenizer(vocab=ids, eos_token="</s>", pad_token="w0", unk_token="w0")
@@ -38,11 +39,19 @@ def save_tokenizer(folder: Path, vocabulary: int, in_prompts: int) -> None:
 
 def make_prompts(count: int, length: int, words: int) -> list[str]:
     """Different prompts of so many words each, of w1 to w``words``."""
-    return [" ".join(f"w{(7 * i + 3 * j) % words + 1}" for j in range(length)) for i in range(count)]
+    return [
+        " ".join(f"w{(7 * i + 3 * j) % words + 1}" for j in range(length)) for i in range(count)
+    ]
 
 
 def train_with_trl(
-    folder: Path, model: Any, prompts: Sequence[str], steps: int, tokens: int, adapter_rank: int = 0, **settings: Any
+    folder: Path,
+    model: Any,
+    prompts: Sequence[str],
+    steps: int,
+    tokens: int,
+    adapter_rank: int = 0,
+    **settings: Any,
 ) -> list[float]:
     """Seconds of every step of TRL's GRPOTrainer.
 
@@ -52,7 +61,8 @@ def train_with_trl(
         prompts: of all steps.
         steps: to take.
         tokens: new ones of each completion.
-        adapter_rank: of a low-rank adapter in all linear layers but the output, by peft; 0 trains the weights.
+        adapter_rank: of a low-rank adapter in all linear layers but the output, by peft; 0 trains
+            the weights.
         settings: further ones of ``GRPOConfig``.
     """
     import torch
@@ -78,13 +88,18 @@ def train_with_trl(
         from peft import LoraConfig
 
         adapter = LoraConfig(
-            task_type="CAUSAL_LM", r=adapter_rank, lora_alpha=2 * adapter_rank, target_modules="all-linear"
+            task_type="CAUSAL_LM",
+            r=adapter_rank,
+            lora_alpha=2 * adapter_rank,
+            target_modules="all-linear",
         )
     trainer = GRPOTrainer(
         model=model,
         peft_config=adapter,
         processing_class=AutoTokenizer.from_pretrained(folder),
-        reward_funcs=lambda completions, **_: [reward_tokens(text, "").reward for text in completions],
+        reward_funcs=lambda completions, **_: [
+            reward_tokens(text, "").reward for text in completions
+        ],
         train_dataset=Dataset.from_dict({"prompt": list(prompts)}),
         args=GRPOConfig(
             output_dir=str(folder / "trl"),

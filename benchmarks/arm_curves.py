@@ -1,8 +1,10 @@
-"""Confirmed configurations over training steps: accuracy, entropy and improbable tokens, a line each.
+"""Confirmed configurations over training steps: accuracy, entropy and improbable tokens, a line
+each.
 
-``python -m benchmarks.arm_curves runs/NAME-confirm PARAMETER FILE.png`` names every configuration by one searched
-parameter, draws the mean over its seeds, and prints a table: the score (mean of the last three evaluations), and
-entropy and share of improbable tokens at the beginning, middle and end of training (five steps each).
+``python -m benchmarks.arm_curves runs/NAME-confirm PARAMETER FILE.png`` names every configuration
+by one searched parameter, draws the mean over its seeds, and prints a table: the score (mean of the
+last three evaluations), and entropy and share of improbable tokens at the beginning, middle and end
+of training (five steps each).
 """
 
 import sys
@@ -22,7 +24,11 @@ from trainer.metrics.bands import BANDS
 ACCURACY = "eval/accuracy"
 ENTROPY = "policy/entropy"
 IMPROBABLE = "improbable"
-PANELS = {ACCURACY: "eval/accuracy", ENTROPY: "entropy [nats]", IMPROBABLE: "share of tokens below 0.5"}
+PANELS = {
+    ACCURACY: "eval/accuracy",
+    ENTROPY: "entropy [nats]",
+    IMPROBABLE: "share of tokens below 0.5",
+}
 SHARES = [f"tokens/token_share/{band}" for band in BANDS[:2]]  # below 0.5
 WINDOW = 5  # steps that a number of the table is the mean of
 Curves = dict[str, dict[int, float]]  # metric -> step -> mean over seeds
@@ -30,7 +36,11 @@ Curves = dict[str, dict[int, float]]  # metric -> step -> mean over seeds
 
 def read_curves(sweep: Path, parameter: str) -> dict[str, Curves]:
     """Value of the parameter -> its curves."""
-    begun = [event for event, _ in read_json_lines(sweep / "events.jsonl") if event["event"] == "configuration"]
+    begun = [
+        event
+        for event, _ in read_json_lines(sweep / "events.jsonl")
+        if event["event"] == "configuration"
+    ]
     return {
         str(event["parameters"][parameter]): curves_of(
             sorted((sweep / "trials").glob(f"c{event['configuration']:03}-s*"))
@@ -57,16 +67,27 @@ def curves_of(trials: Sequence[Path]) -> Curves:
 
 def draw(arms: dict[str, Curves]) -> go.Figure:
     """A panel per metric, a line per configuration; per-step metrics as means of `WINDOW` steps."""
-    drawing = make_subplots(rows=1, cols=len(PANELS), subplot_titles=[*PANELS.values()], horizontal_spacing=0.07)
+    drawing = make_subplots(
+        rows=1, cols=len(PANELS), subplot_titles=[*PANELS.values()], horizontal_spacing=0.07
+    )
     for color, (name, curves) in zip(PALETTE, arms.items(), strict=False):
         for column, metric in enumerate(PANELS, start=1):
             steps = list(curves[metric])
             values = list(curves[metric].values())
             if metric != ACCURACY:
-                values = [mean(values[max(0, end - WINDOW) : end]) for end in range(1, len(values) + 1)]
+                values = [
+                    mean(values[max(0, end - WINDOW) : end]) for end in range(1, len(values) + 1)
+                ]
             line = {"color": color, "width": 2.5}
             drawing.add_scatter(
-                x=steps, y=values, name=name, legendgroup=name, showlegend=column == 1, line=line, row=1, col=column
+                x=steps,
+                y=values,
+                name=name,
+                legendgroup=name,
+                showlegend=column == 1,
+                line=line,
+                row=1,
+                col=column,
             )
     drawing.update_xaxes(title_text="training step")
     drawing.update_layout(
@@ -79,12 +100,17 @@ def draw(arms: dict[str, Curves]) -> go.Figure:
 
 
 def table_row(curves: Curves) -> list[float]:
-    """The score, then entropy and improbable tokens at the beginning, in the middle and at the end."""
+    """The score, then entropy and improbable tokens at the beginning, in the middle and at
+    the end.
+    """
     numbers = [mean(list(curves[ACCURACY].values())[-3:])]
     for metric in (ENTROPY, IMPROBABLE):
         values = list(curves[metric].values())
         middle = len(values) // 2
-        numbers += [mean(part) for part in (values[:WINDOW], values[middle - WINDOW : middle], values[-WINDOW:])]
+        numbers += [
+            mean(part)
+            for part in (values[:WINDOW], values[middle - WINDOW : middle], values[-WINDOW:])
+        ]
     return numbers
 
 

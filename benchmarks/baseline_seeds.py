@@ -1,15 +1,16 @@
-"""Whether more seeds of the baseline alone find more than the same trials spread over all configurations.
+"""Whether more seeds of the baseline alone find more than the same trials spread over all
+configurations.
 
     python -m benchmarks.baseline_seeds            # a few seconds
 
 A sweep of equal seeds for all is held against one whose baseline has extra seeds and whose other
-configurations have fewer, at the same number of trials. Extra seeds have no partner to be paired with, so they
-say the less the more of the variance lies in seeds that are good or bad for all configurations alike (the seeds'
-share). They enter with the weights that are best for the true share, as no real sweep knows it: what is printed
-is the most they can give.
-With d = x - (1 - w) b - w e, the means x of a configuration and b of the baseline on n shared seeds and e of the
-baseline on m extra ones, and the seeds' share s, var d = (1 - s) (1 + (1 - w)^2) / n + w^2 (s / n + 1 / m), least
-at w = (1 - s) m / (n + m).
+configurations have fewer, at the same number of trials. Extra seeds have no partner to be paired
+with, so they say the less the more of the variance lies in seeds that are good or bad for all
+configurations alike (the seeds' share). They enter with the weights that are best for the true
+share, as no real sweep knows it: what is printed is the most they can give. With d = x - (1 - w) b
+- w e, the means x of a configuration and b of the baseline on n shared seeds and e of the baseline
+on m extra ones, and the seeds' share s, var d = (1 - s) (1 + (1 - w)^2) / n + w^2 (s / n + 1 / m),
+least at w = (1 - s) m / (n + m).
 """
 
 import argparse
@@ -37,7 +38,8 @@ class Sweep:
         return (self.configurations + 1) * self.seeds + self.extra
 
     def statistics(self, share: float, effect: float, sweeps: int) -> Array:
-        """Differences to the baseline in standard errors, [sweeps, configurations]; the first has the effect.
+        """Differences to the baseline in standard errors, [sweeps, configurations]; the first has
+        the effect.
 
         Args:
             share: of the variance of a score that its seed has, common to all configurations.
@@ -46,13 +48,18 @@ class Sweep:
         """
         generator = np.random.default_rng(3)
         deviation = np.sqrt(1 - share)
-        means = generator.standard_normal((sweeps, self.configurations + 1)) * deviation / np.sqrt(self.seeds)
+        means = (
+            generator.standard_normal((sweeps, self.configurations + 1))
+            * deviation
+            / np.sqrt(self.seeds)
+        )
         means[:, 1] += effect * deviation
         weight = (1 - share) * self.extra / (self.seeds + self.extra)
         difference = means[:, 1:] - means[:, :1]
         variance = 2 * (1 - share) / self.seeds
         if self.extra:
-            # The mean effect of the shared seeds is in every configuration, and not in the extra seeds.
+            # The mean effect of the shared seeds is in every configuration, and not in the extra
+            # seeds.
             shared = generator.standard_normal(sweeps) * np.sqrt(share / self.seeds)
             extra = generator.standard_normal(sweeps) / np.sqrt(self.extra)
             difference += weight * (means[:, :1] + shared[:, None] - extra[:, None])
@@ -61,14 +68,20 @@ class Sweep:
         return difference / np.sqrt(variance)
 
     def found(self, share: float, effect: float, sweeps: int) -> Array:
-        """Whether each sweep finds the first configuration, at the level of the verdict, with known noise."""
-        critical = np.quantile(self.statistics(share, 0.0, 4 * sweeps).max(axis=1), 1 - FALSE_CLAIMS)
+        """Whether each sweep finds the first configuration, at the level of the verdict, with known
+        noise.
+        """
+        critical = np.quantile(
+            self.statistics(share, 0.0, 4 * sweeps).max(axis=1), 1 - FALSE_CLAIMS
+        )
         statistics = self.statistics(share, effect, sweeps)
         return (statistics.argmax(axis=1) == 0) & (statistics[:, 0] > critical)
 
 
 def pairs() -> list[tuple[Sweep, Sweep]]:
-    """Equal seeds, and the same trials with about sqrt(configurations) times the seeds for the baseline."""
+    """Equal seeds, and the same trials with about sqrt(configurations) times the seeds for the
+    baseline.
+    """
     return [
         (Sweep(1, 6, 0), Sweep(1, 5, 2)),
         (Sweep(2, 8, 0), Sweep(2, 7, 3)),
@@ -79,8 +92,12 @@ def pairs() -> list[tuple[Sweep, Sweep]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sweeps", type=int, default=20_000, help="simulated sweeps a cell (default: 20000)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--sweeps", type=int, default=20_000, help="simulated sweeps a cell (default: 20000)"
+    )
     sweeps = parser.parse_args().sweeps
     shares = (0.0, 0.4, 0.8)
     rows = []

@@ -2,12 +2,12 @@
 
     python -m benchmarks.decide            # about two minutes on one core
 
-Scores are in standard deviations of one score between seeds. Both designs are planned from a noise that an
-earlier sweep of 10 configurations on 3 seeds estimated (18 degrees of freedom), for a level of 5% and so that a
-gain of `worthwhile` is missed once in ten times; both judge finalists as the verdict does.
-`better`, `given up` and `open` are the decisions in rounds about finalist 1, which has the true gain; `any` says
-how often any finalist is called better. `seeds` are those of finalist 1, and `trials` count all arms, in rounds
-without the finalists that were given up on the way.
+Scores are in standard deviations of one score between seeds. Both designs are planned from a noise
+that an earlier sweep of 10 configurations on 3 seeds estimated (18 degrees of freedom), for a level
+of 5% and so that a gain of `worthwhile` is missed once in ten times; both judge finalists as the
+verdict does. `better`, `given up` and `open` are the decisions in rounds about finalist 1, which
+has the true gain; `any` says how often any finalist is called better. `seeds` are those of finalist
+1, and `trials` count all arms, in rounds without the finalists that were given up on the way.
 """
 
 import argparse
@@ -32,7 +32,8 @@ MAX_SEEDS = 100
 
 
 def in_rounds(design: Design, scores: Array) -> tuple[Array, Array, Array]:
-    """Decisions (1 better, -1 not better, 0 open) [N, finalists], seeds of finalist 1, and trials of all.
+    """Decisions (1 better, -1 not better, 0 open) [N, finalists], seeds of finalist 1, and trials
+    of all.
 
     Args:
         design: the plan.
@@ -50,7 +51,8 @@ def in_rounds(design: Design, scores: Array) -> tuple[Array, Array, Array]:
         trials += np.where(running, (alive.sum(axis=1) + 1) * (look - before), 0)
         gain = (scores[:, 1:, :look] - scores[:, :1, :look]).mean(axis=2)
         error = AFTER.deviations(scores[:, :, :look]) / np.sqrt(look)
-        varied = squares(scores[:, :, :look])[:, None] > 1e-18  # equal scores on all seeds are coarse
+        # equal scores on all seeds are coarse
+        varied = squares(scores[:, :, :look])[:, None] > 1e-18
         better = alive & varied & (gain > design.better[place] * error)
         too_small = alive & ~better & (gain + design.futile[place] * error < design.worthwhile)
         decided += better.astype(int) - too_small
@@ -61,7 +63,8 @@ def in_rounds(design: Design, scores: Array) -> tuple[Array, Array, Array]:
 
 @functools.cache
 def fixed_seeds(worthwhile: float, finalists: int) -> int:
-    """Seeds with which a single test at the end, guarded alike, misses `worthwhile` once in ten times.
+    """Seeds with which a single test at the end, guarded alike, misses `worthwhile` once in ten
+    times.
 
     Args:
         worthwhile: in standard deviations, as the plan knows them.
@@ -84,7 +87,9 @@ def at_once(seeds: int, scores: Array) -> Array:
     return in_rounds(design, scores[:, :, :seeds])[0][:, 0] == 1
 
 
-def cell(worthwhile: float, effect: float, finalists: int, noise: Callable[..., Array], paths: int) -> list[str]:
+def cell(
+    worthwhile: float, effect: float, finalists: int, noise: Callable[..., Array], paths: int
+) -> list[str]:
     """One row: rates and seeds of both designs."""
     generator = np.random.default_rng(1)
     decisions = []
@@ -121,18 +126,42 @@ def cell(worthwhile: float, effect: float, finalists: int, noise: Callable[..., 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--paths", type=int, default=4000, help="simulated decisions a cell (default: 4000)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--paths", type=int, default=4000, help="simulated decisions a cell (default: 4000)"
+    )
     paths = parser.parse_args().paths
-    headings = ["better, %", "any", "given up", "open", "fixed: better, %", "seeds", "fixed: seeds", "trials / fixed"]
+    headings = [
+        "better, %",
+        "any",
+        "given up",
+        "open",
+        "fixed: better, %",
+        "seeds",
+        "fixed: seeds",
+        "trials / fixed",
+    ]
     rows = [
-        [f"{worthwhile:g} sd", str(finalists), f"{effect:g} sd", *cell(worthwhile, effect, finalists, normal, paths)]
+        [
+            f"{worthwhile:g} sd",
+            str(finalists),
+            f"{effect:g} sd",
+            *cell(worthwhile, effect, finalists, normal, paths),
+        ]
         for worthwhile in (1.0, 1.5, 2.0)
         for finalists in (1, 2)
         for effect in (0.0, worthwhile / 2, worthwhile, 3.0)
     ]
-    print_rows("Rounds against a fixed design", ["worthwhile", "finalists", "true gain", *headings], rows)
-    kinds = {"lognormal": lognormal, "Student's t, 3": student, "finalist three times as noisy": noisy_finalist}
+    print_rows(
+        "Rounds against a fixed design", ["worthwhile", "finalists", "true gain", *headings], rows
+    )
+    kinds = {
+        "lognormal": lognormal,
+        "Student's t, 3": student,
+        "finalist three times as noisy": noisy_finalist,
+    }
     rows = [
         [
             name,

@@ -1,16 +1,18 @@
 """What early stopping saves and risks: P(best stopped), work and what is found at equal work.
 
-    python -m benchmarks.early_stopping                 # simulated learning curves, two minutes on one core
-    python -m benchmarks.early_stopping runs/NAME       # those of a finished sweep that stopped nothing
+    python -m benchmarks.early_stopping                 # simulated learning curves, two minutes on
+    one core python -m benchmarks.early_stopping runs/NAME       # those of a finished sweep that
+    stopped nothing
 
-The rules are those that a sweep runs; 24 trials of 10 evaluations, four at a time. "Best stopped" is the share of
-sweeps in which the trial that would have scored best is stopped; "work" is in evaluations, as a share of those without
-stopping. "Found at equal work": with the work of 12 whole trials, each rule starts as many as that allows; the true
-score of the best that reached its end, minus that without stopping, in standard deviations between configurations.
+The rules are those that a sweep runs; 24 trials of 10 evaluations, four at a time. "Best stopped"
+is the share of sweeps in which the trial that would have scored best is stopped; "work" is in
+evaluations, as a share of those without stopping. "Found at equal work": with the work of 12 whole
+trials, each rule starts as many as that allows; the true score of the best that reached its end,
+minus that without stopping, in standard deviations between configurations.
 
-Simulated curves rise from one start to ends that are normal, with noise of half a standard deviation, all at the same
-pace, each at its own, or the better ones later, so that curves cross. Below each kind stand the rank correlations of
-evaluations 1, 2, 3 and 5 with the last.
+Simulated curves rise from one start to ends that are normal, with noise of half a standard
+deviation, all at the same pace, each at its own, or the better ones later, so that curves cross.
+Below each kind stand the rank correlations of evaluations 1, 2, 3 and 5 with the last.
 """
 
 import argparse
@@ -40,11 +42,14 @@ AT_A_TIME = 4
 WHOLE = 12
 START = 3.0  # standard deviations between configurations from the start of a curve to its mean end
 NOISE = 0.5  # of an evaluation
-PACES = {"same pace": (0.0, 0.0), "own pace": (0.7, 0.0), "better ones later": (0.7, 0.6)}  # spread, correlation
+# spread, correlation
+PACES = {"same pace": (0.0, 0.0), "own pace": (0.7, 0.0), "better ones later": (0.7, 0.6)}
 RULES: dict[str, dict[str, Any]] = {
     "none": {},
     **{
-        f"asha, grace {grace}, factor {factor}": {"asha": {"grace_period": grace, "reduction_factor": factor}}
+        f"asha, grace {grace}, factor {factor}": {
+            "asha": {"grace_period": grace, "reduction_factor": factor}
+        }
         for grace in (1, 2, 3, 4)
         for factor in (2, 3, 4)
     },
@@ -74,10 +79,14 @@ class Curves:
 
 def simulated(random: np.random.Generator, count: int, spread: float, later: float) -> Curves:
     ends = random.standard_normal(count)
-    pace = 3 * np.exp(spread * (later * ends + np.sqrt(1 - later**2) * random.standard_normal(count)))
+    pace = 3 * np.exp(
+        spread * (later * ends + np.sqrt(1 - later**2) * random.standard_normal(count))
+    )
     steps = np.arange(1, EVALUATIONS + 1)
     learned = (1 - np.exp(-steps / pace[:, None])) / (1 - np.exp(-EVALUATIONS / pace[:, None]))
-    scores = (START + ends)[:, None] * learned + NOISE * random.standard_normal((count, EVALUATIONS))
+    scores = (START + ends)[:, None] * learned + NOISE * random.standard_normal(
+        (count, EVALUATIONS)
+    )
     seen = [scores[:, max(0, last - WINDOW) : last].mean(axis=1) for last in steps]
     return Curves(np.array(seen).T, ends)
 
@@ -88,22 +97,32 @@ def measured(sweep: Path) -> Curves:
     for trial in sorted((sweep / "trials").glob("c*-s*")):
         history = evaluation_history(trial / "metrics.jsonl", "eval/accuracy")
         steps = sorted(step for step in history if step > 0)
-        values = [windowed({s: v for s, v in history.items() if s <= last}, WINDOW) for last in steps]
+        values = [
+            windowed({s: v for s, v in history.items() if s <= last}, WINDOW) for last in steps
+        ]
         rows.setdefault(trial.name.split("-")[0], []).append(values)
     longest = max(len(row) for several in rows.values() for row in several)
-    whole = {name: [row for row in several if len(row) == longest] for name, several in rows.items()}
+    whole = {
+        name: [row for row in several if len(row) == longest] for name, several in rows.items()
+    }
     curves = np.array([row for several in whole.values() for row in several])
-    ends = np.array([np.mean([row[-1] for row in several]) for several in whole.values() for _ in several])
+    ends = np.array(
+        [np.mean([row[-1] for row in several]) for several in whole.values() for _ in several]
+    )
     places = np.linspace(0, longest - 1, EVALUATIONS).round().astype(int)
     return Curves(curves[:, places], (ends - ends.mean()) / max(ends.std(), 1e-9))
 
 
 def scheduler(name: str, spec: SweepSpec) -> TrialScheduler:
     """Make a fresh scheduler of `RULES`."""
-    return trial_scheduler(spec.model_copy(update={"scheduler": SchedulerSpec.model_validate(RULES[name])}))
+    return trial_scheduler(
+        spec.model_copy(update={"scheduler": SchedulerSpec.model_validate(RULES[name])})
+    )
 
 
-def run(rule: TrialScheduler, curves: Curves, random: np.random.Generator, work: float) -> tuple[list[int], int]:
+def run(
+    rule: TrialScheduler, curves: Curves, random: np.random.Generator, work: float
+) -> tuple[list[int], int]:
     """The trials that reached their end, and the evaluations of all."""
     trials = iter(Trial(str(number)) for number in range(len(curves.ends)))
     active: dict[int, tuple[Trial, int]] = {}
@@ -120,7 +139,9 @@ def run(rule: TrialScheduler, curves: Curves, random: np.random.Generator, work:
         count = active[number][1] + 1
         used += 1
         active[number] = trial, count
-        decision = rule.on_trial_result(None, trial, {EVALUATION: count, SCORE: curves.seen[number, count - 1]})
+        decision = rule.on_trial_result(
+            None, trial, {EVALUATION: count, SCORE: curves.seen[number, count - 1]}
+        )
         if count == EVALUATIONS:
             ended.append(number)
         if count == EVALUATIONS or decision == TrialScheduler.STOP:
@@ -140,15 +161,25 @@ def rows_of(
             ended, used = run(scheduler(name, spec), few, np.random.default_rng(repeat), np.inf)
             stopped[name].append(int(few.seen[:, -1].argmax()) not in ended)
             works[name].append(used / few.seen.size)
-            ended, _ = run(scheduler(name, spec), many, np.random.default_rng(repeat), WHOLE * EVALUATIONS)
-            ends[name].append(float(many.ends[max(ended, key=lambda number: many.seen[number, -1])]))
+            ended, _ = run(
+                scheduler(name, spec), many, np.random.default_rng(repeat), WHOLE * EVALUATIONS
+            )
+            ends[name].append(
+                float(many.ends[max(ended, key=lambda number: many.seen[number, -1])])
+            )
     gains = {name: np.array(values) - np.array(ends["none"]) for name, values in ends.items()}
-    return [[kind, name, percent(stopped[name]), mean(works[name]), mean(gains[name])] for name in rules]
+    return [
+        [kind, name, percent(stopped[name]), mean(works[name]), mean(gains[name])] for name in rules
+    ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sweep", nargs="*", type=Path, help="folder of a finished sweep (default: simulated curves)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "sweep", nargs="*", type=Path, help="folder of a finished sweep (default: simulated curves)"
+    )
     parser.add_argument("--rules", nargs="+", choices=RULES, default=RULES)
     parser.add_argument("--repeats", type=int, default=400, help="sweeps a cell (default: 400)")
     arguments = parser.parse_args()
@@ -169,18 +200,26 @@ def main() -> None:
     rows = []
     many = WHOLE * EVALUATIONS
     kinds: dict[str, Any] = {
-        kind: lambda count, pace=pace: simulated(random, count, *pace) for kind, pace in PACES.items()
+        kind: lambda count, pace=pace: simulated(random, count, *pace)
+        for kind, pace in PACES.items()
     }
     if arguments.sweep:
         pools = {path.name: measured(path) for path in arguments.sweep}
-        kinds = {name: lambda count, pool=pool: pool.draw(random, count) for name, pool in pools.items()}
+        kinds = {
+            name: lambda count, pool=pool: pool.draw(random, count) for name, pool in pools.items()
+        }
     for kind, draw in kinds.items():
         sample = draw(1000)
         correlations = ", ".join(
             f"{spearmanr(sample.seen[:, k - 1], sample.seen[:, -1])[0]:.2f}" for k in (1, 2, 3, 5)
         )
         print(f"{kind}: rank correlation of evaluations 1, 2, 3, 5 with the last {correlations}")
-        rows += rows_of(kind, ((draw(TRIALS), draw(many)) for _ in range(arguments.repeats)), spec, arguments.rules)
+        rows += rows_of(
+            kind,
+            ((draw(TRIALS), draw(many)) for _ in range(arguments.repeats)),
+            spec,
+            arguments.rules,
+        )
     headings = ["curves", "rule", "best stopped, %", "work", "found at equal work, sd"]
     print_rows(f"{TRIALS} trials of {EVALUATIONS} evaluations", headings, rows)
 

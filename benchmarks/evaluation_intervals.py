@@ -1,9 +1,11 @@
-"""How often an evaluation's 95% interval holds the true accuracy: bootstrap of problems, and what is used.
+"""How often an evaluation's 95% interval holds the true accuracy: bootstrap of problems, and what
+is used.
 
     python -m benchmarks.evaluation_intervals           # two minutes on one core
 
-Problems differ in difficulty where there are several completions of each: their accuracies are drawn from a beta
-distribution with the mean p and an intraclass correlation of 0.3 between the completions of a problem.
+Problems differ in difficulty where there are several completions of each: their accuracies are
+drawn from a beta distribution with the mean p and an intraclass correlation of 0.3 between the
+completions of a problem.
 """
 
 import argparse
@@ -18,7 +20,9 @@ from trainer.evaluation.estimators import accuracy_interval
 CORRELATION = 0.3
 
 
-def draw(generator: np.random.Generator, problems: int, completions: int, accuracy: float) -> np.ndarray:
+def draw(
+    generator: np.random.Generator, problems: int, completions: int, accuracy: float
+) -> np.ndarray:
     """Correct completions of every problem, [P]."""
     if completions == 1:
         return generator.binomial(1, accuracy, problems)
@@ -28,7 +32,9 @@ def draw(generator: np.random.Generator, problems: int, completions: int, accura
 
 
 def bootstrap(correct: np.ndarray, completions: int) -> tuple[float, float]:
-    """The percentile bootstrap over problems; of single completions by its exact, binomial, distribution."""
+    """The percentile bootstrap over problems; of single completions by its exact, binomial,
+    distribution.
+    """
     if completions > 1:
         shares = correct / completions
         drawn = np.random.default_rng(0).integers(0, len(shares), (500, len(shares)))
@@ -39,9 +45,13 @@ def bootstrap(correct: np.ndarray, completions: int) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--evaluations", type=int, default=500, help="simulated evaluations a cell")
-    parser.add_argument("--completions", type=int, nargs="+", default=[1, 4, 16], help="of each problem")
+    parser.add_argument(
+        "--completions", type=int, nargs="+", default=[1, 4, 16], help="of each problem"
+    )
     arguments = parser.parse_args()
     rows = []
     cells = itertools.product(arguments.completions, (30, 100, 300), (0.02, 0.06, 0.5, 0.8, 0.95))
@@ -59,7 +69,9 @@ def main() -> None:
                 held[kind].append(low <= accuracy <= high)
                 widths[kind].append(high - low)
         row = [str(completions), str(problems), f"{accuracy}"]
-        rows.append(row + [cell for kind in held for cell in (percent(held[kind]), mean(widths[kind], 3))])
+        rows.append(
+            row + [cell for kind in held for cell in (percent(held[kind]), mean(widths[kind], 3))]
+        )
     headings = ["completions", "problems", "accuracy", "bootstrap holds it, %", "width"]
     print_rows("95% intervals of an accuracy", [*headings, "used holds it, %", "width"], rows)
 

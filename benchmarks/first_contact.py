@@ -4,9 +4,10 @@
     python -m benchmarks.first_contact --only driver vllm  # some parts
     python -m benchmarks.first_contact --list              # what would run here, and what not
 
-Every part runs in processes of its own, so that all of them run though one fails. A table at the end says what passed.
-The folder keeps each part's log, and `report.json` with versions, seconds and the last lines of what failed: send that
-file back. Without a GPU the parts run small on the CPU, where they can.
+Every part runs in processes of its own, so that all of them run though one fails. A table at the
+end says what passed. The folder keeps each part's log, and `report.json` with versions, seconds and
+the last lines of what failed: send that file back. Without a GPU the parts run small on the CPU,
+where they can.
 
 Nothing is downloaded: models have random weights, and prompts are generated.
 """
@@ -79,7 +80,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a part ended: state is passed, failed, timed out or not run; ``detail`` its last line or the reason."""
+    """How a part ended: state is passed, failed, timed out or not run; ``detail`` its last line or
+    the reason.
+    """
 
     name: str
     state: str
@@ -127,12 +130,25 @@ def parts(machine: Machine, folder: Path) -> list[Part]:
     vllm = None if no_vllm else _tests(machine, "tests/gpu/test_vllm.py", "vllm")
     no_ray = "" if machine.ray else "Ray is not installed"
     sweep = None if no_ray else _own("two-trials", "--folder", str(folder))
-    size = ("--model", "0.5B") if machine.gpus else ("--model", "tiny", "--prompts", "2", "--tokens", "16")
+    size = (
+        ("--model", "0.5B")
+        if machine.gpus
+        else ("--model", "tiny", "--prompts", "2", "--tokens", "16")
+    )
     steps = [_preset(machine, preset, folder) for preset in RANDOM_MODELS]
     if not machine.gpus:
-        steps = [Part("step of tiny_kk", "one step on a CPU", 300.0, _own("preset", "--folder", str(folder)))]
+        steps = [
+            Part(
+                "step of tiny_kk",
+                "one step on a CPU",
+                300.0,
+                _own("preset", "--folder", str(folder)),
+            )
+        ]
     return [
-        Part("driver", "does torch see the device, how fast does it multiply", 120.0, _own("driver")),
+        Part(
+            "driver", "does torch see the device, how fast does it multiply", 120.0, _own("driver")
+        ),
         Part("compiler", "can Triton and vLLM compile kernels", 180.0, _own("compiler")),
         Part(
             "algorithm",
@@ -160,7 +176,13 @@ def parts(machine: Machine, folder: Path) -> list[Part]:
             _tests(machine, "tests/gpu/test_training.py", "not gpu"),
         ),
         *steps,
-        Part("two trials", "two trials of a sweep, one after the other in one process", 600.0, sweep, no_ray),
+        Part(
+            "two trials",
+            "two trials of a sweep, one after the other in one process",
+            600.0,
+            sweep,
+            no_ray,
+        ),
         Part(
             "phases",
             "seconds of a step by phase and rule, beside TRL's",
@@ -171,13 +193,17 @@ def parts(machine: Machine, folder: Path) -> list[Part]:
 
 
 def run(part: Part, folder: Path) -> Outcome:
-    """Run a part in a process group of its own, which is ended at its limit; the log is in the folder."""
+    """Run a part in a process group of its own, which is ended at its limit; the log is in the
+    folder.
+    """
     if part.command is None:
         return Outcome(part.name, "not run", 0.0, part.missing)
     log = folder / f"{part.name.replace(' ', '-').replace(':', '-')}.log"
     started = time.monotonic()
     with log.open("w") as output:
-        process = subprocess.Popen(part.command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        process = subprocess.Popen(
+            part.command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
         try:
             in_time = _wait(process, part, started)
         finally:
@@ -198,7 +224,10 @@ def _wait(process: "subprocess.Popen[bytes]", part: Part, started: float) -> boo
             process.wait(timeout=min(HEARTBEAT_S, left))
             return True
         except subprocess.TimeoutExpired:
-            print(f"  {part.name}: {time.monotonic() - started:.0f} of at most {part.limit_s:.0f} s", flush=True)
+            print(
+                f"  {part.name}: {time.monotonic() - started:.0f} of at most {part.limit_s:.0f} s",
+                flush=True,
+            )
     return False
 
 
@@ -232,7 +261,9 @@ def first_contact(chosen: Sequence[Part], folder: Path) -> list[Outcome]:
         print(f"{number}/{len(chosen)} {part.name}: {part.question}", flush=True)
         outcome = run(part, folder)
         outcomes.append(outcome)
-        print(f"  {outcome.state} after {outcome.seconds:.0f} s: {outcome.detail[:150]}", flush=True)
+        print(
+            f"  {outcome.state} after {outcome.seconds:.0f} s: {outcome.detail[:150]}", flush=True
+        )
         report = {"versions": versions(), "parts": [asdict(each) for each in outcomes]}
         (folder / "report.json").write_text(json.dumps(report, indent=1))
     rows = [[each.name, each.state, f"{each.seconds:.0f}", each.detail[:80]] for each in outcomes]
@@ -247,7 +278,10 @@ def check_driver() -> None:
 
     from trainer.parallel.gpus import driver_version
 
-    print(f"driver {driver_version()}, CUDA of torch {torch.version.cuda}, devices {torch.cuda.device_count()}")
+    print(
+        f"driver {driver_version()}, CUDA of torch {torch.version.cuda}, devices "
+        f"{torch.cuda.device_count()}"
+    )
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     size = 4096 if device.type == "cuda" else 512
     left = torch.randn(size, size, device=device, dtype=torch.bfloat16)
@@ -278,7 +312,9 @@ def check_compiler() -> None:
 
 
 def take_a_step(preset: str | None, folder: Path) -> None:
-    """Train one step of a preset with random weights on generated prompts; on a CPU of the tiny preset as it is."""
+    """Train one step of a preset with random weights on generated prompts; on a CPU of the tiny
+    preset as it is.
+    """
     runs = folder / "runs"
     name = f"step-{time.time_ns()}"
     command = [*_python("-m", "trainer", "run"), preset or "tiny_kk", "max_steps=1", "--offline"]
@@ -334,7 +370,8 @@ def run_two_trials(folder: Path) -> None:
         "seeds=[0]",
         "limits.max_concurrent=1",
         f"resources.gpus_per_trial={gpus}",
-        "baselines=[{algorithm.ar_alpha: 0.0, lopti: false}, {algorithm.ar_alpha: 0.3, lopti: false}]",
+        "baselines=[{algorithm.ar_alpha: 0.0, lopti: false}, {algorithm.ar_alpha: 0.3, lopti: "
+        "false}]",
     ]
     name = f"two-trials-{time.time_ns()}"
     place = ["--offline", "--name", name, "--runs-dir", str(folder / "runs")]
@@ -342,7 +379,9 @@ def run_two_trials(folder: Path) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--folder", type=Path, default=Path("first-contact"))
     parser.add_argument("--only", nargs="+", metavar="PART", help="names of parts")
     parser.add_argument("--list", action="store_true", help="what would run here, and what not")
@@ -366,7 +405,10 @@ def main() -> int:
     chosen = [part for part in offered if not arguments.only or part.name in arguments.only]
     if arguments.list:
         for part in chosen:
-            print(f"{part.name:24} {part.missing or f'at most {part.limit_s / 60:.0f} min'}: {part.question}")
+            print(
+                f"{part.name:24} {part.missing or f'at most {part.limit_s / 60:.0f} min'}: "
+                f"{part.question}"
+            )
         return 0
     outcomes = first_contact(chosen, arguments.folder.absolute())
     return int(any(outcome.state in ("failed", "timed out") for outcome in outcomes))

@@ -1,11 +1,13 @@
-"""How often the intervals of fitted peaks miss: three rules on one grid of seven learning rates, half octaves apart.
+"""How often the intervals of fitted peaks miss: three rules on one grid of seven learning rates,
+half octaves apart.
 
     python -m benchmarks.fitted_peaks            # two minutes
 
-Means follow a parabola of curvature 0.02 a squared octave; beyond three quarters of an octave above the peak they
-collapse by ``collapse`` a squared octave more. Printed are claims of a gain where all peaks are equally high (at most
-5% are promised), rules without a peak in the grid, and claims where both rivals are better by 0.02. With ``all``
-the parabola goes through all seven values instead of the five around the best.
+Means follow a parabola of curvature 0.02 a squared octave; beyond three quarters of an octave above
+the peak they collapse by ``collapse`` a squared octave more. Printed are claims of a gain where all
+peaks are equally high (at most 5% are promised), rules without a peak in the grid, and claims where
+both rivals are better by 0.02. With ``all`` the parabola goes through all seven values instead of
+the five around the best.
 """
 
 from unittest import mock
@@ -28,25 +30,34 @@ def mean_scores(place: float, collapse: float, gain: float) -> np.ndarray:
     return 0.6 + gain - 0.02 * (OCTAVES - place) ** 2 - collapse * beyond**2
 
 
-def simulate(seeds: int, spread: float, place: float, collapse: float, gain: float) -> tuple[float, float]:
+def simulate(
+    seeds: int, spread: float, place: float, collapse: float, gain: float
+) -> tuple[float, float]:
     """Return the share of sweeps that claim a gain, and the share of rivals without a peak."""
     generator = np.random.default_rng(0)
     rules = ["first", *(f"rival {number}" for number in range(RIVALS))]
-    means = np.array([mean_scores(FIRST, collapse, 0.0), *[mean_scores(place, collapse, gain)] * RIVALS])
+    means = np.array(
+        [mean_scores(FIRST, collapse, 0.0), *[mean_scores(place, collapse, gain)] * RIVALS]
+    )
     claims = 0
     without = 0
     for _ in range(TIMES):
         noise = spread * generator.standard_normal((*means.shape, seeds))
         _, *rivals = peak_standings(Grid("lr", rules, 2**OCTAVES, means[:, :, None] + noise))
         differences = [rival.at_best for rival in rivals]
-        claims += any(difference is not None and difference.interval[0] > 0 for difference in differences)
+        claims += any(
+            difference is not None and difference.interval[0] > 0 for difference in differences
+        )
         without += differences.count(None)
     return claims / TIMES, without / (TIMES * RIVALS)
 
 
 def main() -> None:
     """Print the table."""
-    print("| seeds | sd of seeds | peak of the rivals | collapse | fitted | claims | no peak | found of 0.02 |")
+    print(
+        "| seeds | sd of seeds | peak of the rivals | collapse | fitted | claims | no peak | found "
+        "of 0.02 |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     for seeds in (3, 6):
         for spread in (0.01, 0.025):
@@ -56,7 +67,16 @@ def main() -> None:
                         claims, without = simulate(seeds, spread, place, collapse, 0.0)
                         power, _ = simulate(seeds, spread, place, collapse, GAIN)
                     octaves = f"{place - FIRST:+.1f} octaves"
-                    row = [seeds, spread, octaves, collapse, name, f"{claims:.1%}", f"{without:.0%}", f"{power:.0%}"]
+                    row = [
+                        seeds,
+                        spread,
+                        octaves,
+                        collapse,
+                        name,
+                        f"{claims:.1%}",
+                        f"{without:.0%}",
+                        f"{power:.0%}",
+                    ]
                     print("|", " | ".join(map(str, row)), "|", flush=True)
 
 

@@ -1,13 +1,15 @@
-"""One GRPO step of a model with random weights on one GPU, by phase and update rule, against TRL's GRPOTrainer.
+"""One GRPO step of a model with random weights on one GPU, by phase and update rule, against TRL's
+GRPOTrainer.
 
-    python -m benchmarks.gpu_step                                   # Qwen2.5-0.5B's shape, 32 x 8 x 512 tokens
-    python -m benchmarks.gpu_step --model 3B --prompts 16
-    python -m benchmarks.gpu_step --model tiny --prompts 2 --tokens 16 --steps 1    # on any CPU, to try the script
+    python -m benchmarks.gpu_step                                   # Qwen2.5-0.5B's shape, 32 x 8 x
+    512 tokens python -m benchmarks.gpu_step --model 3B --prompts 16 python -m benchmarks.gpu_step
+    --model tiny --prompts 2 --tokens 16 --steps 1    # on any CPU, to try the script
 
-Every row runs in a process of its own: plain GRPO, AR, Lopti, both, and TRL where `pip install trl==1.16` has been
-done. vLLM samples on both sides where it is installed, else the transformers library. Prints seconds by phase,
-tokens per second of the update, its model FLOP utilization (6 P + 12 layers x width x length FLOPs a token), peak
-memory, and Lopti's cost as a ratio (table 6 of arXiv:2505.12929: training 2.0x, a whole step 1.45x).
+Every row runs in a process of its own: plain GRPO, AR, Lopti, both, and TRL where `pip install
+trl==1.16` has been done. vLLM samples on both sides where it is installed, else the transformers
+library. Prints seconds by phase, tokens per second of the update, its model FLOP utilization (6 P +
+12 layers x width x length FLOPs a token), peak memory, and Lopti's cost as a ratio (table 6 of
+arXiv:2505.12929: training 2.0x, a whole step 1.45x).
 
 Never run on a GPU; on a CPU with --model tiny.
 """
@@ -29,21 +31,34 @@ from trainer.policy.architectures import model_size
 
 WORDS = 60  # that prompts are made of
 ALPHA = 0.3
-RULES = {"plain": (False, False), "AR": (True, False), "Lopti": (False, True), "AR + Lopti": (True, True)}
+RULES = {
+    "plain": (False, False),
+    "AR": (True, False),
+    "Lopti": (False, True),
+    "AR + Lopti": (True, True),
+}
 PHASES = ("rollout", "logprobs", "update", "sync", "step")
 MODELS = {"tiny": "tiny", **{size: f"Qwen/Qwen2.5-{size}" for size in ("0.5B", "1.5B", "3B", "7B")}}
-PEAK_FLOPS = {"A100": 312e12, "H100": 989e12, "H200": 989e12, "B200": 2250e12}  # bfloat16, dense, of the data sheets
+# bfloat16, dense, of the data sheets
+PEAK_FLOPS = {"A100": 312e12, "H100": 989e12, "H200": 989e12, "B200": 2250e12}
 TRL = "TRL"
 
 
 def make_folder(folder: Path, model: str) -> None:
-    """A random model, and a tokenizer whose EOS it cannot sample, so that no completion ends early."""
+    """A random model, and a tokenizer whose EOS it cannot sample, so that no completion
+    ends early.
+    """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     settings = model_size(MODELS[model]).settings
     vocabulary = settings["vocab_size"]
-    ends = {"eos_token_id": vocabulary, "pad_token_id": 0, "bos_token_id": None, "max_position_embeddings": 8192}
+    ends = {
+        "eos_token_id": vocabulary,
+        "pad_token_id": 0,
+        "bos_token_id": None,
+        "max_position_embeddings": 8192,
+    }
     shape = AutoConfig.for_model(**{**settings, **ends})
     AutoModelForCausalLM.from_config(shape, dtype=torch.bfloat16).save_pretrained(folder)
     save_tokenizer(folder, vocabulary, in_prompts=69)
@@ -61,9 +76,12 @@ def run_ours(folder: Path, arguments: argparse.Namespace) -> list[dict[str, floa
     from trainer.types import RunContext
 
     data = folder / "prompts.jsonl"
-    data.write_text("\n".join(json.dumps({"prompt": text, "answer": "-"}) for text in prompts(arguments)))
+    data.write_text(
+        "\n".join(json.dumps({"prompt": text, "answer": "-"}) for text in prompts(arguments))
+    )
     reweighted, isolated = RULES[arguments.side]
-    # A random model gives every token about this probability: with the paper's 0.5 the second pass would be empty.
+    # A random model gives every token about this probability: with the paper's 0.5 the second pass
+    # would be empty.
     eta = 1 / model_size(MODELS[arguments.model]).settings["vocab_size"]
     config = TrainConfig.model_validate(
         {
@@ -87,7 +105,9 @@ def run_ours(folder: Path, arguments: argparse.Namespace) -> list[dict[str, floa
             "max_steps": arguments.steps + 1,
         }
     )
-    trainer = Trainer(config, RunContext(folder / "run", folder, "benchmark", "benchmark"), NullTracker())
+    trainer = Trainer(
+        config, RunContext(folder / "run", folder, "benchmark", "benchmark"), NullTracker()
+    )
     steps = [trainer.training_step() for _ in range(arguments.steps + 1)]
     trainer.close()
     return [{phase: step.get(f"time/{phase}", 0.0) for phase in PHASES} for step in steps]
@@ -100,7 +120,11 @@ def run_trl(folder: Path, arguments: argparse.Namespace) -> list[dict[str, float
 
     on_gpu = torch.cuda.is_available()
     vllm = importlib.util.find_spec("vllm") is not None
-    sampling = {"use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": arguments.vllm_share}
+    sampling = {
+        "use_vllm": True,
+        "vllm_mode": "colocate",
+        "vllm_gpu_memory_utilization": arguments.vllm_share,
+    }
     seconds = train_with_trl(
         folder,
         AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
@@ -135,7 +159,11 @@ def measure_side(arguments: argparse.Namespace) -> None:
 
     steps = (run_trl if arguments.side == TRL else run_ours)(arguments.folder, arguments)
     on_gpu = torch.cuda.is_available()
-    peak = torch.cuda.max_memory_allocated() if on_gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = (
+        torch.cuda.max_memory_allocated()
+        if on_gpu
+        else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    )
     device = torch.cuda.get_device_name() if on_gpu else "CPU"
     counted = steps[1:]
     medians = {phase: statistics.median(step[phase] for step in counted) for phase in counted[0]}
@@ -149,16 +177,26 @@ def row(side: str, measurements: dict[str, Any], arguments: argparse.Namespace) 
     tokens = arguments.prompts * GROUP_SIZE * length
     per_token = 6 * size.parameters
     per_token += 12 * size.settings["num_hidden_layers"] * size.settings["hidden_size"] * length
-    peak = next((flops for name, flops in PEAK_FLOPS.items() if name in measurements["device"]), None)
+    peak = next(
+        (flops for name, flops in PEAK_FLOPS.items() if name in measurements["device"]), None
+    )
     cells = [f"{seconds[phase]:.2f}" if phase in seconds else "" for phase in PHASES]
     passes = 2 if "Lopti" in side else 1
     speed = passes * tokens / seconds["update"] if "update" in seconds else None
     used = f"{100 * speed * per_token / peak:.1f}%" if speed and peak else "unknown"
-    return [side, *cells, f"{speed:,.0f}" if speed else "", used, f"{measurements['peak_bytes'] / 1e9:.1f}"]
+    return [
+        side,
+        *cells,
+        f"{speed:,.0f}" if speed else "",
+        used,
+        f"{measurements['peak_bytes'] / 1e9:.1f}",
+    ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", choices=list(MODELS), default="0.5B")
     parser.add_argument("--prompts", type=int, default=32)
     parser.add_argument("--prompt-tokens", type=int, default=256)
@@ -173,8 +211,17 @@ def main() -> None:
         return
     sides = [*RULES, *([TRL] if importlib.util.find_spec("trl") else [])]
     costs = {side: measured(side, arguments) for side in sides}
-    headings = ["", *(f"{phase} s" for phase in PHASES), "update tokens/s", "utilization", "peak GB"]
-    title = f"{MODELS[arguments.model]} on {costs['plain']['device']}, {arguments.prompts} x {GROUP_SIZE} completions"
+    headings = [
+        "",
+        *(f"{phase} s" for phase in PHASES),
+        "update tokens/s",
+        "utilization",
+        "peak GB",
+    ]
+    title = (
+        f"{MODELS[arguments.model]} on {costs['plain']['device']}, {arguments.prompts} x "
+        f"{GROUP_SIZE} completions"
+    )
     print_rows(title, headings, [row(side, costs[side], arguments) for side in sides])
     plain = costs["plain"]["seconds"]
     lopti = costs["Lopti"]["seconds"]

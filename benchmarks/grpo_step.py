@@ -2,24 +2,25 @@
 
 Both sides have the same model, the same prompts and the same number of new tokens.
 
-    python -m benchmarks.grpo_step                                  # 8 x 8 x 128 tokens, vocabulary 128
-    python -m benchmarks.grpo_step --prompt-tokens 297             # prompts as long as Knights-and-Knaves puzzles
-    python -m benchmarks.grpo_step --vocab 151936 --prompts 4 --tokens 64 --threads 1 --steps 1 --rounds 1
-    python -m benchmarks.grpo_step --model smollm2-135m --tokens 16 --steps 1 --rounds 1
-    python -m benchmarks.grpo_step --model smollm2-135m --tokens 16 --lora 16                 # both with adapters
-    python -m benchmarks.grpo_step --model smollm2-135m --tokens 16 --lora 16 --against full --checkpointing
+    python -m benchmarks.grpo_step                                  # 8 x 8 x 128 tokens, vocabulary
+    128 python -m benchmarks.grpo_step --prompt-tokens 297             # prompts as long as
+    Knights-and-Knaves puzzles python -m benchmarks.grpo_step --vocab 151936 --prompts 4 --tokens 64
+    --threads 1 --steps 1 --rounds 1 python -m benchmarks.grpo_step --model smollm2-135m --tokens 16
+    --steps 1 --rounds 1 python -m benchmarks.grpo_step --model smollm2-135m --tokens 16 --lora 16
+    # both with adapters python -m benchmarks.grpo_step --model smollm2-135m --tokens 16 --lora 16
+    --against full --checkpointing
 
-Both train a 3.2M-parameter Qwen2 (plus embeddings), or a pretrained model, with KL 0.001 in processes of their
-own, in turns. No completion can end early. Prints seconds per step (median of all steps), peak resident memory,
-and the ratios, also that of each round: other work on a machine slows one side or the other. Needs
-`pip install trl==1.16`.
+Both train a 3.2M-parameter Qwen2 (plus embeddings), or a pretrained model, with KL 0.001 in
+processes of their own, in turns. No completion can end early. Prints seconds per step (median of
+all steps), peak resident memory, and the ratios, also that of each round: other work on a machine
+slows one side or the other. Needs `pip install trl==1.16`.
 
-Measured: on a CPU with AVX2 1.45x TRL's with 32-token prompts (4.3 s against 6.3 s) and 2.3x with 297-token
-prompts; on two cores of an Intel Xeon with AVX-512, in two runs, 1.49x and 1.37x with 32-token prompts (2.10 s
-against 3.13 s, 2.54 s against 3.48 s), 2.72x and 2.87x with 297-token prompts (3.37 s against 9.18 s, 3.39 s
-against 9.72 s; rounds 2.41 to 3.00), and there with all libraries kept to AVX2 1.33x and 2.49x. With
-SmolLM2-135M, 4 prompts of 10 and completions of 16 tokens 3.17x (5.20 s against 16.47 s, rounds 3.21, 3.12), with
-adapters 2.85x.
+Measured: on a CPU with AVX2 1.45x TRL's with 32-token prompts (4.3 s against 6.3 s) and 2.3x with
+297-token prompts; on two cores of an Intel Xeon with AVX-512, in two runs, 1.49x and 1.37x with
+32-token prompts (2.10 s against 3.13 s, 2.54 s against 3.48 s), 2.72x and 2.87x with 297-token
+prompts (3.37 s against 9.18 s, 3.39 s against 9.72 s; rounds 2.41 to 3.00), and there with all
+libraries kept to AVX2 1.33x and 2.49x. With SmolLM2-135M, 4 prompts of 10 and completions of 16
+tokens 3.17x (5.20 s against 16.47 s, rounds 3.21, 3.12), with adapters 2.85x.
 """
 
 import argparse
@@ -42,7 +43,9 @@ SMALL = "small"  # random weights
 
 
 def make_model(folder: Path, vocab: int) -> None:
-    """A random Qwen2, and a tokenizer whose EOS the model cannot sample, so that no completion ends early."""
+    """A random Qwen2, and a tokenizer whose EOS the model cannot sample, so that no completion ends
+    early.
+    """
     import torch
     from transformers import Qwen2ForCausalLM
 
@@ -50,14 +53,20 @@ def make_model(folder: Path, vocab: int) -> None:
 
     torch.manual_seed(0)
     config = small_qwen2(
-        vocab_size=vocab, tie_word_embeddings=True, max_position_embeddings=1024, eos_token_id=vocab, pad_token_id=0
+        vocab_size=vocab,
+        tie_word_embeddings=True,
+        max_position_embeddings=1024,
+        eos_token_id=vocab,
+        pad_token_id=0,
     )
     Qwen2ForCausalLM(config).save_pretrained(folder)
     save_tokenizer(folder, vocab, in_prompts=199)
 
 
 def copy_model(folder: Path, name: str) -> None:
-    """A pretrained model whose end token has an id beyond its vocabulary, so that it cannot be sampled."""
+    """A pretrained model whose end token has an id beyond its vocabulary, so that it cannot be
+    sampled.
+    """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from trainer.config.model import ModelConfig
@@ -65,7 +74,9 @@ def copy_model(folder: Path, name: str) -> None:
 
     source = model_source(ModelConfig(name_or_path=name))
     tokenizer = AutoTokenizer.from_pretrained(source)
-    tokenizer.add_special_tokens({"eos_token": "<never>", "pad_token": tokenizer.convert_ids_to_tokens(0)})
+    tokenizer.add_special_tokens(
+        {"eos_token": "<never>", "pad_token": tokenizer.convert_ids_to_tokens(0)}
+    )
     tokenizer.save_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(source)
     for config in (model.config, model.generation_config):
@@ -115,8 +126,14 @@ def run_ours(folder: Path, arguments: argparse.Namespace, rank: int = 0) -> list
     for _ in range(arguments.steps + 1):
         metrics = trainer.training_step()
         seconds.append(metrics["time/step"])
-        phases = {k.removeprefix("time/"): round(v, 2) for k, v in metrics.items() if k.startswith("time/")}
-        print(f"  loptune {phases} length {metrics['rollout/completion_length']:.0f}", file=sys.stderr)
+        phases = {
+            k.removeprefix("time/"): round(v, 2)
+            for k, v in metrics.items()
+            if k.startswith("time/")
+        }
+        print(
+            f"  loptune {phases} length {metrics['rollout/completion_length']:.0f}", file=sys.stderr
+        )
     trainer.close()
     return seconds
 
@@ -140,25 +157,43 @@ def run_trl(folder: Path, arguments: argparse.Namespace) -> list[float]:
 
 
 def peak_memory() -> float:
-    """Most memory that this process has had resident [GiB]; ru_maxrss counts what started it, too."""
+    """Most memory that this process has had resident [GiB]; ru_maxrss counts what started
+    it, too.
+    """
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 2**20
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default=SMALL, help=f"{SMALL}, smollm2-135m, a GGUF file or a folder")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--model", default=SMALL, help=f"{SMALL}, smollm2-135m, a GGUF file or a folder"
+    )
     parser.add_argument("--vocab", type=int, default=128, help=f"of the model {SMALL}")
     parser.add_argument("--prompts", type=int, default=8)
-    parser.add_argument("--prompt-tokens", type=int, default=32, help="words, of about 3 tokens for other models")
+    parser.add_argument(
+        "--prompt-tokens", type=int, default=32, help="words, of about 3 tokens for other models"
+    )
     parser.add_argument("--tokens", type=int, default=128, help="new ones of each completion")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument(
-        "--lora", type=int, default=0, metavar="R", help="rank of an adapter, of both sides; 0 is none"
+        "--lora",
+        type=int,
+        default=0,
+        metavar="R",
+        help="rank of an adapter, of both sides; 0 is none",
     )
-    parser.add_argument("--against", choices=OTHERS, default="trl", help="full: here, without the adapter")
-    parser.add_argument("--checkpointing", action="store_true", help="recompute activations, on both sides")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="computed in")
+    parser.add_argument(
+        "--against", choices=OTHERS, default="trl", help="full: here, without the adapter"
+    )
+    parser.add_argument(
+        "--checkpointing", action="store_true", help="recompute activations, on both sides"
+    )
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), default="float32", help="computed in"
+    )
     parser.add_argument("--steps", type=int, default=5, help="counted steps, after one to warm up")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each side, in turns")
     parser.add_argument("--side", choices=(OURS, *OTHERS), help=argparse.SUPPRESS)
@@ -171,7 +206,9 @@ def main() -> None:
         if arguments.side == "trl":
             seconds = run_trl(arguments.folder, arguments)
         else:
-            seconds = run_ours(arguments.folder, arguments, arguments.lora if arguments.side == OURS else 0)
+            seconds = run_ours(
+                arguments.folder, arguments, arguments.lora if arguments.side == OURS else 0
+            )
         print(json.dumps({"seconds": seconds[1:], "peak_gib": peak_memory()}))
         return
     other = arguments.against
@@ -187,10 +224,15 @@ def main() -> None:
     step = {}
     peak = {}
     for side in sides:
-        step[side] = statistics.median(second for measured in rounds for second in measured[side]["seconds"])
+        step[side] = statistics.median(
+            second for measured in rounds for second in measured[side]["seconds"]
+        )
         peak[side] = statistics.median(measured[side]["peak_gib"] for measured in rounds)
         print(f"{side:8} {step[side]:8.2f} s/step   peak {peak[side]:.2f} GiB")
-    ratios = [statistics.median(r[other]["seconds"]) / statistics.median(r[OURS]["seconds"]) for r in rounds]
+    ratios = [
+        statistics.median(r[other]["seconds"]) / statistics.median(r[OURS]["seconds"])
+        for r in rounds
+    ]
     ratio_text = ", ".join(f"{ratio:.2f}" for ratio in ratios)
     print(f"speed: {step[other] / step[OURS]:.2f}x {OTHERS[other]} (rounds: {ratio_text})")
     print(f"peak memory: {peak[OURS] / peak[other]:.2f} of {OTHERS[other]}")
@@ -199,11 +241,22 @@ def main() -> None:
 def measure(side: str, folder: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Seconds of each counted step and peak memory of one side, in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.grpo_step", "--side", side, "--folder", folder]
-    for name in ("vocab", "prompts", "prompt_tokens", "tokens", "threads", "steps", "lora", "dtype"):
+    for name in (
+        "vocab",
+        "prompts",
+        "prompt_tokens",
+        "tokens",
+        "threads",
+        "steps",
+        "lora",
+        "dtype",
+    ):
         command += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
     command += ["--checkpointing"] if arguments.checkpointing else []
     environment = {**os.environ, "OMP_NUM_THREADS": str(arguments.threads)}
-    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
+    output = subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, text=True, env=environment
+    ).stdout
     measured: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
     return measured
 

@@ -1,36 +1,45 @@
-"""Is Lopti anything but a larger effective learning rate? The analysis, written before the first trial.
+"""Is Lopti anything but a larger effective learning rate? The analysis, written before the first
+trial.
 
     sweep run search_spaces/lopti_learning_rate.yaml
-    python -m benchmarks.learning_rate_peaks runs/lopti_learning_rate      # or the folders of several parts
+    python -m benchmarks.learning_rate_peaks runs/lopti_learning_rate      # or the folders of
+    several parts
 
-Design: five rules (GRPO; GRPO with two epochs; Lopti 0.5; two passes split at random where Lopti splits by
-probability; AR 0.3), seven learning rates 7.5e-5 to 6e-4 in half octaves, the same for all, seeds 0 to 5. Score: mean
-of the last three ``eval/accuracy`` (steps 80, 90, 100), 400 puzzles of three people, two answers each.
+Design: five rules (GRPO; GRPO with two epochs; Lopti 0.5; two passes split at random where Lopti
+splits by probability; AR 0.3), seven learning rates 7.5e-5 to 6e-4 in half octaves, the same for
+all, seeds 0 to 5. Score: mean of the last three ``eval/accuracy`` (steps 80, 90, 100), 400 puzzles
+of three people, two answers each.
 
-- **Peak of a rule**: the means over seeds of the seven learning rates, a parabola in log2 of the learning rate by
-  least squares, its largest value within the grid. If the parabola opens upward or its vertex is outside of the grid,
-  the rule has no peak there: it is printed as "at the edge", and a comparison with it decides nothing.
-- **Noise**: jackknife over seeds. Seeds are shared by all rules, so one seed is left out of all at once; five degrees
-  of freedom.
-- **Primary comparison**: peak(Lopti) - peak(two epochs). Equivalent if the 90% interval lies within +-0.015, else
-  Lopti is better (interval above 0), worse (below 0), or nothing is decided. The hypothesis says equivalent.
-- **Secondary comparisons**, the same difference and interval, uncorrected, as description: every rule against GRPO;
-  the learning rate of the peak of every rule against GRPO, in octaves (the hypothesis says -1 for the three with two
-  steps); Lopti against the random split.
-- **Secondary experiment**: every rule at the learning rate of the grid nearest to its peak, seeds 6 to 13, the
-  held-out test set beside the 400 puzzles; paired differences to GRPO, Dunnett's correction for four.
-- **Failed trials** (diverged, after all retries) count with the lowest score of all trials. Nothing else is left out.
-- **Checks**: the largest distance of a mean from its parabola is printed. As a sensitivity analysis the primary
-  comparison is repeated with the five learning rates around each rule's best mean; the primary one decides.
+- **Peak of a rule**: the means over seeds of the seven learning rates, a parabola in log2 of the
+  learning rate by least squares, its largest value within the grid. If the parabola opens upward or
+  its vertex is outside of the grid, the rule has no peak there: it is printed as "at the edge", and
+  a comparison with it decides nothing.
+- **Noise**: jackknife over seeds. Seeds are shared by all rules, so one seed is left out of all at
+  once; five degrees of freedom.
+- **Primary comparison**: peak(Lopti) - peak(two epochs). Equivalent if the 90% interval lies within
+  +-0.015, else Lopti is better (interval above 0), worse (below 0), or nothing is decided. The
+  hypothesis says equivalent.
+- **Secondary comparisons**, the same difference and interval, uncorrected, as description: every
+  rule against GRPO; the learning rate of the peak of every rule against GRPO, in octaves (the
+  hypothesis says -1 for the three with two steps); Lopti against the random split.
+- **Secondary experiment**: every rule at the learning rate of the grid nearest to its peak, seeds 6
+  to 13, the held-out test set beside the 400 puzzles; paired differences to GRPO, Dunnett's
+  correction for four.
+- **Failed trials** (diverged, after all retries) count with the lowest score of all trials. Nothing
+  else is left out.
+- **Checks**: the largest distance of a mean from its parabola is printed. As a sensitivity analysis
+  the primary comparison is repeated with the five learning rates around each rule's best mean; the
+  primary one decides.
 - The script analyzes only rules with all their trials.
 
-Simulated before the first trial (2,000 times, curvature 0.02 per squared octave): with equal peaks the plan says
-"equivalent" in 68% of cases if seeds differ by 0.015, in 16% if by 0.025; with peaks 0.015 apart it wrongly says so in
-5% and 3%, and finds the better one in 81% and 47%; with peaks 0.03 apart in 100% and 94%.
+Simulated before the first trial (2,000 times, curvature 0.02 per squared octave): with equal peaks
+the plan says "equivalent" in 68% of cases if seeds differ by 0.015, in 16% if by 0.025; with peaks
+0.015 apart it wrongly says so in 5% and 3%, and finds the better one in 81% and 47%; with peaks
+0.03 apart in 100% and 94%.
 
-Add-on, second in line: GRPO, two epochs and Lopti under plain SGD, where a second step has no second normalization:
-AdamW with ``betas: [0, 0.999]``, ``eps: 1`` is SGD, as gradients are below 0.001. Its learning rates are chosen from
-GRPO alone on seeds 100 and 101; the same analysis.
+Add-on, second in line: GRPO, two epochs and Lopti under plain SGD, where a second step has no
+second normalization: AdamW with ``betas: [0, 0.999]``, ``eps: 1`` is SGD, as gradients are below
+0.001. Its learning rates are chosen from GRPO alone on seeds 100 and 101; the same analysis.
 """
 
 import sys
@@ -68,14 +77,18 @@ def read_scores(sweeps: Sequence[Path]) -> Scores:
                     scores[rule][rate][event["seed"]] = float(event["score"])
                 else:
                     failed.append((rule, rate, event["seed"]))
-    lowest = min(score for rates in scores.values() for row in rates.values() for score in row.values())
+    lowest = min(
+        score for rates in scores.values() for row in rates.values() for score in row.values()
+    )
     for rule, rate, seed in failed:
         scores[rule][rate].setdefault(seed, lowest)
     return scores
 
 
 def peaks_of(scores: Scores, seeds: list[int], near: int | None = None) -> dict[str, Peak]:
-    """Return the peak of every rule over these seeds; ``near``: of so many learning rates around the best mean."""
+    """Return the peak of every rule over these seeds; ``near``: of so many learning rates around
+    the best mean.
+    """
     peaks = {}
     for rule, rates in scores.items():
         octaves = np.log2(np.array(sorted(rates)))
@@ -113,9 +126,13 @@ def report(scores: Scores, seeds: list[int]) -> None:
     for rule, peak in whole.items():
         low, high = jackknife(peak.score, [part[rule].score for part in parts])
         edge = "" if peak.inside else ", at the edge"
-        print(f"{rule}: peak {peak.score:.4f} [{low:.4f}, {high:.4f}] at {2**peak.octave:.3g}{edge}, ", end="")
-        print(f"misfit {peak.misfit:.4f}")
-    pairs = [PRIMARY, ("Lopti", "random split"), *((rule, BASELINE) for rule in whole if rule != BASELINE)]
+        place = f"at {2**peak.octave:.3g}{edge}, misfit {peak.misfit:.4f}"
+        print(f"{rule}: peak {peak.score:.4f} [{low:.4f}, {high:.4f}] {place}")
+    pairs = [
+        PRIMARY,
+        ("Lopti", "random split"),
+        *((rule, BASELINE) for rule in whole if rule != BASELINE),
+    ]
     for ours, theirs in pairs:
         if ours not in whole or theirs not in whole:
             continue
@@ -129,13 +146,21 @@ def report(scores: Scores, seeds: list[int]) -> None:
         print(f"learning rate {shift:+.2f} octaves [{left:+.2f}, {right:+.2f}]")
         if (ours, theirs) == PRIMARY:
             both_inside = whole[ours].inside and whole[theirs].inside
-            print(f"  primary: {decision(low, high) if both_inside else 'a peak is at the edge: nothing is decided'}")
+            at_edge = "a peak is at the edge: nothing is decided"
+            print(f"  primary: {decision(low, high) if both_inside else at_edge}")
             near = peaks_of(scores, seeds, near=5)
-            print(f"  five learning rates around each best: {near[ours].score - near[theirs].score:+.4f}")
+            print(
+                "  five learning rates around each best: "
+                f"{near[ours].score - near[theirs].score:+.4f}"
+            )
 
 
-def simulate(spread: float, gap: float, seeds: int = 6, rates: int = 7, times: int = 2000) -> Mapping[str, float]:
-    """Return how often the plan decides each way: peaks differ by ``gap``, scores by ``spread`` between seeds."""
+def simulate(
+    spread: float, gap: float, seeds: int = 6, rates: int = 7, times: int = 2000
+) -> Mapping[str, float]:
+    """Return how often the plan decides each way: peaks differ by ``gap``, scores by ``spread``
+    between seeds.
+    """
     generator = np.random.default_rng(0)
     octaves = np.arange(rates) / 2
     counts: dict[str, int] = defaultdict(int)
@@ -144,20 +169,28 @@ def simulate(spread: float, gap: float, seeds: int = 6, rates: int = 7, times: i
         for rule, peak, at in ((PRIMARY[0], gap, 1.0), (PRIMARY[1], 0.0, 1.5)):
             curve = peak - 0.02 * (octaves - at) ** 2
             drawn = curve[:, None] + spread * generator.standard_normal((rates, seeds))
-            scores[rule] = {float(2**octave): dict(enumerate(row)) for octave, row in zip(octaves, drawn, strict=True)}
+            scores[rule] = {
+                float(2**octave): dict(enumerate(row))
+                for octave, row in zip(octaves, drawn, strict=True)
+            }
         everyone = list(range(seeds))
         whole = peaks_of(scores, everyone)
-        parts = [peaks_of(scores, [other for other in everyone if other != seed]) for seed in everyone]
+        parts = [
+            peaks_of(scores, [other for other in everyone if other != seed]) for seed in everyone
+        ]
         ours, theirs = PRIMARY
         interval = jackknife(
-            whole[ours].score - whole[theirs].score, [part[ours].score - part[theirs].score for part in parts]
+            whole[ours].score - whole[theirs].score,
+            [part[ours].score - part[theirs].score for part in parts],
         )
         counts[decision(*interval)] += 1
     return {name: count / times for name, count in sorted(counts.items())}
 
 
 def main() -> None:
-    """Analyze the folders of one sweep or of its parts; without one, print what the plan would decide."""
+    """Analyze the folders of one sweep or of its parts; without one, print what the plan would
+    decide.
+    """
     if len(sys.argv) == 1:
         for spread in (0.015, 0.025):
             for gap in (0.0, 0.015, 0.03):

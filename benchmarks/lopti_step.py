@@ -1,16 +1,17 @@
 """The cost of Lopti's second pass: a Lopti step against a plain GRPO step, on the same completions.
 
-    python -m benchmarks.lopti_step                          # the embedded policy on puzzles, minutes
-    python -m benchmarks.lopti_step --model smollm2-135m     # a pretrained model on additions
-    python -m benchmarks.lopti_step optim.old_logprobs=rollout algorithm.kl_coef=0
+    python -m benchmarks.lopti_step                          # the embedded policy on puzzles,
+    minutes python -m benchmarks.lopti_step --model smollm2-135m     # a pretrained model on
+    additions python -m benchmarks.lopti_step optim.old_logprobs=rollout algorithm.kl_coef=0
 
-Both sides take the same steps in turns, in one process; a learning rate of almost nothing moves no weight, so that
-they sample and update the same completions. Prints, by phase, processor and wall seconds of a step (medians), the
-floating-point operations counted in the matrix products of one more step of each, and Lopti / plain in all three,
-the whole step also by round. Paper: training 2.0, a whole step 1.45 [arXiv:2505.12929, table 6].
+Both sides take the same steps in turns, in one process; a learning rate of almost nothing moves no
+weight, so that they sample and update the same completions. Prints, by phase, processor and wall
+seconds of a step (medians), the floating-point operations counted in the matrix products of one
+more step of each, and Lopti / plain in all three, the whole step also by round. Paper: training
+2.0, a whole step 1.45 [arXiv:2505.12929, table 6].
 
-Packed rows end with the last token of the pass. A plain step's update takes its first forward from the scoring,
-Lopti's does not (`trainer.policy.kept_forward`).
+Packed rows end with the last token of the pass. A plain step's update takes its first forward from
+the scoring, Lopti's does not (`trainer.policy.kept_forward`).
 """
 
 import argparse
@@ -67,7 +68,9 @@ class Meter(Stopwatch):
 
 def make_trainer(config: TrainConfig, eta: float, folder: Path) -> trainer.loop.Trainer:
     still = {"optim.lr": SO_SMALL, "optim.weight_decay": 0.0}
-    config = apply_overrides(config, {"algorithm.lopti_eta": eta, "tracking.offline": True, **still})
+    config = apply_overrides(
+        config, {"algorithm.lopti_eta": eta, "tracking.offline": True, **still}
+    )
     return trainer.loop.Trainer(config, RunContext.of(folder / f"eta-{eta}"))
 
 
@@ -90,7 +93,9 @@ def medians(steps: Sequence[Seconds]) -> Seconds:
     return {phase: statistics.median(step[phase] for step in steps) for phase in PHASES}
 
 
-def report(measured: dict[str, dict[str, Seconds]], rounds: dict[str, list[Seconds]], title: str) -> None:
+def report(
+    measured: dict[str, dict[str, Seconds]], rounds: dict[str, list[Seconds]], title: str
+) -> None:
     """Print the table of phases, and the ratio of every round."""
     rows = []
     for phase in PHASES:
@@ -104,18 +109,24 @@ def report(measured: dict[str, dict[str, Seconds]], rounds: dict[str, list[Secon
                 f"{lopti / plain:.2f}" if plain else "",
             ]
         rows.append(row)
-    names = [f"{side} {unit}" for unit in ("CPU s", "wall s", "GFLOP") for side in (*ETA, "ratio in")]
+    names = [
+        f"{side} {unit}" for unit in ("CPU s", "wall s", "GFLOP") for side in (*ETA, "ratio in")
+    ]
     print_rows(title, ["phase", *names], rows)
     ratios = [lopti["step"] / plain["step"] for plain, lopti in zip(*rounds.values(), strict=True)]
     print(f"whole step in CPU seconds, by round: {', '.join(f'{ratio:.2f}' for ratio in ratios)}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", choices=list(PRESETS), default="tiny")
     parser.add_argument("--rounds", type=int, default=8, help="timed steps of each side, in turns")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. optim.old_logprobs=rollout")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="e.g. optim.old_logprobs=rollout"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     trainer.loop.Stopwatch = Meter  # type: ignore[misc]

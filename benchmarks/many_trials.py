@@ -3,21 +3,23 @@
     python -m benchmarks.many_trials 100 300 1000
     python -m benchmarks.many_trials 300 --nodes 3      # of a cluster simulated on this machine
 
-A trial has four steps of no length and two evaluations, recorded in MLflow (SQLite), so that all of the time is
-the platform's own. The peak is the report's, which the driver writes at the end.
+A trial has four steps of no length and two evaluations, recorded in MLflow (SQLite), so that all of
+the time is the platform's own. The peak is the report's, which the driver writes at the end.
 
 Measured on two cores of an Intel Xeon that other work used too:
 
-    | trials | sweep [s] | a trial [s] | driver's CPU [s] | driver [MB] | status [s] | report [s] | [MB] | resume |
-    | 100    | 66        | 0.66        | 0.161            | 321 / 431   | 2.5        | 8.0        | 5.1  | 16.0 s |
-    | 300    | 105       | 0.35        | 0.110            | 323 / 446   | 2.5        | 10.5       | 5.5  | 20.7 s |
-    | 1000   | 241       | 0.24        | 0.111            | 331 / 605   | 3.0        | 18.5       | 6.4  | 35.6 s |
+    | trials | sweep [s] | a trial [s] | driver's CPU [s] | driver [MB] | status [s] | report [s] |
+    [MB] | resume | | 100    | 66        | 0.66        | 0.161            | 321 / 431   | 2.5
+    | 8.0        | 5.1  | 16.0 s | | 300    | 105       | 0.35        | 0.110            | 323 / 446
+    | 2.5        | 10.5       | 5.5  | 20.7 s | | 1000   | 241       | 0.24        | 0.111
+    | 331 / 605   | 3.0        | 18.5       | 6.4  | 35.6 s |
 
     on three simulated nodes, while other programs kept 40 processes waiting for the two cores:
-    | 60     | 494       | 8.24        | 0.297            | 368 / 417   | 59.3       | 43.3       | 2.0  | 109.6 s |
+    | 60     | 494       | 8.24        | 0.297            | 368 / 417   | 59.3       | 43.3       |
+    2.0  | 109.6 s |
 
-The first 25 s are the start of Ray and of 8 workers. Memory is that of the first half, in which trials run, and
-the peak.
+The first 25 s are the start of Ray and of 8 workers. Memory is that of the first half, in which
+trials run, and the peak.
 """
 
 import argparse
@@ -95,7 +97,9 @@ def where(nodes: int) -> Iterator[list[str]]:
     from ray.cluster_utils import Cluster
 
     node = {"num_cpus": -(-AT_A_TIME // nodes), "object_store_memory": 80 * 2**20}
-    cluster = Cluster(initialize_head=True, head_node_args={**node, "num_cpus": 0, "include_dashboard": False})
+    cluster = Cluster(
+        initialize_head=True, head_node_args={**node, "num_cpus": 0, "include_dashboard": False}
+    )
     for _ in range(nodes):
         cluster.add_node(**node)
     try:
@@ -112,7 +116,10 @@ def measure(trials: int, folder: Path, place: list[str]) -> list[str]:
             "preset": "tiny_kk",
             "overrides": {"max_steps": 4, "evaluation.every_steps": 2, "checkpoint.every_steps": 4},
         },
-        "parameters": {"algorithm.ar_alpha": {"uniform": [0.0, 0.5]}, "optim.lr": {"loguniform": [1e-5, 1e-3]}},
+        "parameters": {
+            "algorithm.ar_alpha": {"uniform": [0.0, 0.5]},
+            "optim.lr": {"loguniform": [1e-5, 1e-3]},
+        },
         "baselines": [{"algorithm.ar_alpha": 0.0}],
         "search": {"sampler": "random", "configurations": trials - 1, "seed": 0},
         "limits": {"max_concurrent": AT_A_TIME},
@@ -153,13 +160,18 @@ HEADINGS = [
 
 def main() -> None:
     """Measure and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("trials", nargs="+", type=int)
     parser.add_argument("--nodes", type=int, default=0)
     arguments = parser.parse_args()
     rows = []
     for trials in arguments.trials:
-        with tempfile.TemporaryDirectory(prefix="many-trials-") as folder, where(arguments.nodes) as place:
+        with (
+            tempfile.TemporaryDirectory(prefix="many-trials-") as folder,
+            where(arguments.nodes) as place,
+        ):
             rows.append(measure(trials, Path(folder), place))
             print_rows("simulated trials, eight at a time", HEADINGS, rows)
 

@@ -1,16 +1,17 @@
-r"""How far the math reward can be trusted: right answers refused, wrong ones accepted, hostile ones survived.
+r"""How far the math reward can be trusted: right answers refused, wrong ones accepted, hostile ones
+survived.
 
-    python -m benchmarks.math_reward FOLDER                  # every parquet file in FOLDER with a ground truth
-    python -m benchmarks.math_reward FOLDER --limit 500 --workers 4
+    python -m benchmarks.math_reward FOLDER                  # every parquet file in FOLDER with a
+    ground truth python -m benchmarks.math_reward FOLDER --limit 500 --workers 4
 
-Every ground truth is answered with itself in three spellings (boxed; boxed and restyled; in a closing sentence
-without a box), then with the ground truth of another problem of the same file. A pair of problems whose answers
-are the same text, spaces aside, is left out. Then come 448 pairs judged by hand, and texts made to hang or kill a
-scorer, with the time that each takes.
+Every ground truth is answered with itself in three spellings (boxed; boxed and restyled; in a
+closing sentence without a box), then with the ground truth of another problem of the same file. A
+pair of problems whose answers are the same text, spaces aside, is left out. Then come 448 pairs
+judged by hand, and texts made to hang or kill a scorer, with the time that each takes.
 
-Of 300 problems of every file (1,585), four answers each, math-verify with our guard judges 3 wrong, as did a parser
-of our own of 6,700 tokens (commit b8ef481). Of the 448 pairs, written to cover odd notations, it refuses 42 right
-ones and takes 23 wrong ones; that parser misjudged 2.
+Of 300 problems of every file (1,585), four answers each, math-verify with our guard judges 3 wrong,
+as did a parser of our own of 6,700 tokens (commit b8ef481). Of the 448 pairs, written to cover odd
+notations, it refuses 42 right ones and takes 23 wrong ones; that parser misjudged 2.
 """
 
 import argparse
@@ -47,7 +48,11 @@ def in_a_sentence(answer: str) -> str:
     return f"Therefore, the final answer is ${answer.strip('$')}$."
 
 
-SPELLINGS: dict[str, Callable[[str], str]] = {"boxed": boxed, "restyled": restyled, "sentence": in_a_sentence}
+SPELLINGS: dict[str, Callable[[str], str]] = {
+    "boxed": boxed,
+    "restyled": restyled,
+    "sentence": in_a_sentence,
+}
 
 HOSTILE = {
     "binomial": r"\boxed{\binom{100000}{50000}}",
@@ -74,7 +79,9 @@ HOSTILE = {
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--limit", type=int, help="first N problems of every file")
     parser.add_argument("--workers", type=int, default=2)
@@ -85,8 +92,13 @@ def main() -> None:
     if not files:
         parser.error(f"no parquet files in {arguments.folder}")
     failures: list[dict[str, str]] = []
-    with RewardPool({"math": 1.0}, timeout_s=arguments.timeout, memory_mb=1024, workers=arguments.workers) as pool:
-        print(f"{'file':<28} {'answers':>7}  {'   '.join(SPELLINGS):>26}  {'wrong taken':>13}  ms/answer")
+    with RewardPool(
+        {"math": 1.0}, timeout_s=arguments.timeout, memory_mb=1024, workers=arguments.workers
+    ) as pool:
+        print(
+            f"{'file':<28} {'answers':>7}  {'   '.join(SPELLINGS):>26}  {'wrong taken':>13}  "
+            "ms/answer"
+        )
         for path in files:
             failures += measure_file(path, read_truths(path, arguments.limit), pool)
         measure_pairs(pool)
@@ -104,7 +116,9 @@ def main() -> None:
             truth = failure["truth"][:70]
             print(f"  {failure['file']}: {answer!r} for {truth!r} {failure['status']}")
     if arguments.failures is not None:
-        arguments.failures.write_text(json.dumps(failures, indent=1, ensure_ascii=False), encoding="utf-8")
+        arguments.failures.write_text(
+            json.dumps(failures, indent=1, ensure_ascii=False), encoding="utf-8"
+        )
 
 
 def measure_pairs(pool: RewardPool) -> None:
@@ -112,10 +126,16 @@ def measure_pairs(pool: RewardPool) -> None:
     lines = PAIRS.read_text(encoding="utf-8").splitlines()
     verdicts, golds, given = zip(*(line.split("\t") for line in lines if line), strict=True)
     scored = pool.score([boxed(answer) for answer in given], golds)
-    judged = [(verdict == "same", result.score.correct) for verdict, result in zip(verdicts, scored, strict=True)]
+    judged = [
+        (verdict == "same", result.score.correct)
+        for verdict, result in zip(verdicts, scored, strict=True)
+    ]
     refused = judged.count((True, False))
     taken = judged.count((False, True))
-    print(f"\n{len(judged)} pairs judged by hand: {refused} right ones refused, {taken} wrong ones taken")
+    print(
+        f"\n{len(judged)} pairs judged by hand: {refused} right ones refused, {taken} wrong ones "
+        "taken"
+    )
 
 
 def read_truths(path: Path, limit: int | None) -> list[Any]:
@@ -131,7 +151,13 @@ def measure_file(path: Path, truths: Sequence[Any], pool: RewardPool) -> list[di
 
     def note(kind: str, index: int, answer: str, scored: ScoredText) -> None:
         failures.append(
-            {"file": path.stem, "kind": kind, "answer": answer, "truth": str(truths[index]), "status": scored.status}
+            {
+                "file": path.stem,
+                "kind": kind,
+                "answer": answer,
+                "truth": str(truths[index]),
+                "status": scored.status,
+            }
         )
 
     begin = time.perf_counter()
@@ -145,7 +171,9 @@ def measure_file(path: Path, truths: Sequence[Any], pool: RewardPool) -> list[di
             if not scored_text.score.correct:
                 note(kind, index, first[index], scored_text)
     pairs = shuffled(first)
-    scored = pool.score([boxed(first[other]) for _, other in pairs], [truths[index] for index, _ in pairs])
+    scored = pool.score(
+        [boxed(first[other]) for _, other in pairs], [truths[index] for index, _ in pairs]
+    )
     taken = 0
     for (index, other), scored_text in zip(pairs, scored, strict=True):
         if scored_text.score.correct:
@@ -162,7 +190,9 @@ def measure_file(path: Path, truths: Sequence[Any], pool: RewardPool) -> list[di
 
 
 def shuffled(answers: Sequence[str]) -> list[tuple[int, int]]:
-    """Every problem with another one whose answer is another text, spaces and the size of fractions aside."""
+    """Every problem with another one whose answer is another text, spaces and the size of fractions
+    aside.
+    """
     texts = [re.sub(r"\\[dt]frac", r"\\frac", re.sub(r"[\s{}$]", "", answer)) for answer in answers]
     order = list(range(len(answers)))
     random.Random(0).shuffle(order)

@@ -6,7 +6,9 @@ from transformers import Qwen2Config
 
 
 def small_qwen2(**settings: Any) -> Qwen2Config:
-    """A Qwen2 of 3 million parameters with a vocabulary of 128, and without an end token, changed as given."""
+    """A Qwen2 of 3 million parameters with a vocabulary of 128, and without an end token, changed
+    as given.
+    """
     return Qwen2Config(
         **{
             "vocab_size": 128,

@@ -16,6 +16,8 @@ def write_png(drawing: go.Figure, path: Path) -> None:
     options = {"format": "png", "width": WIDTH, "height": drawing.layout.height, "scale": SCALE}
     # Without MathJax, which would be fetched from the network.
     write_fig_from_object_sync(
-        [{"fig": drawing, "path": path, "opts": options}], cancel_on_error=True, kopts={"mathjax": False}
+        [{"fig": drawing, "path": path, "opts": options}],
+        cancel_on_error=True,
+        kopts={"mathjax": False},
     )
     print(path)

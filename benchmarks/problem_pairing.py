@@ -1,12 +1,13 @@
-"""What the problems tell of a verdict's noise: the variance components found, and a verdict that uses them.
+"""What the problems tell of a verdict's noise: the variance components found, and a verdict that
+uses them.
 
     python -m benchmarks.problem_pairing            # about three minutes on one core
 
-Every configuration answers the same problems with the same seeds, once each. A problem is solved with a
-probability around 0.5 that differs from problem to problem; training moves that of all problems of a configuration
-and a seed alike. `training` is the share of the variance of a score, beside its configuration, its seed and its
-problems, that comes from training; the rest is evaluation on few problems. Gains are in standard deviations of one
-score.
+Every configuration answers the same problems with the same seeds, once each. A problem is solved
+with a probability around 0.5 that differs from problem to problem; training moves that of all
+problems of a configuration and a seed alike. `training` is the share of the variance of a score,
+beside its configuration, its seed and its problems, that comes from training; the rest is
+evaluation on few problems. Gains are in standard deviations of one score.
 """
 
 import argparse
@@ -23,8 +24,12 @@ SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
 SPREAD = 0.15  # standard deviation of a problem's probability
 
 
-def solve(generator: np.random.Generator, shape: tuple[int, int, int], training: float, gain: float = 0.0) -> Array:
-    """Answers of [C, S, P] configurations, seeds and problems; configuration 1 is better by ``gain``."""
+def solve(
+    generator: np.random.Generator, shape: tuple[int, int, int], training: float, gain: float = 0.0
+) -> Array:
+    """Answers of [C, S, P] configurations, seeds and problems; configuration 1 is better by
+    ``gain``.
+    """
     configurations, seeds, problems = shape
     easy = SPREAD * generator.standard_normal(problems)
     evaluation, moved = deviations(problems, training)
@@ -49,7 +54,9 @@ def components(repeats: int) -> None:
     for seeds, problems in [(3, 100), (10, 100), (10, 400)]:
         for share in SHARES[:-1]:
             generator = np.random.default_rng(0)
-            splits = [split(*solve(generator, (2, seeds, problems), share)[::-1]) for _ in range(repeats)]
+            splits = [
+                split(*solve(generator, (2, seeds, problems), share)[::-1]) for _ in range(repeats)
+            ]
             evaluation, training = (2 * deviation**2 for deviation in deviations(problems, share))
             rows.append(
                 [
@@ -62,7 +69,15 @@ def components(repeats: int) -> None:
                     percent([variances.training == 0 for variances in splits]),
                 ]
             )
-    headings = ["seeds x problems", "training", "evaluation: true", "found", "training: true", "found", "found 0, %"]
+    headings = [
+        "seeds x problems",
+        "training",
+        "evaluation: true",
+        "found",
+        "training: true",
+        "found",
+        "found 0, %",
+    ]
     print_rows("Variances of a difference, in 0.0001 (what is below 0 is cut off)", headings, rows)
 
 
@@ -97,8 +112,12 @@ def judge(answers: Array, by_problem: bool) -> tuple[Array, Array]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sweeps", type=int, default=4000, help="simulated sweeps a cell (default: 4000)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--sweeps", type=int, default=4000, help="simulated sweeps a cell (default: 4000)"
+    )
     sweeps = parser.parse_args().sweeps
     components(sweeps)
     verdicts(sweeps)

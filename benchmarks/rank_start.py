@@ -2,11 +2,11 @@
 
     python -m benchmarks.rank_start [WORKERS] [STRATEGY]
 
-"Ranks up" is Ray's part: placement, processes, environment. Then the ranks import torch and transformers, connect,
-and build model, data and engine.
+"Ranks up" is Ray's part: placement, processes, environment. Then the ranks import torch and
+transformers, connect, and build model, data and engine.
 
-Runs three short trials of the embedded policy one after another: the first starts its ranks, the others take them
-over warm. Reads the sweep's events and what the ranks wrote down.
+Runs three short trials of the embedded policy one after another: the first starts its ranks, the
+others take them over warm. Reads the sweep's events and what the ranks wrote down.
 """
 
 import re
@@ -49,8 +49,16 @@ def main(workers: int = 2, strategy: str = "ddp") -> None:
     print("trial     ranks up  imported, connected, built  first step begins")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        command = [sys.executable, "-m", "sweep", "run", str(write_space(folder, workers, strategy))]
-        subprocess.run([*command, "--runs-dir", scratch, "--offline"], check=True, stdout=subprocess.DEVNULL)
+        command = [
+            sys.executable,
+            "-m",
+            "sweep",
+            "run",
+            str(write_space(folder, workers, strategy)),
+        ]
+        subprocess.run(
+            [*command, "--runs-dir", scratch, "--offline"], check=True, stdout=subprocess.DEVNULL
+        )
         for event in lines(folder / "start" / "events.jsonl"):
             if event["event"] != "trial":
                 continue
@@ -58,8 +66,12 @@ def main(workers: int = 2, strategy: str = "ddp") -> None:
             first = next(row for row in lines(trial / "metrics.jsonl") if "time/step" in row)
             begun = first["time"] - first["time/step"] - event["time"]
             pattern = r"ready at step 0 after ([\d.]+) s"
-            built = max(float(seconds) for seconds in re.findall(pattern, (trial / "stderr.log").read_text()))
-            # Placed, started and told their environment; building follows at once, and the step follows that.
+            built = max(
+                float(seconds)
+                for seconds in re.findall(pattern, (trial / "stderr.log").read_text())
+            )
+            # Placed, started and told their environment; building follows at once, and the step
+            # follows that.
             print(f"{trial.name}  {begun - built:9.1f}  {built:26.1f}  {begun:17.1f}")
 
 

@@ -3,10 +3,10 @@
     OMP_NUM_THREADS=1 python -m benchmarks.rollout_throughput
     OMP_NUM_THREADS=1 python -m benchmarks.rollout_throughput --model tiny --prompts 16 --tokens 160
 
-Both sample the same number of completions of the same puzzles at temperature 1 on one thread, in turns; the median
-round counts, in seconds of processor time, which other work on the machine disturbs least. `full` lets every
-completion run to the limit, `stop` ends it at the policy's end token, as rollouts do (tiny model only; tokens
-after it are not counted).
+Both sample the same number of completions of the same puzzles at temperature 1 on one thread, in
+turns; the median round counts, in seconds of processor time, which other work on the machine
+disturbs least. `full` lets every completion run to the limit, `stop` ends it at the policy's end
+token, as rollouts do (tiny model only; tokens after it are not counted).
 """
 
 import argparse
@@ -41,8 +41,15 @@ def engine_run(
     params = SamplingParams(temperature=1.0, max_new_tokens=limit, stop_token_ids=stop_ids)
 
     def run(seed: int) -> int:
-        seeds = [[seed * 10_000 + p * GROUP_SIZE + g for g in range(GROUP_SIZE)] for p in range(len(prompts))]
-        return sum(len(sample.token_ids) for group in engine.generate(prompts, seeds, params) for sample in group)
+        seeds = [
+            [seed * 10_000 + p * GROUP_SIZE + g for g in range(GROUP_SIZE)]
+            for p in range(len(prompts))
+        ]
+        return sum(
+            len(sample.token_ids)
+            for group in engine.generate(prompts, seeds, params)
+            for sample in group
+        )
 
     return run
 
@@ -86,7 +93,9 @@ def tokens_per_second(runs: dict[str, Callable[[int], int]], rounds: int) -> dic
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", choices=("tiny", "small"), action="append", help="default: both")
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=128, help="limit of a completion")
@@ -99,7 +108,9 @@ def main() -> None:
     for name in arguments.model or ("tiny", "small"):
         model = make_model(name)
         model.generation_config.eos_token_id = None
-        endings = {"full": (), "stop": (tokenizer.eos_token_id,)} if name == "tiny" else {"full": ()}
+        endings = (
+            {"full": (), "stop": (tokenizer.eos_token_id,)} if name == "tiny" else {"full": ()}
+        )
         for ending, stop_ids in endings.items():
             speed = tokens_per_second(
                 {
@@ -109,9 +120,11 @@ def main() -> None:
                 arguments.rounds,
             )
             print(
-                f"{name} ({model.num_parameters():,} parameters), {arguments.prompts} x {GROUP_SIZE} completions, "
+                f"{name} ({model.num_parameters():,} parameters), {arguments.prompts} x "
+                f"{GROUP_SIZE} completions, "
                 f"{arguments.tokens} tokens, {ending}: engine {speed['engine']:,.0f} tokens/s, "
-                f"generate {speed['generate']:,.0f} tokens/s, ratio {speed['engine'] / speed['generate']:.1f}"
+                f"generate {speed['generate']:,.0f} tokens/s, ratio "
+                f"{speed['engine'] / speed['generate']:.1f}"
             )
 
 

@@ -1,8 +1,9 @@
-"""What every update rule does to a token: the weight of its log-probability's gradient against its probability.
+"""What every update rule does to a token: the weight of its log-probability's gradient against its
+probability.
 
-``python -m benchmarks.rule_weights FILE.png`` draws it from the trainer's own losses, for tokens whose logit has
-moved by 1 since the batch was sampled, as it may have in later update batches and in Lopti's second pass. Before
-any movement all losses have the weight 1.
+``python -m benchmarks.rule_weights FILE.png`` draws it from the trainer's own losses, for tokens
+whose logit has moved by 1 since the batch was sampled, as it may have in later update batches and
+in Lopti's second pass. Before any movement all losses have the weight 1.
 """
 
 import sys
@@ -36,7 +37,9 @@ PANELS = (
 )
 
 
-def weights(config: AlgorithmConfig, old: torch.Tensor, new: torch.Tensor, advantage: float) -> torch.Tensor:
+def weights(
+    config: AlgorithmConfig, old: torch.Tensor, new: torch.Tensor, advantage: float
+) -> torch.Tensor:
     """``-d loss / d logprob / A`` of single-token completions, [N]: 1 is the plain policy gradient.
 
     Args:
@@ -66,7 +69,9 @@ def weights(config: AlgorithmConfig, old: torch.Tensor, new: torch.Tensor, advan
 
 def draw() -> go.Figure:
     """Four panels: the sign of the advantage, and where the token has moved."""
-    drawing = make_subplots(rows=2, cols=2, subplot_titles=[name for name, _, _ in PANELS], vertical_spacing=0.12)
+    drawing = make_subplots(
+        rows=2, cols=2, subplot_titles=[name for name, _, _ in PANELS], vertical_spacing=0.12
+    )
     old = torch.linspace(0.005, 0.995, 199, dtype=torch.float64)
     for panel, (_, advantage, rose) in enumerate(PANELS):
         new = torch.sigmoid(torch.logit(old) + (SHIFT if rose else -SHIFT))

@@ -2,12 +2,13 @@
 
     python -m benchmarks.search_regret --repeats 30      # about 15 CPU-minutes
 
-A noisy function is searched two trials at a time, and the best mean of one seed or of three (of a third as many
-configurations) is chosen. Regret is what the best point has more than the chosen one, in the noise-free score, as a
-share of what it has more than the mean of all points: a point taken at random has 100%. `measured` lies between
-accuracies of the embedded policy at 24 points, with the noise of their seeds; the others are made: two peaks; the same
-on a grid of 220 points; a learning rate with a cliff, alpha and eta; that with a whole number of epochs; a switch with
-a parameter of its own.
+A noisy function is searched two trials at a time, and the best mean of one seed or of three (of a
+third as many configurations) is chosen. Regret is what the best point has more than the chosen one,
+in the noise-free score, as a share of what it has more than the mean of all points: a point taken
+at random has 100%. `measured` lies between accuracies of the embedded policy at 24 points, with the
+noise of their seeds; the others are made: two peaks; the same on a grid of 220 points; a learning
+rate with a cliff, alpha and eta; that with a whole number of epochs; a switch with a parameter of
+its own.
 """
 
 import argparse
@@ -36,8 +37,8 @@ ETA = "algorithm.lopti_eta"
 LR = "optim.lr"
 EPOCHS = "algorithm.update_epochs"
 ADVANTAGES = {"choice": ["grpo", "reinforce_plus_plus"]}
-# Accuracy of `trainer run tiny_kk max_steps=20`, mean of steps 15 and 20, by (alpha, eta) and learning rate: two seeds
-# at 3e-4 and 1e-3, one elsewhere.
+# Accuracy of `trainer run tiny_kk max_steps=20`, mean of steps 15 and 20, by (alpha, eta) and
+# learning rate: two seeds at 3e-4 and 1e-3, one elsewhere.
 RATES = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 ACCURACIES = {
     (0.0, 0.0): (0.500, 0.530, 0.571, 0.518, 0.203, 0.0),
@@ -70,18 +71,24 @@ def rate(point: Parameters) -> float:
 
 
 def epochs(point: Parameters) -> float:
-    """1 at a learning rate of 3e-4 with two epochs; twice the epochs want half the learning rate."""
+    """1 at a learning rate of 3e-4 with two epochs; twice the epochs want half the learning
+    rate.
+    """
     octaves = math.log2(float(point[LR]) * float(point[EPOCHS]) / 6e-4)
     return math.exp(-((octaves / 2) ** 2)) - 0.1 * abs(float(point[EPOCHS]) - 2)
 
 
 def measured(point: Parameters) -> float:
-    """The measured accuracy, between points linear in alpha, eta and the logarithm of the learning rate."""
+    """The measured accuracy, between points linear in alpha, eta and the logarithm of the learning
+    rate.
+    """
     alpha = float(point[ALPHA])
     eta = float(point[ETA])
     rate = np.log(float(point[LR]))
     return sum(
-        (1 - 2 * abs(alpha - a)) * (1 - 2 * abs(eta - e)) * float(np.interp(rate, np.log(RATES), row))
+        (1 - 2 * abs(alpha - a))
+        * (1 - 2 * abs(eta - e))
+        * float(np.interp(rate, np.log(RATES), row))
         for (a, e), row in ACCURACIES.items()
     )
 
@@ -97,7 +104,9 @@ class Surface:
 
 UNIT = {"uniform": [0.0, 1.0]}
 SURFACES = {
-    "peaks": Surface(peaks, {ALPHA: UNIT, ETA: {"uniform": [0.0, 0.9]}, "algorithm.advantage": ADVANTAGES}),
+    "peaks": Surface(
+        peaks, {ALPHA: UNIT, ETA: {"uniform": [0.0, 0.9]}, "algorithm.advantage": ADVANTAGES}
+    ),
     "grid": Surface(
         peaks,
         {
@@ -106,7 +115,9 @@ SURFACES = {
             "algorithm.advantage": ADVANTAGES,
         },
     ),
-    "rate": Surface(rate, {LR: {"loguniform": [1e-5, 1e-2]}, ALPHA: UNIT, ETA: {"uniform": [0.0, 0.9]}}),
+    "rate": Surface(
+        rate, {LR: {"loguniform": [1e-5, 1e-2]}, ALPHA: UNIT, ETA: {"uniform": [0.0, 0.9]}}
+    ),
     "epochs": Surface(epochs, {LR: {"loguniform": [1e-5, 1e-2]}, EPOCHS: {"int": [1, 8]}}),
     "switch": Surface(
         peaks,
@@ -118,7 +129,11 @@ SURFACES = {
     ),
     "measured": Surface(
         measured,
-        {LR: {"loguniform": [RATES[0], RATES[-1]]}, ALPHA: {"uniform": [0.0, 0.5]}, ETA: {"uniform": [0.0, 0.5]}},
+        {
+            LR: {"loguniform": [RATES[0], RATES[-1]]},
+            ALPHA: {"uniform": [0.0, 0.5]},
+            ETA: {"uniform": [0.0, 0.5]},
+        },
         0.02,
     ),
 }
@@ -140,13 +155,18 @@ def search(spec: SweepSpec, surface: Surface, trials: int) -> list[Configuration
                     break
                 resolved = space.resolve(point, spec.program)
                 mark = fingerprint(resolved)
-                configurations.append(Configuration(len(configurations), point, resolved, mark, 0.0))
+                configurations.append(
+                    Configuration(len(configurations), point, resolved, mark, 0.0)
+                )
                 waiting = [(configurations[-1].number, seed) for seed in spec.seeds]
             running.append(waiting.pop(0))
         if not running:
             break
         number, seed = running.pop(int(random.integers(len(running))))
-        score = surface.truth(configurations[number].parameters) + surface.noise * random.standard_normal()
+        score = (
+            surface.truth(configurations[number].parameters)
+            + surface.noise * random.standard_normal()
+        )
         results = {**configurations[number].results, seed: Result("COMPLETE", score, 1, "", 0.0)}
         configurations[number] = replace(configurations[number], results=results)
         if len(results) == len(spec.seeds):
@@ -161,14 +181,20 @@ def best_mean(configurations: list[Configuration]) -> Configuration:
 
 def score_of(configuration: Configuration) -> float:
     """The mean of its seeds."""
-    return float(np.mean([result.score for result in configuration.results.values() if result.score is not None]))
+    return float(
+        np.mean(
+            [result.score for result in configuration.results.values() if result.score is not None]
+        )
+    )
 
 
 WAYS = ("one seed", "three seeds")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=50, help="searches a cell (default: 50)")
     parser.add_argument("surfaces", nargs="*", choices=[*SURFACES, []], help="which (default: all)")
     arguments = parser.parse_args()
@@ -181,20 +207,29 @@ def main() -> None:
         for sampler, settings in SAMPLERS.items():
             regrets: dict[tuple[str, int], list[float]] = defaultdict(list)
             for repeat in range(arguments.repeats):
-                for key, score in scores_of(surface, space_of(surface.parameters, settings, repeat)).items():
+                for key, score in scores_of(
+                    surface, space_of(surface.parameters, settings, repeat)
+                ).items():
                     regrets[key].append(100 * (top - score) / (top - middle))
             for way in WAYS:
                 rows.append([name, sampler, way, *(mean(regrets[way, size], 1) for size in SIZES)])
             for key, values in regrets.items():
                 pooled[sampler, *key].append(values)
-        print_rows(f"Regret, % of that of a random point: {name}", headings, rows[-len(SAMPLERS) * len(WAYS) :])
+        print_rows(
+            f"Regret, % of that of a random point: {name}",
+            headings,
+            rows[-len(SAMPLERS) * len(WAYS) :],
+        )
     averages = {key: np.mean(values, axis=0) for key, values in pooled.items()}
     rows = [
         [
             "all",
             sampler,
             way,
-            *(mean(averages[sampler, way, size] - averages["random", "one seed", size], 1) for size in SIZES),
+            *(
+                mean(averages[sampler, way, size] - averages["random", "one seed", size], 1)
+                for size in SIZES
+            ),
         ]
         for sampler in SAMPLERS
         for way in WAYS

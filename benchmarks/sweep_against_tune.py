@@ -1,11 +1,14 @@
-"""A sweep of a command against Ray Tune with Optuna around the same training, as Ray's documentation shows it.
+"""A sweep of a command against Ray Tune with Optuna around the same training, as Ray's
+documentation shows it.
 
-    python -m benchmarks.sweep_against_tune            # eight trials of TRL on the built-in tiny model
-    python -m benchmarks.sweep_against_tune --idle     # trials that report one number and do nothing
+    python -m benchmarks.sweep_against_tune            # eight trials of TRL on the built-in tiny
+    model python -m benchmarks.sweep_against_tune --idle     # trials that report one number and do
+    nothing
 
-Both run two trials at a time, draw learning rate and loss type, and record every evaluation in MLflow (SQLite): ours
-by the trial, theirs by Tune's callback in the driver, as two processes of transformers' own callback race for the
-tables of the store. They run in turns, in an environment of their own. A ratio is loptune divided by Tune.
+Both run two trials at a time, draw learning rate and loss type, and record every evaluation in
+MLflow (SQLite): ours by the trial, theirs by Tune's callback in the driver, as two processes of
+transformers' own callback race for the tables of the store. They run in turns, in an environment of
+their own. A ratio is loptune divided by Tune.
 """
 
 import argparse
@@ -59,7 +62,9 @@ def train(config: Mapping[str, Any], folder: Path, report: Report) -> None:
     from trainer.policy.architectures import TINY_FOLDER
 
     class Evaluations(TrainerCallback):
-        def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Mapping[str, float], **_: Any) -> None:
+        def on_evaluate(
+            self, args: Any, state: Any, control: Any, metrics: Mapping[str, float], **_: Any
+        ) -> None:
             report(state.global_step, {METRIC: metrics["eval_reward"]})
 
     args = GRPOConfig(
@@ -105,7 +110,10 @@ def our_sweep(fixed: Mapping[str, Any], trials: int, folder: Path) -> list[str]:
             "evaluations": 2,
         },
         "objective": {"metric": METRIC, "window": 1},
-        "parameters": {"learning_rate": {"loguniform": [1e-4, 1e-3]}, "loss_type": {"choice": ["dapo", "dr_grpo"]}},
+        "parameters": {
+            "learning_rate": {"loguniform": [1e-4, 1e-3]},
+            "loss_type": {"choice": ["dapo", "dr_grpo"]},
+        },
         "baselines": [{"learning_rate": 3e-4, "loss_type": "dapo"}],
         "search": {"sampler": "tpe", "configurations": trials // 2 - 1},
         "seeds": [0, 1],
@@ -113,7 +121,17 @@ def our_sweep(fixed: Mapping[str, Any], trials: int, folder: Path) -> list[str]:
     }
     path = folder / "space.yaml"
     path.write_text(yaml.safe_dump(space))
-    return [sys.executable, "-m", "sweep", "run", str(path), "--runs-dir", str(folder), "--cpus", str(AT_A_TIME)]
+    return [
+        sys.executable,
+        "-m",
+        "sweep",
+        "run",
+        str(path),
+        "--runs-dir",
+        str(folder),
+        "--cpus",
+        str(AT_A_TIME),
+    ]
 
 
 def their_sweep(fixed: Mapping[str, Any], trials: int, folder: Path) -> None:
@@ -125,11 +143,15 @@ def their_sweep(fixed: Mapping[str, Any], trials: int, folder: Path) -> None:
 
     def objective(config: dict[str, Any]) -> None:
         train(
-            {**fixed, **config}, Path(tempfile.mkdtemp()), lambda step, metrics: tune.report({"step": step, **metrics})
+            {**fixed, **config},
+            Path(tempfile.mkdtemp()),
+            lambda step, metrics: tune.report({"step": step, **metrics}),
         )
 
     ray.init(num_cpus=AT_A_TIME, include_dashboard=False)
-    tracking = MLflowLoggerCallback(tracking_uri=f"sqlite:///{folder / 'mlflow.db'}", experiment_name="theirs")
+    tracking = MLflowLoggerCallback(
+        tracking_uri=f"sqlite:///{folder / 'mlflow.db'}", experiment_name="theirs"
+    )
     tune.Tuner(
         tune.with_resources(objective, {"cpu": 1}),
         param_space={
@@ -138,9 +160,15 @@ def their_sweep(fixed: Mapping[str, Any], trials: int, folder: Path) -> None:
             "seed": tune.choice([0, 1]),
         },
         tune_config=tune.TuneConfig(
-            metric=METRIC, mode="max", search_alg=OptunaSearch(), num_samples=trials, max_concurrent_trials=AT_A_TIME
+            metric=METRIC,
+            mode="max",
+            search_alg=OptunaSearch(),
+            num_samples=trials,
+            max_concurrent_trials=AT_A_TIME,
         ),
-        run_config=tune.RunConfig(name="theirs", storage_path=str(folder), callbacks=[tracking], verbose=1),
+        run_config=tune.RunConfig(
+            name="theirs", storage_path=str(folder), callbacks=[tracking], verbose=1
+        ),
     ).fit()
 
 
@@ -164,7 +192,13 @@ def measure(command: list[str], folder: Path) -> Cost:
     marked = dict[int, psutil.Process]()
     seen = set[int]()
     cpu = dict[int, float]()
-    environment = {**os.environ, MARK: mark, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": os.getcwd()}
+    environment = {
+        **os.environ,
+        MARK: mark,
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": os.getcwd(),
+    }
     with (folder / "log").open("w+") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
         while process.poll() is None:
@@ -185,7 +219,9 @@ def measure(command: list[str], folder: Path) -> Cost:
         seconds = time.monotonic() - started
         if process.returncode:
             log.seek(0)
-            raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}:\n{log.read()[-3000:]}")
+            raise RuntimeError(
+                f"{' '.join(command)} ended with {process.returncode}:\n{log.read()[-3000:]}"
+            )
     return Cost(seconds, sum(cpu.values()), peak)
 
 
@@ -195,7 +231,14 @@ def compare(fixed: Mapping[str, Any], trials: int, rounds: int) -> dict[str, lis
     for number in range(rounds):
         for name in list(costs)[:: 1 if number % 2 == 0 else -1]:
             with tempfile.TemporaryDirectory() as folder:
-                theirs = [sys.executable, "-m", "benchmarks.sweep_against_tune", "--tune", folder, json.dumps(fixed)]
+                theirs = [
+                    sys.executable,
+                    "-m",
+                    "benchmarks.sweep_against_tune",
+                    "--tune",
+                    folder,
+                    json.dumps(fixed),
+                ]
                 ours = our_sweep(fixed, trials, Path(folder))
                 command = ours if name == "loptune" else [*theirs, "--trials", str(trials)]
                 cost = measure(command, Path(folder))
@@ -208,7 +251,8 @@ def ratios(costs: Mapping[str, list[Cost]]) -> list[str]:
     """The ratio of each cost: the median of the pairs that ran beside each other."""
     pairs = list(zip(costs["loptune"], costs["Tune"], strict=True))
     every = [
-        [getattr(a, quantity) / getattr(b, quantity) for a, b in pairs] for quantity in ("wall_s", "cpu_s", "peak_mb")
+        [getattr(a, quantity) / getattr(b, quantity) for a, b in pairs]
+        for quantity in ("wall_s", "cpu_s", "peak_mb")
     ]
     return [f"{median(several):.2f}" for several in every]
 

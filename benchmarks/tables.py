@@ -23,8 +23,14 @@ def mean(values: ArrayLike, digits: int = 2) -> str:
 
 def print_rows(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table under its title."""
-    widths = [max(len(line[column]) for line in [headings, *rows]) for column in range(len(headings))]
+    widths = [
+        max(len(line[column]) for line in [headings, *rows]) for column in range(len(headings))
+    ]
     print(f"\n{title}\n")
     for line in [headings, ["-" * width for width in widths], *rows]:
-        print("| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |")
+        print(
+            "| "
+            + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+            + " |"
+        )
     print(flush=True)

@@ -1,10 +1,12 @@
-"""The recipe of the built-in tiny model, a Qwen2 of 105,920 parameters that half knows how to solve small puzzles.
+"""The recipe of the built-in tiny model, a Qwen2 of 105,920 parameters that half knows how to solve
+small puzzles.
 
     python -m benchmarks.tiny_policy FOLDER
 
-trains the weights and the tokenizer of `trainer/policy/tiny` from scratch: supervised learning on the demonstrations
-of `benchmarks.tiny_teacher`, about a minute on one core. Processors with other instructions round differently, so
-the weights are not bit for bit those of the package, but the policy is as good.
+trains the weights and the tokenizer of `trainer/policy/tiny` from scratch: supervised learning on
+the demonstrations of `benchmarks.tiny_teacher`, about a minute on one core. Processors with other
+instructions round differently, so the weights are not bit for bit those of the package, but the
+policy is as good.
 """
 
 import argparse
@@ -60,13 +62,15 @@ def write_policy(folder: Path, recipe: TinyRecipe | None = None) -> Path:
 def demonstrations(recipe: TinyRecipe, count: int) -> list[tuple[str, str]]:
     """Pairs of prompt (prefill included) and completion (end token included).
 
-    Where fewer puzzles exist than are to be shown, they come again, with other names and in another order.
+    Where fewer puzzles exist than are to be shown, they come again, with other names and in another
+    order.
     """
     rng = random.Random(recipe.seed)
     sizes = recipe.people
     share = -(-count // len(sizes))
     puzzles = [
-        generate("train", [people], min(share, existing("train", people) or share), recipe.seed) for people in sizes
+        generate("train", [people], min(share, existing("train", people) or share), recipe.seed)
+        for people in sizes
     ]
     shown = []
     for index in range(count):
@@ -98,7 +102,9 @@ def warm_start(recipe: TinyRecipe) -> tuple[Qwen2ForCausalLM, PreTrainedTokenize
         torch.manual_seed(recipe.seed)
         model = _initial_model(recipe, tokenizer)
         batches = _batches(recipe, tokenizer)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.lr, betas=recipe.betas, weight_decay=0.0)
+        optimizer = torch.optim.AdamW(
+            model.parameters(), lr=recipe.lr, betas=recipe.betas, weight_decay=0.0
+        )
         for step in range(recipe.steps):
             for group in optimizer.param_groups:
                 group["lr"] = recipe.lr * min(1.0, (1 - step / recipe.steps) / recipe.decay_share)
@@ -109,12 +115,16 @@ def warm_start(recipe: TinyRecipe) -> tuple[Qwen2ForCausalLM, PreTrainedTokenize
             optimizer.step()
             if (step + 1) % max(1, recipe.steps // 5) == 0:
                 seconds = time.monotonic() - started
-                _report(f"  step {step + 1}/{recipe.steps}, loss {loss.item():.3f}, {seconds:.0f} s")
+                _report(
+                    f"  step {step + 1}/{recipe.steps}, loss {loss.item():.3f}, {seconds:.0f} s"
+                )
     return model.eval(), tokenizer
 
 
 def _initial_model(recipe: TinyRecipe, tokenizer: PreTrainedTokenizerBase) -> Qwen2ForCausalLM:
-    """Random weights: linears 1 / sqrt(fan_in), outputs into the residual stream small, biases 0."""
+    """Random weights: linears 1 / sqrt(fan_in), outputs into the residual stream small,
+    biases 0.
+    """
     config = Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=recipe.width,
@@ -141,8 +151,12 @@ def _initial_model(recipe: TinyRecipe, tokenizer: PreTrainedTokenizerBase) -> Qw
     return model
 
 
-def _batches(recipe: TinyRecipe, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[Tensor, Tensor]]:
-    """Endless (input_ids, labels), [batch, T]: right-padded, of similar lengths, reshuffled every epoch."""
+def _batches(
+    recipe: TinyRecipe, tokenizer: PreTrainedTokenizerBase
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Endless (input_ids, labels), [batch, T]: right-padded, of similar lengths, reshuffled every
+    epoch.
+    """
     examples = []
     for prompt, completion in demonstrations(recipe, recipe.puzzles):
         prompt_ids, completion_ids = (tokenizer(text)["input_ids"] for text in (prompt, completion))
@@ -152,7 +166,9 @@ def _batches(recipe: TinyRecipe, tokenizer: PreTrainedTokenizerBase) -> Iterator
         rng.shuffle(examples)
         # A stable sort keeps the order within one length random.
         examples.sort(key=lambda example: len(example[0]))
-        groups = [examples[i : i + recipe.batch_size] for i in range(0, len(examples), recipe.batch_size)]
+        groups = [
+            examples[i : i + recipe.batch_size] for i in range(0, len(examples), recipe.batch_size)
+        ]
         rng.shuffle(groups)
         for group in groups:
             length = max(len(ids) for ids, _ in group)
@@ -165,9 +181,13 @@ def _batches(recipe: TinyRecipe, tokenizer: PreTrainedTokenizerBase) -> Iterator
 
 
 def _loss(model: Qwen2ForCausalLM, input_ids: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross-entropy of the completion tokens. Padding is on the right, where causal attention ignores it."""
+    """Mean cross-entropy of the completion tokens. Padding is on the right, where causal attention
+    ignores it.
+    """
     logits = model(input_ids=input_ids[:, :-1], use_cache=False).logits
-    return nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=_IGNORED)
+    return nn.functional.cross_entropy(
+        logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=_IGNORED
+    )
 
 
 @contextmanager
@@ -186,7 +206,9 @@ def _report(line: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seed", type=int, default=TinyRecipe.seed)
     arguments = parser.parse_args()

@@ -1,14 +1,14 @@
 """Worked examples by a deliberately sloppy teacher, from which the built-in tiny model learns.
 
-The teacher assumes roles, checks the statements one after the other and goes on to the next assumption at the
-first contradiction, like a binary counter::
+The teacher assumes roles, checks the statements one after the other and goes on to the next
+assumption at the first contradiction, like a binary counter::
 
-    <think> assume Ava knight Ben knave Ava not Ben is a knave true so false Ava knight contradiction
-    assume Ava knave ... fits</think><answer>(1) Ava is a knave
-    (2) Ben is a knave</answer>
+    <think> assume Ava knight Ben knave Ava not Ben is a knave true so false Ava knight
+    contradiction assume Ava knave ... fits</think><answer>(1) Ava is a knave (2) Ben is a
+    knave</answer>
 
-Some truth values and verdicts are wrong, and what follows builds on them. The policy imitates the errors, and
-reinforcement learning has something to remove.
+Some truth values and verdicts are wrong, and what follows builds on them. The policy imitates the
+errors, and reinforcement learning has something to remove.
 """
 
 import itertools
@@ -36,7 +36,10 @@ def vocabulary() -> list[str]:
     """
     names = [f" {name}" for name in NAMES]
     roles = [
-        f" {say(name, knight)}" for say in (role_statement, _assumed) for name in NAMES for knight in (True, False)
+        f" {say(name, knight)}"
+        for say in (role_statement, _assumed)
+        for name in NAMES
+        for knight in (True, False)
     ]
     return [
         PAD,
@@ -55,8 +58,9 @@ def vocabulary() -> list[str]:
 def build_tokenizer() -> Qwen2Tokenizer:
     """A word-level tokenizer in which a whole role statement (`` Ava is a knight``) is one token.
 
-    `AutoTokenizer` loads every Qwen2 folder as Qwen2Tokenizer, whose byte-level BPE would cut the words. So all
-    words are added tokens, which are matched before BPE (longest first); text outside the vocabulary is dropped.
+    `AutoTokenizer` loads every Qwen2 folder as Qwen2Tokenizer, whose byte-level BPE would cut the
+    words. So all words are added tokens, which are matched before BPE (longest first); text outside
+    the vocabulary is dropped.
     """
     tokens = vocabulary()
     tokenizer = Qwen2Tokenizer(
@@ -69,15 +73,20 @@ def build_tokenizer() -> Qwen2Tokenizer:
         loptune_compact_prompts=True,
     )
     special = tokenizer.all_special_tokens
-    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in tokens if token not in special])
+    tokenizer.add_tokens(
+        [AddedToken(token, normalized=False) for token in tokens if token not in special]
+    )
     return tokenizer
 
 
-def demonstration(puzzle: Puzzle, rng: random.Random, value_error: float, verdict_error: float) -> str:
-    """The sloppy teacher's completion of ``compact_prompt(puzzle) + PREFILL``, without the end token.
+def demonstration(
+    puzzle: Puzzle, rng: random.Random, value_error: float, verdict_error: float
+) -> str:
+    """The sloppy teacher's completion of ``compact_prompt(puzzle) + PREFILL``, without the end
+    token.
 
-    Truth values of role statements are written down wrongly with probability ``value_error``, "fits" for
-    "contradiction" or the other way round with ``verdict_error``.
+    Truth values of role statements are written down wrongly with probability ``value_error``,
+    "fits" for "contradiction" or the other way round with ``verdict_error``.
     """
     words: list[str] = []
     assumption: tuple[bool, ...] = ()
@@ -86,7 +95,11 @@ def demonstration(puzzle: Puzzle, rng: random.Random, value_error: float, verdic
         for speaker, statement in enumerate(puzzle.statements):
             checked, value = _check(puzzle, statement, assumption, rng, value_error)
             fits = (value == assumption[speaker]) != (rng.random() < verdict_error)
-            words += [puzzle.names[speaker], *checked, _assumed(puzzle.names[speaker], assumption[speaker])]
+            words += [
+                puzzle.names[speaker],
+                *checked,
+                _assumed(puzzle.names[speaker], assumption[speaker]),
+            ]
             words.append("fits" if fits else "contradiction")
             if not fits:
                 break
@@ -94,7 +107,8 @@ def demonstration(puzzle: Puzzle, rng: random.Random, value_error: float, verdic
             break
     # Without any fitting assumption the last one is the answer: a guess, as good as any.
     answer = "\n".join(
-        f"({i}) {role}" for i, role in enumerate(map(role_statement, puzzle.names, assumption), start=1)
+        f"({i}) {role}"
+        for i, role in enumerate(map(role_statement, puzzle.names, assumption), start=1)
     )
     return f" {' '.join(words)}</think><answer>{answer}</answer>"
 
@@ -105,7 +119,11 @@ def _assumed(name: str, knight: bool) -> str:
 
 
 def _check(
-    puzzle: Puzzle, statement: Statement, assumption: tuple[bool, ...], rng: random.Random, error: float
+    puzzle: Puzzle,
+    statement: Statement,
+    assumption: tuple[bool, ...],
+    rng: random.Random,
+    error: float,
 ) -> tuple[list[str], bool]:
     """The words that evaluate a statement, and the truth value they arrive at."""
 

@@ -1,18 +1,21 @@
-"""How often a tournament of equal budgets names a rule better that is not, and how often it finds one that is.
+"""How often a tournament of equal budgets names a rule better that is not, and how often it finds
+one that is.
 
     python -m benchmarks.tournament_errors --sweeps 400
 
-A rule's score is a parabola in each of its parameters on [0, 1] (the logarithm of a learning rate), `depth` standard
-deviations between seeds from its top to the far end; all rules are equally good at their own best, which lies at
-the same place for all or at another for each. A rule is tuned on one seed: a third of its trials at the same
-random places for all rules, each further one near its best so far. The best setting of each then runs on fresh
-seeds. Behind every rate stands its standard error.
+A rule's score is a parabola in each of its parameters on [0, 1] (the logarithm of a learning rate),
+`depth` standard deviations between seeds from its top to the far end; all rules are equally good at
+their own best, which lies at the same place for all or at another for each. A rule is tuned on one
+seed: a third of its trials at the same random places for all rules, each further one near its best
+so far. The best setting of each then runs on fresh seeds. Behind every rate stands its standard
+error.
 
-    fresh alone     a paired t test on fresh seeds, corrected for the number of rules: what was found may differ
-    the verdict     `dashboards.statistics.tournament`, which allows for the luck of tuning
-    better by 3 sd  how often the verdict finds one rule that is, at its own best
+    fresh alone     a paired t test on fresh seeds, corrected for the number of rules: what was
+    found may differ the verdict     `dashboards.statistics.tournament`, which allows for the luck
+    of tuning better by 3 sd  how often the verdict finds one rule that is, at its own best
 
-A second table has rules that tune unequal numbers of parameters, on unequal budgets, or with trials that fail.
+A second table has rules that tune unequal numbers of parameters, on unequal budgets, or with trials
+that fail.
 """
 
 import argparse
@@ -52,7 +55,9 @@ class Layout:
         return "; ".join(f"{parameters} in {trials}" for parameters, trials in rules) + failed
 
 
-ALIKE = [Layout((1,) * rules, (trials,) * rules) for rules, trials in [(2, 8), (2, 12), (7, 12), (7, 24)]]
+ALIKE = [
+    Layout((1,) * rules, (trials,) * rules) for rules, trials in [(2, 8), (2, 12), (7, 12), (7, 24)]
+]
 UNLIKE = [
     Layout((1, 1), (12, 24)),
     Layout((1, 1), (24, 8)),
@@ -70,7 +75,8 @@ UNLIKE = [
 def tuned(
     generator: np.random.Generator, first: Array, trials: int, top: Array, layout: Layout
 ) -> tuple[Array, float]:
-    """Scores of a rule's complete tuning trials, and the true score of the chosen setting below the best one.
+    """Scores of a rule's complete tuning trials, and the true score of the chosen setting below the
+    best one.
 
     Args:
         generator: of the proposals and the noise.
@@ -89,14 +95,17 @@ def tuned(
             places[trial] = first[trial, : len(top)]
         else:
             places[trial] = np.clip(best + _NEAR * generator.standard_normal(len(top)), 0, 1)
-        losses[trial] = layout.depth * (((places[trial] - top) / np.maximum(top, 1 - top)) ** 2).sum()
+        losses[trial] = (
+            layout.depth * (((places[trial] - top) / np.maximum(top, 1 - top)) ** 2).sum()
+        )
         if generator.random() >= layout.failing:
             scores[trial] = generator.standard_normal() - losses[trial]
     return scores[np.isfinite(scores)], -float(losses[scores.argmax()])
 
 
 def claims(layout: Layout, sweeps: int) -> tuple[Array, Array, float]:
-    """Whether each sweep names a rule better (the second where it is), and the share of comparisons that are refused.
+    """Whether each sweep names a rule better (the second where it is), and the share of comparisons
+    that are refused.
 
     By fresh seeds alone, and by the verdict.
     """
@@ -109,8 +118,14 @@ def claims(layout: Layout, sweeps: int) -> tuple[Array, Array, float]:
         first = generator.random((max(layout.trials), max(layout.parameters)))
         fresh = []
         tunings = {}
-        for rule, (parameters, trials) in enumerate(zip(layout.parameters, layout.trials, strict=True)):
-            top = np.full(parameters, 0.5) if layout.same else generator.uniform(0.25, 0.75, parameters)
+        for rule, (parameters, trials) in enumerate(
+            zip(layout.parameters, layout.trials, strict=True)
+        ):
+            top = (
+                np.full(parameters, 0.5)
+                if layout.same
+                else generator.uniform(0.25, 0.75, parameters)
+            )
             scores, truth = tuned(generator, first, trials, top, layout)
             gain = layout.gain * (rule == 1)
             tunings[str(rule)] = Tuning([*(scores + gain)], parameters)
@@ -122,19 +137,27 @@ def claims(layout: Layout, sweeps: int) -> tuple[Array, Array, float]:
         ].any()
         named: Scores = {str(rule): dict(enumerate(row.tolist())) for rule, row in enumerate(fresh)}
         compared = standings(named, "0", tunings)
-        verdict[sweep] = any(standing.better and (not layout.gain or standing.rule == "1") for standing in compared)
+        verdict[sweep] = any(
+            standing.better and (not layout.gain or standing.rule == "1") for standing in compared
+        )
         refused += sum(standing.refusal is not None for standing in compared)
     return alone, verdict, refused / (sweeps * (rules - 1))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sweeps", type=int, default=400, help="simulated sweeps a cell")
     sweeps = parser.parse_args().sweeps
     headings = ["depth", "best place", "fresh alone", "the verdict", "better by 3 sd", "refused"]
     for title, layouts, depths in [
         ("Rules that tune one parameter each", ALIKE, (0.0, 2.0, 5.0, 20.0)),
-        ("Unequal rules: parameters in trials of each, the baseline first", UNLIKE, (2.0, 5.0, 20.0)),
+        (
+            "Unequal rules: parameters in trials of each, the baseline first",
+            UNLIKE,
+            (2.0, 5.0, 20.0),
+        ),
     ]:
         table = []
         for layout in layouts:
@@ -144,9 +167,16 @@ def main() -> None:
                     alone, verdict, refused = claims(cell, sweeps)
                     _, detected, _ = claims(replace(cell, gain=3.0), sweeps)
                     where = "the same" if same else "its own"
-                    rates = [percent(alone), percent(verdict), percent(detected), f"{100 * refused:.0f}"]
+                    rates = [
+                        percent(alone),
+                        percent(verdict),
+                        percent(detected),
+                        f"{100 * refused:.0f}",
+                    ]
                     table.append([layout.name, f"{depth:g} sd", where, *rates])
-        print_rows(f"{title}: false claims of a tournament, and found, %", ["layout", *headings], table)
+        print_rows(
+            f"{title}: false claims of a tournament, and found, %", ["layout", *headings], table
+        )
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
     python -m benchmarks.trial_start runs/NAME [runs/NAME ...]
 
-Reads finished sweeps. Trials whose ranks were started for them are cold, those that took over warm ranks are
-warm; the evaluation before the first step, where there is one, is counted and also shown by itself.
+Reads finished sweeps. Trials whose ranks were started for them are cold, those that took over warm
+ranks are warm; the evaluation before the first step, where there is one, is counted and also shown
+by itself.
 """
 
 import json
@@ -15,7 +16,11 @@ from typing import Any
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    return [
+        json.loads(line)
+        for line in path.read_text().splitlines(keepends=True)
+        if line.endswith("\n")
+    ]
 
 
 def main(folders: list[str]) -> None:
@@ -32,7 +37,9 @@ def main(folders: list[str]) -> None:
             first = next((row for row in rows if row["step"] == 1 and "time/step" in row), None)
             if first is None:
                 continue
-            evaluation = next((row.get("time/evaluation", 0.0) for row in rows if row["step"] == 0), 0.0)
+            evaluation = next(
+                (row.get("time/evaluation", 0.0) for row in rows if row["step"] == 0), 0.0
+            )
             log = (folder / "trials" / trial / "stderr.log").read_text()
             pid = int(re.findall(r"^rank 0: process (\d+)", log, re.MULTILINE)[0])
             kind = "warm" if pid in seen else "cold"
@@ -42,7 +49,10 @@ def main(folders: list[str]) -> None:
             print(f"  {trial}  {kind}  {seconds:6.2f}  (evaluation before it {evaluation:.2f})")
         for kind, values in by_kind.items():
             if values:
-                print(f"  {kind}: median {median(values):.2f}, largest {max(values):.2f}, n {len(values)}")
+                print(
+                    f"  {kind}: median {median(values):.2f}, largest {max(values):.2f}, n "
+                    f"{len(values)}"
+                )
 
 
 if __name__ == "__main__":

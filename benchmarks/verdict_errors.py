@@ -1,18 +1,20 @@
-"""How often the verdict of a sweep is wrong, and how often it finds what is there: with each of its rules.
+"""How often the verdict of a sweep is wrong, and how often it finds what is there: with each of its
+rules.
 
     python -m benchmarks.verdict_errors                 # every table, some minutes on one core
     python -m benchmarks.verdict_errors failed fresh --sweeps 4000
 
-Scores are in standard deviations of one score between seeds; configuration 0 is the baseline. The tests of a
-table see the same simulated sweeps, so rows compare. Behind every rate stands its standard error.
+Scores are in standard deviations of one score between seeds; configuration 0 is the baseline. The
+tests of a table see the same simulated sweeps, so rows compare. Behind every rate stands its
+standard error.
 
-    power      with and without the baseline's own variance; 1, 2 and 3 deviations better than the rest
-    noise      false claims for other noise: lognormal, Student's t, coarse scores, one noisier configuration
-    failed     false claims and power where seeds fail and count with the worst score
-    smooth     false claims where noise is smooth in the searched parameter and the search follows it
-    fresh      finalists on fresh seeds, each by its own differences, and by the verdict
-    seeds      how often the proposed number of fresh seeds finds a gain, against what is stated
-    alike      power for the gain that is stated as detectable, where noise is alike for all and where not
+    power      with and without the baseline's own variance; 1, 2 and 3 deviations better than the
+    rest noise      false claims for other noise: lognormal, Student's t, coarse scores, one noisier
+    configuration failed     false claims and power where seeds fail and count with the worst score
+    smooth     false claims where noise is smooth in the searched parameter and the search follows
+    it fresh      finalists on fresh seeds, each by its own differences, and by the verdict seeds
+    how often the proposed number of fresh seeds finds a gain, against what is stated alike
+    power for the gain that is stated as detectable, where noise is alike for all and where not
     skewed     how often bounds of a paired t interval hold for accuracies near 0 and 1
 """
 
@@ -45,19 +47,24 @@ class Rule:
     baseline_guard: bool = True
 
     def __call__(self, scores: Array, answers: Array | None = None) -> tuple[Array, Array]:
-        """Return whether each sweep [N, C, S] claims a gain, and the configuration that its verdict names."""
+        """Return whether each sweep [N, C, S] claims a gain, and the configuration that its verdict
+        names.
+        """
         y = counted(scores)
         configurations, seeds = y.shape[1:]
         gains = (y[:, 1:] - y[:, :1]).mean(axis=2)
         critical = critical_value(configurations - 1, (configurations - 1) * (seeds - 1))
         shown = np.sqrt(seeds) * gains > critical * self.deviations(y, answers)
-        shown &= squares(y)[:, None] > 1e-18  # equal scores on all seeds are coarse scores, not the absence of noise
+        # equal scores on all seeds are coarse scores, not the absence of noise
+        shown &= squares(y)[:, None] > 1e-18
         claims = shown.any(axis=1)
         candidates = np.where(claims[:, None] & ~shown, -np.inf, gains)
         return claims, 1 + candidates.argmax(axis=1)
 
     def deviations(self, y: Array, answers: Array | None = None) -> Array:
-        """Return the deviation of every configuration's difference on one seed, [N, C - 1]; answers [N, C, S, P]."""
+        """Return the deviation of every configuration's difference on one seed, [N, C - 1]; answers
+        [N, C, S, P].
+        """
         sweeps, configurations, seeds = y.shape
         freedom = (configurations - 1) * (seeds - 1)
         others_freedom = (configurations - 2) * (seeds - 1)
@@ -65,14 +72,18 @@ class Rule:
         others = None
         if self.baseline_guard and others_freedom:
             others = squares(y[:, 1:]) / others_freedom
-            base = (y[:, 0] - y[:, 1:].mean(axis=1)).var(axis=1, ddof=1) - others / (configurations - 1)
+            base = (y[:, 0] - y[:, 1:].mean(axis=1)).var(axis=1, ddof=1) - others / (
+                configurations - 1
+            )
             base = np.maximum(base, 0)
         deviations = np.empty((sweeps, configurations - 1))
         for place in range(1, configurations):
             variances = Variances(
                 pooled=squares(y) / freedom,
                 freedom=freedom,
-                own=(y[:, place] - y[:, 0]).var(axis=1, ddof=1) if self.own_guard else np.zeros(sweeps),
+                own=(y[:, place] - y[:, 0]).var(axis=1, ddof=1)
+                if self.own_guard
+                else np.zeros(sweeps),
                 own_freedom=seeds - 1,
                 base=base,
                 base_freedom=seeds - 1,
@@ -101,7 +112,12 @@ AFTER = Rule()
 
 def squares(y: Array) -> Array:
     """Sum of squares that configuration and seed leave over, [N]."""
-    residuals = y - y.mean(axis=2, keepdims=True) - y.mean(axis=1, keepdims=True) + y.mean(axis=(1, 2), keepdims=True)
+    residuals = (
+        y
+        - y.mean(axis=2, keepdims=True)
+        - y.mean(axis=1, keepdims=True)
+        + y.mean(axis=(1, 2), keepdims=True)
+    )
     return (residuals**2).sum(axis=(1, 2))
 
 
@@ -110,7 +126,9 @@ def normal(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
 
 
 def lognormal(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    return (np.exp(generator.standard_normal(shape)) - math.exp(0.5)) / math.sqrt((math.e - 1) * math.e)
+    return (np.exp(generator.standard_normal(shape)) - math.exp(0.5)) / math.sqrt(
+        (math.e - 1) * math.e
+    )
 
 
 def student(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -148,7 +166,12 @@ def power(sweeps: int) -> None:
             better = 1 if effect else None
             percentages = [rates(test, scores, better) for test in (POOLED, AFTER)]
             rows.append([f"{configurations} x {seeds}", f"{effect} sd", *percentages])
-    headings = ["configurations x seeds", "better by", "pooled noise", "and the baseline's own variance"]
+    headings = [
+        "configurations x seeds",
+        "better by",
+        "pooled noise",
+        "and the baseline's own variance",
+    ]
     print_rows("Found (at 0 sd: false claims), %", headings, rows)
 
 
@@ -160,14 +183,22 @@ def noise(sweeps: int) -> None:
             scores = kind(np.random.default_rng(1), (sweeps, configurations, seeds))
             percentages = [rates(test, scores) for test in (bare, POOLED, AFTER)]
             rows.append([kind.__name__, f"{configurations} x {seeds}", *percentages])
-    headings = ["noise", "configurations x seeds", "no guard", "pooled noise", "and the baseline's own variance"]
+    headings = [
+        "noise",
+        "configurations x seeds",
+        "no guard",
+        "pooled noise",
+        "and the baseline's own variance",
+    ]
     print_rows("False claims, %", headings, rows)
 
 
 def failed(sweeps: int) -> None:
     """Failed seeds, counted as the verdict does."""
     rows = []
-    for kind, (configurations, seeds) in itertools.product(FAILURES, [(3, 3), (3, 8), (2, 16), (10, 3)]):
+    for kind, (configurations, seeds) in itertools.product(
+        FAILURES, [(3, 3), (3, 8), (2, 16), (10, 3)]
+    ):
         cells = []
         for effect in (0.0, 2.0):
             generator = np.random.default_rng(3)
@@ -185,7 +216,9 @@ def by_chance(share: float) -> Callable[[np.random.Generator, Array], Array]:
     return lambda generator, scores: generator.random(scores.shape) < share
 
 
-def unluckiest(share: float, *, baseline: bool, others: bool) -> Callable[[np.random.Generator, Array], Array]:
+def unluckiest(
+    share: float, *, baseline: bool, others: bool
+) -> Callable[[np.random.Generator, Array], Array]:
     """The unluckiest share of the seeds of the baseline, of the others, or of all."""
 
     def failing(_: np.random.Generator, scores: Array) -> Array:
@@ -208,12 +241,16 @@ FAILURES: dict[str, Callable[[np.random.Generator, Array], Array]] = {
 
 
 def smooth(sweeps: int) -> None:
-    """A search by hill climbing in one parameter, with noise that is a smooth function of it for every seed."""
+    """A search by hill climbing in one parameter, with noise that is a smooth function of it for
+    every seed.
+    """
     rows = []
     for configurations, seeds in [(10, 3), (20, 3), (40, 3), (40, 5)]:
         for kind in ("random", "adaptive"):
             noise_of = smooth_noise(np.random.default_rng(4), sweeps, seeds, length=0.15)
-            places, scores = search(noise_of, sweeps, configurations, seeds, adaptive=kind == "adaptive")
+            places, scores = search(
+                noise_of, sweeps, configurations, seeds, adaptive=kind == "adaptive"
+            )
             shown, best = AFTER(scores)
             chosen = places[np.arange(sweeps), best]
             fresh_noise = smooth_noise(np.random.default_rng(5), sweeps, 3, length=0.15)
@@ -221,12 +258,21 @@ def smooth(sweeps: int) -> None:
             differences = scores[np.arange(sweeps), best] - scores[:, 0]
             confirmed = own_test(fresh[:, 1] - fresh[:, 0], differences)
             rows.append([f"{configurations} x {seeds}", kind, percent(shown), percent(confirmed)])
-    headings = ["configurations x seeds", "proposals", "on the search's seeds", "its best on 3 fresh seeds"]
+    headings = [
+        "configurations x seeds",
+        "proposals",
+        "on the search's seeds",
+        "its best on 3 fresh seeds",
+    ]
     print_rows("False claims with noise smooth in the parameter, %", headings, rows)
 
 
-def smooth_noise(generator: np.random.Generator, sweeps: int, seeds: int, length: float) -> Callable[[Array], Array]:
-    """Noise of unit variance as a function of the parameter, [N] -> [N, S]: half of it smooth, half of it not."""
+def smooth_noise(
+    generator: np.random.Generator, sweeps: int, seeds: int, length: float
+) -> Callable[[Array], Array]:
+    """Noise of unit variance as a function of the parameter, [N] -> [N, S]: half of it smooth, half
+    of it not.
+    """
     features = 32
     frequencies = generator.standard_normal((sweeps, seeds, features)) / length
     phases = generator.uniform(0, 2 * math.pi, (sweeps, seeds, features))
@@ -234,15 +280,24 @@ def smooth_noise(generator: np.random.Generator, sweeps: int, seeds: int, length
     def at(place: Array) -> Array:
         waves = np.cos(frequencies * place[:, None, None] + phases)
         rough = generator.standard_normal((sweeps, seeds))
-        return np.asarray(np.sqrt(2 / features) * waves.sum(axis=2) * math.sqrt(0.5) + rough * math.sqrt(0.5))
+        return np.asarray(
+            np.sqrt(2 / features) * waves.sum(axis=2) * math.sqrt(0.5) + rough * math.sqrt(0.5)
+        )
 
     return at
 
 
 def search(
-    noise_of: Callable[[Array], Array], sweeps: int, configurations: int, seeds: int, *, adaptive: bool
+    noise_of: Callable[[Array], Array],
+    sweeps: int,
+    configurations: int,
+    seeds: int,
+    *,
+    adaptive: bool,
 ) -> tuple[Array, Array]:
-    """Places [N, C] and scores [N, C, S]: the baseline at 0, ten random proposals, then steps from the best."""
+    """Places [N, C] and scores [N, C, S]: the baseline at 0, ten random proposals, then steps from
+    the best.
+    """
     generator = np.random.default_rng(6)
     places = np.zeros((sweeps, configurations))
     scores = np.zeros((sweeps, configurations, seeds))
@@ -276,16 +331,22 @@ def own_test(fresh: Array, search: Array | None = None) -> Array:
 
 
 def alone_tests(fresh: Array) -> Array:
-    """Whether any of several finalists, [N, C, S] with the baseline first, is better by its own differences alone."""
+    """Whether any of several finalists, [N, C, S] with the baseline first, is better by its own
+    differences alone.
+    """
     finalists = fresh.shape[1] - 1
     seeds = fresh.shape[2]
     differences = fresh[:, 1:] - fresh[:, :1]
     error = differences.std(axis=2, ddof=1) / math.sqrt(seeds)
-    return np.asarray(differences.mean(axis=2) > stats.t.isf(FALSE_CLAIMS / finalists, seeds - 1) * error)
+    return np.asarray(
+        differences.mean(axis=2) > stats.t.isf(FALSE_CLAIMS / finalists, seeds - 1) * error
+    )
 
 
 def fresh(sweeps: int) -> None:
-    """Finalists on fresh seeds, by their own differences with Bonferroni's correction, and as the verdict does."""
+    """Finalists on fresh seeds, by their own differences with Bonferroni's correction, and as the
+    verdict does.
+    """
     rows = []
     for finalists, seeds, noisier in itertools.product((1, 3, 8), (3, 5), (1, 3)):
         cells = [str(finalists), str(seeds), f"{noisier}"]
@@ -301,14 +362,31 @@ def fresh(sweeps: int) -> None:
                 cells += [percent(alone.any(axis=1)), percent(shown)]
         rows.append(cells)
     kinds = ("by its own differences", "the verdict")
-    headings = ["finalists", "fresh seeds", "first one is times as noisy", *(f"false: {kind}" for kind in kinds)]
-    print_rows("Finalists on fresh seeds, %", [*headings, *(f"found at 2 sd: {kind}" for kind in kinds)], rows)
+    headings = [
+        "finalists",
+        "fresh seeds",
+        "first one is times as noisy",
+        *(f"false: {kind}" for kind in kinds),
+    ]
+    print_rows(
+        "Finalists on fresh seeds, %",
+        [*headings, *(f"found at 2 sd: {kind}" for kind in kinds)],
+        rows,
+    )
 
 
 def seeds_promised(sweeps: int) -> None:
-    """The best on as many fresh seeds as its verdict proposes: found by the gain it names, and by any."""
+    """The best on as many fresh seeds as its verdict proposes: found by the gain it names, and by
+    any.
+    """
     rows = []
-    for configurations, seeds, spread in [(10, 3, 0.5), (10, 3, 1.0), (10, 3, 2.0), (10, 5, 1.0), (4, 3, 1.0)]:
+    for configurations, seeds, spread in [
+        (10, 3, 0.5),
+        (10, 3, 1.0),
+        (10, 3, 2.0),
+        (10, 5, 1.0),
+        (4, 3, 1.0),
+    ]:
         generator = np.random.default_rng(7)
         numbers = []
         named_gain = []
@@ -330,7 +408,15 @@ def seeds_promised(sweeps: int) -> None:
                 outcomes.append(own_test((fresh[1] - fresh[0] + gain)[None], search)[0])
         share = f"{100 * len(numbers) / (sweeps // 4):.0f}"
         chances = percent(named_gain), percent(any_gain)
-        rows.append([f"{configurations} x {seeds}", f"{spread:g} sd", share, f"{np.median(numbers):.0f}", *chances])
+        rows.append(
+            [
+                f"{configurations} x {seeds}",
+                f"{spread:g} sd",
+                share,
+                f"{np.median(numbers):.0f}",
+                *chances,
+            ]
+        )
     headings = ["configurations x seeds", "gains", "proposed in, %", "median seeds"]
     headings += ["found, had it the gain named, %", "found over all gains, %"]
     print_rows("Fresh seeds proposed for the best, true gains normal around 0", headings, rows)
@@ -366,7 +452,9 @@ def alike(sweeps: int) -> None:
 
 
 def skewed(sweeps: int) -> None:
-    """The gain of one accuracy over another: problems as in `evaluation_intervals`, as hard in the same order."""
+    """The gain of one accuracy over another: problems as in `evaluation_intervals`, as hard in the
+    same order.
+    """
     rows = []
     sizes = ((100, 1), (30, 4))
     accuracies = ((0.01, 0.05), (0.5, 0.56), (0.95, 0.99))
@@ -375,12 +463,21 @@ def skewed(sweeps: int) -> None:
         weight = 1 / CORRELATION - 1
         order = generator.random((sweeps, 1, problems))
         chances = [stats.beta.ppf(order, p * weight, (1 - p) * weight) for p in pair]
-        right = [generator.binomial(completions, np.repeat(chance, seeds, axis=1)) for chance in chances]
+        right = [
+            generator.binomial(completions, np.repeat(chance, seeds, axis=1)) for chance in chances
+        ]
         gains = (right[1] - right[0]).mean(axis=2) / completions
         truth = (chances[1] - chances[0]).mean(axis=2)[:, 0]
         half = stats.t.isf(FALSE_CLAIMS, seeds - 1) * gains.std(axis=1, ddof=1) / math.sqrt(seeds)
         held = gains.mean(axis=1) - half <= truth, truth <= gains.mean(axis=1) + half
-        rows.append([f"{problems} x {completions}", f"{pair[0]}, {pair[1]}", f"{seeds}", *map(percent, held)])
+        rows.append(
+            [
+                f"{problems} x {completions}",
+                f"{pair[0]}, {pair[1]}",
+                f"{seeds}",
+                *map(percent, held),
+            ]
+        )
     headings = ["problems x completions", "accuracies", "seeds", "lower bound holds, %", "upper, %"]
     print_rows("Paired t intervals of a gain, each bound meant to hold in 95%", headings, rows)
 
@@ -406,9 +503,19 @@ TABLES: dict[str, Callable[[int], None]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tables", nargs="*", choices=[*TABLES, []], default=list(TABLES), help="which (default: all)")
-    parser.add_argument("--sweeps", type=int, default=4000, help="simulated sweeps a cell (default: 4000)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "tables",
+        nargs="*",
+        choices=[*TABLES, []],
+        default=list(TABLES),
+        help="which (default: all)",
+    )
+    parser.add_argument(
+        "--sweeps", type=int, default=4000, help="simulated sweeps a cell (default: 4000)"
+    )
     arguments = parser.parse_args()
     for name in arguments.tables or TABLES:
         TABLES[name](arguments.sweeps)

@@ -1,21 +1,26 @@
-"""The verdict and its rivals on real trainings: how often each claims what is not there, and finds what is.
+"""The verdict and its rivals on real trainings: how often each claims what is not there, and finds
+what is.
 
-    python -m benchmarks.verdict_on_real_runs --cases 400        # cases a study; minutes on one core
-    python -m benchmarks.verdict_on_real_runs --picture docs/pictures/real_runs.png     # three finalists, five seeds
+    python -m benchmarks.verdict_on_real_runs --cases 400        # cases a study; minutes on one
+    core python -m benchmarks.verdict_on_real_runs --picture docs/pictures/real_runs.png     # three
+    finalists, five seeds
 
-Data: final scores of DQN and PPO at about 140 points of their hyperparameters with ten seeds each, seven studies of
-ARLBench's Sobol landscapes (Becktepe et al. 2024, arXiv:2409.18827; BSD-3-Clause). Many runs collapse; scores are not
-normal. All seeds are fresh: nothing was chosen by them.
+Data: final scores of DQN and PPO at about 140 points of their hyperparameters with ten seeds each,
+seven studies of ARLBench's Sobol landscapes (Becktepe et al. 2024, arXiv:2409.18827; BSD-3-Clause).
+Many runs collapse; scores are not normal. All seeds are fresh: nothing was chosen by them.
 
-    equal means    different configurations, each centered on the mean of its ten seeds: shapes and spreads stay real,
+    equal means    different configurations, each centered on the mean of its ten seeds: shapes and
+    spreads stay real,
                    and every claim is false
-    real           the scores as they are; a claim is wrong if the finalist is no better on the seeds that no test saw
-    rounds         the same finalists in rounds of fresh seeds, up to the last number of seeds
+    real           the scores as they are; a claim is wrong if the finalist is no better on the
+    seeds that no test saw rounds         the same finalists in rounds of fresh seeds, up to the
+    last number of seeds
 
-Rivals judge each finalist alone, at 5% divided by the number of finalists if they have a level: the better mean; all
-seeds better; Welch's t test; Mann-Whitney's test; a percentile bootstrap of the difference of means, as rliable draws
-it (arXiv:2108.13264); bars of one standard deviation that do not overlap; a paired t test. Scores that do
-not vary over a test's seeds give no t test: equal scores are coarse, not certain.
+Rivals judge each finalist alone, at 5% divided by the number of finalists if they have a level: the
+better mean; all seeds better; Welch's t test; Mann-Whitney's test; a percentile bootstrap of the
+difference of means, as rliable draws it (arXiv:2108.13264); bars of one standard deviation that do
+not overlap; a paired t test. Scores that do not vary over a test's seeds give no t test: equal
+scores are coarse, not certain.
 """
 
 import argparse
@@ -45,18 +50,28 @@ _RESAMPLES = 1000
 
 
 def studies() -> dict[str, Array]:
-    """Study -> scores of the configurations that have all seeds and differ between them, [C, S], of unit variance."""
+    """Study -> scores of the configurations that have all seeds and differ between them, [C, S], of
+    unit variance.
+    """
     by_study = {}
     for name, rows in pd.read_csv(RUNS).groupby("study"):
-        table = rows.pivot(index="configuration", columns="seed", values="score").dropna().to_numpy(float)
+        table = (
+            rows.pivot(index="configuration", columns="seed", values="score")
+            .dropna()
+            .to_numpy(float)
+        )
         table = table[table.std(axis=1) > 1e-9 * table.std()]
         by_study[str(name)] = (table - table.mean()) / table.std()
     return by_study
 
 
 def drawn(table: Array, finalists: int, cases: int, generator: np.random.Generator) -> Array:
-    """Configurations with their seeds in random order, the same order for all of one case, [N, C, 10]."""
-    chosen = np.array([generator.choice(len(table), finalists + 1, replace=False) for _ in range(cases)])
+    """Configurations with their seeds in random order, the same order for all of one case, [N, C,
+    10].
+    """
+    chosen = np.array(
+        [generator.choice(len(table), finalists + 1, replace=False) for _ in range(cases)]
+    )
     order = generator.permuted(np.tile(np.arange(SEEDS), (cases, 1)), axis=1)
     return np.take_along_axis(table[chosen], order[:, None, :], axis=2)
 
@@ -80,7 +95,9 @@ def all_better(scores: Array) -> Array:
 
 def welch(scores: Array) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
-        test = stats.ttest_ind(scores[:, 1:], scores[:, :1], axis=2, equal_var=False, alternative="greater")
+        test = stats.ttest_ind(
+            scores[:, 1:], scores[:, :1], axis=2, equal_var=False, alternative="greater"
+        )
     varied = scores[:, 1:].std(axis=2) + scores[:, :1].std(axis=2) > COARSE
     return np.asarray(varied & (test.pvalue < level_of(scores)))
 
@@ -93,7 +110,8 @@ def paired(scores: Array) -> Array:
 def mann_whitney(scores: Array) -> Array:
     theirs = np.broadcast_to(scores[:, :1], scores[:, 1:].shape)
     return np.asarray(
-        stats.mannwhitneyu(scores[:, 1:], theirs, axis=2, alternative="greater").pvalue < level_of(scores)
+        stats.mannwhitneyu(scores[:, 1:], theirs, axis=2, alternative="greater").pvalue
+        < level_of(scores)
     )
 
 
@@ -103,7 +121,9 @@ def bootstrap(scores: Array) -> Array:
     generator = np.random.default_rng(0)
     claims = np.zeros((len(scores), scores.shape[1] - 1), bool)
     for case, rows in enumerate(scores):
-        means = [row[generator.integers(0, seeds, (_RESAMPLES, seeds))].mean(axis=1) for row in rows]
+        means = [
+            row[generator.integers(0, seeds, (_RESAMPLES, seeds))].mean(axis=1) for row in rows
+        ]
         apart = np.array(means[1:]) - means[0]
         claims[case] = np.quantile(apart, level_of(scores), axis=1) > 0
     return claims
@@ -119,7 +139,9 @@ def rounds(scores: Array) -> Array:
     finalists = scores.shape[1] - 1
     seeds = scores.shape[2]
     looks = looks_up_to(seeds)
-    return np.asarray(in_rounds(Design(looks, finalists, 0.0, *boundaries(looks, finalists)), scores)[0] == 1)
+    return np.asarray(
+        in_rounds(Design(looks, finalists, 0.0, *boundaries(looks, finalists)), scores)[0] == 1
+    )
 
 
 TESTS: dict[str, Test] = {
@@ -135,8 +157,12 @@ TESTS: dict[str, Test] = {
 }
 
 
-def measured(test: Test, finalists: int, seeds: int, cases: int) -> tuple[list[float], int, int, int]:
-    """False claims at equal means by study; cases with a claim, wrong claims and claims on real differences."""
+def measured(
+    test: Test, finalists: int, seeds: int, cases: int
+) -> tuple[list[float], int, int, int]:
+    """False claims at equal means by study; cases with a claim, wrong claims and claims on real
+    differences.
+    """
     levels: list[float] = []
     claimed = wrong = total = 0
     for number, table in enumerate(studies().values()):
@@ -153,19 +179,31 @@ def measured(test: Test, finalists: int, seeds: int, cases: int) -> tuple[list[f
 
 
 def draw(levels: dict[str, list[float]], finds: dict[str, float]) -> go.Figure:
-    """Draw how often each test claims where means are equal, from the mean of the studies to the worst."""
+    """Draw how often each test claims where means are equal, from the mean of the studies to the
+    worst.
+    """
     drawing = go.Figure()
     for name in reversed(list(levels)):
         rates = 100 * np.array(levels[name])
         color = "#1a7f4b" if name.startswith("verdict") else "#5b6472"
         row = f"{name}  (finds {finds[name]:.0f}%)"
-        drawing.add_scatter(x=[rates.mean(), rates.max()], y=[row, row], mode="lines", line={"color": color})
-        drawing.add_scatter(x=[rates.mean()], y=[row], mode="markers", marker={"color": color, "size": 11})
+        drawing.add_scatter(
+            x=[rates.mean(), rates.max()], y=[row, row], mode="lines", line={"color": color}
+        )
+        drawing.add_scatter(
+            x=[rates.mean()], y=[row], mode="markers", marker={"color": color, "size": 11}
+        )
     drawing.add_vline(x=100 * FALSE_CLAIMS, line={"color": "#c0392b", "dash": "dot"})
-    drawing.update_layout(height=380, showlegend=False, font={"size": 14}, margin={"l": 10, "r": 20, "t": 20, "b": 50})
+    drawing.update_layout(
+        height=380, showlegend=False, font={"size": 14}, margin={"l": 10, "r": 20, "t": 20, "b": 50}
+    )
     title = "claims where means are equal, %: mean of seven studies (dot) to the worst study"
     drawing.update_xaxes(
-        title=title, type="log", tickvals=[1, 2, 5, 10, 20, 50, 100], range=[0, 2], gridcolor="#e5e8ec"
+        title=title,
+        type="log",
+        tickvals=[1, 2, 5, 10, 20, 50, 100],
+        range=[0, 2],
+        gridcolor="#e5e8ec",
     )
     return drawing
 
@@ -175,14 +213,21 @@ def write_picture(path: Path, cases: int) -> None:
     seeds = 5
     measurements = {name: measured(test, finalists, seeds, cases) for name, test in TESTS.items()}
     levels = {name: measurement[0] for name, measurement in measurements.items()}
-    finds = {name: 100 * measurement[1] / (len(measurement[0]) * cases) for name, measurement in measurements.items()}
+    finds = {
+        name: 100 * measurement[1] / (len(measurement[0]) * cases)
+        for name, measurement in measurements.items()
+    }
     write_png(draw(levels, finds), path)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cases", type=int, default=400, help="cases a study (default: 400)")
-    parser.add_argument("--picture", type=Path, help="draw three finalists on five seeds into this file instead")
+    parser.add_argument(
+        "--picture", type=Path, help="draw three finalists on five seeds into this file instead"
+    )
     arguments = parser.parse_args()
     cases = arguments.cases
     if arguments.picture is not None:
@@ -206,7 +251,14 @@ def main() -> None:
             )
         print_rows(
             "Real runs, %",
-            ["finalists x seeds", "test", "false at equal means", "worst study", "real: claims in", "of them wrong"],
+            [
+                "finalists x seeds",
+                "test",
+                "false at equal means",
+                "worst study",
+                "real: claims in",
+                "of them wrong",
+            ],
             rows[-len(TESTS) :],
         )
 

@@ -2,9 +2,10 @@
 
     OMP_NUM_THREADS=1 .venv-vllm/bin/python -m benchmarks.vllm_throughput
 
-64 completions (8 prompts of 64 tokens x 8) of 128 and of 512 tokens, each engine in turns; the best of the rounds
-counts, since other work on the machine only ever slows one down. Then the time of a weight synchronization and the
-largest difference between each engine's log-probabilities and those of a teacher-forced pass.
+64 completions (8 prompts of 64 tokens x 8) of 128 and of 512 tokens, each engine in turns; the best
+of the rounds counts, since other work on the machine only ever slows one down. Then the time of a
+weight synchronization and the largest difference between each engine's log-probabilities and those
+of a teacher-forced pass.
 """
 
 import argparse
@@ -29,29 +30,46 @@ VOCABULARY = 128
 def make_model() -> PreTrainedModel:
     torch.manual_seed(0)
     config = small_qwen2(
-        vocab_size=VOCABULARY, tie_word_embeddings=True, initializer_range=0.08, max_position_embeddings=1024
+        vocab_size=VOCABULARY,
+        tie_word_embeddings=True,
+        initializer_range=0.08,
+        max_position_embeddings=1024,
     )
     return Qwen2ForCausalLM(config).eval()
 
 
-def sample(engine: RolloutEngine, prompts: list[list[int]], new_tokens: int, round_: int) -> list[list[Sample]]:
-    seeds = [[(round_ << 20) + p * GROUP_SIZE + g for g in range(GROUP_SIZE)] for p in range(PROMPTS)]
-    return engine.generate(prompts, seeds, SamplingParams(temperature=1.0, max_new_tokens=new_tokens))
+def sample(
+    engine: RolloutEngine, prompts: list[list[int]], new_tokens: int, round_: int
+) -> list[list[Sample]]:
+    seeds = [
+        [(round_ << 20) + p * GROUP_SIZE + g for g in range(GROUP_SIZE)] for p in range(PROMPTS)
+    ]
+    return engine.generate(
+        prompts, seeds, SamplingParams(temperature=1.0, max_new_tokens=new_tokens)
+    )
 
 
 @torch.no_grad()
-def largest_difference(model: PreTrainedModel, prompts: list[list[int]], samples: list[list[Sample]]) -> float:
+def largest_difference(
+    model: PreTrainedModel, prompts: list[list[int]], samples: list[list[Sample]]
+) -> float:
     worst = 0.0
     for prompt, group in zip(prompts, samples, strict=True):
         ids = torch.tensor([[*prompt, *s.token_ids] for s in group])
-        logprobs = model(input_ids=ids, use_cache=False).logits[:, len(prompt) - 1 : -1].log_softmax(dim=-1)
+        logprobs = (
+            model(input_ids=ids, use_cache=False)
+            .logits[:, len(prompt) - 1 : -1]
+            .log_softmax(dim=-1)
+        )
         chosen = logprobs.gather(-1, ids[:, len(prompt) :, None])[..., 0]
         worst = max(worst, float((chosen - torch.tensor([s.logprobs for s in group])).abs().max()))
     return worst
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--new-tokens", type=int, nargs="+", default=[128, 512])
@@ -65,7 +83,10 @@ def main() -> None:
         vllm = VllmEngine(model, EngineSetup(folder, PROMPT_TOKENS + max(arguments.new_tokens)))
         print(f"vLLM import and start: {time.perf_counter() - started:.1f} s")
     vllm.sync_weights(model)
-    engines: dict[str, RolloutEngine] = {"vllm": vllm, "transformers": TransformersEngine(model, pad_token_id=0)}
+    engines: dict[str, RolloutEngine] = {
+        "vllm": vllm,
+        "transformers": TransformersEngine(model, pad_token_id=0),
+    }
     for engine in engines.values():
         sample(engine, prompts, 8, 99)
     for new_tokens in arguments.new_tokens:
@@ -80,7 +101,8 @@ def main() -> None:
                 worst[name] = max(worst[name], largest_difference(model, prompts, samples))
         for name in engines:
             print(
-                f"{PROMPTS * GROUP_SIZE} x {new_tokens} {name:>12}: {max(rates[name]):6.0f} tokens/s "
+                f"{PROMPTS * GROUP_SIZE} x {new_tokens} {name:>12}: {max(rates[name]):6.0f} "
+                "tokens/s "
                 f"(all rounds: {' '.join(f'{rate:.0f}' for rate in rates[name])}), "
                 f"largest |difference| {worst[name]:.1e} nats"
             )
@@ -91,7 +113,10 @@ def main() -> None:
         started = time.perf_counter()
         vllm.sync_weights(model)
         times.append(1e3 * (time.perf_counter() - started))
-    print(f"weight synchronization: {min(times):.0f} ms at best, {sorted(times)[len(times) // 2]:.0f} ms median")
+    print(
+        f"weight synchronization: {min(times):.0f} ms at best, "
+        f"{sorted(times)[len(times) // 2]:.0f} ms median"
+    )
     vllm.close()
 
 

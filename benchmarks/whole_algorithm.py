@@ -1,12 +1,13 @@
-"""GRPO with Advantage Reweighting and Lopti on one page, in PyTorch alone: Algorithm 1 of arXiv:2505.12929.
+"""GRPO with Advantage Reweighting and Lopti on one page, in PyTorch alone: Algorithm 1 of
+arXiv:2505.12929.
 
     python -m benchmarks.whole_algorithm        # minutes on one CPU core
 
-trains the embedded policy on generated Knights-and-Knaves puzzles. Only the puzzles, their reward and the embedded
-model are this project's; sampling, advantages, AR, Lopti and the loss are written out. A test holds one update
-against that of `trainer run` to the fifth digit. Departures from `trainer run tiny_kk`: one update batch a step, no
-KL penalty and so no reference, no checkpoint, no tracking. Measured: the mean reward of ten steps goes 1.30, 1.64,
-1.59, 2.00.
+trains the embedded policy on generated Knights-and-Knaves puzzles. Only the puzzles, their reward
+and the embedded model are this project's; sampling, advantages, AR, Lopti and the loss are written
+out. A test holds one update against that of `trainer run` to the fifth digit. Departures from
+`trainer run tiny_kk`: one update batch a step, no KL penalty and so no reference, no checkpoint, no
+tracking. Measured: the mean reward of ten steps goes 1.30, 1.64, 1.59, 2.00.
 
 Letters: B completions, P tokens of the longest prompt, T tokens of the longest completion.
 """
@@ -49,13 +50,21 @@ class Batch:
     rewards: Tensor  # [B]
 
 
-def sample(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, problems: list[Problem]) -> Batch:
-    """Return a group of completions for each problem, with their rewards: -3 to 3, of format and answer."""
+def sample(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, problems: list[Problem]
+) -> Batch:
+    """Return a group of completions for each problem, with their rewards: -3 to 3, of format and
+    answer.
+    """
     prompts = [encode_prompt(tokenizer, problem) for problem in problems]
     longest = max(map(len, prompts))
     end = tokenizer.eos_token_id
-    prompt_tokens = torch.tensor([[end] * (longest - len(prompt)) + list(prompt) for prompt in prompts])
-    is_prompt = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    prompt_tokens = torch.tensor(
+        [[end] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
+    )
+    is_prompt = torch.tensor(
+        [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+    )
     tokens = model.generate(
         prompt_tokens.repeat_interleave(GROUP_SIZE, dim=0),
         attention_mask=is_prompt.repeat_interleave(GROUP_SIZE, dim=0),
@@ -69,12 +78,15 @@ def sample(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, problems:
     )
     completions = tokens[:, longest:]
     ends = (completions == end).long()
-    is_completion = (ends.cumsum(dim=1) - ends == 0).float()  # up to the first end token, that one included
+    # up to the first end token, that one included
+    is_completion = (ends.cumsum(dim=1) - ends == 0).float()
     rewards = []
     for row, text in enumerate(tokenizer.batch_decode(completions, skip_special_tokens=True)):
         problem = problems[row // GROUP_SIZE]
         rewards.append(score(problem.prefill + text, problem.answer).reward)
-    attended = torch.cat([is_prompt.repeat_interleave(GROUP_SIZE, dim=0), is_completion.long()], dim=1)
+    attended = torch.cat(
+        [is_prompt.repeat_interleave(GROUP_SIZE, dim=0), is_completion.long()], dim=1
+    )
     return Batch(tokens, attended, is_completion, torch.tensor(rewards))
 
 
@@ -89,14 +101,18 @@ def logprobs_of(model: PreTrainedModel, batch: Batch) -> Tensor:
 
 
 def group_advantages(rewards: Tensor) -> Tensor:
-    """Return ``(r - mean of group) / (std of group + 1e-6)``, [B, 1] [arXiv:2402.03300, section 4.1.2]."""
+    """Return ``(r - mean of group) / (std of group + 1e-6)``, [B, 1] [arXiv:2402.03300, section
+    4.1.2].
+    """
     groups = rewards.view(-1, GROUP_SIZE)
     centered = groups - groups.mean(dim=1, keepdim=True)
     return (centered / (groups.std(dim=1, keepdim=True) + 1e-6)).view(-1, 1)
 
 
 def token_losses(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor) -> Tensor:
-    """Return PPO's clipped surrogate with dual clip, [B, T] [arXiv:1707.06347, equation 7; arXiv:1912.09729]."""
+    """Return PPO's clipped surrogate with dual clip, [B, T] [arXiv:1707.06347, equation 7;
+    arXiv:1912.09729].
+    """
     ratio = (logprobs - old_logprobs).exp()
     clipped = ratio.clamp(1 - CLIP_LOW, 1 + CLIP_HIGH)
     losses = torch.maximum(-advantages * ratio, -advantages * clipped)
@@ -110,13 +126,15 @@ def update(model: PreTrainedModel, optimizer: torch.optim.Optimizer, batch: Batc
     probabilities = old_logprobs.exp()
     # AR, equation 4: improbable tokens have the largest gradients, so they get less weight.
     advantages = (ALPHA * probabilities + 1 - ALPHA) * group_advantages(batch.rewards)
-    # Lopti, section 4.2: improbable tokens first, then the others with the policy that the first step moved.
+    # Lopti, section 4.2: improbable tokens first, then the others with the policy that the first
+    # step moved.
     improbable = (probabilities < ETA).float() * batch.is_completion
     for in_pass in (improbable, batch.is_completion - improbable):
         if not in_pass.any():
             continue
         losses = token_losses(logprobs_of(model, batch), old_logprobs, advantages)
-        loss = (losses * in_pass).sum() / batch.is_completion.sum()  # of all tokens, so that passes add up
+        # of all tokens, so that passes add up
+        loss = (losses * in_pass).sum() / batch.is_completion.sum()
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM)
@@ -139,11 +157,17 @@ def train(steps: int, name_or_path: str = "tiny") -> list[float]:
         update(model, optimizer, batch)
         rewards.append(float(batch.rewards.mean()))
         last = rewards[-10:]
-        print(f"step {step + 1}: reward {rewards[-1]:.3f}, last ten steps {sum(last) / len(last):.3f}", flush=True)
+        print(
+            f"step {step + 1}: reward {rewards[-1]:.3f}, last ten steps "
+            f"{sum(last) / len(last):.3f}",
+            flush=True,
+        )
     return rewards
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=40)
     train(parser.parse_args().steps)

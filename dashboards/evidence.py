@@ -8,12 +8,25 @@ from dashboards.results import Results
 from dashboards.statistics.verdict import Undecided
 from dashboards.words import reason, refusal, signed
 
-HEADINGS = ("rule", "against", "metric", "model", "task", "sweep", "gain", "90% interval", "seeds", "")
+HEADINGS = (
+    "rule",
+    "against",
+    "metric",
+    "model",
+    "task",
+    "sweep",
+    "gain",
+    "90% interval",
+    "seeds",
+    "",
+)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A rule against a baseline's on the fresh seeds of one sweep; without numbers where it is left out."""
+    """A rule against a baseline's on the fresh seeds of one sweep; without numbers where it is left
+    out.
+    """
 
     sweep: str
     model: str
@@ -36,13 +49,14 @@ class Measured:
 
 
 def measured_in(results: Results) -> list[Measured]:
-    """Return every rule that a sweep tried against that of its baseline; by the finalist of it that the search liked
-    best.
+    """Return every rule that a sweep tried against that of its baseline; by the finalist of it that
+    the search liked best.
 
     Of several finalists of a rule, fresh seeds must not choose: the best of them would be too good.
     """
     fresh = results.fresh
-    started = results.table[results.table.state != "FAIL"]  # a trial that never started recorded no rule
+    # a trial that never started recorded no rule
+    started = results.table[results.table.state != "FAIL"]
     of = dict(zip(started.configuration, started.rule, strict=True))
     metric = "/".join(results.objective.metric.split("/")[:2])
     nothing = Measured(results.name, results.model, results.task, metric, "", "")
@@ -54,7 +68,9 @@ def measured_in(results: Results) -> list[Measured]:
         return [replace(nothing, left_out="its baseline has no score on fresh seeds")]
     nothing = replace(nothing, baseline=str(of[numbers[base]]))
     means = results.comparable.groupby("configuration").score.mean() * results.objective.sign
-    ranked = sorted(set(fresh.comparable.label), key=lambda label: -means.get(numbers[label], -math.inf))
+    ranked = sorted(
+        set(fresh.comparable.label), key=lambda label: -means.get(numbers[label], -math.inf)
+    )
     chosen = {str(of[numbers[label]]): label for label in reversed(ranked)}
     rules = [rule for rule in dict.fromkeys(map(str, of.values())) if rule != nothing.baseline]
     if not rules:
@@ -86,22 +102,32 @@ def _judged(results: Results, fresh: Results, label: str, nothing: Measured) -> 
         interval = standing.interval
     sign = results.objective.sign
     low, high = interval[::sign]
-    return replace(nothing, seeds=judged.seeds, gain=sign * judged.difference, interval=(sign * low, sign * high))
+    return replace(
+        nothing,
+        seeds=judged.seeds,
+        gain=sign * judged.difference,
+        interval=(sign * low, sign * high),
+    )
 
 
 def gathered(sweeps: Sequence[Results]) -> tuple[list[Measured], list[Measured]]:
     """Return the rules by setting, each rule's best gain first, and what does not count.
 
-    A model with a task is one setting, however many sweeps measured it: the one with the most fresh seeds counts.
+    A model with a task is one setting, however many sweeps measured it: the one with the most fresh
+    seeds counts.
     """
     settings: dict[tuple[str, ...], Measured] = {}
     left = []
-    for row in sorted((row for results in sweeps for row in measured_in(results)), key=lambda row: -row.seeds):
+    for row in sorted(
+        (row for results in sweeps for row in measured_in(results)), key=lambda row: -row.seeds
+    ):
         if row.left_out:
             left.append(row)
             continue
         first = settings.setdefault((row.rule, row.baseline, row.metric, row.model, row.task), row)
         if first is not row:
             left.append(replace(row, left_out=f"{first.sweep} has as many seeds or more"))
-    ordered = sorted(settings.values(), key=lambda row: (row.metric, row.rule, row.baseline, -row.gain))
+    ordered = sorted(
+        settings.values(), key=lambda row: (row.metric, row.rule, row.baseline, -row.gain)
+    )
     return ordered, left

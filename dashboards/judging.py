@@ -1,4 +1,6 @@
-"""A verdict on runs from anywhere. To import it takes no library; to judge takes pandas and SciPy."""
+"""A verdict on runs from anywhere. To import it takes no library; to judge takes pandas and
+SciPy.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +23,9 @@ class Judgement:
 
     @property
     def verdict(self) -> "Verdict | None":
-        """The numbers, on fresh seeds where there are any; None for what was tuned, as `Results.arm_standings` is."""
+        """The numbers, on fresh seeds where there are any; None for what was tuned, as
+        `Results.arm_standings` is.
+        """
         if self.results.arms:
             return None
         return self.results.fresh_verdict or self.results.verdict
@@ -54,7 +58,8 @@ def judge(
         baseline: column -> value, of the configuration to beat.
         score: column of the score.
         seed: column of the seed.
-        fresh: whether nobody chose by these seeds, or a second table of chosen configurations on such seeds.
+        fresh: whether nobody chose by these seeds, or a second table of chosen configurations on
+            such seeds.
         options: the other fields of `dashboards.sources.runs.Question`.
 
     Raises:

@@ -1,4 +1,6 @@
-"""Configurations in words: the update rule, and every other setting that differs between the trials of a sweep."""
+"""Configurations in words: the update rule, and every other setting that differs between the trials
+of a sweep.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -1,4 +1,6 @@
-"""Results of a set of trials, wherever they were recorded: one value, and everything that follows from it."""
+"""Results of a set of trials, wherever they were recorded: one value, and everything that follows
+from it.
+"""
 
 import math
 from collections.abc import Hashable, Mapping
@@ -95,7 +97,8 @@ class Trial:
     test: float = math.nan  # score on the held-out problems
     curves: Mapping[str, Curve] = field(default_factory=dict)
     latest: Mapping[str, float] = field(default_factory=dict)  # the last tokens/*
-    solved: tuple[float, ...] | None = None  # correct share of every problem, in the evaluations of the score
+    # correct share of every problem, in the evaluations of the score
+    solved: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,8 @@ class Rounds:
     planned: tuple[int, ...]  # seeds at each
     worthwhile: float
     outcome: str  # better, not better, undecided or open
-    standings: tuple[Standing, ...]  # one analysis after another; finalists by their number in the search
+    # one analysis after another; finalists by their number in the search
+    standings: tuple[Standing, ...]
 
     @property
     def last(self) -> list[Standing]:
@@ -118,7 +122,9 @@ class Rounds:
 
     @property
     def winner(self) -> Standing | None:
-        """The finalist with the largest gain of those that are better; gains are signed so that more is better."""
+        """The finalist with the largest gain of those that are better; gains are signed so that
+        more is better.
+        """
         better = [standing for standing in self.last if standing.decision == "better"]
         return max(better, key=lambda standing: standing.gain, default=None)
 
@@ -140,35 +146,49 @@ class Results:
     device: Literal["GPU", "CPU"] = "CPU"
     devices: float = 1  # of a trial
     adaptive: bool = False  # whether scores on these seeds decided what was tried, or how long
-    baseline: str | None = None  # configuration; None: the plain one (alpha 0, eta 0) that comes first
-    arms: tuple[str, ...] = ()  # values that were tuned alone, on equal budgets; the first is the baseline
+    # configuration; None: the plain one (alpha 0, eta 0) that comes first
+    baseline: str | None = None
+    # values that were tuned alone, on equal budgets; the first is the baseline
+    arms: tuple[str, ...] = ()
     fresh: "Results | None" = None  # the finalists on fresh seeds, under their numbers here
     rounds: Rounds | None = None  # where these are finalists that run in rounds
-    doubts: tuple[str, ...] = ()  # sentences: trials that may not be comparable, seeds that may have no effect
+    # sentences: trials that may not be comparable, seeds that may have no effect
+    doubts: tuple[str, ...] = ()
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """A row a trial: its fields, minutes, a column for every parameter, and label, its configuration in words."""
+        """A row a trial: its fields, minutes, a column for every parameter, and label, its
+        configuration in words.
+        """
         rows = [
             {
-                **{column: getattr(trial, column) for column in FIELDS if column not in ("trial", "minutes", "label")},
+                **{
+                    column: getattr(trial, column)
+                    for column in FIELDS
+                    if column not in ("trial", "minutes", "label")
+                },
                 "trial": trial.name,
                 "minutes": 60 * trial.hours / self.devices,
                 **trial.parameters,
             }
             for trial in self.trials
         ]
-        names = dict.fromkeys([*(name for trial in self.trials for name in trial.parameters), *self.searched])
+        names = dict.fromkeys(
+            [*(name for trial in self.trials for name in trial.parameters), *self.searched]
+        )
         table = pd.DataFrame(rows, columns=[*FIELDS[:-1], *names])
         for name in self.searched:
-            if self.kinds.get(name, "choice") not in NO_ORDER:  # missing where a rule does not have it
+            # missing where a rule does not have it
+            if self.kinds.get(name, "choice") not in NO_ORDER:
                 table[name] = pd.to_numeric(table[name], errors="coerce")
         table["label"] = configuration_labels(table, self.searched)
         return table
 
     def history(self, metric: str) -> pd.DataFrame:
         """Return trial, step, value of a metric, of the trials that logged it."""
-        curves = {trial.name: trial.curves[metric] for trial in self.trials if metric in trial.curves}
+        curves = {
+            trial.name: trial.curves[metric] for trial in self.trials if metric in trial.curves
+        }
         names = [name for name, curve in curves.items() for _ in curve.steps]
         steps = [step for curve in curves.values() for step in curve.steps]
         values = [value for curve in curves.values() for value in curve.values]
@@ -191,7 +211,10 @@ class Results:
             return f"{self.ended} of {len(self.trials)} trials have ended"
         if self.ended >= self.planned:
             return f"finished: all {self.planned} planned trials have ended"
-        return f"{'running' if self.running else 'stopped'}: {self.ended} of {self.planned} planned trials have ended"
+        return (
+            f"{'running' if self.running else 'stopped'}: {self.ended} of {self.planned} "
+            "planned trials have ended"
+        )
 
     @property
     def cost(self) -> list[float]:
@@ -203,12 +226,14 @@ class Results:
     def comparable(self) -> pd.DataFrame:
         """The trials that a comparison may use.
 
-        They ran to their end and have a score, and the scheduler stopped no seed of their configuration: what is
-        left of such a configuration is its luckier seeds.
+        They ran to their end and have a score, and the scheduler stopped no seed of their
+        configuration: what is left of such a configuration is its luckier seeds.
         """
         pruned = {trial.configuration for trial in self.trials if trial.state == "PRUNED"}
         table = self.table
-        return table[(table.state == "COMPLETE") & table.score.notna() & ~table.configuration.isin(pruned)]
+        return table[
+            (table.state == "COMPLETE") & table.score.notna() & ~table.configuration.isin(pruned)
+        ]
 
     def best_of(self, trials: pd.DataFrame) -> str | None:
         """Return the configuration with the best mean score of those with the most seeds."""
@@ -220,8 +245,8 @@ class Results:
     def baseline_label(self) -> str | None:
         """The configuration that all others are compared with, chosen without its score.
 
-        The listed one, or the first plain one (alpha 0, eta 0). Of arms it is the best of the first, which its
-        score has chosen. None where it has no score that may be compared.
+        The listed one, or the first plain one (alpha 0, eta 0). Of arms it is the best of the
+        first, which its score has chosen. None where it has no score that may be compared.
         """
         trials = self.comparable
         if self.arms:
@@ -247,9 +272,13 @@ class Results:
 
     @cached_property
     def seed_scores(self) -> SeedScores:
-        """Label -> seed -> score of the comparable configurations; NaN where a seed of theirs failed."""
+        """Label -> seed -> score of the comparable configurations; NaN where a seed of theirs
+        failed.
+        """
         scores: SeedScores = {}
-        for label, seed, score in zip(self.comparable.label, self.comparable.seed, self.comparable.score, strict=True):
+        for label, seed, score in zip(
+            self.comparable.label, self.comparable.seed, self.comparable.score, strict=True
+        ):
             scores.setdefault(str(label), {})[seed] = score
         for trial in self.trials:
             label = self.labels[trial.configuration]
@@ -278,11 +307,17 @@ class Results:
 
     @cached_property
     def verdict(self) -> Verdict | None:
-        """The best configuration against the baseline, on these seeds; None where the baseline has no score."""
+        """The best configuration against the baseline, on these seeds; None where the baseline has
+        no score.
+        """
         if self.baseline_label is None:
             return None
         return verdict(
-            self.seed_scores, self.baseline_label, self.objective.mode, adaptive=self.adaptive, answers=self.answers
+            self.seed_scores,
+            self.baseline_label,
+            self.objective.mode,
+            adaptive=self.adaptive,
+            answers=self.answers,
         )
 
     @cached_property
@@ -299,7 +334,11 @@ class Results:
         if fresh is None or fresh.baseline_label is None:
             return None
         base = fresh.baseline_label
-        scores = {label: row for label, row in fresh.seed_scores.items() if only is None or label in (base, only)}
+        scores = {
+            label: row
+            for label, row in fresh.seed_scores.items()
+            if only is None or label in (base, only)
+        }
         earlier = {
             fresh.labels[self.numbers[label]]: row
             for label, row in self.seed_scores.items()
@@ -309,7 +348,9 @@ class Results:
 
     @cached_property
     def arm_standings(self) -> list[tournament.Standing]:
-        """Every arm but the first against it on fresh seeds, the best first; empty before those were run."""
+        """Every arm but the first against it on fresh seeds, the best first; empty before those
+        were run.
+        """
         fresh = self.fresh_arm_scores
         base = fresh.get(self.arms[0], {})
         if len(fresh) < 2 or all(map(math.isnan, base.values())):
@@ -318,7 +359,9 @@ class Results:
         searched = [name for name in self.searched if self.kinds.get(name) != "by"]
         parameters = (self.table.groupby("arm")[searched].nunique() > 1).sum(axis="columns")
         tunings = {
-            arm: tournament.Tuning(list(means.loc[means.index.get_level_values("arm") == arm]), int(parameters[arm]))
+            arm: tournament.Tuning(
+                list(means.loc[means.index.get_level_values("arm") == arm]), int(parameters[arm])
+            )
             for arm in fresh
         }
         return tournament.standings(fresh, self.arms[0], tunings, self.objective.mode)
@@ -360,14 +403,20 @@ class Results:
         return peaks.Grid(name, self.arms, np.array(levels), scores, self.objective.sign)
 
     def changed(self, label: str) -> dict[str, tuple[Any, Any]]:
-        """Return parameter -> its value in a configuration and in the baseline, for those that differ."""
+        """Return parameter -> its value in a configuration and in the baseline, for those that
+        differ.
+        """
         settings = self.table.drop_duplicates("label").set_index("label")
         if self.baseline_label is None or label not in settings.index:
             return {}
         ours = settings.loc[label]
         base = settings.loc[self.baseline_label]
         pairs = {name: (ours[name], base[name]) for name in self.varied}
-        return {name: pair for name, pair in pairs.items() if pair[0] != pair[1] and pd.notna(list(pair)).any()}
+        return {
+            name: pair
+            for name, pair in pairs.items()
+            if pair[0] != pair[1] and pd.notna(list(pair)).any()
+        }
 
 
 def unit_of(metric: str) -> str:

@@ -18,7 +18,8 @@ _WHY = {
     "others failed": "The other configurations failed on every seed.",
     "no shared seed": "With no seed in common, the difference cannot be told from chance.",
     "one seed": "With 1 seed in common, the difference cannot be told from chance.",
-    "no spread": "The scores do not vary between seeds: they are too coarse to tell noise from effect.",
+    "no spread": "The scores do not vary between seeds: they are too coarse to tell noise from "
+    "effect.",
 }
 _REMEDIES = {
     "alone": "Run the other configurations.",
@@ -31,7 +32,8 @@ REFUSALS: Mapping[Refusal, str] = {
     "few trials": f"tuning variance shows in {FEWEST_TRIALS} complete trials of both rules or more",
     "smaller budget": "the baseline has fewer than half as many complete trials",
     "baseline tunes more": "the baseline tunes more parameters, so it stays further from its best",
-    "few trials of two": f"the luck of tuning two parameters shows in {FEWEST_OF_TWO} complete trials or more",
+    "few trials of two": f"the luck of tuning two parameters shows in {FEWEST_OF_TWO} complete "
+    "trials or more",
     "many parameters": "the luck of tuning three parameters or more does not show in its trials",
     "failed seed": "a fresh seed of it failed",
     "no spread": "its differences on fresh seeds do not vary",
@@ -62,7 +64,11 @@ def signed(value: float) -> str:
 
 def device_time(hours: float, device: str) -> str:
     """Write hours of GPUs or CPUs, or minutes below one."""
-    return f"{number(hours * 60, 2)} {device}-minutes" if hours < 1 else f"{number(hours)} {device}-hours"
+    return (
+        f"{number(hours * 60, 2)} {device}-minutes"
+        if hours < 1
+        else f"{number(hours)} {device}-hours"
+    )
 
 
 def between(interval: tuple[float, float]) -> str:
@@ -84,14 +90,21 @@ def searched(verdict: Verdict) -> str:
     base = verdict.baseline
     claim = verdict.claim if isinstance(verdict, Tested) else "none"
     if claim == "evidence":
-        return f"Likely better than the baseline {base}, but not confirmed on fresh seeds. {best}: {gain(verdict)}."
+        return (
+            f"Likely better than the baseline {base}, but not confirmed on fresh seeds. "
+            f"{best}: "
+            f"{gain(verdict)}."
+        )
     if claim == "candidate":
         return (
-            f"A candidate against the baseline {base}, not yet evidence: the search followed its seeds. "
+            f"A candidate against the baseline {base}, not yet evidence: the search followed its "
+            "seeds. "
             f"{best}: {gain(verdict)}."
         )
     nearest = "Best candidate" if verdict.improves else "Nearest"
-    return f"No evidence that anything beats the baseline {base}. {nearest} {best}: {gain(verdict)}."
+    return (
+        f"No evidence that anything beats the baseline {base}. {nearest} {best}: {gain(verdict)}."
+    )
 
 
 def confirmed(verdict: Verdict) -> str:
@@ -104,7 +117,10 @@ def confirmed(verdict: Verdict) -> str:
     if best == base:
         return f"Not confirmed: no finalist has a score beside the baseline {base}."
     if verdict.improves:
-        return f"Not confirmed: seed noise could explain the difference of {best} to the baseline {base}: {gained}."
+        return (
+            f"Not confirmed: seed noise could explain the difference of {best} to the baseline "
+            f"{base}: {gained}."
+        )
     return f"Keep the baseline {base}: on fresh seeds nothing beats it. {best}: {gained}."
 
 
@@ -113,31 +129,41 @@ def reason(verdict: Verdict) -> str:
     if isinstance(verdict, Undecided):
         return _WHY[verdict.why]
     tested = (
-        f"{between(verdict.interval)}, one-sided p = {max(verdict.p_value, _SMALLEST_P):.2g}, corrected for "
+        f"{between(verdict.interval)}, one-sided p = {max(verdict.p_value, _SMALLEST_P):.2g}, "
+        "corrected for "
         f"{counted(verdict.comparisons, 'comparison')} on {counted(verdict.seeds, 'seed')}"
     )
     if verdict.claim == "evidence":
         return f"This is more than the noise between seeds: {tested}."
     if verdict.claim == "candidate":
-        return f"It stands out of the noise between seeds ({tested}), but the search followed these seeds."
+        return (
+            f"It stands out of the noise between seeds ({tested}), but the search followed "
+            "these seeds."
+        )
     return f"No evidence of a gain: {tested}."
 
 
 def noise(verdict: Verdict) -> str:
-    """State how noisy scores are, what so many seeds could have shown, and what they cannot exclude."""
+    """State how noisy scores are, what so many seeds could have shown, and what they cannot
+    exclude.
+    """
     if isinstance(verdict, Undecided):
         return ""
     sentences = [
         "Seeds are not seen to differ by more than evaluation on these problems does by itself."
         if verdict.by_problem
         else "",
-        f"Scores vary between seeds by a standard deviation of {number(verdict.deviation, 2)}. With "
-        f"{counted(verdict.seeds, 'seed')}, a gain of {number(verdict.detectable, 2)} would be detected with 80% "
+        f"Scores vary between seeds by a standard deviation of {number(verdict.deviation, 2)}. "
+        "With "
+        f"{counted(verdict.seeds, 'seed')}, a gain of {number(verdict.detectable, 2)} would be "
+        "detected with 80% "
         "power if noise is alike for all.",
-        f"In the median of the seeds the difference is {signed(verdict.median)}: a few seeds make the mean."
+        f"In the median of the seeds the difference is {signed(verdict.median)}: a few seeds make "
+        "the mean."
         if verdict.few_seeds_make_it
         else "",
-        f"{counted(verdict.seeds, 'seed')} cannot exclude that up to {verdict.unseen_collapse:.0%} of seeds collapse."
+        f"{counted(verdict.seeds, 'seed')} cannot exclude that up to {verdict.unseen_collapse:.0%} "
+        "of seeds collapse."
         if verdict.claim != "none"
         else "",
         failures(verdict),
@@ -164,20 +190,32 @@ def next_step(verdict: Verdict) -> str:
     if verdict.claim == "evidence":
         return "Confirm it on fresh seeds: the best of many looks better than it is."
     if verdict.claim == "candidate":
-        return "Run it on fresh seeds: a search's own seeds give candidates, and only fresh ones evidence."
+        return (
+            "Run it on fresh seeds: a search's own seeds give candidates, and only fresh ones "
+            "evidence."
+        )
     if not verdict.improves:
         return "Keep the baseline, or search elsewhere."
     if verdict.shrunken * verdict.difference <= 0:
-        return "After correcting for picking the best no gain is left; search for a larger difference."
+        return (
+            "After correcting for picking the best no gain is left; search for a larger difference."
+        )
     if verdict.confirmation_seeds is None:
         return (
-            f"The likely true gain, {verdict.shrunken:+.3g}, after correcting for picking the best, takes more "
+            f"The likely true gain, {verdict.shrunken:+.3g}, after correcting for picking the "
+            "best, takes more "
             f"than {MAX_SEEDS} seeds to show; search for a larger difference."
         )
-    everywhere = f" (or every configuration on {verdict.seeds_needed})" if verdict.seeds_needed is not None else ""
+    everywhere = (
+        f" (or every configuration on {verdict.seeds_needed})"
+        if verdict.seeds_needed is not None
+        else ""
+    )
     return (
-        f"Run {verdict.best} and {verdict.baseline} alone on {verdict.confirmation_seeds} fresh seeds{everywhere}: "
-        f"they detect the likely true gain, {verdict.shrunken:+.3g}, after correcting for picking the best, with "
+        f"Run {verdict.best} and {verdict.baseline} alone on {verdict.confirmation_seeds} fresh "
+        f"seeds{everywhere}: "
+        f"they detect the likely true gain, {verdict.shrunken:+.3g}, after correcting for picking "
+        "the best, with "
         "80% power."
     )
 
@@ -209,7 +247,9 @@ def refusal(rule: RuleStanding) -> str:
 
 def rules(standings: Sequence[RuleStanding], baseline: str) -> str:
     """State which rules beat the baseline's at their own best, on fresh seeds."""
-    sentences = [f"{rule.rule} beats {baseline} by {rule_bounds(rule)}" for rule in standings if rule.better]
+    sentences = [
+        f"{rule.rule} beats {baseline} by {rule_bounds(rule)}" for rule in standings if rule.better
+    ]
     others = [rule for rule in standings if rule.interval is not None and not rule.better]
     if others:
         rest = "no other" if sentences else "none"
@@ -219,11 +259,16 @@ def rules(standings: Sequence[RuleStanding], baseline: str) -> str:
     text = f"Rules at their own best, on fresh seeds: {'; '.join(sentences)}."
     if all(rule.interval is None for rule in standings):
         return text
-    return f"{text} Intervals are corrected for {counted(len(standings), 'comparison')} and allow for tuning variance."
+    return (
+        f"{text} Intervals are corrected for {counted(len(standings), 'comparison')} and allow "
+        "for tuning variance."
+    )
 
 
 def peaks(standings: Sequence[PeakStanding], parameter: str, shared: str) -> str:
-    """State what rules gain on the first one at one value of a parameter, and each at its own best."""
+    """State what rules gain on the first one at one value of a parameter, and each at its
+    own best.
+    """
     sentences = []
     for standing in standings[1:]:
         at_same = standing.at_same
@@ -232,7 +277,10 @@ def peaks(standings: Sequence[PeakStanding], parameter: str, shared: str) -> str
         best = "not compared at its best, as not both have a peak among the values around it"
         if at_best is not None:
             best = f"{signed(at_best.mean)} each at its best ({between(at_best.interval)})"
-        same = f"{signed(at_same.mean)} with both at {parameter} {shared} ({between(at_same.interval)})"
+        same = (
+            f"{signed(at_same.mean)} with both at {parameter} {shared} "
+            f"({between(at_same.interval)})"
+        )
         sentences.append(f"{standing.rule} {best}, {same}")
     return f"On one grid, against {standings[0].rule}: {'; '.join(sentences)}."
 

@@ -1,4 +1,6 @@
-"""Draw the numbers of guides/report.md on the top of a report: `python docs/annotate_report.py REPORT FILE.png`."""
+"""Draw the numbers of guides/report.md on the top of a report: `python docs/annotate_report.py
+REPORT FILE.png`.
+"""
 
 import shutil
 import sys
@@ -21,8 +23,9 @@ BADGE = """(part, number) => {
     const badge = document.createElement("b");
     const place = part.getBoundingClientRect();
     badge.textContent = number;
-    badge.style.cssText = `position:absolute;left:8px;top:${place.top + scrollY}px;width:28px;height:28px;
-        border-radius:14px;background:#c2185b;color:white;text-align:center;font:bold 17px/28px sans-serif`;
+    badge.style.cssText = `position:absolute;left:8px;top:${place.top + scrollY}px;width:28px;
+        height:28px;border-radius:14px;background:#c2185b;color:white;text-align:center;
+        font:bold 17px/28px sans-serif`;
     document.body.append(badge);
 }"""
 
@@ -30,7 +33,9 @@ BADGE = """(part, number) => {
 def main(report: Path, picture: Path) -> None:
     """Write the picture: the page down to the last part, with a badge beside every part."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
         page = browser.new_page(viewport={"width": 1000, "height": 900})
         page.goto(report.resolve().as_uri(), timeout=300_000)
         page.wait_for_selector("body.drawn", timeout=300_000)
@@ -46,7 +51,9 @@ def main(report: Path, picture: Path) -> None:
         box = last.bounding_box()
         assert box is not None
         height = box["y"] + box["height"] + 16
-        page.screenshot(path=picture, full_page=True, clip={"x": 0, "y": 0, "width": 1000, "height": height})
+        page.screenshot(
+            path=picture, full_page=True, clip={"x": 0, "y": 0, "width": 1000, "height": height}
+        )
         browser.close()
 
 

@@ -1,4 +1,6 @@
-"""Sphinx builds the site from the Markdown pages: `make docs`. Its table of contents is the links of index.md."""
+"""Sphinx builds the site from the Markdown pages: `make docs`. Its table of contents is the links
+of index.md.
+"""
 
 import json
 import re
@@ -15,7 +17,8 @@ project = "loptune"
 author = "loptune's authors"
 release = metadata.version("loptune")
 
-# The sources are the whole repository, so that a link leads to the same file here and on a hosting service.
+# The sources are the whole repository, so that a link leads to the same file here and on a hosting
+# service.
 root_doc = "docs/index"
 include_patterns = ["docs/**", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
@@ -43,12 +46,16 @@ class NotebookParser(MystParser):
         for cell in json.loads(inputstring)["cells"]:
             text = "".join(cell["source"])
             parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
-            parts += [f"```text\n{''.join(output['text'])}```" for output in cell.get("outputs", [])]
+            parts += [
+                f"```text\n{''.join(output['text'])}```" for output in cell.get("outputs", [])
+            ]
         super().parse("\n\n".join(parts), document)
 
 
 def add_table_of_contents(app: Sphinx, page: str, source: list[str]) -> None:
-    """Append to index.md a hidden table of contents: a part for each heading, with the pages linked below it."""
+    """Append to index.md a hidden table of contents: a part for each heading, with the pages linked
+    below it.
+    """
     if page != root_doc:
         return
     trees = []

@@ -1,4 +1,6 @@
-"""Write the reference pages that follow from the code: `python docs/generate.py`. A test compares them with it."""
+"""Write the reference pages that follow from the code: `python docs/generate.py`. A test compares
+them with it.
+"""
 
 import argparse
 import json
@@ -33,12 +35,15 @@ def command_line() -> str:
     lines = [
         "# Command line\n",
         NOTE,
-        "`trainer` trains one policy, `sweep` compares many trainings. `--help` prints what stands here. The",
+        "`trainer` trains one policy, `sweep` compares many trainings. `--help` prints what stands "
+        "here. The",
         "[exit codes](../troubleshooting.md#exit-codes) of both are the same.\n",
     ]
     for program, parser in (("trainer", trainer.cli._parser()), ("sweep", sweep.cli._parser())):
         lines += [f"## {program}\n", f"{parser.description}\n"]
-        (commands,) = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+        (commands,) = [
+            action for action in parser._actions if isinstance(action, argparse._SubParsersAction)
+        ]
         for choice in commands._choices_actions:
             command = commands.choices[choice.dest]
             if program == "trainer":
@@ -49,9 +54,13 @@ def command_line() -> str:
 
 
 def _trainer_command(name: str) -> argparse.ArgumentParser:
-    """Return the parser of a trainer command, which has its arguments only when the command is named."""
+    """Return the parser of a trainer command, which has its arguments only when the command is
+    named.
+    """
     parser = trainer.cli._parser([name])
-    (commands,) = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    (commands,) = [
+        action for action in parser._actions if isinstance(action, argparse._SubParsersAction)
+    ]
     return commands.choices[name]
 
 
@@ -79,15 +88,23 @@ def run_keys() -> str:
     lines = [
         "# Run keys\n",
         NOTE,
-        "A key is set in a run file, or on the command line as `key=value`. `trainer options WORD` prints the keys",
-        "with a word in their names. Parameters of an update rule name the rule that they belong to.\n",
+        "A key is set in a run file, or on the command line as `key=value`. `trainer options WORD` "
+        "prints the keys",
+        "with a word in their names. Parameters of an update rule name the rule that they belong "
+        "to.\n",
     ]
     for section, options in groupby(
         find_options(), key=lambda option: option.key.rpartition(".")[0].partition(".")[0]
     ):
-        lines += [f"## {section or 'run'}\n", "| Key | Default | Values | Meaning |", "|---|---|---|---|"]
+        lines += [
+            f"## {section or 'run'}\n",
+            "| Key | Default | Values | Meaning |",
+            "|---|---|---|---|",
+        ]
         for option in options:
-            lines.append(_key_row(option.key, _default(option.default), option.allowed, option.description))
+            lines.append(
+                _key_row(option.key, _default(option.default), option.allowed, option.description)
+            )
         lines.append("")
     return _joined(lines)
 
@@ -97,7 +114,8 @@ def space_keys() -> str:
     lines = [
         "# Space keys\n",
         NOTE,
-        "[Search spaces](search_space.md) shows how they work together. `sweep schema` prints them for editors.\n",
+        "[Search spaces](search_space.md) shows how they work together. `sweep schema` prints them "
+        "for editors.\n",
         "| Key | Default | Values | Meaning |",
         "|---|---|---|---|",
         *_space_rows(SweepSpec.model_json_schema(), SweepSpec.model_json_schema()["$defs"], ""),
@@ -109,12 +127,15 @@ def _space_rows(schema: Mapping[str, Any], parts: Mapping[str, Any], prefix: str
     for name, field in schema["properties"].items():
         section = _section(field, parts)
         key = prefix + name
-        if key in ("trainer.config", "trainer.sealed"):  # which only the sweep's own copy of its space has
+        # which only the sweep's own copy of its space has
+        if key in ("trainer.config", "trainer.sealed"):
             continue
         if section and key != "program.tracking":
             yield from _space_rows(section, parts, f"{key}.")
             continue
-        default = "required" if name in schema.get("required", ()) else _default(field.get("default"))
+        default = (
+            "required" if name in schema.get("required", ()) else _default(field.get("default"))
+        )
         yield _key_row(key, default, _values(key, field), field.get("description", ""))
 
 
@@ -146,15 +167,21 @@ def metrics() -> str:
     lines = [
         "# Metrics\n",
         NOTE,
-        "Every value goes to `metrics.jsonl` in the run's folder, and to MLflow under the same name. `trainer",
-        "metrics WORD` prints the metrics with a word in their names. A mean over ranks counts the completions or",
-        "tokens of all ranks. In a name, `*` stands for a part that comes from the data or the configuration.\n",
+        "Every value goes to `metrics.jsonl` in the run's folder, and to MLflow under the same "
+        "name. `trainer",
+        "metrics WORD` prints the metrics with a word in their names. A mean over ranks counts the "
+        "completions or",
+        "tokens of all ranks. In a name, `*` stands for a part that comes from the data or the "
+        "configuration.\n",
     ]
-    declared = sorted([*METRICS.values(), *families], key=lambda metric: metric.name.partition("/")[0])
+    declared = sorted(
+        [*METRICS.values(), *families], key=lambda metric: metric.name.partition("/")[0]
+    )
     for group, of_group in groupby(declared, key=lambda metric: metric.name.partition("/")[0]):
         lines += [f"## {group}\n", "| Metric | Unit | Over ranks | Formula |", "|---|---|---|---|"]
         for metric in of_group:
-            lines.append(f"| `{metric.name}` | {metric.unit} | {metric.reduction} | {_cell(metric.formula)} |")
+            formula = _cell(metric.formula)
+            lines.append(f"| `{metric.name}` | {metric.unit} | {metric.reduction} | {formula} |")
         lines.append("")
     return _joined(lines)
 

@@ -1,9 +1,10 @@
 """Reward functions: what a completion is worth.
 
-Add one by writing ``score(text, answer) -> Score`` in a file here and naming it in ``REWARDS``, or keep it
-anywhere on the import path and name it ``module:function`` in the configuration; ``rewards.own`` says which forms
-such a function may have. Its module may define ``prepare()``, which is called once before the first completion,
-and ``MINIMUM``, the score of a completion whose scoring fails.
+Add one by writing ``score(text, answer) -> Score`` in a file here and naming it in ``REWARDS``, or
+keep it anywhere on the import path and name it ``module:function`` in the configuration;
+``rewards.own`` says which forms such a function may have. Its module may define ``prepare()``,
+which is called once before the first completion, and ``MINIMUM``, the score of a completion whose
+scoring fails.
 """
 
 import sys
@@ -39,8 +40,8 @@ REWARDS: dict[str, RewardFunction] = {
 def combine_batch(functions: Mapping[str, float]) -> BatchRewardFunction:
     """Return the weighted sum of reward functions for many completions at once.
 
-    Several functions give a breakdown of one part each. The one with the largest weight (the first of them on a
-    tie) decides what counts as correct and as parsed.
+    Several functions give a breakdown of one part each. The one with the largest weight (the first
+    of them on a tie) decides what counts as correct and as parsed.
 
     Raises:
         ValueError: no such name, module or function; says what to write instead.
@@ -57,12 +58,15 @@ def combine_batch(functions: Mapping[str, float]) -> BatchRewardFunction:
             breakdown = {part: weights[0] * value for part, value in scores[0].breakdown.items()}
         else:
             breakdown = {
-                name: weight * score.reward for name, weight, score in zip(names, weights, scores, strict=True)
+                name: weight * score.reward
+                for name, weight, score in zip(names, weights, scores, strict=True)
             }
         reward = sum(weight * score.reward for weight, score in zip(weights, scores, strict=True))
         return Score(reward, scores[judge].correct, breakdown, scores[judge].parsed)
 
-    def combined(texts: Sequence[str], answers: Sequence[Any], rows: Sequence[Mapping[str, Any]] = ()) -> list[Score]:
+    def combined(
+        texts: Sequence[str], answers: Sequence[Any], rows: Sequence[Mapping[str, Any]] = ()
+    ) -> list[Score]:
         by_function = [function(texts, answers, rows) for function in of_batch]
         return [weighted_sum(of_text) for of_text in zip(*by_function, strict=True)]
 
@@ -89,8 +93,14 @@ def prepare(functions: Mapping[str, float]) -> None:
 
 
 def minimum(functions: Mapping[str, float]) -> float:
-    """Return the weighted sum of the functions' lowest scores; one that declares none, or is subtracted, counts 0."""
-    lowest = {name: getattr(_module_of(name), "MINIMUM", 0.0) for name, weight in functions.items() if weight > 0}
+    """Return the weighted sum of the functions' lowest scores; one that declares none, or is
+    subtracted, counts 0.
+    """
+    lowest = {
+        name: getattr(_module_of(name), "MINIMUM", 0.0)
+        for name, weight in functions.items()
+        if weight > 0
+    }
     for name, value in lowest.items():
         if not isinstance(value, int | float):
             raise ValueError(f"reward {name}: MINIMUM is {value!r}, not a number")
@@ -98,7 +108,9 @@ def minimum(functions: Mapping[str, float]) -> float:
 
 
 def part_weight(functions: Mapping[str, float], part: str) -> float:
-    """Return the weight that a part of the breakdown carries in the reward; 1 for what no function gave."""
+    """Return the weight that a part of the breakdown carries in the reward; 1 for what no function
+    gave.
+    """
     if len(functions) == 1:
         return next(iter(functions.values()))
     return {_short(name): weight for name, weight in functions.items()}.get(part, 1.0)

@@ -1,8 +1,8 @@
 r"""Binary reward for mathematics: 1 if the final answer equals an accepted answer, else 0.
 
-The final answer is the content of the last ``\boxed{...}``, else what follows the last ``####``, else the formula
-or number that math-verify finds last. Math-verify decides whether two answers are equal. `rewards.math_guard`
-limits the size of an answer and the time of a comparison.
+The final answer is the content of the last ``\boxed{...}``, else what follows the last ``####``,
+else the formula or number that math-verify finds last. Math-verify decides whether two answers are
+equal. `rewards.math_guard` limits the size of an answer and the time of a comparison.
 """
 
 import logging
@@ -19,13 +19,17 @@ _TAIL_CHARS = 600
 
 
 def prepare() -> None:
-    """Import math-verify and sympy and compile their patterns, so that no completion's time limit pays for it."""
-    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its own time limits are off
+    """Import math-verify and sympy and compile their patterns, so that no completion's time limit
+    pays for it.
+    """
+    # it warns that its own time limits are off
+    logging.getLogger("math_verify").setLevel(logging.ERROR)
     _equal(_parse(_box("x + 1")), _parse("2"))
 
 
 def score(text: str, answer: Any) -> Score:
-    """Score a completion, prefill included, by an accepted answer (LaTeX, plain text, number) or a list of them.
+    """Score a completion, prefill included, by an accepted answer (LaTeX, plain text, number) or a
+    list of them.
 
     Raises:
         TimeoutError: the comparison takes too long.
@@ -56,7 +60,9 @@ def _box(formula: str) -> str:
 
 
 def _parse(final: str) -> list[Any]:
-    """Return the formula and its text, or only its text; nothing if there is none or it must not be parsed."""
+    """Return the formula and its text, or only its text; nothing if there is none or it must not be
+    parsed.
+    """
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
 
     kinds: list[Any] = [LatexExtractionConfig()]
@@ -68,5 +74,9 @@ def _parse(final: str) -> list[Any]:
 def _equal(gold: list[Any], given: list[Any]) -> bool:
     from math_verify import verify
 
-    options = {"float_rounding": _ROUNDING, "allow_set_relation_comp": True, "timeout_seconds": None}
+    options = {
+        "float_rounding": _ROUNDING,
+        "allow_set_relation_comp": True,
+        "timeout_seconds": None,
+    }
     return bool(verify(gold, given, **options))

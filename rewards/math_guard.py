@@ -13,7 +13,8 @@ _MAX_NESTING = 12  # parsing time doubles with every level of brackets
 _MAX_DIGITS = 5000.0
 _MAX_POWER_OF_SUM = 30.5
 _BRACKET = re.compile(r"[({\[]|([)}\]])")
-_LARGE_BINOMIAL = re.compile(r"binom.*\d{4}|\d{4}.*choose|choose.*\d{4}", re.DOTALL)  # evaluated while parsing
+# evaluated while parsing
+_LARGE_BINOMIAL = re.compile(r"binom.*\d{4}|\d{4}.*choose|choose.*\d{4}", re.DOTALL)
 _LEAST_S = 0.04  # 6,329 honest comparisons took 0.007 s on average, the slowest 0.56 s
 _FORGIVEN_S = 0.02  # by each block that ends in time
 _GROWING = ("factorial", "factorial2", "Sum", "Product")
@@ -27,23 +28,35 @@ class _OutOfTime(BaseException):
 def may_parse(text: str) -> bool:
     """Check that a text is not too long and not too deeply nested to be parsed."""
     depths = itertools.accumulate(-1 if bracket[1] else 1 for bracket in _BRACKET.finditer(text))
-    return len(text) <= _MAX_CHARS and max(depths, default=0) <= _MAX_NESTING and not _LARGE_BINOMIAL.search(text)
+    return (
+        len(text) <= _MAX_CHARS
+        and max(depths, default=0) <= _MAX_NESTING
+        and not _LARGE_BINOMIAL.search(text)
+    )
 
 
 def may_evaluate(formula: Any) -> bool:
-    """Check that no part of a sympy formula has too large a value or expansion, without computing either."""
+    """Check that no part of a sympy formula has too large a value or expansion, without computing
+    either.
+    """
     return _digits(formula) <= _MAX_DIGITS
 
 
 def _digits(formula: Any) -> float:
-    """Return an upper bound of log10 of the absolute values of all parts, with 10 for every symbol."""
+    """Return an upper bound of log10 of the absolute values of all parts, with 10 for every
+    symbol.
+    """
     if getattr(formula, "is_Rational", False):
         return math.log10(max(abs(int(formula.p)), int(formula.q)))
     parts = [_digits(part) for part in getattr(formula, "args", ())]
     largest = max(parts, default=1.0)
     if getattr(formula, "is_Pow", False):
         power = _value(parts[1])
-        return math.inf if formula.base.is_Add and power > _MAX_POWER_OF_SUM else max(parts[0], 1.0) * power
+        return (
+            math.inf
+            if formula.base.is_Add and power > _MAX_POWER_OF_SUM
+            else max(parts[0], 1.0) * power
+        )
     if type(formula).__name__ in _GROWING:
         return largest * _value(largest)
     return sum(parts) if getattr(formula, "is_Mul", False) else largest
@@ -55,9 +68,11 @@ def _value(digits: float) -> float:
 
 @contextlib.contextmanager
 def time_limit() -> Iterator[None]:
-    """Limit the block's processor time, the more the more was lost to blocks that were stopped; main thread only.
+    """Limit the block's processor time, the more the more was lost to blocks that were stopped;
+    main thread only.
 
-    The limit is 1 s at first and falls to 0.04 s, so that a hundred endless blocks in a row cost 5 s together.
+    The limit is 1 s at first and falls to 0.04 s, so that a hundred endless blocks in a row cost 5
+    s together.
 
     Raises:
         TimeoutError: the block takes longer.
@@ -70,7 +85,8 @@ def time_limit() -> Iterator[None]:
 
     before = signal.signal(signal.SIGPROF, stop)
     try:
-        signal.setitimer(signal.ITIMER_PROF, limit_s, 0.1)  # and again, should anything catch the first
+        # and again, should anything catch the first
+        signal.setitimer(signal.ITIMER_PROF, limit_s, 0.1)
         yield
         _lost_s = max(0.0, _lost_s - _FORGIVEN_S)
     except _OutOfTime:

@@ -1,6 +1,7 @@
 """A user's own reward functions, named ``module:function``.
 
-Two forms, each plain or ``async``; a score is a ``Score`` or a number (then a positive one counts as correct)::
+Two forms, each plain or ``async``; a score is a ``Score`` or a number (then a positive one counts
+as correct)::
 
     def exact(text, answer):                # one completion
         return float(text.strip() == answer)
@@ -8,11 +9,13 @@ Two forms, each plain or ``async``; a score is a ``Score`` or a number (then a p
     async def judged(texts, answers):       # a whole batch: a parameter is called texts or answers
         return await asyncio.gather(*map(ask_the_judge, texts, answers))
 
-    def allowed(text, numbers):             # others are columns of the problem's row; of a batch, lists of them
+    def allowed(text, numbers):             # others are columns of the problem's row; of a batch,
+    lists of them
         return float(set(text.split()) <= set(numbers))
 
-Arguments are bound by the parameters' names, in any order; a function that names neither text nor answer takes
-them by position. An ``async`` function of one completion is called for all completions of a batch at once.
+Arguments are bound by the parameters' names, in any order; a function that names neither text nor
+answer takes them by position. An ``async`` function of one completion is called for all completions
+of a batch at once.
 """
 
 import asyncio
@@ -36,7 +39,8 @@ def load_function(name: str) -> Callable[..., Any]:
     """Return the function behind ``module:function``.
 
     Raises:
-        ValueError: no such module or function, or one written for another trainer; says what to write instead.
+        ValueError: no such module or function, or one written for another trainer; says what to
+            write instead.
     """
     module_name, _, function_name = name.partition(":")
     hidden = _hidden_file(module_name)
@@ -50,7 +54,9 @@ def load_function(name: str) -> Callable[..., Any]:
         raise ValueError(f"reward {name}: {module_name} has no function {function_name}{why}")
     parameters = _parameters(function)
     if "completions" in parameters:
-        raise ValueError(f"reward {name} is written for TRL; here it is def {function_name}(texts, answers)")
+        raise ValueError(
+            f"reward {name} is written for TRL; here it is def {function_name}(texts, answers)"
+        )
     if "texts" in parameters and "text" in parameters:
         raise ValueError(f"reward {name} takes text and texts: one completion, or a batch?")
     return cast(Callable[..., Any], function)
@@ -69,12 +75,16 @@ def as_batch(function: Callable[..., Any], name: str) -> BatchRewardFunction:
     label = name.rpartition(":")[2]
     call = _caller(function, name)
 
-    def scored(texts: Sequence[str], answers: Sequence[Any], rows: Sequence[Mapping[str, Any]] = ()) -> list[Score]:
+    def scored(
+        texts: Sequence[str], answers: Sequence[Any], rows: Sequence[Mapping[str, Any]] = ()
+    ) -> list[Score]:
         results = call(texts, answers, rows or [{}] * len(texts))
         try:
             scores = list(results)
         except TypeError:
-            raise ValueError(f"reward {name} returned {results!r}; expected a list of scores") from None
+            raise ValueError(
+                f"reward {name} returned {results!r}; expected a list of scores"
+            ) from None
         if len(scores) != len(texts):
             raise ValueError(f"reward {name} returned {len(scores)} scores for {len(texts)} texts")
         return [_as_score(result, name, label) for result in scores]
@@ -83,7 +93,9 @@ def as_batch(function: Callable[..., Any], name: str) -> BatchRewardFunction:
 
 
 def columns_of(function: Callable[..., Any]) -> dict[str, bool]:
-    """Return the columns that a function asks for by its parameters' names -> whether it cannot do without."""
+    """Return the columns that a function asks for by its parameters' names -> whether it cannot do
+    without.
+    """
     parameters = _parameters(function)
     given: tuple[str, ...] = (*_PARAMETERS, *_BATCH_PARAMETERS)
     if not set(given) & set(parameters):
@@ -96,7 +108,9 @@ def columns_of(function: Callable[..., Any]) -> dict[str, bool]:
     }
 
 
-def _caller(function: Callable[..., Any], name: str) -> Callable[[Sequence[str], Sequence[Any], Sequence[Any]], Any]:
+def _caller(
+    function: Callable[..., Any], name: str
+) -> Callable[[Sequence[str], Sequence[Any], Sequence[Any]], Any]:
     columns = columns_of(function)
     by_name = {*_parameters(function)} & {*_PARAMETERS, *_BATCH_PARAMETERS}
 
@@ -104,20 +118,30 @@ def _caller(function: Callable[..., Any], name: str) -> Callable[[Sequence[str],
         for column, needed in columns.items():
             if needed and column not in given:
                 raise ValueError(
-                    f"reward {name} asks for {column}, and the row has no such column: name its parameters text, "
+                    f"reward {name} asks for {column}, and the row has no such column: name its "
+                    "parameters text, "
                     "answer (or texts, answers) and columns of the data, or give them defaults"
                 )
         positional = [] if by_name else [given["text"], given["answer"]]
-        return function(*positional, **{key: given[key] for key in given if key in by_name or key in columns})
+        return function(
+            *positional, **{key: given[key] for key in given if key in by_name or key in columns}
+        )
 
     def one(text: str, answer: Any, row: Mapping[str, Any]) -> Any:
         return call({**row, "text": text, "answer": answer})
 
-    def batch(texts: Sequence[str], answers: Sequence[Any], rows: Sequence[Mapping[str, Any]]) -> Any:
-        there = {column: [row.get(column) for row in rows] for column in {key for row in rows for key in row}}
+    def batch(
+        texts: Sequence[str], answers: Sequence[Any], rows: Sequence[Mapping[str, Any]]
+    ) -> Any:
+        there = {
+            column: [row.get(column) for row in rows]
+            for column in {key for row in rows for key in row}
+        }
         return call({**there, "texts": texts, "answers": answers})
 
-    async def together(texts: Sequence[str], answers: Sequence[Any], rows: Sequence[Any]) -> list[Any]:
+    async def together(
+        texts: Sequence[str], answers: Sequence[Any], rows: Sequence[Any]
+    ) -> list[Any]:
         return await asyncio.gather(*map(one, texts, answers, rows))
 
     if not _is_async(function):
@@ -127,7 +151,8 @@ def _caller(function: Callable[..., Any], name: str) -> Callable[[Sequence[str],
 
 @functools.cache
 def _event_loop() -> asyncio.Runner:
-    # One loop for the life of the process, so that a function's open connections serve all its calls.
+    # One loop for the life of the process, so that a function's open connections serve all its
+    # calls.
     return asyncio.Runner()
 
 
@@ -160,10 +185,14 @@ def _as_score(result: Any, name: str, label: str) -> Score:
 
 
 def _hidden_file(module_name: str) -> Path | None:
-    """Return the user's file or folder that cannot be imported because a package of ours has its name."""
+    """Return the user's file or folder that cannot be imported because a package of ours has its
+    name.
+    """
     package = module_name.partition(".")[0]
     ours = importlib.util.find_spec(package) if package in OWN_PACKAGES else None
     if ours is None or ours.origin is None:
         return None
     candidates = (Path(f"{package}.py").resolve(), Path(package).resolve())
-    return next((path for path in candidates if path.exists() and path != Path(ours.origin).parent), None)
+    return next(
+        (path for path in candidates if path.exists() and path != Path(ours.origin).parent), None
+    )

@@ -1,8 +1,9 @@
 """Scoring of untrusted model output in processes that can be killed.
 
-A completion may make a reward function hang, eat memory or crash the interpreter; here that costs the completion
-its score and nothing else. Every worker is a process of its own (``rewards.worker``) with a memory limit; one that
-is past the time limit is killed together with all that it started and replaced.
+A completion may make a reward function hang, eat memory or crash the interpreter; here that costs
+the completion its score and nothing else. Every worker is a process of its own (``rewards.worker``)
+with a memory limit; one that is past the time limit is killed together with all that it started and
+replaced.
 """
 
 import asyncio
@@ -28,7 +29,8 @@ _START_LIMIT_S = 120.0  # imports of the user's own module included
 _MAX_IN_FLIGHT = 256
 _END_LIMIT_S = 10.0
 _GRACE_S = 0.1  # to take what a worker wrote while this process was stopped or busy elsewhere
-# Waking up for every single reply of a fast function would cost more than scoring; a pause lets some gather.
+# Waking up for every single reply of a fast function would cost more than scoring; a pause lets
+# some gather.
 _GATHER_S = 0.0005
 _GATHER_ABOVE = 64
 _SECRET = re.compile(r"(^|_)(PASSWORD|PASSWD|SECRET|TOKEN|KEY|CREDENTIALS?)(_|$)", re.IGNORECASE)
@@ -36,7 +38,9 @@ _SECRET = re.compile(r"(^|_)(PASSWORD|PASSWD|SECRET|TOKEN|KEY|CREDENTIALS?)(_|$)
 
 @dataclass(frozen=True)
 class ScoredText:
-    """The score of one completion and whether it is one: a timeout or an error has the failure score."""
+    """The score of one completion and whether it is one: a timeout or an error has the failure
+    score.
+    """
 
     score: Score
     status: ScoringStatus
@@ -53,7 +57,8 @@ class RewardPool:
     Args:
         functions: reward name or ``module:function`` -> weight.
         timeout_s: limit for one completion, or for one batch of a function that takes batches [s].
-        memory_mb: address space that scoring may take in one process, beyond that of its imports [MiB].
+        memory_mb: address space that scoring may take in one process, beyond that of its imports
+            [MiB].
         workers: number of processes.
         max_failure_rate: share of the completions of one call above which it ends with an error.
         environment: variables that the processes inherit although their names are those of secrets.
@@ -80,7 +85,8 @@ class RewardPool:
         self._failures: list[str] = []  # of the call in progress, a message for each completion
         self._workers: dict[int, _Worker] = {}  # by place
         self._columns: list[str] = []  # that functions ask for
-        self._batches = False  # whether a function takes many completions in one call; the first worker reports it
+        # whether a function takes many completions in one call; the first worker reports it
+        self._batches = False
         self._runner = asyncio.Runner()
         try:
             self._runner.run(self._start_all(range(workers)))
@@ -91,20 +97,24 @@ class RewardPool:
     def score(
         self, texts: Sequence[str], answers: Sequence[Any], rows: Sequence[Mapping[str, Any]] = ()
     ) -> list[ScoredText]:
-        """Score completions, prefill included; results are in the order of ``texts``. Answers are JSON values.
+        """Score completions, prefill included; results are in the order of ``texts``. Answers are
+        JSON values.
 
         ``rows`` are the columns of the problems' rows; none where functions ask for none.
 
         Raises:
-            ScoringFailedError: more than ``max_failure_rate`` of them failed; said at once, for each failure may
-                have taken the time limit.
+            ScoringFailedError: more than ``max_failure_rate`` of them failed; said at once, for
+                each failure may have taken the time limit.
             RuntimeError: a worker cannot be started again.
         """
         if not self._workers:
             raise RuntimeError("the reward pool is closed")
         results: list[ScoredText | None] = [None] * len(texts)
         size = max(1, -(-len(texts) // len(self._workers))) if self._batches else 1
-        sent = [{name: row[name] for name in self._columns if name in row} for row in rows or [{}] * len(texts)]
+        sent = [
+            {name: row[name] for name in self._columns if name in row}
+            for row in rows or [{}] * len(texts)
+        ]
         waiting = deque(
             _job(range(start, min(start + size, len(texts))), texts, answers, sent)
             for start in range(0, len(texts), size)
@@ -116,7 +126,9 @@ class RewardPool:
             self._runner.run(self._replace_busy())
             raise
         scored = [result for result in results if result is not None]
-        assert len(scored) == len(texts), f"{len(texts) - len(scored)} of {len(texts)} texts were not scored"
+        assert len(scored) == len(texts), (
+            f"{len(texts) - len(scored)} of {len(texts)} texts were not scored"
+        )
         return scored
 
     def close(self) -> None:
@@ -138,8 +150,12 @@ class RewardPool:
     async def _score_all(self, waiting: "deque[_Job]", results: list[ScoredText | None]) -> None:
         await asyncio.gather(*(self._serve(place, waiting, results) for place in self._workers))
 
-    async def _serve(self, place: int, waiting: "deque[_Job]", results: list[ScoredText | None]) -> None:
-        """Hand jobs to the worker in a place and take its replies until none is left; replace it as needed."""
+    async def _serve(
+        self, place: int, waiting: "deque[_Job]", results: list[ScoredText | None]
+    ) -> None:
+        """Hand jobs to the worker in a place and take its replies until none is left; replace it as
+        needed.
+        """
         while True:
             worker = self._workers[place]
             self._hand_out(worker, waiting)
@@ -170,7 +186,9 @@ class RewardPool:
                 self._fail(job, results, reply["status"], reply["message"])
                 continue
             for index, score in zip(job.indices, reply["scores"], strict=True):
-                scored = Score(score["reward"], score["correct"], score["breakdown"], score["parsed"])
+                scored = Score(
+                    score["reward"], score["correct"], score["breakdown"], score["parsed"]
+                )
                 results[index] = ScoredText(scored, "ok")
 
     def _hand_out(self, worker: "_Worker", waiting: "deque[_Job]") -> None:
@@ -183,9 +201,13 @@ class RewardPool:
             worker.in_flight.extend(jobs)
             worker.requests.write(b"".join(job.line for job in jobs))
 
-    def _fail(self, job: "_Job", results: list[ScoredText | None], status: ScoringStatus, message: str) -> None:
+    def _fail(
+        self, job: "_Job", results: list[ScoredText | None], status: ScoringStatus, message: str
+    ) -> None:
         for index in job.indices:
-            results[index] = ScoredText(Score(self._failure_score, False, {}, parsed=False), status, message)
+            results[index] = ScoredText(
+                Score(self._failure_score, False, {}, parsed=False), status, message
+            )
         self._failures += [message] * len(job.indices)
         if len(self._failures) > self._max_failure_rate * len(results):
             raise ScoringFailedError(
@@ -196,7 +218,9 @@ class RewardPool:
     async def _replace_busy(self) -> None:
         """Replace the workers whose replies under way would be taken for those of the next call."""
         await _cancel_others()
-        busy = [place for place, worker in self._workers.items() if worker.in_flight or not worker.ready]
+        busy = [
+            place for place, worker in self._workers.items() if worker.in_flight or not worker.ready
+        ]
         await _end_all([self._workers[place] for place in busy])
         await self._start_all(busy)
 
@@ -210,14 +234,16 @@ class RewardPool:
     async def _start(self, place: int) -> None:
         lifeline_fd, lifeline = os.pipe()
         settings = {**self._settings, "lifeline_fd": lifeline_fd}
-        # The worker finds the same modules as this process, and the user's own ones last: a file `rewards.py`
-        # where the user stands must not hide this package (-P leaves that folder out). One thread is what the CPU
-        # limit counts on.
+        # The worker finds the same modules as this process, and the user's own ones last: a file
+        # `rewards.py` where the user stands must not hide this package (-P leaves that folder out).
+        # One thread is what the CPU limit counts on.
         ours = str(Path(__file__).resolve().parents[1])
         users = os.getcwd()
         paths = [entry for entry in sys.path if entry not in ("", users, ours)]
         inherited = {
-            name: value for name, value in os.environ.items() if name in self._environment or not _SECRET.search(name)
+            name: value
+            for name, value in os.environ.items()
+            if name in self._environment or not _SECRET.search(name)
         }
         environment = inherited | {
             "PYTHONPATH": os.pathsep.join([*paths, ours, users]),
@@ -240,7 +266,10 @@ class RewardPool:
         try:
             greeting = await worker.reply("", _START_LIMIT_S)
         except _LostError as error:
-            modules = ", ".join(name for name in self._settings["functions"] if ":" in name) or "the reward"
+            modules = (
+                ", ".join(name for name in self._settings["functions"] if ":" in name)
+                or "the reward"
+            )
             raise ScoringFailedError(f"{error} at its start: {modules} does not import") from None
         if greeting["status"] != "ready":
             raise ValueError(greeting["message"])

@@ -11,7 +11,8 @@ ScoringStatus = Literal["ok", "timeout", "error"]
 class Score:
     """The reward of one completion.
 
-    The parts of ``breakdown`` add up to ``reward``; ``parsed`` says whether an answer could be read at all.
+    The parts of ``breakdown`` add up to ``reward``; ``parsed`` says whether an answer could be read
+    at all.
     """
 
     reward: float
@@ -20,6 +21,9 @@ class Score:
     parsed: bool = True
 
 
-RewardFunction = Callable[[str, Any], Score]  # (prefill + completion, answer of the problem) -> score
+# (prefill + completion, answer of the problem) -> score
+RewardFunction = Callable[[str, Any], Score]
 # Many at once: (texts, answers, the columns of each problem's row) -> scores.
-BatchRewardFunction = Callable[[Sequence[str], Sequence[Any], Sequence[Mapping[str, Any]]], list[Score]]
+BatchRewardFunction = Callable[
+    [Sequence[str], Sequence[Any], Sequence[Mapping[str, Any]]], list[Score]
+]

@@ -16,13 +16,15 @@ _LINGER_CHECK_S = 0.1
 
 
 def supervise(lifeline: int, lingers: Callable[[], bool] = lambda: False) -> None:
-    """Go on in a child, watched by this process, which ends as the child did once nothing is left below it.
+    """Go on in a child, watched by this process, which ends as the child did once nothing is left
+    below it.
 
-    The kernel hands the orphans of a process to its nearest ancestor that asked for them. This one does, so that
-    nothing gets out of its sight: not by a session or group of its own, not by the death of its parent. All of
-    it ends with the child, and the child ends when the other side of the lifeline is closed or its owner is
-    gone. The lifeline is the read end of a pipe that carries nothing. Where ``lingers`` is true at the child's end,
-    what it started in this process group may come to its own end first.
+    The kernel hands the orphans of a process to its nearest ancestor that asked for them. This one
+    does, so that nothing gets out of its sight: not by a session or group of its own, not by the
+    death of its parent. All of it ends with the child, and the child ends when the other side of
+    the lifeline is closed or its owner is gone. The lifeline is the read end of a pipe that carries
+    nothing. Where ``lingers`` is true at the child's end, what it started in this process group may
+    come to its own end first.
     """
     owner = os.getppid()
     system = ctypes.CDLL(None)
@@ -58,7 +60,9 @@ def _wait(child: int, deaths: int, lifeline: int, owner: int) -> None:
             return
         if deaths in ready:
             os.read(deaths, 4096)
-            while (dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+            while (
+                dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            ) is not None:
                 if dead.si_pid == child:
                     return
                 os.waitpid(dead.si_pid, 0)
@@ -72,7 +76,9 @@ def _others_run(child: int) -> bool:
 
 
 def _end_everything(child: int) -> int:
-    """Kill until nothing is left: the children of a killed one come here. Returns the wait status of ``child``."""
+    """Kill until nothing is left: the children of a killed one come here. Returns the wait status
+    of ``child``.
+    """
     status = 0
     while True:
         for pid in _children():

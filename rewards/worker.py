@@ -1,11 +1,13 @@
 """A scoring process: JSON lines in on stdin, JSON lines out on a descriptor of its own.
 
-A line in holds texts, their answers and the columns that functions ask for: one of each, or as many as a function
-wants in one call. The line that answers it holds their scores, or why there are none, and the token of the
-question: what a reward function, or code that it runs for a model, writes to the descriptor itself is no answer.
+A line in holds texts, their answers and the columns that functions ask for: one of each, or as many
+as a function wants in one call. The line that answers it holds their scores, or why there are none,
+and the token of the question: what a reward function, or code that it runs for a model, writes to
+the descriptor itself is no answer.
 
-Started by ``rewards.sandbox`` as ``python -m rewards.worker SETTINGS``; ``rewards.supervisor`` ends it, and all
-that its functions started, even inside native code that never returns to the interpreter.
+Started by ``rewards.sandbox`` as ``python -m rewards.worker SETTINGS``; ``rewards.supervisor`` ends
+it, and all that its functions started, even inside native code that never returns to the
+interpreter.
 """
 
 import json
@@ -39,10 +41,14 @@ def main() -> None:
         prepare(settings["functions"])
         lowest = minimum(settings["functions"])
     except Exception as error:
-        _reply(replies, "", {"status": "refused", "message": _describe(error, settings["memory_mb"])})
+        _reply(
+            replies, "", {"status": "refused", "message": _describe(error, settings["memory_mb"])}
+        )
         return
     _limit_memory(settings["memory_mb"])
-    _reply(replies, "", {"status": "ready", "minimum": lowest, "batches": batches, "columns": wanted})
+    _reply(
+        replies, "", {"status": "ready", "minimum": lowest, "batches": batches, "columns": wanted}
+    )
     for line in os.fdopen(requests, "rb"):
         if not line.endswith(b"\n"):  # the other side has ended
             return
@@ -51,7 +57,9 @@ def main() -> None:
 
 
 def _limit_memory(memory_mb: int) -> None:
-    """Let scoring take so much address space beyond that of the imports, which may be gigabytes (torch)."""
+    """Let scoring take so much address space beyond that of the imports, which may be gigabytes
+    (torch).
+    """
     with open("/proc/self/statm") as sizes:
         taken = int(sizes.read().split()[0]) * resource.getpagesize()
     limit = taken + memory_mb * _MIB
@@ -61,7 +69,9 @@ def _limit_memory(memory_mb: int) -> None:
 
 
 def _private_descriptors() -> tuple[int, int]:
-    """Move the protocol away from stdin and stdout, which reward functions may read and print to."""
+    """Move the protocol away from stdin and stdout, which reward functions may read and
+    print to.
+    """
     # a child does not inherit them
     requests = os.dup(0)
     replies = os.dup(1)
@@ -72,7 +82,9 @@ def _private_descriptors() -> tuple[int, int]:
     return requests, replies
 
 
-def _score(function: BatchRewardFunction, problems: list[list[Any]], memory_mb: int) -> dict[str, Any]:
+def _score(
+    function: BatchRewardFunction, problems: list[list[Any]], memory_mb: int
+) -> dict[str, Any]:
     try:
         return {"status": "ok", "scores": [_as_json(score) for score in function(*problems)]}
     except MemoryError as error:
@@ -107,7 +119,10 @@ def _describe(error: Exception, memory_mb: int) -> str:
 def _reply(replies: int, token: str, content: dict[str, Any]) -> None:
     data = json.dumps({"token": token, **content}).encode() + b"\n"
     if len(data) > MAX_REPLY_BYTES:
-        content = {"status": "error", "message": f"scores of {len(data)} bytes (limit {MAX_REPLY_BYTES})"}
+        content = {
+            "status": "error",
+            "message": f"scores of {len(data)} bytes (limit {MAX_REPLY_BYTES})",
+        }
         data = json.dumps({"token": token, **content}).encode() + b"\n"
     while data:
         data = data[os.write(replies, data) :]

@@ -11,7 +11,9 @@ from trainer.errors import INTERRUPTED
 from trainer.shell.run_folder import holder
 
 
-def run(space: str | Path, overrides: Sequence[str] = (), *, name: str, runs_dir: str | Path = "runs") -> pd.DataFrame:
+def run(
+    space: str | Path, overrides: Sequence[str] = (), *, name: str, runs_dir: str | Path = "runs"
+) -> pd.DataFrame:
     """Run a sweep as ``sweep run SPACE KEY=VALUE --name NAME`` does, and return `load_results`.
 
     Args:
@@ -24,7 +26,10 @@ def run(space: str | Path, overrides: Sequence[str] = (), *, name: str, runs_dir
         UserError: the sweep cannot start or go on.
         KeyboardInterrupt: it was stopped; ``sweep resume`` goes on.
     """
-    if call(["run", str(space), *overrides, "--name", name, "--runs-dir", str(runs_dir)]) == INTERRUPTED:
+    if (
+        call(["run", str(space), *overrides, "--name", name, "--runs-dir", str(runs_dir)])
+        == INTERRUPTED
+    ):
         raise KeyboardInterrupt
     return load_results(name, runs_dir)
 
@@ -33,8 +38,10 @@ def load_results(name: str, runs_dir: str | Path = "runs") -> pd.DataFrame:
     """Return the trials of a sweep, a row each.
 
     Returns:
-        columns ``trial``, ``configuration``, ``seed``, ``state`` (WAITING, RUNNING, COMPLETE, PRUNED, FAIL),
-        ``step``, ``score`` (NaN without one), ``reason`` (of a failure), and one for every searched trainer key.
+        columns ``trial``, ``configuration``, ``seed``, ``state`` (WAITING, RUNNING, COMPLETE,
+        PRUNED, FAIL),
+        ``step``, ``score`` (NaN without one), ``reason`` (of a failure), and one for every searched
+        trainer key.
 
     Raises:
         MissingError: there is no such sweep.
@@ -42,5 +49,7 @@ def load_results(name: str, runs_dir: str | Path = "runs") -> pd.DataFrame:
     sweep = open_sweep(Path(runs_dir), name)
     rows = sweep.rows(running=holder(sweep.folder.root) is not None)
     columns = ("trial", "configuration", "seed", "state", "step", "score", "reason")
-    table = pd.DataFrame([{**{key: getattr(row, key) for key in columns}, **row.parameters} for row in rows])
+    table = pd.DataFrame(
+        [{**{key: getattr(row, key) for key in columns}, **row.parameters} for row in rows]
+    )
     return table.astype({"score": float}) if len(table) else table

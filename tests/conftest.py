@@ -15,7 +15,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 
 def pytest_configure(config):
-    # Only tests for GPUs may see one: a CPU test that found one would test something else, beside other programs.
+    # Only tests for GPUs may see one: a CPU test that found one would test something else, beside
+    # other programs.
     if "gpu" not in (config.getoption("markexpr") or "").replace("not gpu", ""):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
@@ -31,7 +32,10 @@ def browser() -> Iterator["Browser"]:
             chromium = shutil.which("chromium")
             started = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         except Exception as error:
-            missing = "tests in a browser need the packages chromium and libatomic1: type `make browser` as root"
+            missing = (
+                "tests in a browser need the packages chromium and libatomic1: type `make "
+                "browser` as root"
+            )
             if os.geteuid() == 0 or "CI" in os.environ:
                 raise RuntimeError(missing) from error
             pytest.skip(missing)
@@ -40,7 +44,11 @@ def browser() -> Iterator["Browser"]:
 
 
 def random_model(
-    family: str = "qwen2", tied: bool = True, vocab_size: int = 61, seed: int = 0, max_position_embeddings: int = 512
+    family: str = "qwen2",
+    tied: bool = True,
+    vocab_size: int = 61,
+    seed: int = 0,
+    max_position_embeddings: int = 512,
 ) -> "PreTrainedModel":
     """A small random model in float32 with weights large enough for peaked distributions."""
     import torch
@@ -74,7 +82,10 @@ def random_policy(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture(params=[("qwen2", True), ("qwen2", False), ("llama", False)], ids=["qwen2-tied", "qwen2", "llama"])
+@pytest.fixture(
+    params=[("qwen2", True), ("qwen2", False), ("llama", False)],
+    ids=["qwen2-tied", "qwen2", "llama"],
+)
 def causal_lm(request) -> "PreTrainedModel":
     family, tied = request.param
     return random_model(family, tied)
@@ -82,7 +93,9 @@ def causal_lm(request) -> "PreTrainedModel":
 
 @pytest.fixture(scope="session")
 def tiny_policy(tmp_path_factory) -> Path:
-    """Folder of the tiny model after a very short warm start: it can write answers, mostly wrong ones."""
+    """Folder of the tiny model after a very short warm start: it can write answers, mostly wrong
+    ones.
+    """
     from benchmarks.tiny_policy import TinyRecipe, write_policy
 
     return write_policy(tmp_path_factory.mktemp("tiny"), TinyRecipe(steps=60, puzzles=200))

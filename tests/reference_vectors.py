@@ -1,7 +1,8 @@
-"""Holds the algorithms against recorded inputs and outputs of the published implementation and of other trainers.
+"""Holds the algorithms against recorded inputs and outputs of the published implementation and of
+other trainers.
 
-``python -m tests.reference_vectors [FILE ...]`` prints one line per family with the largest relative error and
-exits with 1 when a family is above 1e-5 (rewards must be equal).
+``python -m tests.reference_vectors [FILE ...]`` prints one line per family with the largest
+relative error and exits with 1 when a family is above 1e-5 (rewards must be equal).
 """
 
 import json
@@ -39,7 +40,9 @@ def tensors(case: Case, *names: str) -> Iterator[Tensor]:
 
 def check_grpo(case: Case) -> Iterator[float]:
     scores, group_ids, mask = tensors(case, "scores", "group_ids", "mask")
-    batch = estimate_advantages(batch_of(mask, rewards=scores, group_ids=group_ids), AlgorithmConfig())
+    batch = estimate_advantages(
+        batch_of(mask, rewards=scores, group_ids=group_ids), AlgorithmConfig()
+    )
     yield relative_error(batch.advantages, case["advantages"])
 
 
@@ -52,7 +55,10 @@ def check_reinforce_plus_plus(case: Case) -> Iterator[float]:
     yield relative_error(returns * mask, torch.tensor(case["returns"]) * mask)
     rule = {"name": "reinforce_plus_plus", "gamma": case["gamma"]}
     config = AlgorithmConfig(advantage=rule, kl_coef=case["kl_coef"])
-    yield relative_error(estimate_advantages(batch, config).advantages * mask, torch.tensor(case["advantages"]) * mask)
+    yield relative_error(
+        estimate_advantages(batch, config).advantages * mask,
+        torch.tensor(case["advantages"]) * mask,
+    )
 
 
 def check_reweighting(case: Case) -> Iterator[float]:
@@ -62,7 +68,9 @@ def check_reweighting(case: Case) -> Iterator[float]:
 
 
 def check_policy_loss(case: Case) -> Iterator[float]:
-    logprobs, old, advantages, mask = tensors(case, "logprobs", "old_logprobs", "advantages", "mask")
+    logprobs, old, advantages, mask = tensors(
+        case, "logprobs", "old_logprobs", "advantages", "mask"
+    )
     logprobs.requires_grad_()
     config = AlgorithmConfig(
         loss_aggregation=case["aggregation"].replace("-", "_"),
@@ -74,7 +82,10 @@ def check_policy_loss(case: Case) -> Iterator[float]:
         },
     )
     totals = UpdateTotals(float(mask.sum()), len(mask))
-    output = update_loss(loss_inputs(logprobs, old, advantages, totals, completion_mask=mask, token_mask=mask), config)
+    output = update_loss(
+        loss_inputs(logprobs, old, advantages, totals, completion_mask=mask, token_mask=mask),
+        config,
+    )
     output.loss.backward()
     tokens = output.metrics["tokens"]
     yield relative_error(output.loss.detach(), case["loss"])
@@ -104,7 +115,9 @@ def check_lopti(case: Case) -> Iterator[float]:
             "dual_clip": case["dual_clip"],
         },
     )
-    batch = batch_of(mask, old_logprobs=old, rollout_logprobs=old, ref_logprobs=ref, advantages=advantages)
+    batch = batch_of(
+        mask, old_logprobs=old, rollout_logprobs=old, ref_logprobs=ref, advantages=advantages
+    )
     passes = isolation_passes(batch, config)
     assert len(passes) == len(case["low_then_high"])
     totals = UpdateTotals(float(mask.sum()), len(mask))
@@ -159,7 +172,9 @@ def main() -> int:
     for path in map(Path, sys.argv[1:] or BUNDLED):
         for family, (compared, cases, error) in compare(path).items():
             verdict = "ok" if error <= TOLERANCE else "FAILED"
-            reason = f"not offered: {update_rule_vectors.NOT_OFFERED.get(family, 'another variant')}"
+            reason = (
+                f"not offered: {update_rule_vectors.NOT_OFFERED.get(family, 'another variant')}"
+            )
             figures = f"largest relative error {error:.2e}   {verdict}" if compared else reason
             print(f"{family:30} {compared:3} of {cases:3} cases   {figures}")
             worst = max(worst, error)

@@ -1,4 +1,6 @@
-"""The project's commands as processes of their own: this copy of the code, one thread, output as it is written."""
+"""The project's commands as processes of their own: this copy of the code, one thread, output as it
+is written.
+"""
 
 import os
 import signal
@@ -13,7 +15,10 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERE
 
 
 def run_cli(
-    *arguments: object, cwd: Path = ROOT, timeout: float = 280, environment: Mapping[str, str] | None = None
+    *arguments: object,
+    cwd: Path = ROOT,
+    timeout: float = 280,
+    environment: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """``python -m ARGUMENTS`` to its end, with what it printed."""
     with start_cli(*arguments, cwd=cwd, environment=environment) as process:

@@ -7,7 +7,9 @@ import psutil
 
 
 def listening(*roots: psutil.Process) -> set[tuple[str, str, int]]:
-    """(process, address, port) of every listening TCP socket of the processes and all below them."""
+    """(process, address, port) of every listening TCP socket of the processes and all below
+    them.
+    """
     sockets = set()
     for root in roots:
         for process in [root, *root.children(recursive=True)]:

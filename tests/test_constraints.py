@@ -11,4 +11,6 @@ def test_the_compiler_of_the_lock_for_gpus_is_of_the_runtimes_cuda():
     releases = dict(re.findall(r"^nvidia-(cuda-\w+|nvvm)==(\d+\.\d+)", lock, re.MULTILINE))
     parts = {"cuda-nvcc", "cuda-crt", "cuda-cccl", "nvvm", "cuda-nvrtc"}
     assert parts < releases.keys()
-    assert {name: releases[name] for name in parts} == dict.fromkeys(parts, releases["cuda-runtime"])
+    assert {name: releases[name] for name in parts} == dict.fromkeys(
+        parts, releases["cuda-runtime"]
+    )

@@ -41,7 +41,9 @@ def row_of(table: str, key: str) -> str:
 
 
 def commands(text: str) -> list[list[str]]:
-    """The words of every indented `trainer` and `sweep` command, without comments and what precedes it."""
+    """The words of every indented `trainer` and `sweep` command, without comments and what precedes
+    it.
+    """
     lines = re.findall(r"^ {4,}(.+)$", text.replace("\\\n", " "), re.MULTILINE)
     examples = []
     for line in lines:
@@ -66,7 +68,9 @@ def test_links_lead_to_files_and_headings(page):
 
 
 def test_the_index_leads_to_every_page():
-    linked = {(ROOT / "docs" / target).resolve() for target, _ in LINK.findall(text_of("docs/index.md"))}
+    linked = {
+        (ROOT / "docs" / target).resolve() for target, _ in LINK.findall(text_of("docs/index.md"))
+    }
     assert {page for page in PAGES if page.name not in ("README.md", "index.md")} <= linked
 
 
@@ -81,7 +85,9 @@ def test_commands_parse(page):
         parse_arguments(PARSERS[program](arguments), arguments)
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "docs/pictures/layers.svg"], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [*PAGES, ROOT / "docs/pictures/layers.svg"], ids=lambda page: page.name
+)
 def test_named_files_folders_and_modules_exist(page):
     text = page.read_text(encoding="utf-8")
     folders = "trainer|sweep|dashboards|rewards|tests|docs|benchmarks|examples|search_spaces"
@@ -94,9 +100,12 @@ def test_named_files_folders_and_modules_exist(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_named_keys_of_a_run_exist(page):
     sections = "|".join(TrainConfig.model_fields)
-    for key in re.findall(rf"[ `({{]((?:{sections})(?:\.[a-z_*]+)+)", page.read_text(encoding="utf-8")):
+    for key in re.findall(
+        rf"[ `({{]((?:{sections})(?:\.[a-z_*]+)+)", page.read_text(encoding="utf-8")
+    ):
         model: object = TrainConfig
-        if key.rpartition(".")[0] in RULE_KINDS:  # a rule's parameter; one of a user's own stands in its own file
+        # a rule's parameter; one of a user's own stands in its own file
+        if key.rpartition(".")[0] in RULE_KINDS:
             continue
         for name in key.split("."):
             if isinstance(model, type) and issubclass(model, BaseModel):
@@ -107,7 +116,12 @@ def test_named_keys_of_a_run_exist(page):
 
 def test_the_commands_of_the_readme_are_found():
     verbs = {tuple(words[:2]) for words in commands(text_of("README.md"))}
-    assert {("trainer", "run"), ("trainer", "evaluate"), ("sweep", "run"), ("sweep", "report")} <= verbs
+    assert {
+        ("trainer", "run"),
+        ("trainer", "evaluate"),
+        ("sweep", "run"),
+        ("sweep", "report"),
+    } <= verbs
 
 
 def keys(model: type[BaseModel], prefix: str = "") -> list[str]:
@@ -158,12 +172,16 @@ def test_yaml_of_runs_is_accepted(page, tmp_path):
     assert blocks
     for block in blocks:
         file = tmp_path / "run.yaml"
-        file.write_text(block if "extends:" in block else f"extends: tiny_kk\n{block}", encoding="utf-8")
+        file.write_text(
+            block if "extends:" in block else f"extends: tiny_kk\n{block}", encoding="utf-8"
+        )
         load_config(str(file))
 
 
 def test_the_search_spaces_of_the_page_are_accepted(tmp_path):
-    space, tournament, grid = re.findall(r"```yaml\n(.*?)```", text_of("docs/reference/search_space.md"), re.DOTALL)
+    space, tournament, grid = re.findall(
+        r"```yaml\n(.*?)```", text_of("docs/reference/search_space.md"), re.DOTALL
+    )
     (tmp_path / "my_run.yaml").write_text("extends: tiny_kk\n", encoding="utf-8")
     (tmp_path / "space.yaml").write_text(space, encoding="utf-8")
     assert load_space(tmp_path / "space.yaml").trainer.base.max_steps == 200
@@ -177,4 +195,6 @@ def test_the_page_on_faults_names_tests_that_there_are():
     named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text_of("docs/development/faults.md"))
     assert len(named) > 40
     for file, function in named:
-        assert not function or re.search(rf"^def {function}\(", text_of(file), re.MULTILINE), f"{file}::{function}"
+        assert not function or re.search(rf"^def {function}\(", text_of(file), re.MULTILINE), (
+            f"{file}::{function}"
+        )

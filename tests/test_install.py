@@ -38,9 +38,13 @@ def write_program(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def installed(folder: Path, index: str, has_uv: bool = False, has_gpu: bool = False, torch: str = "fit") -> str:
+def installed(
+    folder: Path, index: str, has_uv: bool = False, has_gpu: bool = False, torch: str = "fit"
+) -> str:
     """The last line: the installer's command line."""
-    write_program(folder / "venv/bin/python", f'test "$1" = -m && echo pip "$@" || exec {sys.executable} "$@"')
+    write_program(
+        folder / "venv/bin/python", f'test "$1" = -m && echo pip "$@" || exec {sys.executable} "$@"'
+    )
     if has_uv:
         write_program(folder / "bin/uv", 'echo uv "$@"')
     if has_gpu:
@@ -48,7 +52,11 @@ def installed(folder: Path, index: str, has_uv: bool = False, has_gpu: bool = Fa
     done = subprocess.run(
         ["./install.sh", str(folder / "venv"), torch, "-e", "."],
         cwd=ROOT,
-        env={"PATH": f"{folder / 'bin'}:/usr/bin:/bin", "TORCH_CPU_INDEX": index, "PYTHON": sys.executable},
+        env={
+            "PATH": f"{folder / 'bin'}:/usr/bin:/bin",
+            "TORCH_CPU_INDEX": index,
+            "PYTHON": sys.executable,
+        },
         capture_output=True,
         text=True,
         check=True,
@@ -57,7 +65,9 @@ def installed(folder: Path, index: str, has_uv: bool = False, has_gpu: bool = Fa
     return done.stdout.splitlines()[-1].replace(str(folder), "")
 
 
-pytestmark = pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="this machine has an NVIDIA driver")
+pytestmark = pytest.mark.skipif(
+    os.path.exists("/dev/nvidiactl"), reason="this machine has an NVIDIA driver"
+)
 
 
 @pytest.mark.parametrize("has_uv", [False, True])

@@ -40,16 +40,24 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     run = tmp_path / "runs" / "run"
     run.mkdir()
     (run / "config.yaml").write_text("extends: tiny_kk\n")
-    times = {f"time/{name}": 1.0 for name in ("rollout", "reward", "logprobs", "update", "sync", "step")}
+    times = {
+        f"time/{name}": 1.0 for name in ("rollout", "reward", "logprobs", "update", "sync", "step")
+    }
     evaluated = {"eval/accuracy": 0.5, "rollout/reward": 1.5}
-    (run / "metrics.jsonl").write_text(json.dumps({"step": 1, "time": 1.0, **times, **evaluated}) + "\n")
+    (run / "metrics.jsonl").write_text(
+        json.dumps({"step": 1, "time": 1.0, **times, **evaluated}) + "\n"
+    )
     return tmp_path
 
 
 @pytest.mark.parametrize(("main", "command"), LISTINGS)
-def test_every_line_fits(folder: Path, capsys: pytest.CaptureFixture[str], main: Any, command: str) -> None:
+def test_every_line_fits(
+    folder: Path, capsys: pytest.CaptureFixture[str], main: Any, command: str
+) -> None:
     assert main(command.split()) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 1
     sentences = " " * 7  # below the best: prose, which a terminal wraps
-    assert [line for line in lines if len(line.rstrip()) > COLUMNS and not line.startswith(sentences)] == []
+    assert [
+        line for line in lines if len(line.rstrip()) > COLUMNS and not line.startswith(sentences)
+    ] == []

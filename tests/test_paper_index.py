@@ -11,4 +11,6 @@ def test_every_run_of_the_paper_index_parses_and_every_variant_has_a_row(monkeyp
     runs = re.findall(r"^\|.*`trainer run ([^`]+)`", page, re.MULTILINE)
     resolved = {run: load_config(run.split()[0], run.split()[1:]).algorithm for run in runs}
     assert len(set(map(str, resolved.values()))) == len(runs)  # no two rows are one setting
-    assert {run for run in runs if run.startswith("papers:")} == {f"papers:{name}" for name in variant_names("papers")}
+    assert {run for run in runs if run.startswith("papers:")} == {
+        f"papers:{name}" for name in variant_names("papers")
+    }

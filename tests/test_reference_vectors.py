@@ -10,14 +10,18 @@ PUBLISHED, PEERS = BUNDLED
 def test_every_family_agrees_with_the_published_implementation():
     outcomes = compare(PUBLISHED)
     assert set(outcomes) == set(FAMILIES)
-    assert {family: outcome.error for family, outcome in outcomes.items() if outcome.error > TOLERANCE} == {}
+    assert {
+        family: outcome.error for family, outcome in outcomes.items() if outcome.error > TOLERANCE
+    } == {}
 
 
 def test_every_rule_agrees_with_the_trainers_that_have_it():
     outcomes = compare(PEERS)
     assert set(outcomes) == set(update_rule_vectors.FAMILIES)
     assert all(outcome.compared == outcome.cases > 0 for outcome in outcomes.values())
-    assert {family: outcome.error for family, outcome in outcomes.items() if outcome.error > TOLERANCE} == {}
+    assert {
+        family: outcome.error for family, outcome in outcomes.items() if outcome.error > TOLERANCE
+    } == {}
 
 
 @pytest.mark.parametrize(
@@ -34,4 +38,6 @@ def test_a_wrong_number_fails_the_command(tmp_path, file, right, wrong, family):
     assert broken.read_text() != text
     result = run_cli("tests.reference_vectors", broken)
     assert result.returncode == 1
-    assert next(line for line in result.stdout.splitlines() if line.startswith(family)).endswith("FAILED")
+    assert next(line for line in result.stdout.splitlines() if line.startswith(family)).endswith(
+        "FAILED"
+    )

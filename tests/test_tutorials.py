@@ -1,4 +1,6 @@
-"""What a newcomer types: the tutorials and the notebook run as they stand, made small where training takes long."""
+"""What a newcomer types: the tutorials and the notebook run as they stand, made small where
+training takes long.
+"""
 
 import json
 import os
@@ -17,7 +19,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def run(command: list[str], folder: Path) -> str:
-    """The output of a command that ends well, where `python`, `trainer` and `sweep` are this copy's."""
+    """The output of a command that ends well, where `python`, `trainer` and `sweep` are this
+    copy's.
+    """
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, **ENVIRONMENT, "PATH": path}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
@@ -46,12 +50,14 @@ def test_train_your_own(tmp_path):
 def test_compare_rules(tmp_path):
     smaller = {
         "configurations: 8": "configurations: 2",
-        "{max_steps: 30}": "{max_steps: 2, evaluation.every_steps: 1, evaluation.sets.dev.limit: 10}",
+        "{max_steps: 30}": "{max_steps: 2, evaluation.every_steps: 1, evaluation.sets.dev.limit: "
+        "10}",
         "--seeds 8": "--seeds 2",
         "loguniform: [1.0e-4, 1.0e-3]": "choice: [1.0e-4, 1.0e-3]",
     }
     output = type_page("compare_rules.md", tmp_path, smaller)
-    assert output.count("4 complete, 0 stopped early, 0 failed") >= 2  # the search, and the fresh seeds
+    # the search, and the fresh seeds
+    assert output.count("4 complete, 0 stopped early, 0 failed") >= 2
     for file in ("ar-confirm/events.jsonl", "ar/report/report.html", "check/metrics.jsonl"):
         assert (tmp_path / "compare/runs" / file).exists()
 
@@ -60,7 +66,9 @@ def test_the_notebook(tmp_path):
     notebook = json.loads((ROOT / "docs/quickstart.ipynb").read_text(encoding="utf-8"))
     cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
     script = "\n".join(f"    {line}" for line in "\n".join(cells).splitlines())
-    (tmp_path / "notebook.py").write_text(f"if __name__ == '__main__':\n{script}\n", encoding="utf-8")
+    (tmp_path / "notebook.py").write_text(
+        f"if __name__ == '__main__':\n{script}\n", encoding="utf-8"
+    )
     output = run([sys.executable, "notebook.py"], tmp_path)
     assert output.count("COMPLETE") == 4
     assert "baseline" in output and "done [" in output

@@ -35,23 +35,33 @@ def alone(items: list[Any]) -> list[Any]:
 
 
 def relative_error(ours: Tensor | float, published: Any) -> float:
-    """Largest |ours - published|, relative to the largest |published| of the field (at least 1e-3)."""
+    """Largest |ours - published|, relative to the largest |published| of the field (at
+    least 1e-3).
+    """
     ours = torch.as_tensor(ours).double()
     published = torch.as_tensor(published).double()
-    assert ours.shape == published.shape, f"shape {tuple(ours.shape)} is not {tuple(published.shape)}"
+    assert ours.shape == published.shape, (
+        f"shape {tuple(ours.shape)} is not {tuple(published.shape)}"
+    )
     scale = max(float(published.abs().max()), 1e-3)
     return float((ours - published).abs().max()) / scale
 
 
 def batch_of(inputs: Case) -> TrainBatch:
-    """A scored batch in float32 from the fields that a case has; without ``old_logprobs`` on the engine's."""
+    """A scored batch in float32 from the fields that a case has; without ``old_logprobs`` on the
+    engine's.
+    """
     if "old_logprobs" not in inputs and "rollout_logprobs" in inputs:
         inputs = {**inputs, "old_logprobs": inputs["rollout_logprobs"]}
         return replace(batch_of(inputs), rollout_logprobs=None)
     mask = torch.tensor(inputs["completion_mask"], dtype=torch.float32)
 
     def field(name: str) -> Tensor:
-        return torch.tensor(inputs[name], dtype=torch.float32) if name in inputs else torch.zeros_like(mask)
+        return (
+            torch.tensor(inputs[name], dtype=torch.float32)
+            if name in inputs
+            else torch.zeros_like(mask)
+        )
 
     return masked_batch(
         mask,
@@ -76,7 +86,11 @@ def check_loss(case: Case, chosen: Tensor | None = None, **settings: Any) -> Ite
     batch = batch_of(case["inputs"])
     batch = replace(batch, chosen=chosen)
     config = AlgorithmConfig(
-        **{"kl_coef": parameters.get("kl_coef", 0.0), "loss_aggregation": parameters["loss_aggregation"], **settings}
+        **{
+            "kl_coef": parameters.get("kl_coef", 0.0),
+            "loss_aggregation": parameters["loss_aggregation"],
+            **settings,
+        }
     )
     logprobs = torch.tensor(case["inputs"]["logprobs"], requires_grad=True)
     mask = batch.completion_mask
@@ -94,10 +108,14 @@ def check_loss(case: Case, chosen: Tensor | None = None, **settings: Any) -> Ite
 def check_gdpo(case: Case) -> Iterator[float]:
     parameters = case["parameters"]
     inputs = case["inputs"]
-    if parameters["final"].endswith("(unbiased std over completions + 1e-4)"):  # TRL's and the paper's
+    # TRL's and the paper's
+    if parameters["final"].endswith("(unbiased std over completions + 1e-4)"):
         weights = {str(index): weight for index, weight in enumerate(parameters["reward_weights"])}
         parts = [
-            {name: weight * value for (name, weight), value in zip(weights.items(), values, strict=True)}
+            {
+                name: weight * value
+                for (name, weight), value in zip(weights.items(), values, strict=True)
+            }
             for values in inputs["reward_components"]
         ]
         batch = replace(batch_of(inputs), reward_parts=parts, part_weights=weights)
@@ -117,7 +135,11 @@ def check_dr_grpo_advantage(case: Case) -> Iterator[float]:
 
 def check_group_std(case: Case) -> Iterator[float]:
     parameters = case["parameters"]
-    if (parameters["baseline"], parameters["std"], parameters["eps"]) == ("group_mean", "unbiased", 1e-6):
+    if (parameters["baseline"], parameters["std"], parameters["eps"]) == (
+        "group_mean",
+        "unbiased",
+        1e-6,
+    ):
         yield from check_advantages(case, advantage="grpo")
 
 
@@ -130,7 +152,11 @@ def check_reinforce_plus_plus_baseline(case: Case) -> Iterator[float]:
     parameters = case["parameters"]
     summed = parameters.get("kl_placement", "").startswith("summed into the sequence reward")
     if parameters["var"] == "unbiased" and ("kl_coef" not in parameters or summed):
-        kl = {"kl_coef": parameters["kl_coef"], "kl_placement": "reward"} if summed else {"kl_coef": 0.0}
+        kl = (
+            {"kl_coef": parameters["kl_coef"], "kl_placement": "reward"}
+            if summed
+            else {"kl_coef": 0.0}
+        )
         yield from check_advantages(case, advantage="reinforce_baseline:ReinforceBaseline", **kl)
 
 
@@ -160,7 +186,9 @@ def check_gspo(case: Case) -> Iterator[float]:
 def check_cispo(case: Case) -> Iterator[float]:
     low = case["parameters"]["ratio_cap_low"]
     high = case["parameters"]["ratio_cap_high"]
-    yield from check_loss(case, loss={"name": "cispo", "clip_ratio_low": 1 - low, "clip_ratio_high": high - 1})
+    yield from check_loss(
+        case, loss={"name": "cispo", "clip_ratio_low": 1 - low, "clip_ratio_high": high - 1}
+    )
 
 
 def check_dppo(case: Case) -> Iterator[float]:
@@ -171,7 +199,10 @@ def check_dppo(case: Case) -> Iterator[float]:
 
 
 def check_sapo(case: Case) -> Iterator[float]:
-    tau = {"tau_positive": case["parameters"]["tau_pos"], "tau_negative": case["parameters"]["tau_neg"]}
+    tau = {
+        "tau_positive": case["parameters"]["tau_pos"],
+        "tau_negative": case["parameters"]["tau_neg"],
+    }
     yield from check_loss(case, loss={"name": "sapo", **tau})
 
 
@@ -194,7 +225,9 @@ def check_rollout_anchored(case: Case) -> Iterator[float]:
 def check_dro(case: Case) -> Iterator[float]:
     coef = case["parameters"]["beta"] / 2
     yield from check_loss(
-        case, loss={"name": "cispo", "clip_ratio_low": 0.0, "clip_ratio_high": 0.0}, log_ratio_coef=coef
+        case,
+        loss={"name": "cispo", "clip_ratio_low": 0.0, "clip_ratio_high": 0.0},
+        log_ratio_coef=coef,
     )
 
 
@@ -206,12 +239,16 @@ def check_luspo(case: Case) -> Iterator[float]:
 def check_gmpo(case: Case) -> Iterator[float]:
     low, high = (case["parameters"][f"log_ratio_clip_{side}"] for side in ("low", "high"))
     yield from check_loss(
-        case, loss={"name": "gmpo:Gmpo", "clip_low": low, "clip_high": high}, loss_aggregation="auto"
+        case,
+        loss={"name": "gmpo:Gmpo", "clip_low": low, "clip_high": high},
+        loss_aggregation="auto",
     )
 
 
 def covariance_case(case: Case) -> tuple[TrainBatch, Tensor]:
-    """The batch of a case, and its covariances by the current log-probabilities, as verl takes them."""
+    """The batch of a case, and its covariances by the current log-probabilities, as verl takes
+    them.
+    """
     batch = batch_of(case["inputs"])
     logprobs = torch.tensor(case["inputs"]["logprobs"])
     mask = batch.completion_mask
@@ -221,9 +258,15 @@ def covariance_case(case: Case) -> tuple[TrainBatch, Tensor]:
 def check_clip_cov(case: Case) -> Iterator[float]:
     parameters, (batch, covariance) = case["parameters"], covariance_case(case)
     clip = {name: parameters[name] for name in ("clip_ratio_low", "clip_ratio_high")}
-    inputs = LossInputs.of(batch, torch.tensor(case["inputs"]["logprobs"]), batch.completion_mask, UpdateTotals(1, 1))
+    inputs = LossInputs.of(
+        batch, torch.tensor(case["inputs"]["logprobs"]), batch.completion_mask, UpdateTotals(1, 1)
+    )
     clipped = LOSS.read({"name": "covariance:ClipCov", **clip})(inputs).clipped
-    candidates = (covariance > parameters["clip_cov_lb"]) & (covariance < parameters["clip_cov_ub"]) & ~clipped
+    candidates = (
+        (covariance > parameters["clip_cov_lb"])
+        & (covariance < parameters["clip_cov_ub"])
+        & ~clipped
+    )
     count = max(1, int(parameters["clip_cov_ratio"] * batch.completion_mask.sum()))
     chosen = drawn(candidates, count, alone, None)
     yield relative_error(batch.completion_mask * ~chosen, case["expected"]["mask"])
@@ -233,10 +276,14 @@ def check_clip_cov(case: Case) -> Iterator[float]:
 def check_kl_cov(case: Case) -> Iterator[float]:
     parameters, (batch, covariance) = case["parameters"], covariance_case(case)
     mask = batch.completion_mask
-    chosen = largest(covariance, mask.bool(), max(1, int(parameters["kl_cov_ratio"] * mask.sum())), alone)
+    chosen = largest(
+        covariance, mask.bool(), max(1, int(parameters["kl_cov_ratio"] * mask.sum())), alone
+    )
     chosen = chosen & (covariance != 0)
     yield relative_error(chosen.float(), case["expected"]["mask"])
-    yield from check_loss(case, chosen, loss={"name": "covariance:KlCov", "coef": parameters["ppo_kl_coef"]})
+    yield from check_loss(
+        case, chosen, loss={"name": "covariance:KlCov", "coef": parameters["ppo_kl_coef"]}
+    )
 
 
 def check_kl_in_loss(case: Case) -> Iterator[float]:
@@ -244,7 +291,9 @@ def check_kl_in_loss(case: Case) -> Iterator[float]:
     if "kl_gradient" in parameters or "kl_weight" in parameters:
         return  # other gradients than the penalty's own
     bound = parameters.get("log_ratio_clamp", 20.0 if "value_clamp" in parameters else None)
-    yield from check_loss(case, kl_estimator=parameters["kl_estimator"], kl_log_ratio_clamp=bound, kl_placement="loss")
+    yield from check_loss(
+        case, kl_estimator=parameters["kl_estimator"], kl_log_ratio_clamp=bound, kl_placement="loss"
+    )
 
 
 def check_token_weights(case: Case) -> Iterator[float]:
@@ -253,7 +302,9 @@ def check_token_weights(case: Case) -> Iterator[float]:
     if aggregation != "prompt_mean":
         mask = torch.tensor(case["inputs"]["completion_mask"], dtype=torch.float32)
         totals = UpdateTotals(float(mask.sum()), len(mask), parameters.get("max_new_tokens", 1))
-        yield relative_error(token_weights(mask, aggregation, totals), case["expected"]["token_weights"])
+        yield relative_error(
+            token_weights(mask, aggregation, totals), case["expected"]["token_weights"]
+        )
 
 
 def check_engine_weights(case: Case) -> Iterator[float]:
@@ -265,7 +316,9 @@ def check_engine_weights(case: Case) -> Iterator[float]:
         cap=parameters.get("importance_sampling_cap") or parameters["cap"],
         floor=parameters.get("floor", 0.0),
     )
-    ours = importance_weights(batch.old_logprobs, batch.rollout_logprobs, batch.completion_mask, config)
+    ours = importance_weights(
+        batch.old_logprobs, batch.rollout_logprobs, batch.completion_mask, config
+    )
     mask = batch.completion_mask
     yield relative_error(ours * mask, torch.tensor(case["expected"]["importance_weights"]) * mask)
 
@@ -327,10 +380,12 @@ FAMILIES: dict[str, Callable[[Case], Iterator[float]]] = {
 # Families of other trainers that are not offered here, and why.
 NOT_OFFERED = {
     "engine_rejection": "no user; TRL and verl users truncate or mask",
-    "rloo_sequence_loss": "one ratio, the product over the completion: AR and Lopti lose their grip; no user",
+    "rloo_sequence_loss": "one ratio, the product over the completion: AR and Lopti lose their "
+    "grip; no user",
     "bnpo_loss": "the loss would depend on how a batch is cut into micro-batches",
     "token_weights_micro_batches": "the loss would depend on how a batch is cut into micro-batches",
-    "off_policy_sequence_mask": "no user; the geometric mean's mask drops completions of both signs",
+    "off_policy_sequence_mask": "no user; the geometric mean's mask drops completions of both "
+    "signs",
     "vespo_loss": "no user; four shape parameters",
     "other_baselines": "no user",
     "optimal_token_baseline": "no user; needs the sum of squared probabilities at every token",

@@ -1,4 +1,6 @@
-"""Training one policy with one update rule, from Python as from the ``trainer`` command: docs/guides/python.md."""
+"""Training one policy with one update rule, from Python as from the ``trainer`` command:
+docs/guides/python.md.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

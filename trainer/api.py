@@ -37,15 +37,17 @@ def train(
     Raises:
         UserError: whatever keeps the run from starting or going on.
     """
-    start = Start(str(spec), overrides, Path(runs_dir), name, resume=resume, accept_changes=accept_changes)
+    start = Start(
+        str(spec), overrides, Path(runs_dir), name, resume=resume, accept_changes=accept_changes
+    )
     start = replace(start, name=run_name(start))
     start_run(start)
     return summary(Path(runs_dir) / str(start.name))
 
 
 def load_metrics(name: str, runs_dir: str | Path = "runs") -> pd.DataFrame:
-    """Return the metrics of a run, a row per record: training steps and evaluations. ``trainer metrics`` explains
-    them.
+    """Return the metrics of a run, a row per record: training steps and evaluations. ``trainer
+    metrics`` explains them.
 
     Raises:
         MissingError: there is no such run.

@@ -1,8 +1,10 @@
-"""Attempts of a trial: of two processes that both take a trial for theirs, the newest attempt's alone may write.
+"""Attempts of a trial: of two processes that both take a trial for theirs, the newest attempt's
+alone may write.
 
-A node that is cut off trains on until it notices, and may still reach the shared folder, while the trial has begun
-again elsewhere. So the sweep's driver numbers the attempts, each begins with its number in a file of the trial's
-folder, and whatever writes there or to MLflow asks first whether its own is the newest: a fencing token.
+A node that is cut off trains on until it notices, and may still reach the shared folder, while the
+trial has begun again elsewhere. So the sweep's driver numbers the attempts, each begins with its
+number in a file of the trial's folder, and whatever writes there or to MLflow asks first whether
+its own is the newest: a fencing token.
 """
 
 from dataclasses import dataclass
@@ -29,7 +31,9 @@ class Attempt:
         """Raise a SupersededError if a newer attempt has begun."""
         if self.number and (newest := newest_attempt(self.run_dir)) > self.number:
             what = f"attempt {newest} of {self.run_dir.name} has begun elsewhere"
-            raise SupersededError(what, str(self.run_dir / _FILE), f"nothing: attempt {self.number} ends")
+            raise SupersededError(
+                what, str(self.run_dir / _FILE), f"nothing: attempt {self.number} ends"
+            )
 
 
 def newest_attempt(run_dir: Path) -> int:
@@ -52,7 +56,8 @@ def newest_attempt(run_dir: Path) -> int:
 
 
 def begin_attempt(run_dir: Path, number: int) -> None:
-    """Shut out attempts with lower numbers, before anything of this one reads what they have written.
+    """Shut out attempts with lower numbers, before anything of this one reads what they have
+    written.
 
     Raises:
         SupersededError: a newer attempt has begun.

@@ -9,8 +9,8 @@ from trainer.shell.arguments import PAGES, parse_arguments, version_text
 from trainer.shell.interrupt import unhurried
 from trainer.shell.main import run_main, world_size
 
-# Command -> its module in trainer.commands, imported when the command is given, and its line of help. The module
-# has `add_NAME`, which declares the arguments, and `carry_out_NAME`.
+# Command -> its module in trainer.commands, imported when the command is given, and its line of
+# help. The module has `add_NAME`, which declares the arguments, and `carry_out_NAME`.
 _COMMANDS = {
     "run": ("start", "train a policy; record it in runs/NAME and MLflow"),
     "resume": ("start", "resume a stopped or killed run"),
@@ -23,7 +23,10 @@ _COMMANDS = {
     "schema": ("reference", "print the JSON Schema of run files, for editors"),
     "metrics": ("reference", "list logged metrics: formula, unit"),
     "rehearse": ("rehearse", "train a GPU preset in small on the CPU"),
-    "evaluate": ("evaluate", "measure a model's accuracy and pass@k, by difficulty, with intervals"),
+    "evaluate": (
+        "evaluate",
+        "measure a model's accuracy and pass@k, by difficulty, with intervals",
+    ),
     "serve": ("serve", "start a vLLM server for runs with rollout.vllm.mode=server"),
     "export": ("export", "write a run's model for transformers, vLLM or the hub"),
     "upload": ("runs", "send an offline run to MLflow"),
@@ -31,7 +34,9 @@ _COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code; end the process with it where it is one rank of several."""
+    """Run a command and return its exit code; end the process with it where it is one rank of
+    several.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     code = run_main(lambda: _call(words))
     if world_size() > 1:

@@ -16,8 +16,12 @@ def one_line(text: object, most: int = 300) -> str:
 
 
 def printable(text: str) -> str:
-    """Return the text with control characters as escapes: what a model wrote must not command a terminal."""
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+    """Return the text with control characters as escapes: what a model wrote must not command a
+    terminal.
+    """
+    return "".join(
+        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text
+    )
 
 
 def shortened(text: str, most: int) -> str:
@@ -49,7 +53,9 @@ class UserError(Exception):
 
 
 class ConfigError(UserError):
-    """Usage or configuration: exit code 2; ``key`` is the dotted key that is refused, if it is one."""
+    """Usage or configuration: exit code 2; ``key`` is the dotted key that is refused, if it
+    is one.
+    """
 
     def __init__(self, what: str, where: str = "", hint: str = "", key: str = "") -> None:
         super().__init__(what, where, hint)

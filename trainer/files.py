@@ -31,10 +31,11 @@ _logger = logging.getLogger(__name__)
 
 
 def storage_error(action: str, path: Path, error: Exception) -> StorageError:
-    """Return an error of the file system: what could not be done, where and with how much space, and what to do.
+    """Return an error of the file system: what could not be done, where and with how much space,
+    and what to do.
 
-    ``action`` is such as "write a checkpoint"; the path need not exist; a library may hide the system's error in
-    its own.
+    ``action`` is such as "write a checkpoint"; the path need not exist; a library may hide the
+    system's error in its own.
     """
     text = first_line(error)
     number = getattr(error, "errno", 0)
@@ -43,19 +44,23 @@ def storage_error(action: str, path: Path, error: Exception) -> StorageError:
     if "No space left" in text or "disk is full" in text:
         remedy = _FULL
     return StorageError(
-        f"cannot {action}: {reason}", f"{path}, {_free_space(path)} free", f"{remedy}, then resume or start again"
+        f"cannot {action}: {reason}",
+        f"{path}, {_free_space(path)} free",
+        f"{remedy}, then resume or start again",
     )
 
 
 def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> None:
-    """Put a file in place whole and on disk: readers, and what follows a crash, find the old one or the new one.
+    """Put a file in place whole and on disk: readers, and what follows a crash, find the old one or
+    the new one.
 
     ``mode`` holds the permissions of a new file, before the user's mask.
 
     Raises:
         OSError: the folder cannot be written; an older file is untouched.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}.new")  # a driver and a report may write one file at once
+    # a driver and a report may write one file at once
+    draft = path.with_name(f".{path.name}.{os.getpid()}.new")
     # What lies there is a dead writer's, or a link that somebody has laid: never written through.
     new = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     try:
@@ -74,17 +79,24 @@ def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> Non
 
 
 def storage_fault(error: OSError, *written: Path) -> StorageError | None:
-    """Translate a full, read-only or failing disk into an error for the user; None for other system errors.
+    """Translate a full, read-only or failing disk into an error for the user; None for other system
+    errors.
 
-    So is a folder in the place of a file, or a link to itself. Where the system does not say which file it was, it
-    is taken to be on the fullest disk of those that are ``written``, the current folder's and that of temporary
-    files.
+    So is a folder in the place of a file, or a link to itself. Where the system does not say which
+    file it was, it is taken to be on the fullest disk of those that are ``written``, the current
+    folder's and that of temporary files.
     """
     if error.errno not in _REMEDIES:
         return None
     named = error.filename2 or error.filename
-    disks = [Path(named)] if isinstance(named, str) else [*written, Path.cwd(), Path(tempfile.gettempdir())]
-    return storage_error("use the disk", min(disks, key=free_bytes) if disks[1:] else disks[0], error)
+    disks = (
+        [Path(named)]
+        if isinstance(named, str)
+        else [*written, Path.cwd(), Path(tempfile.gettempdir())]
+    )
+    return storage_error(
+        "use the disk", min(disks, key=free_bytes) if disks[1:] else disks[0], error
+    )
 
 
 def flush_to_disk(path: Path) -> None:
@@ -97,11 +109,12 @@ def flush_to_disk(path: Path) -> None:
 
 
 class JsonLines:
-    """An append-only file with one JSON object per line; every line is on disk when ``append`` returns.
+    """An append-only file with one JSON object per line; every line is on disk when ``append``
+    returns.
 
-    A last line without its newline was being written when the writer died; opening cuts it off. The file is
-    made by opening and never again: if it disappears later, appending fails. Only the one writer opens a file
-    this way; others use `read_json_lines`.
+    A last line without its newline was being written when the writer died; opening cuts it off. The
+    file is made by opening and never again: if it disappears later, appending fails. Only the one
+    writer opens a file this way; others use `read_json_lines`.
 
     Raises:
         StorageError: the file cannot be read or written.
@@ -115,7 +128,9 @@ class JsonLines:
                 content = file.read()
                 torn = len(content) - (content.rfind(b"\n") + 1)
                 if torn:
-                    _logger.warning("%s: cut the last line, torn: %d bytes never finished", path, torn)
+                    _logger.warning(
+                        "%s: cut the last line, torn: %d bytes never finished", path, torn
+                    )
                     file.truncate(len(content) - torn)
                     os.fsync(file.fileno())
                 status = os.fstat(file.fileno())
@@ -127,16 +142,21 @@ class JsonLines:
         """Write the records as lines, all of them or none.
 
         Raises:
-            StorageError: the file has disappeared or is another one, the disk is full or the write failed.
+            StorageError: the file has disappeared or is another one, the disk is full or the write
+                failed.
             ValueError: a number that is not finite, which JSON does not have.
         """
-        lines = [json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in records]
-        # Half of a surrogate pair, which UTF-8 does not have, becomes the escape that JSON has for it.
+        lines = [
+            json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in records
+        ]
+        # Half of a surrogate pair, which UTF-8 does not have, becomes the escape that JSON has for
+        # it.
         data = "".join(lines).encode("utf-8", "backslashreplace")
         with self._opened() as descriptor:
             size = os.fstat(descriptor).st_size
             try:
-                if size and os.pread(descriptor, 1, size - 1) != b"\n":  # somebody has cut the file meanwhile
+                # somebody has cut the file meanwhile
+                if size and os.pread(descriptor, 1, size - 1) != b"\n":
                     data = b"\n" + data
                 _write_all(descriptor, data)
                 os.fsync(descriptor)
@@ -145,7 +165,8 @@ class JsonLines:
                 raise
 
     def cut(self, offset: int) -> None:
-        """Drop what is after a byte, in a new file: what another process still writes into the old one is lost.
+        """Drop what is after a byte, in a new file: what another process still writes into the old
+        one is lost.
 
         Raises:
             StorageError: as of ``append``.
@@ -177,11 +198,12 @@ def read_json_lines(
 ) -> Iterator[tuple[Record, int]]:
     """Yield the whole lines from byte ``offset`` on, each with the offset that follows it.
 
-    A last line without its newline is still being written, and left out. ``advice`` says what to do about a
-    damaged one.
+    A last line without its newline is still being written, and left out. ``advice`` says what to do
+    about a damaged one.
 
     Raises:
-        StorageError: a whole line is not a JSON object; names its number. Or the file cannot be read.
+        StorageError: a whole line is not a JSON object; names its number. Or the file cannot be
+            read.
     """
     try:
         file = path.open("rb")
@@ -204,7 +226,9 @@ def read_json_lines(
 
 
 def read_records(path: Path) -> list[Record]:
-    """Return all whole lines; none of a file that is not there, as of a run before its first record."""
+    """Return all whole lines; none of a file that is not there, as of a run before its first
+    record.
+    """
     return [record for record, _ in read_json_lines(path)] if path.is_file() else []
 
 

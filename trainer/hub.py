@@ -1,4 +1,6 @@
-"""Whether the Hugging Face hub can be reached: where it cannot, its library tries again for minutes."""
+"""Whether the Hugging Face hub can be reached: where it cannot, its library tries again for
+minutes.
+"""
 
 import functools
 import sys
@@ -9,7 +11,8 @@ LIMIT_S = 4.0
 
 @functools.cache
 def hub_answers() -> bool:
-    """Look once whether the hub answers; where it does not, only its cache on this machine is read from then on.
+    """Look once whether the hub answers; where it does not, only its cache on this machine is read
+    from then on.
 
     Ask before the hub's library or one that uses it is asked for a model or a dataset.
     """
@@ -19,7 +22,9 @@ def hub_answers() -> bool:
         return False
     answers: list[bool] = []
     # A thread, because looking up a name knows no time limit.
-    look = threading.Thread(target=lambda: answers.append(_answers(constants.ENDPOINT)), daemon=True)
+    look = threading.Thread(
+        target=lambda: answers.append(_answers(constants.ENDPOINT)), daemon=True
+    )
     look.start()
     look.join(LIMIT_S + 1)
     if answers == [True]:

@@ -26,7 +26,13 @@ from trainer.evaluation.history import best_evaluation, final_metrics
 from trainer.files import size_text
 from trainer.metrics.bands import band_metrics
 from trainer.metrics.reading import read_metrics
-from trainer.metrics.step import batch_metrics, memory_metrics, rollout_metrics, time_metrics, update_metrics
+from trainer.metrics.step import (
+    batch_metrics,
+    memory_metrics,
+    rollout_metrics,
+    time_metrics,
+    update_metrics,
+)
 from trainer.metrics.stopwatch import Stopwatch
 from trainer.parallel.device import memory_of, peak_bytes
 from trainer.parallel.models import load_models
@@ -49,8 +55,10 @@ class Trainer:
     """One training run: Algorithm 1 of arXiv:2505.12929 with GRPO or REINFORCE++ advantages.
 
     Raises:
-        ConfigError, MissingError: model, data, memory or settings that cannot work, before the first step.
-        DivergedError: from training, when loss, gradient norm or reward stops being a finite number.
+        ConfigError, MissingError: model, data, memory or settings that cannot work, before the
+            first step.
+        DivergedError: from training, when loss, gradient norm or reward stops being a finite
+            number.
         RewardError: scoring fails for the first problem, or, from training, too often.
     """
 
@@ -77,14 +85,18 @@ class Trainer:
         check_divisible(config, self.parallel.world_size)
         check_rules(config.algorithm)
         device = memory_of(self.parallel.device)
-        self._estimate = check_fits(config, self.parallel.world_size, device, quiet=not self.parallel.is_main)
+        self._estimate = check_fits(
+            config, self.parallel.world_size, device, quiet=not self.parallel.is_main
+        )
         self._peak_shown = False
-        context.run_dir.mkdir(parents=True, exist_ok=True)  # here and never again: one that vanishes is an error
+        # here and never again: one that vanishes is an error
+        context.run_dir.mkdir(parents=True, exist_ok=True)
 
         self.progress.phase("loading the data")
         prepared = prepare(config, max_failure_rate=MAX_FAILURE_RATE)
         self.tokenizer = prepared.tokenizer
-        self._own_tokenizer = copy.deepcopy(self.tokenizer)  # to be saved: two threads may not use one together
+        # to be saved: two threads may not use one together
+        self._own_tokenizer = copy.deepcopy(self.tokenizer)
         self.problems = prepared.problems
         self.evaluation_sets = prepared.sets
         self.rewards = prepared.rewards
@@ -118,7 +130,9 @@ class Trainer:
             config, self.models.causal_lm, self.tokenizer, self.models.whole_weights, engine_run
         )
         self.engine.sync_weights(self.models.causal_lm)
-        sampler = ProblemSampler(self.problems, config.seed, config.data.shuffle, config.data.drop_last)
+        sampler = ProblemSampler(
+            self.problems, config.seed, config.data.shuffle, config.data.drop_last
+        )
         self.source = RolloutSource(
             config, sampler, self.tokenizer, self.engine, self.rewards, self.parallel, self.progress
         )
@@ -128,7 +142,10 @@ class Trainer:
         """Training steps of the whole run."""
         config = self.config
         return config.max_steps or training_steps(
-            config.epochs, len(self.problems), config.rollout.prompts_per_step, config.data.drop_last
+            config.epochs,
+            len(self.problems),
+            config.rollout.prompts_per_step,
+            config.data.drop_last,
         )
 
     @property
@@ -147,7 +164,8 @@ class Trainer:
             self.run_period()
 
     def run_period(self) -> dict[str, float]:
-        """Train up to and including the next evaluation; returns its ``eval/*`` metrics and ``step``.
+        """Train up to and including the next evaluation; returns its ``eval/*`` metrics and
+        ``step``.
 
         Only ``step`` when a stop was requested before it.
         """
@@ -186,7 +204,9 @@ class Trainer:
             metrics = read_metrics([rollout_metrics(scored)], parallel)
             check_finite(step, "reward", metrics["rollout/reward"])
             if self._is_evaluated_after(step):
-                self._record_completions({"train": [r for group in scored.groups for r in group.rollouts]}, step)
+                self._record_completions(
+                    {"train": [r for group in scored.groups for r in group.rollouts]}, step
+                )
             batch = with_rewards(batch, scored.groups, config.reward.functions)
             batch = estimate_advantages(batch, algorithm, parallel.sum)
             batch = choose_tokens(batch, algorithm, split_generator, parallel.gather)
@@ -198,7 +218,9 @@ class Trainer:
             self.progress.phase("updating", announce=False)
             with stopwatch("update"):
                 for _ in range(algorithm.update_epochs):
-                    for token_mask in isolation_passes(batch, algorithm, split_generator, parallel.gather):
+                    for token_mask in isolation_passes(
+                        batch, algorithm, split_generator, parallel.gather
+                    ):
                         self.updater.run_pass(batch, token_mask, plan, statistics, step)
             if self.models.kept_forward is not None:
                 self.models.kept_forward.free()
@@ -211,13 +233,17 @@ class Trainer:
         return metrics | self.engine.metrics() | time_metrics(stopwatch, batch, parallel)
 
     def save_checkpoint(self) -> Path:
-        """Write ``checkpoints/step-N`` of the run folder, where this run has not yet, and wait for it."""
+        """Write ``checkpoints/step-N`` of the run folder, where this run has not yet, and wait for
+        it.
+        """
         self._begin_checkpoint()
         self._checkpoint.wait()
         return self.context.run_dir / "checkpoints" / f"step-{self.step}"
 
     def _begin_checkpoint(self) -> None:
-        """Copy the state to host memory and write it while training goes on, after the checkpoint before."""
+        """Copy the state to host memory and write it while training goes on, after the checkpoint
+        before.
+        """
         if self._saved_step == self.step:
             return
         self._checkpoint.wait()
@@ -231,7 +257,9 @@ class Trainer:
             "silent_steps": self.silent_steps,
             "sampler": self.source.state_dict(),
         }
-        write_files = stage_training_state(models.causal_lm, self._own_tokenizer, models.optimizer, state, parallel)
+        write_files = stage_training_state(
+            models.causal_lm, self._own_tokenizer, models.optimizer, state, parallel
+        )
         settings = self.config.checkpoint
         attempt = Attempt(root.parent, self.context.attempt)
         best = best_evaluation(self.evaluations) if settings.keep_best else None
@@ -245,7 +273,8 @@ class Trainer:
         self._saved_step = step
 
     def resume(self) -> int:
-        """Continue from the newest intact checkpoint of the run folder, if any; returns the step continued from.
+        """Continue from the newest intact checkpoint of the run folder, if any; returns the step
+        continued from.
 
         Raises:
             ConfigError: the run has ended and only weights were kept of its checkpoints.
@@ -256,7 +285,9 @@ class Trainer:
         newest = newest_checkpoint(root) if parallel.is_main else None
         name = parallel.gather([newest.name if newest else None], after_files=True)[0]
         if name is not None:
-            state = load_training_state(root / name, self.models.causal_lm, self.models.optimizer, parallel)
+            state = load_training_state(
+                root / name, self.models.causal_lm, self.models.optimizer, parallel
+            )
             self.step = self._saved_step = state["step"]
             self.evaluations = [(step, accuracy) for step, accuracy in state["evaluations"]]
             self.silent_steps = state["silent_steps"]
@@ -267,14 +298,18 @@ class Trainer:
         return self.step
 
     def close(self, status: str = "FINISHED") -> bool:
-        """End checkpoint, scoring processes, engine, tracking; False when MLflow does not have the whole run."""
+        """End checkpoint, scoring processes, engine, tracking; False when MLflow does not have the
+        whole run.
+        """
         self._checkpoint.close()
         self.source.close()
         self.rewards.close()
         self.parallel.close()
         return self.tracker.close(status)
 
-    def _diagnostics(self, batch: TrainBatch, statistics: UpdateStatistics, lr: float) -> dict[str, float]:
+    def _diagnostics(
+        self, batch: TrainBatch, statistics: UpdateStatistics, lr: float
+    ) -> dict[str, float]:
         algorithm = self.config.algorithm
         device = self.parallel.device
         metrics = [
@@ -293,16 +328,25 @@ class Trainer:
         self._peak_shown = True
         peak = size_text(peak_bytes(self.parallel.device))
         estimate = size_text(max(self._estimate.training, self._estimate.sampling))
-        self.progress.note(f"memory of the first step: {peak} measured, at most {estimate} estimated")
+        self.progress.note(
+            f"memory of the first step: {peak} measured, at most {estimate} estimated"
+        )
 
     def _evaluate(self) -> dict[str, float]:
         per_problem = self.config.evaluation.completions_per_problem
         problems = sum(map(len, self.evaluation_sets.values())) // self.parallel.world_size
-        self.progress.phase(f"evaluating at step {self.step}", problems * per_problem, announce=False)
+        self.progress.phase(
+            f"evaluating at step {self.step}", problems * per_problem, announce=False
+        )
         stopwatch = Stopwatch()
         with stopwatch("evaluation"):
             result = evaluate(
-                self.engine, self.tokenizer, self.rewards, self.evaluation_sets, self.config, self.parallel
+                self.engine,
+                self.tokenizer,
+                self.rewards,
+                self.evaluation_sets,
+                self.config,
+                self.parallel,
             )
         metrics = result.metrics | {"time/evaluation": stopwatch.seconds["evaluation"]}
         self.evaluations.append((self.step, metrics["eval/accuracy"]))
@@ -319,7 +363,9 @@ class Trainer:
             self.tracker.log_completions(rows, step)
 
     def _agree_to_stop(self) -> bool:
-        """Return whether a stop was requested on any rank: one that stopped alone would leave the others waiting."""
+        """Return whether a stop was requested on any rank: one that stopped alone would leave the
+        others waiting.
+        """
         self.stopping = self.parallel.any(self._stop_requested)
         return self.stopping
 

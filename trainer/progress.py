@@ -7,7 +7,9 @@ class ProgressReport:
     """Receives the phases and the metrics of a run; does nothing with them."""
 
     def phase(self, what: str, count: int = 0, announce: bool = True) -> None:
-        """Something begins that may take long, of ``count`` parts; that of every step is not announced."""
+        """Something begins that may take long, of ``count`` parts; that of every step is not
+        announced.
+        """
 
     def note(self, line: str) -> None:
         """Something worth knowing was found."""

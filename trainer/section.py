@@ -15,7 +15,8 @@ Count = Annotated[int, Field(ge=1)]
 def needs(key: str, default: Any, **constraints: Any) -> Any:
     """Declare a field that has no effect without another key of its section.
 
-    ``KEY`` has to be set, that is not null, 0, false or empty; ``KEY=A|B`` to have one of the values.
+    ``KEY`` has to be set, that is not null, 0, false or empty; ``KEY=A|B`` to have one of the
+    values.
     """
     return Field(default, json_schema_extra={"needs": key}, **constraints)
 
@@ -25,7 +26,11 @@ class Section(BaseModel):
 
     # A field is described by the docstring below it.
     model_config = ConfigDict(
-        extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True, use_attribute_docstrings=True
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        validate_default=True,
+        use_attribute_docstrings=True,
     )
 
     @field_validator("*", mode="before")

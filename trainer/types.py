@@ -1,7 +1,8 @@
 """The values that pass between the stages of a training step.
 
-Shapes: B completions of the batch, T tokens of the longest completion, L tokens of the longest prompt with its
-completion, G completions of a group. Stages never change a value they were given; they return a new one.
+Shapes: B completions of the batch, T tokens of the longest completion, L tokens of the longest
+prompt with its completion, G completions of a group. Stages never change a value they were given;
+they return a new one.
 """
 
 from __future__ import annotations
@@ -32,10 +33,12 @@ class Problem:
     problem_id: str  # "0c5f2d1e9a3b4c6d"
     prompt: str  # "people : Liam , Jack ; Liam says if Liam is a knave then ..."
     prefill: str  # "<think>"
-    answer: Any  # JSON value, in the form the task's reward expects: "(1) Liam is a knave\n(2) Jack is a knight"
+    # JSON value, in the form the task's reward expects: "(1) Liam is a knave\n(2) Jack is a knight"
+    answer: Any
     source: str  # "generated"
     difficulty: str = ""  # "2", people of the puzzle
-    columns: Mapping[str, Any] = field(default_factory=dict)  # of its row in the data: {"numbers": [3, 1, 2]}
+    # of its row in the data: {"numbers": [3, 1, 2]}
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -50,14 +53,17 @@ class Completion:
 
 @dataclass(frozen=True)
 class Rollout:
-    """A completion with its reward; where scoring timed out or failed, with the configured failure score."""
+    """A completion with its reward; where scoring timed out or failed, with the configured failure
+    score.
+    """
 
     group_id: int
     problem: Problem
     prompt_ids: tuple[int, ...]
     completion: Completion
     reward: float = math.nan  # 3.0; NaN until it is scored
-    reward_breakdown: Mapping[str, float] = field(default_factory=dict)  # {"format": 1.0, "answer": 2.0}
+    # {"format": 1.0, "answer": 2.0}
+    reward_breakdown: Mapping[str, float] = field(default_factory=dict)
     correct: bool = False
     parsed: bool = True  # whether the reward function could read an answer
     scoring: ScoringStatus = "ok"
@@ -84,30 +90,37 @@ class SampledGroups:
 class TrainBatch:
     """The completions of one step as tensors.
 
-    What is one number a row stays on the host, where microbatches are cut: reading it from a GPU would wait for
-    all work that the GPU has been given. A row of ``input_ids`` is the prompt, the completion, then padding: with
-    causal attention the padding needs no mask. Every ``[B, T]`` field is aligned with the completion tokens and 0
-    outside ``completion_mask``. Model outputs are zero until `trainer.algorithm.scoring.Scorer.score`, advantages
-    until they are estimated.
+    What is one number a row stays on the host, where microbatches are cut: reading it from a GPU
+    would wait for all work that the GPU has been given. A row of ``input_ids`` is the prompt, the
+    completion, then padding: with causal attention the padding needs no mask. Every ``[B, T]``
+    field is aligned with the completion tokens and 0 outside ``completion_mask``. Model outputs are
+    zero until `trainer.algorithm.scoring.Scorer.score`, advantages until they are estimated.
     """
 
     input_ids: Tensor  # [B, L] int64, L = longest prompt + completion
     prompt_lengths: Tensor  # [B] int64, on the host
     completion_lengths: Tensor  # [B] int64, on the host
     completion_mask: Tensor  # [B, T] float32, 1 at completion tokens
-    rollout_logprobs: Tensor | None  # [B, T] float32, from the engine; None where they are the old ones
+    # [B, T] float32, from the engine; None where they are the old ones
+    rollout_logprobs: Tensor | None
     old_logprobs: Tensor  # [B, T] float32, of the policy before its update
     ref_logprobs: Tensor | None  # [B, T] float32, None where no KL coefficient asks for a reference
-    entropies: Tensor | None  # [B, T] float32, of the next-token distributions; None where nothing was recomputed
-    gradient_norms: Tensor | None  # [B, T] float32, of the old log-probability by the scaled logits; likewise
+    # [B, T] float32, of the next-token distributions; None where nothing was recomputed
+    entropies: Tensor | None
+    # [B, T] float32, of the old log-probability by the scaled logits; likewise
+    gradient_norms: Tensor | None
     advantages: Tensor  # [B, T] float32
     rewards: Tensor  # [B] float32, on the host
     group_ids: Tensor  # [B] int64, on the host
     truncated: Tensor  # [B] float32, on the host, 1 where the completion ran into the token limit
-    reward_parts: Sequence[Mapping[str, float]] = ()  # [B], weighted parts of each reward, of the whole batch only
-    part_weights: Mapping[str, float] = field(default_factory=dict)  # {"format": 0.5, "answer": 2.0}
-    proxy_logprobs: Tensor | None = None  # [B, T] float32, of Lp-Reg's proxy; -inf at tokens that it has not
-    chosen: Tensor | None = None  # [B, T] bool, tokens that the loss singles out; None where it singles out none
+    # [B], weighted parts of each reward, of the whole batch only
+    reward_parts: Sequence[Mapping[str, float]] = ()
+    # {"format": 0.5, "answer": 2.0}
+    part_weights: Mapping[str, float] = field(default_factory=dict)
+    # [B, T] float32, of Lp-Reg's proxy; -inf at tokens that it has not
+    proxy_logprobs: Tensor | None = None
+    # [B, T] bool, tokens that the loss singles out; None where it singles out none
+    chosen: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -123,8 +136,8 @@ class LossOutput:
 class RunContext:
     """Where a run lives on disk and in MLflow.
 
-    ``run_dir`` belongs to this run alone; ``runs_dir`` is the folder that holds all runs and the local
-    MLflow store. The tags find the same MLflow run again after a restart.
+    ``run_dir`` belongs to this run alone; ``runs_dir`` is the folder that holds all runs and the
+    local MLflow store. The tags find the same MLflow run again after a restart.
     """
 
     run_dir: Path

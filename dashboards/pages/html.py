@@ -32,13 +32,17 @@ def render_page(
         title: the sweep's name.
         meta: one line on where the numbers are from.
         verdict: sentences: the verdict, the next step, and what they rest on.
-        chapters: title -> pictures. The first of all stands on the first screen; empty chapters are left out.
+        chapters: title -> pictures. The first of all stands on the first screen; empty chapters are
+            left out.
         trials: headings and rows of the table at the end.
         confirmed: whether the verdict is a gain on fresh seeds.
     """
     pictures = [picture for several in chapters.values() for picture in several]
     first = pictures[0] if pictures else None
-    below = {name: [picture for picture in several if picture is not first] for name, several in chapters.items()}
+    below = {
+        name: [picture for picture in several if picture is not first]
+        for name, several in chapters.items()
+    }
     figures = {
         f"{picture.key}-{index}": json.loads(figure.to_json())
         for picture in pictures
@@ -57,7 +61,11 @@ def render_page(
         verdict=verdict,
         confirmed=confirmed,
         first=first,
-        chapters={name: several for index, (name, several) in enumerate(below.items()) if several or not index},
+        chapters={
+            name: several
+            for index, (name, several) in enumerate(below.items())
+            if several or not index
+        },
         trials=trials,
         figures=_packed(json.dumps(figures, allow_nan=False)),
         plotly=_packed(get_plotlyjs()),
@@ -74,12 +82,13 @@ def _packed(text: str) -> str:
 def _prose(text: str) -> Markup:
     """Return a sentence as HTML; what stands between backticks is a command."""
     text = re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text)))
-    return Markup(re.sub(r"--[a-z-]+", r'<span style="white-space: nowrap">\g<0></span>', text))  # options stay whole
+    # options stay whole
+    return Markup(re.sub(r"--[a-z-]+", r'<span style="white-space: nowrap">\g<0></span>', text))
 
 
 def cell(value: object, decimals: int | None = None) -> Cell:
-    """Return a cell of a table: words, or a number with so many decimals; empty where there is none; a cell as it
-    is.
+    """Return a cell of a table: words, or a number with so many decimals; empty where there is
+    none; a cell as it is.
     """
     if isinstance(value, tuple):
         return value

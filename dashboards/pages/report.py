@@ -23,8 +23,8 @@ from trainer.files import write_atomically
 _REPORT_FILE = "report.html"
 _TRIALS_FILE = "trials.csv"
 
-# The chapters of a report, in its order. A picture takes a sweep and says in one sentence what it shows; None
-# where there is nothing to tell apart.
+# The chapters of a report, in its order. A picture takes a sweep and says in one sentence what it
+# shows; None where there is nothing to tell apart.
 _CHAPTERS: dict[str, list[Callable[[Results], Picture | None]]] = {
     "Verdict": [fitted_peaks, tournament, paired_differences, finalists, precision],
     "What matters": [],  # a picture for every parameter
@@ -42,7 +42,8 @@ _DECIDES = {
     "bands": "whether AR and Lopti change what they are meant to change",
     "failures": "what to repair before `sweep resume --retry-failed`",
 }
-_NEXT_SEARCH = "where to search next, and which parameters to leave out"  # of a score against a parameter
+# of a score against a parameter
+_NEXT_SEARCH = "where to search next, and which parameters to leave out"
 
 
 def write_pages(results: Results, out_dir: Path) -> Path:
@@ -56,7 +57,9 @@ def write_pages(results: Results, out_dir: Path) -> Path:
 
 def chapters_of(results: Results) -> dict[str, list[Picture]]:
     """Return chapter -> its pictures; without those that have nothing to show."""
-    drawn = {name: [draw_one(results) for draw_one in several] for name, several in _CHAPTERS.items()}
+    drawn = {
+        name: [draw_one(results) for draw_one in several] for name, several in _CHAPTERS.items()
+    }
     drawn["What matters"] = scores_against(results)
     return {
         name: [
@@ -71,10 +74,15 @@ def chapters_of(results: Results) -> dict[str, list[Picture]]:
 def report_html(results: Results, chapters: Mapping[str, Sequence[Picture]]) -> str:
     """Return the report as one page."""
     objective = results.objective
-    window = "last evaluation" if objective.window == 1 else f"mean of the last {objective.window} evaluations"
+    window = (
+        "last evaluation"
+        if objective.window == 1
+        else f"mean of the last {objective.window} evaluations"
+    )
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     meta = (
-        f"{len(results.trials)} trials, {objective.mode} of {objective.metric} ({window}), read from "
+        f"{len(results.trials)} trials, {objective.mode} of {objective.metric} ({window}), read "
+        "from "
         f"{results.source} on {now}."
     )
     if results.planned is not None:
@@ -83,7 +91,9 @@ def report_html(results: Results, chapters: Mapping[str, Sequence[Picture]]) -> 
         meta = " ".join([meta, *part.doubts])
     gain = headline(results).confirmed
     front = verdict(results)
-    return render_page(results.name or "judged runs", meta, front, chapters, trials_table(results), confirmed=gain)
+    return render_page(
+        results.name or "judged runs", meta, front, chapters, trials_table(results), confirmed=gain
+    )
 
 
 def trials_table(results: Results) -> tuple[list[str], list[list[Cell]]]:
@@ -91,7 +101,9 @@ def trials_table(results: Results) -> tuple[list[str], list[list[Cell]]]:
     parameters = [name for name in results.searched if name in results.table.columns]
     headings = ["trial", "configuration", "seed", "state", "score", "step"]
     headings += [*short_names(parameters).values(), "minutes", "reason"]
-    ordered = results.table.sort_values("score", ascending=results.objective.mode == "min", na_position="last")
+    ordered = results.table.sort_values(
+        "score", ascending=results.objective.mode == "min", na_position="last"
+    )
     table = []
     for _, row in ordered.iterrows():
         cells = [cell(row[name]) for name in ("trial", "configuration", "seed")]

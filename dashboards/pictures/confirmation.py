@@ -1,4 +1,6 @@
-"""The picture of the finalists: the score they were chosen for, fresh seeds, and the sealed test split."""
+"""The picture of the finalists: the score they were chosen for, fresh seeds, and the sealed test
+split.
+"""
 
 import html
 
@@ -18,7 +20,9 @@ _KINDS = {  # in colors that no update rule has
 
 
 def finalists(results: Results) -> Picture | None:
-    """Return finalists and baseline on unseen seeds and the sealed test split; only drawn where such trials exist."""
+    """Return finalists and baseline on unseen seeds and the sealed test split; only drawn where
+    such trials exist.
+    """
     if results.fresh is None or results.fresh.comparable.empty:
         return None
     judged = results.fresh.comparable
@@ -27,17 +31,26 @@ def finalists(results: Results) -> Picture | None:
     if objective.held_out:  # then there is one score of fresh seeds
         table = table[table.kind != "fresh"]
     means = table.pivot_table(index="label", columns="kind", values="value", aggfunc="mean")
-    order = list(means.sort_values("test" if objective.held_out else "fresh", ascending=objective.mode == "max").index)
+    order = list(
+        means.sort_values(
+            "test" if objective.held_out else "fresh", ascending=objective.mode == "max"
+        ).index
+    )
     drawing = figure(objective.metric, height=110 + 72 * len(order))
     for kind, (name, shade) in _KINDS.items():
         of_kind = table[table.kind == kind]
         if of_kind.empty:
             continue
-        notes = [html.escape(f"{row.label}, seed {row.seed}, {name}: {number(row.value)}") for row in rows(of_kind)]
+        notes = [
+            html.escape(f"{row.label}, seed {row.seed}, {name}: {number(row.value)}")
+            for row in rows(of_kind)
+        ]
         dots_and_means(drawing, of_kind.value, of_kind.label, shade, notes, name)
     label_rows(drawing, order)
     caption = _sentence(means.loc[order[::-1]], judged, objective.sealed)
-    return Picture("finalists", "Finalists on unseen seeds and the sealed test", caption, (drawing,))
+    return Picture(
+        "finalists", "Finalists on unseen seeds and the sealed test", caption, (drawing,)
+    )
 
 
 def finalist_scores(results: Results, judged: pd.DataFrame) -> pd.DataFrame:
@@ -47,7 +60,9 @@ def finalist_scores(results: Results, judged: pd.DataFrame) -> pd.DataFrame:
     searched = results.comparable
     searched = searched[searched.configuration.isin(labels)]
     parts = [
-        searched.assign(kind="searched", value=searched.score, label=searched.configuration.map(labels)),
+        searched.assign(
+            kind="searched", value=searched.score, label=searched.configuration.map(labels)
+        ),
         judged.assign(kind="fresh", value=judged.score),
         judged.assign(kind="test", value=judged.test),
     ]
@@ -66,5 +81,9 @@ def _sentence(means: pd.DataFrame, judged: pd.DataFrame, sealed: str) -> str:
         if "test" in row:
             parts.append(f"{number(row['test'])} on the sealed test")
         sentences.append(f"{label}: {', '.join(parts)}")
-    note = f"The sealed test is {sealed}" if "test" in means else f"Nothing was held out: no trial logged {sealed}"
+    note = (
+        f"The sealed test is {sealed}"
+        if "test" in means
+        else f"Nothing was held out: no trial logged {sealed}"
+    )
     return f"{'; '.join(sentences)} (up to {counted(judged.seed.nunique(), 'fresh seed')}). {note}."

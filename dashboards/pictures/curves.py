@@ -41,7 +41,8 @@ def learning_curves(results: Results) -> Picture | None:
     text = (
         f"From first to last evaluation {int(rising.sum())} of {len(ends)} trials improve, by "
         f"{change.median():+.3f} in the median ({change.min():+.3f} to {change.max():+.3f}); "
-        f"dotted lines are trials that failed or were stopped{_mean_note(averaged)}.{_thinning_note(results.table)}"
+        "dotted lines are trials that failed or were "
+        f"stopped{_mean_note(averaged)}.{_thinning_note(results.table)}"
     )
     return Picture("curves", "Learning curves", text, (drawing,))
 
@@ -63,7 +64,8 @@ def training_health(results: Results) -> Picture | None:
         drawings.append(drawing)
         last = values.sort_values("step").groupby("trial").value.last()
         ends.append(
-            f"{_CURVE_TITLES[metric]} {number(last.median(), 2)} ({number(last.min(), 2)} to {number(last.max(), 2)})"
+            f"{_CURVE_TITLES[metric]} {number(last.median(), 2)} ({number(last.min(), 2)} to "
+            f"{number(last.max(), 2)})"
         )
     if not drawings:
         return None
@@ -85,7 +87,9 @@ def failures(results: Results) -> Picture | None:
 
 
 def trial_lines(drawing: Any, results: Results, values: pd.DataFrame, width: float) -> None:
-    """Add a line per trial (of many a part) of ``values`` (trial, step, value); dotted if it stopped early."""
+    """Add a line per trial (of many a part) of ``values`` (trial, step, value); dotted if it
+    stopped early.
+    """
     shades = colors(results.table.rule)
     by_trial = dict(list(values.sort_values("step").groupby("trial")))
     for row in rows(thinned(results.table, results.objective.sign)):
@@ -108,7 +112,8 @@ def trial_lines(drawing: Any, results: Results, values: pd.DataFrame, width: flo
 
 
 def _mean_lines(drawing: Any, results: Results, values: pd.DataFrame) -> bool:
-    """Add a thick line for each update rule, the mean of its trials that ran to their end; whether there is one.
+    """Add a thick line for each update rule, the mean of its trials that ran to their end; whether
+    there is one.
 
     At the steps that all of them have, and for rules with ``_MEAN_OF`` trials or more.
     """
@@ -116,7 +121,9 @@ def _mean_lines(drawing: Any, results: Results, values: pd.DataFrame) -> bool:
     drawn = False
     complete = results.table[results.table.state == "COMPLETE"]
     for variant, trials in complete.groupby("rule").trial:
-        table = values[values.trial.isin(trials)].pivot_table(index="step", columns="trial", values="value")
+        table = values[values.trial.isin(trials)].pivot_table(
+            index="step", columns="trial", values="value"
+        )
         mean = table.dropna().mean(axis="columns")
         if table.shape[1] < _MEAN_OF or len(mean) < 2:
             continue
@@ -147,4 +154,7 @@ def _thinning_note(trials: pd.DataFrame) -> str:
     drawn = len(thinned(trials, 1))
     if drawn == len(trials):
         return ""
-    return f" {drawn} of {len(trials)} trials are drawn, spread evenly from the best score to the worst."
+    return (
+        f" {drawn} of {len(trials)} trials are drawn, spread evenly from the best score to the "
+        "worst."
+    )

@@ -13,8 +13,8 @@ _MAX_PAIRED_ROWS = 20
 
 
 def paired_differences(results: Results) -> Picture | None:
-    """Return the difference to the baseline on the same seed, of those seeds that decide: fresh ones where they were
-    run.
+    """Return the difference to the baseline on the same seed, of those seeds that decide: fresh
+    ones where they were run.
     """
     rules = results.table.rule
     if results.fresh is not None and not baseline_pairs(results.fresh).empty:
@@ -23,7 +23,11 @@ def paired_differences(results: Results) -> Picture | None:
     pairs = baseline_pairs(results)
     if pairs.empty:
         return None
-    order = pairs.groupby("label", sort=False).difference.mean().sort_values(ascending=results.objective.mode == "max")
+    order = (
+        pairs.groupby("label", sort=False)
+        .difference.mean()
+        .sort_values(ascending=results.objective.mode == "max")
+    )
     drawn = order.tail(_MAX_PAIRED_ROWS)
     shades = colors(results.table.rule) | colors(rules)  # those of the rest of the page
     drawing = figure(f"difference of {results.objective.metric}", height=90 + 48 * len(drawn))
@@ -31,14 +35,18 @@ def paired_differences(results: Results) -> Picture | None:
     for label in drawn.index:
         of_label = pairs[pairs.label == label]
         shade = shades[of_label.rule.iloc[0]]
-        notes = [html.escape(f"{label}, seed {row.seed}: {signed(row.difference)}") for row in rows(of_label)]
+        notes = [
+            html.escape(f"{label}, seed {row.seed}: {signed(row.difference)}")
+            for row in rows(of_label)
+        ]
         dots_and_means(drawing, of_label.difference, of_label.label, shade, notes)
     label_rows(drawing, list(drawn.index))
     gains = pairs.difference if results.objective.mode == "max" else -pairs.difference
     better = (gains > 0).groupby(pairs.label).all()
     label = order.index[-1]
     text = (
-        f"{int(better.sum())} of {len(order)} configurations beat the baseline {base} on every shared seed; "
+        f"{int(better.sum())} of {len(order)} configurations beat the baseline {base} on every "
+        "shared seed; "
         f"the largest mean difference is {signed(order.iloc[-1])} ({label})."
     )
     if len(drawn) < len(order):
@@ -47,7 +55,9 @@ def paired_differences(results: Results) -> Picture | None:
 
 
 def baseline_pairs(results: Results) -> pd.DataFrame:
-    """Return label, rule, seed, difference: score minus the baseline's on a seed of both, as the verdict counts it."""
+    """Return label, rule, seed, difference: score minus the baseline's on a seed of both, as the
+    verdict counts it.
+    """
     base = results.baseline_label
     columns = ["label", "rule", "seed", "difference"]
     if base is None:

@@ -10,11 +10,16 @@ from dashboards.results import Results
 
 _BAND = re.compile(r"tokens/(\w+)/([\d.]+-[\d.]+)")
 _LOW = ("0.00-0.25", "0.25-0.50")  # the bands below probability 1/2
-_QUANTITIES = {"gradient_share": "share of the gradient norm", "advantage_share": "share of the advantage mass"}
+_QUANTITIES = {
+    "gradient_share": "share of the gradient norm",
+    "advantage_share": "share of the advantage mass",
+}
 
 
 def probability_bands(results: Results) -> Picture | None:
-    """Return where the update comes from: gradient norm and advantage mass by band of token probability."""
+    """Return where the update comes from: gradient norm and advantage mass by band of token
+    probability.
+    """
     table = band_means(results)
     if table.empty:
         return None
@@ -27,7 +32,12 @@ def probability_bands(results: Results) -> Picture | None:
             continue
         drawing = figure("probability of the token", label, height=330)
         for variant, values in of_quantity.groupby("rule"):
-            drawing.add_bar(x=values.band, y=values.value, name=str(variant), marker={"color": shades[str(variant)]})
+            drawing.add_bar(
+                x=values.band,
+                y=values.value,
+                name=str(variant),
+                marker={"color": shades[str(variant)]},
+            )
         drawing.add_scatter(
             x=tokens.index,
             y=tokens,
@@ -60,7 +70,9 @@ def _bands_sentence(table: pd.DataFrame) -> str:
     tokens = low["token_share"].mean() if "token_share" in low else float("nan")
     text = f"At the last step tokens of probability below 0.5 are {tokens:.1%} of all tokens"
     if "gradient_share" in low:
-        shares = ", ".join(f"{value:.0%} in {name}" for name, value in low["gradient_share"].items())
+        shares = ", ".join(
+            f"{value:.0%} in {name}" for name, value in low["gradient_share"].items()
+        )
         text += f" and send this share of the gradient norm into the last layer: {shares}"
     if "advantage_share" in low:
         values = low["advantage_share"]

@@ -38,20 +38,37 @@ def score_against(results: Results, parameter: str) -> Picture | None:
 
 
 def scale(results: Results, parameter: str) -> dict[str, Any]:
-    """Return the axis of a parameter: logarithmic where it was searched so, with a few round numbers written out."""
+    """Return the axis of a parameter: logarithmic where it was searched so, with a few round
+    numbers written out.
+    """
     values = results.table[parameter]
     if not results.kinds.get(parameter, "").startswith("log") or not (values > 0).any():
         return {}
-    decades = range(math.floor(math.log10(values[values > 0].min())), math.ceil(math.log10(values.max())) + 1)
-    ticks = [float(f"{first}e{decade}") for decade in decades for first in ((1, 3) if len(decades) < 4 else (1,))]
-    return {"type": "log", "tickmode": "array", "tickvals": ticks, "ticktext": [shown(tick) for tick in ticks]}
+    decades = range(
+        math.floor(math.log10(values[values > 0].min())), math.ceil(math.log10(values.max())) + 1
+    )
+    ticks = [
+        float(f"{first}e{decade}")
+        for decade in decades
+        for first in ((1, 3) if len(decades) < 4 else (1,))
+    ]
+    return {
+        "type": "log",
+        "tickmode": "array",
+        "tickvals": ticks,
+        "ticktext": [shown(tick) for tick in ticks],
+    }
 
 
-def _seed_dots(drawing: go.Figure, trials: pd.DataFrame, column: str, name: str, shade: str) -> None:
+def _seed_dots(
+    drawing: go.Figure, trials: pd.DataFrame, column: str, name: str, shade: str
+) -> None:
     for state, symbol in (("COMPLETE", "circle"), ("PRUNED", "circle-open")):
         of_state = trials[(trials.state == state) & trials.score.notna()]
         if of_state.empty:
             continue
-        notes = [hover(row, f"score {number(row.score)}", row.state.lower()) for row in rows(of_state)]
+        notes = [
+            hover(row, f"score {number(row.score)}", row.state.lower()) for row in rows(of_state)
+        ]
         dots = {"color": shade, "size": 9, "symbol": symbol}
         add_points(drawing, of_state[column], of_state.score, notes, name=name, marker=dots)

@@ -12,32 +12,58 @@ from trainer.shell.table import counted
 
 
 def fitted_peaks(results: Results) -> Picture | None:
-    """Return the mean scores of every rule on the grid with their parabolas, and a table of peaks."""
+    """Return the mean scores of every rule on the grid with their parabolas, and a table of
+    peaks.
+    """
     grid = results.grid
     if grid is None:
         return None
     standings = peak_standings(grid)
     drawing = figure(grid.parameter, results.objective.metric, height=420)
-    drawing.update_xaxes(type="log", tickvals=grid.values, ticktext=[shown(value) for value in grid.values])
+    drawing.update_xaxes(
+        type="log", tickvals=grid.values, ticktext=[shown(value) for value in grid.values]
+    )
     shades = arm_colors(results)
     for rule, scores, standing in zip(grid.rules, grid.scores, standings, strict=True):
         means = scores.mean(axis=1)
         named = html.escape(rule)
-        notes = [f"{named}: {number(mean)} at {shown(value)}" for mean, value in zip(means, grid.values, strict=True)]
-        add_points(drawing, grid.values, means, notes, name=rule, marker={"color": shades[rule], "size": 9})
+        notes = [
+            f"{named}: {number(mean)} at {shown(value)}"
+            for mean, value in zip(means, grid.values, strict=True)
+        ]
+        add_points(
+            drawing, grid.values, means, notes, name=rule, marker={"color": shades[rule], "size": 9}
+        )
         line = {"color": shades[rule], "width": 2}
         octaves, curve = standing.peak.parabola.linspace()
         add_points(drawing, 2**octaves, curve, "", mode="lines", name=rule, line=line)
         if standing.peak.inside:
-            note = f"{named}: peak {number(standing.peak.score)} at {number(2**standing.peak.octave)}"
+            note = (
+                f"{named}: peak {number(standing.peak.score)} at {number(2**standing.peak.octave)}"
+            )
             diamond = {"color": shades[rule], "size": 13, "symbol": "diamond"}
-            add_points(drawing, [2**standing.peak.octave], [standing.peak.score], [note], name=rule, marker=diamond)
+            add_points(
+                drawing,
+                [2**standing.peak.octave],
+                [standing.peak.score],
+                [note],
+                name=rule,
+                marker=diamond,
+            )
     text = (
-        f"Means over seeds at the same values of {grid.parameter} for all, and for each rule the parabola through "
-        f"five around its best; a diamond is its peak. Differences are to {grid.rules[0]}; one value is that of the "
+        f"Means over seeds at the same values of {grid.parameter} for all, and for each rule the "
+        "parabola through "
+        f"five around its best; a diamond is its peak. Differences are to {grid.rules[0]}; one "
+        "value is that of the "
         "grid nearest to its peak."
     )
-    headings = ["rule", f"{grid.parameter} of peak", "peak", "difference, each at its peak", "90% interval"]
+    headings = [
+        "rule",
+        f"{grid.parameter} of peak",
+        "peak",
+        "difference, each at its peak",
+        "90% interval",
+    ]
     headings += ["difference, all at one value", "90% interval", "misfit"]
     table = [
         [
@@ -54,7 +80,9 @@ def fitted_peaks(results: Results) -> Picture | None:
 
 
 def arm_colors(results: Results) -> dict[str, str]:
-    """Return a color per arm: that of its update rule on the rest of the page, where no other arm has it."""
+    """Return a color per arm: that of its update rule on the rest of the page, where no other arm
+    has it.
+    """
     rules = dict(zip(results.table.arm, results.table.rule, strict=True))
     shades = colors(results.table.rule)
     of_rules = {arm: shades[rules[arm]] for arm in results.arms if arm in rules}
@@ -62,14 +90,22 @@ def arm_colors(results: Results) -> dict[str, str]:
 
 
 def peak_line(results: Results) -> str:
-    """Return what rules gain on the first at one value of the grid, and each at its own best; empty without one."""
+    """Return what rules gain on the first at one value of the grid, and each at its own best; empty
+    without one.
+    """
     grid = results.grid
     if grid is None:
         return ""
     standings = peak_standings(grid)
     shared = shown(grid.values[nearest(grid, standings[0].peak)])
-    size = f"{counted(grid.scores.shape[2], 'seed')} of {len(grid.values)} values of {grid.parameter} each"
-    return f"{peaks(standings, grid.parameter, shared)} That is from {size}; intervals hold for all rules together."
+    size = (
+        f"{counted(grid.scores.shape[2], 'seed')} of {len(grid.values)} values of "
+        f"{grid.parameter} each"
+    )
+    return (
+        f"{peaks(standings, grid.parameter, shared)} That is from {size}; intervals hold for "
+        "all rules together."
+    )
 
 
 def _cells(difference: Difference | None) -> tuple[str, str]:

@@ -11,11 +11,14 @@ from dashboards.statistics.verdict import Verdict
 from dashboards.words import number
 
 _HALF = 0.5  # share of the variance from which one of the two counts as what limits the verdict
-_FOUND = float(stats.norm.ppf(0.95) + stats.norm.ppf(0.8))  # standard errors of a gain that is found 8 times in 10
+# standard errors of a gain that is found 8 times in 10
+_FOUND = float(stats.norm.ppf(0.95) + stats.norm.ppf(0.8))
 
 
 def precision(results: Results) -> Picture | None:
-    """Return where the variance of scores comes from, and what would narrow the interval; None without answers."""
+    """Return where the variance of scores comes from, and what would narrow the interval; None
+    without answers.
+    """
     judged = results.verdict
     pair = None if judged is None else paired_answers(results.answers, judged.best, judged.baseline)
     if judged is None or pair is None:
@@ -32,9 +35,11 @@ def _what_limits(verdict: Verdict, ours: Array, theirs: Array, worthwhile: float
     if share is None:
         return "The best configuration and the baseline differ by the same on every seed."
     text = (
-        f"Of what pairing left of the variance between {verdict.best} and {verdict.baseline}, {share:.0%} is "
+        f"Of what pairing left of the variance between {verdict.best} and {verdict.baseline}, "
+        f"{share:.0%} is "
         f"evaluation on few problems and {1 - share:.0%} training that differs between seeds: more "
-        f"{'problems' if share > _HALF else 'seeds'} would narrow the interval most for their price."
+        f"{'problems' if share > _HALF else 'seeds'} would narrow the interval most for their "
+        "price."
     )
     return text + _hidden(parts, worthwhile)
 
@@ -46,6 +51,7 @@ def _hidden(parts: ProblemSplit, worthwhile: float) -> str:
         return ""
     needed = math.ceil(parts.problems * (alone / worthwhile) ** 2)
     return (
-        f" Evaluation is too coarse for a worthwhile {worthwhile:g}: on {parts.seeds} seeds its noise alone hides "
+        f" Evaluation is too coarse for a worthwhile {worthwhile:g}: on {parts.seeds} seeds its "
+        "noise alone hides "
         f"gains below {number(alone, 2)} (80% power); it takes at least {needed} problems."
     )

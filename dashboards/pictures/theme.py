@@ -23,7 +23,8 @@ class Picture:
     title: str
     sentence: str
     figures: tuple[go.Figure, ...] = ()
-    table: tuple[Sequence[str], Sequence[Sequence[object]]] = ((), ())  # headings and rows, below the figures
+    # headings and rows, below the figures
+    table: tuple[Sequence[str], Sequence[Sequence[object]]] = ((), ())
     decides: str = ""  # the decision that it serves
 
     @property
@@ -41,30 +42,47 @@ class Picture:
 def figure(x: str = "", y: str = "", *, height: int = 380) -> go.Figure:
     """Return an empty figure with axis titles, the vertical one's above the axis.
 
-    Margins are fixed: as labels would set them, they set the axes' lengths, which set the labels, without end.
+    Margins are fixed: as labels would set them, they set the axes' lengths, which set the labels,
+    without end.
     """
     drawing = go.Figure()
     drawing.update_layout(
         template="none",
         height=height,
         margin={"l": 58, "r": 28, "t": 40 if y else 14, "b": 50, "autoexpand": False},
-        title={"text": y, "font": {"size": 13}, "x": 0, "y": 1, "yanchor": "top", "pad": {"t": 6, "l": 2}},
+        title={
+            "text": y,
+            "font": {"size": 13},
+            "x": 0,
+            "y": 1,
+            "yanchor": "top",
+            "pad": {"t": 6, "l": 2},
+        },
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         font={"family": "system-ui, sans-serif", "size": 13},
         hoverlabel={"align": "left"},
         showlegend=False,
-        xaxis={"title": {"text": x, "font": {"size": 13}, "standoff": 8}, "zeroline": False, "tickangle": 0},
+        xaxis={
+            "title": {"text": x, "font": {"size": 13}, "standoff": 8},
+            "zeroline": False,
+            "tickangle": 0,
+        },
         yaxis={"zeroline": False},
     )
     return drawing
 
 
 def label_rows(drawing: go.Figure, names: Sequence[str]) -> None:
-    """Write each row's name above it inside the plot: beside it, it would take a phone's whole width."""
+    """Write each row's name above it inside the plot: beside it, it would take a phone's whole
+    width.
+    """
     drawing.update_layout(margin_l=14)
     drawing.update_yaxes(
-        showticklabels=False, categoryorder="array", categoryarray=list(names), range=[-0.6, len(names) - 0.2]
+        showticklabels=False,
+        categoryorder="array",
+        categoryarray=list(names),
+        range=[-0.6, len(names) - 0.2],
     )
     for name in names:
         drawing.add_annotation(
@@ -81,11 +99,18 @@ def label_rows(drawing: go.Figure, names: Sequence[str]) -> None:
 
 def add_points(drawing: go.Figure, x: Any, y: Any, notes: Any, **options: Any) -> None:
     """Add points, or lines by their ``mode``, each with its note over it."""
-    drawing.add_scatter(x=x, y=y, hovertext=notes, hoverinfo="text", **{"mode": "markers", **options})
+    drawing.add_scatter(
+        x=x, y=y, hovertext=notes, hoverinfo="text", **{"mode": "markers", **options}
+    )
 
 
 def dots_and_means(
-    drawing: go.Figure, x: Iterable[float], y: Iterable[str], shade: str, notes: Sequence[str], name: str = ""
+    drawing: go.Figure,
+    x: Iterable[float],
+    y: Iterable[str],
+    shade: str,
+    notes: Sequence[str],
+    name: str = "",
 ) -> None:
     """Add a dot per value, and a bar at the mean of each row ``y``."""
     values = pd.Series(list(x))
@@ -107,10 +132,15 @@ def dots_and_means(
 
 def word_axis(drawing: go.Figure, words: Sequence[str]) -> None:
     """Write words along the horizontal axis, broken at underscores, slashes and hyphens."""
-    broken = [html.escape(re.sub("([_/-])", r"\1<br>", word)).replace("&lt;br&gt;", "<br>") for word in words]
+    broken = [
+        html.escape(re.sub("([_/-])", r"\1<br>", word)).replace("&lt;br&gt;", "<br>")
+        for word in words
+    ]
     lines = max((text.count("<br>") for text in broken), default=0)
     places = {"tickmode": "array", "tickvals": list(words), "ticktext": broken}
-    drawing.update_xaxes(type="category", categoryarray=list(words), range=[-0.7, len(words) - 0.3], **places)
+    drawing.update_xaxes(
+        type="category", categoryarray=list(words), range=[-0.7, len(words) - 0.3], **places
+    )
     drawing.update_layout(margin_b=50 + 17 * lines, height=drawing.layout.height + 17 * lines)
 
 
@@ -120,7 +150,9 @@ def rows(frame: pd.DataFrame) -> list[Any]:
 
 
 def hover(row: Any, *more: str) -> str:
-    """Return the text over a point: its trial and setting; escaped, because reasons are free text."""
+    """Return the text over a point: its trial and setting; escaped, because reasons are
+    free text.
+    """
     lines = [f"trial {row.trial}", f"{row.label}, seed {row.seed}"]
     lines += more
     return "<br>".join(html.escape(line) for line in lines if line)

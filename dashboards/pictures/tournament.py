@@ -1,4 +1,6 @@
-"""Rules at their own best: the best setting by tuning trials, and every rule against the first on fresh seeds."""
+"""Rules at their own best: the best setting by tuning trials, and every rule against the first on
+fresh seeds.
+"""
 
 import html
 
@@ -11,11 +13,21 @@ from dashboards.statistics.tournament import Standing
 from dashboards.words import number, rule_bounds, rules
 
 _SEEDS = 8  # of `sweep confirm`, where arms were tuned
-_HEADINGS = ("rule", "trials", "best setting", "median trial", "best, tuned", "fresh seeds", "tuning gained")
+_HEADINGS = (
+    "rule",
+    "trials",
+    "best setting",
+    "median trial",
+    "best, tuned",
+    "fresh seeds",
+    "tuning gained",
+)
 
 
 def tournament(results: Results) -> Picture | None:
-    """Return the best score so far against tuning trials, a line a rule; differences of rules; their table."""
+    """Return the best score so far against tuning trials, a line a rule; differences of rules;
+    their table.
+    """
     if not results.arms:
         return None
     curves = tuning_curves(results)
@@ -23,25 +35,34 @@ def tournament(results: Results) -> Picture | None:
     compared = [standing for standing in results.arm_standings if standing.interval is not None]
     drawing = figure("tuning trials of the rule", f"best {results.objective.metric} so far")
     for arm, curve in curves.groupby("arm"):
-        notes = [html.escape(f"{arm}: {number(row.best)} after {row.trial}, {row.label}") for row in rows(curve)]
+        notes = [
+            html.escape(f"{arm}: {number(row.best)} after {row.trial}, {row.label}")
+            for row in rows(curve)
+        ]
         line = {"color": shades[str(arm)], "shape": "hv", "width": 2}
-        add_points(drawing, curve.trial, curve.best, notes, mode="lines+markers", name=arm, line=line)
+        add_points(
+            drawing, curve.trial, curve.best, notes, mode="lines+markers", name=arm, line=line
+        )
     drawing.update_xaxes(dtick=max(1, len(curves) // (12 * len(results.arms))))
     figures = (drawing, _differences(results, compared, shades)) if compared else (drawing,)
     text = (
-        "The score of the best setting so far against the trials that tuned it, a line a rule: where a line still "
-        "climbs, more of them may help its rule. The best of many is a little too good; only fresh seeds compare."
+        "The score of the best setting so far against the trials that tuned it, a line a rule: "
+        "where a line still "
+        "climbs, more of them may help its rule. The best of many is a little too good; only fresh "
+        "seeds compare."
     )
     if compared:
         text += (
-            f" Below, each rule at its best against {results.arms[0]} at its own on the same fresh seeds, with "
+            f" Below, each rule at its best against {results.arms[0]} at its own on the same fresh "
+            "seeds, with "
             f"90% intervals that hold for all rules together and allow for tuning variance."
         )
     return Picture("tournament", "Rules at their own best", text, figures, rule_table(results))
 
 
 def tuning_curves(results: Results) -> pd.DataFrame:
-    """arm, trial (its place among the arm's configurations, from 1), best (mean score so far), label.
+    """arm, trial (its place among the arm's configurations, from 1), best (mean score so far),
+    label.
 
     Failed and stopped configurations take a place and score nothing.
     """
@@ -55,7 +76,9 @@ def tuning_curves(results: Results) -> pd.DataFrame:
         tried = tried.sort_values("configuration", key=lambda numbers: numbers.astype(int))
         for trial, row in enumerate(rows(tried), start=1):
             score = None if row.configuration in failed else scores.get(row.configuration)
-            if score is not None and (best is None or (score > best) == (results.objective.mode == "max")):
+            if score is not None and (
+                best is None or (score > best) == (results.objective.mode == "max")
+            ):
                 best = score
                 label = row.label
             if best is not None:
@@ -68,24 +91,35 @@ def tournament_line(results: Results) -> str:
     base = results.arms[0]
     standings = results.arm_standings
     counts = results.table[results.table.arm != ""].groupby("arm").configuration.nunique()
-    budget = f"{counts.min()} to {counts.max()}" if counts.min() != counts.max() else f"{counts.max()}"
+    budget = (
+        f"{counts.min()} to {counts.max()}" if counts.min() != counts.max() else f"{counts.max()}"
+    )
     tuned = f"{len(results.arms)} rules were tuned by {budget} configurations each"
     if not standings and results.grid is not None:
         return f"{peak_line(results)} {tuned}."
     if not standings:
         trials = len(results.arms) * _SEEDS
-        step = f"run the best of every rule on {_SEEDS} fresh seeds, and judge again with them as a second table"
+        step = (
+            f"run the best of every rule on {_SEEDS} fresh seeds, and judge again with them as "
+            "a second table"
+        )
         if results.name:
-            step = f"`sweep confirm {results.name}` runs the best of every rule on {_SEEDS} fresh seeds"
+            step = (
+                f"`sweep confirm {results.name}` runs the best of every rule on {_SEEDS} fresh "
+                "seeds"
+            )
         return (
-            f"{tuned}. On the seeds that chose it the best of each is too good, so nothing is compared yet. "
+            f"{tuned}. On the seeds that chose it the best of each is too good, so nothing is "
+            "compared yet. "
             f"Next: {step}: {trials} trials."
         )
     return f"{rules(standings, base)} {tuned}."
 
 
 def rule_table(results: Results) -> tuple[list[str], list[list[object]]]:
-    """Return headings and rows, a rule each: budget, best setting, scores, gain of tuning, difference and interval."""
+    """Return headings and rows, a rule each: budget, best setting, scores, gain of tuning,
+    difference and interval.
+    """
     standings = {standing.rule: standing for standing in results.arm_standings}
     curves = tuning_curves(results)
     fresh = results.fresh_arm_scores
@@ -100,14 +134,29 @@ def rule_table(results: Results) -> tuple[list[str], list[list[object]]]:
         trials = results.table[results.table.arm == arm].configuration.nunique()
         low, high = (standing.interval or (None, None)) if standing else (None, None)
         table.append(
-            [arm, trials, label, median, best, mean, mean - median, standing and standing.difference, low, high]
+            [
+                arm,
+                trials,
+                label,
+                median,
+                best,
+                mean,
+                mean - median,
+                standing and standing.difference,
+                low,
+                high,
+            ]
         )
     shown = len(_HEADINGS) + 3 if standings else _HEADINGS.index("fresh seeds")
-    return [*_HEADINGS, f"against {results.arms[0]}", "low", "high"][:shown], [row[:shown] for row in table]
+    return [*_HEADINGS, f"against {results.arms[0]}", "low", "high"][:shown], [
+        row[:shown] for row in table
+    ]
 
 
 def _differences(results: Results, standings: list[Standing], shades: dict[str, str]) -> object:
-    drawing = figure(f"difference to {results.arms[0]} on fresh seeds", height=90 + 52 * len(standings))
+    drawing = figure(
+        f"difference to {results.arms[0]} on fresh seeds", height=90 + 52 * len(standings)
+    )
     drawing.add_vline(x=0, line={"color": MUTED, "width": 1, "dash": "dot"})
     for standing in standings:
         low, high = standing.interval or (standing.difference, standing.difference)
@@ -120,7 +169,13 @@ def _differences(results: Results, standings: list[Standing], shades: dict[str, 
         }
         diamond = {"color": shades[standing.rule], "size": 13, "symbol": "diamond"}
         add_points(
-            drawing, [standing.difference], [standing.rule], note, name=standing.rule, marker=diamond, error_x=bar
+            drawing,
+            [standing.difference],
+            [standing.rule],
+            note,
+            name=standing.rule,
+            marker=diamond,
+            error_x=bar,
         )
     label_rows(drawing, [standing.rule for standing in reversed(standings)])
     return drawing

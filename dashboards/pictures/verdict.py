@@ -1,4 +1,6 @@
-"""The sentences at the top of a report: what won, by how much, whether that is more than noise, what to run."""
+"""The sentences at the top of a report: what won, by how much, whether that is more than noise,
+what to run.
+"""
 
 import math
 import statistics
@@ -35,8 +37,8 @@ class Headline:
 
 
 def verdict(results: Results) -> list[str]:
-    """Return the headline, what to run next, then what it rests on. A configuration is named in full once, then by
-    #N.
+    """Return the headline, what to run next, then what it rests on. A configuration is named in
+    full once, then by #N.
     """
     front = headline(results)
     judged = None if results.comparable.empty or results.arms else results.verdict
@@ -65,16 +67,22 @@ def headline(results: Results) -> Headline:
 
 
 def confirmed(results: Results) -> list[str]:
-    """Return a confirmation's result, for the end of its command: the verdict, then the scores on the sealed test."""
+    """Return a confirmation's result, for the end of its command: the verdict, then the scores on
+    the sealed test.
+    """
     front = headline(results)
     fresh = results.fresh
     scores = finalists(results)
     reason = "" if fresh is None else _on_fresh_seeds(results, fresh)
-    return [line for line in (front.sentence, reason, front.step, scores and scores.sentence) if line]
+    return [
+        line for line in (front.sentence, reason, front.step, scores and scores.sentence) if line
+    ]
 
 
 def _named_once(lines: list[str], labels: Collection[str]) -> list[str]:
-    """Return the lines with every configuration's label cut to its number wherever it was named before."""
+    """Return the lines with every configuration's label cut to its number wherever it was named
+    before.
+    """
     text = "\n".join(lines)
     for label in sorted(labels, key=len, reverse=True):
         head, named, rest = text.partition(label)
@@ -92,7 +100,9 @@ def _in_search(results: Results) -> Headline:
         best = judged[judged.configuration == results.best_of(judged)]
         seeds = counted(len(best), "seed")
         first = f"Highest: {best.label.iloc[0]}, {metric} {number(best.score.mean())} ({seeds})"
-        return Headline(f"{first}; {_no_baseline(results)}.", "Next: run the baseline on the same seeds.")
+        return Headline(
+            f"{first}; {_no_baseline(results)}.", "Next: run the baseline on the same seeds."
+        )
     if judged.label.nunique() == 1:
         mean = number(judged.score.mean())
         sentence = f"Only the baseline {answer.baseline} has a score: {metric} {mean}."
@@ -114,18 +124,25 @@ def _of_fresh_seeds(results: Results, fresh: Results) -> Headline | None:
         if best is None and fresh.rounds.outcome == "not better":
             sentence = f"Keep the baseline {base}: on fresh seeds no finalist is better by "
             sentence += f"{fresh.rounds.worthwhile:g}."
-            return Headline(sentence, f"Next: keep the baseline{export}", configuration=numbers.get(base or ""))
+            return Headline(
+                sentence, f"Next: keep the baseline{export}", configuration=numbers.get(base or "")
+            )
         if best is None:
             undecided = Headline("Undecided: fresh seeds have not told any finalist apart yet.")
             return undecided if fresh.rounds.standings else None
         label = fresh.labels.get(best.finalist, f"#{best.finalist}")
-        sentence = f"Confirmed: {label} beats the baseline {base}: {signed(best.gain)} ({best.seeds} fresh seeds)."
+        sentence = (
+            f"Confirmed: {label} beats the baseline {base}: {signed(best.gain)} "
+            f"({best.seeds} fresh seeds)."
+        )
         return Headline(sentence, f"Next: train with it{export}", True, best.finalist)
     judged = results.fresh_verdict
     if judged is None or (judged.best == judged.baseline and not judged.failed):
         return None
     if isinstance(judged, Tested) and judged.claim == "evidence":
-        return Headline(words.confirmed(judged), f"Next: train with it{export}", True, numbers[judged.best])
+        return Headline(
+            words.confirmed(judged), f"Next: train with it{export}", True, numbers[judged.best]
+        )
     if not judged.improves and judged.best != judged.baseline:
         step = f"Next: keep the baseline{export}"
         return Headline(words.confirmed(judged), step, configuration=numbers[judged.baseline])
@@ -143,19 +160,29 @@ def _on_fresh_seeds(results: Results, fresh: Results) -> str:
 
 
 def _decided(fresh: Results) -> str:
-    """Return the decision on every finalist and what it took; empty where the finalists do not run in rounds."""
+    """Return the decision on every finalist and what it took; empty where the finalists do not run
+    in rounds.
+    """
     decision = fresh.rounds
     if decision is None:
         return ""
     finalists = dict.fromkeys(stands.finalist for stands in decision.standings)
     labels = {name: fresh.labels.get(name, f"#{name}") for name in finalists}
-    decisions = [words.standing(labels[stands.finalist], stands, decision.worthwhile) for stands in decision.last]
+    decisions = [
+        words.standing(labels[stands.finalist], stands, decision.worthwhile)
+        for stands in decision.last
+    ]
     if not decisions:
-        return f"On fresh seeds nothing is decided yet: the first look is after {decision.planned[0]} of each."
+        return (
+            "On fresh seeds nothing is decided yet: the first look is after "
+            f"{decision.planned[0]} of each."
+        )
     return (
-        f"On fresh seeds, of at most {decision.planned[-1]} planned: {'; '.join(decisions)}. That took {fresh.ended} "
+        f"On fresh seeds, of at most {decision.planned[-1]} planned: {'; '.join(decisions)}. That "
+        f"took {fresh.ended} "
         "trials "
-        f"of at most {(len(labels) + 1) * decision.planned[-1]}, {device_time(sum(fresh.cost), fresh.device)}."
+        f"of at most {(len(labels) + 1) * decision.planned[-1]}, "
+        f"{device_time(sum(fresh.cost), fresh.device)}."
     )
 
 
@@ -166,20 +193,29 @@ def _no_baseline(results: Results) -> str:
 
 
 def _apart(results: Results, judged: Verdict | None) -> str:
-    """Return the settings in which the best differs from the baseline, if several: the gain belongs to all of them."""
+    """Return the settings in which the best differs from the baseline, if several: the gain belongs
+    to all of them.
+    """
     if judged is None or judged.winner == judged.baseline:
         return ""
     changed = results.changed(judged.best)
     if len(changed) < 2:
         return ""
     called = short_names(results.varied)
-    differences = words.changes({called[name]: (shown(value), shown(base)) for name, (value, base) in changed.items()})
-    return f"{judged.best} differs from the baseline in {differences}: what it gains is that of all of these together."
+    differences = words.changes(
+        {called[name]: (shown(value), shown(base)) for name, (value, base) in changed.items()}
+    )
+    return (
+        f"{judged.best} differs from the baseline in {differences}: what it gains is that of "
+        "all of these together."
+    )
 
 
 def _noise(judged: Verdict) -> str:
     """State how the judgement was made, and what difference these seeds could have shown."""
-    return " ".join(sentence for sentence in (words.reason(judged), words.noise(judged)) if sentence)
+    return " ".join(
+        sentence for sentence in (words.reason(judged), words.noise(judged)) if sentence
+    )
 
 
 def _cost(results: Results, fresh: Results | None) -> str:
@@ -218,12 +254,17 @@ def _counts(results: Results) -> str:
     if results.table.empty:
         return "The sweep has no trials yet."
     states = results.table.state.value_counts()
-    counts = ", ".join(f"{count} {_WORDS.get(str(state), str(state))}" for state, count in states.items())
+    counts = ", ".join(
+        f"{count} {_WORDS.get(str(state), str(state))}" for state, count in states.items()
+    )
     whole = {trial.configuration for trial in results.trials if trial.state == "COMPLETE"}
     left_out = len(whole - set(results.comparable.configuration))
     text = f"{len(results.table)} trials: {counts}; only those that ran to their end are compared."
     if left_out:
-        text += f" {left_out} configurations are left out because the scheduler stopped some of their seeds."
+        text += (
+            f" {left_out} configurations are left out because the scheduler stopped some of "
+            "their seeds."
+        )
     ends = results.comparable.step
     if ends.nunique() > 1:
         text += f" They end at different steps, {ends.min():g} to {ends.max():g}."

@@ -20,8 +20,8 @@ _PATTERNS = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
 def read_files(pattern: str) -> pd.DataFrame:
     """Return the rows of all files that match.
 
-    ``*``, ``**/`` and ``?`` match as in a shell. ``{name}`` matches like ``*`` and becomes a column. The values of
-    a ``config.yaml`` beside a file become columns ``config.yaml:KEY``.
+    ``*``, ``**/`` and ``?`` match as in a shell. ``{name}`` matches like ``*`` and becomes a
+    column. The values of a ``config.yaml`` beside a file become columns ``config.yaml:KEY``.
 
     Raises:
         MissingError: no file matches.
@@ -33,7 +33,9 @@ def read_files(pattern: str) -> pd.DataFrame:
     wanted = "".join("*" if part.startswith("{") else part for part in literal)
     paths = sorted(glob.glob(wanted, recursive=True))
     if not paths:
-        raise MissingError("no such file", pattern, "quote a pattern, so that the shell leaves it alone")
+        raise MissingError(
+            "no such file", pattern, "quote a pattern, so that the shell leaves it alone"
+        )
     named = re.compile("".join(map(_expression, parts)))
     return pd.concat([_read(Path(path), named) for path in paths], ignore_index=True)
 
@@ -47,12 +49,18 @@ def _expression(part: str) -> str:
 def _read(path: Path, named: re.Pattern[str]) -> pd.DataFrame:
     reader = _READERS.get(path.suffix)
     if reader is None:
-        raise ConfigError(f"no reader for {path.suffix or 'a file without suffix'}", str(path), ", ".join(_READERS))
+        raise ConfigError(
+            f"no reader for {path.suffix or 'a file without suffix'}",
+            str(path),
+            ", ".join(_READERS),
+        )
     try:
         table = reader(path)
         settings = _settings(path.with_name(CONFIG_FILE))
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise StorageError(f"cannot read it: {first_line(error)}", str(path), "repair it or leave it out") from None
+        raise StorageError(
+            f"cannot read it: {first_line(error)}", str(path), "repair it or leave it out"
+        ) from None
     if match := named.fullmatch(str(path)):
         settings |= match.groupdict()
     return table.assign(**settings)
@@ -60,7 +68,9 @@ def _read(path: Path, named: re.Pattern[str]) -> pd.DataFrame:
 
 def _json_lines(path: Path) -> pd.DataFrame:
     """Return a row a line; nested keys are joined by dots."""
-    return pd.json_normalize([json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()])
+    return pd.json_normalize(
+        [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
+    )
 
 
 def _settings(path: Path) -> dict[str, Any]:

@@ -34,9 +34,16 @@ def read_sweeps(uri: str) -> list[Results]:
         StorageError: the store cannot be read.
     """
     sweeps = {}
-    with opened_store(uri) as client, tempfile.TemporaryDirectory(prefix="loptune-results-") as scratch:
+    with (
+        opened_store(uri) as client,
+        tempfile.TemporaryDirectory(prefix="loptune-results-") as scratch,
+    ):
         experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-        runs = search_runs(client, experiments, f"tags.`{RUN_TAG}` LIKE 'sweep/%'") if experiments else []
+        runs = (
+            search_runs(client, experiments, f"tags.`{RUN_TAG}` LIKE 'sweep/%'")
+            if experiments
+            else []
+        )
         for run in runs:
             tags = run.data.tags
             if PARENT_TAG in tags or CONFIRMS_TAG in tags:
@@ -45,14 +52,20 @@ def read_sweeps(uri: str) -> list[Results]:
             if RESULTS_FILE in files:
                 path = Path(client.download_artifacts(run.info.run_id, RESULTS_FILE, scratch))
                 try:
-                    sweeps[tags[SWEEP_TAG]] = unpack(path.read_bytes(), f"{uri}, run {run.info.run_id}")
+                    sweeps[tags[SWEEP_TAG]] = unpack(
+                        path.read_bytes(), f"{uri}, run {run.info.run_id}"
+                    )
                 except StorageError as error:  # of another version
-                    print(f"not counted: {tags[SWEEP_TAG]}; {error.what}; {error.hint}", file=sys.stderr)
+                    print(
+                        f"not counted: {tags[SWEEP_TAG]}; {error.what}; {error.hint}",
+                        file=sys.stderr,
+                    )
     return list(sweeps.values())
 
 
 def read_experiment(uri: str, name: str, score: str, seed: str) -> pd.DataFrame:
-    """Return a row an evaluation of every run that has a seed: ``params.*``, ``tags.*``, trial, step and the score.
+    """Return a row an evaluation of every run that has a seed: ``params.*``, ``tags.*``, trial,
+    step and the score.
 
     A run that failed or was killed has a row without score.
 
@@ -68,14 +81,19 @@ def read_experiment(uri: str, name: str, score: str, seed: str) -> pd.DataFrame:
         rows: list[dict[str, Any]] = []
         for run in search_runs(client, [experiment.experiment_id], ""):
             settings = {f"params.{key}": value for key, value in run.data.params.items()}
-            settings |= {f"tags.{key}": value for key, value in run.data.tags.items() if not key.startswith("mlflow.")}
+            settings |= {
+                f"tags.{key}": value
+                for key, value in run.data.tags.items()
+                if not key.startswith("mlflow.")
+            }
             if seed not in settings:
                 continue
             settings["trial"] = run.info.run_name
             values: dict[int, float | None] = {0: None}
             if run.info.status not in ("FAILED", "KILLED"):
                 points = client.get_metric_history(run.info.run_id, score)
-                values = {point.step: point.value for point in points} or values  # a resumed run repeats a step
+                # a resumed run repeats a step
+                values = {point.step: point.value for point in points} or values
             rows += [{**settings, "step": step, score: value} for step, value in values.items()]
     return pd.DataFrame(rows)
 
@@ -91,5 +109,7 @@ def opened_store(uri: str) -> Iterator[Any]:
         yield MlflowClient(uri)
     except (MlflowException, OSError) as error:
         raise StorageError(
-            f"cannot read the store: {first_line(error)[:200]}", uri, "check that the MLflow store is up"
+            f"cannot read the store: {first_line(error)[:200]}",
+            uri,
+            "check that the MLflow store is up",
         ) from error

@@ -84,10 +84,15 @@ def read_runs(table: pd.DataFrame, question: Question, *, adaptive: bool = True)
     arms, baseline = _baseline(numbers, arm, question)
     results = Results(
         name="",
-        objective=Objective(question.score, question.mode, question.window if question.step in runs else 1),
+        objective=Objective(
+            question.score, question.mode, question.window if question.step in runs else 1
+        ),
         trials=tuple(trials),
         searched=tuple(question.keys),
-        kinds={key: _kind(runs[column]) for key, column in zip(question.keys, question.point, strict=True)},
+        kinds={
+            key: _kind(runs[column])
+            for key, column in zip(question.keys, question.point, strict=True)
+        },
         source=question.source,
         adaptive=adaptive,
         baseline=baseline,
@@ -106,14 +111,20 @@ def with_fresh(results: Results, table: pd.DataFrame, question: Question) -> Res
     repeated = {trial.seed for trial in results.trials} & {trial.seed for trial in chosen.trials}
     if repeated:
         named = ", ".join(sorted(repeated))
-        raise ConfigError(f"seeds {named} are in both tables: they are not fresh", question.seed, "use other seeds")
+        raise ConfigError(
+            f"seeds {named} are in both tables: they are not fresh",
+            question.seed,
+            "use other seeds",
+        )
     numbers = {tuple(trial.parameters.values()): trial.configuration for trial in results.trials}
     trials = []
     for trial in chosen.trials:
         number = numbers.get(tuple(trial.parameters.values()))
         if number is None:
             what = f"the fresh runs have {_text(trial.parameters)}, and the others do not"
-            raise ConfigError(what, "second table", "add its runs on the seeds that it was chosen by")
+            raise ConfigError(
+                what, "second table", "add its runs on the seeds that it was chosen by"
+            )
         trials.append(replace(trial, configuration=number))
     baseline = results.baseline
     if results.arms:
@@ -123,7 +134,9 @@ def with_fresh(results: Results, table: pd.DataFrame, question: Question) -> Res
         twice = [arm for arm, numbers_of_arm in settings.items() if len(numbers_of_arm) > 1]
         if twice or results.arms[0] not in settings:
             what = f"{twice[0]} has several settings" if twice else f"{results.arms[0]} is missing"
-            raise ConfigError(f"{what} on fresh seeds", "second table", "run the best setting of each alone")
+            raise ConfigError(
+                f"{what} on fresh seeds", "second table", "run the best setting of each alone"
+            )
         baseline = next(iter(settings[results.arms[0]]))
     fresh = replace(chosen, trials=tuple(trials), baseline=baseline, arms=())
     return replace(results, fresh=fresh)
@@ -133,25 +146,33 @@ def _typed(table: pd.DataFrame, question: Question) -> pd.DataFrame:
     """Return the rows with numbers where all of a column are, and seeds as texts."""
     for column in [*question.point, question.score, question.seed, *question.ignore]:
         if column not in table:
-            raise ConfigError(f"no column {column}", "table", nearest(column, map(str, table.columns)))
+            raise ConfigError(
+                f"no column {column}", "table", nearest(column, map(str, table.columns))
+            )
     runs = table.copy()
     for column in question.point:
         runs[column] = _numbers(runs[column].astype(object).where(runs[column].notna(), "none"))
     blank = runs[question.seed].isna().sum()
     if blank:
-        raise ConfigError(f"{blank} rows have no seed", question.seed, "leave them out, or give each its seed")
+        raise ConfigError(
+            f"{blank} rows have no seed", question.seed, "leave them out, or give each its seed"
+        )
     runs[question.seed] = [str(seed).removesuffix(".0") for seed in runs[question.seed]]
     scores = pd.to_numeric(runs[question.score], errors="coerce")
     wrong = runs[question.score][scores.isna() & runs[question.score].notna()]
     if len(wrong):
-        raise ConfigError(f"{wrong.iloc[0]!r} is no score", question.score, "leave it blank where a run failed")
+        raise ConfigError(
+            f"{wrong.iloc[0]!r} is no score", question.score, "leave it blank where a run failed"
+        )
     if scores.isna().all():
         raise ConfigError("no row has a score", question.score, "name another column with --score")
     runs[question.score] = scores
     if question.step in runs:
         steps = pd.to_numeric(runs[question.step], errors="coerce")
         if steps[scores.notna()].isna().any():
-            raise ConfigError("a score has no number as its step", question.step, "name the column with --step")
+            raise ConfigError(
+                "a score has no number as its step", question.step, "name the column with --step"
+            )
         runs[question.step] = steps
     for lists in runs.select_dtypes("object"):  # which cannot be compared
         runs[lists] = runs[lists].astype(str)
@@ -171,9 +192,18 @@ def _kind(values: "pd.Series[Any]") -> str:
 
 def _check_apart(runs: pd.DataFrame, question: Question) -> None:
     """Refuse configurations that differ in a setting which is no part of them."""
-    spoken = {*question.point, *question.ignore, question.score, question.seed, question.step, question.trial}
+    spoken = {
+        *question.point,
+        *question.ignore,
+        question.score,
+        question.seed,
+        question.step,
+        question.trial,
+    }
     others = [str(column) for column in runs if column not in spoken]
-    trials = runs.groupby([*question.point, question.seed], sort=False)[others].nunique(dropna=False)
+    trials = runs.groupby([*question.point, question.seed], sort=False)[others].nunique(
+        dropna=False
+    )
     settings = [column for column in others if (trials[column] == 1).all()]
     runs = runs[[*question.point, question.seed, *settings]].drop_duplicates()
     values = runs.groupby(question.point, sort=False)[settings].nunique(dropna=False)
@@ -183,7 +213,11 @@ def _check_apart(runs: pd.DataFrame, question: Question) -> None:
     for column in settings:
         different = runs[column].nunique(dropna=False)
         fixed = (values[column] == 1).all()
-        mixed = column.startswith(_SETTINGS) and different < len(runs) and not (by_seed[column] == 1).all()
+        mixed = (
+            column.startswith(_SETTINGS)
+            and different < len(runs)
+            and not (by_seed[column] == 1).all()
+        )
         if different > 1 and several and (fixed or mixed):
             apart.append(column)
     if apart:
@@ -191,7 +225,8 @@ def _check_apart(runs: pd.DataFrame, question: Question) -> None:
         raise ConfigError(
             f"runs differ in {', '.join(apart[:_MAX_NAMED])}{more}, which --by leaves out",
             "--by",
-            f"add what makes a configuration to --by or --tuned, then --ignore the rest: {','.join(apart)}",
+            "add what makes a configuration to --by or --tuned, then --ignore the rest: "
+            f"{','.join(apart)}",
         )
 
 
@@ -214,12 +249,15 @@ def _with_scores(trial: Trial, rows: pd.DataFrame, question: Question) -> Trial:
 
 
 def _same_twice(rows: pd.DataFrame, question: Question, trial: Trial) -> ConfigError:
-    differ = [str(column) for column in rows if rows[column].nunique() > 1 and column != question.score]
+    differ = [
+        str(column) for column in rows if rows[column].nunique() > 1 and column != question.score
+    ]
     named = f"; its rows differ in {', '.join(differ[:_MAX_NAMED])}" if differ else ""
     return ConfigError(
         f"{_text(trial.parameters)} has seed {trial.seed} several times{named}",
         "table",
-        "drop a repeated run, name what makes a configuration with --by, or the training step with --step",
+        "drop a repeated run, name what makes a configuration with --by, or the training step with "
+        "--step",
     )
 
 
@@ -232,7 +270,11 @@ def _check_seeds(trials: Sequence[Trial], question: Question) -> None:
     repeated = [row for row in scores.values() if len(row) > 1]
     if not repeated:
         hint = "run the baseline and what you compare with it on at least 3 seeds each"
-        raise ConfigError("every configuration has one seed, which cannot tell noise from effect", question.seed, hint)
+        raise ConfigError(
+            "every configuration has one seed, which cannot tell noise from effect",
+            question.seed,
+            hint,
+        )
     if all(len(set(row)) == 1 for row in repeated):
         raise ConfigError(
             "all seeds of a configuration score the same to the last digit: the runs are identical",
@@ -257,7 +299,9 @@ def _baseline(
     for column in question.baseline:
         if column not in question.by:
             raise ConfigError(
-                f"the baseline names {column}, which is not in --by", "--baseline", nearest(column, question.by)
+                f"the baseline names {column}, which is not in --by",
+                "--baseline",
+                nearest(column, question.by),
             )
     place = {column: list(question.by).index(column) for column in question.baseline}
     matching = [
@@ -269,7 +313,11 @@ def _baseline(
     if len(arms) != 1:
         count = f"matches {len(arms)} configurations" if arms else "matches no configuration"
         named = "; ".join(dict.fromkeys(arm.values()))
-        raise ConfigError(f"the baseline {_text(question.baseline)} {count}", "--baseline", f"choose among: {named}")
+        raise ConfigError(
+            f"the baseline {_text(question.baseline)} {count}",
+            "--baseline",
+            f"choose among: {named}",
+        )
     if not question.tuned:
         return (), numbers[matching[0]]
     return (arms[0], *(name for name in dict.fromkeys(arm.values()) if name != arms[0])), None
@@ -295,18 +343,35 @@ def _with_problems(results: Results, problems: pd.DataFrame) -> Results:
     """
     for column in ("trial", "problem", "correct"):
         if column not in problems:
-            raise ConfigError(f"no column {column}", "--problems", nearest(column, map(str, problems.columns)))
-    rated = problems.assign(correct=pd.to_numeric(problems.correct, errors="coerce"), trial=problems.trial.astype(str))
+            raise ConfigError(
+                f"no column {column}", "--problems", nearest(column, map(str, problems.columns))
+            )
+    rated = problems.assign(
+        correct=pd.to_numeric(problems.correct, errors="coerce"), trial=problems.trial.astype(str)
+    )
     if rated.correct.isna().any():
-        raise ConfigError("not every answer is right or wrong", "--problems", "write 1 or 0 in the column correct")
+        raise ConfigError(
+            "not every answer is right or wrong", "--problems", "write 1 or 0 in the column correct"
+        )
     table = rated.pivot_table(index="trial", columns="problem", values="correct", aggfunc="mean")
     trials = []
     for trial in results.trials:
         if trial.state == "COMPLETE":
-            accuracy = table.loc[trial.name].to_numpy() if trial.name in table.index else np.array([math.nan])
+            accuracy = (
+                table.loc[trial.name].to_numpy()
+                if trial.name in table.index
+                else np.array([math.nan])
+            )
             if not abs(accuracy.mean() - trial.score) < _ROUNDING:
-                what = f"run {trial.name} scores {shown(trial.score)}, its problems {shown(float(accuracy.mean()))}"
-                raise ConfigError(what, "--problems", "give every run's problems, and the name of a run with --trial")
+                what = (
+                    f"run {trial.name} scores {shown(trial.score)}, its problems "
+                    f"{shown(float(accuracy.mean()))}"
+                )
+                raise ConfigError(
+                    what,
+                    "--problems",
+                    "give every run's problems, and the name of a run with --trial",
+                )
             trial = replace(trial, solved=tuple(map(float, accuracy)))
         trials.append(trial)
     return replace(results, trials=tuple(trials))

@@ -1,24 +1,30 @@
-"""Configurations against a baseline on matched seeds: the one test of a search, of fresh seeds and of every round.
+"""Configurations against a baseline on matched seeds: the one test of a search, of fresh seeds and
+of every round.
 
-Dunnett's many-to-one test in a randomized block design with seeds as blocks: the differences of all configurations to
-the baseline share one estimate of the noise, that of the additive model of `seed_noise`, so that few seeds of few
-configurations suffice. It is one-sided, because only a gain is ever claimed, and corrected for the number of
-configurations. Sign flips of paired differences cannot do this: with 3 seeds their smallest p is 1/8.
+Dunnett's many-to-one test in a randomized block design with seeds as blocks: the differences of all
+configurations to the baseline share one estimate of the noise, that of the additive model of
+`seed_noise`, so that few seeds of few configurations suffice. It is one-sided, because only a gain
+is ever claimed, and corrected for the number of configurations. Sign flips of paired differences
+cannot do this: with 3 seeds their smallest p is 1/8.
 
 Departures, each for an assumption that fails in practice:
 
-- A configuration may be noisier than the others: its own differences' variance counts where it is larger.
-- The baseline may be: the variance of a difference is then at least its own and that of the others, and where an F
-  test finds it noisier (or two seeds allow no test), with Welch's degrees of freedom.
-- A failed seed is an unlucky one, and leaving it out would favor its configuration: it counts with the worst score of
-  all, the baseline's with the best.
-- Seeds may differ by nothing but the few problems they are evaluated on. Where it is known which problems each
-  solved, and no more than that is seen, the problems give the noise, with their many degrees of freedom.
-- Fresh seeds are few: the search's seeds of the same configurations, each around its own mean, add to the noise
-  estimate, whatever chose the best mean.
+- A configuration may be noisier than the others: its own differences' variance counts where it is
+  larger.
+- The baseline may be: the variance of a difference is then at least its own and that of the others,
+  and where an F test finds it noisier (or two seeds allow no test), with Welch's degrees of
+  freedom.
+- A failed seed is an unlucky one, and leaving it out would favor its configuration: it counts with
+  the worst score of all, the baseline's with the best.
+- Seeds may differ by nothing but the few problems they are evaluated on. Where it is known which
+  problems each solved, and no more than that is seen, the problems give the noise, with their many
+  degrees of freedom.
+- Fresh seeds are few: the search's seeds of the same configurations, each around its own mean, add
+  to the noise estimate, whatever chose the best mean.
 
-`benchmarks/verdict_errors.py` simulates what each of them costs and prevents, `benchmarks/verdict_on_real_runs.py`
-measures the whole on public runs; docs/explanation/statistics.md has the tables.
+`benchmarks/verdict_errors.py` simulates what each of them costs and prevents,
+`benchmarks/verdict_on_real_runs.py` measures the whole on public runs;
+docs/explanation/statistics.md has the tables.
 """
 
 import functools
@@ -42,7 +48,8 @@ from dashboards.statistics.seed_noise import (
     seed_noise,
 )
 
-Thresholds = Callable[[int], tuple[float, float] | None]  # seeds -> how many errors above 0, and below the upper bound
+# seeds -> how many errors above 0, and below the upper bound
+Thresholds = Callable[[int], tuple[float, float] | None]
 
 
 @dataclass(frozen=True)
@@ -53,9 +60,12 @@ class Decision:
     seeds: int  # that both have
     gain: float  # the mean over these seeds
     median: float  # and the median
-    interval: tuple[float, float] | None = None  # better where it is above 0; None where seeds cannot tell
-    p_value: float | None = None  # one-sided, corrected for the number of configurations; None in rounds
-    by_problem: bool = False  # the interval rests on the noise of evaluation, beyond which seeds do not differ
+    # better where it is above 0; None where seeds cannot tell
+    interval: tuple[float, float] | None = None
+    # one-sided, corrected for the number of configurations; None in rounds
+    p_value: float | None = None
+    # the interval rests on the noise of evaluation, beyond which seeds do not differ
+    by_problem: bool = False
 
     @property
     def better(self) -> bool:
@@ -89,7 +99,9 @@ class _Stage:
         """Return the noise of a configuration's differences to the baseline."""
         if name not in self.scores:
             return Noise(math.nan, 0)
-        pair = paired_differences({key: self.scores[key] for key in (self.baseline, name)}, self.baseline)
+        pair = paired_differences(
+            {key: self.scores[key] for key in (self.baseline, name)}, self.baseline
+        )
         differences = list(pair[name].by_seed.values()) if pair else []
         if len(differences) < 2:
             return Noise(math.nan, 0)
@@ -110,25 +122,32 @@ def compare(
         scores: configuration -> seed -> score, larger is better; NaN where the trial failed.
         baseline: the configuration to beat.
         thresholds: of a look in rounds; Dunnett's critical value if None.
-        earlier: scores of these configurations on other seeds, which tell how noisy they are and no more.
+        earlier: scores of these configurations on other seeds, which tell how noisy they are and no
+            more.
         answers: where the score is an accuracy, which problems it was made of.
 
     Raises:
         ValueError: the baseline has no score.
     """
     require(finite_scores(scores), baseline)
-    failed = {name: sum(not math.isfinite(score) for score in row.values()) for name, row in scores.items()}
+    failed = {
+        name: sum(not math.isfinite(score) for score in row.values())
+        for name, row in scores.items()
+    }
     counted = count_failures(scores, baseline)
     paired = paired_differences(counted, baseline)
     candidates = {name: pair for name, pair in paired.items() if len(pair.by_seed) > 1} or paired
     stages = [_Stage(_matched(counted, baseline, candidates), baseline)]
     if earlier is not None:
-        whole = {name: row for name, row in earlier.items() if all(map(math.isfinite, row.values()))}
+        whole = {
+            name: row for name, row in earlier.items() if all(map(math.isfinite, row.values()))
+        }
         if baseline in whole:
             stages.append(_Stage(_matched(whole, baseline, candidates), baseline))
     noise = functools.reduce(Noise.pooled, [seed_noise(stage.scores) for stage in stages])
     values = np.array([score for row in stages[0].scores.values() for score in row.values()])
-    # Equal scores on all seeds are coarse scores, not the absence of noise; what is left of them is rounding.
+    # Equal scores on all seeds are coarse scores, not the absence of noise; what is left of them is
+    # rounding.
     rounding = max(1e-9 * float(np.ptp(values)), 1e-13 * float(np.abs(values).max()))
     measurable = noise.freedom > 0 and noise.deviation > rounding
     shared = tuple(frozenset(pair.by_seed) for pair in candidates.values())
@@ -141,7 +160,12 @@ def compare(
             variances = _variances(stages, name, noise, evaluation)
             decision = _decided(decision, variances, shared, thresholds)
         decisions.append(decision)
-    return Comparison(tuple(decisions), candidates, noise, {name: count for name, count in failed.items() if count})
+    return Comparison(
+        tuple(decisions),
+        candidates,
+        noise,
+        {name: count for name, count in failed.items() if count},
+    )
 
 
 def count_failures(scores: Scores, baseline: str) -> Scores:
@@ -154,7 +178,10 @@ def count_failures(scores: Scores, baseline: str) -> Scores:
     worst = min(values)
     best = max(values)
     return {
-        name: {seed: finite[name].get(seed, best if name == baseline else worst) for seed in scores[name]}
+        name: {
+            seed: finite[name].get(seed, best if name == baseline else worst)
+            for seed in scores[name]
+        }
         for name in finite
     }
 
@@ -162,7 +189,10 @@ def count_failures(scores: Scores, baseline: str) -> Scores:
 def _matched(scores: Scores, baseline: str, candidates: Mapping[str, PairedDifference]) -> Scores:
     """Return the scores of baseline and candidates on the baseline's seeds."""
     names = [baseline, *(name for name in candidates if name in scores)]
-    return {name: {seed: y for seed, y in scores[name].items() if seed in scores[baseline]} for name in names}
+    return {
+        name: {seed: y for seed, y in scores[name].items() if seed in scores[baseline]}
+        for name in names
+    }
 
 
 def _variances(stages: list[_Stage], name: str, noise: Noise, evaluation: Noise) -> Variances:

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from scipy import optimize, special, stats
 
 Vector = NDArray[np.float64]
-Shared = tuple[frozenset[Hashable], ...]  # the seeds that each compared configuration shares with the baseline
+# the seeds that each compared configuration shares with the baseline
+Shared = tuple[frozenset[Hashable], ...]
 
 FALSE_CLAIMS = 0.05  # one-sided: only a gain over the baseline is claimed
 _NODES = 80  # of a quadrature
@@ -56,7 +57,8 @@ def _below(t: float, shared: Shared, freedom: int) -> float:
 def _below_alike(t: float, comparisons: int, freedom: int) -> float:
     """Return the probability that all of k equally correlated t statistics stay below ``t``.
 
-    The mean of Phi(sqrt(2) t s + z)^k over the baseline's normal deviate z and the estimated deviation s.
+    The mean of Phi(sqrt(2) t s + z)^k over the baseline's normal deviate z and the estimated
+    deviation s.
     """
     deviations, z, weights = _nodes(freedom)
     inside = special.ndtr(math.sqrt(2) * t * deviations[:, None] + z) ** comparisons

@@ -1,17 +1,18 @@
-"""Rules on one grid of a parameter: at one value for all, and each at the peak of its own fitted parabola.
+"""Rules on one grid of a parameter: at one value for all, and each at the peak of its own fitted
+parabola.
 
-At one learning rate for all, the rule wins that it happens to suit; the best score of a grid is also picked for its
-luck. A parabola through several values uses all of their trials:
+At one learning rate for all, the rule wins that it happens to suit; the best score of a grid is
+also picked for its luck. A parabola through several values uses all of their trials:
 
     score(x) = a + b log2(x) + c log2(x)^2,   fitted by least squares to the means over seeds,
 
-through the five values around the best mean, and the rule at its best is its largest value there. Through all values
-it would be bent by a collapse at high learning rates, and rules that collapse outside of the grid would look better:
-up to 99% of comparisons of equal rules then claim a gain, of the five around the best 1 to 7%, at worst 14%. Where the
-largest value lies at an end of the five the rule has no peak, and nothing is said of its best. Noise is told by a
-jackknife: rules share seeds, so a seed is left out of all at once, and an interval has one
-degree of freedom fewer than seeds.
-`benchmarks/fitted_peaks.py` measures how often such intervals miss the truth.
+through the five values around the best mean, and the rule at its best is its largest value there.
+Through all values it would be bent by a collapse at high learning rates, and rules that collapse
+outside of the grid would look better: up to 99% of comparisons of equal rules then claim a gain, of
+the five around the best 1 to 7%, at worst 14%. Where the largest value lies at an end of the five
+the rule has no peak, and nothing is said of its best. Noise is told by a jackknife: rules share
+seeds, so a seed is left out of all at once, and an interval has one degree of freedom fewer than
+seeds. `benchmarks/fitted_peaks.py` measures how often such intervals miss the truth.
 """
 
 import math
@@ -49,7 +50,8 @@ class Peak:
     octave: float  # log2 of the parameter there
     inside: bool  # whether it is the parabola's vertex, not an end of what it was fitted to
     misfit: float  # largest distance of a mean from the parabola
-    parabola: np.polynomial.Polynomial  # of log2 of the parameter; its domain is what it was fitted to
+    # of log2 of the parameter; its domain is what it was fitted to
+    parabola: np.polynomial.Polynomial
 
 
 @dataclass(frozen=True)
@@ -67,11 +69,14 @@ class PeakStanding:
     rule: str
     peak: Peak
     at_best: Difference | None  # each at its own peak; None where one of the two has none
-    at_same: Difference | None  # both at the value nearest to the first's peak; None for the first itself
+    # both at the value nearest to the first's peak; None for the first itself
+    at_same: Difference | None
 
 
 def fitted_peak(octaves: Floats, means: Floats, sign: int = 1) -> Peak:
-    """Fit a parabola to the means at these log2 values; with ``sign`` -1 its smallest value is the peak."""
+    """Fit a parabola to the means at these log2 values; with ``sign`` -1 its smallest value is the
+    peak.
+    """
     parabola = np.polynomial.Polynomial.fit(octaves, means, 2)
     ends = [float(octaves.min()), float(octaves.max())]
     roots = [float(root) for root in np.real(parabola.deriv().roots())]
@@ -88,8 +93,12 @@ def _peak_around_best(octaves: Floats, means: Floats, sign: int) -> Peak:
     return fitted_peak(octaves[fitted], means[fitted], sign)
 
 
-def jackknife(whole: float, parts: Sequence[float], outside: float = FALSE_CLAIMS) -> tuple[float, float]:
-    """Return the interval of a value from what it is without each seed; each bound fails with ``outside``."""
+def jackknife(
+    whole: float, parts: Sequence[float], outside: float = FALSE_CLAIMS
+) -> tuple[float, float]:
+    """Return the interval of a value from what it is without each seed; each bound fails with
+    ``outside``.
+    """
     count = len(parts)
     error = math.sqrt((count - 1) * np.var(parts))
     half = float(stats.t.isf(outside, count - 1)) * error
@@ -121,7 +130,9 @@ def peak_standings(grid: Grid) -> list[PeakStanding]:
         at_best = None
         if first.inside and best.inside:
             at_best = difference(lambda scores: peak(scores, rule).score - peak(scores, 0).score)
-        at_same = difference(lambda scores: float((scores[rule, shared] - scores[0, shared]).mean()))
+        at_same = difference(
+            lambda scores: float((scores[rule, shared] - scores[0, shared]).mean())
+        )
         return PeakStanding(grid.rules[rule], best, at_best, at_same)
 
     others = [standing(rule) for rule in range(1, len(grid.rules))]

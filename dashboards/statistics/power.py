@@ -18,13 +18,16 @@ _DRAWS = 20_000  # of the noise that a verdict estimates; the power is then good
 _FOUND = 0.8
 
 
-def minimum_detectable_effect(deviation: float, seeds: int, configurations: int = 2, known_freedom: int = 0) -> float:
+def minimum_detectable_effect(
+    deviation: float, seeds: int, configurations: int = 2, known_freedom: int = 0
+) -> float:
     """Return the smallest true gain over the baseline that the verdict finds 8 times in 10.
 
     Args:
         deviation: of one score between seeds, e.g. the standard deviation of baseline replicates.
         seeds: per configuration, at least 2.
-        configurations: with the baseline. For two of them this is the power of the one-sided paired t test.
+        configurations: with the baseline. For two of them this is the power of the one-sided paired
+            t test.
         known_freedom: degrees of freedom that other seeds add for two configurations.
     """
     if seeds < 2 or configurations < 2:
@@ -35,10 +38,14 @@ def minimum_detectable_effect(deviation: float, seeds: int, configurations: int 
     return error * _detectable_t(seeds, configurations)
 
 
-def seeds_for(effect: float, deviation: float, configurations: int = 2, known_freedom: int = 0) -> int | None:
-    """Return the fewest seeds per configuration with which a true gain ``effect`` is found 8 times in 10.
+def seeds_for(
+    effect: float, deviation: float, configurations: int = 2, known_freedom: int = 0
+) -> int | None:
+    """Return the fewest seeds per configuration with which a true gain ``effect`` is found 8 times
+    in 10.
 
-    None above ``MAX_SEEDS`` or for no effect. ``known_freedom`` counts for two configurations, on fresh seeds.
+    None above ``MAX_SEEDS`` or for no effect. ``known_freedom`` counts for two configurations, on
+    fresh seeds.
     """
 
     def enough(seeds: int) -> bool:
@@ -56,12 +63,16 @@ def _detectable_alone(freedom: int) -> float:
     def lacking(shift: float) -> float:
         return float(stats.nct.sf(stats.t.isf(FALSE_CLAIMS, freedom), freedom, shift)) - _FOUND
 
-    return float(optimize.brentq(lacking, 0.0, 5 * stats.t.isf(FALSE_CLAIMS, freedom) + 10, xtol=1e-6))
+    return float(
+        optimize.brentq(lacking, 0.0, 5 * stats.t.isf(FALSE_CLAIMS, freedom) + 10, xtol=1e-6)
+    )
 
 
 @functools.cache
 def _detectable_t(seeds: int, configurations: int) -> float:
-    """Return the gain, in true standard errors, whose t statistic exceeds the critical value 8 times in 10."""
+    """Return the gain, in true standard errors, whose t statistic exceeds the critical value 8
+    times in 10.
+    """
     needed = _needed_t(configurations, seeds)
 
     def lacking(shift: float) -> float:
@@ -71,10 +82,12 @@ def _detectable_t(seeds: int, configurations: int) -> float:
 
 
 def _needed_t(configurations: int, seeds: int) -> Vector:
-    """Draw the difference that a verdict asks for, in true standard errors, of three configurations or more.
+    """Draw the difference that a verdict asks for, in true standard errors, of three configurations
+    or more.
 
-    With u and w the baseline and the best minus the mean of all but the baseline, seed by seed, the variances
-    that `difference_noise` weighs are sums of squares of u, of w, of their difference, and of what is left.
+    With u and w the baseline and the best minus the mean of all but the baseline, seed by seed, the
+    variances that `difference_noise` weighs are sums of squares of u, of w, of their difference,
+    and of what is left.
     """
     generator = np.random.default_rng(1)
     repeats = seeds - 1
@@ -96,4 +109,8 @@ def _needed_t(configurations: int, seeds: int) -> Vector:
         others=other_variance,
         others_freedom=others_freedom,
     )
-    return difference_noise(variances, others) / math.sqrt(2) * critical_value(others, variances.freedom)
+    return (
+        difference_noise(variances, others)
+        / math.sqrt(2)
+        * critical_value(others, variances.freedom)
+    )

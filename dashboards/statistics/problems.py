@@ -1,8 +1,10 @@
-"""The variance of a paired difference: seeds that train differently, or an evaluation on too few problems.
+"""The variance of a paired difference: seeds that train differently, or an evaluation on too few
+problems.
 
-Two configurations answer the same problems with the same seeds. The differences d[s, p] of their accuracies follow
-the crossed random-effects model ``d = mean + seed + problem + rest``; its variances come from the mean squares of
-the two-way table (Searle, Casella and McCulloch, Variance Components, 1992, chapter 4).
+Two configurations answer the same problems with the same seeds. The differences d[s, p] of their
+accuracies follow the crossed random-effects model ``d = mean + seed + problem + rest``; its
+variances come from the mean squares of the two-way table (Searle, Casella and McCulloch, Variance
+Components, 1992, chapter 4).
 """
 
 import math
@@ -15,7 +17,8 @@ from numpy.typing import NDArray
 from dashboards.statistics.seed_noise import Noise
 
 Array = NDArray[np.float64]
-Answers = Mapping[str, Mapping[Hashable, Array]]  # configuration -> seed -> accuracy of every problem, [P]
+# configuration -> seed -> accuracy of every problem, [P]
+Answers = Mapping[str, Mapping[Hashable, Array]]
 
 
 @dataclass(frozen=True)
@@ -24,12 +27,16 @@ class ProblemSplit:
 
     seeds: int
     problems: int
-    training: float | None  # differs from seed to seed, on however many problems; None with one seed
-    evaluation: float  # of the evaluation: shrinks with the number of problems, and with that of seeds
+    # differs from seed to seed, on however many problems; None with one seed
+    training: float | None
+    # of the evaluation: shrinks with the number of problems, and with that of seeds
+    evaluation: float
 
     @property
     def evaluation_share(self) -> float | None:
-        """Share of the difference's variance that is evaluation; None where seeds cannot be told apart."""
+        """Share of the difference's variance that is evaluation; None where seeds cannot be told
+        apart.
+        """
         if self.training is None or self.training + self.evaluation == 0:
             return None
         return self.evaluation / (self.training + self.evaluation)
@@ -38,7 +45,8 @@ class ProblemSplit:
 def split(ours: Array, theirs: Array) -> ProblemSplit:
     """Return the variances of ``ours - theirs``, both accuracies of [S, P] seeds and problems.
 
-    With one seed the variance over problems is taken for the evaluation's, of which it is an upper bound.
+    With one seed the variance over problems is taken for the evaluation's, of which it is an upper
+    bound.
     """
     differences = np.asarray(ours, float) - np.asarray(theirs, float)
     seeds, problems = differences.shape
@@ -54,8 +62,8 @@ def split(ours: Array, theirs: Array) -> ProblemSplit:
 
 
 def evaluation_noise(answers: Answers, name: str, other: str, seeds: Sequence[Hashable]) -> Noise:
-    """Return the noise of one seed's difference by evaluation alone; no degrees of freedom unless all seeds have
-    records.
+    """Return the noise of one seed's difference by evaluation alone; no degrees of freedom unless
+    all seeds have records.
     """
     pair = paired_answers(answers, name, other)
     if pair is None or len(seeds) < 2 or len(pair[0]) < len(seeds):
@@ -65,7 +73,9 @@ def evaluation_noise(answers: Answers, name: str, other: str, seeds: Sequence[Ha
 
 
 def paired_answers(answers: Answers, name: str, other: str) -> tuple[Array, Array] | None:
-    """Return accuracies of both, [S, P] each, on the seeds that have a record of both; None without any."""
+    """Return accuracies of both, [S, P] each, on the seeds that have a record of both; None without
+    any.
+    """
     ours = answers.get(name, {})
     theirs = answers.get(other, {})
     seeds = [seed for seed in ours if seed in theirs and len(ours[seed]) == len(theirs[seed])]

@@ -1,10 +1,10 @@
 """How much the scores of one configuration differ between seeds.
 
-A configuration's scores are a mapping of seed to score. Two configurations are compared on the seeds they
-share: a seed fixes the order of the problems and the randomness of the rollouts, so its effect cancels in the
-difference. A missing score is a trial that has not run; one that is not finite is a trial that failed. Trials
-that a scheduler stopped for a weak start must not be counted: what remains of their configuration is its
-luckier seeds.
+A configuration's scores are a mapping of seed to score. Two configurations are compared on the
+seeds they share: a seed fixes the order of the problems and the randomness of the rollouts, so its
+effect cancels in the difference. A missing score is a trial that has not run; one that is not
+finite is a trial that failed. Trials that a scheduler stopped for a weak start must not be counted:
+what remains of their configuration is its luckier seeds.
 """
 
 import math
@@ -45,17 +45,24 @@ class Noise(NamedTuple):
 
 
 def paired_differences(scores: Scores, baseline: str) -> dict[str, PairedDifference]:
-    """Return every configuration minus the baseline on shared seeds; without those that share none."""
+    """Return every configuration minus the baseline on shared seeds; without those that
+    share none.
+    """
     finite = finite_scores(scores)
     require(finite, baseline)
     differences = {}
     for name, by_seed in finite.items():
-        shared = {seed: by_seed[seed] - finite[baseline][seed] for seed in by_seed if seed in finite[baseline]}
+        shared = {
+            seed: by_seed[seed] - finite[baseline][seed]
+            for seed in by_seed
+            if seed in finite[baseline]
+        }
         if name == baseline or not shared:
             continue
         values = np.array(list(shared.values()))
         mean = float(values.mean())
-        if abs(mean) <= 1e-9 * np.abs(values).max():  # no more than rounding, which would name a winner
+        # no more than rounding, which would name a winner
+        if abs(mean) <= 1e-9 * np.abs(values).max():
             mean = 0.0
         differences[name] = PairedDifference(shared, mean)
     return differences
@@ -64,8 +71,8 @@ def paired_differences(scores: Scores, baseline: str) -> dict[str, PairedDiffere
 def seed_noise(scores: Scores) -> Noise:
     """Return the noise of one score between seeds, the same for all configurations.
 
-    The root mean square of what the additive model ``score = configuration + seed + noise`` leaves over (least
-    squares; configurations may lack some seeds).
+    The root mean square of what the additive model ``score = configuration + seed + noise`` leaves
+    over (least squares; configurations may lack some seeds).
     """
     left, _, freedom = _additive(scores)
     if freedom == 0:
@@ -76,9 +83,9 @@ def seed_noise(scores: Scores) -> Noise:
 def baseline_noise(scores: Scores, baseline: str) -> tuple[Noise, Noise]:
     """Return the noise of the baseline alone and that of all others.
 
-    The others give the effect of every seed; what the baseline's scores deviate from it by is its own noise
-    and that of the estimated effects, whose part is taken off. Zero degrees of freedom where there are fewer
-    than two others or seeds.
+    The others give the effect of every seed; what the baseline's scores deviate from it by is its
+    own noise and that of the estimated effects, whose part is taken off. Zero degrees of freedom
+    where there are fewer than two others or seeds.
     """
     finite = finite_scores(scores)
     others = {name: row for name, row in finite.items() if name != baseline and row}
@@ -88,16 +95,24 @@ def baseline_noise(scores: Scores, baseline: str) -> tuple[Noise, Noise]:
         return Noise(math.nan, 0), Noise(math.nan, 0)
     noise = float(left @ left) / freedom
     deviations = np.array([finite[baseline][seed] - effects[seed] for seed in seeds])
-    in_effects = noise * float(np.mean([1 / sum(seed in row for row in others.values()) for seed in seeds]))
+    in_effects = noise * float(
+        np.mean([1 / sum(seed in row for row in others.values()) for seed in seeds])
+    )
     own_variance = max(0.0, float(deviations.var(ddof=1)) - in_effects)
     return Noise(math.sqrt(own_variance), len(seeds) - 1), Noise(math.sqrt(noise), freedom)
 
 
 def _additive(scores: Scores) -> tuple[Vector, dict[Hashable, float], int]:
-    """Return residuals, effects of the seeds (up to a constant) and degrees of freedom of the additive model."""
+    """Return residuals, effects of the seeds (up to a constant) and degrees of freedom of the
+    additive model.
+    """
     finite = {name: by_seed for name, by_seed in finite_scores(scores).items() if by_seed}
     seeds = list(dict.fromkeys(seed for by_seed in finite.values() for seed in by_seed))
-    cells = [(i, seeds.index(s), y) for i, by_seed in enumerate(finite.values()) for s, y in by_seed.items()]
+    cells = [
+        (i, seeds.index(s), y)
+        for i, by_seed in enumerate(finite.values())
+        for s, y in by_seed.items()
+    ]
     if not cells:
         return np.zeros(0), {}, 0
     design = np.zeros((len(cells), len(finite) + len(seeds)))
@@ -111,10 +126,15 @@ def _additive(scores: Scores) -> tuple[Vector, dict[Hashable, float], int]:
 
 def finite_scores(scores: Scores) -> dict[str, dict[Hashable, float]]:
     """Return the scores of trials that ended well."""
-    return {name: {seed: float(y) for seed, y in row.items() if math.isfinite(y)} for name, row in scores.items()}
+    return {
+        name: {seed: float(y) for seed, y in row.items() if math.isfinite(y)}
+        for name, row in scores.items()
+    }
 
 
 def require(scores: Scores, baseline: str) -> None:
     """Raise a ValueError that names the baseline if it has no score."""
     if not scores.get(baseline):
-        raise ValueError(f"the baseline {baseline} has no score: name a configuration that finished")
+        raise ValueError(
+            f"the baseline {baseline} has no score: name a configuration that finished"
+        )

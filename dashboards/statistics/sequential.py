@@ -1,11 +1,13 @@
-"""Finalists against a baseline in rounds of fresh seeds: a group-sequential test that stops when it knows.
+"""Finalists against a baseline in rounds of fresh seeds: a group-sequential test that stops when it
+knows.
 
-Two one-sided tests run side by side. One asks after every round whether a finalist is better than the baseline
-(its difference above 0), the other whether it is not better by a worthwhile amount (its difference below that).
-Each spends its error as seeds come in (error spending [Biometrika 70, 1983], by a power of their share [Stat. Med.
-6, 1987]), and neither counts on the other to stop: going on after a stop costs no level.
-With few seeds the statistics are far from normal, so their boundaries come from simulated rounds with the noise
-estimated as it will be. Every look is the comparison of `comparison`, with its guards, at these boundaries.
+Two one-sided tests run side by side. One asks after every round whether a finalist is better than
+the baseline (its difference above 0), the other whether it is not better by a worthwhile amount
+(its difference below that). Each spends its error as seeds come in (error spending [Biometrika 70,
+1983], by a power of their share [Stat. Med. 6, 1987]), and neither counts on the other to stop:
+going on after a stop costs no level. With few seeds the statistics are far from normal, so their
+boundaries come from simulated rounds with the noise estimated as it will be. Every look is the
+comparison of `comparison`, with its guards, at these boundaries.
 """
 
 import functools
@@ -26,7 +28,8 @@ Vector = NDArray[np.float64]
 Decision = Literal["better", "not better", "worse", "open"]
 
 MISSED = 0.1  # how often a finalist that is better by just the worthwhile amount may be given up
-_SPENDING = (1.0, 0.7)  # powers of the share of seeds, by which both errors are spent: giving up comes early
+# powers of the share of seeds, by which both errors are spent: giving up comes early
+_SPENDING = (1.0, 0.7)
 _ROUNDS = 8
 _FIRST = 3  # seeds at the first look
 PATHS = 100_000  # simulated decisions; a boundary is then good to about 0.01 to 0.02
@@ -40,7 +43,8 @@ class Design:
     finalists: int
     worthwhile: float  # the smallest difference that matters, in units of the score
     better: tuple[float, ...]  # at each look, the t from which a finalist is better
-    futile: tuple[float, ...]  # and the t of (worthwhile - difference) from which it is not worthwhile
+    # and the t of (worthwhile - difference) from which it is not worthwhile
+    futile: tuple[float, ...]
 
     def thresholds(self, seeds: int) -> tuple[float, float] | None:
         """Return both boundaries at the look that ``seeds`` have reached; None before the first."""
@@ -50,12 +54,15 @@ class Design:
 
 @dataclass(frozen=True)
 class Standing:
-    """A finalist after a look. All numbers are gains: where less is better, their sign is turned."""
+    """A finalist after a look. All numbers are gains: where less is better, their sign is
+    turned.
+    """
 
     finalist: str
     seeds: int
     gain: float  # mean over shared seeds of finalist - baseline
-    low: float | None  # the finalist is better where this is above 0; None before there is an estimate of the noise
+    # the finalist is better where this is above 0; None before there is an estimate of the noise
+    low: float | None
     high: float | None  # and not better by the worthwhile gain where this is below it
     decision: Decision
 
@@ -64,18 +71,23 @@ def make_design(noise: Noise | None, worthwhile: float, finalists: int, max_seed
     """Plan the looks that tell a worthwhile gain from none, and their boundaries.
 
     Args:
-        noise: of one score between seeds, from earlier trials; None where it is not known, and then looks
-            go up to ``max_seeds``.
+        noise: of one score between seeds, from earlier trials; None where it is not known, and then
+            looks go up to ``max_seeds``.
         worthwhile: the smallest difference that matters.
         finalists: configurations besides the baseline.
         max_seeds: more of them are not planned, even where they would be needed.
     """
     seeds = max_seeds
     if noise is not None and noise.freedom:
-        # The last look leaves nothing undecided: there both bounds of the difference are `worthwhile` apart.
+        # The last look leaves nothing undecided: there both bounds of the difference are
+        # `worthwhile` apart.
         wide = 3.4
         for _ in range(4):
-            seeds = math.ceil(2 * (wide * noise.deviation / worthwhile) ** 2 - 1e-9) if worthwhile else max_seeds
+            seeds = (
+                math.ceil(2 * (wide * noise.deviation / worthwhile) ** 2 - 1e-9)
+                if worthwhile
+                else max_seeds
+            )
             seeds = min(max_seeds, max(_FIRST, seeds))
             better, futile = boundaries(looks_up_to(seeds), finalists)
             if wide >= better[-1] + futile[-1] - 1e-9:
@@ -93,12 +105,15 @@ def looks_up_to(seeds: int) -> tuple[int, ...]:
 
 
 @functools.lru_cache(maxsize=64)
-def boundaries(looks: tuple[int, ...], finalists: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def boundaries(
+    looks: tuple[int, ...], finalists: int
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the boundaries of both tests at every look, from `null_paths`."""
     fractions = np.array(looks) / looks[-1]
     paths = null_paths(looks, finalists)
     better = spend(paths.max(axis=2), FALSE_CLAIMS * fractions ** _SPENDING[0])
-    # Each is given up by itself, with the noise of its own differences: it may be noisier than the rest.
+    # Each is given up by itself, with the noise of its own differences: it may be noisier than the
+    # rest.
     futile = spend(null_paths(looks, 1)[:, :, 0], MISSED * fractions ** _SPENDING[1])
     return tuple(better.tolist()), tuple(futile.tolist())
 
@@ -106,8 +121,8 @@ def boundaries(looks: tuple[int, ...], finalists: int) -> tuple[tuple[float, ...
 def null_paths(looks: Sequence[int], finalists: int) -> Vector:
     """Simulate the t of every finalist at every look where none differs, [paths, looks, finalists].
 
-    Every configuration has a standard normal score on each seed; seeds are blocks, and all share the noise that the
-    additive model leaves over.
+    Every configuration has a standard normal score on each seed; seeds are blocks, and all share
+    the noise that the additive model leaves over.
     """
     generator = np.random.default_rng(0)
     arms = finalists + 1
@@ -128,7 +143,8 @@ def null_paths(looks: Sequence[int], finalists: int) -> Vector:
 
 
 def spend(statistics: Vector, spent: ArrayLike) -> Vector:
-    """Return the boundaries [looks] that [paths, looks] without an effect first cross as often as is to be spent.
+    """Return the boundaries [looks] that [paths, looks] without an effect first cross as often as
+    is to be spent.
 
     ``spent`` [looks] is the probability of having crossed by each look, not decreasing.
     """
@@ -152,7 +168,9 @@ def standings(design: Design, scores: Scores, baseline: str, mode: Mode) -> list
         standing = Standing(decision.name, decision.seeds, decision.gain, None, None, "open")
         if decision.interval is not None:
             low, high = decision.interval
-            standing = replace(standing, low=low, high=high, decision=decide(low, high, design.worthwhile))
+            standing = replace(
+                standing, low=low, high=high, decision=decide(low, high, design.worthwhile)
+            )
         decided.append(standing)
     return decided
 

@@ -1,16 +1,18 @@
 """Rules at their own best, each tuned on the same budget and then run on fresh seeds.
 
-Fresh seeds tell whether the *settings* that were found differ. Rules that are equally good at their best are found
-at settings that are not: one tuning is luckier than another, which no number of fresh seeds shows. The variance of
-a difference is therefore that of the fresh seeds, by the paired differences of each rule, and that of tuning. The
-second is taken from the tuning itself: the trials of a rule, split at random into halves, are two smaller tunings,
-and half the squared difference of their best scores estimates the variance of a best score that half the budget
-finds. That is larger than what the whole budget leaves, and the noise of the scores is in it as well, so it stands
-for the difference of two rules.
+Fresh seeds tell whether the *settings* that were found differ. Rules that are equally good at their
+best are found at settings that are not: one tuning is luckier than another, which no number of
+fresh seeds shows. The variance of a difference is therefore that of the fresh seeds, by the paired
+differences of each rule, and that of tuning. The second is taken from the tuning itself: the trials
+of a rule, split at random into halves, are two smaller tunings, and half the squared difference of
+their best scores estimates the variance of a best score that half the budget finds. That is larger
+than what the whole budget leaves, and the noise of the scores is in it as well, so it stands for
+the difference of two rules.
 
-Rules that tune equally many parameters share that variance. With more parameters a tuning stays further from its
-best than halves of it tell, and a baseline that does is beaten too easily. Such comparisons are refused.
-`benchmarks/tournament_errors.py` simulates what all this costs and prevents.
+Rules that tune equally many parameters share that variance. With more parameters a tuning stays
+further from its best than halves of it tell, and a baseline that does is beaten too easily. Such
+comparisons are refused. `benchmarks/tournament_errors.py` simulates what all this costs and
+prevents.
 """
 
 import math
@@ -53,7 +55,8 @@ class Standing:
 
     rule: str
     difference: float  # mean over shared fresh seeds, in units of the score
-    interval: tuple[float, float] | None = None  # each bound holds with 95%, simultaneous over all rules
+    # each bound holds with 95%, simultaneous over all rules
+    interval: tuple[float, float] | None = None
     p_value: float | None = None  # one-sided, corrected for the number of rules
     refusal: Refusal | None = None  # why there is no interval
 
@@ -96,8 +99,11 @@ def standings(
         difference = pair.mean
         rule_tuning = tunings[rule]
         base = tunings[baseline]
-        refusal = incomparable(len(rule_tuning.scores), rule_tuning.parameters, len(base.scores), base.parameters)
-        # A rule that lost a seed is left with its luckier ones, and scores that never differ are coarse.
+        refusal = incomparable(
+            len(rule_tuning.scores), rule_tuning.parameters, len(base.scores), base.parameters
+        )
+        # A rule that lost a seed is left with its luckier ones, and scores that never differ are
+        # coarse.
         if not all(map(math.isfinite, fresh[rule].values())):
             refusal = "failed seed"
         elif len(values) < 2 or float(np.ptp(values)) == 0:
@@ -110,12 +116,18 @@ def standings(
         freedom = len(values) - 1
         half = float(stats.t.isf(FALSE_CLAIMS / len(paired), freedom)) * error
         p_value = min(1.0, len(paired) * float(stats.t.sf(sign * difference / error, freedom)))
-        standings.append(Standing(rule, difference, (difference - half, difference + half), p_value))
+        standings.append(
+            Standing(rule, difference, (difference - half, difference + half), p_value)
+        )
     return sorted(standings, key=lambda one: -sign * one.difference)
 
 
-def incomparable(trials: int, parameters: int, baseline_trials: int, baseline_parameters: int) -> Refusal | None:
-    """Return why a rule and the baseline, tuned by so many trials of so many parameters, cannot be compared."""
+def incomparable(
+    trials: int, parameters: int, baseline_trials: int, baseline_parameters: int
+) -> Refusal | None:
+    """Return why a rule and the baseline, tuned by so many trials of so many parameters, cannot be
+    compared.
+    """
     if min(trials, baseline_trials) < FEWEST_TRIALS:
         return "few trials"
     if 2 * baseline_trials < trials:

@@ -1,7 +1,8 @@
-"""A verdict: whether a configuration beats the baseline, what the seeds could have shown, and how many would.
+"""A verdict: whether a configuration beats the baseline, what the seeds could have shown, and how
+many would.
 
-A search follows noise that is smooth in its parameters, which no correction for the number of configurations undoes:
-a search's own seeds give candidates, and only fresh seeds evidence.
+A search follows noise that is smooth in its parameters, which no correction for the number of
+configurations undoes: a search's own seeds give candidates, and only fresh seeds evidence.
 """
 
 import math
@@ -58,10 +59,13 @@ class Tested(Difference):
     median: float  # of the differences seed by seed
     deviation: float  # standard deviation of one score between seeds
     freedom: int  # degrees of freedom of that estimate
-    by_problem: bool  # the interval rests on the noise of evaluation, beyond which seeds do not differ
-    shrunken: float  # what is left of the difference after shrinking the best of many towards all of them
+    # the interval rests on the noise of evaluation, beyond which seeds do not differ
+    by_problem: bool
+    # what is left of the difference after shrinking the best of many towards all of them
+    shrunken: float
     detectable: float  # true gain found 8 times in 10, if all noise is alike
-    seeds_needed: int | None  # seeds per configuration that find a true gain of `shrunken` 8 times in 10
+    # seeds per configuration that find a true gain of `shrunken` 8 times in 10
+    seeds_needed: int | None
     confirmation_seeds: int | None  # fresh seeds of best and baseline alone that do
 
     @property
@@ -92,7 +96,8 @@ def verdict(
     That is the best of those with a shown gain, or the best of all.
 
     Args:
-        scores: configuration -> seed -> score of trials that ran to their end; NaN where the trial failed.
+        scores: configuration -> seed -> score of trials that ran to their end; NaN where the trial
+            failed.
         baseline: the configuration to beat.
         mode: whether larger or smaller scores are better.
         earlier: for fresh seeds, the scores of these configurations on the seeds of the search.
@@ -109,7 +114,15 @@ def verdict(
         return _unmatched(scores, baseline, sign, result.failed)
     best = _best(result)
     difference = sign * best.gain
-    measured = (best.name, baseline, difference, best.seeds, len(result.decisions), best.gain > 0, result.failed)
+    measured = (
+        best.name,
+        baseline,
+        difference,
+        best.seeds,
+        len(result.decisions),
+        best.gain > 0,
+        result.failed,
+    )
     if best.interval is None or best.p_value is None:
         return Undecided(*measured, why="one seed" if best.seeds < 2 else "no spread")
     shrunken = shrunken_difference(result.paired, best.name, result.noise.deviation)
@@ -138,11 +151,15 @@ def verdict(
 
 def oriented(scores: Scores, sign: float) -> Scores:
     """Return the scores as gains: ``sign`` -1 prefers less."""
-    return {name: {seed: sign * score for seed, score in row.items()} for name, row in scores.items()}
+    return {
+        name: {seed: sign * score for seed, score in row.items()} for name, row in scores.items()
+    }
 
 
 def _best(result: Comparison) -> Decision:
-    """Return the best mean gain, of those that are shown if any is; the first of those that differ by rounding."""
+    """Return the best mean gain, of those that are shown if any is; the first of those that differ
+    by rounding.
+    """
     shown = [decision for decision in result.decisions if decision.better]
     decisions = shown or result.decisions
     top = max(decision.gain for decision in decisions)
@@ -160,16 +177,20 @@ def _unmatched(scores: Scores, baseline: str, sign: float, failed: Mapping[str, 
         return Undecided(baseline, baseline, 0.0, 0, 0, False, failed, why)
     best = max(others, key=lambda name: sign * others[name])
     difference = others[best] - means[baseline]
-    return Undecided(best, baseline, difference, 0, 0, sign * difference > 0, failed, "no shared seed")
+    return Undecided(
+        best, baseline, difference, 0, 0, sign * difference > 0, failed, "no shared seed"
+    )
 
 
-def shrunken_difference(candidates: Mapping[str, PairedDifference], best: str, deviation: float) -> float:
+def shrunken_difference(
+    candidates: Mapping[str, PairedDifference], best: str, deviation: float
+) -> float:
     """Return the best difference as empirical Bayes estimates it.
 
-    The best of many looks better than it is. True effects are taken as normal around their mean with the variance
-    that the differences show beyond the noise; the baseline's own noise is common to all and cancels in that. With
-    fewer than three differences, which have no such variance, the single one is shrunk towards zero. ``deviation``
-    is that of one score between seeds.
+    The best of many looks better than it is. True effects are taken as normal around their mean
+    with the variance that the differences show beyond the noise; the baseline's own noise is common
+    to all and cancels in that. With fewer than three differences, which have no such variance, the
+    single one is shrunk towards zero. ``deviation`` is that of one score between seeds.
     """
     means = np.array([pair.mean for pair in candidates.values()])
     seeds = np.array([len(pair.by_seed) for pair in candidates.values()])

@@ -7,4 +7,6 @@ def train(config, report):
     noise = random.Random(str(config))  # of the seed, and another for each configuration
     rate = config["rate"] * (0.5 if config["schedule"] == "linear" else 1.0)
     for step in (1, 2, 3):
-        report(step, {"eval/accuracy": 0.6 - (rate - 0.3) ** 2 + 0.02 * noise.random() + 0.01 * step})
+        report(
+            step, {"eval/accuracy": 0.6 - (rate - 0.3) ** 2 + 0.02 * noise.random() + 0.01 * step}
+        )

@@ -1,17 +1,21 @@
-"""Which tokens move the policy: the experiment of figures 1 to 3 of arXiv:2505.12929 on one rollout batch.
+"""Which tokens move the policy: the experiment of figures 1 to 3 of arXiv:2505.12929 on one rollout
+batch.
 
     python -m examples.paper.diagnose kk_7b [key=value ...] [--output FOLDER]
-    python -m examples.paper.diagnose runs/NAME/config.yaml model.name_or_path=runs/NAME/checkpoints/step-N
+    python -m examples.paper.diagnose runs/NAME/config.yaml
+    model.name_or_path=runs/NAME/checkpoints/step-N
 
 It prints a summary and writes ``bands.csv``, ``updates.csv`` and ``tokens.csv``, which
 `examples.paper.draw_diagnosis` draws.
 
-Copies of the policy are updated on the same batch, on all its tokens and on those of the lowest or highest band of
-probability alone, with Advantage Reweighting and with Lopti, and the batch is scored again by each copy.
+Copies of the policy are updated on the same batch, on all its tokens and on those of the lowest or
+highest band of probability alone, with Advantage Reweighting and with Lopti, and the batch is
+scored again by each copy.
 
-The copies step as in the paper, by SGD with learning rate 1e-3, or by the run's AdamW. The latter keeps the step
-sizes that it has learned per parameter in the steps before, but not its momentum, which would move all copies by
-the past alike. A fresh AdamW will not do: its first step has the same length however small the gradient is.
+The copies step as in the paper, by SGD with learning rate 1e-3, or by the run's AdamW. The latter
+keeps the step sizes that it has learned per parameter in the steps before, but not its momentum,
+which would move all copies by the past alike. A fresh AdamW will not do: its first step has the
+same length however small the gradient is.
 """
 
 import argparse
@@ -53,10 +57,12 @@ from trainer.types import RunContext, TrainBatch
 PUBLISHED_BANDS = ("0.00-0.25", "0.25-0.50", "0.50-0.75", "0.75-1.00")  # of figures 1 and 3
 PUBLISHED_ALPHA = 0.3  # where the configuration has AR off
 PUBLISHED_ETA = 0.5  # where it has Lopti off
-RESOLUTION = 2e-6  # nats: smaller differences of log-probabilities are the rounding of float32 logits
+# nats: smaller differences of log-probabilities are the rounding of float32 logits
+RESOLUTION = 2e-6
 MAX_ROWS = 20_000  # of tokens.csv
 SGD_LR = 1e-3  # of its figure 1
-_FILTERS_BY_ETA = ("drop_low", "drop_high")  # which mean nothing where every copy has an eta of its own
+# which mean nothing where every copy has an eta of its own
+_FILTERS_BY_ETA = ("drop_low", "drop_high")
 LOWEST = "only pi < 0.25"
 HIGHEST = "only pi > 0.75"
 
@@ -81,7 +87,8 @@ class Diagnosis:
     bands: Tensor  # [N], of `PUBLISHED_BANDS`
     advantages: Tensor  # [N], before reweighting
     gradient_norms: Tensor  # [N], of the log-probability by logits / temperature
-    parameter_norms: Tensor  # [N], of the log-probability by all parameters; NaN where it was not measured
+    # [N], of the log-probability by all parameters; NaN where it was not measured
+    parameter_norms: Tensor
     updates: Sequence[Update]
 
     @property
@@ -90,11 +97,15 @@ class Diagnosis:
         return -torch.expm1(self.logprobs)
 
     def change(self, update: Update) -> Tensor:
-        """Probability after the update - before, [N], without the rounding of probabilities near 1."""
+        """Probability after the update - before, [N], without the rounding of probabilities
+        near 1.
+        """
         return self.logprobs.exp() * torch.expm1(update.logprobs - self.logprobs)
 
     def correlation(self) -> float:
-        """Pearson correlation of the gradient norm by the logits with 1 - probability, all tokens."""
+        """Pearson correlation of the gradient norm by the logits with 1 - probability, all
+        tokens.
+        """
         return _correlation(self.gradient_norms, self.rest)
 
     def parameter_correlation(self) -> float:
@@ -108,18 +119,21 @@ class Diagnosis:
         return rank_correlation(self.parameter_norms[measured].numpy(), self.rest[measured].numpy())
 
     def bounds(self) -> tuple[float, float]:
-        """Proposition 4.2 for the logits: what the norm by them over ``|w| (1 - probability)`` lies between.
+        """Proposition 4.2 for the logits: what the norm by them over ``|w| (1 - probability)`` lies
+        between.
 
-        ``sqrt(N / (N - 1))`` where the N - 1 other tokens of the vocabulary are equally probable, ``sqrt(2)``
-        where one of them has all the rest [arXiv:2505.12929, equation 3; its products over layers are 1 here]. For
-        the activations below, the proposition multiplies them by the layers' smallest and largest singular values.
-        Its lower bound does not hold there: the head has more rows than columns, so that a gradient by the logits
-        may vanish in it, which no singular value of it tells.
+        ``sqrt(N / (N - 1))`` where the N - 1 other tokens of the vocabulary are equally probable,
+        ``sqrt(2)`` where one of them has all the rest [arXiv:2505.12929, equation 3; its products
+        over layers are 1 here]. For the activations below, the proposition multiplies them by the
+        layers' smallest and largest singular values. Its lower bound does not hold there: the head
+        has more rows than columns, so that a gradient by the logits may vanish in it, which no
+        singular value of it tells.
         """
         return math.sqrt(self.vocabulary / (self.vocabulary - 1)), math.sqrt(2)
 
     def bound_ratios(self) -> tuple[float, float]:
-        """Smallest and largest norm by the logits over 1 - probability, of tokens where float32 can tell.
+        """Smallest and largest norm by the logits over 1 - probability, of tokens where float32 can
+        tell.
 
         The norms are of the log-probability, so that the weight w of the token in the loss is 1.
         """
@@ -176,11 +190,13 @@ def diagnose(
     """Train ``after_steps`` steps, collect one batch, and update copies of the policy on it.
 
     Args:
-        config: AR's alpha and Lopti's eta are its own, or the published ones where they are off; its token filter
-            holds for all copies, unless it drops tokens by eta; one process trains, whatever ``parallel`` says.
+        config: AR's alpha and Lopti's eta are its own, or the published ones where they are off;
+            its token filter holds for all copies, unless it drops tokens by eta; one process
+            trains, whatever ``parallel`` says.
         folder: of the output; nothing is written here by this function.
         after_steps: at least 1: AdamW's step sizes come from these.
-        sample: tokens whose gradient by all parameters is taken, equally many from each band of probability.
+        sample: tokens whose gradient by all parameters is taken, equally many from each band of
+            probability.
         optimizer: of the copies.
         progress: told of every step, copy and measured token.
 
@@ -192,8 +208,14 @@ def diagnose(
         algorithm = algorithm.model_copy(update={"token_filter": "none"})
     plain = algorithm.model_copy(update={"ar_alpha": 0.0, "lopti_eta": 0.0})
     unasked = config.evaluation.model_copy(update={"sets": {}})
-    recomputing = config.optim.model_copy(update={"old_logprobs": "recompute"})  # gradient norms are asked for
-    alone = {"algorithm": plain, "parallel": ParallelConfig(), "evaluation": unasked, "optim": recomputing}
+    # gradient norms are asked for
+    recomputing = config.optim.model_copy(update={"old_logprobs": "recompute"})
+    alone = {
+        "algorithm": plain,
+        "parallel": ParallelConfig(),
+        "evaluation": unasked,
+        "optim": recomputing,
+    }
     config = config.model_copy(update=alone)
     context = RunContext(folder, folder.parent, "diagnose", folder.name)
     trainer = Trainer(config, context, NullTracker(), progress)
@@ -204,7 +226,8 @@ def diagnose(
         trainer.progress.phase("the batch of the diagnosis")
         found = trainer.source.next_groups(trainer.step, Stopwatch())
         groups = found.scores.result().groups
-        scorer = replace(trainer.scorer, models=replace(trainer.models, kept_forward=None))  # no update follows
+        # no update follows
+        scorer = replace(trainer.scorer, models=replace(trainer.models, kept_forward=None))
         batch, plan = scorer.score(groups)
         batch = with_rewards(batch, groups, config.reward.functions)
         batch = choose_tokens(estimate_advantages(batch, plain, Parallel().sum), plain)
@@ -232,7 +255,11 @@ def diagnose(
 
 
 def _updates(
-    trainer: Trainer, batch: TrainBatch, plan: Sequence[UpdateBatch], algorithm: AlgorithmConfig, optimizer: Optimizer
+    trainer: Trainer,
+    batch: TrainBatch,
+    plan: Sequence[UpdateBatch],
+    algorithm: AlgorithmConfig,
+    optimizer: Optimizer,
 ) -> list[Update]:
     place = batch.completion_mask.bool()
     bands = torch.full_like(batch.completion_mask, -1.0)
@@ -261,20 +288,37 @@ def _updates(
         trainer.progress.phase(f"updating a copy: {names[-1]}")
         updates += [
             Update(name, logprobs[place].cpu())
-            for name, logprobs in zip(names, _after_passes(trainer, used, plan, passes, optimizer), strict=True)
+            for name, logprobs in zip(
+                names, _after_passes(trainer, used, plan, passes, optimizer), strict=True
+            )
         ]
     return updates
 
 
 def _after_passes(
-    trainer: Trainer, batch: TrainBatch, plan: Sequence[UpdateBatch], passes: Sequence[Tensor], optimizer: Optimizer
+    trainer: Trainer,
+    batch: TrainBatch,
+    plan: Sequence[UpdateBatch],
+    passes: Sequence[Tensor],
+    optimizer: Optimizer,
 ) -> list[Tensor]:
     """Log-probabilities [B, T] after each pass of an update of a copy of the policy."""
     config = trainer.config
-    policy = logprob_model(copy.deepcopy(trainer.models.causal_lm), config, trainer.models.stored_dtype)
-    stepping = _copied_adamw(trainer, policy) if optimizer == "adamw" else torch.optim.SGD(_trained(policy), SGD_LR)
+    policy = logprob_model(
+        copy.deepcopy(trainer.models.causal_lm), config, trainer.models.stored_dtype
+    )
+    stepping = (
+        _copied_adamw(trainer, policy)
+        if optimizer == "adamw"
+        else torch.optim.SGD(_trained(policy), SGD_LR)
+    )
     updater = Updater(
-        policy, stepping, config.algorithm, config.optim.max_grad_norm, Parallel(), config.rollout.max_new_tokens
+        policy,
+        stepping,
+        config.algorithm,
+        config.optim.max_grad_norm,
+        Parallel(),
+        config.rollout.max_new_tokens,
     )
     if optimizer == "adamw":
         updater.set_learning_rate(learning_rate(config.optim, trainer.step, trainer.total_steps))
@@ -298,12 +342,16 @@ def _trained(policy: LogprobModel) -> list[nn.Parameter]:
 
 
 def _parameter_norms(trainer: Trainer, batch: TrainBatch, sample: int) -> Tensor:
-    """Norm of the gradient of single log-probabilities by all parameters, [N]; NaN where not measured."""
+    """Norm of the gradient of single log-probabilities by all parameters, [N]; NaN where not
+    measured.
+    """
     rows, columns = batch.completion_mask.nonzero(as_tuple=True)
     bands = band_of(batch.old_logprobs[rows, columns]).cpu()
     generator = torch.Generator().manual_seed(trainer.config.seed)
     order = torch.randperm(len(rows), generator=generator)
-    chosen = torch.cat([order[bands[order] == band][: sample // len(BANDS)] for band in range(len(BANDS))])
+    chosen = torch.cat(
+        [order[bands[order] == band][: sample // len(BANDS)] for band in range(len(BANDS))]
+    )
     norms = torch.full((len(rows),), math.nan)
     policy = logprob_model(trainer.models.causal_lm, trainer.config, trainer.models.stored_dtype)
     parameters = _trained(policy)
@@ -314,7 +362,9 @@ def _parameter_norms(trainer: Trainer, batch: TrainBatch, sample: int) -> Tensor
         end = int(batch.prompt_lengths[row]) + column + 1
         last = torch.zeros_like(batch.completion_mask[row : row + 1, : column + 1])
         last[0, column] = 1
-        scores = policy(batch.input_ids[row : row + 1, :end], batch.prompt_lengths[row : row + 1], last)
+        scores = policy(
+            batch.input_ids[row : row + 1, :end], batch.prompt_lengths[row : row + 1], last
+        )
         gradients = torch.autograd.grad(scores.logprobs.sum(), parameters, allow_unused=True)
         norms[index] = torch.stack([g.norm() for g in gradients if g is not None]).norm().cpu()
         trainer.progress.completed(1)
@@ -360,15 +410,19 @@ def summary(found: Diagnosis) -> list[str]:
         f"             {found.parameter_correlation():.4f} of gradient norm (all parameters, "
         f"{int((~found.parameter_norms.isnan()).sum())} tokens); between ranks "
         f"{found.parameter_rank_correlation():.4f}",
-        f"bounds:      norm / (1 - probability) is {low:.4f} to {high:.4f}; proven {lower:.4f} to {upper:.4f}",
-        f"gradient:    {rows[0]['gradient_share']:.1%} of |A| x norm is of the {shares[0]:.1%} of the tokens "
+        f"bounds:      norm / (1 - probability) is {low:.4f} to {high:.4f}; proven {lower:.4f} to "
+        f"{upper:.4f}",
+        f"gradient:    {rows[0]['gradient_share']:.1%} of |A| x norm is of the {shares[0]:.1%} of "
+        "the tokens "
         f"below 0.25, {rows[-1]['gradient_share']:.1%} of the {shares[-1]:.1%} above 0.75",
     ]
     width = max(len(update.name) for update in found.updates)
     for row in found.share_rows():
         lines.append(
-            f"{row['update']:<{width}}  mean change {row['change_abs']:.2e}, moved {row['moved']:.1%}; of these, "
-            f"A > 0 that rose {row['positive_rose']:.1%}, A < 0 that fell {row['negative_fell']:.1%}"
+            f"{row['update']:<{width}}  mean change {row['change_abs']:.2e}, moved "
+            f"{row['moved']:.1%}; of these, "
+            f"A > 0 that rose {row['positive_rose']:.1%}, A < 0 that fell "
+            f"{row['negative_fell']:.1%}"
         )
     return lines
 
@@ -378,10 +432,18 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m examples.paper.diagnose")
     parser.add_argument("spec", help="preset or YAML file")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
-    parser.add_argument("--output", type=Path, default=Path("diagnose"), help="folder (default: diagnose)")
-    parser.add_argument("--after-steps", type=int, default=5, help="steps to train first (default: 5)")
-    parser.add_argument("--sample", type=int, default=200, help="tokens with full gradients (default: 200)")
-    optimizers = "of the copies: sgd with learning rate 1e-3, as in the paper, or the run's (default: sgd)"
+    parser.add_argument(
+        "--output", type=Path, default=Path("diagnose"), help="folder (default: diagnose)"
+    )
+    parser.add_argument(
+        "--after-steps", type=int, default=5, help="steps to train first (default: 5)"
+    )
+    parser.add_argument(
+        "--sample", type=int, default=200, help="tokens with full gradients (default: 200)"
+    )
+    optimizers = (
+        "of the copies: sgd with learning rate 1e-3, as in the paper, or the run's (default: sgd)"
+    )
     parser.add_argument("--optimizer", choices=["sgd", "adamw"], default="sgd", help=optimizers)
     given = parser.parse_args(arguments)
     config = load_config(given.spec, given.overrides)
@@ -389,7 +451,9 @@ def main(arguments: Sequence[str]) -> int:
     progress = Progress()
     progress.begin(given.after_steps, 0)
     try:
-        found = diagnose(config, given.output, given.after_steps, given.sample, given.optimizer, progress)
+        found = diagnose(
+            config, given.output, given.after_steps, given.sample, given.optimizer, progress
+        )
     finally:
         progress.close()
     write_tables(found, given.output)

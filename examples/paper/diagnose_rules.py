@@ -1,9 +1,11 @@
-"""Which tokens every update rule moves as their advantage wants: one panel per rule, from `examples.paper.diagnose`.
+"""Which tokens every update rule moves as their advantage wants: one panel per rule, from
+`examples.paper.diagnose`.
 
-``python -m examples.paper.diagnose_rules FILE.png`` trains the embedded policy five steps by each rule, updates
-copies of it on one more batch with the run's AdamW, and draws, by probability when sampled, the share of the
-tokens that moved in the direction of their advantage: with the rule alone, with AR and with Lopti. Eight
-optimizer steps per batch, for before the first of them all losses weigh all tokens alike.
+``python -m examples.paper.diagnose_rules FILE.png`` trains the embedded policy five steps by each
+rule, updates copies of it on one more batch with the run's AdamW, and draws, by probability when
+sampled, the share of the tokens that moved in the direction of their advantage: with the rule
+alone, with AR and with Lopti. Eight optimizer steps per batch, for before the first of them all
+losses weigh all tokens alike.
 """
 
 import sys
@@ -40,7 +42,9 @@ AFTER_STEPS = 5
 
 
 def right_way(found: Diagnosis) -> dict[str, list[float]]:
-    """By update: of each band's tokens that moved, the share that moved as their advantage wants."""
+    """By update: of each band's tokens that moved, the share that moved as their advantage
+    wants.
+    """
     shares = {}
     for update in (found.updates[0], found.updates[3], found.updates[-1]):
         change = update.logprobs - found.logprobs

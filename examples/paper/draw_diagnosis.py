@@ -1,10 +1,12 @@
-"""One picture of what `examples.paper.diagnose` found: a row of three panels per folder that it wrote.
+"""One picture of what `examples.paper.diagnose` found: a row of three panels per folder that it
+wrote.
 
     python -m examples.paper.draw_diagnosis FILE.png NAME=FOLDER [NAME=FOLDER ...]
 
-From left to right, as in figures 2, 1 and 3 of arXiv:2505.12929: the norm of a log-probability's gradient against
-1 - probability; how much the probabilities of each band change when all tokens, only the least or only the most
-probable ones are updated; and which share of the tokens that moved did so as their advantage wants.
+From left to right, as in figures 2, 1 and 3 of arXiv:2505.12929: the norm of a log-probability's
+gradient against 1 - probability; how much the probabilities of each band change when all tokens,
+only the least or only the most probable ones are updated; and which share of the tokens that moved
+did so as their advantage wants.
 """
 
 import sys
@@ -30,7 +32,9 @@ def mean_change(tokens: pd.DataFrame, update: str) -> pd.Series:
 
 
 def right_way(tokens: pd.DataFrame, update: str) -> pd.Series:
-    """By band: of the tokens with an advantage that moved, the share that moved in its direction."""
+    """By band: of the tokens with an advantage that moved, the share that moved in its
+    direction.
+    """
     change = tokens[CHANGE + update]
     counted = (change.abs() > RESOLUTION * tokens["probability"]) & (tokens["advantage"] != 0)
     right = (change > 0) == (tokens["advantage"] > 0)
@@ -46,7 +50,9 @@ def draw(found: dict[str, pd.DataFrame]) -> go.Figure:
             ("norm by logits", "gradient_norm", PALETTE[0]),
             ("by all parameters", "parameter_gradient_norm", PALETTE[1]),
         ):
-            dots = go.Scatter(x=1 - tokens["probability"], y=tokens[column], mode="markers", name=label)
+            dots = go.Scatter(
+                x=1 - tokens["probability"], y=tokens[column], mode="markers", name=label
+            )
             dots.update(marker={"size": 4, "color": color, "opacity": 0.6}, showlegend=row == 1)
             drawing.add_trace(dots, row=row, col=1)
         plain, lowest, highest, reweighted, _, isolated = (
@@ -59,7 +65,9 @@ def draw(found: dict[str, pd.DataFrame]) -> go.Figure:
             for update, color in zip(updates, colors, strict=True):
                 bars = go.Bar(x=list(BANDS.values()), y=measure(tokens, update), marker_color=color)
                 shown = row == 1 and (column == 2 or update != plain)
-                drawing.add_trace(bars.update(name=update.split(",")[0], showlegend=shown), row=row, col=column)
+                drawing.add_trace(
+                    bars.update(name=update.split(",")[0], showlegend=shown), row=row, col=column
+                )
         drawing.add_hline(y=0.5, line={"color": "#888", "dash": "dot", "width": 1}, row=row, col=3)
         drawing.update_yaxes(range=[0, 1], tickformat=".0%", row=row, col=3)
     logarithmic = {"type": "log", "dtick": 1, "exponentformat": "power"}

@@ -3,9 +3,9 @@
     trainer evaluate runs/NAME -k 8 --temperature 0.7 --name words     # writes every completion
     python -m examples.paper.language runs/words
 
-The six categories and their words are the paper's (table 5). A phrase may have several words. ``...`` in it stands
-for anything within one sentence, and a phrase that begins with ``'s`` follows a name: ``'s statement`` is found in
-"Ava's statement".
+The six categories and their words are the paper's (table 5). A phrase may have several words.
+``...`` in it stands for anything within one sentence, and a phrase that begins with ``'s`` follows
+a name: ``'s statement`` is found in "Ava's statement".
 """
 
 import math
@@ -26,7 +26,8 @@ _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 
 Floats = NDArray[np.float64]
 
-# Table 5, with the inflections it counts: the plural of nouns, the past tense and past participle of verbs.
+# Table 5, with the inflections it counts: the plural of nouns, the past tense and past participle
+# of verbs.
 PAPER: dict[str, tuple[str, ...]] = {
     "analysis": (
         *("analyze", "analyzed", "consider", "considered", "look at", "looked at"),
@@ -48,7 +49,8 @@ class CategoryResult:
     occurrences: int
     per_100_words: float  # mean over completions
     used_by: float  # share of the completions with at least one
-    correlation: float  # Spearman's, of words per 100 words with the reward; NaN where either never varies
+    # Spearman's, of words per 100 words with the reward; NaN where either never varies
+    correlation: float
     low: float  # its 95% bootstrap interval over completions
     high: float
 
@@ -65,14 +67,21 @@ def read_completions(runs: Sequence[Path]) -> Completions:
     """Return the completions of runs or evaluations, put together."""
     rows = [row for run in runs for row, _ in read_json_lines(run / "completions.jsonl")]
     rows = [row for row in rows if row.get("set") != "train"]  # evaluations alone
-    return Completions([row["completion"] for row in rows], np.array([row["reward"] for row in rows]))
+    return Completions(
+        [row["completion"] for row in rows], np.array([row["reward"] for row in rows])
+    )
 
 
 def analyze(completions: Completions) -> list[CategoryResult]:
     """Count the words of every category in every completion, and relate them to the reward."""
     lengths = np.array([max(1, len(_WORD.findall(text))) for text in completions.texts])
     return [
-        _category(name, np.array([count_phrases(text, listed) for text in completions.texts]), lengths, completions)
+        _category(
+            name,
+            np.array([count_phrases(text, listed) for text in completions.texts]),
+            lengths,
+            completions,
+        )
         for name, listed in PAPER.items()
     ]
 
@@ -98,7 +107,9 @@ def _pattern(phrase: str) -> str:
     return rf"{before}{words}(?!\w)"
 
 
-def _category(name: str, counts: NDArray[np.int64], words: NDArray[np.int64], given: Completions) -> CategoryResult:
+def _category(
+    name: str, counts: NDArray[np.int64], words: NDArray[np.int64], given: Completions
+) -> CategoryResult:
     rates = 100.0 * counts / words
     low, high = _correlation_interval(rates, given.rewards)
     return CategoryResult(
@@ -114,7 +125,8 @@ def _category(name: str, counts: NDArray[np.int64], words: NDArray[np.int64], gi
 
 def _correlation_interval(x: Floats, y: Floats) -> tuple[float, float]:
     """Return the bootstrap interval; without resamples in which a side never varies."""
-    # Ranks are taken once: ranking again in every resample would change the interval little and cost most.
+    # Ranks are taken once: ranking again in every resample would change the interval little and
+    # cost most.
     ranks = np.stack([stats.rankdata(x), stats.rankdata(y)])
 
     def correlation(drawn: NDArray[np.int64]) -> float:
@@ -131,7 +143,9 @@ def _correlation_interval(x: Floats, y: Floats) -> tuple[float, float]:
 
 
 def rank_correlation(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> float:
-    """Return Spearman's rank correlation, ties at their mean rank; NaN where either side never varies."""
+    """Return Spearman's rank correlation, ties at their mean rank; NaN where either side never
+    varies.
+    """
     if len(np.unique(x)) < 2 or len(np.unique(y)) < 2:
         return math.nan
     return float(stats.spearmanr(x, y).statistic)
@@ -142,7 +156,8 @@ def main(arguments: Sequence[str]) -> int:
     completions = read_completions([Path(folder) for folder in arguments])
     for result in analyze(completions):
         print(
-            f"{result.category:<22}{result.occurrences:>7}  {result.per_100_words:6.2f} per 100 words  "
+            f"{result.category:<22}{result.occurrences:>7}  {result.per_100_words:6.2f} per 100 "
+            "words  "
             f"used by {result.used_by:4.0%}  rank correlation {result.correlation:+.2f} "
             f"({result.low:+.2f}..{result.high:+.2f})"
         )

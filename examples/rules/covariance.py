@@ -1,7 +1,8 @@
-"""Clip-Cov and KL-Cov [arXiv:2505.22617]: a few tokens, whose updates would narrow the policy, are held back.
+"""Clip-Cov and KL-Cov [arXiv:2505.22617]: a few tokens, whose updates would narrow the policy, are
+held back.
 
-verl chooses them anew in every microbatch, from the current log-probabilities: the same ones at the first
-optimizer step.
+verl chooses them anew in every microbatch, from the current log-probabilities: the same ones at the
+first optimizer step.
 
 trainer run base algorithm.loss=covariance:ClipCov
 """
@@ -12,7 +13,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from trainer.rules import Gather, LossInputs, NonNegative, PolicyLoss, Probability, TokenLosses, TrainBatch
+from trainer.rules import (
+    Gather,
+    LossInputs,
+    NonNegative,
+    PolicyLoss,
+    Probability,
+    TokenLosses,
+    TrainBatch,
+)
 from trainer.rules.losses.clipped import surrogate
 from trainer.rules.selection import largest
 
@@ -21,7 +30,8 @@ _ROUNDING = 1e-5  # of a log-ratio in float32
 
 
 class ClipCov(PolicyLoss):
-    """Clip-Cov: the clipped surrogate, and 0 at a random few of the tokens with a covariance of 1 to 5.
+    """Clip-Cov: the clipped surrogate, and 0 at a random few of the tokens with a covariance of 1
+    to 5.
 
     Without dual clip. As verl.
     """
@@ -30,24 +40,29 @@ class ClipCov(PolicyLoss):
     clip_ratio_high: NonNegative = Field(0.2, description="upper clip of the ratio: 1 + this")
     share: Probability = Field(2e-4, description="fraction of the tokens that is held still")
 
-    def choose(self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: torch.Generator | None) -> Tensor:
+    def choose(
+        self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: torch.Generator | None
+    ) -> Tensor:
         covariance, count = _covariances(batch, tokens, gather, self.share)
         low, high = COVARIANCE_RANGE
         return drawn((covariance > low) & (covariance < high), count, gather, generator)
 
     def __call__(self, tokens: LossInputs) -> TokenLosses:
         ratio = tokens.log_ratio.exp()
-        losses, clipped = surrogate(ratio, tokens.advantages, self.clip_ratio_low, self.clip_ratio_high)
+        losses, clipped = surrogate(
+            ratio, tokens.advantages, self.clip_ratio_low, self.clip_ratio_high
+        )
         if tokens.chosen is None:
             return TokenLosses(losses, clipped)
         return TokenLosses(losses * ~tokens.chosen, clipped | tokens.chosen)
 
 
 class KlCov(PolicyLoss):
-    """KL-Cov: ``-A r`` without clip, plus ``coef |log r|`` at the tokens with the largest covariance.
+    """KL-Cov: ``-A r`` without clip, plus ``coef |log r|`` at the tokens with the largest
+    covariance.
 
-    As verl, but that a log-ratio that rounding alone can make counts as 0: the gradient of its size is its sign,
-    at full strength however small it is.
+    As verl, but that a log-ratio that rounding alone can make counts as 0: the gradient of its size
+    is its sign, at full strength however small it is.
     """
 
     has_penalty: ClassVar[bool] = True
@@ -55,7 +70,9 @@ class KlCov(PolicyLoss):
     share: Probability = Field(2e-4, description="fraction of the tokens that is pulled back")
     coef: NonNegative = Field(1.0, description="weight of the penalty")
 
-    def choose(self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: torch.Generator | None) -> Tensor:
+    def choose(
+        self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: torch.Generator | None
+    ) -> Tensor:
         covariance, count = _covariances(batch, tokens, gather, self.share)
         return largest(covariance, tokens.bool(), count, gather) & (covariance != 0)
 
@@ -70,8 +87,8 @@ class KlCov(PolicyLoss):
 def covariances(advantages: Tensor, logprobs: Tensor, tokens: Tensor, gather: Gather) -> Tensor:
     """Return ``(A - mean A) (logprob - mean logprob)``, [B, T] float64.
 
-    The change of the policy's entropy is the negative of its mean: tokens with a large one make the policy narrow.
-    Means are over ``tokens`` [B, T] of all ranks; A is before AR.
+    The change of the policy's entropy is the negative of its mean: tokens with a large one make the
+    policy narrow. Means are over ``tokens`` [B, T] of all ranks; A is before AR.
     """
     values = torch.stack([advantages, logprobs, torch.ones_like(logprobs)]).double() * tokens
     sums = torch.tensor(gather([values.sum(dim=(1, 2)).tolist()]), dtype=torch.float64).sum(dim=0)
@@ -79,15 +96,23 @@ def covariances(advantages: Tensor, logprobs: Tensor, tokens: Tensor, gather: Ga
     return (advantages.double() - means[0]) * (logprobs.double() - means[1]) * tokens
 
 
-def drawn(candidates: Tensor, count: int, gather: Gather, generator: torch.Generator | None) -> Tensor:
-    """Return ``count`` random candidates of all ranks, [B, T] bool; without a generator the first in row order."""
+def drawn(
+    candidates: Tensor, count: int, gather: Gather, generator: torch.Generator | None
+) -> Tensor:
+    """Return ``count`` random candidates of all ranks, [B, T] bool; without a generator the first
+    in row order.
+    """
     lots = torch.arange(candidates.numel(), dtype=torch.float64)
     if generator is not None:
         lots = torch.rand(candidates.numel(), dtype=torch.float64, generator=generator)
     return largest(-lots.view(candidates.shape).to(candidates.device), candidates, count, gather)
 
 
-def _covariances(batch: TrainBatch, tokens: Tensor, gather: Gather, share: float) -> tuple[Tensor, int]:
-    """Return the covariance of every token, [B, T], and how many tokens of all ranks the share is, at least 1."""
+def _covariances(
+    batch: TrainBatch, tokens: Tensor, gather: Gather, share: float
+) -> tuple[Tensor, int]:
+    """Return the covariance of every token, [B, T], and how many tokens of all ranks the share is,
+    at least 1.
+    """
     covariance = covariances(batch.advantages, batch.old_logprobs, tokens, gather)
     return covariance, max(1, int(share * sum(gather([int(tokens.sum())]))))

@@ -10,10 +10,12 @@ from trainer.rules import AdvantageInputs, group_means, group_std, mean_and_vari
 
 
 def gdpo(inputs: AdvantageInputs) -> Tensor:
-    """Every reward normalized in its group, weighted, added, and normalized again over all completions.
+    """Every reward normalized in its group, weighted, added, and normalized again over all
+    completions.
 
-    ``a = sum_k w_k (r_k - mean of group) / (std of group + 1e-4)``; ``A = (a - mean) / (std + 1e-4)`` over the
-    completions of all ranks, unbiased standard deviations. As the paper and TRL; verl whitens over tokens.
+    ``a = sum_k w_k (r_k - mean of group) / (std of group + 1e-4)``; ``A = (a - mean) / (std +
+    1e-4)`` over the completions of all ranks, unbiased standard deviations. As the paper and TRL;
+    verl whitens over tokens.
     """
     parts = [part for part, weight in sorted(inputs.part_weights.items()) if weight]
     if len(parts) < 2:
@@ -31,10 +33,14 @@ def gdpo(inputs: AdvantageInputs) -> Tensor:
 def part_values(inputs: AdvantageInputs, part: str) -> Tensor:
     """Return a part of every reward before its weight, [B] float64.
 
-    Parts that a completion lacks, as where scoring failed, share what its others leave of its reward.
+    Parts that a completion lacks, as where scoring failed, share what its others leave of its
+    reward.
     """
     values = []
     for reward, present in zip(inputs.rewards.tolist(), inputs.reward_parts, strict=True):
         missing = max(1, len(inputs.part_weights) - len(present))
-        values.append(present.get(part, (reward - sum(present.values())) / missing) / inputs.part_weights[part])
+        values.append(
+            present.get(part, (reward - sum(present.values())) / missing)
+            / inputs.part_weights[part]
+        )
     return torch.tensor(values, dtype=torch.float64)

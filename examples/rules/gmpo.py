@@ -13,9 +13,10 @@ from trainer.rules import Aggregation, LossInputs, NonNegative, PolicyLoss, Toke
 class Gmpo(PolicyLoss):
     """The geometric mean of ratios that are clipped one by one.
 
-    ``c_t = min(log r, high)`` where ``A > 0``, ``max(log r, -low)`` where ``A < 0``; ``s`` is exp of the mean of c
-    over the completion; ``l_t = -A s exp(c_t - sg(c_t))``, whose mean over the completion is ``-A s``. Token form
-    as in GSPO: the gradient of TRL's and verl's where A is one number, and AR applies token by token.
+    ``c_t = min(log r, high)`` where ``A > 0``, ``max(log r, -low)`` where ``A < 0``; ``s`` is exp
+    of the mean of c over the completion; ``l_t = -A s exp(c_t - sg(c_t))``, whose mean over the
+    completion is ``-A s``. Token form as in GSPO: the gradient of TRL's and verl's where A is one
+    number, and AR applies token by token.
     """
 
     aggregations: ClassVar[tuple[Aggregation, ...]] = ("seq_mean_token_mean",)
@@ -27,9 +28,13 @@ class Gmpo(PolicyLoss):
     def __call__(self, tokens: LossInputs) -> TokenLosses:
         log_ratio = tokens.log_ratio
         good = tokens.advantages > 0
-        bounded = log_ratio.clamp(max=self.clip_high).where(good, log_ratio.clamp(min=-self.clip_low))
+        bounded = log_ratio.clamp(max=self.clip_high).where(
+            good, log_ratio.clamp(min=-self.clip_low)
+        )
         bounded = bounded.where(tokens.advantages != 0, 0.0)
         mask = tokens.completion_mask
-        mean = (bounded.detach() * mask).sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)
+        mean = (bounded.detach() * mask).sum(dim=1, keepdim=True) / mask.sum(
+            dim=1, keepdim=True
+        ).clamp(min=1)
         losses = -tokens.advantages * (mean + bounded - bounded.detach()).exp()
         return TokenLosses(losses, bounded != log_ratio)

@@ -9,7 +9,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from trainer.rules import Gather, LossInputs, NonNegative, PolicyLoss, Probability, TokenLosses, TrainBatch
+from trainer.rules import (
+    Gather,
+    LossInputs,
+    NonNegative,
+    PolicyLoss,
+    Probability,
+    TokenLosses,
+    TrainBatch,
+)
 from trainer.rules.losses.clipped import surrogate
 from trainer.rules.selection import largest
 
@@ -17,10 +25,11 @@ from trainer.rules.selection import largest
 class LpReg(PolicyLoss):
     """Bad low-probability tokens are pulled to a proxy that has more of them.
 
-    The clipped surrogate; at chosen tokens whose probability is below the proxy's, ``-A r + coef k3`` with
-    ``k3 = e^d - d - 1 <= 10``, ``d = log proxy - logprob``. The proxy is pi_old without the tokens below 0.02 of
-    the most probable one's probability, renormalized. Chosen are the least probable tokens with ``A < 0``, if the
-    proxy has them. As the authors' code, which chooses in every microbatch.
+    The clipped surrogate; at chosen tokens whose probability is below the proxy's, ``-A r + coef
+    k3`` with ``k3 = e^d - d - 1 <= 10``, ``d = log proxy - logprob``. The proxy is pi_old without
+    the tokens below 0.02 of the most probable one's probability, renormalized. Chosen are the least
+    probable tokens with ``A < 0``, if the proxy has them. As the authors' code, which chooses in
+    every microbatch.
     """
 
     needs_distributions: ClassVar[bool] = True
@@ -28,18 +37,27 @@ class LpReg(PolicyLoss):
 
     clip_ratio_low: Probability = Field(1.0, description="lower clip of the ratio: 1 - this")
     clip_ratio_high: NonNegative = Field(9.0, description="upper clip of the ratio: 1 + this")
-    share: Probability = Field(0.01, description="fraction of the tokens with A < 0 that is protected")
+    share: Probability = Field(
+        0.01, description="fraction of the tokens with A < 0 that is protected"
+    )
     coef: NonNegative = Field(1.0, description="weight of the penalty")
 
-    def choose(self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: torch.Generator | None) -> Tensor:
+    def choose(
+        self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: torch.Generator | None
+    ) -> Tensor:
         assert batch.proxy_logprobs is not None
         bad = tokens.bool() & (batch.advantages < 0)
         count = int(self.share * sum(gather([int(bad.sum())])))
-        return largest(-batch.old_logprobs.double(), bad, count, gather) & batch.proxy_logprobs.isfinite()
+        return (
+            largest(-batch.old_logprobs.double(), bad, count, gather)
+            & batch.proxy_logprobs.isfinite()
+        )
 
     def __call__(self, tokens: LossInputs) -> TokenLosses:
         ratio = tokens.log_ratio.exp()
-        losses, clipped = surrogate(ratio, tokens.advantages, self.clip_ratio_low, self.clip_ratio_high)
+        losses, clipped = surrogate(
+            ratio, tokens.advantages, self.clip_ratio_low, self.clip_ratio_high
+        )
         if tokens.chosen is None or tokens.proxy_logprobs is None:
             return TokenLosses(losses, clipped)
         current = tokens.logprobs.detach()

@@ -9,10 +9,15 @@ from trainer.rules import Advantage, AdvantageInputs, group_means
 
 
 class MaxRL(Advantage):
-    """``(r - mean of group) / mean of group``, 0 where the mean is 0; rewards must be at least 0."""
+    """``(r - mean of group) / mean of group``, 0 where the mean is 0; rewards must be at
+    least 0.
+    """
 
     def __call__(self, inputs: AdvantageInputs) -> Tensor:
         if bool((inputs.rewards < 0).any()):
-            raise ValueError(f"a reward of {float(inputs.rewards.min()):g}: a negative mean would turn every sign")
+            raise ValueError(
+                f"a reward of {float(inputs.rewards.min()):g}: a negative mean would turn every "
+                "sign"
+            )
         means, _ = group_means(inputs.rewards, inputs.group_ids)
         return ((inputs.rewards - means) / means.clamp(min=1e-12)).where(means > 0, 0.0)

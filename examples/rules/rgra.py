@@ -9,8 +9,8 @@ from trainer.rules import LossInputs, PolicyLoss, TokenLosses
 class Rgra(PolicyLoss):
     """GRPO without importance ratio and clip, ``l = -A logprob``.
 
-    With the advantage ``grpo`` and a KL penalty in the loss it is the paper's rule. The value of the loss means
-    nothing; its gradient does.
+    With the advantage ``grpo`` and a KL penalty in the loss it is the paper's rule. The value of
+    the loss means nothing; its gradient does.
     """
 
     def __call__(self, tokens: LossInputs) -> TokenLosses:

@@ -1,4 +1,5 @@
-"""STAPO [arXiv:2602.15620]: improbable tokens of good completions are silenced where the policy is sure.
+"""STAPO [arXiv:2602.15620]: improbable tokens of good completions are silenced where the policy is
+sure.
 
 trainer run base algorithm.loss=stapo:Stapo algorithm.loss.clip_ratio_high=0.28
 """
@@ -15,26 +16,40 @@ from trainer.rules.selection import quantile
 
 
 class Stapo(Clipped):
-    """The clipped surrogate, and 0 at tokens with ``A > 0``, ``pi_old < probability`` and a low entropy.
+    """The clipped surrogate, and 0 at tokens with ``A > 0``, ``pi_old < probability`` and a low
+    entropy.
 
-    Low is below a quantile of the entropies of the batch's tokens: the 80th percentile in section 5.1, where section
-    5.3 of version 1 writes 20% for the share above it. The paper chooses in every mini-batch by the current policy
-    and divides by the other tokens (0.01% fewer) only.
+    Low is below a quantile of the entropies of the batch's tokens: the 80th percentile in section
+    5.1, where section 5.3 of version 1 writes 20% for the share above it. The paper chooses in
+    every mini-batch by the current policy and divides by the other tokens (0.01% fewer) only.
     """
 
     needs_distributions: ClassVar[bool] = True
 
-    probability: Probability = Field(0.002, description="probability below which a token is improbable")
-    entropy_quantile: Probability = Field(0.8, description="quantile of the entropies below which one is low")
+    probability: Probability = Field(
+        0.002, description="probability below which a token is improbable"
+    )
+    entropy_quantile: Probability = Field(
+        0.8, description="quantile of the entropies below which one is low"
+    )
 
-    def choose(self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: torch.Generator | None) -> Tensor:
+    def choose(
+        self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: torch.Generator | None
+    ) -> Tensor:
         assert batch.entropies is not None
         bound = quantile(batch.entropies[tokens.bool()], self.entropy_quantile, gather)
         sure = batch.entropies.double() < bound
-        return tokens.bool() & sure & (batch.advantages > 0) & (batch.old_logprobs.exp() < self.probability)
+        return (
+            tokens.bool()
+            & sure
+            & (batch.advantages > 0)
+            & (batch.old_logprobs.exp() < self.probability)
+        )
 
     def __call__(self, tokens: LossInputs) -> TokenLosses:
         result = super().__call__(tokens)
         if tokens.chosen is None:
             return result
-        return result._replace(losses=result.losses * ~tokens.chosen, clipped=result.clipped | tokens.chosen)
+        return result._replace(
+            losses=result.losses * ~tokens.chosen, clipped=result.clipped | tokens.chosen
+        )

@@ -1,4 +1,5 @@
-"""STARE [arXiv:2606.19236]: surprising tokens count more while the policy's entropy is low. As the authors' code.
+"""STARE [arXiv:2606.19236]: surprising tokens count more while the policy's entropy is low. As the
+authors' code.
 
 trainer run base algorithm.loss=stare:Stare algorithm.loss.clip_ratio_high=0.28
 """
@@ -10,7 +11,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from trainer.rules import Gather, LossInputs, NonNegative, Positive, Probability, TokenLosses, TrainBatch
+from trainer.rules import (
+    Gather,
+    LossInputs,
+    NonNegative,
+    Positive,
+    Probability,
+    TokenLosses,
+    TrainBatch,
+)
 from trainer.rules.losses.clipped import Clipped
 from trainer.rules.selection import largest
 
@@ -18,21 +27,30 @@ from trainer.rules.selection import largest
 class Stare(Clipped):
     """``l = w max(-A r, -A clip(r))`` with dual clip, and a weight w at the most surprising tokens.
 
-    While the mean entropy of the tokens is below ``target_entropy``: among the tokens with ``A > 0`` the ``share``
-    of the largest ``-log pi_old``, rounded up, gets ``w = amplify``; among those with ``A < 0`` likewise
-    ``w = attenuate``. Elsewhere, and above the target, ``w = 1``. With ``attenuate: 1`` it is the authors' variant
-    O1, their default; with 0.9 their C2. Their code chooses in every microbatch by the current policy, and can move
-    both weights in steps of 0.01, which is off by default.
+    While the mean entropy of the tokens is below ``target_entropy``: among the tokens with ``A >
+    0`` the ``share`` of the largest ``-log pi_old``, rounded up, gets ``w = amplify``; among those
+    with ``A < 0`` likewise ``w = attenuate``. Elsewhere, and above the target, ``w = 1``. With
+    ``attenuate: 1`` it is the authors' variant O1, their default; with 0.9 their C2. Their code
+    chooses in every microbatch by the current policy, and can move both weights in steps of 0.01,
+    which is off by default.
     """
 
     needs_distributions: ClassVar[bool] = True
 
-    share: Probability = Field(0.1, description="fraction of the tokens of each sign of A that is reweighted")
+    share: Probability = Field(
+        0.1, description="fraction of the tokens of each sign of A that is reweighted"
+    )
     amplify: Positive = Field(1.1, description="weight of surprising tokens with A > 0")
-    attenuate: NonNegative = Field(1.0, description="weight of surprising tokens with A < 0 (C2: 0.9)")
-    target_entropy: NonNegative = Field(0.3, description="mean entropy from which on no token is reweighted [nats]")
+    attenuate: NonNegative = Field(
+        1.0, description="weight of surprising tokens with A < 0 (C2: 0.9)"
+    )
+    target_entropy: NonNegative = Field(
+        0.3, description="mean entropy from which on no token is reweighted [nats]"
+    )
 
-    def choose(self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: torch.Generator | None) -> Tensor:
+    def choose(
+        self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: torch.Generator | None
+    ) -> Tensor:
         assert batch.entropies is not None
         counted = sum(gather([int(tokens.sum())]))
         entropy = sum(gather([float((batch.entropies * tokens).sum())])) / max(1, counted)

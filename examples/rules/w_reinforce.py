@@ -1,4 +1,5 @@
-"""NSR and W-REINFORCE [arXiv:2506.01347]: wrong completions teach, right ones little. As the authors' code.
+"""NSR and W-REINFORCE [arXiv:2506.01347]: wrong completions teach, right ones little. As the
+authors' code.
 
 trainer run base algorithm.advantage=w_reinforce:WReinforce
 """
@@ -14,13 +15,16 @@ from trainer.rules import Advantage, AdvantageInputs, NonNegative
 class WReinforce(Advantage):
     """``A = positive_weight`` of a right completion and -1 of a wrong one: no baseline, no spread.
 
-    With a weight of 0 it is NSR (negative samples only), with 1 REINFORCE on rewards of 1 and -1. The authors' code
-    drops the right completions of NSR before it takes a mean over tokens; here their tokens count.
+    With a weight of 0 it is NSR (negative samples only), with 1 REINFORCE on rewards of 1 and -1.
+    The authors' code drops the right completions of NSR before it takes a mean over tokens; here
+    their tokens count.
     """
 
     needs_groups: ClassVar[bool] = False
 
-    positive_weight: NonNegative = Field(0.1, description="advantage of right completions; 0 is NSR")
+    positive_weight: NonNegative = Field(
+        0.1, description="advantage of right completions; 0 is NSR"
+    )
     right_above: float = Field(0.5, description="reward above which a completion is right")
 
     def __call__(self, inputs: AdvantageInputs) -> Tensor:

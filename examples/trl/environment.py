@@ -1,4 +1,6 @@
-"""TRL with an environment and a tool: a random model learns to ask, in a minute on a CPU: docs/guides/trl.md."""
+"""TRL with an environment and a tool: a random model learns to ask, in a minute on a CPU:
+docs/guides/trl.md.
+"""
 
 import os
 from dataclasses import dataclass
@@ -21,7 +23,8 @@ from trainer.integrations.trl import LoptiGRPOTrainer, RunRecord
 from trainer.policy.random_model import write_random_model
 
 CALL = '<tool_call>\n{"name": "ask", "arguments": {"person": "Ava"}}\n</tool_call>'
-CHAT = """{% for m in messages %}{{ m.role }}: {{ m.content }}{% for call in m.tool_calls or [] %}<tool_call>
+CHAT = """{% for m in messages %}{{ m.role }}: {{ m.content }}\
+{% for call in m.tool_calls or [] %}<tool_call>
 {{ call.function | tojson }}
 </tool_call>{% endfor %}{% endfor %}"""
 
@@ -53,7 +56,9 @@ class Village:
 
 
 def random_policy(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Make a random model one of whose tokens is a whole call: it would not learn to spell one in a minute."""
+    """Make a random model one of whose tokens is a whole call: it would not learn to spell one in a
+    minute.
+    """
     set_seed(0)
     write_random_model(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -104,7 +109,8 @@ def main() -> None:
     checkpoint = args.resume_from_checkpoint
     if os.environ.get("LOPTUNE_RESUME") == "1":  # of a sweep: docs/guides/any_trainer.md
         checkpoint = get_last_checkpoint(args.output_dir)
-    if checkpoint is None or not checkpoint.endswith(f"-{args.max_steps}"):  # else transformers takes one more step
+    # else transformers takes one more step
+    if checkpoint is None or not checkpoint.endswith(f"-{args.max_steps}"):
         trainer.train(resume_from_checkpoint=checkpoint)
 
 

@@ -1,4 +1,6 @@
-"""A TRL script on the built-in tiny model, with AR and Lopti by two marked lines: docs/guides/trl.md."""
+"""A TRL script on the built-in tiny model, with AR and Lopti by two marked lines:
+docs/guides/trl.md.
+"""
 
 import os
 from dataclasses import dataclass
@@ -24,7 +26,11 @@ class Rule:
 
 def puzzles(split: Split, size: int) -> Dataset:
     rows = [
-        {"problem_id": puzzle.key, "prompt": compact_prompt(puzzle) + PREFILL, "answer": puzzle.solution_text}
+        {
+            "problem_id": puzzle.key,
+            "prompt": compact_prompt(puzzle) + PREFILL,
+            "answer": puzzle.solution_text,
+        }
         for puzzle in generate(split, [2, 3], size, seed=0)
     ]
     return Dataset.from_list(rows)
@@ -69,7 +75,8 @@ def main() -> None:
     checkpoint = args.resume_from_checkpoint
     if os.environ.get("LOPTUNE_RESUME") == "1":  # of a sweep: docs/guides/any_trainer.md
         checkpoint = get_last_checkpoint(args.output_dir)
-    if checkpoint is None or not checkpoint.endswith(f"-{args.max_steps}"):  # else transformers takes one more step
+    # else transformers takes one more step
+    if checkpoint is None or not checkpoint.endswith(f"-{args.max_steps}"):
         trainer.train(resume_from_checkpoint=checkpoint)
 
 

@@ -1,4 +1,6 @@
-"""Arguments that commands of ``sweep`` share: the sweep, and the machines it is planned for and runs on."""
+"""Arguments that commands of ``sweep`` share: the sweep, and the machines it is planned for and
+runs on.
+"""
 
 import argparse
 from collections.abc import Callable
@@ -7,7 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweep.space.spec import SweepSpec
-from sweep.trials.cluster import Node, check_address, check_fit, cluster_nodes, local_node, prepare_environment
+from sweep.trials.cluster import (
+    Node,
+    check_address,
+    check_fit,
+    cluster_nodes,
+    local_node,
+    prepare_environment,
+)
 from trainer.shell.arguments import Commands, add_runs_dir, count
 from trainer.shell.run_folder import check_folder
 
@@ -29,7 +38,9 @@ def add_named(
 def add_machine(parser: argparse.ArgumentParser) -> None:
     """The cluster to use, or how much of this machine."""
     parser.add_argument(
-        "--address", help="Ray cluster that this machine is a node of: auto or HOST:PORT (default: start Ray here)"
+        "--address",
+        help="Ray cluster that this machine is a node of: auto or HOST:PORT (default: start Ray "
+        "here)",
     )
     parser.add_argument("--cpus", type=count, help="CPUs of this machine to use (default: all)")
 
@@ -44,7 +55,8 @@ def planned_nodes(arguments: argparse.Namespace) -> list[Node]:
 
 
 def prepare(spec: SweepSpec, arguments: argparse.Namespace) -> None:
-    """Check and prepare the machine before Ray is imported, which takes seconds and reads the environment.
+    """Check and prepare the machine before Ray is imported, which takes seconds and reads the
+    environment.
 
     Raises:
         ConfigError: an address that cannot be one, or a folder that hides a package of loptune.

@@ -24,26 +24,47 @@ def add_commands(commands: Commands) -> None:
     """Add ``sweep judge``."""
     judge = commands.add_parser("judge", help="give the verdict on runs of any program")
     judge.set_defaults(command=_judge)
-    judge.add_argument("table", help="CSV, JSONL or Parquet file, a pattern of files, or mlflow:EXPERIMENT")
+    judge.add_argument(
+        "table", help="CSV, JSONL or Parquet file, a pattern of files, or mlflow:EXPERIMENT"
+    )
     for option, text in {
         "--by": "columns that make up a configuration, with commas between",
         "--score": "column of the score",
         "--seed": "column of the seed",
     }.items():
         judge.add_argument(option, required=True, help=text)
-    judge.add_argument("--baseline", default="", help="COLUMN=VALUE,... of the configuration to beat")
-    judge.add_argument("--mode", choices=["max", "min"], default="max", help="which scores are better (default: max)")
-    judge.add_argument("--window", type=count, default=3, help="evaluations whose mean is the score (default: 3)")
+    judge.add_argument(
+        "--baseline", default="", help="COLUMN=VALUE,... of the configuration to beat"
+    )
+    judge.add_argument(
+        "--mode",
+        choices=["max", "min"],
+        default="max",
+        help="which scores are better (default: max)",
+    )
+    judge.add_argument(
+        "--window", type=count, default=3, help="evaluations whose mean is the score (default: 3)"
+    )
     judge.add_argument("--step", default="step", help="column of the training step (default: step)")
     judge.add_argument("--tuned", default="", help="columns that were tuned within each of --by")
     judge.add_argument("--fresh", action="store_true", help="nobody chose anything by these seeds")
-    judge.add_argument("--fresh-table", help="a second table: the chosen configurations on fresh seeds")
-    judge.add_argument("--problems", help="table of the problems each run solved: trial, problem, correct")
-    judge.add_argument("--trial", default="trial", help="column of the run's name, for --problems (default: trial)")
-    judge.add_argument("--ignore", default="", help="columns that may differ between configurations")
+    judge.add_argument(
+        "--fresh-table", help="a second table: the chosen configurations on fresh seeds"
+    )
+    judge.add_argument(
+        "--problems", help="table of the problems each run solved: trial, problem, correct"
+    )
+    judge.add_argument(
+        "--trial", default="trial", help="column of the run's name, for --problems (default: trial)"
+    )
+    judge.add_argument(
+        "--ignore", default="", help="columns that may differ between configurations"
+    )
     judge.add_argument("--where", default="", help="COLUMN=VALUE,... of the rows to take")
     judge.add_argument("--store", help="URI of the MLflow store (default: that of the runs folder)")
-    judge.add_argument("--output", type=Path, default=Path("judged"), help="folder of the report (default: judged)")
+    judge.add_argument(
+        "--output", type=Path, default=Path("judged"), help="folder of the report (default: judged)"
+    )
     add_runs_dir(judge)
     add_json(judge)
 
@@ -88,8 +109,12 @@ def _as_json(judgement: "Judgement", page: Path) -> dict[str, object]:
     verdict = judgement.verdict
     return {
         "sentences": judgement.sentences,
-        "verdict": None if verdict is None else {"kind": type(verdict).__name__.lower(), **asdict(verdict)},
-        "tuned": [asdict(standing) for standing in judgement.results.arm_standings] if judgement.results.arms else [],
+        "verdict": None
+        if verdict is None
+        else {"kind": type(verdict).__name__.lower(), **asdict(verdict)},
+        "tuned": [asdict(standing) for standing in judgement.results.arm_standings]
+        if judgement.results.arms
+        else [],
         "report": str(page),
     }
 
@@ -108,7 +133,9 @@ def _table(place: str, arguments: argparse.Namespace) -> "pd.DataFrame":
         table = read_files(place)
     for column, value in _pairs(arguments.where).items():
         if column not in table:
-            raise ConfigError(f"no column {column}", "--where", nearest(column, map(str, table.columns)))
+            raise ConfigError(
+                f"no column {column}", "--where", nearest(column, map(str, table.columns))
+            )
         table = table[table[column].astype(str) == value]
     return table
 
@@ -122,6 +149,8 @@ def _pairs(text: str) -> dict[str, str]:
     for name in _names(text):
         column, equals, value = name.partition("=")
         if not equals:
-            raise ConfigError(f"{name} is not COLUMN=VALUE", "command line", "for example --baseline loss=grpo")
+            raise ConfigError(
+                f"{name} is not COLUMN=VALUE", "command line", "for example --baseline loss=grpo"
+            )
         pairs[column] = value
     return pairs

@@ -1,4 +1,6 @@
-"""``sweep report``, ``evidence``, ``upload`` and ``ui``: pages on sweeps from their MLflow store."""
+"""``sweep report``, ``evidence``, ``upload`` and ``ui``: pages on sweeps from their MLflow
+store.
+"""
 
 import argparse
 from dataclasses import asdict
@@ -20,8 +22,12 @@ def add_commands(commands: Commands) -> None:
     """Add ``sweep report``, ``evidence``, ``upload`` and ``ui``."""
     add_named(commands, "report", _report, "write a sweep's report again")
 
-    evidence = commands.add_parser("evidence", help="list what all confirmed sweeps found about each update rule")
-    evidence.add_argument("store", nargs="?", help="URI of an MLflow store (default: that of the runs folder)")
+    evidence = commands.add_parser(
+        "evidence", help="list what all confirmed sweeps found about each update rule"
+    )
+    evidence.add_argument(
+        "store", nargs="?", help="URI of an MLflow store (default: that of the runs folder)"
+    )
     add_runs_dir(evidence)
     add_json(evidence)
     evidence.set_defaults(command=_evidence)
@@ -60,12 +66,19 @@ def _evidence(arguments: argparse.Namespace) -> int:
     connect(uri)  # dashboards would make a store that is not there
     counted, left = gathered(read_sweeps(uri))
     if arguments.json:
-        print_json({"settings": [asdict(row) for row in counted], "left_out": [asdict(row) for row in left]})
+        print_json(
+            {
+                "settings": [asdict(row) for row in counted],
+                "left_out": [asdict(row) for row in left],
+            }
+        )
         return 0
     if counted:
         print_table(HEADINGS, [row.cells for row in counted])
     else:
-        print("no sweep of this store has measured a rule on fresh seeds: `sweep confirm NAME` does")
+        print(
+            "no sweep of this store has measured a rule on fresh seeds: `sweep confirm NAME` does"
+        )
     for row in left:
         print(f"not counted: {row.rule or 'every rule'} of {row.sweep}, {row.left_out}")
     return 0

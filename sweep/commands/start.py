@@ -12,7 +12,15 @@ from sweep.space.advice import advise_space
 from sweep.space.file import find_space, load_space
 from sweep.space.spec import SweepSpec
 from trainer.errors import ConfigError
-from trainer.shell.arguments import Commands, add_accept_changes, add_json, add_runs_dir, add_sample, count, positive
+from trainer.shell.arguments import (
+    Commands,
+    add_accept_changes,
+    add_json,
+    add_runs_dir,
+    add_sample,
+    count,
+    positive,
+)
 from trainer.shell.table import print_json
 
 
@@ -23,13 +31,17 @@ def add_commands(commands: Commands) -> None:
     add_runs_dir(plan)
     add_json(plan)
     add_machine(plan)
-    plan.add_argument("--step-seconds", type=positive, help="seconds per training step, for the forecast")
+    plan.add_argument(
+        "--step-seconds", type=positive, help="seconds per training step, for the forecast"
+    )
     plan.add_argument("--nodes", type=count, help="plan for this many machines like this one")
     plan.add_argument("--gpus", type=count, help="plan for machines with this many GPUs")
     add_sample(plan, "sample")
     plan.set_defaults(command=_plan)
 
-    schema = commands.add_parser("schema", help="print the JSON Schema of search spaces, for editors")
+    schema = commands.add_parser(
+        "schema", help="print the JSON Schema of search spaces, for editors"
+    )
     schema.set_defaults(command=_schema)
 
     run = commands.add_parser("run", help="run a new sweep")
@@ -43,22 +55,30 @@ def add_commands(commands: Commands) -> None:
     add_accept_changes(resume)
     resume.add_argument("--retry-failed", action="store_true", help="retry failed trials")
     resume.add_argument(
-        "--start-over", action="store_true", help="restart trials whose checkpoints are damaged or gone"
+        "--start-over",
+        action="store_true",
+        help="restart trials whose checkpoints are damaged or gone",
     )
 
     extend = add_named(commands, "extend", _extend, "add configurations to a sweep and run them")
     add_machine(extend)
     add_accept_changes(extend)
-    extend.add_argument("--configurations", type=count, required=True, help="number of configurations to add")
+    extend.add_argument(
+        "--configurations", type=count, required=True, help="number of configurations to add"
+    )
 
 
 def add_space(parser: argparse.ArgumentParser) -> None:
     """A space, and changes to it."""
     parser.add_argument("space", help="YAML file, or the name of one in search_spaces/")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. search.configurations=4")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="e.g. search.configurations=4"
+    )
     parser.add_argument("--name", help="name of the sweep (default: the file's)")
     parser.add_argument(
-        "--offline", action="store_true", help="do not contact MLflow; `sweep upload NAME` sends it later"
+        "--offline",
+        action="store_true",
+        help="do not contact MLflow; `sweep upload NAME` sends it later",
     )
 
 
@@ -70,12 +90,16 @@ def _plan(arguments: argparse.Namespace) -> int:
     plan = make_plan(sweep, planned_nodes(arguments), arguments.step_seconds)
     _print_advice(spec)
     if arguments.json:
-        sample = arguments.sample and {"sample": spec.program.sample(spec.possible, arguments.sample).json}
+        sample = arguments.sample and {
+            "sample": spec.program.sample(spec.possible, arguments.sample).json
+        }
         print_json(as_json(plan) | (sample or {}))
         return 0
     print_plan(plan, spec, arguments.space)
     if arguments.sample:
-        print_sample(spec.program.sample(spec.possible, arguments.sample), spec, plan.configurations)
+        print_sample(
+            spec.program.sample(spec.possible, arguments.sample), spec, plan.configurations
+        )
     return 0
 
 
@@ -110,10 +134,13 @@ def _extend(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             f"sweep {folder.name} tries every point of its grid: there are no more to add",
             f"{folder.space}, key search.configurations",
-            f"{sweep.command('resume')} finishes it; for more points run a new sweep with finer ranges",
+            f"{sweep.command('resume')} finishes it; for more points run a new sweep with finer "
+            "ranges",
         )
     more = {"configurations": spec.search.configurations + arguments.configurations}
-    sweep = SweepRecord(spec.model_copy(update={"search": spec.search.model_copy(update=more)}), folder)
+    sweep = SweepRecord(
+        spec.model_copy(update={"search": spec.search.model_copy(update=more)}), folder
+    )
     prepare(sweep.spec, arguments)
     from sweep.driver.run import resume_sweep
 
@@ -123,15 +150,19 @@ def _extend(arguments: argparse.Namespace) -> int:
 def load(arguments: argparse.Namespace) -> SweepRecord:
     """Return the sweep that they describe."""
     if arguments.name is not None:
-        sweep_folder(arguments.runs_dir, arguments.name)  # refuse a bad name before the file is read
+        # refuse a bad name before the file is read
+        sweep_folder(arguments.runs_dir, arguments.name)
     overrides = [
         *arguments.overrides,
-        *([f'name="{arguments.name}"'] if arguments.name is not None else []),  # `off` is a name, too
+        # `off` is a name, too
+        *([f'name="{arguments.name}"'] if arguments.name is not None else []),
     ]
     spec = load_space(find_space(arguments.space), overrides)
     if arguments.offline:
         spec = spec.with_program(spec.program.tracked(offline=True))
-    spec, taken = warm_started(spec, arguments.runs_dir, f"{arguments.space}, key search.warm_start")
+    spec, taken = warm_started(
+        spec, arguments.runs_dir, f"{arguments.space}, key search.warm_start"
+    )
     for line in taken:
         print(line, file=sys.stderr)
     return SweepRecord(spec, sweep_folder(arguments.runs_dir, spec.name))

@@ -1,4 +1,6 @@
-"""``sweep status``, ``stop``, ``clean``, ``ls`` and ``study``: read the folders of sweeps, stop one, tidy up."""
+"""``sweep status``, ``stop``, ``clean``, ``ls`` and ``study``: read the folders of sweeps, stop
+one, tidy up.
+"""
 
 import argparse
 import shutil
@@ -36,8 +38,12 @@ def add_commands(commands: Commands) -> None:
     add_json(ls)
     ls.set_defaults(command=_ls)
 
-    study = add_named(commands, "study", _study, "write a sweep as an Optuna study, for optuna-dashboard")
-    study.add_argument("--output", type=Path, help="SQLite file to write (default: study.db in the sweep's folder)")
+    study = add_named(
+        commands, "study", _study, "write a sweep as an Optuna study, for optuna-dashboard"
+    )
+    study.add_argument(
+        "--output", type=Path, help="SQLite file to write (default: study.db in the sweep's folder)"
+    )
 
 
 def _status(arguments: argparse.Namespace) -> int:
@@ -103,7 +109,11 @@ def _clean(arguments: argparse.Namespace) -> int:
         print(f"{scratch}: {size_text(size)}, of {root}; processes ended: {ended}")
         freed += size
     for folder in all_sweeps(arguments.runs_dir):
-        dead = [folder.credentials, *folder.root.glob("reach-*")] if holder(folder.root) is None else []
+        dead = (
+            [folder.credentials, *folder.root.glob("reach-*")]
+            if holder(folder.root) is None
+            else []
+        )
         for path in filter(Path.exists, dead):
             freed += path.stat().st_size
             path.unlink()
@@ -118,7 +128,9 @@ def _study(arguments: argparse.Namespace) -> int:
     sweep = open_sweep(arguments.runs_dir, arguments.name)
     output: Path = arguments.output or sweep.folder.root / "study.db"
     if arguments.output and output.exists():
-        raise ConfigError(f"{output} exists", "command line, --output", "name a new file, or remove it first")
+        raise ConfigError(
+            f"{output} exists", "command line, --output", "name a new file, or remove it first"
+        )
     write_study(sweep.spec, sweep.configurations, output)
     print(f"optuna-dashboard sqlite:///{output}")
     return 0
@@ -153,7 +165,10 @@ def _ls(arguments: argparse.Namespace) -> int:
     elif listings:
         print_table(
             ["name", "state", "trials", "best"],
-            [[row.name, row.state, f"{row.ended}/{row.planned}", number(row.best)] for row in listings],
+            [
+                [row.name, row.state, f"{row.ended}/{row.planned}", number(row.best)]
+                for row in listings
+            ],
         )
     else:
         print(f"no sweeps in {arguments.runs_dir}")

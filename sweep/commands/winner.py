@@ -21,32 +21,46 @@ _FRESH_SEEDS = 3
 
 def add_commands(commands: Commands) -> None:
     """Add ``sweep confirm`` and ``export``."""
-    confirm = add_named(commands, "confirm", _confirm, "run finalists on fresh seeds and the sealed test set")
-    confirm.add_argument("--rounds", action="store_true", help="run rounds of fresh seeds until one is decided")
+    confirm = add_named(
+        commands, "confirm", _confirm, "run finalists on fresh seeds and the sealed test set"
+    )
+    confirm.add_argument(
+        "--rounds", action="store_true", help="run rounds of fresh seeds until one is decided"
+    )
     add_machine(confirm)
     add_accept_changes(confirm)
     confirm.add_argument(
-        "--finalists", type=count, help=f"finalists besides the baseline (default: every arm, or {_FINALISTS})"
+        "--finalists",
+        type=count,
+        help=f"finalists besides the baseline (default: every arm, or {_FINALISTS})",
     )
     confirm.add_argument(
         "--seeds",
         type=count,
-        help=f"fresh seeds each (default: {_FRESH_SEEDS}, of arms {ARM_SEEDS}; in rounds at most {MAX_SEEDS})",
+        help=f"fresh seeds each (default: {_FRESH_SEEDS}, of arms {ARM_SEEDS}; in rounds at most "
+        f"{MAX_SEEDS})",
     )
     confirm.add_argument(
         "--test",
-        help="file with the sealed test problems, columns mapped as those of the set it stands for (default: "
+        help="file with the sealed test problems, columns mapped as those of the set it stands for "
+        "(default: "
         "evaluation.sets.test, or the split `test`; none in rounds)",
     )
     confirm.add_argument(
-        "--hours", type=positive, help="budget of all rounds [GPU hours; CPU hours of trials without GPUs]"
+        "--hours",
+        type=positive,
+        help="budget of all rounds [GPU hours; CPU hours of trials without GPUs]",
     )
 
     export = add_named(commands, "export", _export, "write the winner as a file for `trainer run`")
     export.add_argument("--output", type=Path, help="file to write (default: NAME-best.yaml)")
-    export.add_argument("--configuration", type=int, help="its number (default: the best of `sweep status`)")
     export.add_argument(
-        "--baseline", action="store_true", help="the baseline; of rules that were tuned, the best of the first"
+        "--configuration", type=int, help="its number (default: the best of `sweep status`)"
+    )
+    export.add_argument(
+        "--baseline",
+        action="store_true",
+        help="the baseline; of rules that were tuned, the best of the first",
     )
 
 
@@ -55,7 +69,9 @@ def _confirm(arguments: argparse.Namespace) -> int:
     if arguments.rounds:
         return _run_rounds(sweep, arguments)
     if arguments.hours:
-        raise ConfigError("a budget is counted over rounds", "command line, --hours", "add --rounds")
+        raise ConfigError(
+            "a budget is counted over rounds", "command line, --hours", "add --rounds"
+        )
     chosen = finalists_of(sweep, _finalists(sweep, arguments.finalists))
     seeds = ARM_SEEDS if sweep.spec.search.tune_within else _FRESH_SEEDS
     space = fresh_space(sweep, chosen, arguments.seeds or seeds, arguments.test)
@@ -93,14 +109,18 @@ def _run_rounds(sweep: SweepRecord, arguments: argparse.Namespace) -> int:
     again = sweep.command("confirm", "--rounds", *options.machine)
     finalists = _finalists(sweep, arguments.finalists)
     asked = Asked(finalists, arguments.seeds or MAX_SEEDS, arguments.hours, arguments.test, again)
-    code, decision = decide(sweep, asked, lambda fresh: resume_sweep(fresh, options), partial(print, flush=True))
+    code, decision = decide(
+        sweep, asked, lambda fresh: resume_sweep(fresh, options), partial(print, flush=True)
+    )
     if decision.looks:
         _report_on(sweep, sweep.folder.confirmation.log, ended=decision.outcome != "open")
     return code
 
 
 def _report_on(sweep: SweepRecord, log: Path, ended: bool = False) -> None:
-    """Write the sweep's report; before it print the finding of a confirmation where there is a new one."""
+    """Write the sweep's report; before it print the finding of a confirmation where there is a new
+    one.
+    """
     with report_failure_told(sweep, log):
         from dashboards.pictures.verdict import confirmed
         from sweep.record.results import read_results
@@ -127,14 +147,17 @@ def _export(arguments: argparse.Namespace) -> int:
     try:
         spec.program.save(overrides, output)
     except OSError as error:
-        raise StorageError(f"cannot write {output}: {error.strerror}", str(output), "choose --output") from None
+        raise StorageError(
+            f"cannot write {output}: {error.strerror}", str(output), "choose --output"
+        ) from None
     print("\n       ".join([best.text(spec.objective), *caveats]))
     print(spec.program.launch_line(overrides, output, spec.resources.workers_per_trial))
     return 0
 
 
 def _asked_for(sweep: SweepRecord, arguments: argparse.Namespace) -> tuple[Best, list[str]]:
-    """Return the configuration to export: that which was named, else that which the evidence names, with its caveats.
+    """Return the configuration to export: that which was named, else that which the evidence names,
+    with its caveats.
 
     Raises:
         MissingError: it has no score, or the evidence names none.
@@ -150,8 +173,12 @@ def _asked_for(sweep: SweepRecord, arguments: argparse.Namespace) -> tuple[Best,
     name = sweep.folder.name
     root = str(sweep.folder.root)
     if number is not None:
-        raise MissingError(f"{name}: configuration {number} is not complete", root, sweep.command("status"))
+        raise MissingError(
+            f"{name}: configuration {number} is not complete", root, sweep.command("status")
+        )
     if chosen.caveats:
         hint = "name one yourself: --configuration N or --baseline"
-        raise MissingError(f"{name}: the evidence names no configuration. {chosen.caveats[0]}", root, hint)
+        raise MissingError(
+            f"{name}: the evidence names no configuration. {chosen.caveats[0]}", root, hint
+        )
     raise MissingError(f"{name}: no configuration is complete yet", root, sweep.command("status"))

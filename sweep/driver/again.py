@@ -1,4 +1,6 @@
-"""Trials that `sweep resume` begins again on demand: those that failed, and those without an intact checkpoint."""
+"""Trials that `sweep resume` begins again on demand: those that failed, and those without an intact
+checkpoint.
+"""
 
 import time
 
@@ -10,7 +12,9 @@ from trainer.errors import StorageError
 
 
 def retry_failed(sweep: SweepRecord) -> list[str]:
-    """Take failures back in the ledger; returns the trials' names, which go on from their newest checkpoint."""
+    """Take failures back in the ledger; returns the trials' names, which go on from their newest
+    checkpoint.
+    """
     failed = [
         TrialKey(configuration.number, seed)
         for configuration in sweep.configurations
@@ -18,7 +22,13 @@ def retry_failed(sweep: SweepRecord) -> list[str]:
         if result.state == "FAIL"
     ]
     records = [
-        {"event": RETRIED, "configuration": key.configuration, "seed": key.seed, "time": time.time()} for key in failed
+        {
+            "event": RETRIED,
+            "configuration": key.configuration,
+            "seed": key.seed,
+            "time": time.time(),
+        }
+        for key in failed
     ]
     Ledger(sweep.folder.ledger).append(*records)
     return [key.name for key in failed]
@@ -35,7 +45,8 @@ def check_unfinished(sweep: SweepRecord) -> None:
 
 
 def begin_damaged_again(sweep: SweepRecord) -> list[str]:
-    """Set aside what there is of unfinished trials without an intact checkpoint or record; returns their names.
+    """Set aside what there is of unfinished trials without an intact checkpoint or record; returns
+    their names.
 
     They are trained from step 0; what there was of them lies in ``earlier-N`` of their folders.
 
@@ -71,7 +82,8 @@ def _is_lost(sweep: SweepRecord, trial: str) -> bool:
         _check_trial(sweep, trial)
     except StorageError:
         record = checkpoints.parent / "metrics.jsonl"
-        if steps_on_disk(checkpoints) and record.is_file():  # they cannot be read, which says nothing about them
+        # they cannot be read, which says nothing about them
+        if steps_on_disk(checkpoints) and record.is_file():
             raise
         return True
     return False

@@ -22,21 +22,24 @@ from trainer.shell.interrupt import on_interrupt
 POLL_S = 0.5
 _WATCH_S = 1.0
 _SILENCE_S = 4.0  # without a connection until a daemon of this machine counts as dead
-_GRACE_S = 6.0  # for this process to end by itself: what waits for Ray inside of a call does not come back
+# for this process to end by itself: what waits for Ray inside of a call does not come back
+_GRACE_S = 6.0
 
 
 class StopControl(tune.Stopper):  # type: ignore[misc]
-    """Asks all trials to stop at their next training step, once, for the first reason that comes up.
+    """Asks all trials to stop at their next training step, once, for the first reason that comes
+    up.
 
-    Tune asks ``stop_all`` ten times a second. A trial that sees the stop file saves a checkpoint and ends;
-    no new one is handed out; so the sweep ends by itself a training step later.
+    Tune asks ``stop_all`` ten times a second. A trial that sees the stop file saves a checkpoint
+    and ends; no new one is handed out; so the sweep ends by itself a training step later.
     """
 
     def __init__(self, sweep: SweepRecord, resume: str) -> None:
         self.reason: str | None = None
         self.interrupted = False
         self.problem: StorageError | None = None  # where the reason is a fault of the storage
-        self.lost: StorageError | None = None  # set from outside where Ray has died: nothing can stop orderly
+        # set from outside where Ray has died: nothing can stop orderly
+        self.lost: StorageError | None = None
         self.folder = sweep.folder
         self.resume = resume  # command to go on later
         self._limits = sweep.spec.limits
@@ -91,7 +94,9 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
         return self.reason is not None and self._running() == 0
 
     def check_folder(self) -> None:
-        """Raise a StorageError if the sweep's folder is gone: a trial that cannot write is a consequence."""
+        """Raise a StorageError if the sweep's folder is gone: a trial that cannot write is a
+        consequence.
+        """
         if not self.folder.ledger.exists() or not self.folder.space.exists():
             raise StorageError(
                 f"the folder of sweep {self.folder.name} has disappeared",
@@ -105,16 +110,23 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
         if self.folder.stop.exists():
             self.request("asked to stop", interrupted=True)
         elif limits.time_budget_s is not None and now - self._started > limits.time_budget_s:
-            self.request(f"the time budget of {limits.time_budget_s:g} s is spent", interrupted=False)
+            self.request(
+                f"the time budget of {limits.time_budget_s:g} s is spent", interrupted=False
+            )
         elif limits.gpu_hours is not None and self._gpu_seconds > limits.gpu_hours * 3600:
-            self.request(f"the budget of {limits.gpu_hours:g} GPU hours is spent", interrupted=False)
+            self.request(
+                f"the budget of {limits.gpu_hours:g} GPU hours is spent", interrupted=False
+            )
 
 
-def orderly_signals(control: StopControl, show: Callable[[str], None]) -> AbstractContextManager[None]:
-    """First SIGINT, SIGTERM or SIGHUP: stop at the next training step. Second: KeyboardInterrupt at once.
+def orderly_signals(
+    control: StopControl, show: Callable[[str], None]
+) -> AbstractContextManager[None]:
+    """First SIGINT, SIGTERM or SIGHUP: stop at the next training step. Second: KeyboardInterrupt at
+    once.
 
-    The first is answered with the command to go on: where the signal reaches Ray's processes too (the end of a
-    batch job), Ray takes this process along before the sweep's last line.
+    The first is answered with the command to go on: where the signal reaches Ray's processes too
+    (the end of a batch job), Ray takes this process along before the sweep's last line.
     """
 
     def handle(received: signal.Signals) -> None:
@@ -129,10 +141,11 @@ def orderly_signals(control: StopControl, show: Callable[[str], None]) -> Abstra
 
 @contextmanager
 def watched(control: StopControl) -> Iterator[None]:
-    """Within the block, end the sweep soon after Ray has died: its own calls wait a minute for it, or for ever.
+    """Within the block, end the sweep soon after Ray has died: its own calls wait a minute for it,
+    or for ever.
 
-    ``control`` raises the error in Tune's loop. Where that does not end this process, the thread here does, with
-    the error's exit code; nothing is lost, for the ledger is on disk.
+    ``control`` raises the error in Tune's loop. Where that does not end this process, the thread
+    here does, with the error's exit code; nothing is lost, for the ledger is on disk.
     """
     over = threading.Event()
     if ray.is_initialized():  # else to ask for its address would start one
@@ -154,7 +167,9 @@ def _watch(control: StopControl, over: threading.Event) -> None:
         if over.wait(_WATCH_S):
             return
         heard |= {address: time.monotonic() for address in heard if listens(address)}
-    lost = f"raylet at {raylet}" if heard[raylet] <= heard[server] else f"control server at {server}"
+    lost = (
+        f"raylet at {raylet}" if heard[raylet] <= heard[server] else f"control server at {server}"
+    )
     error = StorageError(f"Ray's {lost} has died", str(control.folder.log), control.resume)
     control.lost = error
     if not over.wait(_GRACE_S):

@@ -1,10 +1,12 @@
-"""What a sweep's driver leaves when it is killed: processes and a scratch folder, and the guard that removes both.
+"""What a sweep's driver leaves when it is killed: processes and a scratch folder, and the guard
+that removes both.
 
-The guard is a small process, which then prints how to go on. Ray ends a worker whose node is gone only once that
-worker has started: one that is just starting tries for half a minute to reach the dead control server. And where
-Ray's own code ends the driver, as when its node dies while it connects, no line of Python runs any more. Run as a
-program: ``guard.py DRIVER_PID SWEEP_FOLDER SCRATCH LAST_WORDS``. It imports nothing of the project, so that it is
-there within a tenth of a second.
+The guard is a small process, which then prints how to go on. Ray ends a worker whose node is gone
+only once that worker has started: one that is just starting tries for half a minute to reach the
+dead control server. And where Ray's own code ends the driver, as when its node dies while it
+connects, no line of Python runs any more. Run as a program: ``guard.py DRIVER_PID SWEEP_FOLDER
+SCRATCH LAST_WORDS``. It imports nothing of the project, so that it is there within a tenth of a
+second.
 """
 
 import contextlib
@@ -25,13 +27,17 @@ MARKER = "LOPTUNE_SWEEP"  # environment variable that every process of a running
 PREFIX = "loptune-"  # of scratch folders
 OWNER = "owner"  # file of a scratch folder: names the sweep's folder; locked while its driver lives
 POLL_S = 0.2
-_LONGEST = 20  # characters of the folder of scratch folders: a socket of Ray's below it may have no more than 107
+# characters of the folder of scratch folders: a socket of Ray's below it may have no more than 107
+_LONGEST = 20
 _LOOKS = 3  # without finding anything: a process that is ended may just have started another
-_LEFTOVER_WAIT_S = 12.0  # the workers of a dead driver end within seconds, those on a cluster within 6 to 10
+# the workers of a dead driver end within seconds, those on a cluster within 6 to 10
+_LEFTOVER_WAIT_S = 12.0
 
 
 def marked(root: Path) -> list[psutil.Process]:
-    """Return processes on this machine that carry the marker of the sweep in this folder, this one excepted."""
+    """Return processes on this machine that carry the marker of the sweep in this folder, this one
+    excepted.
+    """
     processes = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
@@ -41,7 +47,8 @@ def marked(root: Path) -> list[psutil.Process]:
 
 
 def end_leftovers(root: Path, wait_s: float = _LEFTOVER_WAIT_S) -> int:
-    """Wait for the processes of a dead driver to end, then kill the rest; returns how many were killed.
+    """Wait for the processes of a dead driver to end, then kill the rest; returns how many were
+    killed.
 
     Call it while holding the sweep: then no live driver's processes can be meant.
     """
@@ -57,7 +64,9 @@ def end_leftovers(root: Path, wait_s: float = _LEFTOVER_WAIT_S) -> int:
 
 @contextmanager
 def scratch_folder(root: Path) -> Iterator[Path]:
-    """Make a folder that this user alone can enter, for a sweep's files of Ray and Tune; remove it at the end."""
+    """Make a folder that this user alone can enter, for a sweep's files of Ray and Tune; remove it
+    at the end.
+    """
     with contextlib.ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_scratch_parent()))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -68,9 +77,12 @@ def scratch_folder(root: Path) -> Iterator[Path]:
 
 
 def dead_scratch() -> Iterator[tuple[Path, Path]]:
-    """Find this user's scratch folders whose drivers are dead, each with the folder of its sweep."""
+    """Find this user's scratch folders whose drivers are dead, each with the folder of its
+    sweep.
+    """
     for owner in _scratch_parent().glob(f"{PREFIX}*/{OWNER}"):
-        with contextlib.suppress(OSError), owner.open() as file:  # another user's, removed, or of a live driver
+        # another user's, removed, or of a live driver
+        with contextlib.suppress(OSError), owner.open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             root = file.readline().strip()
             if root and os.fstat(file.fileno()).st_uid == os.getuid():
@@ -84,10 +96,11 @@ def _scratch_parent() -> Path:
 
 @contextmanager
 def guarded(root: Path, scratch: Path, last_words: str) -> Iterator[None]:
-    """Should this process be killed inside the block, end all that carries the sweep's marker, then print a text.
+    """Should this process be killed inside the block, end all that carries the sweep's marker, then
+    print a text.
 
-    The scratch folder goes with them. The guard carries the marker itself, and a session of its own keeps signals to
-    a terminal's group from it.
+    The scratch folder goes with them. The guard carries the marker itself, and a session of its own
+    keeps signals to a terminal's group from it.
     """
     guard = subprocess.Popen(
         [sys.executable, "-P", __file__, str(os.getpid()), str(root), str(scratch), last_words],

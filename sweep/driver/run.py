@@ -1,8 +1,8 @@
 """Running a sweep: check everything, run the trials under Ray Tune, name the winner.
 
 The driver keeps nothing that it could lose: proposals and results are in the ledger, what was
-trained is in the trials' folders. To resume is to start Tune anew with a searcher that first hands out the
-trials without a result; each continues from its own newest checkpoint.
+trained is in the trials' folders. To resume is to start Tune anew with a searcher that first hands
+out the trials without a result; each continues from its own newest checkpoint.
 """
 
 import contextlib
@@ -38,7 +38,14 @@ from sweep.trials.scheduler import make_scheduler
 from sweep.trials.trainable import TrialPlan, bind
 from sweep.views.progress import SweepCallback, say
 from trainer.attempt import begin_attempt, newest_attempt
-from trainer.errors import INTERRUPTED, ConfigError, MissingError, StorageError, UserError, first_line
+from trainer.errors import (
+    INTERRUPTED,
+    ConfigError,
+    MissingError,
+    StorageError,
+    UserError,
+    first_line,
+)
 from trainer.shell.run_folder import hold, raise_held
 from trainer.tracking.inputs import check_inputs, record_inputs
 from trainer.tracking.shipping import CONFIG_FILE
@@ -54,7 +61,8 @@ class Options:
     cpus: int | None = None  # CPUs of this machine to use; all if None
     report: bool = True  # whether to write one at the end
     retry_failed: bool = False  # of a resumption: try trials again that have failed
-    start_over: bool = False  # of a resumption: begin trials again that have no intact checkpoint left
+    # of a resumption: begin trials again that have no intact checkpoint left
+    start_over: bool = False
     accept_changes: bool = False  # go on although data or reward files have changed
 
     @property
@@ -82,12 +90,16 @@ class _Session:
         inputs: tuple[Path, ...] = ()
         if self.options.address:
             inputs = (self.sweep.folder.root, *spec.program.paths(spec.searched))
-        return TrialPlan(spec, self.sweep.folder, Path.cwd(), parent, inputs, spreads(spec.resources, self.nodes))
+        return TrialPlan(
+            spec, self.sweep.folder, Path.cwd(), parent, inputs, spreads(spec.resources, self.nodes)
+        )
 
     def capacity(self) -> int:
         """Trials that may run at a time now: nodes of a cluster come and go."""
         nodes = present_nodes() if self.options.address else self.nodes
-        return self.sweep.spec.limits.max_concurrent or max(1, slots(self.sweep.spec.resources, nodes))
+        return self.sweep.spec.limits.max_concurrent or max(
+            1, slots(self.sweep.spec.resources, nodes)
+        )
 
 
 class ResumableError(StorageError):
@@ -102,7 +114,8 @@ def start_sweep(sweep: SweepRecord, options: Options) -> int:
 
     Raises:
         ConfigError: a sweep of that name exists.
-        MissingError, StorageError, NameHeldError: a resource, the storage or the name is not available.
+        MissingError, StorageError, NameHeldError: a resource, the storage or the name is not
+            available.
     """
     folder = sweep.folder
     raise_held(folder.root, "sweep")
@@ -132,7 +145,8 @@ def resume_sweep(sweep: SweepRecord, options: Options) -> int:
     """Go on with a sweep, possibly with more configurations than before, and return the exit code.
 
     Raises:
-        MissingError, StorageError, NameHeldError: a resource, the storage or the name is not available.
+        MissingError, StorageError, NameHeldError: a resource, the storage or the name is not
+            available.
     """
     folder = sweep.folder
     with hold(folder.root, "sweep"):
@@ -142,9 +156,15 @@ def resume_sweep(sweep: SweepRecord, options: Options) -> int:
         if ended:
             print(f"ended {ended} processes that an earlier driver left behind", flush=True)
         if options.retry_failed:
-            print(f"trying again: {', '.join(retry_failed(sweep)) or 'no trial has failed'}", flush=True)
+            print(
+                f"trying again: {', '.join(retry_failed(sweep)) or 'no trial has failed'}",
+                flush=True,
+            )
         if options.start_over:
-            print(f"beginning again: {', '.join(begin_damaged_again(sweep)) or 'no trial'}", flush=True)
+            print(
+                f"beginning again: {', '.join(begin_damaged_again(sweep)) or 'no trial'}",
+                flush=True,
+            )
         else:
             check_unfinished(sweep.read_again())
         write_spec(folder, sweep.spec)
@@ -170,10 +190,13 @@ def _drive(sweep: SweepRecord, options: Options) -> int:
     spec = sweep.spec
     folder = sweep.folder
     folder.stop.unlink(missing_ok=True)
-    # Every process of this sweep inherits the marker, so that a later driver finds what this one leaves.
+    # Every process of this sweep inherits the marker, so that a later driver finds what this one
+    # leaves.
     os.environ[MARKER] = str(folder.root)
     control = StopControl(sweep, sweep.command("resume", *options.machine))
-    ended = ResumableError(f"the driver of sweep {folder.name} was ended by force; nothing is lost", control)
+    ended = ResumableError(
+        f"the driver of sweep {folder.name} was ended by force; nothing is lost", control
+    )
     parent: ParentRun | None = None
     for dead, _ in dead_scratch():
         shutil.rmtree(dead, ignore_errors=True)
@@ -234,7 +257,8 @@ def _fit(tuner: tune.Tuner, searcher: ConfigurationSearcher, control: StopContro
     except tune.TuneError as error:
         raise searcher.failure or _given_up(error, control) from error
     except RuntimeError as error:
-        # Where Ray has ended a trial's own process for memory, Tune does not count it as a failure of the trial.
+        # Where Ray has ended a trial's own process for memory, Tune does not count it as a failure
+        # of the trial.
         if not isinstance(error.__cause__, RayError):
             raise
         message = f"Ray has ended a trial: {first_line(error.__cause__)}"
@@ -249,18 +273,24 @@ def _given_up(error: tune.TuneError, control: StopControl) -> ResumableError:
     return ResumableError(f"Ray Tune gave up: {type(cause).__name__}: {first_line(cause)}", control)
 
 
-def _tuner(session: _Session, searcher: ConfigurationSearcher, callback: SweepCallback, scratch: Path) -> tune.Tuner:
+def _tuner(
+    session: _Session, searcher: ConfigurationSearcher, callback: SweepCallback, scratch: Path
+) -> tune.Tuner:
     plan = session.trial_plan
     return tune.Tuner(
         tune.with_resources(bind(plan), plan.placement()),
         tune_config=tune.TuneConfig(
-            search_alg=searcher, scheduler=make_scheduler(session.sweep), num_samples=-1, reuse_actors=True
+            search_alg=searcher,
+            scheduler=make_scheduler(session.sweep),
+            num_samples=-1,
+            reuse_actors=True,
         ),
         run_config=tune.RunConfig(
             name=session.sweep.folder.name,
             # Nothing of it is needed once Tune has ended: a restart is built from the ledger.
             storage_path=str(scratch),
-            failure_config=tune.FailureConfig(max_failures=-1),  # the callback counts them: a lost node is none
+            # the callback counts them: a lost node is none
+            failure_config=tune.FailureConfig(max_failures=-1),
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             callbacks=[callback],
             stop=session.control,
@@ -274,7 +304,9 @@ def _ray(options: Options, control: StopControl, folder: Path) -> Iterator[list[
     with contextlib.ExitStack() as stack:
         say(f"connects to Ray at {options.address}" if options.address else "starts Ray")
         try:
-            nodes = stack.enter_context(ray_running(options.address, options.cpus, folder, control.folder.log))
+            nodes = stack.enter_context(
+                ray_running(options.address, options.cpus, folder, control.folder.log)
+            )
             if options.address is not None:
                 stack.callback(control.folder.credentials.unlink, missing_ok=True)
                 write_credentials(control.folder.credentials)
@@ -301,7 +333,10 @@ def _states_in_mlflow(session: _Session) -> Iterator[threading.Event]:
                 changed.clear()
                 try:
                     latest = {outcome.key: outcome for outcome in trial_outcomes(sweep)}
-                    parent.reconcile((each for key, each in latest.items() if sent.get(key) != each), create=False)
+                    parent.reconcile(
+                        (each for key, each in latest.items() if sent.get(key) != each),
+                        create=False,
+                    )
                     sent.update(latest)
                 except Exception as error:  # the end of the sweep does it again, and reports
                     logger.warning("MLflow does not have the latest states: %s", error)
@@ -315,7 +350,9 @@ def _states_in_mlflow(session: _Session) -> Iterator[threading.Event]:
         thread.join(timeout=5)
 
 
-def _finish(sweep: SweepRecord, options: Options, parent: ParentRun | None, control: StopControl) -> int:
+def _finish(
+    sweep: SweepRecord, options: Options, parent: ParentRun | None, control: StopControl
+) -> int:
     rows = sweep.rows()
     folder = sweep.folder
     ended = [row for row in rows if row.ended]
@@ -323,7 +360,9 @@ def _finish(sweep: SweepRecord, options: Options, parent: ParentRun | None, cont
     in_mlflow = _complete_mlflow(sweep, parent, control)
     problem = control.problem or in_mlflow
     report, best = _read_again(sweep, options, parent if in_mlflow is None else None)
-    states = {state: sum(row.state == state for row in rows) for state in ("COMPLETE", "PRUNED", "FAIL")}
+    states = {
+        state: sum(row.state == state for row in rows) for state in ("COMPLETE", "PRUNED", "FAIL")
+    }
     print(
         f"\n{len(ended)} trials: {states['COMPLETE']} complete, {states['PRUNED']} stopped early, "
         f"{states['FAIL']} failed"
@@ -353,8 +392,12 @@ def _finish(sweep: SweepRecord, options: Options, parent: ParentRun | None, cont
     return 1 if failed else 0
 
 
-def _read_again(sweep: SweepRecord, options: Options, parent: ParentRun | None) -> tuple[Path | None, str]:
-    """Return the page of the report, if one is asked for, and what names the best; send the report to MLflow."""
+def _read_again(
+    sweep: SweepRecord, options: Options, parent: ParentRun | None
+) -> tuple[Path | None, str]:
+    """Return the page of the report, if one is asked for, and what names the best; send the report
+    to MLflow.
+    """
     path: Path | None = None
     best = ""
     with report_failure_told(sweep, sweep.folder.log):
@@ -372,7 +415,9 @@ def _read_again(sweep: SweepRecord, options: Options, parent: ParentRun | None) 
     return path, best
 
 
-def _complete_mlflow(sweep: SweepRecord, parent: ParentRun | None, control: StopControl) -> UserError | None:
+def _complete_mlflow(
+    sweep: SweepRecord, parent: ParentRun | None, control: StopControl
+) -> UserError | None:
     if parent is None:
         return None
     try:

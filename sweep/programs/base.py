@@ -29,7 +29,8 @@ class Assignment:
     stop_file: Path  # its existence asks every rank to stop at the next training step
     credentials: Path = Path()  # a file of credentials, where the sweep runs on a cluster
     inputs: tuple[Path, ...] = ()  # on a cluster: what each node has to see
-    working_dir: Path = Path()  # relative paths and reward modules of the configuration are looked up here
+    # relative paths and reward modules of the configuration are looked up here
+    working_dir: Path = Path()
     metric: str = "eval/accuracy"  # the objective
     stall_timeout_s: float = 1800
 
@@ -55,7 +56,9 @@ class TrialRun(Protocol):
         """Go on from what the trial's folder holds; returns the step."""
 
     def run_period(self) -> Mapping[str, float]:
-        """Run to the next evaluation and return its metrics with ``step``; only ``step`` where it was stopped."""
+        """Run to the next evaluation and return its metrics with ``step``; only ``step`` where it
+        was stopped.
+        """
 
     def close(self, status: str = "FINISHED") -> Any:
         """End the trial's record: FINISHED, FAILED or KILLED."""
@@ -87,7 +90,8 @@ class Program(Section, ABC):
     space_key: ClassVar[str]  # of the search space, that holds the program
     forecast_needs: ClassVar[str]  # what to do where a plan cannot tell how long a trial takes
     estimates_sizes: ClassVar[bool] = False  # of model and checkpoints
-    held_out_instead: ClassVar[bool] = False  # whether held-out problems take the place of the others
+    # whether held-out problems take the place of the others
+    held_out_instead: ClassVar[bool] = False
     always_shown: ClassVar[tuple[str, ...]] = ()  # keys in tables whether searched or not
 
     @property
@@ -100,7 +104,9 @@ class Program(Section, ABC):
         """Return the program with changed `settings`."""
 
     def resolved(self, folder: Path, document: YamlDocument) -> Self:
-        """Return the program as ``space.lock.yaml`` keeps it; files are named relative to ``folder``."""
+        """Return the program as ``space.lock.yaml`` keeps it; files are named relative to
+        ``folder``.
+        """
         return self
 
     @abstractmethod
@@ -109,7 +115,9 @@ class Program(Section, ABC):
 
     @abstractmethod
     def has(self, key: str) -> bool:
-        """Return whether a parameter is the program's; another one is a switch, which serves conditions."""
+        """Return whether a parameter is the program's; another one is a switch, which serves
+        conditions.
+        """
 
     @abstractmethod
     def check_key(self, key: str, document: YamlDocument) -> None:
@@ -117,11 +125,17 @@ class Program(Section, ABC):
 
     @abstractmethod
     def check_metric(self, metric: str, searched: Collection[str], document: YamlDocument) -> None:
-        """Refuse an objective that the program does not measure, and parameters that change what it measures."""
+        """Refuse an objective that the program does not measure, and parameters that change what it
+        measures.
+        """
 
     @abstractmethod
     def check_machine(
-        self, searched: Values, resources: ResourcesSpec, max_concurrent: int | None, document: YamlDocument
+        self,
+        searched: Values,
+        resources: ResourcesSpec,
+        max_concurrent: int | None,
+        document: YamlDocument,
     ) -> None:
         """Refuse resources that the program cannot use."""
 
@@ -131,7 +145,9 @@ class Program(Section, ABC):
 
     @abstractmethod
     def values(self, overrides: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
-        """Return the values of keys beside some overrides, not validated; ABSENT where there is none."""
+        """Return the values of keys beside some overrides, not validated; ABSENT where there is
+        none.
+        """
 
     @abstractmethod
     def configure(self, overrides: Mapping[str, Any]) -> Any:
@@ -166,8 +182,8 @@ class Program(Section, ABC):
         """Return the algorithm and the update rule of a configuration in words."""
 
     def is_plain(self, resolved: Mapping[str, Any]) -> bool:
-        """Return whether a configuration is the baseline of a search that lists none: all that is always shown is
-        off.
+        """Return whether a configuration is the baseline of a search that lists none: all that is
+        always shown is off.
         """
         shown = self.values(resolved, self.always_shown)
         return bool(shown) and not any(shown.values())
@@ -206,7 +222,9 @@ class Program(Section, ABC):
         """Return the evaluations of the longest trial after its first step."""
 
     def checkpoints(self, on_gpu: bool) -> Checkpoints | None:
-        """Return what a trial keeps in its folder; None where the program looks after that itself."""
+        """Return what a trial keeps in its folder; None where the program looks after that
+        itself.
+        """
         return None
 
     def memory(self, resources: ResourcesSpec) -> Footprint | None:
@@ -231,4 +249,6 @@ class Program(Section, ABC):
         Raises:
             ConfigError: the program cannot be sampled from.
         """
-        raise ConfigError("only loptune's own trainer can be sampled", "command line, --sample", "leave it out")
+        raise ConfigError(
+            "only loptune's own trainer can be sampled", "command line, --sample", "leave it out"
+        )

@@ -1,4 +1,6 @@
-"""Run a Python function as a trial: ``python -m sweep.programs.call module:train`` calls ``train(config, report)``."""
+"""Run a Python function as a trial: ``python -m sweep.programs.call module:train`` calls
+``train(config, report)``.
+"""
 
 import json
 import os
@@ -9,11 +11,14 @@ from pathlib import Path
 
 
 class Report:
-    """``report(step, {"eval/accuracy": 0.61})`` records an evaluation; the trial's folder is ``report.folder``."""
+    """``report(step, {"eval/accuracy": 0.61})`` records an evaluation; the trial's folder is
+    ``report.folder``.
+    """
 
     def __init__(self) -> None:
         self.folder = Path(os.environ["LOPTUNE_OUT"])
-        self.resumed = os.environ["LOPTUNE_RESUME"] == "1"  # whether an earlier process used the folder
+        # whether an earlier process used the folder
+        self.resumed = os.environ["LOPTUNE_RESUME"] == "1"
 
     def __call__(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append a line to ``metrics.jsonl``."""
@@ -23,7 +28,8 @@ class Report:
 
 
 if __name__ == "__main__":
-    sys.path.append(os.getcwd())  # the project's folder, which -P has left out: its files hide no installed package
+    # the project's folder, which -P has left out: its files hide no installed package
+    sys.path.append(os.getcwd())
     module, _, name = sys.argv[1].partition(":")
     config = json.loads(Path(os.environ["LOPTUNE_CONFIG"]).read_text())
     getattr(import_module(module), name)(config, Report())

@@ -36,12 +36,19 @@ class CommandConfig(Section):
 
     @model_serializer
     def _record(self) -> dict[str, Any]:
-        return {**self.values, "command": self.command, "tracking": self.tracking.model_dump(mode="json")}
+        return {
+            **self.values,
+            "command": self.command,
+            "tracking": self.tracking.model_dump(mode="json"),
+        }
 
     def words(self, folder: Path) -> list[str]:
         """Return the command line of a trial with that folder."""
         values = {**self.values, "out": str(folder)}
-        texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}
+        texts = {
+            key: value if isinstance(value, str) else json.dumps(value)
+            for key, value in values.items()
+        }
         return [_PLACE.sub(lambda place: texts[place[1]], word) for word in self.command]
 
 
@@ -52,15 +59,25 @@ class CommandProgram(Program):
     held_out_instead: ClassVar[bool] = True
     forecast_needs: ClassVar[str] = "run this sweep, and plan again once a trial has ended"
 
-    command: list[str] = Field(default_factory=list, description="words; {KEY} stands for a value, {out} for a folder")
-    function: str | None = Field(
-        None, pattern=r"^[\w.]+:\w+$", description="module:function(config, report), instead of a command"
+    command: list[str] = Field(
+        default_factory=list, description="words; {KEY} stands for a value, {out} for a folder"
     )
-    defaults: dict[str, Any] = Field(default_factory=dict, description="keys that may be searched -> values")
+    function: str | None = Field(
+        None,
+        pattern=r"^[\w.]+:\w+$",
+        description="module:function(config, report), instead of a command",
+    )
+    defaults: dict[str, Any] = Field(
+        default_factory=dict, description="keys that may be searched -> values"
+    )
     seeds: list[str] = Field([_SEED], description="keys that get the trial's seed")
     held_out: dict[str, Any] = Field(default_factory=dict, description="values of `sweep confirm`")
-    planned: Count | None = Field(None, alias="evaluations", description="evaluations of a trial, for the plan")
-    inputs: list[str] = Field(default_factory=list, description="files that must not change, besides scripts")
+    planned: Count | None = Field(
+        None, alias="evaluations", description="evaluations of a trial, for the plan"
+    )
+    inputs: list[str] = Field(
+        default_factory=list, description="files that must not change, besides scripts"
+    )
     tracking: TrackingConfig = Field(TrackingConfig(), description="MLflow")
 
     @model_validator(mode="after")
@@ -99,13 +116,21 @@ class CommandProgram(Program):
         if key not in self.defaults:
             raise ConfigError("seeds are not searched", where, "write seeds: [0, 1]")
         if key in self.held_out:
-            raise ConfigError(f"{key} is both searched and set by program.held_out", where, "remove one of the two")
+            raise ConfigError(
+                f"{key} is both searched and set by program.held_out",
+                where,
+                "remove one of the two",
+            )
 
     def check_metric(self, metric: str, searched: Collection[str], document: YamlDocument) -> None:
         """Accept any name: the command's lines decide."""
 
     def check_machine(
-        self, searched: Values, resources: ResourcesSpec, max_concurrent: int | None, document: YamlDocument
+        self,
+        searched: Values,
+        resources: ResourcesSpec,
+        max_concurrent: int | None,
+        document: YamlDocument,
     ) -> None:
         """Refuse more than one worker."""
         if resources.workers_per_trial > 1:
@@ -114,7 +139,11 @@ class CommandProgram(Program):
             raise ConfigError("a command starts its ranks itself", where, hint)
         if resources.gpus_per_trial > 1 and resources.gpus_per_trial % 1:
             where = document.where(("resources", "gpus_per_trial"))
-            raise ConfigError(f"a trial cannot have {resources.gpus_per_trial:g} GPUs", where, "write a whole number")
+            raise ConfigError(
+                f"a trial cannot have {resources.gpus_per_trial:g} GPUs",
+                where,
+                "write a whole number",
+            )
 
     def check_early(self, searched: Values, resources: ResourcesSpec) -> None:
         """Look for the command, its scripts and the inputs."""
@@ -122,10 +151,16 @@ class CommandProgram(Program):
         if self.function and "program" not in dict(self.files(searched)).values():
             missing.append(f"with {self.function}")
         if missing:
-            raise MissingError(f"no file {missing[0]}", str(Path.cwd()), "start the sweep in the folder that has it")
+            raise MissingError(
+                f"no file {missing[0]}",
+                str(Path.cwd()),
+                "start the sweep in the folder that has it",
+            )
         program = self._words[0]
         if shutil.which(program) is None:
-            raise MissingError(f"no command {program}", "program.command", "install it, or write its path")
+            raise MissingError(
+                f"no command {program}", "program.command", "install it, or write its path"
+            )
 
     @property
     def _scripts(self) -> list[str]:
@@ -136,7 +171,10 @@ class CommandProgram(Program):
         if self.function:
             return [sys.executable, "-P", "-m", "sweep.programs.call", self.function]
         # The interpreter that runs the sweep, whether or not its environment is activated.
-        return [sys.executable if self.command[0] == "python" else self.command[0], *self.command[1:]]
+        return [
+            sys.executable if self.command[0] == "python" else self.command[0],
+            *self.command[1:],
+        ]
 
     def values(self, overrides: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
         """Return values of keys: of the overrides, else their defaults."""
@@ -160,7 +198,9 @@ class CommandProgram(Program):
 
     def save(self, overrides: Mapping[str, Any], path: Path) -> None:
         """Write all values as JSON, which readers of YAML read too."""
-        path.write_text(json.dumps(self.configure(overrides).values, indent=1) + "\n", encoding="utf-8")
+        path.write_text(
+            json.dumps(self.configure(overrides).values, indent=1) + "\n", encoding="utf-8"
+        )
 
     def launch_line(self, overrides: Mapping[str, Any], path: Path, workers: int) -> str:
         """Return the command line with its environment, for a folder named after the file."""
@@ -168,7 +208,10 @@ class CommandProgram(Program):
         folder = path.resolve().with_name(f"{path.stem}-out")
         environment = {"CONFIG": path.resolve(), "SEED": config.seed, "OUT": folder, "RESUME": 0}
         set_ = [f"LOPTUNE_{name}={shlex.quote(str(value))}" for name, value in environment.items()]
-        return f"mkdir -p {shlex.quote(str(folder))} && {' '.join(set_)} {shlex.join(config.words(folder))}"
+        return (
+            f"mkdir -p {shlex.quote(str(folder))} && {' '.join(set_)} "
+            f"{shlex.join(config.words(folder))}"
+        )
 
     def start(self, assignment: Assignment) -> CommandRun:
         """Prepare the trial, whose process starts with its first period."""
@@ -180,7 +223,9 @@ class CommandProgram(Program):
 
     def rule_of(self, resolved: Mapping[str, Any]) -> tuple[str, str]:
         """Return the command's name, and the values that are no numbers."""
-        chosen = [f"{key} {value}" for key, value in resolved.items() if isinstance(value, str | bool)]
+        chosen = [
+            f"{key} {value}" for key, value in resolved.items() if isinstance(value, str | bool)
+        ]
         return self._name, ", ".join(chosen) or self._name
 
     def setting(self) -> tuple[str, str]:
@@ -198,7 +243,9 @@ class CommandProgram(Program):
         """Return the program with the values of `held_out`, if there are any."""
         if test is not None:
             hint = "name it under program.held_out before the sweep starts"
-            raise ConfigError("--test names a file of loptune's own trainer", "command line, --test", hint)
+            raise ConfigError(
+                "--test names a file of loptune's own trainer", "command line, --test", hint
+            )
         return self.model_copy(update={"defaults": {**self.defaults, **self.held_out}})
 
     @property
@@ -213,4 +260,6 @@ class CommandProgram(Program):
     def is_like(self, other: Program) -> bool:
         """Return whether another sweep runs the same command with the same defaults."""
         apart = {"tracking", "inputs", "held_out"}
-        return isinstance(other, CommandProgram) and self.model_dump(exclude=apart) == other.model_dump(exclude=apart)
+        return isinstance(other, CommandProgram) and self.model_dump(
+            exclude=apart
+        ) == other.model_dump(exclude=apart)

@@ -10,7 +10,8 @@ import sys
 from rewards.supervisor import supervise
 
 if __name__ == "__main__":
-    # SIGTERM goes to the whole group, and is meant for the command: a shell dies of it while its script still saves.
+    # SIGTERM goes to the whole group, and is meant for the command: a shell dies of it while its
+    # script still saves.
     asked: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
     supervise(int(sys.argv[1]), lambda: bool(asked))

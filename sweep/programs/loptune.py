@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import psutil
 from pydantic import Field, model_validator
 
-from sweep.programs.base import ABSENT, Advice, Assignment, Checkpoints, Footprint, Program, Sample, Values
+from sweep.programs.base import (
+    ABSENT,
+    Advice,
+    Assignment,
+    Checkpoints,
+    Footprint,
+    Program,
+    Sample,
+    Values,
+)
 from sweep.programs.resources import ResourcesSpec
 from trainer.config.evaluation import EvaluationSet
 from trainer.config.schema import (
@@ -31,7 +40,13 @@ from trainer.errors import ConfigError
 from trainer.metrics.declared import METRICS, declaration
 from trainer.parallel.gpus import gpu_bytes
 from trainer.planning.advice import advise
-from trainer.planning.memory import GPU_BYTES, Device, check_fits, footprint, planned_checkpoint_bytes
+from trainer.planning.memory import (
+    GPU_BYTES,
+    Device,
+    check_fits,
+    footprint,
+    planned_checkpoint_bytes,
+)
 from trainer.policy.architectures import TINY
 from trainer.problems.sampler import training_steps
 from trainer.progress import ProgressReport
@@ -77,8 +92,12 @@ class LoptuneProgram(Program):
     estimates_sizes: ClassVar[bool] = True
     always_shown: ClassVar[tuple[str, ...]] = ("algorithm.ar_alpha", "algorithm.lopti_eta")
 
-    preset: str | None = Field(None, description="preset[:variant] or YAML file (relative to the search space)")
-    overrides: dict[str, Any] = Field(default_factory=dict, description="dotted trainer keys -> values")
+    preset: str | None = Field(
+        None, description="preset[:variant] or YAML file (relative to the search space)"
+    )
+    overrides: dict[str, Any] = Field(
+        default_factory=dict, description="dotted trainer keys -> values"
+    )
     config: TrainConfig | None = Field(
         None, description="resolved configuration, as space.lock.yaml keeps it; replaces the preset"
     )
@@ -107,7 +126,9 @@ class LoptuneProgram(Program):
 
     def tracked(self, **changes: Any) -> "LoptuneProgram":
         """Return the program with changed `settings`."""
-        return self._with(self.base.model_copy(update={"tracking": self.settings.model_copy(update=changes)}))
+        return self._with(
+            self.base.model_copy(update={"tracking": self.settings.model_copy(update=changes)})
+        )
 
     def _with(self, config: TrainConfig) -> "LoptuneProgram":
         # Without the overrides, which would undo changes of keys that they name.
@@ -127,10 +148,17 @@ class LoptuneProgram(Program):
             return self.model_copy(update={"config": config})
         # A search evaluates on all sets but the sealed one.
         if next(iter(sets)) == _TEST_SET:
-            what = f"{_TEST_SET} is the sealed set of a sweep, and here the first set, which trials are evaluated on"
-            raise ConfigError(what, document.where(("trainer",)), "rename it, or put another set before it")
+            what = (
+                f"{_TEST_SET} is the sealed set of a sweep, and here the first set, which "
+                "trials are evaluated on"
+            )
+            raise ConfigError(
+                what, document.where(("trainer",)), "rename it, or put another set before it"
+            )
         sealed = sets.pop(_TEST_SET, self.sealed)
-        searched = config.model_copy(update={"evaluation": config.evaluation.model_copy(update={"sets": sets})})
+        searched = config.model_copy(
+            update={"evaluation": config.evaluation.model_copy(update={"sets": sets})}
+        )
         return self.model_copy(update={"config": searched, "sealed": sealed})
 
     @staticmethod
@@ -139,7 +167,9 @@ class LoptuneProgram(Program):
         return dotted_keys()
 
     def has(self, key: str) -> bool:
-        """Return whether a parameter is a key of the trainer; a name without a dot that it lacks is a switch."""
+        """Return whether a parameter is a key of the trainer; a name without a dot that it lacks is
+        a switch.
+        """
         return "." in key or key in TrainConfig.model_fields
 
     def check_key(self, key: str, document: YamlDocument) -> None:
@@ -148,35 +178,58 @@ class LoptuneProgram(Program):
         if key == "seed":
             raise ConfigError("seeds are not searched", where, "write seeds: [0, 1]")
         if key in self.overrides:
-            raise ConfigError(f"{key} is both searched and fixed in trainer.overrides", where, "remove one of the two")
+            raise ConfigError(
+                f"{key} is both searched and fixed in trainer.overrides",
+                where,
+                "remove one of the two",
+            )
         check_key(key, document.place(("parameters", key)))
 
     def check_metric(self, metric: str, searched: Collection[str], document: YamlDocument) -> None:
-        """Refuse what no evaluation of a search measures, and parameters by which evaluations would differ."""
+        """Refuse what no evaluation of a search measures, and parameters by which evaluations would
+        differ.
+        """
         if metric.endswith(f"/{_TEST_SET}"):
             what = f"{metric} is of the sealed set, which no trial of a search is evaluated on"
-            raise ConfigError(what, document.where(("objective", "metric")), "name another set, or eval/accuracy")
+            raise ConfigError(
+                what, document.where(("objective", "metric")), "name another set, or eval/accuracy"
+            )
         ruler = ("evaluation.", "reward.") if metric.startswith("eval/reward") else ("evaluation.",)
         for key in searched:
             if key.startswith(ruler):
                 what = f"{key} changes what {metric} measures, and scores would not compare"
-                raise ConfigError(what, document.where(("parameters", key)), f"fix it: trainer.{key}=VALUE")
+                raise ConfigError(
+                    what, document.where(("parameters", key)), f"fix it: trainer.{key}=VALUE"
+                )
         with contextlib.suppress(KeyError):
             declaration(metric)
             if metric.startswith("eval/"):
                 return
-        hint = nearest(metric, [name for name in METRICS if name.startswith("eval/")], "trainer metrics eval/")
-        raise ConfigError(f"no evaluation measures {metric}", document.where(("objective", "metric")), hint)
+        hint = nearest(
+            metric, [name for name in METRICS if name.startswith("eval/")], "trainer metrics eval/"
+        )
+        raise ConfigError(
+            f"no evaluation measures {metric}", document.where(("objective", "metric")), hint
+        )
 
     def check_machine(
-        self, searched: Values, resources: ResourcesSpec, max_concurrent: int | None, document: YamlDocument
+        self,
+        searched: Values,
+        resources: ResourcesSpec,
+        max_concurrent: int | None,
+        document: YamlDocument,
     ) -> None:
-        """Refuse workers without GPUs of their own, batches that they cannot split, and shared vLLM servers."""
+        """Refuse workers without GPUs of their own, batches that they cannot split, and shared vLLM
+        servers.
+        """
         workers = resources.workers_per_trial
         gpus = resources.gpus_per_trial
         is_shared = gpus < 1 and workers == 1
         if gpus and not is_shared and gpus != workers:
-            what = f"one worker drives one GPU: workers_per_trial is {workers}, gpus_per_trial is {gpus:g}"
+            what = (
+                f"one worker drives one GPU: workers_per_trial is {workers}, gpus_per_trial is "
+                f"{gpus:g}"
+            )
             raise ConfigError(what, document.where(("resources",)), "make the two equal")
         where = document.where(("resources", "workers_per_trial"))
         for key in ("parallel.strategy", "rollout.prompts_per_step", "optim.update_batch_size"):
@@ -191,7 +244,11 @@ class LoptuneProgram(Program):
                     what = f"{key} {value} cannot be split over {workers} workers"
                     raise ConfigError(what, where, f"make it a multiple of {workers}")
         rollout = self.base.rollout
-        if rollout.engine != "transformers" and rollout.vllm.mode == "server" and max_concurrent != 1:
+        if (
+            rollout.engine != "transformers"
+            and rollout.vllm.mode == "server"
+            and max_concurrent != 1
+        ):
             raise ConfigError(
                 "trials at the same time would overwrite each other's weights on the vLLM servers",
                 document.where(("limits", "max_concurrent")),
@@ -201,7 +258,8 @@ class LoptuneProgram(Program):
             raise ConfigError(
                 "the trainer's configuration is for GPUs, and a trial is given none",
                 document.where(("resources", "gpus_per_trial")),
-                "add resources.gpus_per_trial=N, or trainer.parallel.device=cpu to compute on the CPU all the same",
+                "add resources.gpus_per_trial=N, or trainer.parallel.device=cpu to compute on the "
+                "CPU all the same",
             )
 
     def _possible(self, searched: Values, key: str) -> Sequence[Any]:
@@ -209,12 +267,14 @@ class LoptuneProgram(Program):
         return searched[key] if key in searched else [value_of(self.base, key)]
 
     def check_early(self, searched: Values, resources: ResourcesSpec) -> None:
-        """Read models, tokenizer and data as a trial will, try own rules on random tensors, and score a row.
+        """Read models, tokenizer and data as a trial will, try own rules on random tensors, and
+        score a row.
 
-        A trial that seems too large for its GPUs is warned about. Where data or rewards are searched no row is
-        scored: each trial finds out whether they fit.
+        A trial that seems too large for its GPUs is warned about. Where data or rewards are
+        searched no row is scored: each trial finds out whether they fit.
         """
-        # torch and transformers take seconds to import, and a sweep on missing GPUs is refused before.
+        # torch and transformers take seconds to import, and a sweep on missing GPUs is refused
+        # before.
         from trainer.algorithm.rule_check import check_rules
         from trainer.policy.load import check_weights
         from trainer.rollouts.build import build_rewards
@@ -240,7 +300,9 @@ class LoptuneProgram(Program):
         return Device(True, round((gpu_bytes() or GPU_BYTES) * min(1.0, resources.gpus_per_worker)))
 
     def _input_configs(self, searched: Values) -> Iterator[TrainConfig]:
-        """Yield the base configuration, also with the sealed set, then one for each searched set, reward and rule."""
+        """Yield the base configuration, also with the sealed set, then one for each searched set,
+        reward and rule.
+        """
         yield self.base
         if self.sealed is not None:
             yield self.held_out_run("", None).base
@@ -264,7 +326,11 @@ class LoptuneProgram(Program):
 
     def launch_line(self, overrides: Mapping[str, Any], path: Path, workers: int) -> str:
         """Return the ``trainer run`` of a file."""
-        return f"torchrun --nproc-per-node {workers} -m trainer run {path}" if workers > 1 else f"trainer run {path}"
+        return (
+            f"torchrun --nproc-per-node {workers} -m trainer run {path}"
+            if workers > 1
+            else f"trainer run {path}"
+        )
 
     def start(self, assignment: Assignment) -> "Trainer":
         """Build the trainer of ``trainer run``, for a rank."""
@@ -278,7 +344,9 @@ class LoptuneProgram(Program):
         free_memory()  # of the trial before in this process
         parallel = make_parallel(config)
         # MLflow may be away: the record is on disk, and is sent once it answers.
-        tracker = Tracker(config, context, must_connect=False) if parallel.is_main else NullTracker()
+        tracker = (
+            Tracker(config, context, must_connect=False) if parallel.is_main else NullTracker()
+        )
         watcher = StopWatcher(assignment.stop_file)
         try:
             watcher.trainer = Trainer(config, context, tracker, watcher, parallel)
@@ -288,11 +356,13 @@ class LoptuneProgram(Program):
         return watcher.trainer
 
     def shares_process(self, before: TrainConfig, after: TrainConfig) -> bool:
-        """Return whether a rank's engine can serve both: vLLM does not free all it takes of a GPU within one
-        process.
+        """Return whether a rank's engine can serve both: vLLM does not free all it takes of a GPU
+        within one process.
         """
         colocated = after.rollout.engine != "transformers" and after.rollout.vllm.mode == "colocate"
-        return not colocated or all(value_of(before, key) == value_of(after, key) for key in _OF_THE_ENGINE)
+        return not colocated or all(
+            value_of(before, key) == value_of(after, key) for key in _OF_THE_ENGINE
+        )
 
     def flat(self, resolved: Mapping[str, Any]) -> dict[str, Any]:
         """Return the searched values, a rule's parameters below its name."""
@@ -332,20 +402,28 @@ class LoptuneProgram(Program):
                 yield path
 
     def held_out_run(self, metric: str, test: str | None) -> "LoptuneProgram":
-        """Return the program with an evaluation set ``test``: a file, else the sealed set, else the split of that
-        name.
+        """Return the program with an evaluation set ``test``: a file, else the sealed set, else the
+        split of that name.
         """
         sets = self.base.evaluation.sets
         measured = metric.split("/")[-1]  # eval/accuracy/SET
         like = self.sealed or sets.get(measured) or next(iter(sets.values()))
         if test is None and self.sealed is None and like.source != "generated":
             what = f"nothing says which problems of {like.source} are held out"
-            raise ConfigError(what, like.source, "name them: --test FILE, or evaluation.sets.test in the space")
+            raise ConfigError(
+                what, like.source, "name them: --test FILE, or evaluation.sets.test in the space"
+            )
         changes = {"source": test} if test else {} if self.sealed else {"split": "test"}
-        return self._with(self.configure({"evaluation.sets": {**sets, _TEST_SET: like.model_copy(update=changes)}}))
+        return self._with(
+            self.configure(
+                {"evaluation.sets": {**sets, _TEST_SET: like.model_copy(update=changes)}}
+            )
+        )
 
     def steps(self, possible: Values) -> tuple[int | None, bool]:
-        """Return the training steps of the longest trial, where configuration and space alone decide them."""
+        """Return the training steps of the longest trial, where configuration and space alone
+        decide them.
+        """
         choices = [self._possible(possible, key) for key in _DECIDE_STEPS]
         lengths = [self._steps_of(*choice) for choice in itertools.product(*choices)]
         longest = None if None in lengths else max(filter(None, lengths))
@@ -376,14 +454,18 @@ class LoptuneProgram(Program):
         )
 
     def memory(self, resources: ResourcesSpec) -> Footprint | None:
-        """Estimate the memory of a trial as its base configuration says; of the built-in model, it is next to none."""
+        """Estimate the memory of a trial as its base configuration says; of the built-in model, it
+        is next to none.
+        """
         if self.base.model.name_or_path == TINY:
             return None
         return footprint(self.base, resources.workers_per_trial, self._device(resources))
 
     def is_like(self, other: Program) -> bool:
         """Return whether another sweep trains and evaluates alike; its rules may differ."""
-        return self._shares(other, "model", "data", "rollout", "optim", "evaluation", "max_steps", "epochs")
+        return self._shares(
+            other, "model", "data", "rollout", "optim", "evaluation", "max_steps", "epochs"
+        )
 
     def takes_steps_like(self, other: Program) -> bool:
         """Return whether model, rollout and optimizer are the same."""
@@ -405,11 +487,15 @@ class LoptuneProgram(Program):
         sizes = sorted(set(self._possible(possible, "rollout.group_size")))
         look = look_at(self.base, problems, sizes)
         error = look.error_on(self.base, next(iter(look.set_sizes)))
-        return Sample(look.lines(self.base, sizes), error, list(look.advice(self.base)), look.as_json(sizes))
+        return Sample(
+            look.lines(self.base, sizes), error, list(look.advice(self.base)), look.as_json(sizes)
+        )
 
 
 def _lookup(data: Mapping[str, Any], key: str) -> Any:
-    """Return the value behind a dotted key of a dumped configuration, of a rule its name, or a marker for none."""
+    """Return the value behind a dotted key of a dumped configuration, of a rule its name, or a
+    marker for none.
+    """
     place: Any = data
     for part in key.split("."):
         if not isinstance(place, Mapping) or part not in place:

@@ -61,13 +61,20 @@ class CommandRun:
         self._lifeline = -1
         self._waiting: deque[dict[str, Any]] = deque()  # lines that are read and not recorded
         self._known: set[_Figure] = set()  # of all lines so far
-        self._files = [_Lines(self._folder / METRICS_FILE, ""), _Lines(self._run_dir / "stdout.log", _PREFIX)]
+        self._files = [
+            _Lines(self._folder / METRICS_FILE, ""),
+            _Lines(self._run_dir / "stdout.log", _PREFIX),
+        ]
         self.step = 0
         self.done = self.stopping = False
-        self._tracker = Tracker(assignment.config, assignment.context, must_connect=False, declared=False)
+        self._tracker = Tracker(
+            assignment.config, assignment.context, must_connect=False, declared=False
+        )
 
     def resume(self) -> int:
-        """Read what an earlier process wrote and nobody recorded; the next one starts with the first period."""
+        """Read what an earlier process wrote and nobody recorded; the next one starts with the
+        first period.
+        """
         self._folder.mkdir(parents=True, exist_ok=True)
         self._is_used = any(self._folder.iterdir())
         record = self._run_dir / METRICS_FILE
@@ -99,7 +106,14 @@ class CommandRun:
         theirs, self._lifeline = os.pipe()
         with (self._run_dir / "stdout.log").open("ab") as output:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "sweep.programs.launch", str(theirs), *config.words(self._folder)],
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "sweep.programs.launch",
+                    str(theirs),
+                    *config.words(self._folder),
+                ],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -178,12 +192,16 @@ class CommandRun:
             errors = self._last_errors()
             if _FULL in errors or free_bytes(self._folder) < _FULL_BYTES:
                 raise OSError(errno.ENOSPC, _FULL)
-            cause = f"ended with {code}" if code > 0 else f"was ended by {signal.Signals(-code).name}"
+            cause = (
+                f"ended with {code}" if code > 0 else f"was ended by {signal.Signals(-code).name}"
+            )
             raise RuntimeError(f"the command {cause}: {errors}")
         metric = self._assignment.metric
         if all(name != metric for _, name, _ in self._known):
             hint = f'append lines such as {{"step": 20, "{metric}": 0.61}}'
-            raise ConfigError(f"the command ended without a line with {metric}", str(self._files[0].path), hint)
+            raise ConfigError(
+                f"the command ended without a line with {metric}", str(self._files[0].path), hint
+            )
         self.done = True
 
     def _last_errors(self) -> str:
@@ -227,7 +245,8 @@ class _Lines:
     def new(self, ended: bool) -> Iterator[dict[str, Any]]:
         """Yield the lines since the last call; all of a file that has been written anew.
 
-        Of a process that has ended, a last line without its end counts if it is whole, else it is cut off.
+        Of a process that has ended, a last line without its end counts if it is whole, else it is
+        cut off.
 
         Raises:
             ConfigError: a line is not one of metrics.
@@ -271,4 +290,6 @@ class _Lines:
             yield {**numbers, "step": int(line["step"])}
         except (ValueError, TypeError, KeyError, OverflowError):
             hint = 'write {"step": 20, "eval/accuracy": 0.61}'
-            raise ConfigError(f"not a line of metrics: {shortened(text, 80)}", str(self.path), hint) from None
+            raise ConfigError(
+                f"not a line of metrics: {shortened(text, 80)}", str(self.path), hint
+            ) from None

@@ -8,7 +8,9 @@ from trainer.section import Count, NonNegative, Section
 class ResourcesSpec(Section):
     """Resources of one trial; its own process, which waits for the ranks, is not counted."""
 
-    gpus_per_trial: NonNegative = Field(0, description="GPUs; one worker drives one; below 1 is a share")
+    gpus_per_trial: NonNegative = Field(
+        0, description="GPUs; one worker drives one; below 1 is a share"
+    )
     workers_per_trial: Count = Field(1, description="rank processes")
     cpus_per_worker: Count = Field(1, description="CPU cores of a rank")
 

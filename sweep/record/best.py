@@ -34,13 +34,17 @@ class Best:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a sweep's evidence names. Before fresh seeds were run that is the best of the search, a candidate."""
+    """What a sweep's evidence names. Before fresh seeds were run that is the best of the search, a
+    candidate.
+    """
 
     best: Best | None
     caveats: list[str]  # why it is not known to be better, or why nothing is named
 
     def text(self, objective: ObjectiveSpec) -> str:
-        """Return a line that names the best, and below it the caveats; empty where there is neither."""
+        """Return a line that names the best, and below it the caveats; empty where there is
+        neither.
+        """
         named = [] if self.best is None else [self.best.text(objective)]
         return "\n       ".join([*named, *self.caveats])
 
@@ -48,8 +52,8 @@ class Choice:
 def choose_best(sweep: SweepRecord, results: "Results | None" = None) -> Choice:
     """Return the configuration that fresh seeds name; where none were run, the best of the search.
 
-    Fresh seeds that tell nothing apart, and the seeds that tuned several arms, name none. ``results`` are those of
-    the folder; read if None.
+    Fresh seeds that tell nothing apart, and the seeds that tuned several arms, name none.
+    ``results`` are those of the folder; read if None.
     """
     spec = sweep.spec
     winner = best(sweep.configurations, spec.seeds, spec.objective.mode)
@@ -67,8 +71,11 @@ def choose_best(sweep: SweepRecord, results: "Results | None" = None) -> Choice:
         return Choice(None, [front.sentence])
     if spec.search.tune_within is not None:
         fresh = sweep.command("confirm")
-        return Choice(None, [f"each arm's best was chosen on these seeds; fresh ones compare them: {fresh}"])
-    caveats = [] if spec.confirms else [front.sentence]  # what its seeds say is known of the sweep that it confirms
+        return Choice(
+            None, [f"each arm's best was chosen on these seeds; fresh ones compare them: {fresh}"]
+        )
+    # what its seeds say is known of the sweep that it confirms
+    caveats = [] if spec.confirms else [front.sentence]
     if caveats and results.verdict is not None and results.verdict.improves:
         caveats.append(f"Only fresh seeds give evidence: {sweep.command('confirm', '--rounds')}")
     return Choice(described(sweep, None if winner is None else str(winner.number)), caveats)
@@ -95,7 +102,9 @@ def arm_lines(sweep: SweepRecord) -> list[str]:
     lines = []
     for name, arm in arms(spec).items():
         tuned = [
-            configuration for configuration in sweep.configurations if arm_of(spec, configuration.parameters) == name
+            configuration
+            for configuration in sweep.configurations
+            if arm_of(spec, configuration.parameters) == name
         ]
         winner = best(tuned, spec.seeds, spec.objective.mode)
         trials = sum(len(configuration.results) for configuration in tuned)

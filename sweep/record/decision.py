@@ -17,16 +17,24 @@ class Decision:
 
     design: Design
     known: Noise  # between seeds, from the sweep that is decided
-    looks: tuple[tuple[Standing, ...], ...] = ()  # after every look, the finalists that were open before it
+    # after every look, the finalists that were open before it
+    looks: tuple[tuple[Standing, ...], ...] = ()
 
     @property
     def retired(self) -> set[str]:
         """Finalists that need no further seeds."""
-        return {standing.finalist for look in self.looks for standing in look if standing.decision != "open"}
+        return {
+            standing.finalist
+            for look in self.looks
+            for standing in look
+            if standing.decision != "open"
+        }
 
     @property
     def outcome(self) -> Outcome:
-        """better: a finalist is. not better: none is, by the worthwhile gain. undecided: no look is left."""
+        """better: a finalist is. not better: none is, by the worthwhile gain. undecided: no look is
+        left.
+        """
         if any(standing.decision == "better" for look in self.looks for standing in look):
             return "better"
         if len(self.retired) == self.design.finalists:
@@ -35,7 +43,9 @@ class Decision:
 
 
 def decision_of(sweep: SweepRecord) -> Decision | None:
-    """Return the decision that a sweep's ledger records; None where the sweep is not run in rounds."""
+    """Return the decision that a sweep's ledger records; None where the sweep is not run in
+    rounds.
+    """
     plan = None
     looks = []
     for record in sweep.events:
@@ -46,7 +56,10 @@ def decision_of(sweep: SweepRecord) -> Decision | None:
     if plan is None:
         return None
     design: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in plan["design"].items()
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in plan["design"].items()
     }
-    noise = Noise(plan["deviation"] if plan["deviation"] is not None else float("nan"), plan["freedom"])
+    noise = Noise(
+        plan["deviation"] if plan["deviation"] is not None else float("nan"), plan["freedom"]
+    )
     return Decision(Design(**design), noise, tuple(looks))

@@ -1,4 +1,6 @@
-"""Checkpoints on disk: trials that have ended are thinned, and a new trial needs room for its own."""
+"""Checkpoints on disk: trials that have ended are thinned, and a new trial needs room for
+its own.
+"""
 
 import json
 import logging
@@ -20,15 +22,17 @@ logger = logging.getLogger(__name__)
 class EndedTrials:
     """Takes from the checkpoints of trials that have ended what only going on with them would need.
 
-    The ledger says which have ended, so that a sweep that was killed in between does it when it goes on. One that
-    failed may be tried again and keeps everything.
+    The ledger says which have ended, so that a sweep that was killed in between does it when it
+    goes on. One that failed may be tried again and keeps everything.
     """
 
     sweep: SweepRecord
     done: set[str] = field(default_factory=set)
 
     def thin(self) -> None:
-        """Keep the weights of the last and the best checkpoint of each trial that ended since the last call."""
+        """Keep the weights of the last and the best checkpoint of each trial that ended since the
+        last call.
+        """
         for configuration in self.sweep.configurations:
             for seed, result in configuration.results.items():
                 trial = TrialKey(configuration.number, seed).name
@@ -41,7 +45,9 @@ def _keep_last_and_best(root: Path) -> None:
     try:
         newest = steps_on_disk(root)[:1]
         state = root / f"step-{newest[0]}" / STATE_FILE if newest else None
-        evaluations = json.loads(state.read_text())["evaluations"] if state and state.is_file() else []
+        evaluations = (
+            json.loads(state.read_text())["evaluations"] if state and state.is_file() else []
+        )
         best = best_evaluation([(int(step), float(accuracy)) for step, accuracy in evaluations])
         keep_weights(root, {best[0]} if best else set())
     except (OSError, ValueError, KeyError) as error:  # space is lost, and nothing else
@@ -51,8 +57,9 @@ def _keep_last_and_best(root: Path) -> None:
 class CheckpointRoom:
     """Compares free space with what trials will still write.
 
-    A checkpoint is taken to be as large as the largest of the sweep so far, or as its model lets expect. A trial
-    holds those it keeps, and for a moment one more: a new one is whole before the oldest is removed.
+    A checkpoint is taken to be as large as the largest of the sweep so far, or as its model lets
+    expect. A trial holds those it keeps, and for a moment one more: a new one is whole before the
+    oldest is removed.
     """
 
     def __init__(self, sweep: SweepRecord) -> None:
@@ -75,7 +82,8 @@ class CheckpointRoom:
         if needed <= free:
             return None
         return StorageError(
-            f"no room for the checkpoints of trial {trial}: with those of {len(running)} running trials "
+            f"no room for the checkpoints of trial {trial}: with those of {len(running)} running "
+            "trials "
             f"{size_text(needed)} will be written",
             f"{self._folder.root}, {size_text(free)} free",
             "free some space, then resume",
@@ -83,11 +91,15 @@ class CheckpointRoom:
 
 
 def checkpoint_sizes(run_dir: Path) -> list[int]:
-    """Return bytes of each checkpoint of a trial; one that is removed meanwhile counts for nothing."""
+    """Return bytes of each checkpoint of a trial; one that is removed meanwhile counts for
+    nothing.
+    """
     sizes = []
     for checkpoint in (run_dir / "checkpoints").glob("*step-*"):
         try:
-            sizes.append(sum(path.stat().st_size for path in checkpoint.rglob("*") if path.is_file()))
+            sizes.append(
+                sum(path.stat().st_size for path in checkpoint.rglob("*") if path.is_file())
+            )
         except FileNotFoundError:
             continue
     return sizes

@@ -25,12 +25,16 @@ class SweepFolder:
 
     def __post_init__(self) -> None:
         self.root = root = self.runs_dir / self.name
-        self.space = root / "space.lock.yaml"  # the search space with the trainer configuration resolved
-        self.ledger = root / "events.jsonl"  # every trial issued and every result, a line each: the truth
+        # the search space with the trainer configuration resolved
+        self.space = root / "space.lock.yaml"
+        # every trial issued and every result, a line each: the truth
+        self.ledger = root / "events.jsonl"
         self.lock = root / "lock"  # held by the driver; names it
-        self.stop = root / "stop"  # asks the driver and every rank to stop at the next training step
+        # asks the driver and every rank to stop at the next training step
+        self.stop = root / "stop"
         self.log = root / "driver.log"  # of Ray and the driver
-        self.credentials = root / "credentials.json"  # for the ranks of a cluster, while a driver is at work
+        # for the ranks of a cluster, while a driver is at work
+        self.credentials = root / "credentials.json"
         self.report = root / "report"
         self.trials = root / "trials"
 
@@ -77,7 +81,9 @@ def existing_sweep(runs_dir: Path, name: str) -> SweepFolder:
         return folder
     if folder.ledger.exists():
         raise StorageError(
-            f"sweep {name} has lost its search space", str(folder.space), "restore the file from a backup"
+            f"sweep {name} has lost its search space",
+            str(folder.space),
+            "restore the file from a backup",
         )
     names = ", ".join(sorted(sweep.name for sweep in all_sweeps(runs_dir))) or "none"
     raise MissingError(f"no sweep named {name}", str(folder.root), f"sweeps here: {names}")
@@ -93,10 +99,12 @@ def read_spec(folder: SweepFolder) -> SweepSpec:
     """Return the search space a sweep was started with.
 
     Raises:
-        StorageError: the file is not as ``write_spec`` wrote it; without its first line it is taken as it is.
+        StorageError: the file is not as ``write_spec`` wrote it; without its first line it is taken
+            as it is.
         ConfigError: somebody has changed it, and it says what cannot be.
     """
-    content = folder.space.read_bytes() if folder.exists() else b""  # load_space says that it is not there
+    # load_space says that it is not there
+    content = folder.space.read_bytes() if folder.exists() else b""
     first, _, rest = content.partition(b"\n")
     heading = _HEADING.fullmatch(first.decode("utf-8", "replace"))
     if heading and int(heading[1], 16) != zlib.crc32(rest):
@@ -109,17 +117,22 @@ def read_spec(folder: SweepFolder) -> SweepSpec:
 
 
 def write_spec(folder: SweepFolder, spec: SweepSpec) -> None:
-    """Write the search space of a sweep, the trainer configuration resolved, under a line with its checksum.
+    """Write the search space of a sweep, the trainer configuration resolved, under a line with its
+    checksum.
 
     Raises:
         OSError: the folder cannot be written; an older file is untouched.
     """
     text = dump_space(spec)
-    write_atomically(folder.space, f"# crc32 of the lines below: {zlib.crc32(text.encode()):08x}\n{text}")
+    write_atomically(
+        folder.space, f"# crc32 of the lines below: {zlib.crc32(text.encode()):08x}\n{text}"
+    )
 
 
 def free_name(folder: SweepFolder) -> None:
-    """Remove what a start wrote that failed before any trial was issued; files of anybody else stay."""
+    """Remove what a start wrote that failed before any trial was issued; files of anybody else
+    stay.
+    """
     for path in (folder.root / INPUTS_FILE, folder.space, folder.lock, folder.log, folder.stop):
         path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # not empty, or gone

@@ -1,4 +1,6 @@
-"""The noise between seeds: how large a sweep has shown it to be, and which gains a plan can find despite it."""
+"""The noise between seeds: how large a sweep has shown it to be, and which gains a plan can find
+despite it.
+"""
 
 import contextlib
 import functools
@@ -28,7 +30,8 @@ class NoiseForecast:
     freedom: int  # degrees of freedom of that
     source: str
     detectable: float | None  # gain found 8 times in 10; None with one seed
-    wanted: dict[str, tuple[float, int | None, int]]  # what -> gain, seeds of every configuration, seeds to decide
+    # what -> gain, seeds of every configuration, seeds to decide
+    wanted: dict[str, tuple[float, int | None, int]]
 
 
 def sweep_noise(sweep: SweepRecord) -> Noise:
@@ -37,20 +40,34 @@ def sweep_noise(sweep: SweepRecord) -> Noise:
     whole = [
         configuration
         for configuration in sweep.configurations
-        if all(seed in configuration.results and configuration.results[seed].state == "COMPLETE" for seed in seeds)
+        if all(
+            seed in configuration.results and configuration.results[seed].state == "COMPLETE"
+            for seed in seeds
+        )
     ]
     return seed_noise(
-        {str(configuration.number): {seed: score(configuration, seed) for seed in seeds} for configuration in whole}
+        {
+            str(configuration.number): {seed: score(configuration, seed) for seed in seeds}
+            for configuration in whole
+        }
     )
 
 
 def unpaired_noise(sweep: SweepRecord) -> Noise:
-    """Return the noise between the seeds of each configuration; effects of a seed on all configurations stay in it."""
+    """Return the noise between the seeds of each configuration; effects of a seed on all
+    configurations stay in it.
+    """
     rows = (
-        [value for seed in configuration.results if not math.isnan(value := score(configuration, seed))]
+        [
+            value
+            for seed in configuration.results
+            if not math.isnan(value := score(configuration, seed))
+        ]
         for configuration in sweep.configurations
     )
-    noises = [Noise(statistics.stdev(values), len(values) - 1) for values in rows if len(values) > 1]
+    noises = [
+        Noise(statistics.stdev(values), len(values) - 1) for values in rows if len(values) > 1
+    ]
     return functools.reduce(Noise.pooled, noises, Noise(math.nan, 0))
 
 
@@ -60,8 +77,12 @@ def score(configuration: Configuration, seed: int) -> float:
     return result.score if result.state == "COMPLETE" and result.score is not None else math.nan
 
 
-def forecast_noise(spec: SweepSpec, earlier: Iterable[SweepRecord], planned: int) -> NoiseForecast | None:
-    """Return the forecast for a plan of so many configurations; None where no earlier sweep measured the noise."""
+def forecast_noise(
+    spec: SweepSpec, earlier: Iterable[SweepRecord], planned: int
+) -> NoiseForecast | None:
+    """Return the forecast for a plan of so many configurations; None where no earlier sweep
+    measured the noise.
+    """
     measured = _measured(spec, earlier)
     if measured is None:
         return None
@@ -88,34 +109,47 @@ def forecast_noise(spec: SweepSpec, earlier: Iterable[SweepRecord], planned: int
     )
 
 
-def noise_lines(forecast: NoiseForecast | None, spec: SweepSpec, planned: int, space: str) -> list[str]:
+def noise_lines(
+    forecast: NoiseForecast | None, spec: SweepSpec, planned: int, space: str
+) -> list[str]:
     """Return the forecast in words; ``space`` is what was typed for the search space."""
     if forecast is None:
         return [
-            "how much scores vary between seeds is not known yet, nor which gains this plan would detect; two "
+            "how much scores vary between seeds is not known yet, nor which gains this plan would "
+            "detect; two "
             f"seeds of the baselines measure it: sweep run {space} "
             f"search.configurations=0 'seeds=[0, 1]' --name {spec.name}-noise"
         ]
     lines = [
-        f"scores vary between seeds by a standard deviation of {forecast.deviation:.2g} ({forecast.source}, "
+        f"scores vary between seeds by a standard deviation of {forecast.deviation:.2g} "
+        f"({forecast.source}, "
         f"{counted(forecast.freedom, 'degree')} of freedom)"
     ]
     seeds = f"with {counted(len(spec.seeds), 'seed')} of {counted(planned, 'configuration')}"
     if forecast.detectable is None:
         lines.append(f"{seeds}, no difference can be told from chance")
     else:
-        lines.append(f"{seeds}, a gain of {forecast.detectable:.2g} would be detected with 80% power")
-    for name, (gain, everywhere, alone) in forecast.wanted.items():
-        all_ = f"{everywhere} seeds of every configuration" if everywhere else "more than 100 seeds of each"
         lines.append(
-            f"to detect the {name} gain of {gain:.2g} takes {all_}, or at most {alone} fresh seeds of baseline "
+            f"{seeds}, a gain of {forecast.detectable:.2g} would be detected with 80% power"
+        )
+    for name, (gain, everywhere, alone) in forecast.wanted.items():
+        all_ = (
+            f"{everywhere} seeds of every configuration"
+            if everywhere
+            else "more than 100 seeds of each"
+        )
+        lines.append(
+            f"to detect the {name} gain of {gain:.2g} takes {all_}, or at most {alone} fresh seeds "
+            "of baseline "
             "and finalist: sweep confirm --rounds"
         )
     return lines
 
 
 def _measured(spec: SweepSpec, earlier: Iterable[SweepRecord]) -> tuple[Noise, str] | None:
-    """Return the noise of all earlier sweeps that train and score alike; searched parameters may differ."""
+    """Return the noise of all earlier sweeps that train and score alike; searched parameters may
+    differ.
+    """
     paired: dict[str, Noise] = {}
     unpaired: dict[str, Noise] = {}
     for other in earlier:
@@ -124,9 +158,13 @@ def _measured(spec: SweepSpec, earlier: Iterable[SweepRecord]) -> tuple[Noise, s
                 paired[other.folder.name] = sweep_noise(other)
                 unpaired[other.folder.name] = unpaired_noise(other)
     for noises, note in ((paired, ""), (unpaired, ", not paired")):
-        varying = {name: noise for name, noise in noises.items() if noise.freedom and noise.deviation > 0}
+        varying = {
+            name: noise for name, noise in noises.items() if noise.freedom and noise.deviation > 0
+        }
         if varying:
-            return functools.reduce(Noise.pooled, varying.values()), f"measured in {_named(list(varying))}{note}"
+            return functools.reduce(
+                Noise.pooled, varying.values()
+            ), f"measured in {_named(list(varying))}{note}"
     return None
 
 
@@ -136,5 +174,8 @@ def _named(sweeps: list[str]) -> str:
 
 
 def _alike(before: SweepSpec, spec: SweepSpec) -> bool:
-    scored = (before.objective.metric, before.objective.window) == (spec.objective.metric, spec.objective.window)
+    scored = (before.objective.metric, before.objective.window) == (
+        spec.objective.metric,
+        spec.objective.window,
+    )
     return scored and spec.program.is_like(before.program)

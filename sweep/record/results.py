@@ -1,4 +1,6 @@
-"""The results of a sweep from its own folder: ledger, metrics and correctness records. It needs no MLflow."""
+"""The results of a sweep from its own folder: ledger, metrics and correctness records. It needs no
+MLflow.
+"""
 
 import dataclasses
 import math
@@ -56,7 +58,8 @@ def _results(sweep: SweepRecord, searched: tuple[str, ...] | None = None) -> Res
     trials = [
         trial
         for configuration in configurations
-        for seed in dict.fromkeys([*spec.seeds, *configuration.results])  # those too that only a longer plan had
+        # those too that only a longer plan had
+        for seed in dict.fromkeys([*spec.seeds, *configuration.results])
         if (trial := read.trial(configuration, seed)) is not None
     ]
     model, task = spec.program.setting()
@@ -151,8 +154,14 @@ class _Reading:
 
 
 def _curve(records: list[Record], metric: str, most: int | None = None) -> Curve:
-    """Return the values of a metric; of more than ``most`` evenly spread ones, the last among them."""
-    points = {int(record["step"]): float(record[metric]) for record in records if record.get(metric) is not None}
+    """Return the values of a metric; of more than ``most`` evenly spread ones, the last
+    among them.
+    """
+    points = {
+        int(record["step"]): float(record[metric])
+        for record in records
+        if record.get(metric) is not None
+    }
     steps = sorted(points)
     stride = 1 if most is None else max(1, math.ceil(len(steps) / most))
     kept = steps[::-1][::stride][::-1]
@@ -162,13 +171,17 @@ def _curve(records: list[Record], metric: str, most: int | None = None) -> Curve
 def _latest(records: list[Record]) -> dict[str, float]:
     latest: dict[str, float] = {}
     for record in records:
-        latest |= {name: value for name, value in record.items() if name.startswith("tokens/") and value is not None}
+        latest |= {
+            name: value
+            for name, value in record.items()
+            if name.startswith("tokens/") and value is not None
+        }
     return latest
 
 
 def _solved(path: Path, objective: Objective) -> tuple[float, ...] | None:
-    """Return which problems the evaluations solved that make up a score; None where the score is no accuracy of a
-    set.
+    """Return which problems the evaluations solved that make up a score; None where the score is no
+    accuracy of a set.
     """
     metric = objective.metric
     if not path.is_file() or not metric.startswith(_ACCURACY):
@@ -194,6 +207,7 @@ def _rounds(sweep: SweepRecord) -> Rounds | None:
         worthwhile=decision.design.worthwhile,
         outcome=decision.outcome,
         standings=tuple(
-            dataclasses.replace(stands, finalist=str(spec.reported(int(stands.finalist)))) for stands in standings
+            dataclasses.replace(stands, finalist=str(spec.reported(int(stands.finalist))))
+            for stands in standings
         ),
     )

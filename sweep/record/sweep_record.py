@@ -1,4 +1,6 @@
-"""A sweep on disk: its space, its folder and what ledger and trials say; needs no Ray and no MLflow."""
+"""A sweep on disk: its space, its folder and what ledger and trials say; needs no Ray and no
+MLflow.
+"""
 
 import contextlib
 import itertools
@@ -29,7 +31,9 @@ _MAX_COUNTED = 1000  # points of a finite space that are compared one by one
 
 @dataclass(frozen=True)
 class SweepRecord:
-    """One sweep. Its ledger is read once; the driver keeps `configurations` up to date from then on."""
+    """One sweep. Its ledger is read once; the driver keeps `configurations` up to date from then
+    on.
+    """
 
     spec: SweepSpec
     folder: SweepFolder
@@ -63,7 +67,9 @@ class SweepRecord:
         return shlex.join([*program, verb, self.folder.name, *options, *place])
 
     def rows(self, running: bool = False) -> list[TrialRow]:
-        """Return one row for every trial proposed so far; RUNNING are started ones while a driver is at work."""
+        """Return one row for every trial proposed so far; RUNNING are started ones while a driver
+        is at work.
+        """
         return [
             self._row(configuration, seed, running)
             for configuration in self.configurations
@@ -72,10 +78,14 @@ class SweepRecord:
         ]
 
     def device_hours(self) -> dict[str, float]:
-        """Return trial -> hours of its GPUs, or of its CPUs where it has none, in recorded steps and evaluations."""
+        """Return trial -> hours of its GPUs, or of its CPUs where it has none, in recorded steps
+        and evaluations.
+        """
         hours: dict[str, float] = {}
         for trial, record in self._metrics():
-            hours[trial] = hours.get(trial, 0.0) + self.spec.resources.devices * spent_seconds(record) / 3600
+            hours[trial] = (
+                hours.get(trial, 0.0) + self.spec.resources.devices * spent_seconds(record) / 3600
+            )
         return hours
 
     def gpu_hours(self) -> float:
@@ -88,7 +98,9 @@ class SweepRecord:
         return [float(seconds) for seconds in times if seconds is not None]
 
     def failure_reason(self, key: TrialKey, result: Result) -> str:
-        """Return why a trial failed: the last error of its ranks, else what its result says; empty if it did not."""
+        """Return why a trial failed: the last error of its ranks, else what its result says; empty
+        if it did not.
+        """
         if result.state != "FAIL":
             return ""
         return failure_note(self.folder.trial(key.name)) or printable(result.reason)
@@ -104,7 +116,9 @@ class SweepRecord:
         result = configuration.results.get(seed)
         row = TrialRow(key.name, configuration.number, seed, parameters=configuration.resolved)
         row.step = last_step(run_dir)
-        row.total_steps = self.spec.program.steps({name: [value] for name, value in configuration.resolved.items()})[0]
+        row.total_steps = self.spec.program.steps(
+            {name: [value] for name, value in configuration.resolved.items()}
+        )[0]
         if result is not None:
             row.state = result.state
             row.score = result.score
@@ -155,7 +169,9 @@ def spent_seconds(record: Record) -> float:
 
 
 def failure_note(run_dir: Path) -> str:
-    """Return the last thing that went wrong in a trial; empty if nothing did since it was last started."""
+    """Return the last thing that went wrong in a trial; empty if nothing did since it was last
+    started.
+    """
     note = run_dir / FAILURE_FILE
     return printable(note.read_text(encoding="utf-8").strip()) if note.exists() else ""
 
@@ -176,8 +192,8 @@ def last_step(run_dir: Path) -> int:
 
 
 def evaluation_history(metrics_file: Path, metric: str) -> dict[int, float]:
-    """Return values of an evaluation metric by training step, from a trial's ``metrics.jsonl``; NaN where not
-    finite.
+    """Return values of an evaluation metric by training step, from a trial's ``metrics.jsonl``; NaN
+    where not finite.
     """
     if not metrics_file.exists():
         return {}

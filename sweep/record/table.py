@@ -32,7 +32,14 @@ def print_trials(rows: Sequence[TrialRow]) -> None:
     print_table(
         ["trial", "state", "step", "score", "parameters", "reason"],
         [
-            [row.trial, row.state, step_text(row), number(row.score), parameter_text(row.parameters), row.reason]
+            [
+                row.trial,
+                row.state,
+                step_text(row),
+                number(row.score),
+                parameter_text(row.parameters),
+                row.reason,
+            ]
             for row in rows
         ],
     )
@@ -40,7 +47,9 @@ def print_trials(rows: Sequence[TrialRow]) -> None:
 
 def parameter_text(parameters: Mapping[str, Any]) -> str:
     """Return parameters on one line, sections left out: ``name=grpo ar_alpha=0.3``."""
-    return " ".join(f"{key.rsplit('.', 1)[-1]}={number(value)}" for key, value in parameters.items())
+    return " ".join(
+        f"{key.rsplit('.', 1)[-1]}={number(value)}" for key, value in parameters.items()
+    )
 
 
 def step_text(row: TrialRow) -> str:

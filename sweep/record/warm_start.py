@@ -1,4 +1,6 @@
-"""The best configurations of earlier sweeps (`search.warm_start`), which a new sweep runs after its baselines."""
+"""The best configurations of earlier sweeps (`search.warm_start`), which a new sweep runs after its
+baselines.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +19,11 @@ TAKEN = 3  # configurations of each sweep and arm
 
 
 def warm_started(spec: SweepSpec, runs_dir: Path, where: str) -> tuple[SweepSpec, list[str]]:
-    """Return the space with the best configurations of the sweeps that it names, and a line on each of these.
+    """Return the space with the best configurations of the sweeps that it names, and a line on each
+    of these.
 
-    The configurations become baselines, so a sweep that is resumed runs them whatever has become of the earlier
-    sweeps. ``where`` is the place of `search.warm_start`.
+    The configurations become baselines, so a sweep that is resumed runs them whatever has become of
+    the earlier sweeps. ``where`` is the place of `search.warm_start`.
 
     Raises:
         MissingError: there is no such sweep, or it has no finished configuration in this space.
@@ -28,14 +31,19 @@ def warm_started(spec: SweepSpec, runs_dir: Path, where: str) -> tuple[SweepSpec
     """
     names = spec.search.warm_start
     if names and not spec.baselines:
-        raise ConfigError("warm start: the space has no baseline to compare with", where, "add baselines: [{...}]")
+        raise ConfigError(
+            "warm start: the space has no baseline to compare with", where, "add baselines: [{...}]"
+        )
     lines: list[str] = []
     space = Space(spec.parameters)
 
     def mark(point: Parameters) -> str:
         return fingerprint(space.resolve(point, spec.program))
 
-    points = {mark(point): point for point in (space.complete(baseline, spec.program) for baseline in spec.baselines)}
+    points = {
+        mark(point): point
+        for point in (space.complete(baseline, spec.program) for baseline in spec.baselines)
+    }
     seeds: set[int] = set()
     for name in names:
         existing = [folder.name for folder in all_sweeps(runs_dir)]
@@ -46,11 +54,17 @@ def warm_started(spec: SweepSpec, runs_dir: Path, where: str) -> tuple[SweepSpec
         _check_alike(spec, earlier, where)
         best = _best(spec, earlier, lambda point: mark(point) not in points)
         if not best:
-            what = f"warm start: {name} has no finished configuration in this space that the baselines lack"
+            what = (
+                f"warm start: {name} has no finished configuration in this space that the "
+                "baselines lack"
+            )
             raise MissingError(what, where, earlier.command("status"))
         points.update((mark(point), point) for point in best)
         seeds |= earlier.spec.spent_seeds
-        lines.append(f"warm start: the best {counted(len(best), 'configuration').removeprefix('1 ')} of {name}")
+        lines.append(
+            f"warm start: the best {counted(len(best), 'configuration').removeprefix('1 ')} of "
+            f"{name}"
+        )
     search = spec.search.model_copy(update={"earlier_seeds": sorted(seeds)})
     return spec.model_copy(update={"search": search, "baselines": list(points.values())}), lines
 
@@ -61,21 +75,34 @@ def _check_alike(spec: SweepSpec, other: SweepRecord, where: str) -> None:
     name = other.folder.name
     if mine != theirs:
         differing = {"not": sorted(mine - theirs), "also": sorted(theirs - mine)}
-        difference = " and ".join(f"{word} {', '.join(keys)}" for word, keys in differing.items() if keys)
+        difference = " and ".join(
+            f"{word} {', '.join(keys)}" for word, keys in differing.items() if keys
+        )
         raise ConfigError(
-            f"warm start: {name} searches other parameters: {difference}", where, "name a sweep of this space"
+            f"warm start: {name} searches other parameters: {difference}",
+            where,
+            "name a sweep of this space",
         )
 
 
-def _best(spec: SweepSpec, earlier: SweepRecord, is_new: Callable[[Parameters], bool]) -> list[Parameters]:
-    """Return the best complete configurations of a sweep that lie in the space; of each arm equally many."""
+def _best(
+    spec: SweepSpec, earlier: SweepRecord, is_new: Callable[[Parameters], bool]
+) -> list[Parameters]:
+    """Return the best complete configurations of a sweep that lie in the space; of each arm equally
+    many.
+    """
     space = Space(spec.parameters)
     sign = 1 if earlier.spec.objective.mode == "max" else -1
     ranked: dict[str, list[tuple[float, Parameters]]] = {name: [] for name in arms(spec)}
     for configuration in earlier.configurations:
         point = configuration.parameters
         result = outcome(configuration, earlier.spec.seeds)
-        if result.state == "COMPLETE" and result.score is not None and _holds(space, point) and is_new(point):
+        if (
+            result.state == "COMPLETE"
+            and result.score is not None
+            and _holds(space, point)
+            and is_new(point)
+        ):
             ranked[arm_of(spec, point)].append((sign * result.score, dict(point)))
     count = min(TAKEN, *(len(scored) for scored in ranked.values()))
     best = [sorted(scored, key=lambda pair: -pair[0])[:count] for scored in ranked.values()]
@@ -83,8 +110,14 @@ def _best(spec: SweepSpec, earlier: SweepRecord, is_new: Callable[[Parameters], 
 
 
 def _holds(space: Space, point: Parameters) -> bool:
-    """Return whether a point could have been proposed: the same parameters are active, with values in their ranges."""
+    """Return whether a point could have been proposed: the same parameters are active, with values
+    in their ranges.
+    """
     return (
-        space.walk(lambda key, parameter: point[key] if key in point and parameter.contains(point[key]) else ...)
+        space.walk(
+            lambda key, parameter: (
+                point[key] if key in point and parameter.contains(point[key]) else ...
+            )
+        )
         == point
     )

@@ -101,16 +101,19 @@ def add_result(configurations: list[Configuration], record: Mapping[str, Any]) -
 
 def _take_back(configurations: list[Configuration], record: Mapping[str, Any]) -> None:
     configuration = configurations[record["configuration"]]
-    results = {seed: result for seed, result in configuration.results.items() if seed != record["seed"]}
+    results = {
+        seed: result for seed, result in configuration.results.items() if seed != record["seed"]
+    }
     configurations[configuration.number] = replace(configuration, results=results)
 
 
 def outcome(configuration: Configuration, seeds: Sequence[int]) -> Outcome:
     """Return the state and score of a configuration.
 
-    It is RUNNING until all seeds have ended. Then it is FAIL if one seed failed (the mean of the others
-    would favor configurations that break on hard seeds), PRUNED if one was stopped early (score: the mean
-    of the last scores; step: the earliest), and COMPLETE otherwise (score: the mean).
+    It is RUNNING until all seeds have ended. Then it is FAIL if one seed failed (the mean of the
+    others would favor configurations that break on hard seeds), PRUNED if one was stopped early
+    (score: the mean of the last scores; step: the earliest), and COMPLETE otherwise (score: the
+    mean).
     """
     if any(seed not in configuration.results for seed in seeds):
         return Outcome("RUNNING")
@@ -118,18 +121,24 @@ def outcome(configuration: Configuration, seeds: Sequence[int]) -> Outcome:
     time = max(result.time for result in results)
     if any(result.state == "FAIL" for result in results):
         return Outcome("FAIL", time=time)
-    scores = [result.score for result in results if result.score is not None]  # all of them, see the ledger
+    # all of them, see the ledger
+    scores = [result.score for result in results if result.score is not None]
     steps = [result.step for result in results if result.step is not None]
-    state: _ConfigurationState = "PRUNED" if any(r.state == "PRUNED" for r in results) else "COMPLETE"
+    state: _ConfigurationState = (
+        "PRUNED" if any(r.state == "PRUNED" for r in results) else "COMPLETE"
+    )
     return Outcome(state, math.fsum(scores) / len(scores), min(steps, default=None), time)
 
 
-def best(configurations: Iterable[Configuration], seeds: Sequence[int], mode: str) -> Configuration | None:
+def best(
+    configurations: Iterable[Configuration], seeds: Sequence[int], mode: str
+) -> Configuration | None:
     """Return the COMPLETE configuration with the best score; the earlier one of equals."""
     scored = [
         (result.score, configuration)
         for configuration in configurations
-        if (result := outcome(configuration, seeds)).state == "COMPLETE" and result.score is not None
+        if (result := outcome(configuration, seeds)).state == "COMPLETE"
+        and result.score is not None
     ]
     if not scored:
         return None

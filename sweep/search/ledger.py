@@ -16,13 +16,16 @@ from trainer.files import JsonLines, Record, read_json_lines
 CHECKSUM = "crc32"
 
 _ADVICE = (
-    "restore it from a backup, or remove the line: a lost result is trained again from its last checkpoint, "
+    "restore it from a backup, or remove the line: a lost result is trained again from its last "
+    "checkpoint, "
     "a lost configuration cannot be replaced"
 )
 
 
 class Ledger:
-    """The one writer of a ledger, in a folder that exists; StorageError where it cannot be read or written."""
+    """The one writer of a ledger, in a folder that exists; StorageError where it cannot be read or
+    written.
+    """
 
     def __init__(self, path: Path) -> None:
         self._lines = JsonLines(path)
@@ -36,19 +39,23 @@ def read_ledger(path: Path) -> Iterator[Record]:
     """Yield the records of a ledger without their checksums, also while its driver writes it.
 
     Raises:
-        StorageError: a line is damaged, names a configuration that was never proposed, or gives a trial a second
-            result; says which line.
+        StorageError: a line is damaged, names a configuration that was never proposed, or gives a
+            trial a second result; says which line.
     """
     proposed = 0
     ended: set[tuple[int, int]] = set()
     for number, (record, _) in enumerate(read_json_lines(path, advice=_ADVICE), 1):
         checksum = record.pop(CHECKSUM, None)
         if checksum != _checksum(record):
-            raise StorageError(f"{path} is damaged: a checksum differs", f"{path}:{number}", _ADVICE)
+            raise StorageError(
+                f"{path} is damaged: a checksum differs", f"{path}:{number}", _ADVICE
+            )
         trial = record.get("configuration", -1), record.get("seed", -1)
         if record["event"] == ENDED:
             if trial in ended:
-                raise StorageError(f"{path} is damaged: a second result of one trial", f"{path}:{number}", _ADVICE)
+                raise StorageError(
+                    f"{path} is damaged: a second result of one trial", f"{path}:{number}", _ADVICE
+                )
             ended.add(trial)
         if record["event"] == RETRIED:
             ended.discard(trial)
@@ -68,7 +75,9 @@ def _checksum(record: Mapping[str, Any]) -> str:
 
 
 def _missing_configuration(record: Record, proposed: int) -> int | None:
-    """Return the configuration that should have been proposed before this record; None where nothing is missing."""
+    """Return the configuration that should have been proposed before this record; None where
+    nothing is missing.
+    """
     event = record["event"]
     if event == PROPOSED:
         return proposed if record["configuration"] != proposed else None

@@ -1,8 +1,9 @@
-"""The Searcher that turns a search space into trials: baselines first, every configuration once per seed.
+"""The Searcher that turns a search space into trials: baselines first, every configuration once per
+seed.
 
-The ledger (``events.jsonl``) is the only state. The study is built from it for every proposal and the
-sampler is seeded by the proposal's number, so a driver that is killed at any moment and started again goes
-on as if nothing had happened: what has no result yet is issued again.
+The ledger (``events.jsonl``) is the only state. The study is built from it for every proposal and
+the sampler is seeded by the proposal's number, so a driver that is killed at any moment and started
+again goes on as if nothing had happened: what has no result yet is issued again.
 """
 
 import json
@@ -39,9 +40,10 @@ logger = logging.getLogger(__name__)
 class ConfigurationSearcher(Searcher):  # type: ignore[misc]
     """Proposes (configuration, seed) pairs to Tune and records how they ended.
 
-    ``suggest`` returns ``{"trial": "c003-s0", "configuration": 3, "seed": 0, "attempt": 1, "parameters": {...},
-    "overrides": {...}}``: ``overrides`` are the dotted trainer keys, seed included; ``parameters`` are the
-    active parameters with the switches. Use it with ``num_samples=-1``: it ends with ``Searcher.FINISHED``.
+    ``suggest`` returns ``{"trial": "c003-s0", "configuration": 3, "seed": 0, "attempt": 1,
+    "parameters": {...}, "overrides": {...}}``: ``overrides`` are the dotted trainer keys, seed
+    included; ``parameters`` are the active parameters with the switches. Use it with
+    ``num_samples=-1``: it ends with ``Searcher.FINISHED``.
 
     A new searcher on an old ledger issues again every pair without a result. It is for a new Tuner:
     ``Tuner.restore``, which brings back trials of its own, is not supported.
@@ -49,8 +51,8 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
     Args:
         spec: the checked search space.
         ledger_path: ``events.jsonl``; made if it does not exist, its folder exists.
-        before_trial: called with the name of the next trial and of those that run; returns the number of its
-            attempt, or calls ``halt``.
+        before_trial: called with the name of the next trial and of those that run; returns the
+            number of its attempt, or calls ``halt``.
         capacity: how many trials may run at a time; asked before each.
         configurations: as replayed from the ledger, and kept up to date.
     """
@@ -87,7 +89,9 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         attempt = 0
         if key is not None:
             try:
-                attempt = self._before_trial(key.name, [other.name for other in self.running.values()])
+                attempt = self._before_trial(
+                    key.name, [other.name for other in self.running.values()]
+                )
             except StorageError as error:
                 self.failure = error
                 raise
@@ -109,12 +113,15 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         """Nothing to learn before the end, but the first chance to stop on a lost ledger."""
         self._raise_failure()
 
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
         """Record how a trial ended.
 
-        COMPLETE: it trained to its end. PRUNED: it was stopped before, and counts with its last score.
-        FAIL: it died, or its score is no finite number. A trial that was interrupted, or that ends after
-        ``halt`` without being finished, keeps its place and is issued again by the next searcher.
+        COMPLETE: it trained to its end. PRUNED: it was stopped before, and counts with its last
+        score. FAIL: it died, or its score is no finite number. A trial that was interrupted, or
+        that ends after ``halt`` without being finished, keeps its place and is issued again by the
+        next searcher.
         """
         key = self.running.pop(trial_id, None)
         report = TrialReport.of(result)
@@ -133,12 +140,16 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         add_result(self.configurations, record)
 
     def halt(self) -> None:
-        """Propose nothing more; trials that are stopped from now on keep their place for ``sweep resume``."""
+        """Propose nothing more; trials that are stopped from now on keep their place for ``sweep
+        resume``.
+        """
         self.halted = True
 
     @property
     def open_pairs(self) -> Iterator[TrialKey]:
-        """Trials of known configurations that have no result, in the order in which they are issued."""
+        """Trials of known configurations that have no result, in the order in which they are
+        issued.
+        """
         return (
             TrialKey(configuration.number, seed)
             for configuration in self.configurations
@@ -182,7 +193,8 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         return True
 
     def _append(self, **values: Any) -> Record:
-        record: Record = json.loads(json.dumps({**values, "time": time.time()}))  # as the next driver reads it
+        # as the next driver reads it
+        record: Record = json.loads(json.dumps({**values, "time": time.time()}))
         try:
             self.ledger.append(record)
             return record
@@ -191,7 +203,8 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
             raise
 
     def _raise_failure(self) -> None:
-        # Tune turns an exception of `on_trial_complete` into a failed trial; raised again here, it ends the sweep.
+        # Tune turns an exception of `on_trial_complete` into a failed trial; raised again here, it
+        # ends the sweep.
         if self.failure is not None:
             raise self.failure
 

@@ -1,4 +1,6 @@
-"""The next configuration, asked of an Optuna study of the sweep's history; the study itself, for a dashboard."""
+"""The next configuration, asked of an Optuna study of the sweep's history; the study itself, for a
+dashboard.
+"""
 
 import itertools
 import json
@@ -12,7 +14,12 @@ from typing import Any
 
 import numpy as np
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
 from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
@@ -35,10 +42,11 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
 def propose_next(spec: SweepSpec, configurations: Sequence[Configuration]) -> Parameters | None:
-    """Like `propose`, for the arm with the fewest configurations; None once every arm has its budget.
+    """Like `propose`, for the arm with the fewest configurations; None once every arm has its
+    budget.
 
-    Each arm is searched by a study of its own, which sees nothing of the others. The samplers of all arms have
-    the same seeds, so that rules begin with the same values of what they share.
+    Each arm is searched by a study of its own, which sees nothing of the others. The samplers of
+    all arms have the same seeds, so that rules begin with the same values of what they share.
     """
     searches = arms(spec)
     by_arm: dict[str, list[Configuration]] = {name: [] for name in searches}
@@ -55,11 +63,14 @@ def propose_next(spec: SweepSpec, configurations: Sequence[Configuration]) -> Pa
     return None
 
 
-def propose(spec: SweepSpec, space: Space, configurations: Sequence[Configuration]) -> Parameters | None:
-    """Return a point that was not tried yet: the same training with the same seeds would say nothing new.
+def propose(
+    spec: SweepSpec, space: Space, configurations: Sequence[Configuration]
+) -> Parameters | None:
+    """Return a point that was not tried yet: the same training with the same seeds would say
+    nothing new.
 
-    A sampler that repeats itself is asked again, from attempt to attempt less greedily; then points are drawn
-    at random, and at last a finite space is gone through. None where it is exhausted.
+    A sampler that repeats itself is asked again, from attempt to attempt less greedily; then points
+    are drawn at random, and at last a finite space is gone through. None where it is exhausted.
     """
     proposed = {configuration.fingerprint for configuration in configurations}
 
@@ -117,31 +128,42 @@ def sample(space: Space, trial: optuna.Trial) -> Parameters:
 def make_sampler(search: SearchSpec, space: Space, number: int, attempt: int) -> BaseSampler:
     """Return the sampler of one proposal, seeded by (search.seed, number, attempt).
 
-    A fresh seed for every proposal makes it a function of the history alone: nothing is lost with the
-    process, and a restored sampler cannot repeat itself.
+    A fresh seed for every proposal makes it a function of the history alone: nothing is lost with
+    the process, and a restored sampler cannot repeat itself.
     """
     seed = int(np.random.SeedSequence([search.seed, number, attempt]).generate_state(1)[0])
     startup = search.startup or (4 if search.sampler == "gp" else 10)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         if search.sampler == "tpe":
-            # Parameters with conditions are modeled in groups that occur together; running trials count
-            # as bad ones, so that parallel proposals spread. Of fewer candidates the best is less often the
-            # one that was best before: on a grid the sampler repeats itself otherwise.
+            # Parameters with conditions are modeled in groups that occur together; running trials
+            # count as bad ones, so that parallel proposals spread. Of fewer candidates the best is
+            # less often the one that was best before: on a grid the sampler repeats itself
+            # otherwise.
             return optuna.samplers.TPESampler(
-                n_startup_trials=startup, n_ei_candidates=max(1, _EI_CANDIDATES >> attempt), group=True, seed=seed
+                n_startup_trials=startup,
+                n_ei_candidates=max(1, _EI_CANDIDATES >> attempt),
+                group=True,
+                seed=seed,
             )
         if search.sampler == "gp":
-            return optuna.samplers.GPSampler(n_startup_trials=startup, seed=seed, warn_independent_sampling=False)
+            return optuna.samplers.GPSampler(
+                n_startup_trials=startup, seed=seed, warn_independent_sampling=False
+            )
         return optuna.samplers.RandomSampler(seed=seed)
 
 
-def ask(spec: SweepSpec, space: Space, configurations: Sequence[Configuration], sampler: BaseSampler) -> Parameters:
+def ask(
+    spec: SweepSpec, space: Space, configurations: Sequence[Configuration], sampler: BaseSampler
+) -> Parameters:
     """Return the sampler's next point."""
     study = optuna.create_study(direction=direction(spec), sampler=sampler)
     if not isinstance(sampler, optuna.samplers.RandomSampler):  # which looks at nothing
         study.add_trials(
-            [frozen_trial(spec, space, configuration, for_sampler=True) for configuration in configurations]
+            [
+                frozen_trial(spec, space, configuration, for_sampler=True)
+                for configuration in configurations
+            ]
         )
     return sample(space, study.ask())
 
@@ -151,14 +173,18 @@ def frozen_trial(
 ) -> FrozenTrial:
     """Return a configuration as a trial of the study: for people, or for a sampler.
 
-    A baseline may have values outside of the ranges, which no sampler expects. The study that people look
-    at shows its score and the values that Optuna can hold; a sampler sees an empty failed trial, so that
-    numbers agree.
+    A baseline may have values outside of the ranges, which no sampler expects. The study that
+    people look at shows its score and the values that Optuna can hold; a sampler sees an empty
+    failed trial, so that numbers agree.
     """
     result = outcome(configuration, spec.seeds)
     if for_sampler and not space.contains(configuration.parameters):
         return optuna.create_trial(state=TrialState.FAIL)
-    stops = {result.step or 0: result.score} if result.state == "PRUNED" and result.score is not None else {}
+    stops = (
+        {result.step or 0: result.score}
+        if result.state == "PRUNED" and result.score is not None
+        else {}
+    )
     trial = optuna.create_trial(
         state=TrialState[result.state],
         value=result.score,
@@ -173,18 +199,29 @@ def frozen_trial(
 
 
 def write_study(spec: SweepSpec, configurations: Sequence[Configuration], path: Path) -> None:
-    """Write the sweep as an Optuna study into a new SQLite file, for optuna-dashboard; nothing reads it back."""
+    """Write the sweep as an Optuna study into a new SQLite file, for optuna-dashboard; nothing
+    reads it back.
+    """
     space = Space(spec.parameters)
     path.unlink(missing_ok=True)
-    study = optuna.create_study(study_name=spec.name, storage=f"sqlite:///{path}", direction=direction(spec))
+    study = optuna.create_study(
+        study_name=spec.name, storage=f"sqlite:///{path}", direction=direction(spec)
+    )
     study.add_trials([frozen_trial(spec, space, configuration) for configuration in configurations])
 
 
 def _place(space: Space, point: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a point that Optuna can hold, and their ranges."""
-    ranges = {key: distribution(space.parameters[key]) for key in point if space.parameters[key].contains(point[key])}
+    ranges = {
+        key: distribution(space.parameters[key])
+        for key in point
+        if space.parameters[key].contains(point[key])
+    }
     held = {key: range_ for key, range_ in ranges.items() if range_ is not None}
-    return {"params": {key: _in_optuna(point[key], held[key]) for key in held}, "distributions": held}
+    return {
+        "params": {key: _in_optuna(point[key], held[key]) for key in held},
+        "distributions": held,
+    }
 
 
 def _in_optuna(value: Any, range_: BaseDistribution) -> Any:
@@ -206,4 +243,8 @@ def direction(spec: SweepSpec) -> str:
 
 def _label(option: Any) -> Any:
     """Return a choice as a value that Optuna can store: lists and mappings as JSON text."""
-    return option if option is None or isinstance(option, bool | int | float | str) else json.dumps(option)
+    return (
+        option
+        if option is None or isinstance(option, bool | int | float | str)
+        else json.dumps(option)
+    )

@@ -7,21 +7,26 @@ from typing import Any
 # Fields by which schedulers and searchers find them in Tune's results.
 SCORE = "score"
 EVALUATION = "evaluation"
-GIVEN_UP = "given_up"  # in a trial's configuration: its last failure, after which it is not tried again
+# in a trial's configuration: its last failure, after which it is not tried again
+GIVEN_UP = "given_up"
 
 
 @dataclass(frozen=True)
 class TrialReport:
-    """The state of a trial. Tune passes it on as a mapping from field to value, beside metrics and keys of its own."""
+    """The state of a trial. Tune passes it on as a mapping from field to value, beside metrics and
+    keys of its own.
+    """
 
     step: int = 0  # training step
-    score: float | None = None  # the objective: mean of the last `window` evaluations; None without a new one
+    # the objective: mean of the last `window` evaluations; None without a new one
+    score: float | None = None
     evaluation: int | None = None  # evaluations after the first training step: the schedulers' time
     total_steps: int = 0  # 0 where the program does not tell
     finished: bool = False  # trained to its end
     interrupted: bool = False  # the sweep was stopped: the trial keeps its place and goes on later
     reason: str = ""  # why it failed in a way that a retry would only repeat
-    storage: tuple[str, str, str] | None = None  # what, where and hint of a fault that interrupted it
+    # what, where and hint of a fault that interrupted it
+    storage: tuple[str, str, str] | None = None
 
     def to_result(self, **metrics: Any) -> dict[str, Any]:
         """Return the result that Tune gets."""

@@ -14,19 +14,30 @@ def advise_space(spec: SweepSpec) -> Iterator[Advice]:
         yield Advice(
             f"a score is the mean of the last {window} evaluations, but a trial has {evaluations}",
             "objective.window",
-            f"lower it to at most {evaluations}, or evaluate more often: trainer.evaluation.every_steps",
+            f"lower it to at most {evaluations}, or evaluate more often: "
+            "trainer.evaluation.every_steps",
         )
     for index, baseline in enumerate(spec.baselines):
         for key, value in baseline.items():
             parameter = spec.parameters[key]
-            if spec.program.has(key) and not parameter.contains(value) and parameter.kind != "value":
+            if (
+                spec.program.has(key)
+                and not parameter.contains(value)
+                and parameter.kind != "value"
+            ):
                 low = parameter.extremes[0]
                 high = parameter.extremes[-1]
-                searched = f"{low} to {high}" if parameter.kind != "choice" else str(parameter.options)
+                searched = (
+                    f"{low} to {high}" if parameter.kind != "choice" else str(parameter.options)
+                )
                 yield Advice(
                     f"baseline {index} has {key} {value}, outside of what is searched: {searched}",
                     f"baselines, {key}",
                     "widen the range if the sampler is to learn from this baseline",
                 )
     searched_keys = set(spec.parameters)
-    yield from (advice for advice in spec.program.advice() if not searched_keys & set(advice.where.split(", ")))
+    yield from (
+        advice
+        for advice in spec.program.advice()
+        if not searched_keys & set(advice.where.split(", "))
+    )

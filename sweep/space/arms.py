@@ -1,4 +1,6 @@
-"""Arms of a search: the values of `search.tune_within`, each with a search and a budget of its own."""
+"""Arms of a search: the values of `search.tune_within`, each with a search and a budget of
+its own.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,12 +9,14 @@ from sweep.space.parameters import ParameterSpec
 from sweep.space.points import Space
 from sweep.space.spec import SweepSpec
 
-MAX_SEEDS = 30  # fresh ones of each finalist that `sweep confirm --rounds` runs at most, unless it names a number
+# fresh ones of each finalist that `sweep confirm --rounds` runs at most, unless it names a number
+MAX_SEEDS = 30
 ARM_SEEDS = 8  # fresh ones of the best of every arm: few seeds tell nothing of many arms
 
 
 def arms(spec: SweepSpec) -> dict[str, SweepSpec]:
-    """Name -> the search of an arm, in the order of the choice; the first is what the others are held against.
+    """Name -> the search of an arm, in the order of the choice; the first is what the others are
+    held against.
 
     An arm has the parameters that are active with its value, the baselines with its value, and
     `search.configurations` besides them. A search without arms is one arm without a name.

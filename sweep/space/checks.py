@@ -28,7 +28,9 @@ def check_space(spec: SweepSpec, document: YamlDocument) -> None:
     objective = spec.objective
     if spec.trainer and objective.metric.startswith("eval/accuracy") and objective.worthwhile >= 1:
         where = document.where(("objective", "worthwhile"))
-        raise ConfigError("no accuracy gains 1, which is 100%", where, "write the gain as a share, such as 0.05")
+        raise ConfigError(
+            "no accuracy gains 1, which is 100%", where, "write the gain as a share, such as 0.05"
+        )
     space = _check_conditions(spec.parameters, document)
     _check_keys(spec, document)
     _check_combinations(spec.program, space, document)
@@ -46,18 +48,28 @@ def _check_keys(spec: SweepSpec, document: YamlDocument) -> None:
         if spec.program.has(key):
             spec.program.check_key(key, document)
         else:
-            _check_switch(key, parameter, used, spec.program.keys(), document.where(("parameters", key)))
+            _check_switch(
+                key, parameter, used, spec.program.keys(), document.where(("parameters", key))
+            )
 
 
-def _check_switch(key: str, parameter: ParameterSpec, used: set[str], keys: list[str], where: str) -> None:
+def _check_switch(
+    key: str, parameter: ParameterSpec, used: set[str], keys: list[str], where: str
+) -> None:
     if key not in used:
         meant = next((name for name in keys if name.endswith(f".{key}")), None)
         hint = f"did you mean {meant}?" if meant else nearest(key, keys, "trainer options")
-        raise ConfigError(f"switch {key} is used in no `when` and is no key of the program", where, hint)
+        raise ConfigError(
+            f"switch {key} is used in no `when` and is no key of the program", where, hint
+        )
     if parameter.options is None:
-        raise ConfigError(f"switch {key} needs values to choose from", where, "write choice: [false, true]")
+        raise ConfigError(
+            f"switch {key} needs values to choose from", where, "write choice: [false, true]"
+        )
     if parameter.has_otherwise:
-        raise ConfigError(f"switch {key} sets nothing, so `else` has no meaning", where, "remove else")
+        raise ConfigError(
+            f"switch {key} sets nothing, so `else` has no meaning", where, "remove else"
+        )
 
 
 def _check_conditions(parameters: Mapping[str, ParameterSpec], document: YamlDocument) -> Space:
@@ -88,7 +100,9 @@ def _check_conditions(parameters: Mapping[str, ParameterSpec], document: YamlDoc
         return Space(parameters)
     except ValueError as circle:
         raise ConfigError(
-            f"conditions lead in a circle: {circle}", document.where(("parameters",)), "remove one of them"
+            f"conditions lead in a circle: {circle}",
+            document.where(("parameters",)),
+            "remove one of them",
         ) from None
 
 
@@ -111,7 +125,11 @@ def _check_baselines(spec: SweepSpec, space: Space, document: YamlDocument) -> N
         _try_point(spec.program, space, point, f"baseline {index}", ("baselines", index), document)
         mark = fingerprint(space.resolve(point, spec.program))
         if mark in seen:
-            raise ConfigError(f"baselines {seen[mark]} and {index} are the same configuration", entry, "remove one")
+            raise ConfigError(
+                f"baselines {seen[mark]} and {index} are the same configuration",
+                entry,
+                "remove one",
+            )
         seen[mark] = index
 
 
@@ -122,7 +140,9 @@ def _complete_baseline(
         point = space.complete(baseline, program)
     except KeyError as error:
         key = error.args[0]
-        raise ConfigError(f"baseline {index} does not say {key}", where, f"add {key}: VALUE") from None
+        raise ConfigError(
+            f"baseline {index} does not say {key}", where, f"add {key}: VALUE"
+        ) from None
     for key in baseline:
         if key not in point:
             when = space.parameters[key].when
@@ -136,33 +156,50 @@ def _complete_baseline(
 
 def _check_combinations(program: Program, space: Space, document: YamlDocument) -> None:
     """Try the corners of the space: fields may refuse each other although each value is fine."""
-    corners = list(itertools.islice(space.grid(lambda parameter: parameter.extremes), _MAX_CORNERS + 1))
+    corners = list(
+        itertools.islice(space.grid(lambda parameter: parameter.extremes), _MAX_CORNERS + 1)
+    )
     if len(corners) > _MAX_CORNERS:
         # The first ones would all share the first parameters' first values.
         chance = random.Random(0)
-        corners = [space.walk(lambda _, parameter: chance.choice(parameter.extremes)) for _ in range(_MAX_CORNERS)]
+        corners = [
+            space.walk(lambda _, parameter: chance.choice(parameter.extremes))
+            for _ in range(_MAX_CORNERS)
+        ]
     for point in corners:
-        _try_point(program, space, point, f"the combination {_show(point)}", ("parameters",), document)
+        _try_point(
+            program, space, point, f"the combination {_show(point)}", ("parameters",), document
+        )
 
 
 def _try_point(
-    program: Program, space: Space, point: Parameters, what: str, path: KeyPath, document: YamlDocument
+    program: Program,
+    space: Space,
+    point: Parameters,
+    what: str,
+    path: KeyPath,
+    document: YamlDocument,
 ) -> None:
     try:
         program.configure(space.resolve(point, program))
     except ConfigError as error:
-        # What a field refuses by itself is named in its line; what fields refuse together, by the whole point.
+        # What a field refuses by itself is named in its line; what fields refuse together, by the
+        # whole point.
         for key in space.parameters:
             if error.key == key or error.key.startswith(f"{key}."):
                 raise ConfigError(error.what, document.where((*path, key)), error.hint) from None
-        raise ConfigError(f"{what} is refused: {error.what}", document.where(path), error.hint) from None
+        raise ConfigError(
+            f"{what} is refused: {error.what}", document.where(path), error.hint
+        ) from None
 
 
 def _check_search(spec: SweepSpec, space: Space, document: YamlDocument) -> None:
     search = spec.search
     where = document.where(("search", "sampler"))
     if not space.parameters and (search.configurations or not spec.baselines):
-        raise ConfigError("nothing to search: no parameters", document.where(("parameters",)), "add a parameter")
+        raise ConfigError(
+            "nothing to search: no parameters", document.where(("parameters",)), "add a parameter"
+        )
     if not spec.baselines and search.configurations == 0:
         raise ConfigError(
             "nothing to run: no baselines and no configurations",
@@ -179,7 +216,9 @@ def _check_search(spec: SweepSpec, space: Space, document: YamlDocument) -> None
                     hint,
                 )
         if space.grid_size(MAX_GRID + 1) > MAX_GRID:
-            raise ConfigError(f"the grid has more than {MAX_GRID} points", where, "use sampler: random")
+            raise ConfigError(
+                f"the grid has more than {MAX_GRID} points", where, "use sampler: random"
+            )
 
 
 def _check_arms(spec: SweepSpec, document: YamlDocument) -> None:
@@ -188,11 +227,15 @@ def _check_arms(spec: SweepSpec, document: YamlDocument) -> None:
     if key is None:
         return
     choices = [
-        name for name, parameter in spec.parameters.items() if parameter.kind == "choice" and not parameter.when
+        name
+        for name, parameter in spec.parameters.items()
+        if parameter.kind == "choice" and not parameter.when
     ]
     if key not in choices:
         fault = "is no parameter" if key not in spec.parameters else "is no unconditional choice"
-        hint = nearest(key, choices) if choices else "add a switch, such as rule: {choice: [GRPO, AR]}"
+        hint = (
+            nearest(key, choices) if choices else "add a switch, such as rule: {choice: [GRPO, AR]}"
+        )
         raise ConfigError(f"tune_within names {key}, which {fault}", where, hint)
     if spec.scheduler != SchedulerSpec():
         what = "early stopping leaves tune_within too few whole trials to tell the luck of tuning"
@@ -201,13 +244,19 @@ def _check_arms(spec: SweepSpec, document: YamlDocument) -> None:
     if spec.search.configurations != 0 and len(set(counts.values())) > 1:
         budgets = ", ".join(f"{name} {count}" for name, count in counts.items())
         hint = f"list as many baselines for every value of {key}, or none"
-        raise ConfigError(f"budgets differ: baselines add to them ({budgets})", document.where(("baselines",)), hint)
+        raise ConfigError(
+            f"budgets differ: baselines add to them ({budgets})",
+            document.where(("baselines",)),
+            hint,
+        )
 
 
 def _check_limits(spec: SweepSpec, document: YamlDocument) -> None:
     if spec.limits.gpu_hours is not None and not spec.resources.gpus_per_trial:
         where = document.where(("limits", "gpu_hours"))
-        raise ConfigError("a limit of GPU hours ends nothing: trials have no GPU", where, "remove it")
+        raise ConfigError(
+            "a limit of GPU hours ends nothing: trials have no GPU", where, "remove it"
+        )
 
 
 def _check_scheduler(spec: SweepSpec, document: YamlDocument) -> None:
@@ -215,7 +264,8 @@ def _check_scheduler(spec: SweepSpec, document: YamlDocument) -> None:
     evaluations = spec.evaluations or math.inf
     if asha is not None and asha.grace_period > evaluations:
         raise ConfigError(
-            f"grace_period {asha.grace_period} is longer than a trial, which has {evaluations} evaluations",
+            f"grace_period {asha.grace_period} is longer than a trial, which has {evaluations} "
+            "evaluations",
             document.where(("scheduler", "asha", "grace_period")),
             f"write at most {evaluations}",
         )

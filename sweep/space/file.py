@@ -1,7 +1,7 @@
 """Reading and writing search spaces.
 
-``load_space`` checks everything that can be checked before a trial starts: names, ranges, conditions and
-baselines are tried against the trainer's configuration.
+``load_space`` checks everything that can be checked before a trial starts: names, ranges,
+conditions and baselines are tried against the trainer's configuration.
 """
 
 import copy
@@ -51,7 +51,8 @@ def find_space(name: str) -> Path:
 def load_space(path: Path, overrides: Sequence[str] = ()) -> SweepSpec:
     """Read a search space, apply the overrides and check all of it against the trainer.
 
-    An override is ``key=value`` with keys of the space, or ``trainer.KEY=value`` (``trainer.optim.lr=1e-4``).
+    An override is ``key=value`` with keys of the space, or ``trainer.KEY=value``
+    (``trainer.optim.lr=1e-4``).
 
     Raises:
         ConfigError: names file, line, key and the nearest valid key.
@@ -75,12 +76,15 @@ def resolve_space(document: YamlDocument, folder: Path, overrides: Sequence[str]
 
 
 def dump_space(spec: SweepSpec) -> str:
-    """Return the space as YAML text that ``load_space`` reads back, with the trainer configuration resolved."""
+    """Return the space as YAML text that ``load_space`` reads back, with the trainer configuration
+    resolved.
+    """
     data = spec.model_dump(mode="json", by_alias=True)
     # `asha:` with nothing behind it means its defaults.
     data["scheduler"] = spec.scheduler.model_dump(exclude_none=True)
     data["parameters"] = {
-        key: parameter.model_dump(by_alias=True, exclude_unset=True)  # JSON would make text of `by: {x: {true: ...}}`
+        # JSON would make text of `by: {x: {true: ...}}`
+        key: parameter.model_dump(by_alias=True, exclude_unset=True)
         for key, parameter in spec.parameters.items()
     }
     return dump_yaml(data)

@@ -118,7 +118,9 @@ class ParameterSpec(Section):
         if self.has_otherwise and not self.when:
             raise ValueError("`else` needs a `when`")
         if self.by is not None and (len(self.by) != 1 or not all(self.by.values())):
-            raise ValueError("`by` names one other parameter and values of it: {other: {its value: value}}")
+            raise ValueError(
+                "`by` names one other parameter and values of it: {other: {its value: value}}"
+            )
         if self.kind == "choice":
             _check_choice(self.choice or [])
         elif self.kind not in _LISTED:

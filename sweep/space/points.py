@@ -1,7 +1,8 @@
 """From a point of the search space to the configuration of a program.
 
-A point is a mapping of the active parameters, switches included, to their values. A parameter is active
-where all of its ``when`` conditions hold; one whose condition names an inactive parameter is inactive too.
+A point is a mapping of the active parameters, switches included, to their values. A parameter is
+active where all of its ``when`` conditions hold; one whose condition names an inactive parameter is
+inactive too.
 """
 
 import hashlib
@@ -34,7 +35,9 @@ class Space:
         for key in parameters:
             self._place(key, parameters, ())
 
-    def _place(self, key: str, parameters: Mapping[str, ParameterSpec], path: tuple[str, ...]) -> None:
+    def _place(
+        self, key: str, parameters: Mapping[str, ParameterSpec], path: tuple[str, ...]
+    ) -> None:
         if key in path:
             raise ValueError(" -> ".join([*path[path.index(key) :], key]))
         for parent in parameters[key].when:
@@ -42,14 +45,19 @@ class Space:
         self.parameters.setdefault(key, parameters[key])
 
     def is_active(self, key: str, decided: Mapping[str, Any]) -> bool:
-        """Return whether the conditions of a parameter hold, given the active parameters before it."""
+        """Return whether the conditions of a parameter hold, given the active parameters
+        before it.
+        """
         return all(
-            parent in decided and any(same_value(decided[parent], value) for value in allowed_values(values))
+            parent in decided
+            and any(same_value(decided[parent], value) for value in allowed_values(values))
             for parent, values in self.parameters[key].when.items()
         )
 
     def walk(self, choose: Callable[[str, ParameterSpec], Any]) -> Parameters:
-        """Return the point made by asking ``choose`` for every parameter that turns out to be active."""
+        """Return the point made by asking ``choose`` for every parameter that turns out to be
+        active.
+        """
         point: Parameters = {}
         for key, parameter in self.parameters.items():
             if self.is_active(key, point):
@@ -57,7 +65,9 @@ class Space:
         return point
 
     def count_tuned(self) -> int:
-        """Return how many parameters with several values are active, where switches have their first ones."""
+        """Return how many parameters with several values are active, where switches have their
+        first ones.
+        """
         tuned: list[str] = []
 
         def choose(key: str, parameter: ParameterSpec) -> Any:
@@ -74,10 +84,11 @@ class Space:
         return all(self.parameters[key].contains(value) for key, value in point.items())
 
     def resolve(self, point: Mapping[str, Any], program: Program) -> Parameters:
-        """Return the value of every searched key of the program: the point's, else ``else:``, else the program's.
+        """Return the value of every searched key of the program: the point's, else ``else:``, else
+        the program's.
 
-        The keys are the same for all points of a space, so that trials can be compared column by column; the
-        parameters of a rule that a point does not have are left out.
+        The keys are the same for all points of a space, so that trials can be compared column by
+        column; the parameters of a rule that a point does not have are left out.
         """
         keys = [key for key in self.parameters if program.has(key)]
         chosen: Parameters = {}
@@ -91,7 +102,8 @@ class Space:
         return {key: value for key, value in values.items() if value is not ABSENT}
 
     def complete(self, baseline: Mapping[str, Any], program: Program) -> Parameters:
-        """Return the point of a baseline; keys of the program that it does not name have the program's value.
+        """Return the point of a baseline; keys of the program that it does not name have the
+        program's value.
 
         Raises:
             KeyError: an active switch has no value, or the program has none for an active key.
@@ -137,7 +149,9 @@ class Space:
 
     def grid_size(self, limit: int) -> int:
         """Return the number of points of a finite space, counted no further than ``limit``."""
-        return sum(1 for _ in itertools.islice(self.grid(lambda parameter: parameter.options or []), limit))
+        return sum(
+            1 for _ in itertools.islice(self.grid(lambda parameter: parameter.options or []), limit)
+        )
 
 
 def fingerprint(resolved: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """The search space: the searched parameters, and how trials are scored, scheduled and limited.
 
-The YAML file is the one of ``search_spaces/``; `sweep.space.file` reads and `sweep.space.checks` checks it.
+The YAML file is the one of ``search_spaces/``; `sweep.space.file` reads and `sweep.space.checks`
+checks it.
 """
 
 from typing import Annotated, Any, ClassVar, Literal
@@ -58,7 +59,9 @@ class SearchSpec(Section):
     @model_validator(mode="after")
     def _check(self) -> "SearchSpec":
         if self.configurations is None and self.sampler != "grid":
-            raise ValueError(f"say how many configurations {self.sampler} may propose: search.configurations")
+            raise ValueError(
+                f"say how many configurations {self.sampler} may propose: search.configurations"
+            )
         return self
 
 
@@ -124,7 +127,10 @@ class SweepSpec(Section):
     """name of the sweep: its folder and its MLflow experiment"""
     trainer: Annotated[
         LoptuneProgram | None,
-        BeforeValidator(lambda value: {"preset": value} if isinstance(value, str) else value, str | LoptuneProgram),
+        BeforeValidator(
+            lambda value: {"preset": value} if isinstance(value, str) else value,
+            str | LoptuneProgram,
+        ),
     ] = None
     """what every trial of loptune's own trainer starts from"""
     external: CommandProgram | None = Field(None, alias="program")
@@ -137,9 +143,13 @@ class SweepSpec(Section):
     """configurations to run first"""
     search: SearchSpec
     """which configurations are tried"""
-    seeds: Annotated[list[Annotated[int, Field(ge=0)]], AfterValidator(_differing)] = Field([0], min_length=1)
+    seeds: Annotated[list[Annotated[int, Field(ge=0)]], AfterValidator(_differing)] = Field(
+        [0], min_length=1
+    )
     """every configuration runs once per seed"""
-    scheduler: Annotated[SchedulerSpec, BeforeValidator(_read_scheduler, _SchedulerInput)] = SchedulerSpec()
+    scheduler: Annotated[SchedulerSpec, BeforeValidator(_read_scheduler, _SchedulerInput)] = (
+        SchedulerSpec()
+    )
     """none or asha"""
     resources: ResourcesSpec = ResourcesSpec()
     """what one trial occupies"""
@@ -162,11 +172,17 @@ class SweepSpec(Section):
     @property
     def searched(self) -> dict[str, list[Any]]:
         """The program's keys that are searched, with their values; of a range its ends."""
-        return {key: parameter.extremes for key, parameter in self.parameters.items() if self.program.has(key)}
+        return {
+            key: parameter.extremes
+            for key, parameter in self.parameters.items()
+            if self.program.has(key)
+        }
 
     @property
     def possible(self) -> dict[str, list[Any]]:
-        """The searched keys with every value that a trial may have, those of inactive parameters too."""
+        """The searched keys with every value that a trial may have, those of inactive parameters
+        too.
+        """
         base = self.program.values({}, list(self.searched))
         values = {}
         for key, extremes in self.searched.items():
@@ -181,21 +197,27 @@ class SweepSpec(Section):
         return self.program.settings.experiment or self.name
 
     def reported(self, configuration: int) -> int:
-        """Return the number under which MLflow has a configuration: a finalist's is that of the sweep that chose
-        it.
+        """Return the number under which MLflow has a configuration: a finalist's is that of the
+        sweep that chose it.
         """
-        return configuration if self.confirms is None else self.confirms.configurations[configuration]
+        return (
+            configuration if self.confirms is None else self.confirms.configurations[configuration]
+        )
 
     @property
     def adaptive(self) -> bool:
-        """Whether scores decide what is tried, how long, or compared; scores on such seeds are not evidence."""
+        """Whether scores decide what is tried, how long, or compared; scores on such seeds are not
+        evidence.
+        """
         search = self.search
         follows = search.sampler not in ("random", "grid") or search.tune_within is not None
         return (follows and search.configurations != 0) or self.scheduler != SchedulerSpec()
 
     @property
     def spent_seeds(self) -> set[int]:
-        """The seeds whose scores steer the search: its own, and those of the sweeps that it begins with."""
+        """The seeds whose scores steer the search: its own, and those of the sweeps that it begins
+        with.
+        """
         return {*self.seeds, *self.search.earlier_seeds}
 
     @property

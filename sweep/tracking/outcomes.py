@@ -35,10 +35,17 @@ class TrialOutcome:
 
 
 def trial_outcomes(sweep: SweepRecord) -> list[TrialOutcome]:
-    """Return the outcomes of the trials that have ended, for their MLflow runs; colors are those of the report."""
+    """Return the outcomes of the trials that have ended, for their MLflow runs; colors are those of
+    the report.
+    """
     spec = sweep.spec
-    ended = [configuration for configuration in tuple(sweep.configurations) if configuration.results]
-    variants = {configuration.number: spec.program.rule_of(configuration.resolved)[1] for configuration in ended}
+    ended = [
+        configuration for configuration in tuple(sweep.configurations) if configuration.results
+    ]
+    variants = {
+        configuration.number: spec.program.rule_of(configuration.resolved)[1]
+        for configuration in ended
+    }
     shades = colors(variants.values())
     outcomes = []
     for configuration in ended:
@@ -62,8 +69,12 @@ def trial_outcomes(sweep: SweepRecord) -> list[TrialOutcome]:
 
 
 def trial_name(spec: SweepSpec, trial: TrialKey, variant: str) -> str:
-    """Return the name of a trial's run, so short that MLflow's list shows it whole: ``#3 grpo+AR · seed 0``."""
-    return f"#{spec.reported(trial.configuration)} {variant.replace(' + ', '+')} · seed {trial.seed}"
+    """Return the name of a trial's run, so short that MLflow's list shows it whole: ``#3 grpo+AR ·
+    seed 0``.
+    """
+    return (
+        f"#{spec.reported(trial.configuration)} {variant.replace(' + ', '+')} · seed {trial.seed}"
+    )
 
 
 def trial_tags(spec: SweepSpec, trial: TrialKey) -> dict[str, str]:

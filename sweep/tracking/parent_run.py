@@ -11,7 +11,15 @@ from sweep.search.history import TrialState
 from sweep.tracking.outcomes import TrialOutcome, trial_outcomes
 from sweep.tracking.view import save_view
 from trainer.metrics.recorded_runs import find_runs
-from trainer.metrics.tags import CONFIRMS_TAG, NOTE_TAG, PARENT_TAG, REASON_TAG, RUN_TAG, STATE_TAG, SWEEP_TAG
+from trainer.metrics.tags import (
+    CONFIRMS_TAG,
+    NOTE_TAG,
+    PARENT_TAG,
+    REASON_TAG,
+    RUN_TAG,
+    STATE_TAG,
+    SWEEP_TAG,
+)
 from trainer.tracking.inputs import INPUTS_FILE, change_tags
 from trainer.tracking.mlflow_store import (
     connect,
@@ -47,7 +55,9 @@ def told(items: Sequence[_T], what: str) -> Iterator[_T]:
 
 @dataclass(frozen=True)
 class ParentRun:
-    """An open parent run. Every method repeats itself for a bounded time, then raises StorageError."""
+    """An open parent run. Every method repeats itself for a bounded time, then raises
+    StorageError.
+    """
 
     client: "MlflowClient"
     uri: str
@@ -70,8 +80,9 @@ class ParentRun:
     def reconcile(self, outcomes: Iterable[TrialOutcome], create: bool = True) -> int:
         """Bring the trials' runs up to date; returns how many were changed or created.
 
-        A run left RUNNING by a killed process gets its end; a trial that died before it opened a run gets one if
-        ``create``: not while ranks live that may be about to. Doing it twice changes nothing.
+        A run left RUNNING by a killed process gets its end; a trial that died before it opened a
+        run gets one if ``create``: not while ranks live that may be about to. Doing it twice
+        changes nothing.
         """
         outcomes = list(outcomes)
         # All runs of a large sweep are megabytes; after a trial has ended only its own is wanted.
@@ -95,12 +106,18 @@ class ParentRun:
         scores = {} if outcome.score is None else {"final/score": outcome.score}
         if run is None:
             tags[PARENT_TAG] = self.run_id
-            run_id = open_run(self.client, self.uri, self.experiment_id, outcome.run_name, tags, outcome.key)
+            run_id = open_run(
+                self.client, self.uri, self.experiment_id, outcome.run_name, tags, outcome.key
+            )
             self._retry(lambda: log_missing_params(self.client, run_id, outcome.params))
         else:
             run_id = run.info.run_id
-            tags = {name: value for name, value in tags.items() if run.data.tags.get(name, "") != value}
-            scores = {name: value for name, value in scores.items() if run.data.metrics.get(name) != value}
+            tags = {
+                name: value for name, value in tags.items() if run.data.tags.get(name, "") != value
+            }
+            scores = {
+                name: value for name, value in scores.items() if run.data.metrics.get(name) != value
+            }
             if not tags and not scores and run.info.status == _STATUS[outcome.state]:
                 return False
         self._log(run_id, tags, scores)
@@ -121,7 +138,9 @@ class ParentRun:
         return retry(action, self.uri)
 
 
-def open_parent_run(uri: str, experiment: str, sweep_name: str, tags: Mapping[str, str]) -> ParentRun:
+def open_parent_run(
+    uri: str, experiment: str, sweep_name: str, tags: Mapping[str, str]
+) -> ParentRun:
     """Find the sweep's parent run again, or create it; tags are replaced.
 
     Raises:
@@ -130,7 +149,9 @@ def open_parent_run(uri: str, experiment: str, sweep_name: str, tags: Mapping[st
     client = connect(uri)
     experiment_id = find_experiment(client, uri, experiment)
     every_tag = {**tags, SWEEP_TAG: sweep_name}
-    run_id = open_run(client, uri, experiment_id, f"sweep {sweep_name}", every_tag, f"sweep/{sweep_name}")
+    run_id = open_run(
+        client, uri, experiment_id, f"sweep {sweep_name}", every_tag, f"sweep/{sweep_name}"
+    )
     parent = ParentRun(client, uri, run_id, experiment_id)
     parent.describe(tags, {})
     return parent
@@ -157,7 +178,8 @@ def find_parent(sweep: SweepRecord) -> ParentRun | None:
 
 
 def open_parent(sweep: SweepRecord) -> ParentRun | None:
-    """Return the sweep's run in MLflow with its view and the states so far; None while tracking is offline.
+    """Return the sweep's run in MLflow with its view and the states so far; None while tracking is
+    offline.
 
     Raises:
         StorageError: MLflow cannot be reached.

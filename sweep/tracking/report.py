@@ -26,12 +26,15 @@ def write_report(sweep: SweepRecord, results: Results) -> Path:
         (sweep.folder.report / BEST_FILE).unlink(missing_ok=True)
     else:
         spec = sweep.spec
-        spec.program.save({**best.parameters, "seed": spec.seeds[0]}, sweep.folder.report / BEST_FILE)
+        spec.program.save(
+            {**best.parameters, "seed": spec.seeds[0]}, sweep.folder.report / BEST_FILE
+        )
     return path
 
 
 def send_report(sweep: SweepRecord, results: Results, parent: ParentRun) -> None:
-    """Give the sweep's run in MLflow its report, its results as a file, its description and its summary.
+    """Give the sweep's run in MLflow its report, its results as a file, its description and its
+    summary.
 
     Raises:
         StorageError: MLflow cannot be reached.
@@ -54,7 +57,9 @@ def summary(results: Results) -> dict[str, float]:
     }
     trials = results.comparable
     if not trials.empty:
-        numbers["final/score"] = float(trials[trials.configuration == results.best_of(trials)].score.mean())
+        numbers["final/score"] = float(
+            trials[trials.configuration == results.best_of(trials)].score.mean()
+        )
     if judged is not None:
         numbers["sweep/gain_over_baseline"] = judged.difference
         if isinstance(judged, Tested):

@@ -1,4 +1,6 @@
-"""Sending records to MLflow later: a whole sweep that ran offline, or trials that could not reach it."""
+"""Sending records to MLflow later: a whole sweep that ran offline, or trials that could not reach
+it.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +21,8 @@ _NAMED = 5  # trials in a message
 
 
 def upload_sweep(sweep: SweepRecord) -> Path:
-    """Send what MLflow lacks of a sweep and its trials, which from then on are tracked there; write the report.
+    """Send what MLflow lacks of a sweep and its trials, which from then on are tracked there; write
+    the report.
 
     Raises:
         NameHeldError: a driver is at work.
@@ -38,7 +41,8 @@ def upload_sweep(sweep: SweepRecord) -> Path:
         for state in sorted(folder.trials.glob(f"*/{STATE_FILE}")):
             upload(state.parent, uri, {PARENT_TAG: parent.run_id})
         outcomes = [
-            replace(outcome, tags={**outcome.tags, PARENT_TAG: parent.run_id}) for outcome in trial_outcomes(sweep)
+            replace(outcome, tags={**outcome.tags, PARENT_TAG: parent.run_id})
+            for outcome in trial_outcomes(sweep)
         ]
         parent.reconcile(outcomes)
         parent.finish("FINISHED" if len(outcomes) >= sweep.planned else "KILLED")
@@ -50,12 +54,15 @@ def upload_sweep(sweep: SweepRecord) -> Path:
 
 
 def send_unsent(sweep: SweepRecord, uri: str) -> StorageError | None:
-    """Send what trials could not send; returns the error that prevents it. No driver may be at work."""
+    """Send what trials could not send; returns the error that prevents it. No driver may be at
+    work.
+    """
     waiting = [path for path in sorted(sweep.folder.trials.glob("*")) if has_unsent(path)]
     left = []
     problem = None
     for run_dir in told(waiting, "sent to MLflow"):
-        away = problem is not None and problem.where == uri  # nobody waits for a dead server trial by trial
+        # nobody waits for a dead server trial by trial
+        away = problem is not None and problem.where == uri
         try:
             if not away:
                 upload(run_dir, uri)
@@ -65,7 +72,9 @@ def send_unsent(sweep: SweepRecord, uri: str) -> StorageError | None:
         left.append(run_dir.name)
     if problem is None:
         return None
-    names = ", ".join(left[:_NAMED]) + (f" and {len(left) - _NAMED} more" if len(left) > _NAMED else "")
+    names = ", ".join(left[:_NAMED]) + (
+        f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+    )
     return StorageError(
         f"MLflow lacks a part of the record of {names}: {problem.what}",
         problem.where,

@@ -1,7 +1,9 @@
-"""The view of a sweep in MLflow: columns, sorting and charts, kept as MLflow keeps those saved by hand.
+"""The view of a sweep in MLflow: columns, sorting and charts, kept as MLflow keeps those saved by
+hand.
 
-MLflow 3.17 stores a saved view of the runs' page as a tag of the experiment, ``mlflow.sharedViewState.ID``: an
-envelope with the page's state as JSON. The page opens with it at ``?viewStateShareKey=ID``.
+MLflow 3.17 stores a saved view of the runs' page as a tag of the experiment,
+``mlflow.sharedViewState.ID``: an envelope with the page's state as JSON. The page opens with it at
+``?viewStateShareKey=ID``.
 """
 
 import json
@@ -20,7 +22,8 @@ SCORE = "final/score"
 NAME = "attributes.`Run Name`"
 WIDTH = 120  # [px] of a column
 GRID = {"isReordered": True, "columns": 2, "cardHeight": 400}  # how charts are laid out
-_SPACE = uuid.UUID("5d9d2c5e-6f0c-4a57-9c43-5a2b0f1e7a10")  # ids of views and charts are made of names
+# ids of views and charts are made of names
+_SPACE = uuid.UUID("5d9d2c5e-6f0c-4a57-9c43-5a2b0f1e7a10")
 
 
 def save_view(uri: str, spec: SweepSpec) -> str:
@@ -43,7 +46,8 @@ def save_view(uri: str, spec: SweepSpec) -> str:
         envelope = {"name": f"sweep {spec.name}", "createdAt": now, "updatedAt": now}
         tag = json.dumps({**envelope, "state": json.dumps(view_state(spec))})
         retry(lambda: client.set_experiment_tag(stored.experiment_id, TAG + key, tag), uri)
-    return f"/#/experiments/{stored.experiment_id}/runs?workflowType=machine_learning&viewStateShareKey={key}"
+    query = f"workflowType=machine_learning&viewStateShareKey={key}"
+    return f"/#/experiments/{stored.experiment_id}/runs?{query}"
 
 
 def view_id(name: str) -> str:
@@ -52,11 +56,15 @@ def view_id(name: str) -> str:
 
 
 def view_state(spec: SweepSpec) -> dict[str, Any]:
-    """Return the state of MLflow's runs page that shows a sweep: the best trial first, then its charts."""
+    """Return the state of MLflow's runs page that shows a sweep: the best trial first, then its
+    charts.
+    """
     searched = [key for key in spec.searched if spec.parameters[key].kind != "value"]
     rule = spec.program.always_shown
     # What is searched first, and of it the rule: a window shows two or three columns.
-    parameters = sorted(dict.fromkeys([*searched, *rule]), key=lambda key: (key not in searched, key not in rule))
+    parameters = sorted(
+        dict.fromkeys([*searched, *rule]), key=lambda key: (key not in searched, key not in rule)
+    )
     columns = [
         f"metrics.`{SCORE}`",
         *(f"params.`{key}`" for key in parameters),
@@ -76,8 +84,12 @@ def view_state(spec: SweepSpec) -> dict[str, Any]:
         "columnOrder": [NAME, *columns, "duration", "attributes.`Description`"],
         "columnWidths": {NAME: 3 * WIDTH, **dict.fromkeys(columns, WIDTH)},
         "runsHiddenMode": "SHOW_ALL",
-        "compareRunSections": [{"uuid": section, "name": f"Sweep {spec.name}", "display": True, **GRID}],
-        "compareRunCharts": [{**chart, "metricSectionId": section} for chart in _charts(spec, searched)],
+        "compareRunSections": [
+            {"uuid": section, "name": f"Sweep {spec.name}", "display": True, **GRID}
+        ],
+        "compareRunCharts": [
+            {**chart, "metricSectionId": section} for chart in _charts(spec, searched)
+        ],
         "isAccordionReordered": True,  # so that MLflow puts its own sections below
         "viewMaximized": False,
         "runListHidden": False,
@@ -86,7 +98,11 @@ def view_state(spec: SweepSpec) -> dict[str, Any]:
         "useGroupedValuesInCharts": True,
         "hideEmptyCharts": True,
         "autoRefreshEnabled": True,
-        "globalLineChartConfig": {"xAxisKey": "step", "lineSmoothness": 0, "selectedXAxisMetricKey": ""},
+        "globalLineChartConfig": {
+            "xAxisKey": "step",
+            "lineSmoothness": 0,
+            "selectedXAxisMetricKey": "",
+        },
     }
 
 
@@ -109,8 +125,16 @@ def _charts(spec: SweepSpec, searched: list[str]) -> list[dict[str, Any]]:
         "useGlobalXaxisKey": True,
         "useGlobalLineSmoothing": True,
     }
-    parallel = {"type": "PARALLEL", "selectedParams": searched, "selectedMetrics": [SCORE], "showAllRuns": False}
-    charts = {f"{metric} of every trial, a color per update rule": curves, "All settings and the score": parallel}
+    parallel = {
+        "type": "PARALLEL",
+        "selectedParams": searched,
+        "selectedMetrics": [SCORE],
+        "showAllRuns": False,
+    }
+    charts = {
+        f"{metric} of every trial, a color per update rule": curves,
+        "All settings and the score": parallel,
+    }
     for key, name in names.items():
         charts[f"Score against {name}"] = {
             "type": "SCATTER",
@@ -118,4 +142,7 @@ def _charts(spec: SweepSpec, searched: list[str]) -> list[dict[str, Any]]:
             "yaxis": {"key": SCORE, "type": "METRIC"},
         }
     common = {"runsCountToCompare": 100, "deleted": False, "isGenerated": False}
-    return [{**common, **chart, "uuid": view_id(name), "displayName": name} for name, chart in charts.items()]
+    return [
+        {**common, **chart, "uuid": view_id(name), "displayName": name}
+        for name, chart in charts.items()
+    ]

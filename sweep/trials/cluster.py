@@ -20,7 +20,12 @@ import psutil
 from rewards.own import OWN_PACKAGES
 from sweep.programs.resources import ResourcesSpec
 from sweep.trials.credentials import plain_environment
-from sweep.trials.internals import ON_LOOPBACK, asks_for_no_token, bootstrap_address, read_environment_again
+from sweep.trials.internals import (
+    ON_LOOPBACK,
+    asks_for_no_token,
+    bootstrap_address,
+    read_environment_again,
+)
 from trainer.errors import ConfigError, MissingError
 from trainer.parallel.gpus import visible_gpus
 from trainer.parallel.interface import free_port
@@ -36,13 +41,15 @@ _OBJECT_STORE_BYTES = 200 * 2**20  # results are small dicts; Ray would take 30%
 
 # Documented settings of Ray and Tune that no argument sets.
 _ENVIRONMENT = {
-    "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints a table even where Tune is told to print nothing
+    # the new one prints a table even where Tune is told to print nothing
+    "RAY_AIR_NEW_OUTPUT": "0",
     # A relative path in a configuration means the folder the sweep was started in.
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
-    # Tune would write and hold all it knows of every trial, again and again; a restart is built from the ledger.
+    # Tune would write and hold all it knows of every trial, again and again; a restart is built
+    # from the ledger.
     "TUNE_GLOBAL_CHECKPOINT_S": "1e9",
     # A diverged trial reports no score.
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
@@ -64,14 +71,18 @@ def local_node(cpus: int | None = None) -> Node:
 
 
 def slots(resources: ResourcesSpec, nodes: list[Node]) -> int:
-    """Trials that fit on the nodes at one time: each on one node, or over several if no node holds a whole trial."""
+    """Trials that fit on the nodes at one time: each on one node, or over several if no node holds
+    a whole trial.
+    """
     by_node = [_workers_on(resources, node) for node in nodes]
     workers = resources.workers_per_trial
     return sum(fitting // workers for fitting in by_node) or sum(by_node) // workers
 
 
 def spreads(resources: ResourcesSpec, nodes: list[Node]) -> bool:
-    """Return whether the workers of a trial run on several nodes, because no node holds all of them."""
+    """Return whether the workers of a trial run on several nodes, because no node holds all of
+    them.
+    """
     return max(_workers_on(resources, node) for node in nodes) < resources.workers_per_trial
 
 
@@ -87,15 +98,19 @@ def check_fit(resources: ResourcesSpec, nodes: list[Node]) -> None:
     total = Node(sum(node.cpus for node in nodes), sum(node.gpus for node in nodes))
     where = "" if len(nodes) == 1 else f" on {len(nodes)} nodes"
     raise MissingError(
-        f"a trial needs {counted(resources.gpus_per_trial, 'GPU')} and {counted(cpus, 'CPU')}; present: "
+        f"a trial needs {counted(resources.gpus_per_trial, 'GPU')} and {counted(cpus, 'CPU')}; "
+        "present: "
         f"{node_text(total)}{where}",
-        "resources.gpus_per_trial" if resources.gpus_per_trial > total.gpus else "resources.workers_per_trial",
+        "resources.gpus_per_trial"
+        if resources.gpus_per_trial > total.gpus
+        else "resources.workers_per_trial",
         "lower resources, or name a cluster with --address",
     )
 
 
 def prepare_environment(address: str | None) -> None:
-    """Set the variables that Ray reads, some of them already while it is imported: best called before that.
+    """Set the variables that Ray reads, some of them already while it is imported: best called
+    before that.
 
     A Ray that is imported already reads token and address again.
     A cluster, at an address, has its own token; None starts a Ray of this process.
@@ -114,7 +129,9 @@ def prepare_environment(address: str | None) -> None:
 
 
 @contextlib.contextmanager
-def ray_running(address: str | None, cpus: int | None, folder: Path, log: Path) -> Iterator[list[Node]]:
+def ray_running(
+    address: str | None, cpus: int | None, folder: Path, log: Path
+) -> Iterator[list[Node]]:
     """Start Ray on this machine, or connect to a cluster, for the block; yields its nodes.
 
     Ray's own messages go to ``log``: its warnings about itself would bury the sweep's lines.
@@ -159,7 +176,9 @@ def _connect(address: str, log: Path) -> None:
             )
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise MissingError(
-            f"no Ray cluster at {address}: {error}", "--address", "start one with `ray start --head`"
+            f"no Ray cluster at {address}: {error}",
+            "--address",
+            "start one with `ray start --head`",
         ) from error
 
 
@@ -167,7 +186,8 @@ def check_address(address: str | None) -> None:
     """Refuse an address a sweep cannot be driven through, or at which no cluster answers.
 
     Raises:
-        ConfigError: not HOST:PORT or auto; or a Ray client's, where the sweep would run out of sight on the head.
+        ConfigError: not HOST:PORT or auto; or a Ray client's, where the sweep would run out of
+            sight on the head.
         MissingError: nobody answers at HOST:PORT within five seconds, or somebody else does.
     """
     if address is None or address == "auto":
@@ -176,12 +196,15 @@ def check_address(address: str | None) -> None:
         raise ConfigError(
             "a sweep is not driven through a Ray client",
             f"--address {address}",
-            "type it on a node of the cluster with --address auto, or send it there with `ray job submit` "
+            "type it on a node of the cluster with --address auto, or send it there with `ray job "
+            "submit` "
             "(docs/guides/cluster.md)",
         )
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
-        raise ConfigError("not an address of a cluster", f"--address {address}", "write auto, or HOST:PORT")
+        raise ConfigError(
+            "not an address of a cluster", f"--address {address}", "write auto, or HOST:PORT"
+        )
     check_cluster(host.strip("[]"), int(port))
 
 
@@ -218,8 +241,10 @@ def warn_if_open(host: str, port: int) -> None:
             return
     if asks_for_no_token(host, port):
         print(
-            f"warning: the Ray cluster at {host}:{port} asks for no token: whoever reaches it can run code on "
-            "all its nodes and read its passwords. Start every node with RAY_AUTH_MODE=token (docs/guides/cluster.md)",
+            f"warning: the Ray cluster at {host}:{port} asks for no token: whoever reaches it can "
+            "run code on "
+            "all its nodes and read its passwords. Start every node with RAY_AUTH_MODE=token "
+            "(docs/guides/cluster.md)",
             flush=True,
         )
 
@@ -228,9 +253,9 @@ def warn_if_open(host: str, port: int) -> None:
 def _daemons(node: Node, folder: Path, log: Path) -> Iterator[str]:
     """Run Ray's daemons for the block, with their files in a folder; yields their address.
 
-    They are a process group of their own: a SIGTERM for the whole group of this process (`timeout`, a job's end)
-    asks it to stop orderly, and without Ray no trial can save a checkpoint. SIGKILL ends them, for after a SIGTERM
-    the control server stays for half a minute.
+    They are a process group of their own: a SIGTERM for the whole group of this process (`timeout`,
+    a job's end) asks it to stop orderly, and without Ray no trial can save a checkpoint. SIGKILL
+    ends them, for after a SIGTERM the control server stays for half a minute.
     """
     flags = {
         "port": 0,
@@ -242,12 +267,14 @@ def _daemons(node: Node, folder: Path, log: Path) -> Iterator[str]:
         "include-dashboard": "false",
         "include-log-monitor": "false",
     }
-    if importlib.util.find_spec("grpc") is not None:  # else Ray starts no server of clients, and refuses its port
+    # else Ray starts no server of clients, and refuses its port
+    if importlib.util.find_spec("grpc") is not None:
         flags["ray-client-server-port"] = free_port()
     options = [f"--{name}={value}" for name, value in flags.items()]
     command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--head", *options]
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    environment["RAY_prestart_worker_first_driver"] = "0"  # processes that wait for tasks: a sweep has only actors
+    # processes that wait for tasks: a sweep has only actors
+    environment["RAY_prestart_worker_first_driver"] = "0"
     with log.open("ab") as output:
         starter = subprocess.Popen(
             [*command, "--no-monitor", "--disable-usage-stats"],
@@ -262,7 +289,9 @@ def _daemons(node: Node, folder: Path, log: Path) -> Iterator[str]:
             starter.wait(_START_LIMIT_S)
         code = starter.returncode
         if code != 0:
-            raise RuntimeError(f"`ray start` {'is too slow' if code is None else f'ended with {code}'}")
+            raise RuntimeError(
+                f"`ray start` {'is too slow' if code is None else f'ended with {code}'}"
+            )
         yield (folder / "ray_current_cluster").read_text()
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -296,7 +325,9 @@ def cluster_nodes(address: str) -> list[Node]:
 
 @contextlib.contextmanager
 def _stderr_to(log: Path) -> Iterator[None]:
-    """Send what Ray's own core writes to standard error into a file: no setting of Ray keeps it back."""
+    """Send what Ray's own core writes to standard error into a file: no setting of Ray keeps it
+    back.
+    """
     kept = os.dup(2)
     try:
         with log.open("ab") as file:
@@ -309,7 +340,9 @@ def _stderr_to(log: Path) -> Iterator[None]:
 
 def _workers_on(resources: ResourcesSpec, node: Node) -> int:
     by_cpu = node.cpus // resources.cpus_per_worker
-    return int(min(by_cpu, node.gpus // resources.gpus_per_worker if resources.gpus_per_worker else by_cpu))
+    return int(
+        min(by_cpu, node.gpus // resources.gpus_per_worker if resources.gpus_per_worker else by_cpu)
+    )
 
 
 def node_text(node: Node) -> str:
@@ -327,7 +360,8 @@ def _usable_cpus() -> int:
 
 
 def _send_logs_to(path: Path) -> None:
-    logging.raiseExceptions = False  # a log that cannot be written is no page of tracebacks for every line
+    # a log that cannot be written is no page of tracebacks for every line
+    logging.raiseExceptions = False
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     for name in ("ray", "ray.tune", "ray.train", "ray.data", "ray.serve", "ray.rllib", "sweep"):

@@ -1,4 +1,5 @@
-"""Environment for the ranks of a cluster: plain variables through Ray, credentials through a file of the sweep.
+"""Environment for the ranks of a cluster: plain variables through Ray, credentials through a file
+of the sweep.
 
 Ray writes the environment of a job into its logs and tells it to whoever asks its jobs API.
 """
@@ -21,7 +22,8 @@ def plain_environment() -> dict[str, str]:
 
 
 def write_credentials(path: Path) -> None:
-    """Write the driver's credentials into a file that its user alone can read; remove it where there are none.
+    """Write the driver's credentials into a file that its user alone can read; remove it where
+    there are none.
 
     Raises:
         OSError: the folder cannot be written.

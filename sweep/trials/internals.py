@@ -15,14 +15,18 @@ ON_LOOPBACK = {"_node_ip_address": "127.0.0.1"}
 
 
 def bootstrap_address(address: str) -> str:
-    """Return HOST:PORT of a cluster: public calls tell what `auto` means only once they are connected."""
+    """Return HOST:PORT of a cluster: public calls tell what `auto` means only once they are
+    connected.
+    """
     from ray._private import services
 
     return str(services.canonicalize_bootstrap_address(address))
 
 
 def read_environment_again() -> None:
-    """Let a Ray that is imported already use the environment's token and loopback address: it reads them once."""
+    """Let a Ray that is imported already use the environment's token and loopback address: it reads
+    them once.
+    """
     from ray._private import ray_constants
     from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
@@ -32,7 +36,9 @@ def read_environment_again() -> None:
 
 
 def node_of(actor: str) -> str:
-    """Return the id of an actor's node: the public `ray.util.state` asks a dashboard, and a sweep has none."""
+    """Return the id of an actor's node: the public `ray.util.state` asks a dashboard, and a sweep
+    has none.
+    """
     import ray
 
     place = ray._private.state.actors(actor).get("Address", {})
@@ -40,21 +46,31 @@ def node_of(actor: str) -> str:
 
 
 def leave_cluster(reason: str) -> None:
-    """Take this node out of the cluster: the command that does it, `ray drain-node`, is hidden, too."""
+    """Take this node out of the cluster: the command that does it, `ray drain-node`, is hidden,
+    too.
+    """
     import ray
     from ray.core.generated.autoscaler_pb2 import DrainNodeReason
 
     context = ray.get_runtime_context()
-    preempted = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")  # a drain that may not be refused
+    # a drain that may not be refused
+    preempted = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
     context.worker.gcs_client.drain_node(context.get_node_id(), preempted, reason, 0)
 
 
 def asks_for_no_token(host: str, port: int) -> bool:
-    """Return whether a cluster serves a process without a token: public calls would join it to find out."""
+    """Return whether a cluster serves a process without a token: public calls would join it to find
+    out.
+    """
     # In a process of its own: Ray reads the mode once, when it is imported.
     client = "import sys; from ray._raylet import GcsClient; GcsClient(address=sys.argv[1])"
     command = [sys.executable, "-c", client, f"{host}:{port}"]
     environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}
     with suppress(subprocess.TimeoutExpired):
-        return subprocess.run(command, env=environment, capture_output=True, timeout=_TOKEN_LIMIT_S).returncode == 0
+        return (
+            subprocess.run(
+                command, env=environment, capture_output=True, timeout=_TOKEN_LIMIT_S
+            ).returncode
+            == 0
+        )
     return False

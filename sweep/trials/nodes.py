@@ -1,4 +1,6 @@
-"""Nodes come and go: one that does not see the sweep's files leaves, and a lost one is no failure of its trial."""
+"""Nodes come and go: one that does not see the sweep's files leaves, and a lost one is no failure
+of its trial.
+"""
 
 import os
 import socket
@@ -15,7 +17,8 @@ from ray.exceptions import RayActorError
 
 from sweep.trials.internals import leave_cluster, node_of
 
-CUT_OFF_S = 40.0  # less than the 65 s after which Ray counts a node as lost, and its trials begin again elsewhere
+# less than the 65 s after which Ray counts a node as lost, and its trials begin again elsewhere
+CUT_OFF_S = 40.0
 _POLL_S = 5.0
 _CONNECT_S = 2.0  # a busy server is connected to all the same: its machine's kernel does that
 VISIBLE_WITHIN_S = 5.0  # a new file on a network file system
@@ -33,13 +36,17 @@ class NodeLostError(WorkerLostError):
 def missing_paths(paths: Sequence[Path]) -> list[Path]:
     """Return the paths that this machine does not see within some seconds."""
     deadline = time.monotonic() + VISIBLE_WITHIN_S
-    while (missing := [path for path in paths if not path.exists()]) and time.monotonic() < deadline:
+    while (
+        missing := [path for path in paths if not path.exists()]
+    ) and time.monotonic() < deadline:
         time.sleep(0.2)
     return missing
 
 
 def leave_if_blind(paths: Sequence[Path]) -> None:
-    """Take this node out of the cluster, with a NodeLostError, if it does not see one of the paths."""
+    """Take this node out of the cluster, with a NodeLostError, if it does not see one of
+    the paths.
+    """
     for path in missing_paths(paths):
         reason = f"node {ray.util.get_node_ip_address()} does not see {path}; it leaves the cluster"
         leave_cluster(reason)
@@ -47,18 +54,22 @@ def leave_if_blind(paths: Sequence[Path]) -> None:
 
 
 def is_lost_node(error: Exception | None) -> bool:
-    """Return whether a trial or rank ended because of its node: lost, preempted or without the sweep's files."""
+    """Return whether a trial or rank ended because of its node: lost, preempted or without the
+    sweep's files.
+    """
     if isinstance(error, RayActorError):
         return error.preempted or (error.actor_id is not None and _ends(node_of(error.actor_id)))
-    return isinstance(error, NodeLostError) or isinstance(getattr(error, "cause", None), NodeLostError)
+    return isinstance(error, NodeLostError) or isinstance(
+        getattr(error, "cause", None), NodeLostError
+    )
 
 
 def _ends(node_id: str) -> bool:
-    """Return whether a node is dead, or its raylet stops to answer within some seconds: its other processes may end
-    first.
+    """Return whether a node is dead, or its raylet stops to answer within some seconds: its other
+    processes may end first.
 
-    Ray's own verdict is not waited for: a dead raylet's comes later than the reports of its actors' deaths. A
-    machine that vanishes without ending anything is dead to Ray before its actors are.
+    Ray's own verdict is not waited for: a dead raylet's comes later than the reports of its actors'
+    deaths. A machine that vanishes without ending anything is dead to Ray before its actors are.
     """
     deadline = time.monotonic() + NOTICE_S
     while node_id and time.monotonic() < deadline:
@@ -69,7 +80,9 @@ def _ends(node_id: str) -> bool:
 
 
 def answers(node: dict[str, Any]) -> bool:
-    """Return whether a node of `ray.nodes` is there: to Ray a lost one is alive for another half minute."""
+    """Return whether a node of `ray.nodes` is there: to Ray a lost one is alive for another half
+    minute.
+    """
     return node["Alive"] and listens(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}")
 
 
@@ -82,7 +95,9 @@ def listens(address: str) -> bool:
 
 
 def end_when_cut_off(address: str) -> None:
-    """From now on end this process once the server at HOST:PORT has been out of reach for `CUT_OFF_S`."""
+    """From now on end this process once the server at HOST:PORT has been out of reach for
+    `CUT_OFF_S`.
+    """
 
     def watch() -> None:
         heard = time.monotonic()

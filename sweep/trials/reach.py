@@ -1,4 +1,6 @@
-"""The reach check: whether every node of a cluster sees the folder, the model and the data of a sweep."""
+"""The reach check: whether every node of a cluster sees the folder, the model and the data of a
+sweep.
+"""
 
 import socket
 import uuid
@@ -26,7 +28,11 @@ def check_reach(sweep: SweepRecord) -> None:
     spec = sweep.spec
     folder = sweep.folder
     nodes = [node for node in ray.nodes() if node["Resources"].get("CPU") and answers(node)]
-    distant = [node["NodeManagerHostname"] for node in nodes if node["NodeManagerHostname"] != socket.gethostname()]
+    distant = [
+        node["NodeManagerHostname"]
+        for node in nodes
+        if node["NodeManagerHostname"] != socket.gethostname()
+    ]
     settings = spec.program.settings
     uri = tracking_uri(settings, folder.runs_dir)
     if distant and not settings.offline and sqlite_path(uri) is not None:
@@ -52,9 +58,9 @@ def check_reach(sweep: SweepRecord) -> None:
 def _unseen(nodes: Sequence[dict[str, str]], paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
     look = ray.remote(num_cpus=0, max_retries=0)(_missing)
     answers = {
-        look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(
-            list(paths)
-        ): node["NodeManagerHostname"]
+        look.options(
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        ).remote(list(paths)): node["NodeManagerHostname"]
         for node in nodes
     }
     for answer, node in answers.items():

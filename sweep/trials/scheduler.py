@@ -45,7 +45,9 @@ class _EndedTrial:
 
 def _replay(scheduler: TrialScheduler, ended: _EndedTrial, sweep: SweepRecord) -> None:
     objective = sweep.spec.objective
-    history = evaluation_history(sweep.folder.trial(ended.trial_id) / "metrics.jsonl", objective.metric)
+    history = evaluation_history(
+        sweep.folder.trial(ended.trial_id) / "metrics.jsonl", objective.metric
+    )
     scheduler.on_trial_add(None, ended)
     evaluated = sorted(step for step in history if step > 0)
     for count, last in enumerate(evaluated, start=1):

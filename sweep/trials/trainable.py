@@ -1,7 +1,8 @@
 """One trial of a sweep as Ray Tune sees it: a worker group inside the trial's own placement group.
 
-Ray Train's own trainers keep their workers outside the resources that Tune counts; started here, the group
-is reserved as one unit, limits how many trials run at a time, and is gone as soon as the trial ends.
+Ray Train's own trainers keep their workers outside the resources that Tune counts; started here,
+the group is reserved as one unit, limits how many trials run at a time, and is gone as soon as the
+trial ends.
 """
 
 import contextlib
@@ -26,7 +27,15 @@ from sweep.tracking.outcomes import trial_name, trial_tags
 from sweep.trials.nodes import WorkerLostError, end_when_cut_off, leave_if_blind
 from sweep.trials.worker import START_TIMEOUT_S, Period, WorkerGroup
 from trainer.attempt import Attempt, begin_attempt
-from trainer.errors import ConfigError, DivergedError, MissingError, RewardError, StorageError, first_line, one_line
+from trainer.errors import (
+    ConfigError,
+    DivergedError,
+    MissingError,
+    RewardError,
+    StorageError,
+    first_line,
+    one_line,
+)
 from trainer.files import storage_fault
 from trainer.metrics.tags import PARENT_TAG, VARIANT_TAG
 from trainer.tracking.inputs import check_inputs
@@ -52,23 +61,25 @@ class TrialPlan:
     def placement(self) -> tune.PlacementGroupFactory:
         """Return the resources of one trial, reserved together.
 
-        The trial's own process only waits for its ranks, so its bundle is empty: a share of a core for it
-        would leave a core of a small machine without a trial.
+        The trial's own process only waits for its ranks, so its bundle is empty: a share of a core
+        for it would leave a core of a small machine without a trial.
         """
         resources = self.spec.resources
         bundle: dict[str, float] = {"CPU": resources.cpus_per_worker}
         if resources.gpus_per_worker:
             bundle["GPU"] = resources.gpus_per_worker
         bundles = [dict(bundle) for _ in range(resources.workers_per_trial)]
-        return tune.PlacementGroupFactory([{}, *bundles], strategy="PACK" if self.spreads else "STRICT_PACK")
+        return tune.PlacementGroupFactory(
+            [{}, *bundles], strategy="PACK" if self.spreads else "STRICT_PACK"
+        )
 
 
 class SweepTrial(tune.Trainable):  # type: ignore[misc]
     """Trains one configuration with one seed; ``step`` is one evaluation period of the trainer.
 
-    Between two trials the ranks stay alive (``reset_config``), because importing torch takes longer than
-    the first training steps of a small model. Every start continues from the newest intact checkpoint in
-    the trial's folder, so that a retry needs nothing but that folder.
+    Between two trials the ranks stay alive (``reset_config``), because importing torch takes longer
+    than the first training steps of a small model. Every start continues from the newest intact
+    checkpoint in the trial's folder, so that a retry needs nothing but that folder.
     """
 
     plan: ClassVar[TrialPlan]
@@ -84,8 +95,11 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         self._assign(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Take over another trial with warm ranks, or with new ones where the old would need a second engine."""
-        self._close("KILLED")  # the scheduler stopped the trial before; one that finished is closed already
+        """Take over another trial with warm ranks, or with new ones where the old would need a
+        second engine.
+        """
+        # the scheduler stopped the trial before; one that finished is closed already
+        self._close("KILLED")
         before = self._assignment.config
         self._assign(new_config)
         spec = self.plan.spec
@@ -99,14 +113,18 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         """Train to the next evaluation and report it.
 
         Returns:
-            ``step``, ``score``, ``evaluation`` and all ``eval/*`` metrics. ``done`` with ``finished`` after the
-            last step, with ``interrupted`` when the sweep is to stop (with ``storage``: because of a full disk or
-            the like, met by this trial), with ``reason`` when the trial failed in a way that a retry would repeat
+            ``step``, ``score``, ``evaluation`` and all ``eval/*`` metrics. ``done`` with
+            ``finished`` after the
+            last step, with ``interrupted`` when the sweep is to stop (with ``storage``: because of
+            a full disk or
+            the like, met by this trial), with ``reason`` when the trial failed in a way that a
+            retry would repeat
             (divergence, bad configuration).
 
         Raises:
             Exception: any other failure, which the driver counts. In ranks that ran another
-                trial, failing to start and missing memory do not: the trial is tried again in new ones.
+                trial, failing to start and missing memory do not: the trial is tried again in new
+                ones.
         """
         if self._assignment.stop_file.exists() and not self._built:  # ranks at work save first
             return self._interrupted()
@@ -127,7 +145,10 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             self._end_group()
             fault = _storage_fault(error, self._assignment.context.run_dir)
             if fault is None and inherited:
-                logger.warning("%s failed in ranks that ran another trial: tried in new ones", self._assignment.trial)
+                logger.warning(
+                    "%s failed in ranks that ran another trial: tried in new ones",
+                    self._assignment.trial,
+                )
                 return self.step()
             if fault is None:
                 raise
@@ -139,14 +160,18 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         self._end_group()
 
     def _close(self, status: str, timeout: float = _CLOSE_TIMEOUT_S) -> None:
-        """End the run of the trial on all ranks; ranks that cannot answer any more are ended instead."""
+        """End the run of the trial on all ranks; ranks that cannot answer any more are ended
+        instead.
+        """
         if self._group is None or not self._built:
             return
         self._built = False
         try:
             self._group.call("close", status, timeout=timeout)
         except Exception:
-            logger.warning("the ranks of %s could not close their run", self._assignment.trial, exc_info=True)
+            logger.warning(
+                "the ranks of %s could not close their run", self._assignment.trial, exc_info=True
+            )
             self._end_group()
 
     def _end_group(self) -> None:
@@ -211,17 +236,23 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             placement = get_current_placement_group()
             assert placement is not None, "a trial runs inside its placement group"
             self._group = WorkerGroup(
-                placement, resources.workers_per_trial, resources.cpus_per_worker, resources.gpus_per_worker
+                placement,
+                resources.workers_per_trial,
+                resources.cpus_per_worker,
+                resources.gpus_per_worker,
             )
         if not self._built:
             leave_if_blind(self.plan.inputs)
             if not self.plan.folder.root.exists():
-                raise StorageError("the sweep's folder has disappeared", str(self.plan.folder.root), "put it back")
+                raise StorageError(
+                    "the sweep's folder has disappeared", str(self.plan.folder.root), "put it back"
+                )
             context = self._assignment.context
             begin_attempt(context.run_dir, context.attempt)
             try:
                 check_inputs(self.plan.folder.root, "sweep", False, self.plan.working_dir)
-            except ConfigError as error:  # of the sweep, not of this trial: all others would train on it too
+            # of the sweep, not of this trial: all others would train on it too
+            except ConfigError as error:
                 again = self.plan.folder.name
                 raise StorageError(
                     error.what, error.where, f"sweep resume {again}, or with --accept-changes"
@@ -229,7 +260,8 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             (context.run_dir / FAILURE_FILE).unlink(missing_ok=True)
             program = self.plan.spec.program
             program.save(self._overrides, context.run_dir / "config.yaml")
-            # Loading takes its time, on a busy machine more; the limit of a stall is one of training steps.
+            # Loading takes its time, on a busy machine more; the limit of a stall is one of
+            # training steps.
             timeout = max(START_TIMEOUT_S, self.plan.spec.limits.stall_timeout_s)
             built = self._group.call("build", program, self._assignment, timeout=timeout)
             self._last_step = built[0]
@@ -238,7 +270,9 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
 
     def _report(self, period: Period) -> dict[str, Any]:
         objective = self.plan.spec.objective
-        history = evaluation_history(self._assignment.context.run_dir / "metrics.jsonl", objective.metric)
+        history = evaluation_history(
+            self._assignment.context.run_dir / "metrics.jsonl", objective.metric
+        )
         if objective.metric in period.metrics:
             history[period.step] = float(period.metrics[objective.metric])
         latest = history[max(history)] if history else math.nan
@@ -254,16 +288,25 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             total_steps=period.total_steps,
             finished=period.done,
         )
-        evaluated = {name: float(value) for name, value in period.metrics.items() if name.startswith("eval/")}
+        evaluated = {
+            name: float(value) for name, value in period.metrics.items() if name.startswith("eval/")
+        }
         return report.to_result(**evaluated, ranks=pids)
 
     def _failed(self, error: Exception) -> dict[str, Any]:
         step = error.step if isinstance(error, DivergedError) else self._last_step
         self._note_failure(error)
         self._close(
-            "FAILED", _FAILED_CLOSE_TIMEOUT_S if self.plan.spec.resources.workers_per_trial > 1 else _CLOSE_TIMEOUT_S
+            "FAILED",
+            _FAILED_CLOSE_TIMEOUT_S
+            if self.plan.spec.resources.workers_per_trial > 1
+            else _CLOSE_TIMEOUT_S,
         )
-        reason = str(error) if isinstance(error, DivergedError) else getattr(error, "what", first_line(error))
+        reason = (
+            str(error)
+            if isinstance(error, DivergedError)
+            else getattr(error, "what", first_line(error))
+        )
         return TrialReport(step, reason=reason).to_result()
 
     def _note_failure(self, error: Exception) -> None:
@@ -281,7 +324,9 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
 
 
 def _storage_fault(error: Exception, run_dir: Path) -> StorageError | None:
-    """Return the error as a fault of the storage, which says nothing about the trial; None for any other."""
+    """Return the error as a fault of the storage, which says nothing about the trial; None for any
+    other.
+    """
     if isinstance(error, OSError):
         return storage_fault(error, run_dir)
     return error if isinstance(error, StorageError) else None

@@ -1,7 +1,9 @@
-"""The processes that train one trial: a rank actor per worker, and the group that holds them together.
+"""The processes that train one trial: a rank actor per worker, and the group that holds them
+together.
 
-Nothing here imports torch before the environment of the rank is set: OMP_NUM_THREADS, CUDA_VISIBLE_DEVICES
-and the rendezvous variables are read while torch and its libraries are imported.
+Nothing here imports torch before the environment of the rank is set: OMP_NUM_THREADS,
+CUDA_VISIBLE_DEVICES and the rendezvous variables are read while torch and its libraries are
+imported.
 """
 
 import logging
@@ -21,7 +23,13 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from sweep.programs.base import Assignment, Program, TrialRun
 from sweep.trials.credentials import take_credentials
-from sweep.trials.nodes import NodeLostError, WorkerLostError, end_when_cut_off, is_lost_node, leave_if_blind
+from sweep.trials.nodes import (
+    NodeLostError,
+    WorkerLostError,
+    end_when_cut_off,
+    is_lost_node,
+    leave_if_blind,
+)
 from trainer.errors import one_line
 from trainer.parallel.gpus import SHARE_VARIABLE
 from trainer.policy.cache import cache_folder, own_folder
@@ -31,7 +39,8 @@ logger = logging.getLogger(__name__)
 VLLM_CACHE = "VLLM_CACHE_ROOT"
 START_TIMEOUT_S = 300.0
 POLL_S = 2.0
-_DEATH_NOTICE_S = 3.0  # until Ray reports a death that another rank has noticed; well below a second when idle
+# until Ray reports a death that another rank has noticed; well below a second when idle
+_DEATH_NOTICE_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -53,7 +62,9 @@ class RankWorker:
         self._port = reserve_port()
 
     def describe(self) -> dict[str, Any]:
-        """Return where this rank runs: node, address, a port that is its own, process id and GPUs."""
+        """Return where this rank runs: node, address, a port that is its own, process id
+        and GPUs.
+        """
         context = ray.get_runtime_context()
         end_when_cut_off(context.gcs_address)
         return {
@@ -86,7 +97,10 @@ class RankWorker:
         step = self._run.resume()
         rank = os.environ.get("RANK", "0")
         seconds = time.monotonic() - started
-        print(f"rank {rank}: process {os.getpid()}, ready at step {step} after {seconds:.1f} s", file=sys.stderr)
+        print(
+            f"rank {rank}: process {os.getpid()}, ready at step {step} after {seconds:.1f} s",
+            file=sys.stderr,
+        )
         return step
 
     def run_period(self) -> Period:
@@ -134,7 +148,9 @@ class WorkerGroup:
         self.pids = [place["pid"] for place in places]
         environments = rank_environments(places, max(1, math.floor(cpus)), gpus)
         pairs = zip(self._ranks, environments, strict=True)
-        answers = [rank.set_environment.remote(environment, 0 < gpus < 1) for rank, environment in pairs]
+        answers = [
+            rank.set_environment.remote(environment, 0 < gpus < 1) for rank, environment in pairs
+        ]
         self._gather(answers, START_TIMEOUT_S)
 
     def call(
@@ -146,22 +162,29 @@ class WorkerGroup:
     ) -> list[Any]:
         """Call a method of ``RankWorker`` on every rank and return the answers in rank order.
 
-        After ``timeout`` seconds without an answer and without a change of ``progress`` the group counts as hung.
+        After ``timeout`` seconds without an answer and without a change of ``progress`` the group
+        counts as hung.
 
         Raises:
             WorkerLostError: a rank died or hung; the other ranks may still be waiting for it.
             Exception: what the method raised on a rank, as it was raised.
         """
-        return self._gather([getattr(rank, method).remote(*arguments) for rank in self._ranks], timeout, progress)
+        return self._gather(
+            [getattr(rank, method).remote(*arguments) for rank in self._ranks], timeout, progress
+        )
 
     def _gather(
-        self, futures: Sequence[ray.ObjectRef], timeout: float, progress: Callable[[], object] = lambda: None
+        self,
+        futures: Sequence[ray.ObjectRef],
+        timeout: float,
+        progress: Callable[[], object] = lambda: None,
     ) -> list[Any]:
         seen = progress()
         moved = time.monotonic()  # not the wall clock, which may jump
         pending = list(futures)
         while pending:
-            # One at a time: a dead rank must surface although the others wait for it in a collective.
+            # One at a time: a dead rank must surface although the others wait for it in a
+            # collective.
             ready, pending = ray.wait(pending, num_returns=1, timeout=POLL_S)
             for future in ready:
                 try:
@@ -177,14 +200,18 @@ class WorkerGroup:
             idle = time.monotonic() - moved
             if not ready and idle > timeout:
                 hung = [futures.index(future) for future in pending]
-                raise WorkerLostError(f"rank {', '.join(map(str, hung))} did not answer for {idle:.0f} s")
+                raise WorkerLostError(
+                    f"rank {', '.join(map(str, hung))} did not answer for {idle:.0f} s"
+                )
         return [_result(future, rank) for rank, future in enumerate(futures)]
 
-    def _blame_a_dead_rank(self, futures: Sequence[ray.ObjectRef], pending: Sequence[ray.ObjectRef]) -> None:
+    def _blame_a_dead_rank(
+        self, futures: Sequence[ray.ObjectRef], pending: Sequence[ray.ObjectRef]
+    ) -> None:
         """Raise ``WorkerLostError`` if one of the other ranks turns out to be dead.
 
-        When a rank dies in a collective, the others often notice first, as a closed connection; theirs is not
-        the failure to report.
+        When a rank dies in a collective, the others often notice first, as a closed connection;
+        theirs is not the failure to report.
         """
         deadline = time.monotonic() + _DEATH_NOTICE_S
         waiting = list(pending)
@@ -202,7 +229,11 @@ class WorkerGroup:
         """End every rank and wait until Ray has seen them end."""
         for rank in self._ranks:
             ray.kill(rank, no_restart=True)
-        ray.wait([rank.ping.remote() for rank in self._ranks], num_returns=len(self._ranks), timeout=timeout)
+        ray.wait(
+            [rank.ping.remote() for rank in self._ranks],
+            num_returns=len(self._ranks),
+            timeout=timeout,
+        )
 
 
 def _cores_of_a_gpu(node_id: str) -> float:
@@ -211,14 +242,17 @@ def _cores_of_a_gpu(node_id: str) -> float:
     return float(of_node.get("CPU", 0) / of_node["GPU"]) if "GPU" in of_node else 0.0
 
 
-def rank_environments(places: Sequence[Mapping[str, Any]], threads: int, gpus: float) -> list[dict[str, str]]:
+def rank_environments(
+    places: Sequence[Mapping[str, Any]], threads: int, gpus: float
+) -> list[dict[str, str]]:
     """Rendezvous and device variables of each rank, from what ``RankWorker.describe`` returned.
 
-    ``threads`` are those of the reserved cores. A rank with a GPU has at least its share of the node's cores: an
-    offloaded AdamW steps on them, and no other trial can use them while this one has the GPU.
+    ``threads`` are those of the reserved cores. A rank with a GPU has at least its share of the
+    node's cores: an offloaded AdamW steps on them, and no other trial can use them while this one
+    has the GPU.
 
-    Ranks that are all on one node meet on its loopback address. Ranks on one node see all GPUs of the trial on
-    that node, so that LOCAL_RANK picks one and peer-to-peer transfers work.
+    Ranks that are all on one node meet on its loopback address. Ranks on one node see all GPUs of
+    the trial on that node, so that LOCAL_RANK picks one and peer-to-peer transfers work.
     """
     environments: list[dict[str, str]] = []
     alone = len({place["node"] for place in places}) == 1
@@ -235,8 +269,10 @@ def rank_environments(places: Sequence[Mapping[str, Any]], threads: int, gpus: f
             "TOKENIZERS_PARALLELISM": "false",
         }
         visible = [str(gpu) for other in neighbors for gpu in places[other]["gpus"]]
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(visible)  # none: a trial without GPUs uses nobody else's
-        if visible:  # no two trials compile into one folder at a time, and the next on these GPUs finds it
+        # none: a trial without GPUs uses nobody else's
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(visible)
+        # no two trials compile into one folder at a time, and the next on these GPUs finds it
+        if visible:
             caches = Path(os.environ.get(VLLM_CACHE) or cache_folder() / "vllm")
             environment[VLLM_CACHE] = str(caches / f"gpu-{'-'.join(visible)}")
             environment[SHARE_VARIABLE] = str(float(gpus))
@@ -257,10 +293,11 @@ def _result(future: ray.ObjectRef, rank: int) -> Any:
 
 
 def reserve_port() -> socket.socket:
-    """Return a bound socket: until it is closed the system gives its port to nobody who asks for any free one.
+    """Return a bound socket: until it is closed the system gives its port to nobody who asks for
+    any free one.
 
-    Neither side of the reservation listens yet and both allow the address to be reused, so that torch can
-    listen on the port although it is bound here; seconds pass until it does.
+    Neither side of the reservation listens yet and both allow the address to be reused, so that
+    torch can listen on the port although it is bound here; seconds pass until it does.
     """
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -56,13 +56,15 @@ class Plan:
     step_source: str  # where the seconds were measured
     seconds: float | None  # of the whole sweep, evaluations not counted
     gpu_hours: float | None
-    noise: NoiseForecast | None  # what the seeds can tell apart; None where no earlier sweep measured it
+    # what the seeds can tell apart; None where no earlier sweep measured it
+    noise: NoiseForecast | None
 
 
 def make_plan(sweep: SweepRecord, nodes: list[Node], given_step_seconds: float | None) -> Plan:
     """Work out a plan; starts nothing and imports neither Ray nor torch.
 
-    Seconds of a training step are those of sweeps on record, this one's first trials included, unless given.
+    Seconds of a training step are those of sweeps on record, this one's first trials included,
+    unless given.
     """
     spec = sweep.spec
     folder = sweep.folder
@@ -78,7 +80,9 @@ def make_plan(sweep: SweepRecord, nodes: list[Node], given_step_seconds: float |
     if steps is None:
         trial_seconds, source = _measured(earlier, spec.program.is_like, _whole_trials)
     elif seconds_per_step is None:
-        seconds_per_step, source = _measured(earlier, spec.program.takes_steps_like, SweepRecord.step_seconds)
+        seconds_per_step, source = _measured(
+            earlier, spec.program.takes_steps_like, SweepRecord.step_seconds
+        )
     if steps is not None and seconds_per_step is not None:
         trial_seconds = steps * seconds_per_step
     if trial_seconds is not None and parallel:
@@ -101,7 +105,11 @@ def make_plan(sweep: SweepRecord, nodes: list[Node], given_step_seconds: float |
         searches_steps=searches_steps,
         disk=disk,
         free_bytes=free,
-        short=[*_short_machines(spec, nodes), *_short_disk(disk, free), *short_memory(memory, nodes, at_a_time)],
+        short=[
+            *_short_machines(spec, nodes),
+            *_short_disk(disk, free),
+            *short_memory(memory, nodes, at_a_time),
+        ],
         memory=memory,
         step_seconds=seconds_per_step,
         trial_seconds=trial_seconds,
@@ -134,21 +142,30 @@ def _short_disk(disk: Disk | None, free: int) -> Iterator[str]:
 
 
 def short_memory(memory: Footprint | None, nodes: list[Node], at_a_time: int) -> Iterator[str]:
-    """Yield shortages of memory, of a GPU and of the machines, for the trials that run at one time."""
+    """Yield shortages of memory, of a GPU and of the machines, for the trials that run at
+    one time.
+    """
     if memory is None:
         return
     if memory.device.on_gpu and memory.margin < 0:
         needed = max(memory.training, memory.sampling)
-        yield f"GPU memory: {size_text(needed)} needed, {size_text(memory.device.total_bytes)} there"
+        yield (
+            f"GPU memory: {size_text(needed)} needed, {size_text(memory.device.total_bytes)} there"
+        )
     there = [node.memory for node in nodes if node.memory is not None]
     if len(there) == len(nodes) and memory.host * at_a_time > sum(there):
         of = "one trial" if at_a_time == 1 else f"{at_a_time} trials at a time"
-        yield f"host memory of {of}: {size_text(memory.host * at_a_time)} needed, {size_text(sum(there))} there"
+        yield (
+            f"host memory of {of}: {size_text(memory.host * at_a_time)} needed, "
+            f"{size_text(sum(there))} there"
+        )
 
 
 def _machines(nodes: list[Node]) -> str:
     counts = {node: nodes.count(node) for node in nodes}
-    return ", ".join(f"{f'{count} x ' if count > 1 else ''}{node_text(node)}" for node, count in counts.items())
+    return ", ".join(
+        f"{f'{count} x ' if count > 1 else ''}{node_text(node)}" for node, count in counts.items()
+    )
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
@@ -170,7 +187,9 @@ def print_plan(plan: Plan, spec: SweepSpec, space: str) -> None:
 
 
 def print_sample(sample: Sample, spec: SweepSpec, configurations: int) -> None:
-    """Print what the start policy says about a plan, what its error hides, and advice to standard error."""
+    """Print what the start policy says about a plan, what its error hides, and advice to standard
+    error.
+    """
     lines = list(sample.lines)
     if sample.error > 0 and len(spec.seeds) > 1 and configurations > 1:
         hidden = minimum_detectable_effect(sample.error, len(spec.seeds), configurations)
@@ -183,7 +202,9 @@ def print_sample(sample: Sample, spec: SweepSpec, configurations: int) -> None:
 
 def print_section(heading: str, lines: list[str]) -> None:
     """Print a heading, and lines in a column beside it."""
-    print_table(["", ""], [[f"{'' if index else heading:<11}", line] for index, line in enumerate(lines)])
+    print_table(
+        ["", ""], [[f"{'' if index else heading:<11}", line] for index, line in enumerate(lines)]
+    )
 
 
 def _range(parameter: ParameterSpec) -> str:
@@ -207,11 +228,18 @@ def _lines(plan: Plan, spec: SweepSpec) -> Iterator[tuple[str, str]]:
     yield "machines", _machines(plan.nodes)
     if plan.slots:
         idle = sum(node.gpus for node in plan.nodes) - plan.slots * plan.gpus_per_trial
-        unused = f"; {counted(idle, 'GPU')} stay{'s' * (idle == 1)} idle" if plan.gpus_per_trial and idle else ""
+        unused = (
+            f"; {counted(idle, 'GPU')} stay{'s' * (idle == 1)} idle"
+            if plan.gpus_per_trial and idle
+            else ""
+        )
         wait = f"{plan.waiting} wait{'s' * (plan.waiting == 1)}"
         yield "at a time", f"{counted(plan.slots, 'trial')}; {wait}{unused}"
     else:
-        yield "at a time", "none: a trial needs more than this machine has; see --address, --nodes and --gpus"
+        yield (
+            "at a time",
+            "none: a trial needs more than this machine has; see --address, --nodes and --gpus",
+        )
     if plan.disk is None and spec.program.estimates_sizes:
         yield "disk", "unknown size of the model; give a folder instead of a hub name"
     elif plan.disk is not None:
@@ -242,7 +270,9 @@ def _lines(plan: Plan, spec: SweepSpec) -> Iterator[tuple[str, str]]:
 
 
 def _arms_lines(plan: Plan, spec: SweepSpec) -> list[str]:
-    """Return the budget of every arm, the price of its best on fresh seeds, and the arms that it cannot compare."""
+    """Return the budget of every arm, the price of its best on fresh seeds, and the arms that it
+    cannot compare.
+    """
     if spec.search.tune_within is None:
         return []
     tuned = arms(spec)
@@ -253,18 +283,28 @@ def _arms_lines(plan: Plan, spec: SweepSpec) -> list[str]:
     if plan.trial_seconds is not None and plan.slots:
         price = f", {duration(math.ceil(fresh / plan.slots) * plan.trial_seconds)} more"
     budget = f"{each} trials to tune each of {len(budgets)} values of {spec.search.tune_within}"
-    lines = [f"{budget}; then `sweep confirm {spec.name}`: the best of each x {ARM_SEEDS} seeds, {fresh}{price}"]
+    lines = [
+        f"{budget}; then `sweep confirm {spec.name}`: the best of each x {ARM_SEEDS} seeds, "
+        f"{fresh}{price}"
+    ]
     sizes = {
         name: (planned_trials(arm) // len(spec.seeds), Space(arm.parameters).count_tuned())
         for name, arm in tuned.items()
     }
     baseline, *others = sizes
     reasons = {name: incomparable(*sizes[name], *sizes[baseline]) for name in others}
-    refused = [f"{name}: {REFUSALS[reason]}" for name, reason in reasons.items() if reason is not None]
+    refused = [
+        f"{name}: {REFUSALS[reason]}" for name, reason in reasons.items() if reason is not None
+    ]
     if spec.search.sampler == "grid":
-        lines.append("of five or more values of one parameter on three or more seeds the report compares peaks")
+        lines.append(
+            "of five or more values of one parameter on three or more seeds the report compares "
+            "peaks"
+        )
     if refused:
-        lines.append(f"at their best these would not be compared with {baseline}, only their settings:")
+        lines.append(
+            f"at their best these would not be compared with {baseline}, only their settings:"
+        )
     return [*lines, *refused]
 
 
@@ -276,10 +316,16 @@ def _steps_text(plan: Plan) -> str:
 
 
 def _measured(
-    earlier: list[SweepRecord], is_like: Callable[[Program], bool], seconds: Callable[[SweepRecord], list[float]]
+    earlier: list[SweepRecord],
+    is_like: Callable[[Program], bool],
+    seconds: Callable[[SweepRecord], list[float]],
 ) -> tuple[float | None, str]:
-    """Return the median of the seconds in the newest earlier sweep that is alike and has some, and its name."""
-    for other in sorted(earlier, key=lambda sweep: sweep.folder.space.stat().st_mtime, reverse=True):
+    """Return the median of the seconds in the newest earlier sweep that is alike and has some, and
+    its name.
+    """
+    for other in sorted(
+        earlier, key=lambda sweep: sweep.folder.space.stat().st_mtime, reverse=True
+    ):
         if is_like(other.spec.program) and (found := seconds(other)):
             return statistics.median(found), f"measured in {other.folder.name}"
     return None, ""
@@ -289,4 +335,8 @@ def _whole_trials(sweep: SweepRecord) -> list[float]:
     """Return the seconds of each trial that ran to its end."""
     hours = sweep.device_hours()
     devices = sweep.spec.resources.devices
-    return [3600 * hours.get(row.trial, 0.0) / devices for row in sweep.rows() if row.state == "COMPLETE"]
+    return [
+        3600 * hours.get(row.trial, 0.0) / devices
+        for row in sweep.rows()
+        if row.state == "COMPLETE"
+    ]

@@ -41,10 +41,16 @@ def say(text: str) -> None:
 
 
 class SweepCallback(tune.Callback):  # type: ignore[misc]
-    """Prints what Tune does, a line each. An exception in a callback would end the sweep, so none gets out."""
+    """Prints what Tune does, a line each. An exception in a callback would end the sweep, so none
+    gets out.
+    """
 
     def __init__(
-        self, folder: SweepFolder, resources: ResourcesSpec, max_failures: int, changed: threading.Event
+        self,
+        folder: SweepFolder,
+        resources: ResourcesSpec,
+        max_failures: int,
+        changed: threading.Event,
     ) -> None:
         self._folder = folder
         self._resources = resources
@@ -70,7 +76,9 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         value = super().__getattribute__(name)
         return _guarded(value) if name.startswith("on_") else value
 
-    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+    def on_trial_start(
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    ) -> None:
         """A trial has its resources."""
         searched = {key: value for key, value in trial.config["overrides"].items() if key != "seed"}
         self._event(trial, f"started    {parameter_text(searched)}")
@@ -82,17 +90,25 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         report = TrialReport.of(result)
         if report.score is not None:
             self._beginnings.clear()
-            shown = " ".join(f"{name} {number(result[name])}" for name in _HEADLINES if name in result)
+            shown = " ".join(
+                f"{name} {number(result[name])}" for name in _HEADLINES if name in result
+            )
             total = f"/{report.total_steps}" if report.total_steps else ""
             if shown or not report.finished:  # a command ends some time after its last evaluation
-                self._event(trial, f"step {report.step}{total}  score {number(report.score)}  {shown}")
+                self._event(
+                    trial, f"step {report.step}{total}  score {number(report.score)}  {shown}"
+                )
 
-    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+    def on_trial_complete(
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    ) -> None:
         """A trial has ended; its last result has the state."""
         report = TrialReport.of(trial.last_result)
         score = number(report.score)
         if report.interrupted:
-            self._event(trial, f"interrupted at step {report.step}; goes on from there after resume")
+            self._event(
+                trial, f"interrupted at step {report.step}; goes on from there after resume"
+            )
         elif report.reason:
             self._event(trial, f"failed     {report.reason}")
         elif report.finished:
@@ -101,22 +117,28 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
             self._event(trial, f"stopped    by the scheduler at step {report.step}, score {score}")
         self._ended(trial)
 
-    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+    def on_trial_error(
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    ) -> None:
         """A trial failed and is not tried again."""
         self._event(trial, f"failed     {self._reason(trial)}")
         self._ended(trial)
 
-    def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+    def on_trial_recover(
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    ) -> None:
         """Count a failure of a trial, of which Tune lets it have any number; a lost node is none.
 
-        Where no retry is left the trial starts once more, and only to say so: that is a result as any other.
+        Where no retry is left the trial starts once more, and only to say so: that is a result as
+        any other.
         """
         trial.config["attempt"] += 1  # of the process that tries it again, which shuts out this one
         name = trial.config["trial"]
         counts = not is_lost_node(_error_of(trial))
         self._failures[name] += counts
         if self._failures[name] > self._max_failures:
-            trial.max_failures = 0 if GIVEN_UP in trial.config else -1  # its own process may not start at all
+            # its own process may not start at all
+            trial.max_failures = 0 if GIVEN_UP in trial.config else -1
             trial.config[GIVEN_UP] = self._reason(trial)
         else:
             count = f"{self._failures[name]} of {self._max_failures}" if counts else "not counted"
@@ -136,7 +158,11 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         while self._beginnings:
             file, held, meaning = self._beginnings[0]
             path = self._folder.trial(first.config["trial"]) / file
-            if not path.exists() or path.stat().st_mtime < self._begun or held not in path.read_text(errors="replace"):
+            if (
+                not path.exists()
+                or path.stat().st_mtime < self._begun
+                or held not in path.read_text(errors="replace")
+            ):
                 return
             self._event(first, meaning)
             del self._beginnings[0]
@@ -153,14 +179,17 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         self._waiting_since = since
 
     def _reason(self, trial: Trial) -> str:
-        """Return the failure note of a trial, or Ray's error where its own process died before it wrote one."""
+        """Return the failure note of a trial, or Ray's error where its own process died before it
+        wrote one.
+        """
         noted = failure_note(self._folder.trial(trial.config["trial"]))
         error = _error_of(trial)
         cause = getattr(error, "cause", None) or error or "its process or its node was lost"
         return noted or one_line(cause)
 
     def _ended(self, trial: Trial) -> None:
-        # Tune keeps the extremes and means of every number of a result to its own end: the most of its memory.
+        # Tune keeps the extremes and means of every number of a result to its own end: the most of
+        # its memory.
         trial.metric_analysis.clear()
         trial.metric_n_steps.clear()
         if self._changed is not None:
@@ -171,14 +200,19 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
 
 
 def _error_of(trial: Trial) -> Exception | None:
-    """Read what ended the last attempt of a trial: its file is here before Tune copies it into its storage."""
+    """Read what ended the last attempt of a trial: its file is here before Tune copies it into its
+    storage.
+    """
     path = trial.pickled_error_file
     error: Exception | None = cloudpickle.loads(Path(path).read_bytes()) if path else None
     return error
 
 
 def _free(resources: ResourcesSpec) -> str:
-    needed = {"GPU": resources.gpus_per_trial, "CPU": float(resources.workers_per_trial * resources.cpus_per_worker)}
+    needed = {
+        "GPU": resources.gpus_per_trial,
+        "CPU": float(resources.workers_per_trial * resources.cpus_per_worker),
+    }
     free = ray.available_resources()
     present = ray.cluster_resources()
     return " and ".join(

@@ -9,11 +9,14 @@ from sweep.record.table import TrialRow
 from sweep.search.history import ENDED, STARTED, TrialKey
 
 
-def seconds_left(sweep: SweepRecord, rows: Sequence[TrialRow]) -> tuple[dict[str, float], float | None]:
-    """Return the seconds that each running trial and the whole sweep still take; unknown ones are left out.
+def seconds_left(
+    sweep: SweepRecord, rows: Sequence[TrialRow]
+) -> tuple[dict[str, float], float | None]:
+    """Return the seconds that each running trial and the whole sweep still take; unknown ones are
+    left out.
 
-    A whole trial takes the median of those that trained to their end; before there is one, what the running trials
-    have taken so far, for their share of the steps. Early stopping may shorten both.
+    A whole trial takes the median of those that trained to their end; before there is one, what the
+    running trials have taken so far, for their share of the steps. Early stopping may shorten both.
     """
     started: dict[TrialKey, float] = {}
     whole: list[float] = []

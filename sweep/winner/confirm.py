@@ -1,9 +1,9 @@
 """Running a sweep's finalists again: fresh seeds, no early stopping, and the sealed test split.
 
-The best of many configurations looks better than it is, because it was chosen for its luck too. Its score on
-seeds that played no part in the choice is free of that. The runs form a sweep of their own, NAME-confirm, in the
-same MLflow experiment, so that they are stopped, resumed and looked at like any other. All seeds run at once, or in
-rounds (`rounds`).
+The best of many configurations looks better than it is, because it was chosen for its luck too. Its
+score on seeds that played no part in the choice is free of that. The runs form a sweep of their
+own, NAME-confirm, in the same MLflow experiment, so that they are stopped, resumed and looked at
+like any other. All seeds run at once, or in rounds (`rounds`).
 """
 
 from pathlib import Path
@@ -27,18 +27,27 @@ def finalists_of(sweep: SweepRecord, finalists: int) -> list[Configuration]:
     name = sweep.folder.name
     root = str(sweep.folder.root)
     if not chosen:
-        raise MissingError(f"no configuration of {name} is complete yet", root, sweep.command("status"))
+        raise MissingError(
+            f"no configuration of {name} is complete yet", root, sweep.command("status")
+        )
     if sweep.spec.search.tune_within is not None and not is_baseline(sweep.spec, chosen[0]):
         first = next(iter(arms(sweep.spec)))
-        message = f"no configuration of {first} in {name} is complete, and the others are held against it"
+        message = (
+            f"no configuration of {first} in {name} is complete, and the others are held against it"
+        )
         raise MissingError(message, root, sweep.command("status"))
     return chosen
 
 
 def fresh_space(
-    sweep: SweepRecord, chosen: list[Configuration], seeds: int, test: str | None = None, sealed: bool = True
+    sweep: SweepRecord,
+    chosen: list[Configuration],
+    seeds: int,
+    test: str | None = None,
+    sealed: bool = True,
 ) -> SweepSpec:
-    """Return the space NAME-confirm: chosen configurations on seeds the sweep did not use, and nothing else.
+    """Return the space NAME-confirm: chosen configurations on seeds the sweep did not use, and
+    nothing else.
 
     They become its baselines. ``test`` is a file of the sealed problems.
 
@@ -48,7 +57,10 @@ def fresh_space(
     spec = sweep.spec
     program = spec.program.held_out_run(spec.objective.metric, test) if sealed else spec.program
     program = program.tracked(experiment=spec.experiment)
-    confirms = {"sweep": sweep.folder.name, "configurations": [finalist.number for finalist in chosen]}
+    confirms = {
+        "sweep": sweep.folder.name,
+        "configurations": [finalist.number for finalist in chosen],
+    }
     first = max(spec.spent_seeds) + 1
     name = sweep.folder.confirmation.name
     data = parse_yaml(dump_space(spec.with_program(program)), name).data | {
@@ -63,8 +75,14 @@ def fresh_space(
 
 
 def choose(spec: SweepSpec, proposed: list[Configuration], finalists: int) -> list[Configuration]:
-    """Return the baseline, if it has run, and the best others complete on all seeds; of arms the best of each."""
-    complete = [configuration for configuration in proposed if outcome(configuration, spec.seeds).state == "COMPLETE"]
+    """Return the baseline, if it has run, and the best others complete on all seeds; of arms the
+    best of each.
+    """
+    complete = [
+        configuration
+        for configuration in proposed
+        if outcome(configuration, spec.seeds).state == "COMPLETE"
+    ]
     sign = 1 if spec.objective.mode == "max" else -1
 
     def score(configuration: Configuration) -> float:
@@ -73,19 +91,27 @@ def choose(spec: SweepSpec, proposed: list[Configuration], finalists: int) -> li
         return sign * value
 
     if spec.search.tune_within is not None:
-        worst_first = sorted(complete, key=lambda configuration: (score(configuration), -configuration.number))
+        worst_first = sorted(
+            complete, key=lambda configuration: (score(configuration), -configuration.number)
+        )
         complete = list(
-            {arm_of(spec, configuration.parameters): configuration for configuration in worst_first}.values()
+            {
+                arm_of(spec, configuration.parameters): configuration
+                for configuration in worst_first
+            }.values()
         )
     base = [configuration for configuration in complete if is_baseline(spec, configuration)][:1]
     others = sorted(
-        (configuration for configuration in complete if configuration not in base), key=score, reverse=True
+        (configuration for configuration in complete if configuration not in base),
+        key=score,
+        reverse=True,
     )
     return base + others[:finalists]
 
 
 def is_baseline(spec: SweepSpec, configuration: Configuration) -> bool:
-    """Return whether this is the baseline: the first listed one, or one without AR and Lopti if none is listed.
+    """Return whether this is the baseline: the first listed one, or one without AR and Lopti if
+    none is listed.
 
     Where arms are tuned, the first arm's configurations are.
     """

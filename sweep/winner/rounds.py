@@ -44,8 +44,8 @@ def decide(
 ) -> tuple[int, Decision]:
     """Run rounds until the outcome is known, the budget is spent or somebody stops it.
 
-    Returns the exit code and the decision so far. ``run`` trains the missing trials of a sweep and returns an exit
-    code; ``say`` prints a line.
+    Returns the exit code and the decision so far. ``run`` trains the missing trials of a sweep and
+    returns an exit code; ``say`` prints a line.
 
     Raises:
         MissingError: the sweep has no complete baseline, or nothing to hold against it.
@@ -63,9 +63,15 @@ def decide(
         price = _price(fresh, sweep)
         if budget is not None and price > budget:
             if not decision.looks:
-                say(f"Not started: the first round needs {price:.3g} {hours}, the budget is {budget:g}")
+                say(
+                    f"Not started: the first round needs {price:.3g} {hours}, the budget is "
+                    f"{budget:g}"
+                )
             else:
-                say(f"Stopped: with the next round it would take {price:.3g} {hours}, the budget is {budget:g}")
+                say(
+                    f"Stopped: with the next round it would take {price:.3g} {hours}, the budget "
+                    f"is {budget:g}"
+                )
             say(f"Undecided. With a larger budget: {asked.again}")
             return code, decision
         before = "with all before it " if decision.looks else ""
@@ -81,7 +87,9 @@ def decide(
     return code, decision
 
 
-def _opened(sweep: SweepRecord, asked: Asked, say: Callable[[str], None]) -> tuple[SweepRecord, Decision]:
+def _opened(
+    sweep: SweepRecord, asked: Asked, say: Callable[[str], None]
+) -> tuple[SweepRecord, Decision]:
     """Return the sweep of the finalists, begun if it does not exist, and its decision so far."""
     folder = sweep.folder.confirmation
     if not folder.ledger.exists():
@@ -90,7 +98,8 @@ def _opened(sweep: SweepRecord, asked: Asked, say: Callable[[str], None]) -> tup
     decision = decision_of(fresh)
     if decision is None or fresh.spec.confirms is None:
         raise ConfigError(
-            f"the finalists of {sweep.folder.name} run on fixed seeds, which are not fresh any more",
+            f"the finalists of {sweep.folder.name} run on fixed seeds, which are not fresh any "
+            "more",
             str(folder.root),
             f"{fresh.command('status')} shows them",
         )
@@ -99,7 +108,10 @@ def _opened(sweep: SweepRecord, asked: Asked, say: Callable[[str], None]) -> tup
     first = fresh.spec.confirms.configurations
     if now != first:
         lists = [", ".join(f"#{number}" for number in numbers) for numbers in (first, now)]
-        say(f"the finalists stay those of the first round, {lists[0]}; the sweep's best are {lists[1]} by now")
+        say(
+            f"the finalists stay those of the first round, {lists[0]}; the sweep's best are "
+            f"{lists[1]} by now"
+        )
     return fresh, decision
 
 
@@ -113,7 +125,8 @@ def _begin(sweep: SweepRecord, asked: Asked) -> None:
     chosen = finalists_of(sweep, asked.finalists)
     if len(chosen) < 2 or not is_baseline(spec, chosen[0]):
         raise MissingError(
-            f"{sweep.folder.name} has no baseline and another configuration that ran to their end on all seeds",
+            f"{sweep.folder.name} has no baseline and another configuration that ran to their end "
+            "on all seeds",
             str(sweep.folder.root),
             sweep.command("status"),
         )
@@ -154,7 +167,11 @@ def _look(fresh: SweepRecord, decision: Decision) -> Decision:
     stands = tuple(standing for standing in every if standing.finalist not in decision.retired)
     with hold(fresh.folder.root, "sweep"):
         Ledger(fresh.folder.ledger).append(
-            {"event": LOOK, "standings": [asdict(standing) for standing in stands], "time": time.time()}
+            {
+                "event": LOOK,
+                "standings": [asdict(standing) for standing in stands],
+                "time": time.time(),
+            }
         )
     return Decision(decision.design, decision.known, (*decision.looks, stands))
 
@@ -164,13 +181,18 @@ def _missing(fresh: SweepRecord) -> int:
     proposals = fresh.configurations
     seeds = fresh.spec.seeds
     proposed = sum(
-        seed not in configuration.results for configuration in proposals if not configuration.retired for seed in seeds
+        seed not in configuration.results
+        for configuration in proposals
+        if not configuration.retired
+        for seed in seeds
     )
     return proposed + (len(fresh.spec.baselines) - len(proposals)) * len(seeds)
 
 
 def _price(fresh: SweepRecord, sweep: SweepRecord) -> float:
-    """Device hours of all rounds, the next one included; that one at the mean of the trials so far."""
+    """Device hours of all rounds, the next one included; that one at the mean of the trials
+    so far.
+    """
     spent = fresh.device_hours()
     sample = list(spent.values()) or list(sweep.device_hours().values())
     return sum(spent.values()) + _missing(fresh) * (statistics.mean(sample) if sample else 0.0)
@@ -192,5 +214,6 @@ def _look_text(decision: Decision, space: SweepSpec) -> list[str]:
     place = f"round {len(decision.looks)} of at most {len(decision.design.looks)}"
     worthwhile = decision.design.worthwhile
     return [
-        f"{place}: {standing(f'#{_reported(stands, space)}', stands, worthwhile)}" for stands in decision.looks[-1]
+        f"{place}: {standing(f'#{_reported(stands, space)}', stands, worthwhile)}"
+        for stands in decision.looks[-1]
     ]

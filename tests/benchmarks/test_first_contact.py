@@ -1,4 +1,6 @@
-"""The first contact with GPUs runs all of its parts, each bounded in time, and reports what failed."""
+"""The first contact with GPUs runs all of its parts, each bounded in time, and reports what
+failed.
+"""
 
 import json
 import sys
@@ -17,7 +19,9 @@ def python(name: str, program: str, limit_s: float = 60.0) -> Part:
 def test_all_parts_run_though_some_fail_hang_or_cannot_run(tmp_path, capsys):
     chosen = [
         python("broken", "raise RuntimeError('no such kernel')"),
-        python("endless", "import time; print('sampling', flush=True); time.sleep(600)", limit_s=3.0),
+        python(
+            "endless", "import time; print('sampling', flush=True); time.sleep(600)", limit_s=3.0
+        ),
         Part("absent", "?", 60.0, None, "needs 4 GPUs"),
         python("good", "print('1.5 TFLOP/s')"),
     ]
@@ -55,5 +59,7 @@ def test_a_cpu_runs_what_it_can(tmp_path):
     names = {"driver", "compiler", "step of tiny_kk"}
     chosen = [part for part in parts(this_machine(), tmp_path) if part.name in names]
     outcomes = {outcome.name: outcome for outcome in first_contact(chosen, tmp_path)}
-    assert {name: outcome.state for name, outcome in outcomes.items()} == dict.fromkeys(names, "passed")
+    assert {name: outcome.state for name, outcome in outcomes.items()} == dict.fromkeys(
+        names, "passed"
+    )
     assert "time/update" in outcomes["step of tiny_kk"].detail

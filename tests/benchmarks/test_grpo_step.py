@@ -19,10 +19,17 @@ def test_a_copied_model_computes_the_same_and_never_ends_a_completion(tmp_path, 
     copied = AutoModelForCausalLM.from_pretrained(copy)
     ids = torch.arange(20)[None]
     assert torch.equal(copied(ids).logits, model(ids).logits)
-    assert AutoTokenizer.from_pretrained(copy).eos_token_id == 258 == copied.generation_config.eos_token_id
+    assert (
+        AutoTokenizer.from_pretrained(copy).eos_token_id
+        == 258
+        == copied.generation_config.eos_token_id
+    )
 
     seconds = run_ours(
-        copy, Namespace(prompts=2, prompt_tokens=3, tokens=5, steps=1, dtype="float32", checkpointing=True)
+        copy,
+        Namespace(
+            prompts=2, prompt_tokens=3, tokens=5, steps=1, dtype="float32", checkpointing=True
+        ),
     )
     assert len(seconds) == 2
     assert capsys.readouterr().err.count("length 5") == 2

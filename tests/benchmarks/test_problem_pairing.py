@@ -12,11 +12,16 @@ from dashboards.statistics.verdict import verdict
 @pytest.mark.parametrize(("configurations", "seeds"), [(2, 2), (5, 3)])
 def test_many_sweeps_at_once_are_decided_like_each_alone(configurations, seeds, share):
     generator = np.random.default_rng(2)
-    answers = np.stack([solve(generator, (configurations, seeds, 60), share, gain=1.5) for _ in range(40)])
+    answers = np.stack(
+        [solve(generator, (configurations, seeds, 60), share, gain=1.5) for _ in range(40)]
+    )
     shown, best = judge(answers, by_problem=True)
     for place, sweep in enumerate(answers):
         named = {f"c{number}": dict(enumerate(rows)) for number, rows in enumerate(sweep)}
-        scores = {name: {seed: float(row.mean()) for seed, row in by_seed.items()} for name, by_seed in named.items()}
+        scores = {
+            name: {seed: float(row.mean()) for seed, row in by_seed.items()}
+            for name, by_seed in named.items()
+        }
         alone = verdict(scores, "c0", answers=named)
         assert (claims(alone), alone.best) == (bool(shown[place]), f"c{best[place]}")
     assert 3 < shown.sum() < 37
@@ -25,7 +30,10 @@ def test_many_sweeps_at_once_are_decided_like_each_alone(configurations, seeds, 
 @pytest.mark.parametrize("share", [0.0, 0.5])
 def test_no_effect_is_claimed_no_more_often_than_allowed_and_a_gain_is_found_more_often(share):
     generator = np.random.default_rng(3)
-    none, better = (np.stack([solve(generator, (4, 2, 60), share, gain) for _ in range(1500)]) for gain in (0.0, 2.0))
+    none, better = (
+        np.stack([solve(generator, (4, 2, 60), share, gain) for _ in range(1500)])
+        for gain in (0.0, 2.0)
+    )
     assert judge(none, by_problem=True)[0].mean() <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 1500)
     before, now = (judge(better, by_problem)[0].mean() for by_problem in (False, True))
     assert now > before + 0.04

@@ -17,11 +17,15 @@ from trainer.rollouts.transformers import TransformersEngine
 @pytest.mark.slow
 def test_the_policy_of_the_package_solves_half_of_the_puzzles() -> None:
     tokenizer = AutoTokenizer.from_pretrained(TINY_FOLDER)
-    engine = TransformersEngine(AutoModelForCausalLM.from_pretrained(TINY_FOLDER), pad_token_id=tokenizer.pad_token_id)
+    engine = TransformersEngine(
+        AutoModelForCausalLM.from_pretrained(TINY_FOLDER), pad_token_id=tokenizer.pad_token_id
+    )
     puzzles = generate("dev", [2, 3], 48, seed=0)
     prompts = [tokenizer(compact_prompt(puzzle) + PREFILL)["input_ids"] for puzzle in puzzles]
     seeds = [[8 * index + number for number in range(8)] for index in range(len(puzzles))]
-    params = SamplingParams(temperature=1.0, max_new_tokens=160, stop_token_ids=(tokenizer.eos_token_id,))
+    params = SamplingParams(
+        temperature=1.0, max_new_tokens=160, stop_token_ids=(tokenizer.eos_token_id,)
+    )
     right = []
     for puzzle, samples in zip(puzzles, engine.generate(prompts, seeds, params), strict=True):
         texts = [tokenizer.decode(sample.token_ids, skip_special_tokens=True) for sample in samples]
@@ -33,7 +37,12 @@ def test_the_package_holds_the_recipes_tokenizer_and_shape(tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(TINY_FOLDER)
     model = AutoModelForCausalLM.from_pretrained(TINY_FOLDER, use_safetensors=True)
     written = write_policy(tmp_path / "written", TinyRecipe(steps=1, puzzles=64))
-    for name in ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"):
+    for name in (
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ):
         assert (written / name).read_text() == (TINY_FOLDER / name).read_text()
     assert model.lm_head.weight is model.model.embed_tokens.weight
     prompt, completion = demonstrations(TinyRecipe(), 1)[0]

@@ -32,7 +32,9 @@ def test_tokens_are_words_and_decoding_gives_the_text_back() -> None:
         ids = tokenizer(prompt + completion)["input_ids"]
         assert ids == prompt_ids + tokenizer(completion)["input_ids"]
         assert tokenizer.decode(ids) == prompt + completion
-        assert tokenizer.decode(ids, skip_special_tokens=True) == (prompt + completion).removesuffix(END)
+        assert tokenizer.decode(ids, skip_special_tokens=True) == (
+            prompt + completion
+        ).removesuffix(END)
         assert ids[-1] == tokenizer.eos_token_id and tokenizer.unk_token_id not in ids
     assert tokenizer.tokenize(" Ava says Liam is a knave ;<think>") == [
         " Ava",

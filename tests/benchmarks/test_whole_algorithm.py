@@ -26,7 +26,9 @@ def as_page(batch: TrainBatch) -> whole_algorithm.Batch:
     width = batch.completion_mask.shape[1]
     tokens = torch.zeros(len(batch.rewards), longest + width, dtype=torch.long)
     attended = torch.zeros_like(tokens)
-    for row, (prompt, completion) in enumerate(zip(batch.prompt_lengths, batch.completion_lengths, strict=True)):
+    for row, (prompt, completion) in enumerate(
+        zip(batch.prompt_lengths, batch.completion_lengths, strict=True)
+    ):
         place = slice(longest - int(prompt), longest + int(completion))
         tokens[row, place] = batch.input_ids[row, : prompt + completion]
         attended[row, place] = 1
@@ -49,13 +51,17 @@ def test_one_update_is_the_trainers(monkeypatch):
             plan = plan_update_batches(batch, len(batch.rewards), 10_000)
             scored = attach_logprobs(batch, model, None, plan)
             scored = reweight_advantages(estimate_advantages(scored, algorithm), algorithm)
-            updater = Updater(model, optimizer, algorithm, whole_algorithm.MAX_GRAD_NORM, Parallel(), 12)
+            updater = Updater(
+                model, optimizer, algorithm, whole_algorithm.MAX_GRAD_NORM, Parallel(), 12
+            )
             statistics = UpdateStatistics.of(scored)
             for token_mask in isolation_passes(scored, algorithm):
                 assert token_mask.any()
                 updater.run_pass(scored, token_mask, plan, statistics, step=1)
             assert statistics.updates == 2
-        moved.append([after.detach() - b for after, b in zip(model.parameters(), before, strict=True)])
+        moved.append(
+            [after.detach() - b for after, b in zip(model.parameters(), before, strict=True)]
+        )
     largest = max(float(tensor.abs().max()) for tensor in moved[1])
     assert largest > 1e-3
     for of_page, of_trainer in zip(*moved, strict=True):

@@ -34,11 +34,14 @@ class Story:
 
     def training(self) -> int:
         """How many trials have made a step."""
-        return sum(records >= 2 for records in self.cluster.records(self.sweep).values())  # the first is an evaluation
+        # the first is an evaluation
+        return sum(records >= 2 for records in self.cluster.records(self.sweep).values())
 
     def until(self, pattern: str) -> None:
         """Wait until the sweep says so."""
-        wait_until(lambda: bool(re.search(pattern, self.terminal.shown())), NOTICED_S, self.terminal.shown)
+        wait_until(
+            lambda: bool(re.search(pattern, self.terminal.shown())), NOTICED_S, self.terminal.shown
+        )
         self.noticed = time.monotonic() - self.struck
 
     def kill(self, node: str, words: str) -> None:
@@ -100,7 +103,9 @@ def mlflow_hangs(story: Story) -> None:
     """MLflow answers nobody for a minute."""
     story.begin()
     servers = story.cluster.lab.machines["head"].processes("mlflow")
-    processes = [process for server in servers for process in (server, *server.children(recursive=True))]
+    processes = [
+        process for server in servers for process in (server, *server.children(recursive=True))
+    ]
     for process in processes:
         process.suspend()
     time.sleep(60)
@@ -112,7 +117,10 @@ def one_of_two_nodes_lost(story: Story) -> None:
     """The raylet of one of a trial's two nodes is killed."""
     story.begin(running=1)
     machines = story.cluster.lab.machines
-    story.kill(next(name for name in ("node2", "node3") if machines[name].processes("RankWorker")), "/raylet/raylet ")
+    story.kill(
+        next(name for name in ("node2", "node3") if machines[name].processes("RankWorker")),
+        "/raylet/raylet ",
+    )
     story.until("retry not counted")
 
 

@@ -1,7 +1,9 @@
-"""A laboratory of machines made of namespaces: each has its own address, hostname, processes, hosts file and /tmp.
+"""A laboratory of machines made of namespaces: each has its own address, hostname, processes, hosts
+file and /tmp.
 
-For root, or for anybody within `unshare --user --map-root-user`. Nothing of the host's network is touched: the
-cables of the machines end in a bridge that has a namespace of its own, as ``10.77.0.254``.
+For root, or for anybody within `unshare --user --map-root-user`. Nothing of the host's network is
+touched: the cables of the machines end in a bridge that has a namespace of its own, as
+``10.77.0.254``.
 """
 
 import re
@@ -50,7 +52,8 @@ done
 for folder in var/tmp dev/shm; do mount -t tmpfs lab $folder; done
 chmod 1777 tmp
 mkdir -p shared; if [ "$shared" ]; then mount --bind "$shared" shared; fi
-for path in "$@"; do   # the project and its Python, where they are in a folder that is the machine's own
+# the project and its Python, where they are in a folder that is the machine's own
+for path in "$@"; do
     if [ ! -e ".$path" ]; then mkdir -p ".$path"; mount --rbind "$path" ".$path"; fi
 done
 printf "$hosts" > tmp/hosts; mount --bind tmp/hosts etc/hosts
@@ -58,7 +61,8 @@ mount -t proc proc proc
 hostname "$name"
 ip link set lo up
 echo booted
-exec chroot . /bin/bash -c 'while read -r _; do :; done'   # process 1, which ends with its standard input
+# process 1, which ends with its standard input
+exec chroot . /bin/bash -c 'while read -r _; do :; done'
 """
 
 
@@ -66,7 +70,9 @@ def obstacle() -> str:
     """Why there can be no laboratory here; empty if there can."""
     try:
         tried = subprocess.run(
-            [*_UNSHARE, "ip", "link", "add", "lab", "type", "bridge"], capture_output=True, text=True
+            [*_UNSHARE, "ip", "link", "add", "lab", "type", "bridge"],
+            capture_output=True,
+            text=True,
         )
     except FileNotFoundError as error:
         return f"there is no {error.filename}"
@@ -89,7 +95,9 @@ class Machine:
         matching = []
         for process in psutil.process_iter():
             with suppress(OSError, psutil.Error):
-                if Path(f"/proc/{process.pid}/ns/pid").readlink() == space and words in " ".join(process.cmdline()):
+                if Path(f"/proc/{process.pid}/ns/pid").readlink() == space and words in " ".join(
+                    process.cmdline()
+                ):
                     matching.append(process)
         return matching
 
@@ -97,7 +105,16 @@ class Machine:
         """The command line that runs these words on the machine."""
         spaces = ["--net", "--mount", "--uts", "--ipc", "--pid", "--root", "--wd"]
         environment = [f"{name}={value}" for name, value in _ENVIRONMENT.items()]
-        return ["nsenter", "--target", str(self.pid), *spaces, "env", "-i", *environment, *map(str, words)]
+        return [
+            "nsenter",
+            "--target",
+            str(self.pid),
+            *spaces,
+            "env",
+            "-i",
+            *environment,
+            *map(str, words),
+        ]
 
 
 class Terminal:
@@ -133,7 +150,9 @@ class Terminal:
             ended = re.search("\001([0-9]+)\n", self.shown())
             return ended is not None
 
-        wait_until(over, timeout, lambda: f"{self.machine.name} does not come back:\n{self.shown()}")
+        wait_until(
+            over, timeout, lambda: f"{self.machine.name} does not come back:\n{self.shown()}"
+        )
         assert ended is not None
         return int(ended[1]), self.shown()[: ended.start()]
 
@@ -142,7 +161,9 @@ class Terminal:
         return self._shown.read_bytes()[self._read :].decode(errors="replace")
 
     def type(self, *lines: str, timeout: float = 300) -> str:
-        """Type lines, each after the one before has ended well; returns what the last one showed."""
+        """Type lines, each after the one before has ended well; returns what the last one
+        showed.
+        """
         text = ""
         for line in lines:
             self.start(line)
@@ -219,7 +240,17 @@ class Lab:
         )
         paths = [ROOT, Path(sys.prefix), Path(sys.base_prefix)]
         boot = subprocess.Popen(
-            [*_UNSHARE, "bash", "-c", _BOOT, "boot", name, self.shared if shared else "", hosts, *paths],
+            [
+                *_UNSHARE,
+                "bash",
+                "-c",
+                _BOOT,
+                "boot",
+                name,
+                self.shared if shared else "",
+                hosts,
+                *paths,
+            ],
             cwd=root,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -1,4 +1,6 @@
-"""docs/guides/cluster.md typed on machines of the laboratory, as it stands but for the installation."""
+"""docs/guides/cluster.md typed on machines of the laboratory, as it stands but for the
+installation.
+"""
 
 import re
 import shutil
@@ -18,8 +20,13 @@ from tests.paths import ROOT
 from tests.sweep.harness import write_space
 
 RUNS = "/shared/runs"
-_ALIVE = "import ray; ray.init('auto'); print([one['NodeManagerAddress'] for one in ray.nodes() if one['Alive']])"
-# The pause is no part of the result, so that a sweep under faults is slow and an undisturbed one is not.
+_ALIVE = (
+    "import ray; ray.init('auto'); print([one['NodeManagerAddress'] for one in ray.nodes() "
+    "if "
+    "one['Alive']])"
+)
+# The pause is no part of the result, so that a sweep under faults is slow and an undisturbed one is
+# not.
 _REWARD = """
 import time
 from pathlib import Path
@@ -29,7 +36,12 @@ def slow(texts, answers):
     time.sleep(float(Path("/shared/work/pause").read_text()))
     return [score(text, answer) for text, answer in zip(texts, answers)]
 """
-SHORT = {"max_steps": 4, "evaluation.every_steps": 2, "checkpoint.every_steps": 2, "rollout.prompts_per_step": 4}
+SHORT = {
+    "max_steps": 4,
+    "evaluation.every_steps": 2,
+    "checkpoint.every_steps": 2,
+    "rollout.prompts_per_step": 4,
+}
 SHORT |= {"rollout.group_size": 4, "optim.update_batch_size": 16, "evaluation.sets.dev.size": 8}
 SHORT |= {"reward.timeout_s": 60}
 
@@ -39,7 +51,9 @@ def typed(heading: str, head: str) -> list[list[str]]:
     section = re.split(r"^## ", (ROOT / "docs/guides/cluster.md").read_text(), flags=re.MULTILINE)
     (text,) = (part for part in section if part.startswith(heading))
     blocks = re.findall(r"(?:^ {4}.+\n)+", text.replace("\\\n", " "), re.MULTILINE)
-    return [[re.sub(r"\bHEAD\b", head, line.strip()) for line in block.splitlines()] for block in blocks]
+    return [
+        [re.sub(r"\bHEAD\b", head, line.strip()) for line in block.splitlines()] for block in blocks
+    ]
 
 
 @dataclass
@@ -92,12 +106,18 @@ class Cluster:
     def secrets(self) -> list[str]:
         """The password and the token that were made on the head."""
         return [
-            (self.head.root / "root" / name).read_text().strip() for name in (".mlflow-password", ".ray/auth_token")
+            (self.head.root / "root" / name).read_text().strip()
+            for name in (".mlflow-password", ".ray/auth_token")
         ]
 
     def space(self, name: str, trials: int = 3, strategy: str = "none", **resources: Any) -> None:
-        """Put a space of short trials on the shared folder, each rank of which takes all cores of a node."""
-        overrides: dict[str, Any] = {"model.name_or_path": "/shared/policy", "reward.functions": {"slow:slow": 1.0}}
+        """Put a space of short trials on the shared folder, each rank of which takes all cores of a
+        node.
+        """
+        overrides: dict[str, Any] = {
+            "model.name_or_path": "/shared/policy",
+            "reward.functions": {"slow:slow": 1.0},
+        }
         overrides |= {**SHORT, "parallel.strategy": strategy}
         write_space(
             self.lab.shared / "work" / f"{name}.yaml",
@@ -144,12 +164,17 @@ class Cluster:
     def alive(self) -> set[str]:
         """The nodes that Ray counts on."""
         shown = self.terminals["head"].type(f'python -c "{_ALIVE}"')
-        return {name for name, machine in self.lab.machines.items() if f"'{machine.address}'" in shown}
+        return {
+            name for name, machine in self.lab.machines.items() if f"'{machine.address}'" in shown
+        }
 
     def answers(self, port: int) -> bool:
         """Whether somebody listens on a port of the head, seen from the head."""
         test = f"exec 3<>/dev/tcp/{self.head.address}/{port}"
-        return subprocess.run(self.head.command("bash", "-c", test), capture_output=True).returncode == 0
+        return (
+            subprocess.run(self.head.command("bash", "-c", test), capture_output=True).returncode
+            == 0
+        )
 
     def records(self, sweep: str) -> dict[str, int]:
         """How many lines of metrics each trial has written."""

@@ -18,7 +18,10 @@ from tests.sweep.harness import results
 
 pytestmark = pytest.mark.timeout(1500)
 _KEY = "/shared/munge.key"
-_MUNGE = f"munged --force --key-file {_KEY} --socket /tmp/munge --pid-file /tmp/munge.pid --log-file /tmp/munge.log"
+_MUNGE = (
+    f"munged --force --key-file {_KEY} --socket /tmp/munge --pid-file /tmp/munge.pid "
+    "--log-file /tmp/munge.log"
+)
 _CONFIGURATION = """
 ClusterName=lab
 SlurmctldHost=node1({first})
@@ -43,7 +46,9 @@ PartitionName=all Nodes=ALL Default=YES State=UP
 @pytest.fixture
 def slurm(tiny_policy: Path, tmp_path: Path) -> Iterator[tuple[Cluster, Terminal]]:
     """Slurm on two machines, and a terminal on the first."""
-    if reason := obstacle() or next((f"no {name}" for name in ("slurmctld", "munged") if not shutil.which(name)), ""):
+    if reason := obstacle() or next(
+        (f"no {name}" for name in ("slurmctld", "munged") if not shutil.which(name)), ""
+    ):
         pytest.skip(reason)
     cluster = Cluster(Lab(tmp_path / "lab"), tiny_policy)
     try:
@@ -69,7 +74,8 @@ def test_a_requeued_job_resumes_its_sweep(slurm: tuple[Cluster, Terminal]) -> No
     submitted = login.type(
         f". {cluster.activate}",
         "cd /shared/work",
-        f"sbatch --job-name=my_space --nodes=2 --cpus-per-task={cluster.cpus} --output=/shared/my_space-%j.log "
+        f"sbatch --job-name=my_space --nodes=2 --cpus-per-task={cluster.cpus} "
+        "--output=/shared/my_space-%j.log "
         f"/shared/sweep.sbatch my_space {RUNS} sweep run my_space.yaml --name my_space --offline",
     )
     job = submitted.split()[-1]
@@ -82,7 +88,11 @@ def test_a_requeued_job_resumes_its_sweep(slurm: tuple[Cluster, Terminal]) -> No
     cluster.pause(0)
     login.type(f"scontrol requeue {job}")
     over = re.compile("JobState=(COMPLETED|FAILED|NODE_FAIL)")  # a minute after the sweep
-    wait_until(lambda: bool(over.search(login.type(f"scontrol show job {job}"))), 900, lambda: log.read_text())
+    wait_until(
+        lambda: bool(over.search(login.type(f"scontrol show job {job}"))),
+        900,
+        lambda: log.read_text(),
+    )
     assert "JobState=COMPLETED" in login.shown() and "Restarts=1" in login.shown(), log.read_text()
     assert not marked(Path(RUNS) / "my_space")
     assert {result["state"] for result in results(runs / "my_space").values()} == {"COMPLETE"}

@@ -55,11 +55,21 @@ def shown(picture: Picture | None) -> Picture:
 
 def with_trials(results: Results, table: pd.DataFrame, **changes: Any) -> Results:
     """The results with the trials of a changed `Results.table`, and with other changes."""
-    simple = {field.name for field in fields(Trial)} - {"name", "parameters", "curves", "latest", "solved"}
+    simple = {field.name for field in fields(Trial)} - {
+        "name",
+        "parameters",
+        "curves",
+        "latest",
+        "solved",
+    }
     before = {trial.name: trial for trial in results.trials}
     trials = []
     for row in table.to_dict("records"):
-        parameters = {key: value for key, value in row.items() if key not in simple | {"trial", "label", "minutes"}}
+        parameters = {
+            key: value
+            for key, value in row.items()
+            if key not in simple | {"trial", "label", "minutes"}
+        }
         kept = before.get(row["trial"], Trial(row["trial"], "", ""))
         values = {key: row[key] for key in simple}
         trials.append(replace(kept, name=row["trial"], parameters=parameters, **values))

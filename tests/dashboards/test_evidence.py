@@ -10,16 +10,24 @@ from tests.dashboards.table import results_of, with_trials
 
 
 def confirmed(name: str, task: str, gains: list[float], *others: tuple[str, float]) -> Results:
-    """A sweep whose configuration 1 (AR) gained so much on each fresh seed, and others the same on all."""
+    """A sweep whose configuration 1 (AR) gained so much on each fresh seed, and others the same on
+    all.
+    """
     sweep = replace(results_of(), name=name, model="tiny", task=task)
     rows = []
-    for number, more in (("0", [0.0] * len(gains)), ("1", gains), *((n, [gain] * len(gains)) for n, gain in others)):
+    for number, more in (
+        ("0", [0.0] * len(gains)),
+        ("1", gains),
+        *((n, [gain] * len(gains)) for n, gain in others),
+    ):
         trials = sweep.table[sweep.table.configuration == number].iloc[:1]
         rows += [
             trials.assign(seed=str(9 + i), score=0.5 + 0.01 * i + gain, trial=f"{number}-{i}")
             for i, gain in enumerate(more)
         ]
-    return replace(sweep, fresh=with_trials(sweep, pd.concat(rows, ignore_index=True), baseline="0"))
+    return replace(
+        sweep, fresh=with_trials(sweep, pd.concat(rows, ignore_index=True), baseline="0")
+    )
 
 
 def test_a_rule_is_measured_against_its_baseline_with_the_noise_of_both_stages() -> None:
@@ -27,7 +35,8 @@ def test_a_rule_is_measured_against_its_baseline_with_the_noise_of_both_stages()
     assert ar.chosen == "chosen for its luck"
     assert (ar.rule, ar.baseline, ar.seeds, ar.left_out) == ("grpo + AR", "grpo", 3, "")
     assert ar.gain == pytest.approx(0.12)
-    # Fresh differences vary by 0.02 (two degrees of freedom), those of the search, 0.2 and 0.2, by nothing (one).
+    # Fresh differences vary by 0.02 (two degrees of freedom), those of the search, 0.2 and 0.2, by
+    # nothing (one).
     error = (2 * 0.02**2 / 3 / 3) ** 0.5
     assert ar.interval[0] == pytest.approx(0.12 - 2.353 * error, rel=1e-3)
     assert lopti.left_out == "tried, and not among the finalists"
@@ -36,7 +45,10 @@ def test_a_rule_is_measured_against_its_baseline_with_the_noise_of_both_stages()
 def test_no_rule_is_chosen_for_its_luck_where_all_were_carried_to_fresh_seeds() -> None:
     sweep = confirmed("one", "easy", [0.10, 0.14, 0.12], ("2", 0.3))
     whole = with_trials(sweep, sweep.table[sweep.table.configuration.isin(["0", "1", "2"])])
-    assert {(row.rule, row.chosen) for row in measured_in(whole)} == {("grpo + AR", ""), ("grpo + Lopti", "")}
+    assert {(row.rule, row.chosen) for row in measured_in(whole)} == {
+        ("grpo + AR", ""),
+        ("grpo + Lopti", ""),
+    }
 
 
 def test_fresh_seeds_do_not_choose_among_finalists_of_a_rule() -> None:
@@ -44,7 +56,8 @@ def test_fresh_seeds_do_not_choose_among_finalists_of_a_rule() -> None:
     assert sweep.fresh is not None
     alike = with_trials(sweep, sweep.table.assign(rule=["grpo"] * 2 + ["AR"] * 4 + ["rpp"] * 4))
     (row, *_) = measured_in(alike)
-    assert (row.rule, row.gain) == ("AR", pytest.approx(0.12))  # of 0.75 and 0.55 in the search, the first
+    # of 0.75 and 0.55 in the search, the first
+    assert (row.rule, row.gain) == ("AR", pytest.approx(0.12))
 
 
 def test_less_is_better_where_the_objective_says_so() -> None:
@@ -61,7 +74,8 @@ def test_of_a_tournament_the_luck_of_tuning_counts() -> None:
     (counted,) = [row for row in measured_in(sweep) if not row.left_out]
     (standing,) = sweep.arm_standings
     assert (counted.gain, counted.interval) == (pytest.approx(0.105), standing.interval)
-    assert standing.interval is not None and standing.interval[0] < 0.07  # fresh seeds alone, t(1): 0.073
+    # fresh seeds alone, t(1): 0.073
+    assert standing.interval is not None and standing.interval[0] < 0.07
     few = with_trials(sweep, sweep.table.iloc[:10])
     assert "tuning variance shows in 8 complete trials of both rules or more" in {
         row.left_out for row in measured_in(few)
@@ -77,7 +91,11 @@ def test_a_setting_counts_once_and_what_is_not_confirmed_not_at_all() -> None:
         replace(confirmed("e", "fifth", [0.1, 0.2]), fresh=None),
     ]
     counted, left = gathered(sweeps)
-    assert [(row.sweep, row.task) for row in counted] == [("b", "easy"), ("c", "hard"), ("d", "other")]
+    assert [(row.sweep, row.task) for row in counted] == [
+        ("b", "easy"),
+        ("c", "hard"),
+        ("d", "other"),
+    ]
     why = {(row.sweep, row.rule): row.left_out for row in left}
     assert why["a", "grpo + AR"] == "b has as many seeds or more"
     assert why["e", ""] == "not confirmed on fresh seeds"

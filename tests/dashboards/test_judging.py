@@ -11,12 +11,20 @@ from dashboards.statistics.verdict import Tested, verdict
 from tests.dashboards.table import results_of
 from trainer.errors import ConfigError
 
-SCORES = {"grpo": [0.50, 0.53, 0.51, 0.52], "dapo": [0.61, 0.63, 0.60, 0.62], "gspo": [0.50, 0.52, 0.52, 0.51]}
+SCORES = {
+    "grpo": [0.50, 0.53, 0.51, 0.52],
+    "dapo": [0.61, 0.63, 0.60, 0.62],
+    "gspo": [0.50, 0.52, 0.52, 0.51],
+}
 ASKED = {"by": ["loss"], "baseline": {"loss": "grpo"}, "score": "acc", "seed": "seed"}
 
 
 def runs(scores: dict[str, list[float]] = SCORES, first: int = 0) -> pd.DataFrame:
-    rows = [(loss, first + seed, score) for loss, values in scores.items() for seed, score in enumerate(values)]
+    rows = [
+        (loss, first + seed, score)
+        for loss, values in scores.items()
+        for seed, score in enumerate(values)
+    ]
     return pd.DataFrame(rows, columns=["loss", "seed", "acc"])
 
 
@@ -35,22 +43,42 @@ def tuned_runs() -> pd.DataFrame:
 def test_the_import_takes_no_library() -> None:
     heavy = "{'pandas', 'numpy', 'scipy', 'plotly', 'mlflow', 'torch', 'ray', 'optuna', 'pydantic'}"
     code = f"import sys; from dashboards import judge; print(sorted({heavy} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )
 
 
 def test_the_numbers_are_those_of_the_same_scores_in_a_sweep() -> None:
     judged = judge(runs(), **ASKED).verdict
     rows = {f"#{place} loss={loss}": row for place, (loss, row) in enumerate(SCORES.items())}
-    expected = verdict({name: dict(enumerate(row)) for name, row in rows.items()}, "#0 loss=grpo", adaptive=True)
-    assert isinstance(judged, Tested) and isinstance(expected, Tested) and judged.best == "#1 loss=dapo"
-    assert (judged.claim, judged.p_value, judged.interval) == ("candidate", expected.p_value, expected.interval)
+    expected = verdict(
+        {name: dict(enumerate(row)) for name, row in rows.items()}, "#0 loss=grpo", adaptive=True
+    )
+    assert (
+        isinstance(judged, Tested)
+        and isinstance(expected, Tested)
+        and judged.best == "#1 loss=dapo"
+    )
+    assert (judged.claim, judged.p_value, judged.interval) == (
+        "candidate",
+        expected.p_value,
+        expected.interval,
+    )
 
 
 def test_a_table_that_a_sweep_exported_has_its_verdict() -> None:
     results = results_of()
     table = results.table.drop(columns=["arm", "reason"])
     spread = ["rule", "label", "algorithm", *results.searched]
-    asked = {"by": ["configuration"], "baseline": {"configuration": 0}, "score": "score", "seed": "seed"}
+    asked = {
+        "by": ["configuration"],
+        "baseline": {"configuration": 0},
+        "score": "score",
+        "seed": "seed",
+    }
     judged = judge(table, fresh=True, ignore=spread, **asked).verdict
     assert isinstance(judged, Tested) and isinstance(results.verdict, Tested)
     assert (judged.p_value, judged.interval) == (results.verdict.p_value, results.verdict.interval)
@@ -60,11 +88,17 @@ def test_only_fresh_seeds_give_evidence(tmp_path: Path) -> None:
     search = judge(runs(), **ASKED)
     fresh = judge(runs(), fresh=True, **ASKED)
     assert (
-        str(search).startswith("A candidate against the baseline #0 loss=grpo") and "sweep" not in search.sentences[1]
+        str(search).startswith("A candidate against the baseline #0 loss=grpo")
+        and "sweep" not in search.sentences[1]
     )
     assert str(fresh).startswith("Confirmed: #1 loss=dapo beats the baseline #0 loss=grpo: +0.100")
-    second = judge(runs(), fresh=runs({name: SCORES[name] for name in ("grpo", "dapo")}, first=4), **ASKED)
-    assert str(second).startswith("Confirmed: #1 loss=dapo beats") and second.sentences[1] == "Next: train with it."
+    second = judge(
+        runs(), fresh=runs({name: SCORES[name] for name in ("grpo", "dapo")}, first=4), **ASKED
+    )
+    assert (
+        str(second).startswith("Confirmed: #1 loss=dapo beats")
+        and second.sentences[1] == "Next: train with it."
+    )
     page = second.write_report(tmp_path).read_text()
     assert "judged runs" in page and "sweep confirm" not in page and "sweep export" not in page
 
@@ -75,7 +109,9 @@ def test_small_differences_have_digits() -> None:
 
 
 def test_of_several_evaluations_the_last_count() -> None:
-    steps = runs().loc[np.repeat(range(12), 3)].assign(step=[10, 30, 20] * 12).reset_index(drop=True)
+    steps = (
+        runs().loc[np.repeat(range(12), 3)].assign(step=[10, 30, 20] * 12).reset_index(drop=True)
+    )
     steps.loc[steps.step == 10, "acc"] = 0.0
     steps.loc[steps.step == 30, "acc"] += 0.02
     trial = judge(steps, window=2, **ASKED).results.trials[0]
@@ -102,21 +138,37 @@ def test_what_was_tuned_is_compared_at_its_own_best() -> None:
     confirmed = judge(tuned_runs(), tuned=["lr"], fresh=fresh, **ASKED)
     assert [standing.rule for standing in confirmed.results.arm_standings] == ["loss=dapo"]
     with pytest.raises(ConfigError, match="loss=grpo has several settings on fresh seeds"):
-        judge(tuned_runs(), tuned=["lr"], fresh=tuned_runs().assign(seed=tuned_runs().seed + 9), **ASKED)
+        judge(
+            tuned_runs(),
+            tuned=["lr"],
+            fresh=tuned_runs().assign(seed=tuned_runs().seed + 9),
+            **ASKED,
+        )
 
 
 def test_problems_say_what_limits_the_verdict() -> None:
     generator = np.random.default_rng(0)
     table = runs().assign(trial=[f"run{place}" for place in range(12)])
-    solved = {name: generator.random(40) < score for name, score in zip(table.trial, table.acc, strict=True)}
-    rows = [(name, problem, int(right)) for name, row in solved.items() for problem, right in enumerate(row)]
+    solved = {
+        name: generator.random(40) < score
+        for name, score in zip(table.trial, table.acc, strict=True)
+    }
+    rows = [
+        (name, problem, int(right))
+        for name, row in solved.items()
+        for problem, right in enumerate(row)
+    ]
     problems = pd.DataFrame(rows, columns=["trial", "problem", "correct"])
     table["acc"] = [float(solved[name].mean()) for name in table.trial]
     results = judge(table, problems=problems, **ASKED).results
     assert len(results.trials[0].solved or ()) == 40
     assert len(results.answers["#1 loss=dapo"]) == 4
     with pytest.raises(ConfigError, match=r"run run0 scores 0\.9, its problems"):
-        judge(table.assign(acc=table.acc.where(table.trial != "run0", 0.9)), problems=problems, **ASKED)
+        judge(
+            table.assign(acc=table.acc.where(table.trial != "run0", 0.9)),
+            problems=problems,
+            **ASKED,
+        )
 
 
 WITH_RATE = runs().assign(lr=[1e-6] * 4 + [2e-6] * 4 + [1e-6] * 4)
@@ -138,13 +190,23 @@ TWICE = pd.concat([runs(), runs().iloc[:1].assign(acc=0.7)])
         (runs({"grpo": [0.5] * 3, "dapo": [0.6] * 3}), {}, "the runs are identical"),
         (runs().assign(seed=None), {}, "12 rows have no seed"),
         (runs(), {"fresh": runs()}, "seeds 0, 1, 2, 3 are in both tables"),
-        (runs(), {"fresh": runs({"grpo": SCORES["grpo"], "ppo": SCORES["dapo"]}, 4)}, "the fresh runs have loss=ppo"),
+        (
+            runs(),
+            {"fresh": runs({"grpo": SCORES["grpo"], "ppo": SCORES["dapo"]}, 4)},
+            "the fresh runs have loss=ppo",
+        ),
         (runs(), {"problems": pd.DataFrame({"trial": [0]})}, "no column problem"),
-        (runs(), {"problems": pd.DataFrame({"trial": [0], "problem": 0, "correct": "yes"})}, "not every answer"),
+        (
+            runs(),
+            {"problems": pd.DataFrame({"trial": [0], "problem": 0, "correct": "yes"})},
+            "not every answer",
+        ),
         (runs().assign(step="last"), {}, "a score has no number as its step"),
     ],
 )
-def test_what_cannot_be_judged_is_refused(table: pd.DataFrame, asked: dict[str, object], what: str) -> None:
+def test_what_cannot_be_judged_is_refused(
+    table: pd.DataFrame, asked: dict[str, object], what: str
+) -> None:
     with pytest.raises(ConfigError, match=what):
         judge(table, **{**ASKED, **asked})
 
@@ -153,7 +215,8 @@ def test_a_column_that_may_differ_is_ignored_and_settings_that_vary_within_are_n
     lists = WITH_RATE.assign(texts=[["a"]] * 12)
     assert judge(lists, ignore=["lr"], **ASKED).verdict is not None
     mixed = runs().assign(**{"params.batch": [8, 16, 8, 8] * 3, "params.name": range(12)})
-    assert judge(mixed, **ASKED).verdict is not None  # the same for all on a seed, and a name for each
+    # the same for all on a seed, and a name for each
+    assert judge(mixed, **ASKED).verdict is not None
     mixed["params.batch"] = [8, 16, 8, 8] * 2 + [8, 8, 16, 8]
     with pytest.raises(ConfigError, match=r"runs differ in params\.batch"):
         judge(mixed, **ASKED)

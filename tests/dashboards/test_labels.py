@@ -5,10 +5,14 @@ from dashboards.labels import configuration_labels
 from trainer.config.variants import short_name, short_names
 
 
-def test_short_names_say_the_section_where_the_last_part_says_nothing_and_all_where_two_would_be_alike() -> None:
+def test_short_names_say_the_section_where_the_last_part_says_nothing() -> None:
     assert [short_name(key) for key in ("optim.lr", "data.name", "seed")] == ["lr", "data", "seed"]
     alike = ["rollout.temperature", "evaluation.temperature", "optim.lr"]
-    assert list(short_names(alike).values()) == ["rollout.temperature", "evaluation.temperature", "lr"]
+    assert list(short_names(alike).values()) == [
+        "rollout.temperature",
+        "evaluation.temperature",
+        "lr",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -17,7 +21,10 @@ def test_short_names_say_the_section_where_the_last_part_says_nothing_and_all_wh
         (["", "", ""], ["#0 grpo lr=0.0003", "#1 grpo α 0.3 lr=1e-05", "#2 grpo α 0.3 η 0.5"]),
         # In an arm of one's own nothing is tuned: what another arm tunes does not apply.
         (["GRPO", "AR", "AR"], ["#0 GRPO", "#1 AR α 0.3", "#2 AR α 0.3 η 0.5"]),
-        (["GRPO", "GRPO", "AR"], ["#0 GRPO lr=0.0003", "#1 GRPO α 0.3 lr=1e-05", "#2 AR α 0.3 η 0.5"]),
+        (
+            ["GRPO", "GRPO", "AR"],
+            ["#0 GRPO lr=0.0003", "#1 GRPO α 0.3 lr=1e-05", "#2 AR α 0.3 η 0.5"],
+        ),
     ],
 )
 def test_a_label_names_the_rule_and_what_else_differs(arms: list[str], labels: list[str]) -> None:
@@ -32,4 +39,9 @@ def test_a_label_names_the_rule_and_what_else_differs(arms: list[str], labels: l
             "rollout.temperature": 1.0,
         }
     )
-    assert list(configuration_labels(trials, ["algorithm.ar_alpha", "optim.lr", "rollout.temperature"])) == labels
+    assert (
+        list(
+            configuration_labels(trials, ["algorithm.ar_alpha", "optim.lr", "rollout.temperature"])
+        )
+        == labels
+    )

@@ -1,4 +1,6 @@
-"""loptune's trainer as any other command: what a sweep of it finds is what one of the trainer itself finds."""
+"""loptune's trainer as any other command: what a sweep of it finds is what one of the trainer
+itself finds.
+"""
 
 import json
 import sys
@@ -27,7 +29,10 @@ OVERRIDES: dict[str, Any] = {
 DEFAULTS = {"algorithm.ar_alpha": 0.0, "algorithm.lopti_eta": 0.0}
 SPACE: dict[str, Any] = {
     "objective": {"metric": "eval/accuracy", "window": 2},
-    "parameters": {"algorithm.ar_alpha": {"uniform": [0.0, 0.5]}, "algorithm.lopti_eta": {"uniform": [0.0, 0.9]}},
+    "parameters": {
+        "algorithm.ar_alpha": {"uniform": [0.0, 0.5]},
+        "algorithm.lopti_eta": {"uniform": [0.0, 0.9]},
+    },
     "baselines": [DEFAULTS],
     "search": {"sampler": "random", "configurations": 1},
     "seeds": [0, 1],
@@ -53,7 +58,9 @@ def sweeps(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     }
     for name, program in programs.items():
         (runs / f"{name}.yaml").write_text(json.dumps({"name": name, **program, **SPACE}))
-        ended = run_cli("sweep", "run", runs / f"{name}.yaml", "--runs-dir", runs, "--offline", timeout=400)
+        ended = run_cli(
+            "sweep", "run", runs / f"{name}.yaml", "--runs-dir", runs, "--offline", timeout=400
+        )
         assert ended.returncode == 0, ended.stdout + ended.stderr
     return runs / "program", runs / "command"
 
@@ -62,7 +69,9 @@ def test_ledger_and_scores_are_the_same(sweeps: tuple[Path, Path]) -> None:
     proposed = []
     scores = []
     for root in sweeps:
-        proposed.append([record.get("parameters") for record in ledger(root) if "parameters" in record])
+        proposed.append(
+            [record.get("parameters") for record in ledger(root) if "parameters" in record]
+        )
         scores.append({trial: result["score"] for trial, result in results(root).items()})
     assert proposed[0] == proposed[1] and len(proposed[0]) == 2
     assert scores[0] == scores[1] and len(scores[0]) == 4
@@ -85,6 +94,7 @@ def test_every_metric_of_every_step_is_the_same(sweeps: tuple[Path, Path]) -> No
 
 def test_the_verdict_is_the_same(sweeps: tuple[Path, Path]) -> None:
     ours, command = (read_results(open_sweep(root.parent, root.name)) for root in sweeps)
-    verdicts = [replace(sweep.verdict, best="", baseline="") for sweep in (ours, command)]  # these name the program
+    # these name the program
+    verdicts = [replace(sweep.verdict, best="", baseline="") for sweep in (ours, command)]
     assert verdicts[0] == verdicts[1] and verdicts[0].seeds == 2
     assert ours.table.score.notna().all() and list(ours.table.score) == list(command.table.score)

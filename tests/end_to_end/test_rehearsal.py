@@ -19,7 +19,13 @@ def brings(config: TrainConfig) -> set[tuple[object, ...]]:
     parallel = config.parallel
     shared = (parallel.strategy, parallel.zero_stage if parallel.strategy == "deepspeed" else 0)
     return {
-        ("shared", shared, parallel.offload, config.model.dtype, config.model.gradient_checkpointing),
+        (
+            "shared",
+            shared,
+            parallel.offload,
+            config.model.dtype,
+            config.model.gradient_checkpointing,
+        ),
         ("reference", config.algorithm.kl_coef > 0),
         ("dynamic sampling", config.rollout.dynamic_sampling),
         ("adapter", config.model.lora.r > 0),
@@ -27,10 +33,11 @@ def brings(config: TrainConfig) -> set[tuple[object, ...]]:
 
 
 def configurations() -> dict[str, TrainConfig]:
-    """The fewest presets and published baselines that bring everything which any of them brings, chosen greedily.
+    """The fewest presets and published baselines that bring everything which any of them brings,
+    chosen greedily.
 
-    `trainer rehearse --all` goes through all presets and variants. Rules alone bring nothing here: they differ in
-    what tests/invariants/test_rules.py holds against one rank.
+    `trainer rehearse --all` goes through all presets and variants. Rules alone bring nothing here:
+    they differ in what tests/invariants/test_rules.py holds against one rank.
     """
     every = {name: load_config(name) for name in preset_specs()}
     for path in sorted(SEARCH_SPACES.glob("*.yaml")):
@@ -55,11 +62,16 @@ CONFIGURATIONS = configurations()
 
 @pytest.fixture(scope="module")
 def rehearsals(tmp_path_factory) -> dict[str, Rehearsal]:
-    return {rehearsal.name: rehearsal for rehearsal in rehearse(CONFIGURATIONS, tmp_path_factory.mktemp("rehearsal"))}
+    return {
+        rehearsal.name: rehearsal
+        for rehearsal in rehearse(CONFIGURATIONS, tmp_path_factory.mktemp("rehearsal"))
+    }
 
 
 def test_every_way_to_share_a_model_is_among_them() -> None:
-    ways = {(config.parallel.strategy, config.parallel.zero_stage) for config in CONFIGURATIONS.values()}
+    ways = {
+        (config.parallel.strategy, config.parallel.zero_stage) for config in CONFIGURATIONS.values()
+    }
     assert {("deepspeed", 2), ("deepspeed", 3)} <= ways
     assert {way[0] for way in ways} == {"none", "deepspeed"}
     assert any(config.model.lora.r for config in CONFIGURATIONS.values())
@@ -79,7 +91,11 @@ def test_a_compared_step_finds_no_prefix_in_the_engines_cache() -> None:
     trainer = SimpleNamespace(
         engine=SimpleNamespace(sync_weights=lambda model: calls.append(model)),
         models=SimpleNamespace(causal_lm="weights"),
-        training_step=lambda: {"policy/loss": len(calls), "optim/grad_norm": 0, "rollout/reward": 0},
+        training_step=lambda: {
+            "policy/loss": len(calls),
+            "optim/grad_norm": 0,
+            "rollout/reward": 0,
+        },
     )
     assert _compared_step(trainer) == {"policy/loss": 1, "optim/grad_norm": 0}
     assert calls == ["weights"]
@@ -87,7 +103,9 @@ def test_a_compared_step_finds_no_prefix_in_the_engines_cache() -> None:
 
 @pytest.mark.slow
 def test_what_ends_a_rank_of_a_rehearsal_is_shown(tmp_path, monkeypatch, capsys) -> None:
-    (tmp_path / "a_bad_rank.py").write_text("import os\nassert os.environ['RANK'] == '0', 'no such layer'\n")
+    (tmp_path / "a_bad_rank.py").write_text(
+        "import os\nassert os.environ['RANK'] == '0', 'no such layer'\n"
+    )
     monkeypatch.setattr("trainer.commands.rehearse.RANK_MODULE", "a_bad_rank")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(EngineError, match="the rehearsal of kk_3b failed"):

@@ -1,6 +1,8 @@
-"""A sweep of the real trainer, with adapters, from the command line to the report and on to the winner.
+"""A sweep of the real trainer, with adapters, from the command line to the report and on to the
+winner.
 
-Its driver is killed in the first trial: resumed, it ends as if left alone. Fresh seeds confirm what it found.
+Its driver is killed in the first trial: resumed, it ends as if left alone. Fresh seeds confirm what
+it found.
 """
 
 from pathlib import Path
@@ -35,7 +37,9 @@ SPACE = {
             "rollout.prompts_per_step": 2,
             "rollout.group_size": 4,
             "optim.update_batch_size": 8,
-            "evaluation.sets": {"dev": {"source": "generated", "split": "dev", "people": [2], "size": 8}},
+            "evaluation.sets": {
+                "dev": {"source": "generated", "split": "dev", "people": [2], "size": 8}
+            },
         },
     },
     "parameters": {
@@ -55,7 +59,9 @@ TRIALS = [f"c00{number}-s0" for number in range(3)]
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder with the sweep, whose driver was killed in the first trial, and what the second one printed."""
+    """The folder with the sweep, whose driver was killed in the first trial, and what the second
+    one printed.
+    """
     runs = tmp_path_factory.mktemp("runs")
     (runs / "space.yaml").write_text(yaml.safe_dump(SPACE))
     with start_cli("sweep", "run", runs / "space.yaml", "--runs-dir", runs, "--cpus", 2) as process:
@@ -73,17 +79,26 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 def test_every_trial_trained_once_to_its_end_and_the_score_is_the_mean_of_its_evaluations(finished):
     sweep = finished[0] / "tiny"
     out = finished[1]
-    assert {trial: result["state"] for trial, result in results(sweep).items()} == dict.fromkeys(TRIALS, "COMPLETE")
+    assert {trial: result["state"] for trial, result in results(sweep).items()} == dict.fromkeys(
+        TRIALS, "COMPLETE"
+    )
     assert "3 trials: 3 complete, 0 stopped early, 0 failed" in out
     assert sorted(path.name for path in (sweep / "trials").iterdir()) == TRIALS
     for trial in TRIALS:
         lines = metrics(sweep, trial)
         assert [line["step"] for line in lines if "time/step" in line] == list(range(1, STEPS + 1))
-        evaluated = {line["step"]: line["eval/accuracy"] for line in lines if "eval/accuracy" in line}
+        evaluated = {
+            line["step"]: line["eval/accuracy"] for line in lines if "eval/accuracy" in line
+        }
         assert list(evaluated) == list(range(STEPS + 1))  # before the first step and after each
-        assert results(sweep)[trial]["score"] == pytest.approx(sum(evaluated.values()) / (STEPS + 1))
+        assert results(sweep)[trial]["score"] == pytest.approx(
+            sum(evaluated.values()) / (STEPS + 1)
+        )
     second = yaml.safe_load((sweep / "trials" / TRIALS[1] / "config.yaml").read_text())
-    assert (second["algorithm"]["advantage"]["name"], second["algorithm"]["lopti_eta"]) == ("reinforce_plus_plus", 0.5)
+    assert (second["algorithm"]["advantage"]["name"], second["algorithm"]["lopti_eta"]) == (
+        "reinforce_plus_plus",
+        0.5,
+    )
     assert second["rollout"]["prompts_per_step"] == 2
 
 
@@ -100,16 +115,31 @@ def test_trials_that_have_ended_keep_weights_alone(finished: tuple[Path, str]) -
 def test_the_killed_trial_equals_a_run_of_what_is_exported_of_it(finished, tmp_path):
     runs = finished[0]
     best = tmp_path / "best.yaml"
-    export = ["export", "tiny", "--configuration", "0", "--output", str(best), "--runs-dir", str(runs)]
+    export = [
+        "export",
+        "tiny",
+        "--configuration",
+        "0",
+        "--output",
+        str(best),
+        "--runs-dir",
+        str(runs),
+    ]
     assert main(export) == 0
-    assert trainer(["run", str(best), "--name", "alone", "--runs-dir", str(tmp_path), "--offline"]) == 0
+    assert (
+        trainer(["run", str(best), "--name", "alone", "--runs-dir", str(tmp_path), "--offline"])
+        == 0
+    )
     killed, alone = (
         load_file(run / "checkpoints" / f"step-{STEPS}" / WEIGHTS_FILE)
         for run in (runs / "tiny" / "trials" / TRIALS[0], tmp_path / "alone")
     )
-    assert list(killed) == list(alone) and len(killed) == 2 * 7 * 2  # layers, linear layers of each, factors
+    # layers, linear layers of each, factors
+    assert list(killed) == list(alone) and len(killed) == 2 * 7 * 2
     assert all(torch.equal(killed[name], alone[name]) for name in killed)
-    assert any(tensor.any() for name, tensor in killed.items() if "lora_B" in name), "it has not learned anything"
+    assert any(tensor.any() for name, tensor in killed.items() if "lora_B" in name), (
+        "it has not learned anything"
+    )
 
 
 def test_mlflow_has_the_parent_its_report_and_every_trial(finished: tuple[Path, str]) -> None:
@@ -117,7 +147,9 @@ def test_mlflow_has_the_parent_its_report_and_every_trial(finished: tuple[Path, 
     client = mlflow.MlflowClient(f"sqlite:///{runs / 'mlflow.db'}")
     recorded = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
     (parent,) = (run for run in recorded if run.info.run_name == "sweep tiny")
-    children = [run for run in recorded if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+    children = [
+        run for run in recorded if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id
+    ]
     assert sorted(run.data.tags["loptune.trial"] for run in children) == TRIALS
     assert {run.info.status for run in (parent, *children)} == {"FINISHED"}
     artifacts = {file.path for file in client.list_artifacts(parent.info.run_id)}
@@ -127,7 +159,9 @@ def test_mlflow_has_the_parent_its_report_and_every_trial(finished: tuple[Path, 
         score = results(runs / "tiny")[run.data.tags["loptune.trial"]]["score"]
         assert run.data.metrics["final/score"] == pytest.approx(score)
         assert run.data.tags["loptune.state"] == "COMPLETE"
-        steps = {point.step for point in client.get_metric_history(run.info.run_id, "rollout/reward")}
+        steps = {
+            point.step for point in client.get_metric_history(run.info.run_id, "rollout/reward")
+        }
         assert sorted(steps) == list(range(1, STEPS + 1))
 
 

@@ -14,8 +14,22 @@ from tests.run_cli import ENVIRONMENT
 
 pytestmark = pytest.mark.slow
 
-PACKAGED = ("dashboards", "rewards", "search_spaces", "sweep", "trainer", "LICENSE", "README.md", "pyproject.toml")
-SHORT = ("max_steps=1", "evaluation.every_steps=1", "checkpoint.every_steps=1", "rollout.prompts_per_step=2")
+PACKAGED = (
+    "dashboards",
+    "rewards",
+    "search_spaces",
+    "sweep",
+    "trainer",
+    "LICENSE",
+    "README.md",
+    "pyproject.toml",
+)
+SHORT = (
+    "max_steps=1",
+    "evaluation.every_steps=1",
+    "checkpoint.every_steps=1",
+    "rollout.prompts_per_step=2",
+)
 SMALL = "evaluation.sets={dev: {source: generated, split: dev, people: [2, 3], size: 4}}"
 EVERY_NAME = f"""
 import sys
@@ -38,7 +52,9 @@ def run(*command: object, cwd: Path, **environment: str) -> str:
     variables = {**os.environ, **ENVIRONMENT, **environment}
     del variables["PYTHONPATH"]
     words = [str(word) for word in command]
-    done = subprocess.run(words, cwd=cwd, env=variables, capture_output=True, text=True, check=False, timeout=500)
+    done = subprocess.run(
+        words, cwd=cwd, env=variables, capture_output=True, text=True, check=False, timeout=500
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout
 
@@ -51,11 +67,22 @@ def binaries(tmp_path_factory) -> Path:
     source.mkdir()
     for name in PACKAGED:
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__")
+            )
         else:
             shutil.copy(ROOT / name, source / name)
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-    run(*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, source, cwd=folder)
+    run(
+        *pip,
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        folder,
+        source,
+        cwd=folder,
+    )
     environment = folder / "environment"
     run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=folder)
     [site_packages] = environment.glob("lib/python*/site-packages")
@@ -82,7 +109,11 @@ def test_a_run_and_a_project_in_an_empty_folder(binaries, tmp_path):
 
 def test_a_sweep_with_its_report_in_an_empty_folder(binaries, tmp_path):
     small = [f"trainer.{override}" for override in (*SHORT, SMALL)]
-    space = ("search={configurations: 0}", "baselines=[{algorithm.ar_alpha: 0.3, lopti: false}]", *small)
+    space = (
+        "search={configurations: 0}",
+        "baselines=[{algorithm.ar_alpha: 0.3, lopti: false}]",
+        *small,
+    )
     printed = run(binaries / "sweep", "run", "quickstart", *space, cwd=tmp_path)
     assert "1 complete" in printed
     assert (tmp_path / "runs/quickstart/report/report.html").stat().st_size > 100_000

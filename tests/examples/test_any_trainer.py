@@ -13,5 +13,7 @@ def test_the_example_runs_and_names_a_winner(name, tmp_path):
     ended = run_cli("sweep", "run", f"examples/any_trainer/{name}.yaml", "--offline", *runs)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "8 trials: 8 complete" in ended.stdout and "warning" not in ended.stdout
-    exported = run_cli("sweep", "export", name, "--baseline", "--output", tmp_path / "best.yaml", *runs)
+    exported = run_cli(
+        "sweep", "export", name, "--baseline", "--output", tmp_path / "best.yaml", *runs
+    )
     assert exported.returncode == 0 and "LOPTUNE_CONFIG=" in exported.stdout

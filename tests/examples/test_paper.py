@@ -15,7 +15,11 @@ from trainer.policy.architectures import TINY_FOLDER
 
 
 def test_figures_1_to_3_of_the_built_in_model_are_those_of_the_paper(tmp_path, capsys, monkeypatch):
-    changes = {"rollout.prompts_per_step": 6, "algorithm.ar_alpha": 0.0, "parallel.strategy": "deepspeed"}
+    changes = {
+        "rollout.prompts_per_step": 6,
+        "algorithm.ar_alpha": 0.0,
+        "parallel.strategy": "deepspeed",
+    }
     spec = tmp_path / "spec.yaml"
     spec.write_text(dump_config(small_config(TINY_FOLDER, **changes)))
     output = tmp_path / "out"
@@ -34,7 +38,8 @@ def test_figures_1_to_3_of_the_built_in_model_are_those_of_the_paper(tmp_path, c
     assert norms.is_monotonic_decreasing
     per_token = rows.loc["all tokens"].gradient_share / rows.loc["all tokens"].tokens
     assert per_token[lowest] > 5 * per_token[highest]
-    # Updating the most probable tokens changes them less than updating only the least probable ones does.
+    # Updating the most probable tokens changes them less than updating only the least probable ones
+    # does.
     of_highest = rows.change_abs[:, highest]
     assert of_highest[diagnose.HIGHEST] < of_highest[diagnose.LOWEST]
     drawing = draw_diagnosis.draw({"puzzles": tokens, "sums": tokens})
@@ -42,8 +47,12 @@ def test_figures_1_to_3_of_the_built_in_model_are_those_of_the_paper(tmp_path, c
     # The picture of all rules, here of two.
     monkeypatch.setattr(diagnose_rules, "RULES", {"grpo": {}, "cispo": {"algorithm.loss": "cispo"}})
     monkeypatch.setattr(diagnose_rules, "COLUMNS", 2)
-    monkeypatch.setattr(diagnose_rules, "write_png", lambda drawing, path: path.write_text(str(len(drawing.data))))
-    small = small_config(TINY_FOLDER, **{"rollout.prompts_per_step": 4, "optim.update_batch_size": 4})
+    monkeypatch.setattr(
+        diagnose_rules, "write_png", lambda drawing, path: path.write_text(str(len(drawing.data)))
+    )
+    small = small_config(
+        TINY_FOLDER, **{"rollout.prompts_per_step": 4, "optim.update_batch_size": 4}
+    )
     monkeypatch.setattr(diagnose_rules, "load_config", lambda spec, overrides=None: small)
     assert diagnose_rules.main([str(tmp_path / "rules.png")]) == 0
     assert (tmp_path / "rules.png").read_text() == "6"
@@ -63,15 +72,23 @@ def test_copies_are_updated_and_the_policy_is_not(tiny_policy, tmp_path, optimiz
         kept = parameters(trainer)
         ones = torch.ones_like(batch.advantages) * batch.completion_mask
         rewarded = type(batch)(**{**vars(batch), "advantages": ones})
-        (first,) = diagnose._after_passes(trainer, rewarded, plan, [batch.completion_mask], optimizer)
-        (again,) = diagnose._after_passes(trainer, rewarded, plan, [batch.completion_mask], optimizer)
+        (first,) = diagnose._after_passes(
+            trainer, rewarded, plan, [batch.completion_mask], optimizer
+        )
+        (again,) = diagnose._after_passes(
+            trainer, rewarded, plan, [batch.completion_mask], optimizer
+        )
         assert torch.equal(first, again)
         # All advantages positive: the mean log-probability of the batch rises.
         assert first.sum() > batch.old_logprobs.sum()
         assert all(torch.equal(a, b) for a, b in zip(kept, parameters(trainer), strict=True))
         # Without momentum, no gradient is no step: what training did before does not carry on.
-        still = type(batch)(**{**vars(batch), "advantages": torch.zeros_like(ones), "ref_logprobs": None})
-        (unmoved,) = diagnose._after_passes(trainer, still, plan, [batch.completion_mask], optimizer)
+        still = type(batch)(
+            **{**vars(batch), "advantages": torch.zeros_like(ones), "ref_logprobs": None}
+        )
+        (unmoved,) = diagnose._after_passes(
+            trainer, still, plan, [batch.completion_mask], optimizer
+        )
         assert torch.equal(unmoved, batch.old_logprobs)
     finally:
         trainer.close()
@@ -99,7 +116,8 @@ def test_rows_by_hand():
     assert row["change_abs"] == pytest.approx((0.1 + 0.2 + 0.1 + 0) / 4)
     assert row["change_positive"] == pytest.approx((0.1 - 0.1) / 2, abs=1e-6)
     assert row["change_negative"] == pytest.approx(0.1, abs=1e-6)
-    # Of the tokens that moved: one of two with positive advantage rose, the one with a negative did not fall.
+    # Of the tokens that moved: one of two with positive advantage rose, the one with a negative did
+    # not fall.
     assert (row["positive_rose"], row["negative_fell"]) == (0.5, 0.0)
     empty, _, middle, upper = by_hand().band_rows()
     assert (empty["tokens"], middle["band"], middle["advantage_abs"]) == (0, "0.50-0.75", 1.5)
@@ -115,17 +133,28 @@ def test_table_1_is_the_mean_over_checkpoints(tmp_path, capsys):
         folder = tmp_path / str(step)
         folder.mkdir()
         row = {"by": "all", "accuracy": accuracy, "pass_at_k": 2 * accuracy, "k": 2}
-        rows = [row | {"set": "aime"}, row | {"set": "amc"}, row | {"set": "amc", "by": "difficulty"}]
+        rows = [
+            row | {"set": "aime"},
+            row | {"set": "amc"},
+            row | {"set": "amc", "by": "difficulty"},
+        ]
         (folder / "evaluation.json").write_text(json.dumps({"rows": rows}))
         folders.append(str(folder))
     assert table_1.main(folders) == 0
     printed = [line.rsplit(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
-    assert printed == [["aime", "37.50"], ["aime pass@2", "75.00"], ["amc", "37.50"], ["mean", "50.00"]]
+    assert printed == [
+        ["aime", "37.50"],
+        ["aime pass@2", "75.00"],
+        ["amc", "37.50"],
+        ["mean", "50.00"],
+    ]
 
 
 def test_words_and_reward_of_figure_5_by_hand(tmp_path, capsys):
     # "so" makes 1 of 4 words in a rewarded completion and 2 of 2 in an unrewarded one.
-    rows = [{"completion": "So Zoey lies here", "reward": 3.0}] * 8 + [{"completion": "so, so", "reward": -1.0}] * 4
+    rows = [{"completion": "So Zoey lies here", "reward": 3.0}] * 8 + [
+        {"completion": "so, so", "reward": -1.0}
+    ] * 4
     (tmp_path / "completions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     results = {r.category: r for r in language.analyze(language.read_completions([tmp_path]))}
     so = results["conclusion indicator"]
@@ -143,10 +172,16 @@ def test_words_and_reward_of_figure_5_by_hand(tmp_path, capsys):
         ("analysis", "Let us ANALYZE it: we analyzed, considered, looked  at and checked.", 5),
         ("analysis", "His analysis considers looking at checks; examiner.", 0),
         ("statement", "Ava's statement and Ben’s statements; the statement; Ava's stated", 2),
-        ("conclusion indicator", "So, also SO; soon so-so. As a result, as result. Hence therefore.", 7),
+        (
+            "conclusion indicator",
+            "So, also SO; soon so-so. As a result, as result. Hence therefore.",
+            7,
+        ),
         ("assumption", "Assume A. If B is true then C, if D. Then E", 2),
         ("assertion", "", 0),
     ],
 )
-def test_the_papers_phrases_are_whole_in_any_case_and_in_its_inflections_alone(category, text, count):
+def test_the_papers_phrases_are_whole_in_any_case_and_in_its_inflections_alone(
+    category, text, count
+):
     assert language.count_phrases(text, language.PAPER[category]) == count

@@ -1,4 +1,6 @@
-"""The rules beside the package by hand; those that other trainers have are in `tests.reference_vectors`, too."""
+"""The rules beside the package by hand; those that other trainers have are in
+`tests.reference_vectors`, too.
+"""
 
 from dataclasses import replace
 
@@ -29,7 +31,9 @@ BATCH = batch_of(
 
 
 def weights(rule: dict, **fields: torch.Tensor) -> list[list[float]]:
-    """The gradient of each token's loss at ratio 1, over that of ``-A r``; 1 where there is none."""
+    """The gradient of each token's loss at ratio 1, over that of ``-A r``; 1 where there is
+    none.
+    """
     batch = replace(BATCH, **fields)
     config = AlgorithmConfig(loss=rule, kl_coef=0.0, loss_aggregation="seq_mean_token_sum")
     batch = choose_tokens(batch, config)
@@ -50,9 +54,15 @@ def weights(rule: dict, **fields: torch.Tensor) -> list[list[float]]:
 @pytest.mark.parametrize(
     ("rule", "fields", "expected"),
     [
-        # 10% of six and of two tokens, rounded up, are one each: the most surprising two of A > 0 are equal.
-        ({"name": "stare:Stare", "target_entropy": 0.31}, {}, [[1, 1.1, 1], [1, 1, 1.1], [1, 1, 1]]),
-        ({"name": "stare:Stare", "target_entropy": 0.29}, {}, [[1, 1, 1]] * 3),  # the mean entropy is 2.4 / 8
+        # 10% of six and of two tokens, rounded up, are one each: the most surprising two of A > 0
+        # are equal.
+        (
+            {"name": "stare:Stare", "target_entropy": 0.31},
+            {},
+            [[1, 1.1, 1], [1, 1, 1.1], [1, 1, 1]],
+        ),
+        # the mean entropy is 2.4 / 8
+        ({"name": "stare:Stare", "target_entropy": 0.29}, {}, [[1, 1, 1]] * 3),
         (
             {"name": "stare:Stare", "target_entropy": 1.0, "share": 0.5, "attenuate": 0.9},
             {},
@@ -84,7 +94,11 @@ def test_w_reinforce_has_one_advantage_for_right_and_one_for_wrong(weight, right
 
 def test_parts_of_rewards_come_without_their_weights_and_failures_share_theirs():
     (group,) = make_groups([[1, 1, 1]], [2])
-    breakdowns = [({"math": 2.0, "length": 0.5}, 2.5), ({"math": 0.0, "length": 1.0}, 1.0), ({}, -3.0)]
+    breakdowns = [
+        ({"math": 2.0, "length": 0.5}, 2.5),
+        ({"math": 0.0, "length": 1.0}, 1.0),
+        ({}, -3.0),
+    ]
     rollouts = [
         replace(rollout, reward=reward, reward_breakdown=parts)
         for rollout, (parts, reward) in zip(group.rollouts, breakdowns, strict=True)
@@ -95,17 +109,27 @@ def test_parts_of_rewards_come_without_their_weights_and_failures_share_theirs()
         ({"math": 2.0, "my.module:length": 0.5}, [1.0, 2.0, -3.0], [1.0, 0.0, -0.75]),
         ({"math": 3.0}, [0.5 / 3, 1 / 3, -0.5], [2 / 3, 0.0, -0.5]),
     ):
-        inputs = AdvantageInputs.of(with_rewards(batch, groups, functions), 0.0, lambda tensor: tensor)
+        inputs = AdvantageInputs.of(
+            with_rewards(batch, groups, functions), 0.0, lambda tensor: tensor
+        )
         assert part_values(inputs, "length").tolist() == pytest.approx(length)
         assert part_values(inputs, "math").tolist() == pytest.approx(math)
 
 
 def test_every_rule_beside_the_package_passes_the_check_of_a_rule_of_ones_own():
-    losses = ("covariance:ClipCov", "covariance:KlCov", "dppo_kl:DppoKl", "gmpo:Gmpo", "lp_reg:LpReg", "rgra:Rgra")
+    losses = (
+        "covariance:ClipCov",
+        "covariance:KlCov",
+        "dppo_kl:DppoKl",
+        "gmpo:Gmpo",
+        "lp_reg:LpReg",
+        "rgra:Rgra",
+    )
     advantages = ("batch_std:batch_std", "gdpo:gdpo", "maxrl:MaxRL", "w_reinforce:WReinforce")
     rules = [{"loss": name} for name in (*losses, "stapo:Stapo", "stare:Stare")]
     rules += [{"advantage": name} for name in (*advantages, "reinforce_baseline:ReinforceBaseline")]
     files = {path.stem for path in (ROOT / "examples" / "rules").glob("*.py")}
     assert {name.partition(":")[0] for rule in rules for name in rule.values()} == files
-    for rule in [*rules, {"loss": {"name": "lp_reg:LpReg", "share": 0.5}}]:  # of few tokens LpReg chooses none
+    # of few tokens LpReg chooses none
+    for rule in [*rules, {"loss": {"name": "lp_reg:LpReg", "share": 0.5}}]:
         check_rules(AlgorithmConfig(**rule))

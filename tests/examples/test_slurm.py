@@ -19,7 +19,9 @@ _PLAYED = {
 }
 
 
-def test_a_job_runs_the_sweep_and_requeued_resumes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_runs_the_sweep_and_requeued_resumes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, text in _PLAYED.items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
         (tmp_path / name).chmod(0o755)
@@ -29,14 +31,23 @@ def test_a_job_runs_the_sweep_and_requeued_resumes_it(tmp_path: Path, monkeypatc
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     words = [str(ROOT / "examples" / "slurm" / "sweep.sbatch"), "one", str(runs)]
     words += ["sweep", "run", str(space), "--name", "one"]
-    environment = {"NOTES": str(notes), "SLURM_JOB_NUM_NODES": "2", "SLURM_CPUS_ON_NODE": "4", "SLURM_JOB_ID": "7"}
+    environment = {
+        "NOTES": str(notes),
+        "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_CPUS_ON_NODE": "4",
+        "SLURM_JOB_ID": "7",
+    }
 
     def job(**more: str) -> tuple[int, list[str]]:
         notes.unlink(missing_ok=True)
-        done = subprocess.run(["bash", *words], env={**os.environ, **environment, **more}, timeout=60)
+        done = subprocess.run(
+            ["bash", *words], env={**os.environ, **environment, **more}, timeout=60
+        )
         return done.returncode, notes.read_text().splitlines()
 
-    ray = "ray symmetric-run --address 10.0.0.1:6379 --min-nodes 2 --num-cpus 4 --num-gpus 0 -- sweep"
+    ray = (
+        "ray symmetric-run --address 10.0.0.1:6379 --min-nodes 2 --num-cpus 4 --num-gpus 0 -- sweep"
+    )
     where = f"--address auto --runs-dir {runs}"
     assert job() == (0, [f"{ray} run {space} --name one {where}"])
     (runs / "one").mkdir(parents=True)

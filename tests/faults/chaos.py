@@ -1,10 +1,11 @@
 """Random faults for a sweep, which must end as one that nobody disturbed.
 
-    python -m tests.faults.chaos --seed 0 --faults 20    # about 15 minutes on two cores; also: make chaos SEED=0
+    python -m tests.faults.chaos --seed 0 --faults 20    # about 15 minutes on two cores; also: make
+    chaos SEED=0
 
-Kills the driver, a rank, Ray's raylet and control server, and MLflow for up to a minute; takes a rank's memory
-away; fills the disk where root may mount a small one. Resumes whenever the sweep has stopped. Trials are real ones
-of the embedded policy, with ``--fake`` simulated ones.
+Kills the driver, a rank, Ray's raylet and control server, and MLflow for up to a minute; takes a
+rank's memory away; fills the disk where root may mount a small one. Resumes whenever the sweep has
+stopped. Trials are real ones of the embedded policy, with ``--fake`` simulated ones.
 """
 
 import argparse
@@ -33,7 +34,8 @@ from tests.trainer.tracking.store import Server, history, runs_of
 
 NAME = "fake"  # of the sweep
 DISK_MB = 64
-# What the guard says after a driver that had no chance to say it: killed, or ended by Ray's own code with code 1.
+# What the guard says after a driver that had no chance to say it: killed, or ended by Ray's own
+# code with code 1.
 BY_FORCE = f"error: the driver of sweep {NAME} was ended by force"
 
 
@@ -73,7 +75,9 @@ class Chaos:
                 assert not left, f"the sweep ended before {left}: give it more steps"
                 return
             resumable = driver.returncode == 4 or BY_FORCE in err
-            assert resumable, f"exit code {driver.returncode} after {self.happened}:\n{out[-2000:]}\n{err}"
+            assert resumable, (
+                f"exit code {driver.returncode} after {self.happened}:\n{out[-2000:]}\n{err}"
+            )
             (self.runs / "ballast").unlink(missing_ok=True)
             has_begun = (self.runs / NAME / "space.lock.yaml").exists()
             arguments = ["resume", NAME] if has_begun else ["run", space]
@@ -108,7 +112,11 @@ class Chaos:
         return self.random.sample(ranks, min(1, len(ranks)))
 
     def _daemons(self, name: str) -> list[psutil.Process]:
-        return [candidate for candidate in marked(sweep_folder(self.runs, NAME).root) if _name(candidate) == name]
+        return [
+            candidate
+            for candidate in marked(sweep_folder(self.runs, NAME).root)
+            if _name(candidate) == name
+        ]
 
     def _outage(self) -> bool:
         self.end_outage()  # of before
@@ -137,12 +145,22 @@ class Chaos:
 
 
 def space_of(folder: Path, uri: str, fake: bool) -> Path:
-    """Four trials of some steps, two of them at a time; their experiment in MLflow is named as the folder is."""
+    """Four trials of some steps, two of them at a time; their experiment in MLflow is named as the
+    folder is.
+    """
     steps = 30 if fake else 8
-    overrides: dict[str, Any] = {"max_steps": steps, "evaluation.every_steps": 2, "checkpoint.every_steps": 2}
+    overrides: dict[str, Any] = {
+        "max_steps": steps,
+        "evaluation.every_steps": 2,
+        "checkpoint.every_steps": 2,
+    }
     overrides |= {"tracking.uri": uri, "tracking.experiment": folder.name}
     if not fake:
-        overrides |= {"rollout.prompts_per_step": 8, "rollout.group_size": 4, "optim.update_batch_size": 32}
+        overrides |= {
+            "rollout.prompts_per_step": 8,
+            "rollout.group_size": 4,
+            "optim.update_batch_size": 32,
+        }
         overrides |= {"evaluation.sets.validation.limit": 16}
     return write_space(
         folder / "space.yaml",
@@ -157,8 +175,11 @@ def space_of(folder: Path, uri: str, fake: bool) -> Path:
 def process(fake: bool, arguments: list[object], runs: Path) -> Iterator["subprocess.Popen[str]"]:
     """``sweep ARGUMENTS``, which does not outlive the block."""
     module = "tests.sweep.fake_driver" if fake else "sweep"
-    environment = {"LOPTUNE_FAKE_STEP_S": "0.2", "LOPTUNE_NO_REPORT": "1"}  # read where trials are simulated
-    with start_cli(module, *arguments, "--runs-dir", runs, "--cpus", 2, environment=environment) as driver:
+    # read where trials are simulated
+    environment = {"LOPTUNE_FAKE_STEP_S": "0.2", "LOPTUNE_NO_REPORT": "1"}
+    with start_cli(
+        module, *arguments, "--runs-dir", runs, "--cpus", 2, environment=environment
+    ) as driver:
         try:
             yield driver
         finally:
@@ -166,7 +187,8 @@ def process(fake: bool, arguments: list[object], runs: Path) -> Iterator["subpro
 
 
 def state_of(runs: Path, uri: str, experiment: str, name: str = NAME) -> dict[str, dict[str, Any]]:
-    """What a sweep has ended with: per trial its result, its metrics by step, in file and MLflow, and its weights.
+    """What a sweep has ended with: per trial its result, its metrics by step, in file and MLflow,
+    and its weights.
 
     Raises:
         AssertionError: a trial or a step is there twice, or MLflow and the file differ.
@@ -181,13 +203,22 @@ def state_of(runs: Path, uri: str, experiment: str, name: str = NAME) -> dict[st
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         for metric in ("rollout/reward", "eval/accuracy"):
             values = [(line["step"], line[metric]) for line in lines if metric in line]
-            assert [step for step, _ in values] == sorted({step for step, _ in values}), f"{trial}: steps twice"
-            assert history(uri, by_trial[trial].info.run_id, metric) == values, f"{trial}: MLflow differs"
+            assert [step for step, _ in values] == sorted({step for step, _ in values}), (
+                f"{trial}: steps twice"
+            )
+            assert history(uri, by_trial[trial].info.run_id, metric) == values, (
+                f"{trial}: MLflow differs"
+            )
         last = max((folder / "checkpoints").glob("step-*"), key=lambda path: int(path.name[5:]))
-        weights = next(path for path in (last / "model.safetensors", last / "state.json") if path.exists())
+        weights = next(
+            path for path in (last / "model.safetensors", last / "state.json") if path.exists()
+        )
         states[trial] = {
             "result": (result["state"], result["score"], result["step"]),
-            "metrics": [{k: v for k, v in line.items() if k.startswith(("eval/", "rollout/r"))} for line in lines],
+            "metrics": [
+                {k: v for k, v in line.items() if k.startswith(("eval/", "rollout/r"))}
+                for line in lines
+            ],
             "weights": hashlib.sha256(weights.read_bytes()).hexdigest(),
         }
     return states
@@ -279,7 +310,9 @@ def _command(process: psutil.Process) -> str:
 
 def main() -> None:
     """Run one comparison and print what happened."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--faults", type=int, default=20)
     parser.add_argument("--fake", action="store_true", help="simulated trials")
@@ -287,9 +320,14 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="loptune-chaos-") as root:
-        happened, state = compare(Path(root), arguments.seed, fake=arguments.fake, faults=arguments.faults)
+        happened, state = compare(
+            Path(root), arguments.seed, fake=arguments.fake, faults=arguments.faults
+        )
     print(f"seed {arguments.seed}: {', '.join(happened)}")
-    print(f"{len(state)} trials ended as undisturbed, after {time.monotonic() - started:.0f} s", flush=True)
+    print(
+        f"{len(state)} trials ended as undisturbed, after {time.monotonic() - started:.0f} s",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""A few of the faults of `make chaos`, on simulated trials: the sweep ends as one that nobody disturbed."""
+"""A few of the faults of `make chaos`, on simulated trials: the sweep ends as one that nobody
+disturbed.
+"""
 
 from pathlib import Path
 

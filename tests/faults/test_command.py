@@ -1,4 +1,6 @@
-"""A sweep of a script: driver and rank are killed, it is stopped, its disk fills, the winner is confirmed, offline."""
+"""A sweep of a script: driver and rank are killed, it is stopped, its disk fills, the winner is
+confirmed, offline.
+"""
 
 import contextlib
 import json
@@ -29,9 +31,13 @@ def sweep(project: Path, *arguments: object) -> tuple[int, str]:
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four trials of a script, ended after the driver was killed amid the first two."""
     project = tmp_path_factory.mktemp("project")
-    space = write_project(project, defaults={"learning_rate": 0.1, "loss_type": "grpo", "steps": 10, "step_s": 0.3})
+    space = write_project(
+        project, defaults={"learning_rate": 0.1, "loss_type": "grpo", "steps": 10, "step_s": 0.3}
+    )
     folder = sweep_folder(project / "runs", "mine")
-    process = start_cli("sweep", "run", space, "--offline", "--runs-dir", project / "runs", cwd=project)
+    process = start_cli(
+        "sweep", "run", space, "--offline", "--runs-dir", project / "runs", cwd=project
+    )
     wait_until(lambda: len(metrics_of(folder.root, "c000-s0")) >= 3, what="three evaluations")
     kill(process)
     wait_until_gone(folder)
@@ -51,8 +57,13 @@ def test_every_trial_is_there_once_with_every_evaluation(project: Path) -> None:
         evaluated = [line["step"] for line in metrics(root, trial) if "eval/accuracy" in line]
         assert evaluated == list(range(1, 11))
         # The script goes on where its own folder says that it was.
-        assert len((root / "trials" / trial / "out" / "metrics.jsonl").read_text().splitlines()) == 10
-    assert sum(record["event"] == "trial" and record["configuration"] == 0 for record in ledger(root)) > 2
+        assert (
+            len((root / "trials" / trial / "out" / "metrics.jsonl").read_text().splitlines()) == 10
+        )
+    assert (
+        sum(record["event"] == "trial" and record["configuration"] == 0 for record in ledger(root))
+        > 2
+    )
 
 
 def test_the_winner_is_confirmed_on_held_out_problems_and_reported(project: Path) -> None:
@@ -60,11 +71,16 @@ def test_the_winner_is_confirmed_on_held_out_problems_and_reported(project: Path
     assert code == 0, output
     fresh = results(project / "runs" / "mine-confirm")
     assert {result["seed"] for result in fresh.values()} == {2, 3}
-    assert all(result["score"] < 0.5 for result in fresh.values())  # the script's held-out problems are harder
+    # the script's held-out problems are harder
+    assert all(result["score"] < 0.5 for result in fresh.values())
     code, output = sweep(project, "report", "mine")
     assert code == 0 and "report.html" in output
     code, output = sweep(project, "export", "mine", "--baseline")
-    assert code == 0 and "LOPTUNE_SEED=0" in output and "train.py --learning_rate 0.1 --loss_type grpo" in output
+    assert (
+        code == 0
+        and "LOPTUNE_SEED=0" in output
+        and "train.py --learning_rate 0.1 --loss_type grpo" in output
+    )
     code, output = sweep(project, "plan", project / "space.yaml")
     assert code == 0 and "s a trial (measured in mine)" in output
 
@@ -81,7 +97,10 @@ def test_a_changed_script_is_refused_until_it_is_accepted(project: Path) -> None
 def test_a_trial_that_fails_keeps_its_reason(tmp_path: Path) -> None:
     space = write_project(
         tmp_path,
-        baselines=[{"learning_rate": 0.1, "loss_type": "grpo"}, {"learning_rate": 0.1, "loss_type": "broken"}],
+        baselines=[
+            {"learning_rate": 0.1, "loss_type": "grpo"},
+            {"learning_rate": 0.1, "loss_type": "broken"},
+        ],
     )
     search = ["search.configurations=0", "seeds=[0]"]
     code, output = sweep(tmp_path, "run", space, *search, "--offline")
@@ -95,38 +114,52 @@ def test_a_trial_that_fails_keeps_its_reason(tmp_path: Path) -> None:
 def test_a_killed_rank_and_a_stopped_command_are_tried_again(tmp_path: Path) -> None:
     steps = {"learning_rate": 0.1, "loss_type": "grpo", "steps": 12, "step_s": 0.5}
     limits = {"max_concurrent": 2, "max_failures": 3, "stall_timeout_s": 20}
-    space = write_project(tmp_path, defaults=steps, limits=limits, search={"sampler": "random", "configurations": 0})
+    space = write_project(
+        tmp_path, defaults=steps, limits=limits, search={"sampler": "random", "configurations": 0}
+    )
     root = tmp_path / "runs" / "mine"
-    process = start_cli("sweep", "run", space, "--offline", "--runs-dir", tmp_path / "runs", cwd=tmp_path)
+    process = start_cli(
+        "sweep", "run", space, "--offline", "--runs-dir", tmp_path / "runs", cwd=tmp_path
+    )
     for trial in ("c000-s0", "c000-s1"):
         wait_until(lambda trial=trial: len(metrics_of(root, trial)) >= 2, what="two evaluations")
         if trial == "c000-s0":
             log = (root / "trials" / trial / "stderr.log").read_text()
-            os.kill(int(re.findall(r"^rank 0: process (\d+)", log, re.MULTILINE)[-1]), signal.SIGKILL)
+            os.kill(
+                int(re.findall(r"^rank 0: process (\d+)", log, re.MULTILINE)[-1]), signal.SIGKILL
+            )
         else:
             (script,) = (
-                candidate for candidate in psutil.process_iter() if is_script(candidate, str(root / "trials" / trial))
+                candidate
+                for candidate in psutil.process_iter()
+                if is_script(candidate, str(root / "trials" / trial))
             )
             script.suspend()
     code, out, err = finish(process)
     assert code == 0 and "retry 1 of 3: rank 0 died" in out and " for 20 s" in out, out + err
     for trial, result in results(root).items():
         lines = (root / "trials" / trial / "out" / "metrics.jsonl").read_text().splitlines()
-        assert result["state"] == "COMPLETE" and [json.loads(line)["step"] for line in lines] == list(range(1, 13))
+        assert result["state"] == "COMPLETE" and [
+            json.loads(line)["step"] for line in lines
+        ] == list(range(1, 13))
 
 
 def is_script(process: psutil.Process, folder: str) -> bool:
     """Whether a process is the script itself, not its launcher, of the trial in that folder."""
     with contextlib.suppress(psutil.Error):
         words = process.cmdline()
-        return words[1:2] == ["train.py"] and process.environ().get("LOPTUNE_OUT", "").startswith(folder)
+        return words[1:2] == ["train.py"] and process.environ().get("LOPTUNE_OUT", "").startswith(
+            folder
+        )
     return False
 
 
 def test_a_full_disk_is_no_failure_of_the_trial_that_meets_it(disk: Path, tmp_path: Path) -> None:
     steps = {"learning_rate": 0.1, "loss_type": "grpo", "steps": 12, "step_s": 0.5}
     limits = {"max_concurrent": 1, "max_failures": 0}
-    space = write_project(tmp_path, defaults=steps, limits=limits, search={"sampler": "random", "configurations": 0})
+    space = write_project(
+        tmp_path, defaults=steps, limits=limits, search={"sampler": "random", "configurations": 0}
+    )
     script = (tmp_path / "train.py").read_text()
     checkpoint = "lines.with_name(str(step)).write_bytes(bytes(100_000))"
     (tmp_path / "train.py").write_text(
@@ -135,11 +168,17 @@ def test_a_full_disk_is_no_failure_of_the_trial_that_meets_it(disk: Path, tmp_pa
     root = disk / "mine"
     here = ["--runs-dir", disk]
     process = start_cli("sweep", "run", space, "--offline", *here, cwd=tmp_path)
-    wait_until(lambda: len(metrics_of(root, "c000-s1")) >= 2, what="two evaluations of the second trial")
+    wait_until(
+        lambda: len(metrics_of(root, "c000-s1")) >= 2, what="two evaluations of the second trial"
+    )
     ballast = fill(disk)
     code, out, err = finish(process)
-    assert code == 4 and "No space left on device" in out and "Traceback" not in out + err, out + err
-    assert {trial: result["state"] for trial, result in results(root).items()} == {"c000-s0": "COMPLETE"}
+    assert code == 4 and "No space left on device" in out and "Traceback" not in out + err, (
+        out + err
+    )
+    assert {trial: result["state"] for trial, result in results(root).items()} == {
+        "c000-s0": "COMPLETE"
+    }
 
     ballast.unlink()
     process = start_cli("sweep", "resume", "mine", *here, cwd=tmp_path)
@@ -147,14 +186,23 @@ def test_a_full_disk_is_no_failure_of_the_trial_that_meets_it(disk: Path, tmp_pa
     assert code == 0, out + err
     for trial, result in results(root).items():
         lines = (root / "trials" / trial / "out" / "metrics.jsonl").read_text().splitlines()
-        assert result["state"] == "COMPLETE" and [json.loads(line)["step"] for line in lines] == list(range(1, 13))
+        assert result["state"] == "COMPLETE" and [
+            json.loads(line)["step"] for line in lines
+        ] == list(range(1, 13))
 
 
 def test_seeds_that_do_not_reach_the_script_are_named(tmp_path: Path) -> None:
     command = ["python", "train.py", "--learning_rate", "{learning_rate}", "--seed", "7"]
-    space = write_project(tmp_path, command=command, search={"sampler": "random", "configurations": 0})
+    space = write_project(
+        tmp_path, command=command, search={"sampler": "random", "configurations": 0}
+    )
     code, output = sweep(tmp_path, "run", space, "--offline")
     assert code == 0, output
-    warning = "warning: c000-s1 measured exactly what c000-s0 did: does the seed reach what they run?"
+    warning = (
+        "warning: c000-s1 measured exactly what c000-s0 did: does the seed reach what they run?"
+    )
     assert warning in output and warning in sweep(tmp_path, "status", "mine")[1]
-    assert warning.removeprefix("warning: ") in (tmp_path / "runs" / "mine" / "report" / "report.html").read_text()
+    assert (
+        warning.removeprefix("warning: ")
+        in (tmp_path / "runs" / "mine" / "report" / "report.html").read_text()
+    )

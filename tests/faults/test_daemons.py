@@ -1,4 +1,6 @@
-"""Ray's own processes die under a running sweep: it says so, ends, and goes on after `sweep resume`."""
+"""Ray's own processes die under a running sweep: it says so, ends, and goes on after `sweep
+resume`.
+"""
 
 import time
 from pathlib import Path
@@ -28,7 +30,9 @@ def test_a_dead_daemon_ends_the_sweep_soon_and_costs_no_trial(tmp_path: Path) ->
     arguments = ["run", write_space(tmp_path / "space.yaml"), *here, "--offline", "--cpus", 2]
 
     def steps() -> int:
-        return sum(len(history(folder, trial.name, "step")) for trial in (folder / "trials").glob("*"))
+        return sum(
+            len(history(folder, trial.name, "step")) for trial in (folder / "trials").glob("*")
+        )
 
     for daemon, named in (("raylet", "raylet at"), ("gcs_server", "control server at")):
         before = steps()
@@ -41,7 +45,10 @@ def test_a_dead_daemon_ends_the_sweep_soon_and_costs_no_trial(tmp_path: Path) ->
             print(f"{daemon}: ended after {time.monotonic() - begin:.1f} s")
             assert code == 4, err
             assert f"error: Ray's {named}" in err
-            assert err.splitlines()[-1] == f"next:  python -m sweep resume fake --cpus 2 --runs-dir {tmp_path}"
+            assert (
+                err.splitlines()[-1]
+                == f"next:  python -m sweep resume fake --cpus 2 --runs-dir {tmp_path}"
+            )
         wait_until_gone(sweep_folder(tmp_path, "fake"))
         arguments = ["resume", "fake", *here, "--cpus", 2]
 

@@ -1,4 +1,6 @@
-"""Every file of a sweep, damaged: a sentence that names it, or no effect; never a traceback or an empty report."""
+"""Every file of a sweep, damaged: a sentence that names it, or no effect; never a traceback or an
+empty report.
+"""
 
 import random
 from pathlib import Path
@@ -31,7 +33,8 @@ def link_to_itself(path: Path) -> None:
     path.symlink_to(path.name)
 
 
-# Of a sweep and of one of its trials, found where they are written, so that a new one cannot be forgotten.
+# Of a sweep and of one of its trials, found where they are written, so that a new one cannot be
+# forgotten.
 def files_of(root: Path) -> list[Path]:
     files = [path for path in sorted(root.rglob("*")) if path.is_file()]
     return [path for path in files if "trials" not in path.parts or path.parent.name == "c001-s0"]

@@ -1,4 +1,6 @@
-"""The driver is killed with SIGKILL at several moments; `sweep resume` brings the sweep to its end."""
+"""The driver is killed with SIGKILL at several moments; `sweep resume` brings the sweep to
+its end.
+"""
 
 import os
 import random
@@ -32,8 +34,8 @@ Resumed = tuple[Path, list[int], int]
 def resumed(tmp_path_factory: pytest.TempPathFactory) -> Resumed:
     """A sweep of six trials whose driver was killed twice.
 
-    With the number of processes left over after each kill, and the return code of a process that carries the
-    sweep's marker, as what a rank starts does, and notices nothing.
+    With the number of processes left over after each kill, and the return code of a process that
+    carries the sweep's marker, as what a rank starts does, and notices nothing.
     """
     runs = tmp_path_factory.mktemp("runs")
     folder = runs / "fake"
@@ -42,20 +44,27 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> Resumed:
         seeds=[0, 1],
         trainer={
             "preset": "tiny_kk",
-            "overrides": {"max_steps": 12, "evaluation.every_steps": 2, "checkpoint.every_steps": 2},
+            "overrides": {
+                "max_steps": 12,
+                "evaluation.every_steps": 2,
+                "checkpoint.every_steps": 2,
+            },
         },
     )
     moments = random.Random(7)
     left: list[int] = []
     arguments = ["run", space, "--runs-dir", runs, "--cpus", 2]
-    deaf = subprocess.Popen(["sleep", "600"], env={**os.environ, MARKER: str(sweep_folder(runs, "fake").root)})
+    deaf = subprocess.Popen(
+        ["sleep", "600"], env={**os.environ, MARKER: str(sweep_folder(runs, "fake").root)}
+    )
     for ended in (0, 2):
         # Past the first checkpoint, which is at step 2, and well before the last step.
         moment = moments.randint(3, 8)
         with running(*arguments, step_s=0.15) as process:
             wait_until(
                 lambda ended=ended, moment=moment: (
-                    len(results(folder)) >= ended and any(moment <= steps < 11 for steps in trained(folder))
+                    len(results(folder)) >= ended
+                    and any(moment <= steps < 11 for steps in trained(folder))
                 ),
                 what=f"{ended} trials to end and another to train {moment} steps",
             )
@@ -72,7 +81,9 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> Resumed:
 def trained(folder: Path) -> list[int]:
     """Steps of each trial that has begun and not ended."""
     open_trials = [path.parent.name for path in (folder / "trials").glob("*/fake.jsonl")]
-    return [len(history(folder, trial, "step")) for trial in open_trials if trial not in results(folder)]
+    return [
+        len(history(folder, trial, "step")) for trial in open_trials if trial not in results(folder)
+    ]
 
 
 def test_every_trial_and_configuration_is_there_once_with_every_step(resumed: Resumed) -> None:
@@ -81,9 +92,13 @@ def test_every_trial_and_configuration_is_there_once_with_every_step(resumed: Re
     assert [result["state"] for result in results(folder).values()] == ["COMPLETE"] * 6
     for trial in results(folder):
         assert [line["step"] for line in metrics(folder, trial)] == list(range(1, 13))
-    resumed_at = [event["step"] for trial in results(folder) for event in history(folder, trial, "resume")]
+    resumed_at = [
+        event["step"] for trial in results(folder) for event in history(folder, trial, "resume")
+    ]
     assert sum(step > 0 for step in resumed_at) >= 2  # from their checkpoints
-    proposed = [record["configuration"] for record in ledger(folder) if record["event"] == "configuration"]
+    proposed = [
+        record["configuration"] for record in ledger(folder) if record["event"] == "configuration"
+    ]
     assert proposed == [0, 1, 2]
 
 

@@ -1,4 +1,6 @@
-"""Stopping a sweep: Ctrl-C once and twice, `sweep stop`, a second driver, a folder that disappears."""
+"""Stopping a sweep: Ctrl-C once and twice, `sweep stop`, a second driver, a folder that
+disappears.
+"""
 
 import json
 import os
@@ -9,7 +11,16 @@ from pathlib import Path
 import pytest
 
 from sweep.record.folder import sweep_folder
-from tests.sweep.harness import finish, history, results, running, sweep, wait_until, wait_until_gone, write_space
+from tests.sweep.harness import (
+    finish,
+    history,
+    results,
+    running,
+    sweep,
+    wait_until,
+    wait_until_gone,
+    write_space,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -58,7 +69,11 @@ def test_interrupt_stop_and_resume(tmp_path: Path) -> None:
             stopped[trial] = last
 
     with running("resume", "fake", *here, "--cpus", 2, step_s=0.1) as process:
-        wait_until(lambda: all(len(history(folder, trial, "step")) > step + 2 for trial, step in stopped.items()))
+        wait_until(
+            lambda: all(
+                len(history(folder, trial, "step")) > step + 2 for trial, step in stopped.items()
+            )
+        )
         for trial, step in stopped.items():
             assert history(folder, trial, "resume")[-1]["step"] == step
         code, out, _ = sweep("stop", "fake", *here)

@@ -1,4 +1,6 @@
-"""One of two ranks dies, hangs or raises: one failure of the trial, which goes on from its last checkpoint."""
+"""One of two ranks dies, hangs or raises: one failure of the trial, which goes on from its last
+checkpoint.
+"""
 
 import json
 from pathlib import Path
@@ -18,7 +20,9 @@ FAULTS = {
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str, str]:
-    """One configuration with four seeds: one rank is killed, none, one hangs and one raises at every try."""
+    """One configuration with four seeds: one rank is killed, none, one hangs and one raises at
+    every try.
+    """
     runs = tmp_path_factory.mktemp("runs")
     (runs / "faults.json").write_text(json.dumps(FAULTS))
     space = write_space(
@@ -34,17 +38,23 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str, 
     return runs / "fake", code, out, err
 
 
-def test_a_killed_rank_costs_one_retry_and_changes_nothing(finished: tuple[Path, int, str, str]) -> None:
+def test_a_killed_rank_costs_one_retry_and_changes_nothing(
+    finished: tuple[Path, int, str, str],
+) -> None:
     folder, _, out, err = finished
     assert results(folder)["c000-s0"]["state"] == "COMPLETE", err
     assert "c000-s0  retry 1 of 1: rank 1 died" in out
     assert [event["step"] for event in history(folder, "c000-s0", "resume")] == [0, 2]
     assert [line["step"] for line in metrics(folder, "c000-s0")] == [1, 2, 3, 4]
-    retried, undisturbed = (folder / "trials" / f"c000-s{seed}" / "checkpoints/step-4/state.json" for seed in (0, 1))
+    retried, undisturbed = (
+        folder / "trials" / f"c000-s{seed}" / "checkpoints/step-4/state.json" for seed in (0, 1)
+    )
     assert retried.read_text() == undisturbed.read_text()
 
 
-def test_a_hanging_rank_ends_its_group_and_counts_once_a_try(finished: tuple[Path, int, str, str]) -> None:
+def test_a_hanging_rank_ends_its_group_and_counts_once_a_try(
+    finished: tuple[Path, int, str, str],
+) -> None:
     folder, code, out, _ = finished
     assert code == 1
     assert results(folder)["c000-s2"]["state"] == "FAIL"
@@ -60,5 +70,7 @@ def test_a_hanging_rank_ends_its_group_and_counts_once_a_try(finished: tuple[Pat
     assert "retry 1 of 1: rank 0, 1 did not answer" in out
 
 
-def test_the_error_of_a_rank_is_told_although_the_other_waits(finished: tuple[Path, int, str, str]) -> None:
+def test_the_error_of_a_rank_is_told_although_the_other_waits(
+    finished: tuple[Path, int, str, str],
+) -> None:
     assert results(finished[0])["c000-s3"]["reason"] == "the disk caught fire"

@@ -7,13 +7,25 @@ import mlflow
 import pytest
 
 from tests.faults.chaos import fill
-from tests.sweep.harness import finish, history, ledger, metrics, results, running, sweep, wait_until, write_space
+from tests.sweep.harness import (
+    finish,
+    history,
+    ledger,
+    metrics,
+    results,
+    running,
+    sweep,
+    wait_until,
+    write_space,
+)
 from tests.trainer.tracking.store import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-def test_a_full_disk_costs_no_trial_and_failed_ones_are_tried_again_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_a_full_disk_costs_no_trial_and_failed_ones_are_tried_again_where_that_is_asked_for(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "fake"
     here = ["--runs-dir", tmp_path]
     faults = {"c000-s0": {"diverge_at": 3}, "c001-s0": {"full_at": 1}}
@@ -24,7 +36,9 @@ def test_a_full_disk_costs_no_trial_and_failed_ones_are_tried_again_where_that_i
     assert code == 4, err
     assert "error: cannot use the disk: No space left on device" in out
     assert out.splitlines()[-1] == f"python -m sweep resume fake --cpus 2 --runs-dir {tmp_path}"
-    assert {trial: result["state"] for trial, result in results(folder).items()} == {"c000-s0": "FAIL"}
+    assert {trial: result["state"] for trial, result in results(folder).items()} == {
+        "c000-s0": "FAIL"
+    }
     assert "1 failed" in out
 
     (tmp_path / "full").unlink()
@@ -39,7 +53,9 @@ def test_a_full_disk_costs_no_trial_and_failed_ones_are_tried_again_where_that_i
         assert [line["step"] for line in metrics(folder, trial)] == [1, 2, 3, 4]
 
 
-def test_a_real_disk_that_is_full_at_the_start_too_small_or_full_in_a_step(disk: Path, tmp_path: Path) -> None:
+def test_a_real_disk_that_is_full_at_the_start_too_small_or_full_in_a_step(
+    disk: Path, tmp_path: Path
+) -> None:
     here = ["--runs-dir", disk]
     folder = disk / "fake"
     space = write_space(tmp_path / "space.yaml", limits={"max_concurrent": 1, "max_failures": 0})
@@ -51,7 +67,8 @@ def test_a_real_disk_that_is_full_at_the_start_too_small_or_full_in_a_step(disk:
     assert f"{folder}, 0 MiB free" in err
     assert not (folder / "space.lock.yaml").exists()
 
-    ballast.write_bytes(bytes(8 * 2**20))  # nothing is left of the first attempt that stood in the way
+    # nothing is left of the first attempt that stood in the way
+    ballast.write_bytes(bytes(8 * 2**20))
     code, out, err = sweep("run", space, *here, "--offline", "--cpus", 2)
     assert code == 4, err
     assert "error: no room for the checkpoints of trial c000-s0" in out
@@ -59,14 +76,19 @@ def test_a_real_disk_that_is_full_at_the_start_too_small_or_full_in_a_step(disk:
 
     ballast.unlink()
     with running("resume", "fake", *here, "--cpus", 2, step_s=0.5) as process:
-        wait_until(lambda: len(history(folder, "c001-s0", "step")) > 0, what="the second trial's first step")
+        wait_until(
+            lambda: len(history(folder, "c001-s0", "step")) > 0,
+            what="the second trial's first step",
+        )
         fill(disk)
         code, out, err = finish(process)
     assert code == 4, err
     assert "No space left on device" in out
     assert "Traceback" not in out + err
     assert out.splitlines()[-1] == f"python -m sweep resume fake --cpus 2 --runs-dir {disk}"
-    assert {trial: result["state"] for trial, result in results(folder).items()} == {"c000-s0": "COMPLETE"}
+    assert {trial: result["state"] for trial, result in results(folder).items()} == {
+        "c000-s0": "COMPLETE"
+    }
 
     ballast.unlink()
     code, _, err = sweep("resume", "fake", *here, "--cpus", 2)
@@ -107,7 +129,9 @@ def test_trials_begin_and_end_and_have_their_report_while_mlflow_is_away(tmp_pat
         assert (folder / "report" / "report.html").is_file()
         client = mlflow.MlflowClient(server.uri)
         runs = client.search_runs([client.get_experiment_by_name("fake").experiment_id])
-        trials = {run.data.tags["loptune.trial"]: run for run in runs if "loptune.trial" in run.data.tags}
+        trials = {
+            run.data.tags["loptune.trial"]: run for run in runs if "loptune.trial" in run.data.tags
+        }
         assert sorted(trials) == sorted(results(folder))
         assert {run.info.status for run in runs} == {"FINISHED"}
         for run in trials.values():

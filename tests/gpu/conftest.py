@@ -1,4 +1,5 @@
-"""Tests of what one GPU can show. Each runs small on the CPU too, so that the tests themselves are known to work.
+"""Tests of what one GPU can show. Each runs small on the CPU too, so that the tests themselves are
+known to work.
 
 ``make test-gpu`` runs them on a GPU. They import neither ray, optuna, mlflow nor datasets.
 """

@@ -1,11 +1,14 @@
 """A second device without a GPU: tensors with real values that say they are elsewhere.
 
-A `Far` tensor reports the device ``far:0`` and computes on the CPU. What a GPU would not like is counted:
+A `Far` tensor reports the device ``far:0`` and computes on the CPU. What a GPU would not like is
+counted:
 
-- ``mismatches``: operations on a far tensor and a CPU tensor of one dimension or more, an error on a GPU;
-- ``waits``: by line of the trainer, how often a far value is read on the host, which stops a GPU until all queued
-  work is done, or copied from the host to the device without ``non_blocking``, which does too. Gathering objects
-  from all ranks counts as one: NCCL takes them through the device.
+- ``mismatches``: operations on a far tensor and a CPU tensor of one dimension or more, an error on
+  a GPU;
+- ``waits``: by line of the trainer, how often a far value is read on the host, which stops a GPU
+  until all queued work is done, or copied from the host to the device without ``non_blocking``,
+  which does too. Gathering objects from all ranks counts as one: NCCL takes them through the
+  device.
 Nothing is shown of kernels, autocast, streams, memory and branches for ``cuda``.
 """
 
@@ -25,7 +28,13 @@ from tests.paths import ROOT
 from trainer.rollouts.shared_prefix import SharedPrefixBatch
 
 FAR = "far"
-MAY_MIX = {"aten::copy_", "aten::index", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_"}
+MAY_MIX = {
+    "aten::copy_",
+    "aten::index",
+    "aten::index_put_",
+    "aten::index_put",
+    "aten::_index_put_impl_",
+}
 READS_A_SIZE = {"aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::equal"}
 waits: Counter[str] = Counter()
 mismatches: Counter[str] = Counter()
@@ -97,7 +106,8 @@ def compute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         or (name == "aten::_to_copy" and _is_far(wanted) and not kwargs.get("non_blocking"))
         or (name.startswith("aten::index") and bool(far))
     )
-    if name == "aten::copy_" and _share_memory(args[0], args[1]):  # what a collective hands back, unwrapped
+    # what a collective hands back, unwrapped
+    if name == "aten::copy_" and _share_memory(args[0], args[1]):
         copies = False
     if (far and reads) or copies:
         waits[caller()] += 1
@@ -129,13 +139,16 @@ class Functions(TorchFunctionMode):
             device = kwargs.pop("device")
             return args[0] if isinstance(args[0], Far) else func(*args, **kwargs).to(device)
         if func is torch.Tensor.new_tensor and isinstance(args[0], Far):
-            return torch.tensor(args[1], dtype=kwargs.get("dtype") or args[0].dtype).to(args[0].device)
+            return torch.tensor(args[1], dtype=kwargs.get("dtype") or args[0].dtype).to(
+                args[0].device
+            )
         if func in (torch.Tensor.tolist, torch.Tensor.numpy) and isinstance(args[0], Far):
             waits[caller()] += 1
             return func(args[0].inner)
         if func == torch.Tensor.data.__set__ and isinstance(args[0], Far):
             args[0].inner = args[1].inner
-        if func in (torch.Tensor.untyped_storage, torch.Tensor.data_ptr):  # by which shared weights are told
+        # by which shared weights are told
+        if func in (torch.Tensor.untyped_storage, torch.Tensor.data_ptr):
             return func(_near(args[0]))
         return func(*args, **kwargs)
 

@@ -1,4 +1,6 @@
-"""What one rank does in tests of the second device: updates by rules, and runs, one after another."""
+"""What one rank does in tests of the second device: updates by rules, and runs, one after
+another.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -49,7 +51,9 @@ def train(overrides: dict[str, Any], model: str, folder: Path) -> dict[str, Any]
 
 def update(rule: str, tokens_per_microbatch: int, model: str) -> dict[str, Any]:
     """Score and update by a rule."""
-    config = rule_config(rule, Path(model), "none", {"optim.tokens_per_microbatch": tokens_per_microbatch})
+    config = rule_config(
+        rule, Path(model), "none", {"optim.tokens_per_microbatch": tokens_per_microbatch}
+    )
     updates = Updates(config, Parallel(torch.device(FAR, 0)))
     waits.clear()
     result = updates.step(0)
@@ -62,7 +66,9 @@ def work(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     for name, (kind, *arguments) in job["cases"].items():
         mismatches.clear()
         with Operations(), Functions():
-            results[name] = train(*arguments, folder / name) if kind == "train" else update(*arguments)
+            results[name] = (
+                train(*arguments, folder / name) if kind == "train" else update(*arguments)
+            )
     return results
 
 

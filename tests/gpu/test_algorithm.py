@@ -1,4 +1,6 @@
-"""Advantages, isolation, losses and log-probabilities on a device against published numbers and the CPU's."""
+"""Advantages, isolation, losses and log-probabilities on a device against published numbers and the
+CPU's.
+"""
 
 import copy
 
@@ -17,7 +19,9 @@ def test_every_rule_gives_the_recorded_numbers(device, file):
     with torch.device(device):
         outcomes = compare(file)
     assert sum(outcome.compared for outcome in outcomes.values()) >= 5
-    assert {family: outcome.error for family, outcome in outcomes.items() if outcome.error > TOLERANCE} == {}
+    assert {
+        family: outcome.error for family, outcome in outcomes.items() if outcome.error > TOLERANCE
+    } == {}
 
 
 def scored(model, compute_dtype, device):
@@ -29,7 +33,11 @@ def scored(model, compute_dtype, device):
     scores = scorer(ids, lengths, mask, with_entropy=True)
     scores.logprobs.sum().backward()
     gradients = [parameter.grad.float().cpu() for parameter in scorer.causal_lm.parameters()]
-    return scores.logprobs.detach().cpu(), scores.entropies.cpu(), torch.cat([g.flatten() for g in gradients])
+    return (
+        scores.logprobs.detach().cpu(),
+        scores.entropies.cpu(),
+        torch.cat([g.flatten() for g in gradients]),
+    )
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-4), (torch.bfloat16, 0.05)])
@@ -47,7 +55,13 @@ def test_the_engine_samples_what_the_cpu_samples(device):
     prompts = [[5, 6, 7], [9, 8, 7, 6, 5]]
     seeds = [[1, 2], [3, 4]]
     params = SamplingParams(temperature=1.0, max_new_tokens=24, stop_token_ids=(2,))
-    here = TransformersEngine(copy.deepcopy(model).to(device), pad_token_id=0).generate(prompts, seeds, params)
+    here = TransformersEngine(copy.deepcopy(model).to(device), pad_token_id=0).generate(
+        prompts, seeds, params
+    )
     there = TransformersEngine(model, pad_token_id=0).generate(prompts, seeds, params)
-    tokens = [(a.token_ids, b.token_ids) for x, y in zip(here, there, strict=True) for a, b in zip(x, y, strict=True)]
+    tokens = [
+        (a.token_ids, b.token_ids)
+        for x, y in zip(here, there, strict=True)
+        for a, b in zip(x, y, strict=True)
+    ]
     assert all(a == b for a, b in tokens)

@@ -1,4 +1,5 @@
-"""A model of the presets' size with random weights: its memory against the estimate, its kernels and its speed.
+"""A model of the presets' size with random weights: its memory against the estimate, its kernels
+and its speed.
 
 On the CPU the same with a small model.
 """
@@ -8,7 +9,12 @@ import torch
 from torch.profiler import profile
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from tests.trainer.planning.test_memory import MASTER_IN_OPTIMIZER, MICROBATCH, SIZES, computed_microbatch
+from tests.trainer.planning.test_memory import (
+    MASTER_IN_OPTIMIZER,
+    MICROBATCH,
+    SIZES,
+    computed_microbatch,
+)
 from trainer.config.schema import load_config
 from trainer.policy.architectures import KNOWN
 from trainer.policy.logprobs import LogprobModel
@@ -37,14 +43,28 @@ def model(device):
 def microbatch(device, rows, length):
     """Token ids, prompt lengths and completion mask."""
     vocabulary = architecture(device)["vocab_size"]
-    ids = torch.randint(vocabulary, (rows, length), generator=torch.Generator().manual_seed(0)).to(device)
-    return ids, torch.ones(rows, dtype=torch.int64, device=device), torch.ones(rows, length - 1, device=device)
+    ids = torch.randint(vocabulary, (rows, length), generator=torch.Generator().manual_seed(0)).to(
+        device
+    )
+    return (
+        ids,
+        torch.ones(rows, dtype=torch.int64, device=device),
+        torch.ones(rows, length - 1, device=device),
+    )
 
 
 def test_a_microbatch_takes_the_memory_that_is_estimated(device):
     large = ["optim.tokens_per_microbatch=16384"] if device.type == "cuda" else []
-    kept = ["model.dtype=bfloat16", "model.gradient_checkpointing=true", *MASTER_IN_OPTIMIZER, *MICROBATCH, *large]
-    estimated, measured = computed_microbatch(load_config("base", kept), architecture(device), device)
+    kept = [
+        "model.dtype=bfloat16",
+        "model.gradient_checkpointing=true",
+        *MASTER_IN_OPTIMIZER,
+        *MICROBATCH,
+        *large,
+    ]
+    estimated, measured = computed_microbatch(
+        load_config("base", kept), architecture(device), device
+    )
     print(f"{estimated / 1e9:.3f} GB estimated, {measured / 1e9:.3f} GB measured")
     assert estimated == pytest.approx(measured, rel=0.2)
 

@@ -1,4 +1,6 @@
-"""Training on a device that is not the CPU: nothing mixes devices, and microbatches do not wait for it."""
+"""Training on a device that is not the CPU: nothing mixes devices, and microbatches do not wait for
+it.
+"""
 
 import pytest
 
@@ -8,7 +10,8 @@ from tests.invariants.rules import RULES
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-# Waits for the device in a step of four optimizer steps, in two passes: of one rank, and of each of two.
+# Waits for the device in a step of four optimizer steps, in two passes: of one rank, and of each of
+# two.
 ALONE = 7
 TOGETHER = 15
 RUNS = {
@@ -19,14 +22,20 @@ RUNS = {
 
 
 def run(cases, ranks, folder):
-    """What each rank found, with the trainer's waits: not transformers', in sampling and once a forward."""
+    """What each rank found, with the trainer's waits: not transformers', in sampling and once a
+    forward.
+    """
     everything = run_ranks("tests.gpu.second_device_job", ranks, {"cases": cases}, folder)
     for of_rank in everything:
         print({name: case["waits"] for name, case in of_rank.items()})
-        assert {name: case["mismatches"] for name, case in of_rank.items()} == {name: {} for name in of_rank}
+        assert {name: case["mismatches"] for name, case in of_rank.items()} == {
+            name: {} for name in of_rank
+        }
         for case in of_rank.values():
             apart = ("trainer/rollouts/", "trainer/policy/", "?")
-            case["waits"] = sum(count for line, count in case["waits"].items() if not line.startswith(apart))
+            case["waits"] = sum(
+                count for line, count in case["waits"].items() if not line.startswith(apart)
+            )
     return everything
 
 
@@ -35,16 +44,23 @@ def test_every_rule_in_several_microbatches_and_in_one(tmp_path):
     cases = {name: ("update", name, 400, str(tmp_path / "model")) for name in RULES}
     cases |= {"in one": ("update", "grpo", 10_000, str(tmp_path / "model"))}
     [of_rank] = run(cases, 1, tmp_path)
-    updates = dict.fromkeys(cases, 4) | {"icepop": 1}  # its mask leaves three of the four without a gradient
+    # its mask leaves three of the four without a gradient
+    updates = dict.fromkeys(cases, 4) | {"icepop": 1}
     assert {name: case["updates"] for name, case in of_rank.items()} == updates
     assert of_rank["grpo"]["waits"] == of_rank["in one"]["waits"]
-    assert max(case["waits"] for case in of_rank.values()) <= 13  # of one that counts tokens of all ranks
+    # of one that counts tokens of all ranks
+    assert max(case["waits"] for case in of_rank.values()) <= 13
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_runs_with_evaluation_checkpoint_and_resumption(ranks, tiny_policy, tmp_path):
     more = {"parallel.strategy": "ddp"} if ranks > 1 else {}
-    cases = {name: ("train", more | overrides, str(tiny_policy)) for name, (overrides, *_) in RUNS.items()}
+    cases = {
+        name: ("train", more | overrides, str(tiny_policy))
+        for name, (overrides, *_) in RUNS.items()
+    }
     for of_rank in run(cases, ranks, tmp_path):
         assert {case["updates"] for case in of_rank.values()} == {4}
-        assert {name: case["waits"] for name, case in of_rank.items()} == {n: of[ranks] for n, of in RUNS.items()}
+        assert {name: case["waits"] for name, case in of_rank.items()} == {
+            n: of[ranks] for n, of in RUNS.items()
+        }

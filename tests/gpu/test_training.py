@@ -1,4 +1,6 @@
-"""The trainer on one device under every strategy, in both precisions: it trains, saves and resumes."""
+"""The trainer on one device under every strategy, in both precisions: it trains, saves and
+resumes.
+"""
 
 import pytest
 import torch
@@ -37,7 +39,11 @@ def strategies():
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("device", [pytest.param("cpu", marks=pytest.mark.slow), ON_GPU])
 def test_every_strategy_trains_saves_and_resumes_on_one_device(device, tmp_path):
-    chosen = configs(strategies()) if device == "cuda" else configs(["ddp", "zero-3-offload"], ["float32"])
+    chosen = (
+        configs(strategies())
+        if device == "cuda"
+        else configs(["ddp", "zero-3-offload"], ["float32"])
+    )
     for rehearsal in rehearse(chosen, tmp_path, device=device, ranks=1):
         assert rehearsal.failed() == [], rehearsal.row()
 
@@ -47,7 +53,9 @@ def test_every_strategy_trains_saves_and_resumes_on_one_device(device, tmp_path)
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_ranks_on_several_gpus_share_a_model_over_nccl(tmp_path):
     ranks = 4 if torch.cuda.device_count() >= 4 else 2
-    for rehearsal in rehearse(configs(["ddp", "zero-2", "zero-3"]), tmp_path, device="cuda", ranks=ranks):
+    for rehearsal in rehearse(
+        configs(["ddp", "zero-2", "zero-3"]), tmp_path, device="cuda", ranks=ranks
+    ):
         assert rehearsal.failed() == [], rehearsal.row()
 
 

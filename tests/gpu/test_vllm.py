@@ -1,4 +1,5 @@
-"""vLLM on a GPU: start, synchronize, sleep, end awake and asleep, start again, with and without CUDA graphs.
+"""vLLM on a GPU: start, synchronize, sleep, end awake and asleep, start again, with and without
+CUDA graphs.
 
 On the CPU, where vLLM cannot sleep, the same in the environment of `make test-vllm`.
 """
@@ -26,7 +27,10 @@ from trainer.rollouts.vllm.engine import VllmEngine
 from trainer.rollouts.vllm.setup import EngineSetup
 
 HAS_VLLM = importlib.util.find_spec("vllm") is not None
-pytestmark = [pytest.mark.skipif(not HAS_VLLM, reason="vLLM is not installed"), pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.skipif(not HAS_VLLM, reason="vLLM is not installed"),
+    pytest.mark.timeout(600),
+]
 SEEDS = [[1, 2, 3, 4], [5, 6, 7, 8]]
 PARAMS = SamplingParams(temperature=0.7, max_new_tokens=32, stop_token_ids=(STOP,))
 BOUND = 0.05  # nats on average, in bfloat16
@@ -34,8 +38,13 @@ BOUND = 0.05  # nats on average, in bfloat16
 
 def each(*values):
     """On a GPU with each of the values, on the CPU with the last."""
-    on_gpu = [pytest.param("cuda", value, marks=pytest.mark.gpu, id=f"cuda-{value}") for value in values]
-    return [pytest.param("cpu", values[-1], marks=pytest.mark.vllm, id=f"cpu-{values[-1]}"), *on_gpu]
+    on_gpu = [
+        pytest.param("cuda", value, marks=pytest.mark.gpu, id=f"cuda-{value}") for value in values
+    ]
+    return [
+        pytest.param("cpu", values[-1], marks=pytest.mark.vllm, id=f"cpu-{values[-1]}"),
+        *on_gpu,
+    ]
 
 
 @pytest.fixture
@@ -71,7 +80,9 @@ def difference(engine, model) -> float:
             ids = torch.tensor([[*prompt, *sample.token_ids]], device=device)
             mask = torch.ones(1, len(sample.token_ids), device=device)
             with torch.no_grad():
-                again = scorer(ids, torch.tensor([len(prompt)], device=device), mask).logprobs[0].cpu()
+                again = (
+                    scorer(ids, torch.tensor([len(prompt)], device=device), mask).logprobs[0].cpu()
+                )
             differences.append((again - torch.tensor(sample.logprobs)).abs())
     return float(torch.cat(differences).mean())
 
@@ -84,7 +95,10 @@ def move(model) -> None:
 
 
 def buffers_of(worker):
-    return {name: buffer.detach().cpu().clone() for name, buffer in worker.model_runner.model.named_buffers()}
+    return {
+        name: buffer.detach().cpu().clone()
+        for name, buffer in worker.model_runner.model.named_buffers()
+    }
 
 
 @pytest.mark.parametrize(("model", "eager"), each(False, True), indirect=["model"])
@@ -100,7 +114,9 @@ def test_an_engine_samples_what_the_policy_is_after_every_update(model, start, e
 
 @pytest.mark.parametrize(("model", "level"), each(2), indirect=["model"])
 def test_an_engine_that_has_slept_is_as_before(model, start, level):
-    """Level 2 throws weights away, which the next synchronization brings; buffers it must leave alone."""
+    """Level 2 throws weights away, which the next synchronization brings; buffers it must leave
+    alone.
+    """
     engine = start(model, sleep_level=level)
     [before] = engine.llm.collective_rpc(buffers_of)
     assert before, "a rotary embedding has a buffer"
@@ -142,15 +158,28 @@ def test_a_server_on_another_gpu_takes_weights_by_nccl(tmp_path):
     model.save_pretrained(tmp_path / "model")
     port = free_port()
     options = ["model.dtype=bfloat16", "data.max_prompt_tokens=120", "rollout.max_new_tokens=136"]
-    command = [sys.executable, "-m", "trainer", "serve", "tiny_kk", f"model.name_or_path={tmp_path / 'model'}"]
+    command = [
+        sys.executable,
+        "-m",
+        "trainer",
+        "serve",
+        "tiny_kk",
+        f"model.name_or_path={tmp_path / 'model'}",
+    ]
     with (tmp_path / "server.log").open("w") as log:
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "1", "PYTHONPATH": str(ROOT)}
         server = subprocess.Popen(
-            [*command, *options, "--port", str(port)], env=environment, stdout=log, stderr=log, cwd=tmp_path
+            [*command, *options, "--port", str(port)],
+            env=environment,
+            stdout=log,
+            stderr=log,
+            cwd=tmp_path,
         )
     try:
         wait_for(f"http://127.0.0.1:{port}/health", server, tmp_path / "server.log")
-        settings = VllmConfig(server_base_urls=[f"http://127.0.0.1:{port}"], server_weight_transfer="nccl")
+        settings = VllmConfig(
+            server_base_urls=[f"http://127.0.0.1:{port}"], server_weight_transfer="nccl"
+        )
         engine = VllmServerEngine(settings, 256, "bfloat16")
         for _ in range(2):
             engine.sync_weights(model)

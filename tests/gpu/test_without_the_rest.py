@@ -1,4 +1,6 @@
-"""A machine with torch, transformers and accelerate runs these tests without what only sweeps and records need."""
+"""A machine with torch, transformers and accelerate runs these tests without what only sweeps and
+records need.
+"""
 
 import subprocess
 import sys
@@ -30,7 +32,9 @@ sys.exit(code)
 
 def test_the_tests_and_the_trainer_import_nothing_of_the_rest():
     program = PROGRAM.format(absent=ABSENT)
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     print(done.stdout[-2000:], done.stderr[-2000:])
     assert done.returncode == 0
     _, listed = done.stdout.split("on a GPU these ")

@@ -26,7 +26,9 @@ def work(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     results = {
         "without a strategy": refusal(TrainConfig()),
         "other seeds": refusal(apply_overrides(ddp, {"seed": rank})),
-        "other sets": refusal(apply_overrides(ddp, {"evaluation.sets": {f"dev{rank}": {"size": 5}}})),
+        "other sets": refusal(
+            apply_overrides(ddp, {"evaluation.sets": {f"dev{rank}": {"size": 5}}})
+        ),
     }
     parallel = make_parallel(ddp)
     return results | {

@@ -1,4 +1,6 @@
-"""What one rank does in the test of its memory: trials one after another, as a warm rank of a sweep runs them."""
+"""What one rank does in the test of its memory: trials one after another, as a warm rank of a sweep
+runs them.
+"""
 
 import gc
 import weakref
@@ -45,14 +47,22 @@ def run_trial(worker: RankWorker, assignment: Assignment) -> dict[str, Any]:
 
 
 def work(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
-    once = {"max_steps": 1, "evaluation.every_steps": 1, "evaluation.at_start": False, "tracking.offline": True}
+    once = {
+        "max_steps": 1,
+        "evaluation.every_steps": 1,
+        "evaluation.at_start": False,
+        "tracking.offline": True,
+    }
     worker = RankWorker()
     results = {}
     for name, overrides in job["cases"].items():
         config = small_config(Path(job["model"]), once | overrides)
         runs = [folder / f"{name}-{number}" for number in range(TRIALS)]
         contexts = [RunContext(run, folder, "test", "", is_one_of_many=True) for run in runs]
-        trials = [Assignment(context.run_dir.name, config, context, folder / "stop") for context in contexts]
+        trials = [
+            Assignment(context.run_dir.name, config, context, folder / "stop")
+            for context in contexts
+        ]
         results[name] = [run_trial(worker, trial) for trial in trials]
     return results
 

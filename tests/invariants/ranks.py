@@ -14,7 +14,9 @@ from trainer.parallel.interface import free_port
 from trainer.parallel.ranks import end_rank, leave_ranks
 
 
-def start_ranks(module: str, world_size: int, job: dict[str, Any], folder: Path) -> list[subprocess.Popen]:
+def start_ranks(
+    module: str, world_size: int, job: dict[str, Any], folder: Path
+) -> list[subprocess.Popen]:
     """Start ``python -m module FOLDER`` as ranks 0..N-1, each with its log in ``rank-R.log``."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "job.json").write_text(json.dumps(job))
@@ -31,7 +33,9 @@ def start_ranks(module: str, world_size: int, job: dict[str, Any], folder: Path)
         }
         with (folder / f"rank-{rank}.log").open("w") as log:
             command = [sys.executable, "-m", module, str(folder)]
-            processes.append(subprocess.Popen(command, env=environment, cwd=ROOT, stdout=log, stderr=log))
+            processes.append(
+                subprocess.Popen(command, env=environment, cwd=ROOT, stdout=log, stderr=log)
+            )
     return processes
 
 
@@ -47,7 +51,9 @@ def wait_ranks(processes: list[subprocess.Popen], timeout: float) -> list[int | 
     return codes
 
 
-def run_ranks(module: str, world_size: int, job: dict[str, Any], folder: Path, timeout: float = 500) -> list[Any]:
+def run_ranks(
+    module: str, world_size: int, job: dict[str, Any], folder: Path, timeout: float = 500
+) -> list[Any]:
     """Run the ranks to their end and return what each wrote to ``rank-R.json``."""
     codes = wait_ranks(start_ranks(module, world_size, job, folder), timeout)
     logs = [(folder / f"rank-{rank}.log").read_text()[-4000:] for rank in range(world_size)]
@@ -61,7 +67,9 @@ def read_results(folder: Path, world_size: int) -> list[Any]:
 
 
 def be_a_rank(work: Callable[[Path, dict[str, Any]], Any]) -> None:
-    """Be a rank: do the work on the job's folder and description, write its results to ``rank-R.json``, end."""
+    """Be a rank: do the work on the job's folder and description, write its results to
+    ``rank-R.json``, end.
+    """
     folder = Path(sys.argv[1])
     results = work(folder, json.loads((folder / "job.json").read_text()))
     (folder / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(results))

@@ -21,7 +21,9 @@ RULES: dict[str, dict[str, Any]] = {
     "lp_reg": {"loss": {"name": "lp_reg:LpReg", "share": 0.5}},
     "rgra": {"loss": "rgra:Rgra"},
     "baseline": {"advantage": "reinforce_baseline:ReinforceBaseline"},
-    "stare": {"loss": {"name": "stare:Stare", "share": 0.5, "attenuate": 0.5, "target_entropy": 9.0}},
+    "stare": {
+        "loss": {"name": "stare:Stare", "share": 0.5, "attenuate": 0.5, "target_entropy": 9.0}
+    },
     "stapo": {"loss": {"name": "stapo:Stapo", "probability": 0.02}},
     "entropy bonus": {"entropy_coef": 0.1},
     "luspo": {"loss": "gspo", "loss_aggregation": "seq_mean_token_sum"},
@@ -32,7 +34,9 @@ RULES: dict[str, dict[str, Any]] = {
     "kl": {"kl_coef": 0.1},
     "icepop": {"engine_correction": {"rule": "mask", "floor": 0.5}},
     "sequence truncation": {"engine_correction": {"level": "sequence"}},
-    "geometric mask": {"engine_correction": {"cap": 9.0, "level": "geometric_mean", "rule": "mask"}},
+    "geometric mask": {
+        "engine_correction": {"cap": 9.0, "level": "geometric_mean", "rule": "mask"}
+    },
 }
 
 

@@ -1,4 +1,6 @@
-"""What one rank does in the test of every update rule on two ranks: one training step from the same weights."""
+"""What one rank does in the test of every update rule on two ranks: one training step from the same
+weights.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,11 @@ from trainer.parallel.start import make_parallel
 def rule_config(name: str, model: Path, strategy: str, more: dict[str, Any]) -> TrainConfig:
     """A rule with AR and Lopti on."""
     settings = {f"algorithm.{key}": value for key, value in RULES[name].items()}
-    base = {"reward.functions": {"math": 1.0}, "algorithm.kl_coef": 0.0, "parallel.strategy": strategy}
+    base = {
+        "reward.functions": {"math": 1.0},
+        "algorithm.kl_coef": 0.0,
+        "parallel.strategy": strategy,
+    }
     return update_config(model, base | settings | more)
 
 

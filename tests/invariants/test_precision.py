@@ -1,4 +1,6 @@
-"""Weights in bfloat16 on two ranks: policy and reference are transformers' model, at positions far away too."""
+"""Weights in bfloat16 on two ranks: policy and reference are transformers' model, at positions far
+away too.
+"""
 
 import pytest
 

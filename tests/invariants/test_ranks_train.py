@@ -1,4 +1,6 @@
-"""The whole trainer on two ranks: the same run as on one, and a killed run that is resumed as if never stopped."""
+"""The whole trainer on two ranks: the same run as on one, and a killed run that is resumed as if
+never stopped.
+"""
 
 import json
 import shutil
@@ -28,7 +30,9 @@ def alone(tiny_policy, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def together(tiny_policy, tmp_path_factory):
-    """Five runs one after another in the same two processes; in the last, rank 1 is killed after step 3."""
+    """Five runs one after another in the same two processes; in the last, rank 1 is killed after
+    step 3.
+    """
     folder = tmp_path_factory.mktemp("together")
     cases = {
         "ddp": {"overrides": DDP},
@@ -54,26 +58,35 @@ def test_two_ranks_train_like_one(alone, together, name):
     assert results[0][name]["step"] == results[1][name]["step"] == result["step"] == 4
     assert theirs.keys() == {str(step) for step in result["metrics"]}
     for step, metrics in result["metrics"].items():
-        for metric in metrics.keys() - {"update/tokens_computed"}:  # of padding there, of a kept forward here
+        # of padding there, of a kept forward here
+        for metric in metrics.keys() - {"update/tokens_computed"}:
             # A token at the edge of a band may fall on the other side of it.
             tolerance = 0.03 if metric.startswith("tokens/") else 1e-5
-            assert theirs[str(step)][metric] == pytest.approx(metrics[metric], rel=2e-3, abs=tolerance), (step, metric)
+            assert theirs[str(step)][metric] == pytest.approx(
+                metrics[metric], rel=2e-3, abs=tolerance
+            ), (step, metric)
     by_one = model_of(own_dir, 4)
     by_two = model_of(runs / name, 4)
     assert by_one.keys() == by_two.keys()
     start = model_of(own_dir, 2)
     moved = max(float((by_one[key] - start[key]).abs().max()) for key in by_one)
     largest = max(float((by_one[key] - by_two[key]).abs().max()) for key in by_one)
-    print(f"\n{name}: largest difference {largest:.1e} after moves of {moved:.1e} in the last two steps")
+    print(
+        f"\n{name}: largest difference {largest:.1e} after moves of {moved:.1e} in the last two "
+        "steps"
+    )
     assert largest < 0.02 * moved
 
 
 def test_ranks_train_the_same_and_only_the_first_records(together):
     runs, results, _ = together
     for name in ("ddp", "zero-2", "zero-3"):
-        assert results[0][name]["metrics"] == results[1][name]["metrics"]  # logged by one, computed by all
+        # logged by one, computed by all
+        assert results[0][name]["metrics"] == results[1][name]["metrics"]
         assert (runs / name / "checkpoints" / "step-4" / "config.json").is_file()
-    names = {path.name for path in (runs / "zero-3" / "checkpoints" / "step-4").glob("training_state-*")}
+    names = {
+        path.name for path in (runs / "zero-3" / "checkpoints" / "step-4").glob("training_state-*")
+    }
     assert names == {"training_state-0-of-2.safetensors", "training_state-1-of-2.safetensors"}
 
 
@@ -94,10 +107,17 @@ def test_a_killed_rank_ends_the_others(together):
 def test_a_resumed_run_equals_one_never_stopped(tiny_policy, together, tmp_path):
     runs, _, _ = together
     shutil.copytree(runs / "killed", tmp_path / "killed")
-    job = {"model": str(tiny_policy), "runs": str(tmp_path), "cases": {"killed": {"overrides": ZERO_3}}}
+    job = {
+        "model": str(tiny_policy),
+        "runs": str(tmp_path),
+        "cases": {"killed": {"overrides": ZERO_3}},
+    }
     results = run_ranks(JOB, 2, job, tmp_path / "job")
     assert [result["killed"]["resumed_at"] for result in results] == [2, 2]
     last = "checkpoints/step-4/manifest.json"
-    whole, resumed = (json.loads(path.read_text()) for path in (runs / "zero-3" / last, tmp_path / "killed" / last))
+    whole, resumed = (
+        json.loads(path.read_text())
+        for path in (runs / "zero-3" / last, tmp_path / "killed" / last)
+    )
     assert whole == resumed  # hashes of all files
     assert {"model.safetensors", "training_state-1-of-2.safetensors"} <= whole.keys()

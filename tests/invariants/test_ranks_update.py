@@ -49,10 +49,14 @@ IN_FLOAT32 = [name for name in CASES if not name.startswith("bfloat16")]
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The folder of all cases and, by case, what the two ranks report; the baselines are made by one rank."""
+    """The folder of all cases and, by case, what the two ranks report; the baselines are made by
+    one rank.
+    """
     folder = tmp_path_factory.mktemp("ranks")
     random_model().save_pretrained(folder / "model")
-    ranks = run_ranks("tests.invariants.update_job", 2, {"model": str(folder / "model"), "cases": CASES}, folder)
+    ranks = run_ranks(
+        "tests.invariants.update_job", 2, {"model": str(folder / "model"), "cases": CASES}, folder
+    )
     results = {name: [rank[name] for rank in ranks] for name in CASES}
     for name, overrides in {
         "alone": {},
@@ -109,21 +113,28 @@ def test_the_ranks_have_unequal_numbers_of_microbatches(trained):
     [
         *((name, "allreduce", 1.0, "updates") for name in ("ddp", "zero-0", "zero-1")),
         ("whitened zero-2", "allreduce", 1.0, "microbatches"),
-        ("zero-3", "reduce_scatter_base", 1.5, "microbatches"),  # the gradient in, a rank's half of it out
+        # the gradient in, a rank's half of it out
+        ("zero-3", "reduce_scatter_base", 1.5, "microbatches"),
     ],
 )
-def test_gradients_are_reduced_once_an_update_or_once_a_microbatch(trained, name, collective, sent, times):
+def test_gradients_are_reduced_once_an_update_or_once_a_microbatch(
+    trained, name, collective, sent, times
+):
     folder, results = trained
     gradient = sum(tensor.numel() for tensor in weights(folder, "model/model").values())
     for step in (result["steps"][0] for result in results[name]):
-        expected = {"updates": step["updates"], "microbatches": 2 * sum(step["microbatches"])}[times]
+        expected = {"updates": step["updates"], "microbatches": 2 * sum(step["microbatches"])}[
+            times
+        ]
         excess = step["numbers"][collective] - sent * gradient * expected
         assert 0 <= excess < 100, step["numbers"]  # beside it a few counts and norms
 
 
 def test_a_large_state_is_stepped_in_several_sub_groups(trained):
     _, results = trained
-    assert results["zero-3"][0]["sub_groups"] == 1 < results["zero-3 in sub-groups"][0]["sub_groups"]
+    assert (
+        results["zero-3"][0]["sub_groups"] == 1 < results["zero-3 in sub-groups"][0]["sub_groups"]
+    )
 
 
 @pytest.mark.parametrize("name", IN_FLOAT32)
@@ -141,7 +152,11 @@ def test_losses_and_parameters_are_those_of_one_rank(trained, name):
     config = update_config(folder / "model", {})
     gradient = results[baseline(name)][0]["largest_gradient"]
     bound = adamw_tolerance(
-        RANKS_TERMS, gradient, sum(step["updates"] for step in alone), config.optim.lr, config.optim.eps
+        RANKS_TERMS,
+        gradient,
+        sum(step["updates"] for step in alone),
+        config.optim.lr,
+        config.optim.eps,
     )
     moved = float(moves(folder, baseline(name)).abs().max())
     largest = largest_difference(folder, name, baseline(name))
@@ -152,8 +167,13 @@ def test_losses_and_parameters_are_those_of_one_rank(trained, name):
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("bfloat16")])
 def test_lower_precision_moves_the_same_way(trained, name):
     folder, results = trained
-    assert float(torch.cosine_similarity(moves(folder, baseline(name)), moves(folder, name), dim=0)) > 0.95
-    for step, reference in zip(results[name][0]["steps"], results[baseline(name)][0]["steps"], strict=True):
+    assert (
+        float(torch.cosine_similarity(moves(folder, baseline(name)), moves(folder, name), dim=0))
+        > 0.95
+    )
+    for step, reference in zip(
+        results[name][0]["steps"], results[baseline(name)][0]["steps"], strict=True
+    ):
         assert step["grad_norm"] == pytest.approx(reference["grad_norm"], rel=0.05)
 
 

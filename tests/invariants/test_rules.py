@@ -34,12 +34,18 @@ PROMPTS = [6, 11]
 
 
 # Of sums over the tokens of the batch, once for each pass.
-TOLERANCE = 2 * sum_tolerance(gradient_terms(random_model().config, max(PROMPTS) + 12, sum(map(sum, SIZES))))
+TOLERANCE = 2 * sum_tolerance(
+    gradient_terms(random_model().config, max(PROMPTS) + 12, sum(map(sum, SIZES)))
+)
 
 
-def scored(config: AlgorithmConfig, rewards: tuple[float, float]) -> tuple[LogprobModel, TrainBatch]:
+def scored(
+    config: AlgorithmConfig, rewards: tuple[float, float]
+) -> tuple[LogprobModel, TrainBatch]:
     """A policy and a batch with advantages, far enough off policy that ratios differ from 1."""
-    model = LogprobModel(random_model(), temperature=0.9, chunk_tokens=16, proxy_min_p=config.loss.proxy_min_p)
+    model = LogprobModel(
+        random_model(), temperature=0.9, chunk_tokens=16, proxy_min_p=config.loss.proxy_min_p
+    )
     batch = build_batch(make_groups(SIZES, PROMPTS, rewards=rewards), 0, torch.device("cpu"))
     reference = copy.deepcopy(model)
     for parameter in reference.parameters():
@@ -60,26 +66,35 @@ def weights(model: torch.nn.Module) -> torch.Tensor:
     return torch.cat([p.detach().flatten().double() for p in model.parameters()])
 
 
-def gradient(rule: dict, tokens_per_microbatch: int, rewards: tuple[float, float], **settings) -> torch.Tensor:
+def gradient(
+    rule: dict, tokens_per_microbatch: int, rewards: tuple[float, float], **settings
+) -> torch.Tensor:
     """The gradient of one update batch, all passes added."""
     config = algorithm(rule, **settings)
     return moved(*scored(config, rewards), config, tokens_per_microbatch)
 
 
 def moved(
-    model: LogprobModel, batch: TrainBatch, config: AlgorithmConfig, tokens_per_microbatch: int = 10_000
+    model: LogprobModel,
+    batch: TrainBatch,
+    config: AlgorithmConfig,
+    tokens_per_microbatch: int = 10_000,
 ) -> torch.Tensor:
     """By what one update batch with advantages moves the weights at a learning rate of 1."""
     batch = reweight_advantages(batch, config)
     before = weights(model)
-    updater = Updater(model, torch.optim.SGD(model.parameters(), lr=1.0), config, 1e9, Parallel(), 16)
+    updater = Updater(
+        model, torch.optim.SGD(model.parameters(), lr=1.0), config, 1e9, Parallel(), 16
+    )
     plan = plan_update_batches(batch, 8, tokens_per_microbatch)
     for mask in isolation_passes(batch, config):
         updater.run_pass(batch, mask, plan, UpdateStatistics.of(batch), step=1)
     return before - weights(model)
 
 
-def gradient_by_hand(rule: dict, rewards: tuple[float, float], alpha: float, eta: float) -> torch.Tensor:
+def gradient_by_hand(
+    rule: dict, rewards: tuple[float, float], alpha: float, eta: float
+) -> torch.Tensor:
     """Like `gradient`, with AR and Lopti written out; with 0 and 0 there is neither."""
     config = algorithm(rule)
     model, batch = scored(config, rewards)
@@ -94,7 +109,12 @@ def gradient_by_hand(rule: dict, rewards: tuple[float, float], alpha: float, eta
         masks = [tokens * low, tokens * ~low]
     totals = UpdateTotals(float(batch.completion_mask.sum()), len(batch.completion_mask), 16)
     for mask in masks:
-        inputs = (batch.input_ids, batch.prompt_lengths, batch.completion_mask, config.entropy_coef > 0)
+        inputs = (
+            batch.input_ids,
+            batch.prompt_lengths,
+            batch.completion_mask,
+            config.entropy_coef > 0,
+        )
         scores = model(*inputs)
         losses = LossInputs.of(batch, scores.logprobs, mask, totals, scores.entropies)
         update_loss(losses, config).loss.backward()
@@ -112,14 +132,18 @@ def difference(vector: torch.Tensor, other: torch.Tensor) -> float:
 def test_accumulation_is_one_batch(name):
     rule = RULES[name]
     rewards = REWARDS
-    whole, cut = (gradient(rule, tokens, rewards, ar_alpha=0.3, lopti_eta=0.02) for tokens in (10_000, 20))
+    whole, cut = (
+        gradient(rule, tokens, rewards, ar_alpha=0.3, lopti_eta=0.02) for tokens in (10_000, 20)
+    )
     assert whole.norm() > 1e-3
     assert difference(cut, whole) < TOLERANCE
 
 
 @pytest.mark.parametrize(("alpha", "eta"), [(0.0, 0.0), (0.3, 0.0), (0.0, 0.02), (0.3, 0.02)])
 @pytest.mark.parametrize("name", RULES)
-def test_alpha_and_eta_do_what_their_equations_say_and_nothing_where_they_are_zero(name, alpha, eta):
+def test_alpha_and_eta_do_what_their_equations_say_and_nothing_where_they_are_zero(
+    name, alpha, eta
+):
     rule = RULES[name]
     rewards = REWARDS
     computed = gradient(rule, 10_000, rewards, ar_alpha=alpha, lopti_eta=eta)
@@ -136,7 +160,9 @@ def test_with_an_exact_engine_the_gradient_is_that_of_recomputed_logprobs(name):
         model = LogprobModel(random_model(), temperature=0.9, chunk_tokens=16)
         batch = build_batch(make_groups(SIZES, PROMPTS), 0, torch.device("cpu"))
         plan = plan_update_batches(batch, 8, 10_000)
-        batch = replace(batch, rollout_logprobs=score_batch(model, batch, plan, with_entropy=False).logprobs)
+        batch = replace(
+            batch, rollout_logprobs=score_batch(model, batch, plan, with_entropy=False).logprobs
+        )
         batch = attach_logprobs(batch, model if recompute else None, None, plan)
         gradients.append(moved(model, estimate_advantages(batch, config), config))
     assert gradients[0].norm() > 1e-3
@@ -158,7 +184,12 @@ def test_gradients_are_finite_at_extreme_ratios(name, advantage, log_ratio):
     new = (old + torch.tensor([[log_ratio, 0.0]])).requires_grad_()
     ones = torch.ones(1, 2)
     inputs = loss_inputs(
-        new, old, advantage * ones, UpdateTotals(2, 1, 16), ref_logprobs=old, rollout_logprobs=new.detach()
+        new,
+        old,
+        advantage * ones,
+        UpdateTotals(2, 1, 16),
+        ref_logprobs=old,
+        rollout_logprobs=new.detach(),
     )
     output = update_loss(inputs, algorithm(RULES[name]))
     output.loss.backward()
@@ -168,7 +199,9 @@ def test_gradients_are_finite_at_extreme_ratios(name, advantage, log_ratio):
 
 @pytest.fixture(scope="module")
 def on_two_ranks(tmp_path_factory):
-    """The folder with the weights after one step of every rule on two ranks, and what rank 0 reports of it."""
+    """The folder with the weights after one step of every rule on two ranks, and what rank 0
+    reports of it.
+    """
     folder = tmp_path_factory.mktemp("rules")
     random_model().save_pretrained(folder / "model")
     results = run_ranks("tests.invariants.rules_job", 2, {"model": str(folder / "model")}, folder)
@@ -184,10 +217,14 @@ def test_two_ranks_are_one(on_two_ranks, name, tmp_path):
     # Losses are means of advantages of about 1.
     assert results[name]["loss"] == pytest.approx(alone["loss"], abs=sum_tolerance(RANKS_TERMS))
     for key in ("grad_norm", "advantage_squares"):
-        assert results[name][key] == pytest.approx(alone[key], rel=sum_tolerance(RANKS_TERMS), abs=1e-9)
+        assert results[name][key] == pytest.approx(
+            alone[key], rel=sum_tolerance(RANKS_TERMS), abs=1e-9
+        )
     by_one, by_two = (load_file(path / f"{name}.safetensors") for path in (tmp_path, folder))
     optim = update_config(folder / "model", {}).optim
     largest = max(float((by_one[key] - by_two[key]).abs().max()) for key in by_one)
-    bound = adamw_tolerance(RANKS_TERMS, alone["largest_gradient"], alone["updates"], optim.lr, optim.eps)
+    bound = adamw_tolerance(
+        RANKS_TERMS, alone["largest_gradient"], alone["updates"], optim.lr, optim.eps
+    )
     print(f"\n{name}: {largest:.1e}, bound {bound:.1e}")
     assert largest < bound < 1e-4

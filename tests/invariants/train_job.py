@@ -47,7 +47,9 @@ class Saboteur(ProgressReport):
             self.trainer.request_stop()
 
 
-def run_case(config: TrainConfig, run_dir: Path, stop_at: int | None = None, kill_at: int | None = None) -> Any:
+def run_case(
+    config: TrainConfig, run_dir: Path, stop_at: int | None = None, kill_at: int | None = None
+) -> Any:
     recorder = test_loop.Recorder()
     context = RunContext(run_dir, run_dir.parent, "test", run_dir.name)
     trainer = Trainer(config, context, recorder, parallel=make_parallel(config))

@@ -1,4 +1,6 @@
-"""What one rank does in tests of the update: rollout steps on made-up completions, one case after another."""
+"""What one rank does in tests of the update: rollout steps on made-up completions, one case after
+another.
+"""
 
 from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
@@ -36,7 +38,8 @@ SIZES += [[6, 28, 9, 1], [2, 5, 1, 3], [31, 29, 30, 30], [1, 1, 2, 1]]
 PROMPTS = [6, 11, 4, 9, 7, 5, 8, 10]
 STEPS = 3
 _LENGTH = max(prompt + max(sizes) for prompt, sizes in zip(PROMPTS, SIZES, strict=True))
-RANKS_TERMS = gradient_terms(random_model().config, _LENGTH, sum(map(sum, SIZES)))  # see tests/rounding.py
+# see tests/rounding.py
+RANKS_TERMS = gradient_terms(random_model().config, _LENGTH, sum(map(sum, SIZES)))
 
 
 def update_config(model: Path, overrides: dict[str, Any]) -> TrainConfig:
@@ -70,7 +73,9 @@ class Collectives(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func.namespace == "c10d":
             name = func._schema.name.removeprefix("c10d::").strip("_")
-            self.numbers[name] += sum(leaf.numel() for leaf in tree_leaves(args) if torch.is_tensor(leaf))
+            self.numbers[name] += sum(
+                leaf.numel() for leaf in tree_leaves(args) if torch.is_tensor(leaf)
+            )
         return func(*args, **(kwargs or {}))
 
 
@@ -125,7 +130,11 @@ class Updates:
         with self.parallel.microbatch(self.policy, is_last=True):
             scores = self.policy(batch.input_ids, batch.prompt_lengths, batch.completion_mask)
             # The root of 0 has an infinite slope; on one rank only.
-            loss = (scores.logprobs * 0).sum().sqrt() if self.parallel.is_main else scores.logprobs.mean()
+            loss = (
+                (scores.logprobs * 0).sum().sqrt()
+                if self.parallel.is_main
+                else scores.logprobs.mean()
+            )
             assert torch.isfinite(loss)
             self.parallel.backward(loss)
         return self.parallel.step(self.policy, self.optimizer, self.config.optim.max_grad_norm)
@@ -134,7 +143,9 @@ class Updates:
         write_checkpoint(
             root,
             step,
-            stage_training_state(self.causal_lm, NoTokenizer(), self.optimizer, {"step": step}, self.parallel),
+            stage_training_state(
+                self.causal_lm, NoTokenizer(), self.optimizer, {"step": step}, self.parallel
+            ),
             self.parallel,
             Attempt(root.parent),
         )
@@ -147,7 +158,9 @@ class Updates:
 
 
 def run_case(config: TrainConfig, name: str, folder: Path) -> dict[str, Any]:
-    """Train ``STEPS`` steps; then the last one again from the checkpoint before it, in the same process."""
+    """Train ``STEPS`` steps; then the last one again from the checkpoint before it, in the same
+    process.
+    """
     parallel = make_parallel(config)
     updates = Updates(config, parallel)
     steps = [updates.step(step) for step in range(STEPS - 1)]
@@ -161,7 +174,9 @@ def run_case(config: TrainConfig, name: str, folder: Path) -> dict[str, Any]:
 
     parallel = make_parallel(config)
     updates = Updates(config, parallel)
-    load_training_state(folder / name / f"step-{STEPS - 1}", updates.causal_lm, updates.optimizer, parallel)
+    load_training_state(
+        folder / name / f"step-{STEPS - 1}", updates.causal_lm, updates.optimizer, parallel
+    )
     resumed = updates.step(STEPS - 1)
     updates.export(folder / f"{name}-resumed.safetensors")
     parallel.close()
@@ -182,7 +197,9 @@ def with_zero(settings: dict[str, Any]) -> AbstractContextManager[Any]:
 
     original = deepspeed.zero_config
     return patch.object(
-        deepspeed, "zero_config", lambda *run: (made := original(*run))["zero_optimization"].update(settings) or made
+        deepspeed,
+        "zero_config",
+        lambda *run: (made := original(*run))["zero_optimization"].update(settings) or made,
     )
 
 

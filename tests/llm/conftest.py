@@ -1,4 +1,6 @@
-"""SmolLM2-135M-Instruct for the tests marked ``llm``: fetched and converted on first use, loaded once."""
+"""SmolLM2-135M-Instruct for the tests marked ``llm``: fetched and converted on first use, loaded
+once.
+"""
 
 from pathlib import Path
 

@@ -13,13 +13,17 @@ COMPLETIONS = ("14", "The sum of 7 and 7 is 14.", "Red, then yellow, and green a
 
 def rows(tokenizer):
     completions = [[*tokenizer.encode(text, add_special_tokens=False), 2] for text in COMPLETIONS]
-    return [(chat(tokenizer, prompt), completion) for prompt in PROMPTS for completion in completions]
+    return [
+        (chat(tokenizer, prompt), completion) for prompt in PROMPTS for completion in completions
+    ]
 
 
 def largest_and_mean_difference(scores, model, rows) -> tuple[float, float]:
     differences = torch.cat(
         [
-            (scores.logprobs[row, : len(completion)] - plain_logprobs(model, prompt, completion)).abs()
+            (
+                scores.logprobs[row, : len(completion)] - plain_logprobs(model, prompt, completion)
+            ).abs()
             for row, (prompt, completion) in enumerate(rows)
         ]
     )

@@ -7,7 +7,10 @@ from trainer.rollouts.build import build_rewards
 
 pytestmark = pytest.mark.llm
 
-SYSTEM = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+SYSTEM = (
+    "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging "
+    "Face<|im_end|>\n"
+)
 ASSISTANT = "<|im_end|>\n<|im_start|>assistant\n"
 
 
@@ -38,13 +41,21 @@ def test_a_puzzle_ends_in_the_opened_thought(tokenizer):
 
 
 @pytest.mark.parametrize(
-    "text", ["14", " 7 + 7 = 14.\n", "<think>Zoë</think>\n<answer>(1) Bob is a knave</answer>", "½ × 1,000 🙂\n\n x"]
+    "text",
+    [
+        "14",
+        " 7 + 7 = 14.\n",
+        "<think>Zoë</think>\n<answer>(1) Bob is a knave</answer>",
+        "½ × 1,000 🙂\n\n x",
+    ],
 )
 def test_text_survives_the_tokenizer(tokenizer, text):
     assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
 
 
-@pytest.mark.parametrize(("text", "reward"), [("14", 1.0), ("7 + 7 = 14.", 1.0), ("15", 0.0), ("fourteen", 0.0)])
+@pytest.mark.parametrize(
+    ("text", "reward"), [("14", 1.0), ("7 + 7 = 14.", 1.0), ("15", 0.0), ("fourteen", 0.0)]
+)
 def test_rewards_read_what_the_tokenizer_gives_back(tokenizer, text, reward):
     ids = [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
     decoded = tokenizer.decode(ids, skip_special_tokens=True)

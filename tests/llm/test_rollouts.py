@@ -28,8 +28,12 @@ def engine(policy, tokenizer) -> TransformersEngine:
     return TransformersEngine(policy, pad_token_id=tokenizer.pad_token_id)
 
 
-def test_greedy_completions_are_those_of_generate_token_for_token(engine, plain_model, tokenizer, prompts):
-    params = SamplingParams(0.0, max_new_tokens=NEW_TOKENS, stop_token_ids=(tokenizer.eos_token_id,))
+def test_greedy_completions_are_those_of_generate_token_for_token(
+    engine, plain_model, tokenizer, prompts
+):
+    params = SamplingParams(
+        0.0, max_new_tokens=NEW_TOKENS, stop_token_ids=(tokenizer.eos_token_id,)
+    )
     samples = engine.generate(prompts, [[0]] * len(prompts), params)
     for prompt, [sample] in zip(prompts, samples, strict=True):
         whole = plain_model.generate(
@@ -42,7 +46,9 @@ def test_greedy_completions_are_those_of_generate_token_for_token(engine, plain_
 
 
 def test_it_knows_the_capital_of_france(engine, tokenizer, prompts):
-    params = SamplingParams(0.0, max_new_tokens=NEW_TOKENS, stop_token_ids=(tokenizer.eos_token_id,))
+    params = SamplingParams(
+        0.0, max_new_tokens=NEW_TOKENS, stop_token_ids=(tokenizer.eos_token_id,)
+    )
     [[completion]] = sample_completions(engine, tokenizer, prompts[:1], [[0]], params)
     assert completion.text == "The capital of France is Paris."
     assert completion.finish_reason == "stop"
@@ -52,7 +58,9 @@ def test_it_knows_the_capital_of_france(engine, tokenizer, prompts):
 def test_sampled_log_probabilities_are_the_policys(engine, policy, prompts):
     params = SamplingParams(TEMPERATURE, max_new_tokens=NEW_TOKENS, stop_token_ids=(2,))
     samples = engine.generate(prompts, [[1, 2, 3]] * len(prompts), params)
-    rows = [(prompt, s.token_ids) for prompt, group in zip(prompts, samples, strict=True) for s in group]
+    rows = [
+        (prompt, s.token_ids) for prompt, group in zip(prompts, samples, strict=True) for s in group
+    ]
     scores = LogprobModel(policy, TEMPERATURE, chunk_tokens=64)(*as_batch(rows))
     sampled = [s.logprobs for group in samples for s in group]
     for row, logprobs in enumerate(sampled):
@@ -60,5 +68,7 @@ def test_sampled_log_probabilities_are_the_policys(engine, policy, prompts):
 
 
 def test_stop_token_is_the_end_of_a_chat_turn(tokenizer):
-    assert sampling_params(load_config("smollm2_addition").rollout, tokenizer).stop_token_ids == (2,)
+    assert sampling_params(load_config("smollm2_addition").rollout, tokenizer).stop_token_ids == (
+        2,
+    )
     assert tokenizer.decode([2]) == "<|im_end|>"

@@ -24,7 +24,8 @@ def test_a_step_its_checkpoint_and_the_way_back(tmp_path, plain_model):
     first = build(config, tmp_path / "run")
     before = parameters(first)
     metrics = first.training_step()
-    # Before its first update the policy is its reference, and what it samples with is what it is scored with.
+    # Before its first update the policy is its reference, and what it samples with is what it is
+    # scored with.
     assert metrics["policy/kl"] == 0
     assert metrics["rollout/engine_logprob_diff_max"] < 1e-4
     assert metrics["rollout/silent_groups"] < 1, "nothing to learn from: the test needs other seeds"

@@ -33,6 +33,8 @@ def test_agrees_with_the_policy_before_and_after_an_update(policy, folder, token
         engine.sync_weights(trained)
         samples = engine.generate(prompts, SEEDS, params)
         assert largest_difference(trained, prompts, samples, 0.7) < AGREEMENT
-        assert largest_difference(policy, prompts, samples, 0.7) > 0.05, "the update must move the weights visibly"
+        assert largest_difference(policy, prompts, samples, 0.7) > 0.05, (
+            "the update must move the weights visibly"
+        )
     finally:
         engine.close()

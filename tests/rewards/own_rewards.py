@@ -1,4 +1,6 @@
-"""Reward functions of a user, good and bad, named ``tests.rewards.own_rewards:...`` in the tests."""
+"""Reward functions of a user, good and bad, named ``tests.rewards.own_rewards:...`` in the
+tests.
+"""
 
 import asyncio
 import contextlib
@@ -126,7 +128,10 @@ def hang_and_stop_the_alarm(text, answer):
 
 
 def talkative(text, answer):
-    breakdown = {"one name": {"x" * (100 << 20): 1.0}, "many": dict.fromkeys(map(str, range(200_000)), 0.0)}
+    breakdown = {
+        "one name": {"x" * (100 << 20): 1.0},
+        "many": dict.fromkeys(map(str, range(200_000)), 0.0),
+    }
     return Score(1.0, True, breakdown.get(text, {}))
 
 
@@ -148,7 +153,9 @@ def against_the_mean(texts, answers):
 
 
 async def judged_together(texts, answers):
-    return await asyncio.gather(*(judged(text, answer) for text, answer in zip(texts, answers, strict=True)))
+    return await asyncio.gather(
+        *(judged(text, answer) for text, answer in zip(texts, answers, strict=True))
+    )
 
 
 async def judged(text, answer):

@@ -8,18 +8,33 @@ SOLUTION = "(1) Ava is a knight\n(2) Ben is a knave"
 @pytest.mark.parametrize(
     ("text", "reward", "correct", "parsed"),
     [
-        ("<think>a</think><answer>(1) Ava is a knight (2) Ben is a knave</answer>", 3.0, True, True),
+        (
+            "<think>a</think><answer>(1) Ava is a knight (2) Ben is a knave</answer>",
+            3.0,
+            True,
+            True,
+        ),
         ("<think>a</think><answer>Ben is a knave, Ava is a knight</answer>", 3.0, True, True),
         ("<think>a</think><answer>ava IS A Knight, BEN is  a\nknave</answer>", 3.0, True, True),
         ("<think>a</think><answer>Ava is a knight, Ben is a knight</answer>", -0.5, False, True),
         ("<think>a</think><answer>Ava is the knight, Ben is a knave</answer>", -1.0, False, False),
-        ("<think>a</think><answer>Ava is a knight, Ben is a knave, not a knight</answer>", -1.0, False, False),
+        (
+            "<think>a</think><answer>Ava is a knight, Ben is a knave, not a knight</answer>",
+            -1.0,
+            False,
+            False,
+        ),
         ("<think>a</think><answer>Ava is a knight</answer>", -1.0, False, False),
         ("<think>a</think><answer></answer>", -1.0, False, False),
         ("<think>a</think>Ava is a knight, Ben is a knave", -3.0, False, False),
         ("a</think><answer>Ava is a knight, Ben is a knave</answer>", -3.0, False, False),
         ("</think><think><answer>Ava is a knight, Ben is a knave</answer>", -3.0, False, False),
-        ("<think><think></think><answer>Ava is a knight, Ben is a knave</answer>", -3.0, False, False),
+        (
+            "<think><think></think><answer>Ava is a knight, Ben is a knave</answer>",
+            -3.0,
+            False,
+            False,
+        ),
     ],
 )
 def test_score(text, reward, correct, parsed):
@@ -35,7 +50,9 @@ def test_a_solution_without_roles_is_refused():
 
 def test_long_hostile_text_is_scored_quickly():
     answer = "Ava " * 50_000 + "knight knave"
-    assert score(f"<think>{'(' * 100_000}</think><answer>{answer}</answer>", SOLUTION).reward == -1.0
+    assert (
+        score(f"<think>{'(' * 100_000}</think><answer>{answer}</answer>", SOLUTION).reward == -1.0
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,13 @@ def test_pairs_judged_by_hand():
     lines = (DATA / "math_pairs.tsv").read_text(encoding="utf-8").splitlines()
     pairs = [line.split("\t") for line in lines if line]
     accepted = [score(f"so it is $\\boxed{{{given}}}$.", gold).correct for _, gold, given in pairs]
-    refused = sum(verdict == "same" and not right for (verdict, *_), right in zip(pairs, accepted, strict=True))
-    taken = sum(verdict == "differ" and right for (verdict, *_), right in zip(pairs, accepted, strict=True))
+    refused = sum(
+        verdict == "same" and not right
+        for (verdict, *_), right in zip(pairs, accepted, strict=True)
+    )
+    taken = sum(
+        verdict == "differ" and right for (verdict, *_), right in zip(pairs, accepted, strict=True)
+    )
     assert (len(pairs), refused, taken) == (448, 42, 23)
 
 
@@ -60,7 +65,8 @@ def test_final_answer(text, answer):
 
 
 @pytest.mark.parametrize(
-    ("text", "right"), [("The answer is $\\frac{6}{2}$, done", True), ("I think it is 7 or 8", False)]
+    ("text", "right"),
+    [("The answer is $\\frac{6}{2}$, done", True), ("I think it is 7 or 8", False)],
 )
 def test_the_last_formula_counts_without_a_box(text, right):
     assert score(text, "3").correct is right

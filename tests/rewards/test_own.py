@@ -25,7 +25,8 @@ def test_asynchronous_functions_score_a_batch_at_the_same_time(name):
     for some in (["7"], texts):
         scores = score(some, ["7"] * len(some))
         times.append(time.monotonic())
-    assert times[2] - times[1] < 20 * (times[1] - times[0])  # one after the other: at least 40 times
+    # one after the other: at least 40 times
+    assert times[2] - times[1] < 20 * (times[1] - times[0])
     assert [score.reward for score in scores] == [2.0 if text == "7" else 0.0 for text in texts]
 
 
@@ -47,7 +48,9 @@ def test_a_file_that_our_package_hides_is_named(tmp_path, monkeypatch, hidden):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / hidden.rstrip("/")
     path.mkdir() if hidden.endswith("/") else path.touch()
-    with pytest.raises(ValueError, match=f"has no function exact; {path} is hidden by loptune's own package"):
+    with pytest.raises(
+        ValueError, match=f"has no function exact; {path} is hidden by loptune's own package"
+    ):
         resolve("rewards:exact")
 
 
@@ -65,7 +68,8 @@ def of_columns(text, numbers, scale=2, missing=None):
 
 def batch_of_columns(scale, texts, numbers):
     return [
-        float(text == str(max(of_row))) * factor for text, of_row, factor in zip(texts, numbers, scale, strict=True)
+        float(text == str(max(of_row))) * factor
+        for text, of_row, factor in zip(texts, numbers, scale, strict=True)
     ]
 
 
@@ -77,7 +81,8 @@ def lacking(texts, other):
     return [float(value is None) for value in other]
 
 
-# Function -> rewards of the texts 3 and 4, both with answer 3, numbers 1 3 and 4, and scale 10 for the first.
+# Function -> rewards of the texts 3 and 4, both with answer 3, numbers 1 3 and 4, and scale 10 for
+# the first.
 BOUND = {
     "by_name": [1.0, 0.0],
     "by_position": [1.0, 0.0],
@@ -97,10 +102,16 @@ def test_arguments_are_bound_by_name(name):
     scores = combine_batch(functions)(["3", "4"], ["3", "3"], rows)
     assert [score.reward for score in scores] == BOUND[name]
     with RewardPool(functions, timeout_s=5, memory_mb=1024, workers=1) as pool:
-        assert [result.score.reward for result in pool.score(["3", "4"], ["3", "3"], rows)] == BOUND[name]
+        assert [
+            result.score.reward for result in pool.score(["3", "4"], ["3", "3"], rows)
+        ] == BOUND[name]
 
 
-@pytest.mark.parametrize(("name", "column"), [("of_columns", "numbers"), ("batch_of_columns", "scale")])
+@pytest.mark.parametrize(
+    ("name", "column"), [("of_columns", "numbers"), ("batch_of_columns", "scale")]
+)
 def test_a_column_that_a_row_lacks_is_named_with_the_function(name, column):
-    with pytest.raises(ValueError, match=f"test_own:{name} asks for {column}, and the row has no such column"):
+    with pytest.raises(
+        ValueError, match=f"test_own:{name} asks for {column}, and the row has no such column"
+    ):
         combine_batch({f"tests.rewards.test_own:{name}": 1.0})(["3"], ["3"], [{}])

@@ -16,8 +16,16 @@ from tests.paths import ROOT
 OWN = "tests.rewards.own_rewards"
 
 
-def pool(*names: str, workers: int = 1, timeout_s: float = 2.0, memory_mb: int = 600, **options) -> RewardPool:
-    return RewardPool(dict.fromkeys(names, 1.0), timeout_s=timeout_s, memory_mb=memory_mb, workers=workers, **options)
+def pool(
+    *names: str, workers: int = 1, timeout_s: float = 2.0, memory_mb: int = 600, **options
+) -> RewardPool:
+    return RewardPool(
+        dict.fromkeys(names, 1.0),
+        timeout_s=timeout_s,
+        memory_mb=memory_mb,
+        workers=workers,
+        **options,
+    )
 
 
 def workers_alive(recursive: bool = False) -> set[int]:
@@ -32,7 +40,11 @@ def workers_alive(recursive: bool = False) -> set[int]:
 def wait_until_gone(pids: set[int], seconds: float) -> set[int]:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        left = {pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE}
+        left = {
+            pid
+            for pid in pids
+            if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        }
         if not left:
             return left
         time.sleep(0.05)
@@ -51,7 +63,8 @@ def test_order_is_kept(workers):
 def test_a_batch_function_sees_the_share_of_each_process():
     with pool(f"{OWN}:against_the_mean", workers=2) as rewards:
         scored = rewards.score(["a", "bbb", "cc", "cccccc"], [None] * 4)
-    assert [result.score.reward for result in scored] == [-1.0, 1.0, -2.0, 2.0]  # of (a, bbb) and of (cc, cccccc)
+    # of (a, bbb) and of (cc, cccccc)
+    assert [result.score.reward for result in scored] == [-1.0, 1.0, -2.0, 2.0]
 
 
 def test_a_batch_function_that_fails_fails_for_its_batch():
@@ -135,7 +148,9 @@ def test_any_text_reaches_the_function_unchanged():
     assert [result.score.reward for result in scored] == [len(text) for text in texts]
 
 
-@pytest.mark.parametrize("function", ["start_daemon_and_hang", "start_daemon_and_die", "start_daemon_and_return"])
+@pytest.mark.parametrize(
+    "function", ["start_daemon_and_hang", "start_daemon_and_die", "start_daemon_and_return"]
+)
 def test_what_got_away_from_its_session_and_parent_is_ended_too(tmp_path, function):
     note = tmp_path / "pids.json"
     with pool(f"{OWN}:{function}") as rewards:
@@ -178,12 +193,18 @@ def interrupt(*_):
 @pytest.mark.parametrize("handler", [signal.default_int_handler, interrupt])
 def test_an_interrupted_call_leaves_nothing_for_the_next(handler):
     before = signal.signal(signal.SIGINT, handler)
-    with contextlib.ExitStack() as at_end, pool(f"{OWN}:misbehave", workers=2, timeout_s=30.0) as rewards:
+    with (
+        contextlib.ExitStack() as at_end,
+        pool(f"{OWN}:misbehave", workers=2, timeout_s=30.0) as rewards,
+    ):
         at_end.callback(signal.signal, signal.SIGINT, before)
         threading.Timer(0.5, signal.raise_signal, (signal.SIGINT,)).start()
         with pytest.raises(KeyboardInterrupt):
             rewards.score(["a", "sleep", "b"], [None] * 3)
-        assert [scored.status for scored in rewards.score(["a", "nan"], [None] * 2)] == ["ok", "error"]
+        assert [scored.status for scored in rewards.score(["a", "nan"], [None] * 2)] == [
+            "ok",
+            "error",
+        ]
 
 
 @pytest.mark.parametrize("text", ["half", "forged", "many", "binary"])
@@ -197,7 +218,9 @@ def test_bytes_on_the_reply_descriptor_are_no_scores(text):
 
 def test_scoring_ends_as_soon_as_too_much_of_it_fails():
     with pool(f"{OWN}:misbehave", timeout_s=0.3, max_failure_rate=0.1) as rewards:
-        with pytest.raises(ScoringFailedError, match=r"for 4 of 30 completions \(the limit is 10%\): no score"):
+        with pytest.raises(
+            ScoringFailedError, match=r"for 4 of 30 completions \(the limit is 10%\): no score"
+        ):
             rewards.score(["sleep"] * 30, [None] * 30)
         scored = rewards.score(["a"] * 27 + ["raise"] * 3, [None] * 30)
         assert [result.status for result in scored].count("error") == 3
@@ -254,7 +277,9 @@ def test_a_module_that_ends_the_process_at_its_import_is_said(tmp_path, monkeypa
         pool("dying_reward:score")
 
 
-@pytest.mark.parametrize("function", ["format", f"{OWN}:hang_in_native_code", f"{OWN}:hang_and_stop_the_alarm"])
+@pytest.mark.parametrize(
+    "function", ["format", f"{OWN}:hang_in_native_code", f"{OWN}:hang_and_stop_the_alarm"]
+)
 def test_workers_end_when_their_parent_is_killed(tmp_path, function):
     note = tmp_path / "pids.json"
     code = f"""
@@ -266,7 +291,11 @@ rewards.score(["a"], [{str(note)!r}])
 sys.stdin.read()
 """
     parent = subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
     )
     assert parent.stdout is not None
     ready, *pids = parent.stdout.readline().split()
@@ -282,4 +311,5 @@ sys.stdin.read()
     assert all(psutil.pid_exists(pid) for pid in workers)
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
-    assert wait_until_gone(workers, 40) == set()  # three seconds of CPU time may take a busy machine long
+    # three seconds of CPU time may take a busy machine long
+    assert wait_until_gone(workers, 40) == set()

@@ -9,9 +9,14 @@ from tests.rewards.test_sandbox import wait_until_gone
 
 
 def start(body: str) -> tuple[subprocess.Popen[str], int]:
-    """A supervised program that runs ``body`` in the child; returns the supervisor and our end of its lifeline."""
+    """A supervised program that runs ``body`` in the child; returns the supervisor and our end of
+    its lifeline.
+    """
     theirs, ours = os.pipe()
-    code = f"import os, signal, time; from rewards.supervisor import supervise; supervise({theirs})\n{body}"
+    code = (
+        "import os, signal, time; from rewards.supervisor import supervise; "
+        f"supervise({theirs})\n{body}"
+    )
     process = subprocess.Popen(
         [sys.executable, "-c", code], pass_fds=[theirs], stdout=subprocess.PIPE, text=True, cwd=ROOT
     )
@@ -29,7 +34,8 @@ def test_the_child_does_not_outlive_its_supervisor():
 
 
 def test_the_ends_of_pipes_that_the_child_closes_are_closed():
-    # Only the child writes to stdout: the supervisor holds no copy that would keep the reader waiting.
+    # Only the child writes to stdout: the supervisor holds no copy that would keep the reader
+    # waiting.
     process, lifeline = start("os.close(1); time.sleep(600)")
     assert process.stdout.read() == ""
     assert process.poll() is None

@@ -16,8 +16,12 @@ SCORES: dict[int, dict[int, float | str]] = {
 }
 
 
-def write_sweep(runs: Path, name: str, scores: Mapping[int, Mapping[int, float | str]], **space: Any) -> None:
-    """A sweep's folder as a driver leaves it: configuration -> seed -> score or reason of failure."""
+def write_sweep(
+    runs: Path, name: str, scores: Mapping[int, Mapping[int, float | str]], **space: Any
+) -> None:
+    """A sweep's folder as a driver leaves it: configuration -> seed -> score or reason of
+    failure.
+    """
     folder = sweep_folder(runs, name)
     folder.root.mkdir(parents=True)
     write_space(folder.space, name=name, **space)
@@ -29,11 +33,17 @@ def write_sweep(runs: Path, name: str, scores: Mapping[int, Mapping[int, float |
         events.append({"event": "configuration", "configuration": number, **proposal})
         for seed, score in seeds.items():
             failed = isinstance(score, str)
-            ending = {"state": "FAIL", "score": None, "reason": score} if failed else {"state": "COMPLETE"}
+            ending = (
+                {"state": "FAIL", "score": None, "reason": score}
+                if failed
+                else {"state": "COMPLETE"}
+            )
             result = {"score": score, "reason": "", "step": 4, "time": 2.0, **ending}
             trial = {"trial_id": f"{number}{seed}", "configuration": number, "seed": seed}
             events.append({"event": "result", **trial, **result})
             run_dir = folder.trial(f"c{number:03d}-s{seed}")
             run_dir.mkdir(parents=True)
-            (run_dir / "metrics.jsonl").write_text('{"step": 3, "time": 1.0, "time/step": 2.0}\n{"step": 4, "time": 3')
+            (run_dir / "metrics.jsonl").write_text(
+                '{"step": 3, "time": 1.0, "time/step": 2.0}\n{"step": 4, "time": 3'
+            )
     Ledger(folder.ledger).append(*events)

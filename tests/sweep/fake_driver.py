@@ -1,4 +1,6 @@
-"""The ``sweep`` command with a trainer that has no model: ``python -m tests.sweep.fake_driver run SPACE ...``."""
+"""The ``sweep`` command with a trainer that has no model: ``python -m tests.sweep.fake_driver run
+SPACE ...``.
+"""
 
 import os
 import sys

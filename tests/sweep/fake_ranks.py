@@ -1,7 +1,8 @@
-"""The fake trainer as one of several ranks: a real process group, a state that every rank contributes to.
+"""The fake trainer as one of several ranks: a real process group, a state that every rank
+contributes to.
 
-Faults are those of ``fake_trainer``; ``rank`` names the one that meets them. Rank 0 alone writes ``fake.jsonl``
-and ``metrics.jsonl``, the others keep their own record.
+Faults are those of ``fake_trainer``; ``rank`` names the one that meets them. Rank 0 alone writes
+``fake.jsonl`` and ``metrics.jsonl``, the others keep their own record.
 """
 
 import json

@@ -1,8 +1,11 @@
-"""A trainer without a model: the real one's interface and records, steps of a few milliseconds, faults on order.
+"""A trainer without a model: the real one's interface and records, steps of a few milliseconds,
+faults on order.
 
-``runs_dir/faults.json`` maps a trial to the faults it shall meet, e.g. ``{"c001-s0": {"kill_at": 3}}``:
+``runs_dir/faults.json`` maps a trial to the faults it shall meet, e.g. ``{"c001-s0": {"kill_at":
+3}}``:
 
-- ``kill_at``: SIGKILL itself before the step after this one, the first time (``always``: every time)
+- ``kill_at``: SIGKILL itself before the step after this one, the first time (``always``: every
+  time)
 - ``diverge_at``: raise DivergedError there
 - ``nan_at``: report a score that is not a number from this step on
 - ``raise_at``: raise RuntimeError there, every time
@@ -42,7 +45,9 @@ class FakeTrainer:
         self.quality = config.algorithm.ar_alpha + 0.01 * config.seed
         self.step = 0
         faults = runs_dir / "faults.json"
-        self.faults = json.loads(faults.read_text()).get(assignment.trial, {}) if faults.exists() else {}
+        self.faults = (
+            json.loads(faults.read_text()).get(assignment.trial, {}) if faults.exists() else {}
+        )
         self.step_s = self.faults.get("step_s", float(os.environ.get("LOPTUNE_FAKE_STEP_S", "0.1")))
         self.full = runs_dir / "full"
         self.tracker = open_tracker(assignment)
@@ -114,13 +119,22 @@ class FakeTrainer:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def _record(self, event: str, **more: str) -> None:
-        line = {"event": event, "step": self.step, "pid": os.getpid(), "time": time.time(), **self.place(), **more}
+        line = {
+            "event": event,
+            "step": self.step,
+            "pid": os.getpid(),
+            "time": time.time(),
+            **self.place(),
+            **more,
+        }
         with self.log.open("a") as out:
             out.write(json.dumps(line) + "\n")
 
 
 class LocalTracker:
-    """The part of a Tracker that writes ``metrics.jsonl``: MLflow and torch take seconds to import."""
+    """The part of a Tracker that writes ``metrics.jsonl``: MLflow and torch take seconds to
+    import.
+    """
 
     def __init__(self, run_dir: Path) -> None:
         self.path = run_dir / "metrics.jsonl"
@@ -145,7 +159,9 @@ def open_tracker(assignment: Assignment) -> Any:
         return LocalTracker(assignment.context.run_dir)
     from trainer.tracking.tracker import Tracker
 
-    context = replace(assignment.context, run_name=assignment.trial, is_one_of_many=False, attempt=0)
+    context = replace(
+        assignment.context, run_name=assignment.trial, is_one_of_many=False, attempt=0
+    )
     return Tracker(assignment.config, context, must_connect=False)
 
 

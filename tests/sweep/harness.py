@@ -32,7 +32,9 @@ FAKE: dict[str, Any] = {
 
 
 def write_space(path: Path, space: Mapping[str, Any] = FAKE, **changes: Any) -> Path:
-    """Write a space, by default one of one-second trials, with top-level keys replaced (None removes one)."""
+    """Write a space, by default one of one-second trials, with top-level keys replaced (None
+    removes one).
+    """
     kept = {key: value for key, value in {**space, **changes}.items() if value is not None}
     path.write_text(yaml.safe_dump(kept, sort_keys=False))
     return path
@@ -51,7 +53,9 @@ def running(*arguments: object, step_s: float = 0.1) -> Iterator[subprocess.Pope
 
 def start(*arguments: object, step_s: float = 0.1) -> subprocess.Popen[str]:
     """Start ``sweep ARGUMENTS`` with fake trials."""
-    return start_cli("tests.sweep.fake_driver", *arguments, environment={"LOPTUNE_FAKE_STEP_S": str(step_s)})
+    return start_cli(
+        "tests.sweep.fake_driver", *arguments, environment={"LOPTUNE_FAKE_STEP_S": str(step_s)}
+    )
 
 
 def finish(process: subprocess.Popen[str], timeout: float = 500) -> tuple[int, str, str]:
@@ -102,7 +106,11 @@ def ledger(folder: Path) -> list[dict[str, Any]]:
     path = folder / "events.jsonl"
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    return [
+        json.loads(line)
+        for line in path.read_text().splitlines(keepends=True)
+        if line.endswith("\n")
+    ]
 
 
 def results(folder: Path) -> dict[str, dict[str, Any]]:

@@ -22,7 +22,12 @@ SPACE: dict[str, Any] = {
     },
     "baselines": [
         {"algorithm.advantage": "grpo", "algorithm.ar_alpha": 0.0, "lopti": False},
-        {"algorithm.advantage": "grpo", "algorithm.ar_alpha": 0.3, "lopti": True, "algorithm.lopti_eta": 0.5},
+        {
+            "algorithm.advantage": "grpo",
+            "algorithm.ar_alpha": 0.3,
+            "lopti": True,
+            "algorithm.lopti_eta": 0.5,
+        },
     ],
     "search": {"sampler": "tpe", "configurations": 3, "seed": 0, "startup": 2},
     "seeds": [0, 1],
@@ -33,7 +38,9 @@ TRAINER = {"max_steps": 60, "evaluation": {"every_steps": 10}, "checkpoint": {"e
 
 
 def kk_space(folder: Path, **changes: Any) -> Path:
-    """Write SPACE and its base into a folder, with whole top-level keys replaced; returns the space's file."""
+    """Write SPACE and its base into a folder, with whole top-level keys replaced; returns the
+    space's file.
+    """
     folder.joinpath("base.yaml").write_text(yaml.safe_dump(TRAINER))
     return write_space(folder / "space.yaml", SPACE, **changes)
 

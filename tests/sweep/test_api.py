@@ -13,7 +13,12 @@ def test_a_row_for_every_trial_with_its_parameters_and_score(tmp_path):
     write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
     table = load_results("demo", tmp_path).set_index("trial")
     assert list(table.index) == [f"c00{number}-s{seed}" for number in range(4) for seed in (0, 1)]
-    assert table.loc["c002-s1", ["configuration", "seed", "state", "score"]].tolist() == [2, 1, "COMPLETE", 0.6]
+    assert table.loc["c002-s1", ["configuration", "seed", "state", "score"]].tolist() == [
+        2,
+        1,
+        "COMPLETE",
+        0.6,
+    ]
     assert table["algorithm.ar_alpha"].tolist() == [0.0, 0.0, 0.1, 0.1, 0.2, 0.2, 0.3, 0.3]
     failed = table.loc["c001-s1"]
     waiting = table.loc["c003-s1"]

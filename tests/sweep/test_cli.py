@@ -8,14 +8,23 @@ from tests.sweep.harness import write_space
 def test_a_bad_name_exits_2_and_writes_nothing(tmp_path, name, capsys):
     space = write_space(tmp_path / "space.yaml")
     before = sorted(tmp_path.rglob("*"))
-    for verb in (["run", str(space), "--name", name], ["resume", name], ["status", name], ["stop", name]):
+    for verb in (
+        ["run", str(space), "--name", name],
+        ["resume", name],
+        ["status", name],
+        ["stop", name],
+    ):
         assert main([*verb, "--runs-dir", str(tmp_path / "runs")]) == 2
         assert len(capsys.readouterr().err.splitlines()) == 3
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("words", [["status", "demo", "a=b"], ["run", "x.yaml", "--naem=x"], ["ls", "--what"]])
-def test_words_that_nobody_reads_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "words", [["status", "demo", "a=b"], ["run", "x.yaml", "--naem=x"], ["ls", "--what"]]
+)
+def test_words_that_nobody_reads_are_refused(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as caught:
         main(words)
     assert caught.value.code == 2

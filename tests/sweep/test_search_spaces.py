@@ -21,7 +21,14 @@ BESIDE_RULES = ROOT / "examples" / "rules" / "improbable_tokens.yaml"
 SPACES = [*sorted((ROOT / "search_spaces").glob("*.yaml")), BESIDE_RULES]
 PUBLISHED = {path.stem: path for path in SPACES}
 ON_CPUS = (
-    *("quickstart", "update_rules", "hard_puzzles", "tournament", "improbable_tokens", "smollm2_sums"),
+    *(
+        "quickstart",
+        "update_rules",
+        "hard_puzzles",
+        "tournament",
+        "improbable_tokens",
+        "smollm2_sums",
+    ),
     "lopti_learning_rate",
 )
 ON_GPUS = [name for name in PUBLISHED if name not in ON_CPUS]
@@ -30,20 +37,34 @@ SMALL = ["ablation_filters", "knights_knaves_3b_lora", "math_7b"]
 TINY = [
     *("trainer.preset=tiny_kk", "resources={}", "seeds=[0]", "trainer.max_steps=2"),
     # One at a time: a trial of two steps is over sooner than another rank has started.
-    *("limits.max_concurrent=1", "trainer.evaluation.every_steps=1", "trainer.checkpoint.every_steps=1"),
-    *("trainer.rollout.prompts_per_step=2", "trainer.rollout.group_size=4", "trainer.optim.update_batch_size=4"),
+    *(
+        "limits.max_concurrent=1",
+        "trainer.evaluation.every_steps=1",
+        "trainer.checkpoint.every_steps=1",
+    ),
+    *(
+        "trainer.rollout.prompts_per_step=2",
+        "trainer.rollout.group_size=4",
+        "trainer.optim.update_batch_size=4",
+    ),
     "trainer.evaluation.sets={dev: {source: generated, split: dev, people: [2, 3], size: 8}}",
 ]
 
 
 def resolved_grid(spec: SweepSpec) -> list[dict[str, object]]:
     space = Space(spec.parameters)
-    return [space.resolve(point, spec.program) for point in space.grid(lambda parameter: parameter.options or [])]
+    return [
+        space.resolve(point, spec.program)
+        for point in space.grid(lambda parameter: parameter.options or [])
+    ]
 
 
 def baselines(spec: SweepSpec) -> list[dict[str, object]]:
     space = Space(spec.parameters)
-    return [space.resolve(space.complete(baseline, spec.program), spec.program) for baseline in spec.baselines]
+    return [
+        space.resolve(space.complete(baseline, spec.program), spec.program)
+        for baseline in spec.baselines
+    ]
 
 
 @pytest.mark.parametrize("name", ON_GPUS)
@@ -78,11 +99,9 @@ def test_mathematics_never_combines_both_methods():
     space = load_space(PUBLISHED["math_7b"])
     corners = Space(space.parameters).grid(lambda parameter: parameter.extremes)
     resolved = [Space(space.parameters).resolve(point, space.program) for point in corners]
-    assert {(row["algorithm.ar_alpha"] > 0, row["algorithm.lopti_eta"] > 0) for row in resolved} == {
-        (False, False),
-        (True, False),
-        (False, True),
-    }
+    assert {
+        (row["algorithm.ar_alpha"] > 0, row["algorithm.lopti_eta"] > 0) for row in resolved
+    } == {(False, False), (True, False), (False, True)}
 
 
 def test_the_arms_of_the_order_ablation():
@@ -111,24 +130,40 @@ def test_the_two_by_two_is_part_of_the_grid():
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.llm] if name == "smollm2_sums" else []) for name in PUBLISHED]
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.llm] if name == "smollm2_sums" else [])
+        for name in PUBLISHED
+    ],
 )
 def test_every_space_plans(name, tmp_path, capsys):
-    assert main(["plan", str(PUBLISHED[name]), "--runs-dir", str(tmp_path), "--step-seconds", "9"]) == 0
+    assert (
+        main(["plan", str(PUBLISHED[name]), "--runs-dir", str(tmp_path), "--step-seconds", "9"])
+        == 0
+    )
     assert "trials " in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
 
 
 def small(name: str, policy: Path) -> list[str]:
-    """Overrides that make a space small: all baselines, every arm of an ablation, one proposal of the others."""
+    """Overrides that make a space small: all baselines, every arm of an ablation, one proposal of
+    the others.
+    """
     proposed = {"ablation_order": 3, "ablation_filters": 2}.get(name, 1)
     adapter = ["trainer.model.lora.r=4"] if name.endswith("_lora") else []
-    return [*TINY, *adapter, f"trainer.model.name_or_path={policy}", f"search.configurations={proposed}"]
+    return [
+        *TINY,
+        *adapter,
+        f"trainer.model.name_or_path={policy}",
+        f"search.configurations={proposed}",
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
-def test_every_configuration_of_a_space_of_every_kind_trains(name: str, tiny_policy: Path, tmp_path: Path) -> None:
+def test_every_configuration_of_a_space_of_every_kind_trains(
+    name: str, tiny_policy: Path, tmp_path: Path
+) -> None:
     spec = load_space(PUBLISHED[name], small(name, tiny_policy))
     trials = drain(searcher_in(tmp_path, spec), result=lambda _: ended(0.5))
     assert len(trials) == planned_trials(spec) == len(spec.baselines) + spec.search.configurations
@@ -145,9 +180,21 @@ def test_every_configuration_of_a_space_of_every_kind_trains(name: str, tiny_pol
 
 @pytest.mark.slow
 def test_a_space_runs_on_the_embedded_policy(tiny_policy: Path, tmp_path: Path) -> None:
-    """A grid of switches with values of their own, from the command line to the end of every trial."""
+    """A grid of switches with values of their own, from the command line to the end of
+    every trial.
+    """
     options = ["--offline", "--cpus", "2", "--runs-dir", str(tmp_path)]
-    assert main(["run", str(PUBLISHED["ablation_order"]), *small("ablation_order", tiny_policy), *options]) == 0
+    assert (
+        main(
+            [
+                "run",
+                str(PUBLISHED["ablation_order"]),
+                *small("ablation_order", tiny_policy),
+                *options,
+            ]
+        )
+        == 0
+    )
     by_trial = results(tmp_path / "ablation_order")
     assert [result["state"] for result in by_trial.values()] == ["COMPLETE"] * 5
     for trial in by_trial:

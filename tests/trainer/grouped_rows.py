@@ -6,9 +6,13 @@ Rows = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def rows_of(*groups: tuple[int, list[int]], vocabulary: int = 61) -> Rows:
-    """Tokens, prompt lengths and completion mask of groups, each a prompt's length and those of completions."""
+    """Tokens, prompt lengths and completion mask of groups, each a prompt's length and those of
+    completions.
+    """
     generator = torch.Generator().manual_seed(1)
-    prompts, lengths = zip(*((prompt, length) for prompt, group in groups for length in group), strict=True)
+    prompts, lengths = zip(
+        *((prompt, length) for prompt, group in groups for length in group), strict=True
+    )
     longest = max(map(sum, zip(prompts, lengths, strict=True)))
     ids = torch.randint(3, vocabulary, (len(lengths), longest), generator=generator)
     first = 0

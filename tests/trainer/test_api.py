@@ -16,8 +16,13 @@ from trainer.errors import ConfigError, MissingError
 
 def test_names_are_found_at_their_first_use_and_nothing_is_imported_before():
     heavy = ("torch", "pandas", "pydantic", "ray", "sympy", "math_verify")
-    code = f"import sys, trainer, sweep, rewards; print([name for name in {heavy} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    code = (
+        f"import sys, trainer, sweep, rewards; print([name for name in {heavy} if name in "
+        "sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"
     for package in (trainer, sweep):
         for name in package.__all__:
@@ -37,7 +42,9 @@ def test_train_says_how_it_ended_and_its_metrics_are_a_table(tiny_policy, tmp_pa
     assert table["eval/accuracy"].dropna().iloc[-1] == run.accuracy
     with pytest.raises(ConfigError, match="run first exists"):
         trainer.train(spec, overrides, name="first", runs_dir=tmp_path / "runs")
-    run = trainer.train(spec, {**overrides, "max_steps": 3}, name="first", runs_dir=tmp_path / "runs", resume=True)
+    run = trainer.train(
+        spec, {**overrides, "max_steps": 3}, name="first", runs_dir=tmp_path / "runs", resume=True
+    )
     assert (run.state, run.step) == ("done", 3)
     with pytest.raises(MissingError, match="no run second"):
         trainer.load_metrics("second", tmp_path / "runs")
@@ -47,14 +54,19 @@ def test_train_says_how_it_ended_and_its_metrics_are_a_table(tiny_policy, tmp_pa
 @pytest.mark.timeout(600)
 def test_the_page_runs_as_it_stands(tmp_path):
     blocks = re.findall(
-        r"```python\n(.*?)```", (ROOT / "docs/guides/python.md").read_text(encoding="utf-8"), re.DOTALL
+        r"```python\n(.*?)```",
+        (ROOT / "docs/guides/python.md").read_text(encoding="utf-8"),
+        re.DOTALL,
     )
     assert len(blocks) == 3
     script = tmp_path / "page.py"
     script.write_text(
-        "if __name__ == '__main__':\n" + "".join(f"    {line}\n" for line in "\n".join(blocks).split("\n"))
+        "if __name__ == '__main__':\n"
+        + "".join(f"    {line}\n" for line in "\n".join(blocks).split("\n"))
     )
-    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=580)
+    done = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=580
+    )
     assert done.returncode == 0, done.stderr
     assert "done 0." in done.stdout
     assert re.search(r"^0\.3 +0\.\d+$", done.stdout, re.MULTILINE)  # the mean score of AR's trials

@@ -1,4 +1,6 @@
-"""Two attempts of one trial write in turns, as where a node was cut off and its trial began again elsewhere."""
+"""Two attempts of one trial write in turns, as where a node was cut off and its trial began again
+elsewhere.
+"""
 
 import json
 import os
@@ -38,7 +40,8 @@ def test_of_two_attempts_that_write_in_turns_only_the_newer_one_counts(tmp_path:
         old.log({"policy/loss": step / 10}, step)
     checkpoint(1, 2)
     old._shipper.send_all()
-    frozen = os.open(metrics, os.O_WRONLY | os.O_APPEND)  # a process that stands still between asking and writing
+    # a process that stands still between asking and writing
+    frozen = os.open(metrics, os.O_WRONLY | os.O_APPEND)
 
     started: list[Tracker] = []
     with pytest.raises(SupersededError, match="attempt 2 of run-1 has begun elsewhere"):
@@ -63,7 +66,9 @@ def test_of_two_attempts_that_write_in_turns_only_the_newer_one_counts(tmp_path:
     assert new.close("FINISHED") is True
 
     steps = [(step, step / 10) for step in (1, 2, 3, 4)]
-    assert [(line["step"], line["policy/loss"]) for line in map(json.loads, metrics.open())] == steps
+    assert [
+        (line["step"], line["policy/loss"]) for line in map(json.loads, metrics.open())
+    ] == steps
     (run,) = runs_of(uri)
     assert (run.info.status, history(uri, run.info.run_id, "policy/loss")) == ("FINISHED", steps)
     assert [(path.name, (path / "state").read_text()) for path in sorted(root.iterdir())] == [

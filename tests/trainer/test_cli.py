@@ -35,7 +35,12 @@ def error_lines(capsys) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "code", "what", "hint"),
     [
-        (["algorithm.ar_alpa=0.3"], 2, "unknown key algorithm.ar_alpa", "did you mean algorithm.ar_alpha?"),
+        (
+            ["algorithm.ar_alpa=0.3"],
+            2,
+            "unknown key algorithm.ar_alpa",
+            "did you mean algorithm.ar_alpha?",
+        ),
         (
             ["algorithm.ar_alpha=2"],
             2,
@@ -65,7 +70,8 @@ def test_a_run_without_weights_or_with_pickled_ones_is_refused(tmp_path, capsys,
     (folder / "pytorch_model.bin").write_bytes(f"cos\nsystem\n(S'touch {marker}'\ntR.".encode())
     assert run(tmp_path, "--name", "r", f"model.name_or_path={folder}", *TINY_RUN) == 3
     assert "no safetensors weights in" in error_lines(capsys)[0]
-    with pytest.raises(MissingError, match="cannot load the model"):  # whoever loads it without having looked
+    # whoever loads it without having looked
+    with pytest.raises(MissingError, match="cannot load the model"):
         load_policy(ModelConfig(name_or_path=str(folder)), torch.device("cpu"))
     assert not marker.exists()
 
@@ -85,14 +91,27 @@ def test_a_reader_that_has_gone_ends_the_output_without_a_trace():
 
 @pytest.mark.parametrize(
     ("program", "words", "light"),
-    [("trainer", "['']", ""), ("sweep", "['']", ""), ("trainer", "set(cli._COMMANDS) - {'rehearse'}", "n")],
+    [
+        ("trainer", "['']", ""),
+        ("sweep", "['']", ""),
+        ("trainer", "set(cli._COMMANDS) - {'rehearse'}", "n"),
+    ],
 )
 def test_help_waits_for_no_heavy_import(program, words, light):
-    heavy = {"torch", "transformers", "ray", "optuna", "mlflow", *(() if light else ("numpy", "scipy"))}
+    heavy = {
+        "torch",
+        "transformers",
+        "ray",
+        "optuna",
+        "mlflow",
+        *(() if light else ("numpy", "scipy")),
+    }
     code = (
         f"import sys; from {program} import cli\n"
         f"for word in {words}: cli._parser(*[[word]] if word else ()).format_help()\n"
         f"print({heavy} & sys.modules.keys())"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
     assert done.stdout == "set()\n"

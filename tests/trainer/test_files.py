@@ -7,7 +7,14 @@ import pytest
 
 from trainer import files
 from trainer.errors import StorageError
-from trainer.files import JsonLines, free_bytes, read_json_lines, storage_error, storage_fault, write_atomically
+from trainer.files import (
+    JsonLines,
+    free_bytes,
+    read_json_lines,
+    storage_error,
+    storage_fault,
+    write_atomically,
+)
 
 
 def write_steps(path: Path, *steps: int) -> list[int]:
@@ -25,7 +32,9 @@ def steps_in(path: Path) -> list[int]:
 
 
 def half_then_full(room: int) -> Callable[[int, bytes], int]:
-    """An ``os.write`` that writes half of what it is given, and fails once ``room`` bytes or fewer are asked."""
+    """An ``os.write`` that writes half of what it is given, and fails once ``room`` bytes or fewer
+    are asked.
+    """
     real_write = os.write
 
     def write(descriptor: int, data: bytes) -> int:
@@ -54,7 +63,9 @@ def test_a_link_in_the_place_of_the_draft_is_not_followed(tmp_path: Path) -> Non
     assert (tmp_path / "file").read_text() == "new"
 
 
-def test_a_full_disk_leaves_the_old_file_and_no_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_old_file_and_no_draft(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "state.json"
     write_atomically(path, "old")
 
@@ -76,14 +87,20 @@ def test_a_full_disk_that_the_system_does_not_name_is_the_fullest(tmp_path, monk
 
 def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    records = [{"text": "a\nb ü 数"}, {"half a surrogate pair": "\ud83d"}, {"nested": [{"x": None, "y": 0.1}]}]
+    records = [
+        {"text": "a\nb ü 数"},
+        {"half a surrogate pair": "\ud83d"},
+        {"nested": [{"x": None, "y": 0.1}]},
+    ]
     JsonLines(path).append(*records)
     assert [record for record, _ in read_json_lines(path)] == records
     assert "数".encode() in path.read_bytes()
     path.read_text(encoding="utf-8")
 
 
-def test_torn_last_line_is_cut_and_whole_lines_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_torn_last_line_is_cut_and_whole_lines_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "metrics.jsonl"
     write_steps(path, 1, 2, 3)
     path.write_bytes(path.read_bytes()[:-10])
@@ -119,7 +136,9 @@ def test_another_file_in_its_place_is_not_written_to(tmp_path: Path) -> None:
     assert path.read_text() == ""
 
 
-def test_what_may_not_be_written_is_not_called_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_may_not_be_written_is_not_called_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines = JsonLines(tmp_path / "metrics.jsonl")
 
     def refused(*_: object) -> int:
@@ -140,7 +159,9 @@ def test_the_space_is_that_of_the_nearest_folder_that_exists(tmp_path: Path) -> 
         "put the folder back, then resume or start again",
     )
     assert error.where.startswith(f"{gone}, ") and error.where.endswith(" MiB free")
-    hidden = storage_error("save", gone, RuntimeError("SafetensorError: No space left on device (os error 28)"))
+    hidden = storage_error(
+        "save", gone, RuntimeError("SafetensorError: No space left on device (os error 28)")
+    )
     assert hidden.hint == "free some space, then resume or start again"
 
 

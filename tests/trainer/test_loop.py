@@ -80,7 +80,8 @@ def without_times(metrics: dict[str, float]) -> dict[str, float]:
 def resumed_after_two_steps(config: TrainConfig, folder: Path) -> Trainer:
     """Trained to its end after a stop at step 2, with work behind its checkpoint lost; closed."""
     first = build(config, folder)
-    assert (first.resume(), first.tracker.rewound_to) == (0, -1)  # an evaluation of an attempt before goes too
+    # an evaluation of an attempt before goes too
+    assert (first.resume(), first.tracker.rewound_to) == (0, -1)
     first.run_period()  # evaluation at the start
     first.run_period()  # steps 1 and 2, checkpoint
     first.training_step()  # work that is lost
@@ -95,9 +96,13 @@ def resumed_after_two_steps(config: TrainConfig, folder: Path) -> Trainer:
 
 def assert_same_end(whole: Trainer, resumed: Trainer) -> None:
     """Bitwise equal weights, and equal metrics of steps 3 and 4."""
-    assert all(torch.equal(a, b) for a, b in zip(parameters(whole), parameters(resumed), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(parameters(whole), parameters(resumed), strict=True)
+    )
     for step in (3, 4):
-        assert without_times(resumed.tracker.steps[step]) == without_times(whole.tracker.steps[step])
+        assert without_times(resumed.tracker.steps[step]) == without_times(
+            whole.tracker.steps[step]
+        )
 
 
 @pytest.fixture(scope="module")
@@ -127,14 +132,20 @@ def test_the_memory_of_the_first_step_is_shown_once_beside_the_estimate(tiny_pol
     notes = []
     progress = ProgressReport()
     progress.note = notes.append
-    config = small_config(tiny_policy, **{"evaluation.at_start": False, "evaluation.every_steps": 1})
-    trainer = Trainer(config, RunContext(tmp_path / "run", tmp_path, "test", "run"), Recorder(), progress)
+    config = small_config(
+        tiny_policy, **{"evaluation.at_start": False, "evaluation.every_steps": 1}
+    )
+    trainer = Trainer(
+        config, RunContext(tmp_path / "run", tmp_path, "test", "run"), Recorder(), progress
+    )
     trainer.run_period()
     trainer.run_period()
     trainer.close()
     [note] = notes
     # A process is taken to be 1 GB; the model has 105,920 parameters.
-    assert re.fullmatch(r"memory of the first step: [\d.]+ [GM]B measured, at most 1\.[01] GB estimated", note)
+    assert re.fullmatch(
+        r"memory of the first step: [\d.]+ [GM]B measured, at most 1\.[01] GB estimated", note
+    )
 
 
 def test_resume_equals_never_having_stopped(undisturbed, tiny_policy, tmp_path):
@@ -146,8 +157,12 @@ def test_resume_equals_never_having_stopped(undisturbed, tiny_policy, tmp_path):
     assert all(torch.equal(moments[name], resumed[name]) for name in moments)
 
 
-def test_a_run_with_an_adapter_resumes_as_if_never_stopped_and_keeps_the_adapter_alone(tiny_policy, tmp_path):
-    config = small_config(tiny_policy, **{"model.lora.r": 4, "model.lora.dropout": 0.1, "optim.lr": 1e-3})
+def test_a_run_with_an_adapter_resumes_as_if_never_stopped_and_keeps_the_adapter_alone(
+    tiny_policy, tmp_path
+):
+    config = small_config(
+        tiny_policy, **{"model.lora.r": 4, "model.lora.dropout": 0.1, "optim.lr": 1e-3}
+    )
     whole = build(config, tmp_path / "whole")
     whole.train()
     assert whole.tracker.steps[1]["policy/kl"] == 0.0 < whole.tracker.steps[2]["policy/kl"]
@@ -156,7 +171,9 @@ def test_a_run_with_an_adapter_resumes_as_if_never_stopped_and_keeps_the_adapter
     assert_same_end(whole, second)
 
     folder = tmp_path / "run" / "checkpoints" / "step-4"
-    assert {"adapter_model.safetensors", "adapter_config.json"} <= {path.name for path in folder.iterdir()}
+    assert {"adapter_model.safetensors", "adapter_config.json"} <= {
+        path.name for path in folder.iterdir()
+    }
     assert not list(folder.glob("model*.safetensors"))
     base = load_policy(config.model, torch.device("cpu"))
     theirs = PeftModel.from_pretrained(base, folder)
@@ -171,7 +188,9 @@ def test_a_run_with_an_adapter_resumes_as_if_never_stopped_and_keeps_the_adapter
 def test_a_run_on_the_engines_logprobs_measures_the_same_and_resumes_as_if_never_stopped(
     undisturbed, tiny_policy, tmp_path
 ):
-    config = small_config(tiny_policy, **{"optim.old_logprobs": "rollout", "algorithm.engine_correction.cap": 2.0})
+    config = small_config(
+        tiny_policy, **{"optim.old_logprobs": "rollout", "algorithm.engine_correction.cap": 2.0}
+    )
     whole = build(config, tmp_path / "whole")
     whole.train()
     recomputed = undisturbed.tracker.steps[1]
@@ -271,12 +290,20 @@ def test_nan_weights_are_reported_with_the_step(tiny_policy, tmp_path):
 @pytest.mark.slow
 def test_interrupt_prints_the_command_that_resumes(tiny_policy, tmp_path):
     overrides = [f"model.name_or_path={tiny_policy}", "max_steps=400", "rollout.prompts_per_step=2"]
-    overrides += ["evaluation.every_steps=200", "checkpoint.every_steps=200", "optim.update_batch_size=16"]
+    overrides += [
+        "evaluation.every_steps=200",
+        "checkpoint.every_steps=200",
+        "optim.update_batch_size=16",
+    ]
     overrides += ["rollout.max_new_tokens=30", "evaluation.sets={dev: {split: dev, size: 4}}"]
-    process = start_cli("trainer", "run", "tiny_kk", *overrides, "--name", "interrupted", "--runs-dir", tmp_path)
+    process = start_cli(
+        "trainer", "run", "tiny_kk", *overrides, "--name", "interrupted", "--runs-dir", tmp_path
+    )
     metrics = tmp_path / "interrupted" / "metrics.jsonl"
     deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and (not metrics.is_file() or "rollout/reward" not in metrics.read_text()):
+    while time.monotonic() < deadline and (
+        not metrics.is_file() or "rollout/reward" not in metrics.read_text()
+    ):
         time.sleep(0.2)
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=120)
@@ -289,11 +316,17 @@ def test_interrupt_prints_the_command_that_resumes(tiny_policy, tmp_path):
     again = run_cli(*command.split(), f"max_steps={reached + 1}", timeout=120)
     assert again.returncode == 0, again.stderr
     assert f"resuming interrupted at step {reached} of {reached + 1}" in again.stdout
-    steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines() if "rollout/reward" in line]
+    steps = [
+        json.loads(line)["step"]
+        for line in metrics.read_text().splitlines()
+        if "rollout/reward" in line
+    ]
     assert steps == list(range(1, reached + 2))
 
 
-def test_dynamic_sampling_keeps_the_size_of_the_batch_and_counts_what_it_costs(tiny_policy, tmp_path):
+def test_dynamic_sampling_keeps_the_size_of_the_batch_and_counts_what_it_costs(
+    tiny_policy, tmp_path
+):
     overrides = {
         "rollout.dynamic_sampling": True,
         "rollout.group_size": 2,  # groups of two often score alike

@@ -7,18 +7,23 @@ from trainer.rules.inputs import MAX_LOG_RATIO
 
 
 def importance_weights(
-    old_logprobs: Tensor, rollout_logprobs: Tensor, completion_mask: Tensor, config: EngineCorrection
+    old_logprobs: Tensor,
+    rollout_logprobs: Tensor,
+    completion_mask: Tensor,
+    config: EngineCorrection,
 ) -> Tensor:
     """Return the factors of the tokens' policy losses, [B, T].
 
     With the token ratio ``w_t = pi_old / pi_engine``, cap C and floor F, by level and rule:
 
-    - token, truncate: ``min(w_t, C)`` [fengyao.notion.site/off-policy-rl, truncated importance sampling];
+    - token, truncate: ``min(w_t, C)`` [fengyao.notion.site/off-policy-rl, truncated importance
+      sampling];
     - token, mask: ``w_t`` where ``F <= w_t <= C``, else 0 (IcePop [ringtech.notion.site/icepop]);
-    - sequence, with ``W = prod_t w_t``: truncate ``min(W, C)``, mask ``W`` where ``F <= W <= C``, else 0
-      [Liu et al. 2025, "When Speed Kills Stability"];
-    - geometric_mean, with ``G`` the geometric mean of w over the completion: truncate ``min(G, C)``; mask ``w_t``
-      where ``F <= G <= C``, else 0, as in OpenRLHF and NeMo-RL: a bound that does not tighten with the length.
+    - sequence, with ``W = prod_t w_t``: truncate ``min(W, C)``, mask ``W`` where ``F <= W <= C``,
+      else 0 [Liu et al. 2025, "When Speed Kills Stability"];
+    - geometric_mean, with ``G`` the geometric mean of w over the completion: truncate ``min(G,
+      C)``; mask ``w_t`` where ``F <= G <= C``, else 0, as in OpenRLHF and NeMo-RL: a bound that
+      does not tighten with the length.
 
     Log-probabilities [B, T] are 0 outside the completions, and of the whole vocabulary.
     """
@@ -37,11 +42,12 @@ def importance_weights(
 
 
 def ratio_bounds(log_ratio: Tensor, config: EngineCorrection) -> Tensor:
-    """Return factors like `importance_weights` where the engine's log-probabilities are the old ones, [B, T].
+    """Return factors like `importance_weights` where the engine's log-probabilities are the old
+    ones, [B, T].
 
-    The loss's own ratio ``r = pi / pi_engine`` of a token is then the whole importance weight. With cap C and
-    floor F the factor is: truncate ``min(1, C / r)``, mask 1 where ``F <= r <= C``, else 0. ``log_ratio`` is
-    log r, [B, T], without gradient.
+    The loss's own ratio ``r = pi / pi_engine`` of a token is then the whole importance weight. With
+    cap C and floor F the factor is: truncate ``min(1, C / r)``, mask 1 where ``F <= r <= C``, else
+    0. ``log_ratio`` is log r, [B, T], without gradient.
     """
     ratio = log_ratio.exp()
     if config.rule == "truncate":

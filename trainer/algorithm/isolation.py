@@ -17,10 +17,11 @@ def isolation_passes(
 ) -> list[Tensor]:
     """Return the token mask [B, T] of every pass over the rollout batch, in order.
 
-    Without Lopti there is one pass with all tokens of `select_tokens`. With it the low-probability ones of them
-    are updated first and the rest with the updated policy [arXiv:2505.12929, algorithm 1]. ``old_logprobs`` stay
-    those of before the first pass. Loss denominators do not depend on the masks. ``lopti_split: random`` moves
-    as many tokens into the first pass as there are low ones, chosen by ``generator``.
+    Without Lopti there is one pass with all tokens of `select_tokens`. With it the low-probability
+    ones of them are updated first and the rest with the updated policy [arXiv:2505.12929, algorithm
+    1]. ``old_logprobs`` stay those of before the first pass. Loss denominators do not depend on the
+    masks. ``lopti_split: random`` moves as many tokens into the first pass as there are low ones,
+    chosen by ``generator``.
     """
     tokens = select_tokens(batch, config, gather)
     if not config.isolates:

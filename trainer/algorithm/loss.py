@@ -12,21 +12,27 @@ from trainer.types import LossOutput
 
 
 def update_loss(inputs: LossInputs, config: AlgorithmConfig) -> LossOutput:
-    """Return the whole loss: ``sum(w * token_mask * (l * importance_weight + c (log r)^2 + kl_coef * kl))``.
+    """Return the whole loss: ``sum(w * token_mask * (l * importance_weight + c (log r)^2 + kl_coef
+    * kl))``.
 
     With the policy loss l of every token, w of `token_weights`, importance weights of
-    `trainer.algorithm.engine_correction`, and the KL term where it is placed in the loss. The squared log-ratio
-    with ``c = log_ratio_coef`` keeps the policy near the old one: prime-rl adds it to DPPO; with
-    ``l = -A logprob`` it is verl's DRO. An entropy bonus takes off ``entropy_coef`` times the
-    entropies, weighted by w.
+    `trainer.algorithm.engine_correction`, and the KL term where it is placed in the loss. The
+    squared log-ratio with ``c = log_ratio_coef`` keeps the policy near the old one: prime-rl adds
+    it to DPPO; with ``l = -A logprob`` it is verl's DRO. An entropy bonus takes off
+    ``entropy_coef`` times the entropies, weighted by w.
 
     Returns:
-        The loss; metrics are sums over the tokens of the pass: ``clipped``, ``dual_clipped``, ``approx_kl``
+        The loss; metrics are sums over the tokens of the pass: ``clipped``, ``dual_clipped``,
+        ``approx_kl``
         (old_logprob - logprob), ``tokens``, and the maximum ``ratio_max``.
     """
-    weights = token_weights(inputs.completion_mask, config.aggregation, inputs.totals) * inputs.token_mask
+    weights = (
+        token_weights(inputs.completion_mask, config.aggregation, inputs.totals) * inputs.token_mask
+    )
     result = config.loss(inputs)
-    losses, clipped, dual_clipped = result if isinstance(result, TokenLosses) else TokenLosses(result)
+    losses, clipped, dual_clipped = (
+        result if isinstance(result, TokenLosses) else TokenLosses(result)
+    )
     if config.engine_correction is not None:
         losses = losses * _engine_factors(inputs, config.engine_correction)
     if config.log_ratio_coef > 0:
@@ -52,17 +58,21 @@ def update_loss(inputs: LossInputs, config: AlgorithmConfig) -> LossOutput:
 def _engine_factors(inputs: LossInputs, config: EngineCorrection) -> Tensor:
     if inputs.rollout_logprobs is None:
         return ratio_bounds(inputs.log_ratio.detach(), config)
-    return importance_weights(inputs.old_logprobs, inputs.rollout_logprobs, inputs.completion_mask, config)
+    return importance_weights(
+        inputs.old_logprobs, inputs.rollout_logprobs, inputs.completion_mask, config
+    )
 
 
-def token_weights(completion_mask: Tensor, aggregation: Aggregation, totals: UpdateTotals) -> Tensor:
+def token_weights(
+    completion_mask: Tensor, aggregation: Aggregation, totals: UpdateTotals
+) -> Tensor:
     """Return weights w such that the aggregated loss is ``sum(w * token_loss)``, [B, T].
 
     Args:
         completion_mask: [B, T].
         aggregation: ``token_mean``: 1/tokens (DAPO); ``seq_mean_token_sum``: 1/sequences;
-            ``seq_mean_token_mean``: 1/(sequences * tokens of the sequence) (GRPO); ``constant``: 1/(sequences *
-            most tokens of a completion) (Dr. GRPO [arXiv:2503.20783]).
+            ``seq_mean_token_mean``: 1/(sequences * tokens of the sequence) (GRPO); ``constant``:
+            1/(sequences * most tokens of a completion) (Dr. GRPO [arXiv:2503.20783]).
         totals: tokens and sequences of the update batch.
     """
     if aggregation == "token_mean":

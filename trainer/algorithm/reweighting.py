@@ -11,12 +11,14 @@ from trainer.types import TrainBatch
 def reweighted(advantages: Tensor, old_logprobs: Tensor, alpha: float) -> Tensor:
     """``(alpha * pi_old(token) + 1 - alpha) * A`` [arXiv:2505.12929, equation 4], [B, T].
 
-    Tokens of low probability have the largest gradients; AR lowers their advantages. ``alpha = 0`` changes
-    nothing.
+    Tokens of low probability have the largest gradients; AR lowers their advantages. ``alpha = 0``
+    changes nothing.
     """
     return (alpha * old_logprobs.exp() + 1 - alpha) * advantages
 
 
 def reweight_advantages(batch: TrainBatch, config: AlgorithmConfig) -> TrainBatch:
     """Return the batch with reweighted advantages."""
-    return replace(batch, advantages=reweighted(batch.advantages, batch.old_logprobs, config.ar_alpha))
+    return replace(
+        batch, advantages=reweighted(batch.advantages, batch.old_logprobs, config.ar_alpha)
+    )

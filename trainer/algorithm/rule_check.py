@@ -41,7 +41,9 @@ def check_rules(config: AlgorithmConfig) -> None:
 def _advantage_problems(config: AlgorithmConfig) -> Iterator[str]:
     batch = _random_batch()
     inputs = AdvantageInputs.of(batch, 0.0, lambda tensor: tensor)
-    yield from _output_problems(lambda: config.advantage(inputs), [batch.rewards, batch.completion_mask])
+    yield from _output_problems(
+        lambda: config.advantage(inputs), [batch.rewards, batch.completion_mask]
+    )
 
 
 def _loss_problems(config: AlgorithmConfig) -> Iterator[str]:
@@ -58,18 +60,25 @@ def _loss_problems(config: AlgorithmConfig) -> Iterator[str]:
         yield "has a gradient outside of the completions: keep to tokens.completion_mask"
     without = choose_tokens(replace(batch, advantages=torch.zeros_like(mask)), config)
     if not rule.has_penalty and _gradient(rule, without, mask).any():
-        yield "has a gradient where the advantage is 0: set `has_penalty: ClassVar[bool] = True` if it should"
+        yield (
+            "has a gradient where the advantage is 0: set `has_penalty: ClassVar[bool] = True` "
+            "if it should"
+        )
     low = mask * (batch.old_logprobs < -1)
     halves = _gradient(rule, batch, low) + _gradient(rule, batch, mask - low)
     if config.isolates and not torch.allclose(halves, whole, rtol=1e-4, atol=1e-6):
         yield (
-            "cannot be combined with Lopti: the gradients of two passes over parts of the tokens do not add up to "
-            "that of one pass, because a token's loss depends on tokens.token_mask or on other tokens' gradients"
+            "cannot be combined with Lopti: the gradients of two passes over parts of the tokens "
+            "do not add up to "
+            "that of one pass, because a token's loss depends on tokens.token_mask or on other "
+            "tokens' gradients"
         )
 
 
 def _output_problems(compute: Callable[[], Any], like: Sequence[Tensor]) -> Iterator[str]:
-    """Yield what is wrong with a tensor that should have one of some shapes, and be finite everywhere."""
+    """Yield what is wrong with a tensor that should have one of some shapes, and be finite
+    everywhere.
+    """
     start = time.monotonic()
     values = compute()
     if time.monotonic() - start > _MOST_S:
@@ -85,7 +94,9 @@ def _output_problems(compute: Callable[[], Any], like: Sequence[Tensor]) -> Iter
 
 
 def _losses(rule: PolicyLoss, batch: TrainBatch, token_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the losses of all tokens and the log-probabilities that they are computed from, [B, T] each."""
+    """Return the losses of all tokens and the log-probabilities that they are computed from, [B, T]
+    each.
+    """
     noise = torch.linspace(-0.3, 0.3, token_mask.numel()).view(token_mask.shape)
     logprobs = (batch.old_logprobs + noise * batch.completion_mask).requires_grad_()
     totals = UpdateTotals(sum(_LENGTHS), len(_LENGTHS), max(_LENGTHS))
@@ -95,8 +106,8 @@ def _losses(rule: PolicyLoss, batch: TrainBatch, token_mask: Tensor) -> tuple[Te
 
 def _gradient(rule: PolicyLoss, batch: TrainBatch, token_mask: Tensor) -> Tensor:
     losses, logprobs = _losses(rule, batch, token_mask)
-    # Outside the completions nothing is weighted: a gradient there comes from losses of other tokens.
-    # Adding 0 gives a gradient to losses that have none.
+    # Outside the completions nothing is weighted: a gradient there comes from losses of other
+    # tokens. Adding 0 gives a gradient to losses that have none.
     return torch.autograd.grad((losses * token_mask + 0 * logprobs).sum(), logprobs)[0]
 
 
@@ -105,7 +116,10 @@ def _sending_problem(rule: Rule) -> str | None:
         rule.model_dump(mode="json")
         pickle.dumps(rule)
     except Exception as error:
-        return f"cannot be sent to another process ({type(error).__name__}): give it numbers and names as parameters"
+        return (
+            f"cannot be sent to another process ({type(error).__name__}): give it numbers and "
+            "names as parameters"
+        )
     return None
 
 
@@ -116,11 +130,16 @@ def _place(rule: Rule) -> str:
 
 
 def _random_batch() -> TrainBatch:
-    """Return four scored completions of two prompts; the last tokens of the shorter ones are padding."""
+    """Return four scored completions of two prompts; the last tokens of the shorter ones are
+    padding.
+    """
     generator = torch.Generator().manual_seed(0)
     lengths = torch.tensor(_LENGTHS)
     mask = lengths_to_mask(lengths)
-    noise = {field.name: mask * torch.rand(mask.shape, generator=generator) for field in fields(TrainBatch)}
+    noise = {
+        field.name: mask * torch.rand(mask.shape, generator=generator)
+        for field in fields(TrainBatch)
+    }
     logprobs = {name: -3 * values for name, values in noise.items() if name.endswith("logprobs")}
     rewards = torch.tensor([1.0, 0.0, 0.5, 1.0])
     rows: dict[str, Any] = {

@@ -7,7 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainer.algorithm.batching import UpdateBatch, build_batch, lengths_to_mask, plan_update_batches, select_rows
+from trainer.algorithm.batching import (
+    UpdateBatch,
+    build_batch,
+    lengths_to_mask,
+    plan_update_batches,
+    select_rows,
+)
 from trainer.config.optim import OptimConfig
 from trainer.errors import check_finite
 from trainer.parallel.models import Models
@@ -27,8 +33,8 @@ class Scorer:
     parallel: Parallel
 
     def score(self, groups: Sequence[RolloutGroup]) -> tuple[TrainBatch, list[UpdateBatch]]:
-        """Return the batch of this rank's groups with log-probabilities, without advantages; and its update
-        batches.
+        """Return the batch of this rank's groups with log-probabilities, without advantages; and
+        its update batches.
         """
         batch = build_batch(groups, self.pad_token_id, self.parallel.device)
         plan = plan_update_batches(
@@ -39,7 +45,9 @@ class Scorer:
             self.models.packs_rows,
         )
         policy = self.models.policy if self.optim.old_logprobs == "recompute" else None
-        return attach_logprobs(batch, policy, self.models.reference, plan, self.models.kept_forward), plan
+        return attach_logprobs(
+            batch, policy, self.models.reference, plan, self.models.kept_forward
+        ), plan
 
 
 def check_scores(batch: TrainBatch, step: int, parallel: Parallel) -> None:
@@ -68,10 +76,13 @@ def attach_logprobs(
 ) -> TrainBatch:
     """Return the batch with old and reference log-probabilities, entropies and gradient norms.
 
-    Without a policy the engine's log-probabilities are the old ones, and entropies and gradient norms are None.
+    Without a policy the engine's log-probabilities are the old ones, and entropies and gradient
+    norms are None.
     """
     if reference is not None:
-        batch = replace(batch, ref_logprobs=score_batch(reference, batch, plan, with_entropy=False).logprobs)
+        batch = replace(
+            batch, ref_logprobs=score_batch(reference, batch, plan, with_entropy=False).logprobs
+        )
     if policy is None:
         assert batch.rollout_logprobs is not None
         batch = replace(batch, old_logprobs=batch.rollout_logprobs, rollout_logprobs=None)
@@ -94,9 +105,11 @@ def score_batch(
     with_entropy: bool,
     kept_forward: KeptForward | None = None,
 ) -> TokenScores:
-    """Return log-probabilities of all rows, computed in the microbatches in which they will be updated; [B, T].
+    """Return log-probabilities of all rows, computed in the microbatches in which they will be
+    updated; [B, T].
 
-    Entropies and gradient norms are added where they are asked for. ``kept_forward`` takes the first microbatch.
+    Entropies and gradient norms are added where they are asked for. ``kept_forward`` takes the
+    first microbatch.
     """
     whole: dict[str, Any] = {}
     for update_batch in plan:
@@ -114,5 +127,7 @@ def score_batch(
             width = part.completion_mask.shape[1]
             for name, values in scores._asdict().items():
                 if isinstance(values, Tensor):
-                    whole.setdefault(name, torch.zeros_like(batch.completion_mask))[rows, :width] = values
+                    whole.setdefault(name, torch.zeros_like(batch.completion_mask))[
+                        rows, :width
+                    ] = values
     return TokenScores(**whole)

@@ -21,17 +21,25 @@ from trainer.types import TrainBatch
 
 
 def learning_rate(config: OptimConfig, step: int, total_steps: int) -> float:
-    """Return the learning rate of a training step (0-based): linear warm-up, then constant, linear or cosine to 0."""
+    """Return the learning rate of a training step (0-based): linear warm-up, then constant, linear
+    or cosine to 0.
+    """
     if step < config.warmup_steps:
         return config.lr * (step + 1) / (config.warmup_steps + 1)
     progress = (step - config.warmup_steps) / max(1, total_steps - config.warmup_steps)
-    shares = {"constant": 1.0, "linear": 1 - progress, "cosine": 0.5 * (1 + math.cos(math.pi * progress))}
+    shares = {
+        "constant": 1.0,
+        "linear": 1 - progress,
+        "cosine": 0.5 * (1 + math.cos(math.pi * progress)),
+    }
     return config.lr * shares[config.lr_schedule]
 
 
 @dataclass
 class UpdateStatistics:
-    """Sums over the optimizer steps of one training step; token counts and sums are those of this rank."""
+    """Sums over the optimizer steps of one training step; token counts and sums are those of this
+    rank.
+    """
 
     times_updated: Tensor  # [B, T], how often each token was in an optimizer step
     times_clipped: Tensor  # [B, T], how often its importance ratio was clipped then
@@ -42,13 +50,16 @@ class UpdateStatistics:
     grad_norm: float = 0.0
     updates: int = 0
     skipped: int = 0  # update batches of a pass that had no gradient
-    tokens_computed: int = 0  # positions in the forwards of the passes, kept ones too, with prompts and padding
+    # positions in the forwards of the passes, kept ones too, with prompts and padding
+    tokens_computed: int = 0
 
     @classmethod
     def of(cls, batch: TrainBatch) -> "UpdateStatistics":
         """Return empty statistics for a batch."""
         zeros = torch.zeros_like(batch.completion_mask)
-        return cls(zeros, zeros.clone(), zeros.new_zeros((), dtype=torch.float64), zeros.new_zeros(()))
+        return cls(
+            zeros, zeros.clone(), zeros.new_zeros((), dtype=torch.float64), zeros.new_zeros(())
+        )
 
     def add(self, metrics: Mapping[str, Tensor]) -> None:
         """Add the sums of one microbatch."""
@@ -85,22 +96,31 @@ class Updater:
     ) -> None:
         """One pass: an optimizer step per update batch on the tokens of ``token_mask`` [B, T].
 
-        An update batch without a gradient is skipped, because it has no such token on any rank, or all of them are
-        cut or clipped: Adam's momentum alone would move the weights. DeepSpeed's ZeRO steps in the second case.
+        An update batch without a gradient is skipped, because it has no such token on any rank, or
+        all of them are cut or clipped: Adam's momentum alone would move the weights. DeepSpeed's
+        ZeRO steps in the second case.
 
         Raises:
-            DivergedError: the gradient norm is not finite; the weights are those of the step before.
+            DivergedError: the gradient norm is not finite; the weights are those of the step
+                before.
         """
-        in_pass = token_mask.cpu()  # rows are chosen on the host: no microbatch waits for the device
+        # rows are chosen on the host: no microbatch waits for the device
+        in_pass = token_mask.cpu()
         # As `counted_tokens`, from lengths on the host.
         tokens = batch.completion_lengths * (1 - self.algorithm.mask_truncated * batch.truncated)
-        counts = [[tokens[part.rows].sum(), len(part.rows), in_pass[part.rows].sum()] for part in plan]
+        counts = [
+            [tokens[part.rows].sum(), len(part.rows), in_pass[part.rows].sum()] for part in plan
+        ]
         everywhere = self.parallel.sum(torch.tensor(counts, dtype=torch.float64)).tolist()
-        for update_batch, (total_tokens, total_sequences, pass_tokens) in zip(plan, everywhere, strict=True):
+        for update_batch, (total_tokens, total_sequences, pass_tokens) in zip(
+            plan, everywhere, strict=True
+        ):
             grad_norm = 0.0
             if pass_tokens > 0:
                 totals = UpdateTotals(total_tokens, total_sequences, self.max_new_tokens)
-                loss_sum = self._accumulate_gradients(batch, in_pass, update_batch, totals, statistics)
+                loss_sum = self._accumulate_gradients(
+                    batch, in_pass, update_batch, totals, statistics
+                )
                 grad_norm = self.parallel.step(self.policy, self.optimizer, self.max_grad_norm)
                 if not math.isfinite(grad_norm):
                     check_finite(step, "loss", float(self.parallel.sum(loss_sum)))
@@ -120,9 +140,10 @@ class Updater:
     ) -> Tensor:
         """Forward and backward pass of every microbatch; the loss of this rank's rows, [] float64.
 
-        Rows without a token of the pass are not computed, and packed rows end with their last one: with causal
-        attention what follows cannot matter. Beside other rows the same numbers are rounded otherwise, so that
-        importance ratios of a pass over some of the tokens begin at 1 up to rounding only.
+        Rows without a token of the pass are not computed, and packed rows end with their last one:
+        with causal attention what follows cannot matter. Beside other rows the same numbers are
+        rounded otherwise, so that importance ratios of a pass over some of the tokens begin at 1 up
+        to rounding only.
         """
         device = batch.input_ids.device
         loss_sum = torch.zeros_like(statistics.loss)
@@ -133,7 +154,8 @@ class Updater:
             rows = rows[asked[rows].any(dim=1)]
             kept = self.kept_forward.take(rows) if self.kept_forward else None
             takes_part_only = len(rows) == 0
-            if takes_part_only:  # without a gradient: a rank that has no tokens must not keep the others waiting
+            # without a gradient: a rank that has no tokens must not keep the others waiting
+            if takes_part_only:
                 rows = update_batch.stand_in
             part = select_rows(batch, rows)
             width = part.completion_mask.shape[1]
@@ -150,7 +172,8 @@ class Updater:
                 token_mask = token_mask.to(device, non_blocking=True)
                 is_new = needed.to(device, non_blocking=True).bool()
                 logprobs = torch.where(is_new, scores.logprobs, part.old_logprobs)
-                # A kept forward has entropies, and a gradient of weight 0 through them costs as much as any other.
+                # A kept forward has entropies, and a gradient of weight 0 through them costs as
+                # much as any other.
                 entropies = scores.entropies if self.algorithm.entropy_coef > 0 else None
                 inputs = LossInputs.of(part, logprobs, token_mask, totals, entropies)
                 output = update_loss(inputs, self.algorithm)

@@ -1,4 +1,6 @@
-"""Checkpoints on disk: written whole or not at all, verified before they are read, and thinned out."""
+"""Checkpoints on disk: written whole or not at all, verified before they are read, and
+thinned out.
+"""
 
 import hashlib
 import itertools
@@ -27,46 +29,57 @@ _PART = re.compile(r"training_state-(\d+)-of-\d+\.safetensors")
 _SET_ASIDE = re.compile(r"damaged-step-(\d+)")
 _RECORD = ("metrics.jsonl", "completions.jsonl")
 STATE_FILE = "training_state.json"  # how far the run was
-_TENSORS = "training_state*.safetensors"  # optimizer and random states, which only a resumption needs
+# optimizer and random states, which only a resumption needs
+_TENSORS = "training_state*.safetensors"
 
 
 def write_checkpoint(
-    root: Path, step: int, write_files: Callable[[Path], None], parallel: "Parallel", attempt: Attempt
+    root: Path,
+    step: int,
+    write_files: Callable[[Path], None],
+    parallel: "Parallel",
+    attempt: Attempt,
 ) -> Path:
     """Write ``root/step-N``: into a temporary folder, hashed, flushed, then renamed.
 
-    Each rank hashes and flushes what its ``write_files`` wrote, all at the same time; rank 0 makes and renames
-    the folder.
+    Each rank hashes and flushes what its ``write_files`` wrote, all at the same time; rank 0 makes
+    and renames the folder.
 
     Raises:
-        StorageError: the disk is full or not writable, or the run is another attempt's; older checkpoints are
-            untouched.
+        StorageError: the disk is full or not writable, or the run is another attempt's; older
+            checkpoints are untouched.
     """
-    partial = root / f".step-{step}.{attempt.number}.partial"  # two attempts do not write into one folder
+    # two attempts do not write into one folder
+    partial = root / f".step-{step}.{attempt.number}.partial"
     final = root / f"step-{step}"
     try:
         if parallel.is_main:
             attempt.check()
             shutil.rmtree(partial, ignore_errors=True)
-            root.mkdir(exist_ok=True)  # not its parents: a run's folder that has vanished is not made anew
+            # not its parents: a run's folder that has vanished is not made anew
+            root.mkdir(exist_ok=True)
             partial.mkdir()
         parallel.gather([], after_files=True)
         write_files(partial)
         written_here = [path for path in _files(partial) if _writer(path) == parallel.rank]
         hashes = {
-            str(path.relative_to(partial)): sha for path, sha in zip(written_here, _sha256(written_here), strict=True)
+            str(path.relative_to(partial)): sha
+            for path, sha in zip(written_here, _sha256(written_here), strict=True)
         }
         for path in written_here:
             flush_to_disk(path)
         of_all = parallel.gather([hashes], after_files=True)
         if parallel.is_main:
             attempt.check()
-            _publish(partial, final, {name: sha for part in of_all for name, sha in sorted(part.items())})
+            _publish(
+                partial, final, {name: sha for part in of_all for name, sha in sorted(part.items())}
+            )
         parallel.gather([], after_files=True)
     except Exception as error:
         if parallel.is_main:
             shutil.rmtree(partial, ignore_errors=True)
-        # safetensors reports a full disk as its own error type, with the system's words in the text.
+        # safetensors reports a full disk as its own error type, with the system's words in the
+        # text.
         if not isinstance(error, OSError) and "No space left" not in str(error):
             raise
         raise storage_error("write a checkpoint", root, error) from error
@@ -89,12 +102,18 @@ def steps_on_disk(root: Path) -> list[int]:
 
 
 def intact_checkpoints(root: Path) -> Iterator[Path]:
-    """Checkpoints whose every file has the recorded hash, newest first; others are reported and passed over."""
+    """Checkpoints whose every file has the recorded hash, newest first; others are reported and
+    passed over.
+    """
     for step in steps_on_disk(root):
         folder = root / f"step-{step}"
         damaged = damaged_files(folder)
         if damaged:
-            logger.warning("checkpoint %s is damaged (%s): passed over for an older one", folder, ", ".join(damaged))
+            logger.warning(
+                "checkpoint %s is damaged (%s): passed over for an older one",
+                folder,
+                ", ".join(damaged),
+            )
         else:
             yield folder
 
@@ -102,10 +121,12 @@ def intact_checkpoints(root: Path) -> Iterator[Path]:
 def newest_checkpoint(root: Path) -> Path | None:
     """Return the newest intact checkpoint, None where there has been none yet.
 
-    Damaged ones get the name ``damaged-step-N``: the next to be written must not be taken for older than they.
+    Damaged ones get the name ``damaged-step-N``: the next to be written must not be taken for older
+    than they.
 
     Raises:
-        StorageError: there are checkpoints and none is intact; to begin again would lose the run's record.
+        StorageError: there are checkpoints and none is intact; to begin again would lose the run's
+            record.
     """
     newest = next(intact_checkpoints(root), None)
     for step in steps_on_disk(root):
@@ -135,17 +156,20 @@ def damaged_files(folder: Path) -> list[str]:
         return [name for name, sha in hashes.items() if present_hashes.get(name) != sha]
     except PermissionError as error:
         raise StorageError(
-            f"may not read the checkpoint: {error.strerror}", str(error.filename), "change the permissions"
+            f"may not read the checkpoint: {error.strerror}",
+            str(error.filename),
+            "change the permissions",
         ) from error
     except (OSError, ValueError, TypeError, AttributeError):
         return [MANIFEST]
 
 
 def prune_checkpoints(root: Path, keep_last: int, keep_steps: Collection[int]) -> None:
-    """Delete all but the newest ``keep_last`` checkpoints that have all their files, and those of ``keep_steps``.
+    """Delete all but the newest ``keep_last`` checkpoints that have all their files, and those of
+    ``keep_steps``.
 
-    What is in the files was hashed as it was written and is again before it is read, not here: those of a model of
-    7 billion parameters are 107 GB.
+    What is in the files was hashed as it was written and is again before it is read, not here:
+    those of a model of 7 billion parameters are 107 GB.
     """
     steps = steps_on_disk(root)
     kept: list[int] = []
@@ -165,8 +189,9 @@ def prune_checkpoints(root: Path, keep_last: int, keep_steps: Collection[int]) -
 def keep_weights(root: Path, keep_steps: Collection[int]) -> None:
     """Keep only the weights of a finished run's newest checkpoint and of ``keep_steps``.
 
-    Killed at any moment it leaves checkpoints that are intact, with or without their optimizer state, and is
-    finished by doing it again. It does nothing where files of the newest checkpoint are missing.
+    Killed at any moment it leaves checkpoints that are intact, with or without their optimizer
+    state, and is finished by doing it again. It does nothing where files of the newest checkpoint
+    are missing.
 
     Raises:
         OSError: the folder cannot be written.
@@ -181,7 +206,8 @@ def keep_weights(root: Path, keep_steps: Collection[int]) -> None:
         folder = root / f"step-{step}"
         hashes = _manifest(root, step)
         if step not in kept:
-            shutil.rmtree(folder.rename(root / f".step-{step}.partial"))  # half removed, it is no checkpoint
+            # half removed, it is no checkpoint
+            shutil.rmtree(folder.rename(root / f".step-{step}.partial"))
             continue
         needed = {name: sha for name, sha in hashes.items() if not fnmatch(name, _TENSORS)}
         if needed != hashes:
@@ -197,9 +223,11 @@ def keeps_weights_only(folder: Path) -> bool:
 
 
 def check_whole(run_dir: Path, at_least: int, again: str) -> None:
-    """Refuse to go on where a part of a run is gone: it would begin again, or lose its record, in silence.
+    """Refuse to go on where a part of a run is gone: it would begin again, or lose its record, in
+    silence.
 
-    A run on record at step ``at_least`` or later has a checkpoint; ``again`` is the command that begins again.
+    A run on record at step ``at_least`` or later has a checkpoint; ``again`` is the command that
+    begins again.
 
     Raises:
         StorageError: its checkpoints or its record are gone.
@@ -225,7 +253,8 @@ def raise_if_ended(folder: Path) -> None:
     """
     if keeps_weights_only(folder):
         raise ConfigError(
-            f"{folder.parent.parent.name} has ended, at {folder.name.replace('-', ' ')}: its weights were kept, "
+            f"{folder.parent.parent.name} has ended, at {folder.name.replace('-', ' ')}: its "
+            "weights were kept, "
             "its optimizer state was not",
             str(folder),
             "use its weights as the model of a new run: model.name_or_path=FOLDER",
@@ -233,7 +262,9 @@ def raise_if_ended(folder: Path) -> None:
 
 
 def start_over(run_dir: Path) -> Path | None:
-    """Put a run's checkpoints and a copy of its record into ``earlier-N``, returned; None where it has neither."""
+    """Put a run's checkpoints and a copy of its record into ``earlier-N``, returned; None where it
+    has neither.
+    """
     checkpoints = run_dir / "checkpoints"
     if not checkpoints.is_dir() and not (run_dir / _RECORD[0]).is_file():
         return None
@@ -256,8 +287,11 @@ def _writer(path: Path) -> int:
 
 
 def _files(folder: Path) -> list[Path]:
-    # safetensors writes into .tmpXXXXXX first: another rank's may be there now and gone when it is read.
-    return sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".tmp"))
+    # safetensors writes into .tmpXXXXXX first: another rank's may be there now and gone when it is
+    # read.
+    return sorted(
+        path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".tmp")
+    )
 
 
 def _steps(root: Path, name: re.Pattern[str]) -> list[int]:
@@ -268,7 +302,9 @@ def _steps(root: Path, name: re.Pattern[str]) -> list[int]:
 
 
 def _manifest(root: Path, step: int | str) -> dict[str, str]:
-    """Return hashes by file name; empty where the manifest is missing or damaged, and so says nothing."""
+    """Return hashes by file name; empty where the manifest is missing or damaged, and so says
+    nothing.
+    """
     try:
         hashes: dict[str, str] = json.loads((root / f"step-{step}" / MANIFEST).read_text())
         return dict(hashes)

@@ -16,13 +16,18 @@ from trainer.policy.weights import save_weights
 
 
 def stage_training_state(
-    model: PreTrainedModel, tokenizer: Any, optimizer: Any, state: dict[str, Any], parallel: Parallel
+    model: PreTrainedModel,
+    tokenizer: Any,
+    optimizer: Any,
+    state: dict[str, Any],
+    parallel: Parallel,
 ) -> Callable[[Path], None]:
-    """Copy what training changes to host memory; returns what writes it into a folder while training goes on.
+    """Copy what training changes to host memory; returns what writes it into a folder while
+    training goes on.
 
-    Weights or adapter and tokenizer are written in Hugging Face's formats, the rest as safetensors. Rank 0 writes
-    what the ranks have in common; where the optimizer's state is in parts, each writes its own. Nothing else may
-    use the tokenizer meanwhile; ``state`` holds JSON values.
+    Weights or adapter and tokenizer are written in Hugging Face's formats, the rest as safetensors.
+    Rank 0 writes what the ranks have in common; where the optimizer's state is in parts, each
+    writes its own. Nothing else may use the tokenizer meanwhile; ``state`` holds JSON values.
     """
     weights = parallel.weights(model)
     tensors: dict[str, torch.Tensor] = {}
@@ -44,12 +49,15 @@ def stage_training_state(
     return write
 
 
-def load_training_state(folder: Path, model: PreTrainedModel, optimizer: Any, parallel: Parallel) -> dict[str, Any]:
+def load_training_state(
+    folder: Path, model: PreTrainedModel, optimizer: Any, parallel: Parallel
+) -> dict[str, Any]:
     """Restore what `stage_training_state` copied; returns its ``state``.
 
     Raises:
         ConfigError: only the weights were kept.
-        StorageError: the checkpoint was written by another number of ranks, or does not fit the model.
+        StorageError: the checkpoint was written by another number of ranks, or does not fit the
+            model.
     """
     raise_if_ended(folder)
     path = folder / _state_file(parallel)
@@ -65,7 +73,11 @@ def load_training_state(folder: Path, model: PreTrainedModel, optimizer: Any, pa
         folder,
         model,
         optimizer,
-        {name.removeprefix("optimizer/"): t for name, t in tensors.items() if name.startswith("optimizer/")},
+        {
+            name.removeprefix("optimizer/"): t
+            for name, t in tensors.items()
+            if name.startswith("optimizer/")
+        },
     )
     torch.set_rng_state(tensors["random/cpu"])
     if "random/cuda" in tensors and torch.cuda.is_available():

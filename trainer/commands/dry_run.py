@@ -1,4 +1,6 @@
-"""``trainer run --dry-run``: what a run would do, on one problem, without training or recording anything."""
+"""``trainer run --dry-run``: what a run would do, on one problem, without training or recording
+anything.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -46,7 +48,9 @@ def dry_run(config: TrainConfig, sample: int | None = None) -> None:
         _print_prompt(problems[0], prompt, tokenizer)
         check_rules(config.algorithm)
         device = local_device(config.parallel.device)
-        model = load_policy(config.model, device, compute_dtype(config.model, device)).requires_grad_(False)
+        model = load_policy(
+            config.model, device, compute_dtype(config.model, device)
+        ).requires_grad_(False)
         completion = _sample(config, model, tokenizer, prompt)
         _print_completion(config, problems[0], completion, prepared.rewards)
         sizes = [config.rollout.group_size]
@@ -61,23 +65,32 @@ def dry_run(config: TrainConfig, sample: int | None = None) -> None:
 
 
 def _print_prompt(problem: Problem, prompt: Sequence[int], tokenizer: Any) -> None:
-    pieces = [printable(tokenizer.decode([token])).replace("\n", "\\n") for token in prompt[:_SHOWN_TOKENS]]
+    pieces = [
+        printable(tokenizer.decode([token])).replace("\n", "\\n")
+        for token in prompt[:_SHOWN_TOKENS]
+    ]
     more = f" | ... {len(prompt) - _SHOWN_TOKENS} more" if len(prompt) > _SHOWN_TOKENS else ""
     print(f"\nprompt ({len(prompt)} tokens):\n{_indented(problem.prompt + problem.prefill)}")
     print(f"its tokens: {' | '.join(pieces)}{more}", flush=True)
 
 
-def _sample(config: TrainConfig, model: PreTrainedModel, tokenizer: Any, prompt: Sequence[int]) -> Completion:
+def _sample(
+    config: TrainConfig, model: PreTrainedModel, tokenizer: Any, prompt: Sequence[int]
+) -> Completion:
     quick = model.device.type == "cuda" or model.num_parameters() < _SMALL_PARAMETERS
     limit = min(config.rollout.max_new_tokens, _NEW_TOKENS_QUICK if quick else NEW_TOKENS)
     rollout = config.rollout.model_copy(update={"max_new_tokens": limit})
     engine = TransformersEngine(model, pad_token_id=tokenizer.pad_token_id)
     seeds = [[derive_seed(config.seed, 0, 0, 0)]]
-    ((completion,),) = sample_completions(engine, tokenizer, [prompt], seeds, sampling_params(rollout, tokenizer))
+    ((completion,),) = sample_completions(
+        engine, tokenizer, [prompt], seeds, sampling_params(rollout, tokenizer)
+    )
     return completion
 
 
-def _print_completion(config: TrainConfig, problem: Problem, completion: Completion, rewards: RewardPool) -> None:
+def _print_completion(
+    config: TrainConfig, problem: Problem, completion: Completion, rewards: RewardPool
+) -> None:
     texts = [problem.prefill + completion.text, f"{problem.prefill}{problem.answer}"]
     sampled, alone = rewards.score(texts, [problem.answer] * 2, [problem.columns] * 2)
     cut = ", cut there" if completion.finish_reason == "length" else ""
@@ -85,7 +98,10 @@ def _print_completion(config: TrainConfig, problem: Problem, completion: Complet
     print(f"its reward: {_verdict(sampled)}")
     answer = shortened(printable(str(problem.answer)).replace("\n", " "), 40)
     print(f"the answer {answer} alone as completion: {_verdict(alone)}")
-    print(f"functions:  {', '.join(f'{weight:g} x {name}' for name, weight in config.reward.functions.items())}\n")
+    print(
+        "functions:  "
+        f"{', '.join(f'{weight:g} x {name}' for name, weight in config.reward.functions.items())}\n"
+    )
 
 
 def _verdict(scored: ScoredText) -> str:
@@ -93,7 +109,9 @@ def _verdict(scored: ScoredText) -> str:
         return f"none ({scored.status}: {scored.message})"
     score = scored.score
     parts = ", ".join(f"{name} {value:g}" for name, value in score.breakdown.items())
-    return f"{score.reward:g}, {'correct' if score.correct else 'not correct'}" + (f" ({parts})" if parts else "")
+    return f"{score.reward:g}, {'correct' if score.correct else 'not correct'}" + (
+        f" ({parts})" if parts else ""
+    )
 
 
 def _plan(config: TrainConfig, model: PreTrainedModel, problems: int, sets: dict[str, int]) -> str:
@@ -114,19 +132,26 @@ def _plan(config: TrainConfig, model: PreTrainedModel, problems: int, sets: dict
         "data": f"{problems} problems to train on; "
         + ", ".join(f"{name} {count}" for name, count in sets.items())
         + " to evaluate",
-        "steps": f"{steps}, each {rollout.prompts_per_step} prompts x {rollout.group_size} completions and "
+        "steps": f"{steps}, each {rollout.prompts_per_step} prompts x {rollout.group_size} "
+        "completions and "
         f"{updates} optimizer step{'s' if updates > 1 else ''}",
         "evaluations": f"{evaluations} of {answered} completions",
         "checkpoints": f"{config.checkpoint.keep_last + config.checkpoint.keep_best} kept",
     }
-    return "\n".join([*(f"{name + ':':<13}{text}" for name, text in lines.items()), *_memory(config, model)])
+    return "\n".join(
+        [*(f"{name + ':':<13}{text}" for name, text in lines.items()), *_memory(config, model)]
+    )
 
 
 def _memory(config: TrainConfig, model: PreTrainedModel) -> Iterator[str]:
     size = ModelSize(model.config.get_text_config().to_dict(), model.num_parameters())
     for ranks in (1, 4) if config.parallel.strategy == "deepspeed" else (1,):
         estimate = footprint(config, ranks, memory_of(model.device), size)
-        lines = estimate.lines() if estimate is not None else ["unknown, for its config.json lacks a size"]
+        lines = (
+            estimate.lines()
+            if estimate is not None
+            else ["unknown, for its config.json lacks a size"]
+        )
         for index, line in enumerate(lines):
             yield f"{'' if index else 'memory:':<13}{line}"
 

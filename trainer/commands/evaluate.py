@@ -22,10 +22,13 @@ from trainer.shell.run_folder import check_name, run_path
 def add_evaluate(parser: argparse.ArgumentParser) -> None:
     """``trainer evaluate``."""
     parser.add_argument(
-        "model", help="a run (its newest checkpoint), a checkpoint, a model folder, a hub name, or tiny"
+        "model",
+        help="a run (its newest checkpoint), a checkpoint, a model folder, a hub name, or tiny",
     )
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. data.task=math")
-    parser.add_argument("--spec", help="preset or YAML file with evaluation settings (default: the model's run)")
+    parser.add_argument(
+        "--spec", help="preset or YAML file with evaluation settings (default: the model's run)"
+    )
     parser.add_argument(
         "--sets",
         dest="evaluation.sets",
@@ -35,21 +38,36 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
     )
     completions = "evaluation.completions_per_problem"
     parser.add_argument(
-        "-k", "--completions", dest=completions, type=count, metavar="N", help="completions per problem"
+        "-k",
+        "--completions",
+        dest=completions,
+        type=count,
+        metavar="N",
+        help="completions per problem",
     )
-    parser.add_argument("--temperature", dest="evaluation.temperature", type=float, metavar="T", help="0 is greedy")
+    parser.add_argument(
+        "--temperature", dest="evaluation.temperature", type=float, metavar="T", help="0 is greedy"
+    )
     add_json(parser)
-    parser.add_argument("--name", help="name of the record (default: the model's name and the time)")
+    parser.add_argument(
+        "--name", help="name of the record (default: the model's name and the time)"
+    )
     add_runs_dir(parser)
     parser.add_argument(
-        "--offline", dest="tracking.offline", action="store_const", const=True, help="do not contact MLflow"
+        "--offline",
+        dest="tracking.offline",
+        action="store_const",
+        const=True,
+        help="do not contact MLflow",
     )
 
 
 def carry_out_evaluate(arguments: argparse.Namespace) -> int:
     """Carry out ``trainer evaluate``."""
     model = find_model(str(run_path(arguments.model, arguments.runs_dir)))
-    flags = {key: value for key, value in vars(arguments).items() if "." in key and value is not None}
+    flags = {
+        key: value for key, value in vars(arguments).items() if "." in key and value is not None
+    }
     config = evaluation_config(model, arguments.spec, arguments.overrides, flags)
     name = check_name(arguments.name or record_name(arguments.model))
     if (arguments.runs_dir / name).exists():
@@ -63,7 +81,8 @@ def carry_out_evaluate(arguments: argparse.Namespace) -> int:
 def evaluation_config(
     named: FoundModel, spec: str | None, overrides: Sequence[str], flags: Mapping[str, Any]
 ) -> TrainConfig:
-    """Return the configuration of an evaluation: that of the spec, else of the model's run, changed as asked.
+    """Return the configuration of an evaluation: that of the spec, else of the model's run, changed
+    as asked.
 
     ``flags`` are further dotted keys; among them ``evaluation.sets`` are ``NAME=SOURCE``.
 
@@ -72,7 +91,8 @@ def evaluation_config(
     """
     if spec is None and named.run_config is None and named.name_or_path != TINY:
         raise ConfigError(
-            f"no configuration says how to evaluate {named.name_or_path}: it is not in a run folder",
+            f"no configuration says how to evaluate {named.name_or_path}: it is not in a run "
+            "folder",
             "--spec",
             "add --spec PRESET_OR_FILE, see `trainer presets`",
         )
@@ -83,7 +103,11 @@ def evaluation_config(
         asked["evaluation.sets"] = dict(map(parse_set, flags["evaluation.sets"]))
     elif "evaluation.sets" not in asked and any(f"evaluation.{key}" in asked for key in PER_SET):
         # What is asked for here holds for all sets.
-        changes |= {f"evaluation.sets.{name}.{key}": None for name in base.evaluation.sets for key in PER_SET}
+        changes |= {
+            f"evaluation.sets.{name}.{key}": None
+            for name in base.evaluation.sets
+            for key in PER_SET
+        }
     changes |= asked
     revision = base.model.revision if base.model.name_or_path == named.name_or_path else None
     changes |= {
@@ -105,13 +129,19 @@ def evaluation_config(
         several = evaluation.completions_per_problem
         if several > 1 and evaluation.temperature == 0:
             what = f"{several} greedy completions of a problem are all the same"
-            raise ConfigError(what, "-k, evaluation.completions_per_problem", "add --temperature 1.0, or -k 1")
+            raise ConfigError(
+                what, "-k, evaluation.completions_per_problem", "add --temperature 1.0, or -k 1"
+            )
     return config
 
 
 def record_name(model: str) -> str:
     """``evaluate-``, the last parts of the model's name, and the time."""
-    parts = [part for part in re.split(r"[^A-Za-z0-9]+", model) if part not in ("", "checkpoints", "runs")]
+    parts = [
+        part
+        for part in re.split(r"[^A-Za-z0-9]+", model)
+        if part not in ("", "checkpoints", "runs")
+    ]
     return f"evaluate-{'-'.join(parts)[-36:].strip('-')}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
@@ -127,6 +157,8 @@ def parse_set(text: str) -> tuple[str, dict[str, Any]]:
     source = {"source": value} if isinstance(value, str) else value
     if not isinstance(source, dict):
         raise ConfigError(
-            f"not a source: {value}", f"--sets {name}", f"write {name}=FILE, or {name}='{{source: FILE}}'"
+            f"not a source: {value}",
+            f"--sets {name}",
+            f"write {name}=FILE, or {name}='{{source: FILE}}'",
         )
     return name, {"split": "test", **source}

@@ -1,4 +1,6 @@
-"""The work of ``trainer evaluate``: the model answers every set; the results are printed and recorded."""
+"""The work of ``trainer evaluate``: the model answers every set; the results are printed and
+recorded.
+"""
 
 import json
 import sys
@@ -32,7 +34,9 @@ _HEADINGS = (
 )
 
 
-def run_evaluation(config: TrainConfig, model: FoundModel, name: str, runs_dir: Path, as_json: bool) -> int:
+def run_evaluation(
+    config: TrainConfig, model: FoundModel, name: str, runs_dir: Path, as_json: bool
+) -> int:
     """Evaluate, print, and record into ``runs_dir/name`` and MLflow. Returns the exit code.
 
     Started by torchrun, every rank answers its share of the problems.
@@ -75,16 +79,22 @@ def _open_tracker(config: TrainConfig, name: str, runs_dir: Path) -> Any:
     return Tracker(config, RunContext(runs_dir / name, runs_dir, EXPERIMENT, name, tags))
 
 
-def _evaluate_model(config: TrainConfig, prepared: Prepared, parallel: Parallel) -> EvaluationResult:
+def _evaluate_model(
+    config: TrainConfig, prepared: Prepared, parallel: Parallel
+) -> EvaluationResult:
     device = parallel.device
-    policy = load_policy(config.model, device, compute_dtype(config.model, device)).requires_grad_(False)
+    policy = load_policy(config.model, device, compute_dtype(config.model, device)).requires_grad_(
+        False
+    )
     engine = build_engine(config, policy, prepared.tokenizer)
     try:
         engine.sync_weights(policy)
         for name, problems in prepared.sets.items() if parallel.is_main else ():
             count = len(problems) * config.evaluation.of_set(name).completions_per_problem
             print(f"{name}: {len(problems)} problems, {count} completions", file=sys.stderr)
-        return evaluate(engine, prepared.tokenizer, prepared.rewards, prepared.sets, config, parallel)
+        return evaluate(
+            engine, prepared.tokenizer, prepared.rewards, prepared.sets, config, parallel
+        )
     finally:
         engine.close()
 

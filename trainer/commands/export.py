@@ -1,4 +1,6 @@
-"""``trainer export``: a trained model as a folder for transformers, vLLM or `hf upload`, with a model card."""
+"""``trainer export``: a trained model as a folder for transformers, vLLM or `hf upload`, with a
+model card.
+"""
 
 import argparse
 import shutil
@@ -28,7 +30,9 @@ def add_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help="name of the run, see `trainer ls`")
     parser.add_argument("--step", type=int, help="checkpoint to export (default: the newest)")
     parser.add_argument("--output", type=Path, help="folder to create (default: NAME-model)")
-    parser.add_argument("--merge", action="store_true", help="merge the adapter and write the whole model")
+    parser.add_argument(
+        "--merge", action="store_true", help="merge the adapter and write the whole model"
+    )
     add_runs_dir(parser)
 
 
@@ -42,23 +46,33 @@ def carry_out_export(arguments: argparse.Namespace) -> int:
 
 
 def _export_model(run: Path, output: Path, step: int | None = None, merge: bool = False) -> int:
-    """Copy a checkpoint without what only a resumption needs, and write its card; returns the step."""
+    """Copy a checkpoint without what only a resumption needs, and write its card; returns
+    the step.
+    """
     if output.exists():
         raise ConfigError(f"{output} exists", "--output", "name a new folder")
     steps = steps_on_disk(run / "checkpoints")
     if not steps:
-        raise MissingError(f"{run.name} has no checkpoint", str(run / "checkpoints"), "train it first")
+        raise MissingError(
+            f"{run.name} has no checkpoint", str(run / "checkpoints"), "train it first"
+        )
     if step is not None and step not in steps:
         there = ", ".join(map(str, sorted(steps)))
-        raise MissingError(f"no checkpoint of step {step}", str(run / "checkpoints"), f"there are: {there}")
+        raise MissingError(
+            f"no checkpoint of step {step}", str(run / "checkpoints"), f"there are: {there}"
+        )
     step = steps[0] if step is None else step
     checkpoint = run / "checkpoints" / f"step-{step}"
     damaged = damaged_files(checkpoint)
     if damaged:
-        raise StorageError(f"damaged: {', '.join(damaged)}", str(checkpoint), "export another --step")
+        raise StorageError(
+            f"damaged: {', '.join(damaged)}", str(checkpoint), "export another --step"
+        )
     config = load_config(str(run / CONFIG_FILE))
     if merge and config.model.lora.r == 0:
-        raise ConfigError("the run trained whole weights: there is no adapter", "--merge", "leave out --merge")
+        raise ConfigError(
+            "the run trained whole weights: there is no adapter", "--merge", "leave out --merge"
+        )
     partial = output.with_name(output.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
@@ -78,7 +92,9 @@ def _export_model(run: Path, output: Path, step: int | None = None, merge: bool 
 
 
 def _merge(config: TrainConfig, folder: Path) -> None:
-    """Replace the adapter in a folder by its base model with the adapter added, in the base model's dtype."""
+    """Replace the adapter in a folder by its base model with the adapter added, in the base model's
+    dtype.
+    """
     import torch  # which takes seconds to import, and only this needs it
     from transformers import AutoConfig
 
@@ -86,7 +102,9 @@ def _merge(config: TrainConfig, folder: Path) -> None:
 
     source = config.model.model_copy(update={"name_or_path": str(folder)})
     remote = {"trust_remote_code": config.model.trust_remote_code}
-    dtype = AutoConfig.from_pretrained(model_source(source), revision=config.model.revision, **remote).dtype
+    dtype = AutoConfig.from_pretrained(
+        model_source(source), revision=config.model.revision, **remote
+    ).dtype
     model = load_policy(source, torch.device("cpu"), dtype or torch.float32)
     for path in folder.glob("adapter_*"):
         path.unlink()
@@ -94,8 +112,8 @@ def _merge(config: TrainConfig, folder: Path) -> None:
 
 
 def _card(run: Path, config: TrainConfig, step: int, is_adapter: bool) -> str:
-    """Return a model card: front matter as the hub reads it, then what was done, how well it works, and with which
-    files.
+    """Return a model card: front matter as the hub reads it, then what was done, how well it works,
+    and with which files.
     """
     front: dict[str, object] = {
         "library_name": "peft" if is_adapter else "transformers",
@@ -114,29 +132,41 @@ def _card(run: Path, config: TrainConfig, step: int, is_adapter: bool) -> str:
         "## Evaluation",
         _score_table(run, config, step) or f"The run was not evaluated at step {step}.",
         "## Training",
-        "Every setting is in `run.yaml` beside this file; to repeat it, with the files below: `trainer run run.yaml`.",
+        "Every setting is in `run.yaml` beside this file; to repeat it, with the files below: "
+        "`trainer run run.yaml`.",
         f"The license of `{start}` holds for these weights.",
     ]
     if files := recorded_files(run):
-        rows = [f"| {name} | {file['role']} | {file['sha256'][:12]} |" for name, file in files.items()]
+        rows = [
+            f"| {name} | {file['role']} | {file['sha256'][:12]} |" for name, file in files.items()
+        ]
         lines += ["## Files", "\n".join(["| file | role | sha256 |", "|---|---|---|", *rows])]
     return "\n\n".join(lines) + "\n"
 
 
 def _score_table(run: Path, config: TrainConfig, step: int) -> str:
-    """Return the run's own evaluations at a step, the configuration's sets in order; empty without any."""
+    """Return the run's own evaluations at a step, the configuration's sets in order; empty without
+    any.
+    """
     path = run / CORRECTNESS_FILE
     rows = []
     for name, by_step in read_correctness(path).items() if path.is_file() else ():
         if step in by_step:
             shares, completions = by_step[step]
             low, high = accuracy_interval(shares, [completions] * len(shares))
-            rows.append(f"| {name} | {len(shares)} | {completions} | {shares.mean():.3f} | {low:.3f} to {high:.3f} |")
+            rows.append(
+                f"| {name} | {len(shares)} | {completions} | {shares.mean():.3f} | {low:.3f} to "
+                f"{high:.3f} |"
+            )
     if not rows:
         return ""
-    head = ["| set | problems | completions each | accuracy | 95% interval |", "|---|---|---|---|---|"]
+    head = [
+        "| set | problems | completions each | accuracy | 95% interval |",
+        "|---|---|---|---|---|",
+    ]
     note = (
-        f"Sampled at temperature {config.evaluation.temperature:g}. The interval is over problems, not over "
+        f"Sampled at temperature {config.evaluation.temperature:g}. The interval is over problems, "
+        "not over "
         "training runs: one run says nothing about how the same rule does with another seed."
     )
     return "\n".join([*head, *rows, "", note])

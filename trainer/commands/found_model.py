@@ -20,7 +20,8 @@ class FoundModel:
 
 
 def find_model(model: str) -> FoundModel:
-    """Return the model behind ``tiny``, a hub name, a model folder, a checkpoint, or a run (its newest checkpoint).
+    """Return the model behind ``tiny``, a hub name, a model folder, a checkpoint, or a run (its
+    newest checkpoint).
 
     Raises:
         MissingError: a run without an intact checkpoint.
@@ -30,7 +31,9 @@ def find_model(model: str) -> FoundModel:
     if (folder / "config.yaml").is_file() and not (folder / "config.json").is_file():
         newest = next(intact_checkpoints(folder / "checkpoints"), None)
         if newest is None:
-            raise MissingError(f"run {folder.name} has no intact checkpoint", str(folder), "train it first")
+            raise MissingError(
+                f"run {folder.name} has no intact checkpoint", str(folder), "train it first"
+            )
         folder = newest
     step = _STEP.fullmatch(folder.name)
     if step is None or not folder.is_dir():
@@ -38,7 +41,9 @@ def find_model(model: str) -> FoundModel:
     damaged = damaged_files(folder)
     if damaged:
         raise StorageError(
-            f"the checkpoint is damaged: {', '.join(damaged)}", str(folder), "evaluate another step of the run"
+            f"the checkpoint is damaged: {', '.join(damaged)}",
+            str(folder),
+            "evaluate another step of the run",
         )
     config = folder.parent.parent / "config.yaml"
     return FoundModel(str(folder), config if config.is_file() else None, int(step[1]))

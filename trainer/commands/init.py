@@ -21,10 +21,15 @@ def add_init(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         default=_EXAMPLE_MODEL,
-        help="model to train: hub name, folder, smollm2-135m (needs no hub), or random: a small policy of random "
+        help="model to train: hub name, folder, smollm2-135m (needs no hub), or random: a small "
+        "policy of random "
         "weights, to try data and reward in seconds (default: %(default)s)",
     )
-    parser.add_argument("--rule", action="store_true", help="write an update rule, its test and a space to compare it")
+    parser.add_argument(
+        "--rule",
+        action="store_true",
+        help="write an update rule, its test and a space to compare it",
+    )
 
 
 def carry_out_init(arguments: argparse.Namespace) -> int:
@@ -38,7 +43,8 @@ def carry_out_init(arguments: argparse.Namespace) -> int:
         "trainer run run.yaml --dry-run    # one prompt, one scored completion, memory and steps\n"
         "trainer run run.yaml              # train\n"
         "sweep plan space.yaml             # the sweep over it\n"
-        "sweep schema > space.schema.json  # what an editor with a YAML language server completes it by"
+        "sweep schema > space.schema.json  # what an editor with a YAML language server completes "
+        "it by"
     )
     return 0
 
@@ -47,7 +53,9 @@ def _init_rule(folder: Path) -> int:
     try:
         shutil.copytree(_TEMPLATES / "rule_project", folder)
     except OSError as error:
-        raise StorageError(f"cannot write there: {error.strerror}", str(folder), "choose a new folder") from error
+        raise StorageError(
+            f"cannot write there: {error.strerror}", str(folder), "choose a new folder"
+        ) from error
     print(
         f"cd {folder}\n"
         "python -m pytest               # the rule's equation\n"
@@ -58,37 +66,54 @@ def _init_rule(folder: Path) -> int:
 
 
 def write_project(folder: Path, model: str = _EXAMPLE_MODEL) -> list[Path]:
-    """Write a run file, a search space, a reward with its test and example data, and return their paths.
+    """Write a run file, a search space, a reward with its test and example data, and return their
+    paths.
 
     Raises:
-        ConfigError: a file is already there, or the model is the built-in tiny model; nothing is written then.
+        ConfigError: a file is already there, or the model is the built-in tiny model; nothing is
+            written then.
         StorageError: the folder cannot be written.
     """
     if model == TINY:
         raise ConfigError(
             "the built-in tiny model reads nothing but its generated puzzles",
             "--model",
-            "take --model random (to try data and reward in seconds) or smollm2-135m (98 MB, trains on a CPU), "
+            "take --model random (to try data and reward in seconds) or smollm2-135m (98 MB, "
+            "trains on a CPU), "
             "or run the preset: trainer run tiny_kk",
         )
     source = _TEMPLATES / "project"
-    texts = {entry.name: entry.read_text(encoding="utf-8") for entry in source.iterdir() if entry.is_file()}
+    texts = {
+        entry.name: entry.read_text(encoding="utf-8")
+        for entry in source.iterdir()
+        if entry.is_file()
+    }
     for name in sorted(texts):
         if (folder / name).exists():
-            raise ConfigError(f"{folder / name} exists", str(folder), "give a new folder: trainer init DIR")
-    # A relative model folder is meant from where the user stands, but the project is used from inside.
+            raise ConfigError(
+                f"{folder / name} exists", str(folder), "give a new folder: trainer init DIR"
+            )
+    # A relative model folder is meant from where the user stands, but the project is used from
+    # inside.
     model = str(Path(model).expanduser().resolve()) if Path(model).expanduser().is_dir() else model
     model, make_model = ("./model", True) if model == "random" else (model, False)
-    model = model if re.fullmatch(r"[\w./-]+", model) else json.dumps(model)  # what YAML reads as something else
+    # what YAML reads as something else
+    model = model if re.fullmatch(r"[\w./-]+", model) else json.dumps(model)
     values = {"model": model, "gpus": "1" if shutil.which("nvidia-smi") else "0"}
-    spaces = {name: Template(text).safe_substitute(values) for name, text in texts.items() if name.endswith(".yaml")}
+    spaces = {
+        name: Template(text).safe_substitute(values)
+        for name, text in texts.items()
+        if name.endswith(".yaml")
+    }
     texts = {**dict(sorted((texts | spaces).items())), "run.schema.json": run_schema()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
             (folder / name).write_text(text, "utf-8")
     except OSError as error:
-        raise StorageError(f"cannot write there: {error.strerror}", str(folder), "choose another folder") from error
+        raise StorageError(
+            f"cannot write there: {error.strerror}", str(folder), "choose another folder"
+        ) from error
     written = [folder / name for name in texts]
     if make_model:
         from trainer.policy.random_model import write_random_model  # torch takes seconds to import

@@ -18,8 +18,12 @@ _USUAL_RANKS = 4  # of a run with DeepSpeed: the presets were made for four GPUs
 def add_presets(parser: argparse.ArgumentParser) -> None:
     """``trainer presets``."""
     parser.add_argument("name", nargs="?", help="preset[:variant] to print")
-    parser.add_argument("--ranks", type=count, help="number of ranks (default: 4 with DeepSpeed, else 1)")
-    parser.add_argument("--gpu-gb", type=positive, help="memory of one GPU (default: this machine's, else 80)")
+    parser.add_argument(
+        "--ranks", type=count, help="number of ranks (default: 4 with DeepSpeed, else 1)"
+    )
+    parser.add_argument(
+        "--gpu-gb", type=positive, help="memory of one GPU (default: this machine's, else 80)"
+    )
 
 
 def carry_out_presets(arguments: argparse.Namespace) -> int:
@@ -40,14 +44,20 @@ def _print_presets() -> None:
 
 
 def memory_comment(config: TrainConfig, ranks: int | None, gpu_gb: float | None) -> str:
-    """Return lines of a YAML comment on the memory of `_USUAL_RANKS` ranks with DeepSpeed, else one, unless told
-    otherwise.
+    """Return lines of a YAML comment on the memory of `_USUAL_RANKS` ranks with DeepSpeed, else
+    one, unless told otherwise.
     """
     ranks = ranks or (_USUAL_RANKS if config.parallel.strategy == "deepspeed" else 1)
     memory = footprint(config, ranks, _device(config, gpu_gb))
     if memory is None:
-        return f"# memory: unknown, for there is no config.json of {config.model.name_or_path} on this machine\n"
-    return "".join(f"# {head}{line}\n" for head, line in zip(("memory ", "  ", "  "), memory.lines(), strict=True))
+        return (
+            f"# memory: unknown, for there is no config.json of {config.model.name_or_path} on "
+            "this machine\n"
+        )
+    return "".join(
+        f"# {head}{line}\n"
+        for head, line in zip(("memory ", "  ", "  "), memory.lines(), strict=True)
+    )
 
 
 def _first_comment(path: Path) -> str:

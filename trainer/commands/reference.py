@@ -1,4 +1,6 @@
-"""``trainer options``, ``schema`` and ``metrics``: what can be set and measured, from the declarations."""
+"""``trainer options``, ``schema`` and ``metrics``: what can be set and measured, from the
+declarations.
+"""
 
 import argparse
 import json
@@ -30,12 +32,16 @@ class Option:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """``trainer options``."""
-    parser.add_argument("word", nargs="?", default="", help="show only keys whose name contains this")
+    parser.add_argument(
+        "word", nargs="?", default="", help="show only keys whose name contains this"
+    )
 
 
 def add_metrics(parser: argparse.ArgumentParser) -> None:
     """``trainer metrics``."""
-    parser.add_argument("word", nargs="?", default="", help="show only metrics whose name contains this")
+    parser.add_argument(
+        "word", nargs="?", default="", help="show only metrics whose name contains this"
+    )
 
 
 def add_schema(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +53,10 @@ def run_schema() -> str:
     schema = TrainConfig.model_json_schema()
     variant = {"type": "object", "description": "a partial configuration, run as FILE:NAME"}
     schema["properties"] |= {
-        "extends": {"type": "string", "description": "preset[:variant] or file that this one changes"},
+        "extends": {
+            "type": "string",
+            "description": "preset[:variant] or file that this one changes",
+        },
         "variants": {"type": "object", "additionalProperties": variant},
     }
     return json.dumps(schema, indent=1)
@@ -72,7 +81,9 @@ def _find(word: str, names: Sequence[str], command: str) -> list[str]:
 
 
 def carry_out_options(arguments: argparse.Namespace) -> int:
-    """Print two lines or more for each key: name, default and allowed values; below them what it means."""
+    """Print two lines or more for each key: name, default and allowed values; below them what it
+    means.
+    """
     options = find_options(arguments.word)
     entries = [
         (f"{option.key} = {json.dumps(option.default)}", f"[{option.allowed}]", option.description)
@@ -89,7 +100,9 @@ def carry_out_schema(arguments: argparse.Namespace) -> int:
 
 
 def carry_out_metrics(arguments: argparse.Namespace) -> int:
-    """Print two lines or more for each metric: name, unit, what ranks make of it; below them the formula."""
+    """Print two lines or more for each metric: name, unit, what ranks make of it; below them the
+    formula.
+    """
     families = [replace(metric, name=f"{metric.name}*") for metric in METRIC_FAMILIES.values()]
     metrics = {metric.name: metric for metric in (*METRICS.values(), *families)}
     matches = [metrics[name] for name in _find(arguments.word, list(metrics), "trainer metrics")]
@@ -108,13 +121,19 @@ def _print(entries: Sequence[tuple[str, str, str]]) -> None:
 
 def _entry(head: str, tail: str, text: str) -> Iterator[str]:
     yield from textwrap.wrap(
-        f"{head}  {tail}", _WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+        f"{head}  {tail}",
+        _WIDTH,
+        subsequent_indent="    ",
+        break_long_words=False,
+        break_on_hyphens=False,
     )
     yield from textwrap.wrap(text, _WIDTH, initial_indent="    ", subsequent_indent="    ")
 
 
 def _options(model: type[BaseModel] = TrainConfig, prefix: str = "") -> Iterator[Option]:
-    """Yield all keys in the order of the file; those of a dataset stand behind the key that holds datasets."""
+    """Yield all keys in the order of the file; those of a dataset stand behind the key that holds
+    datasets.
+    """
     defaults = model().model_dump(mode="json")
     properties = model.model_json_schema(mode="serialization")["properties"]
     for name, field in model.model_fields.items():
@@ -146,7 +165,9 @@ def _rule_options(kind: RuleKind, description: str) -> Iterator[Option]:
         for parameter, field in rule.model_fields.items():
             if parameter != "name":
                 text = f"{name}: {field.description}"
-                yield Option(f"{kind.key}.{parameter}", _allowed(properties[parameter]), field.default, text)
+                yield Option(
+                    f"{kind.key}.{parameter}", _allowed(properties[parameter]), field.default, text
+                )
 
 
 def _allowed(schema: Mapping[str, Any]) -> str:

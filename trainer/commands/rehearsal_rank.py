@@ -1,4 +1,6 @@
-"""One rank of ``trainer rehearse``: trains a shrunken preset for two steps and measures what must hold of it."""
+"""One rank of ``trainer rehearse``: trains a shrunken preset for two steps and measures what must
+hold of it.
+"""
 
 import json
 import math
@@ -26,18 +28,21 @@ STEPS = 2  # trained before the checkpoint; one more is trained with and without
 
 
 def measure(config: TrainConfig, folder: Path) -> dict[str, float]:
-    """Rehearse a configuration, collectively with the other ranks, and return how far it is from what must hold.
+    """Rehearse a configuration, collectively with the other ranks, and return how far it is from
+    what must hold.
 
-    ``reference``: largest |log-probability of the policy - of the reference| before the first update.
-    ``short``, ``long``: mean |engine's - policy's log-probability| of completions, and of one after `LONG` tokens.
-    ``ratio - 1``: largest |importance ratio - 1| in the first optimizer step.
-    ``resumed``: relative difference of loss and gradient norm in the step after the checkpoint; infinite where the
-    run went on from elsewhere, or learned nothing.
+    ``reference``: largest |log-probability of the policy - of the reference| before the first
+    update. ``short``, ``long``: mean |engine's - policy's log-probability| of completions, and of
+    one after `LONG` tokens. ``ratio - 1``: largest |importance ratio - 1| in the first optimizer
+    step. ``resumed``: relative difference of loss and gradient norm in the step after the
+    checkpoint; infinite where the run went on from elsewhere, or learned nothing.
 
     Raises:
         UserError: what would keep the run from going on.
     """
-    trainer = _trainer(apply_overrides(config, {"optim.old_logprobs": "recompute"}), folder / "probe")
+    trainer = _trainer(
+        apply_overrides(config, {"optim.old_logprobs": "recompute"}), folder / "probe"
+    )
     batch = _scored(trainer)
     assert batch.rollout_logprobs is not None
     reference = batch.old_logprobs if batch.ref_logprobs is None else batch.ref_logprobs
@@ -68,7 +73,8 @@ def measure(config: TrainConfig, folder: Path) -> dict[str, float]:
 
 
 def _compared_step(trainer: Trainer) -> dict[str, float]:
-    # A prefix that an evaluation has left in vLLM's cache rounds otherwise than one that is computed.
+    # A prefix that an evaluation has left in vLLM's cache rounds otherwise than one that is
+    # computed.
     trainer.engine.sync_weights(trainer.models.causal_lm)
     metrics = trainer.training_step()
     return {name: metrics[name] for name in ("policy/loss", "optim/grad_norm")}
@@ -89,7 +95,9 @@ def _scored(trainer: Trainer) -> TrainBatch:
 @torch.no_grad()
 def _engine_after_a_long_prompt(trainer: Trainer) -> float:
     vocabulary = trainer.models.causal_lm.config.get_text_config().vocab_size
-    prompt = torch.randint(3, vocabulary, (LONG,), generator=torch.Generator().manual_seed(0)).tolist()
+    prompt = torch.randint(
+        3, vocabulary, (LONG,), generator=torch.Generator().manual_seed(0)
+    ).tolist()
     params = sampling_params(trainer.config.rollout, trainer.tokenizer)
     [[sample]] = trainer.engine.generate([prompt], [[1]], params)
     device = trainer.parallel.device

@@ -1,8 +1,8 @@
 """``trainer rehearse``: a preset for GPUs, on a CPU, with everything but its sizes as it is.
 
-Kept are the dtype, strategy, stage, checkpointing, reference, engine and update rule; shrunken are the model's
-width and depth, the lengths and the batch. A random model knows no answers: it reads generated puzzles, and its
-completions are scored by a count of letters.
+Kept are the dtype, strategy, stage, checkpointing, reference, engine and update rule; shrunken are
+the model's width and depth, the lengths and the batch. A random model knows no answers: it reads
+generated puzzles, and its completions are scored by a count of letters.
 """
 
 import argparse
@@ -63,7 +63,11 @@ class Rehearsal:
 
     def failed(self) -> list[str]:
         """Return what does not hold; what is not a number is out of bounds, too."""
-        return [name for name, bound in self.bounds().items() if not all(rank[name] <= bound for rank in self.ranks)]
+        return [
+            name
+            for name, bound in self.bounds().items()
+            if not all(rank[name] <= bound for rank in self.ranks)
+        ]
 
     def row(self) -> dict[str, str]:
         """Return a line of the table."""
@@ -72,17 +76,28 @@ class Rehearsal:
         stage = f" {parallel.zero_stage}" if parallel.strategy == "deepspeed" else ""
         offload = f", {parallel.offload} offloaded" if parallel.offload != "none" else ""
         worst = {name: max(rank[name] for rank in self.ranks) for name in self.bounds()}
-        cells = {name: f"{value:.3g}{' FAILED' if name in failed else ''}" for name, value in worst.items()}
-        return {"preset": self.name, "ranks": f"{len(self.ranks)} {parallel.strategy}{stage}{offload}", **cells}
+        cells = {
+            name: f"{value:.3g}{' FAILED' if name in failed else ''}"
+            for name, value in worst.items()
+        }
+        return {
+            "preset": self.name,
+            "ranks": f"{len(self.ranks)} {parallel.strategy}{stage}{offload}",
+            **cells,
+        }
 
 
 def add_rehearse(parser: argparse.ArgumentParser) -> None:
     """``trainer rehearse``."""
     parser.add_argument("spec", nargs="?", help="preset[:variant] or YAML file")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. parallel.zero_stage=3")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="e.g. parallel.zero_stage=3"
+    )
     parser.add_argument("--all", action="store_true", help="rehearse every preset and variant")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="default: cpu")
-    parser.add_argument("--ranks", type=count, default=_RANKS, help=f"number of ranks (default: {_RANKS})")
+    parser.add_argument(
+        "--ranks", type=count, default=_RANKS, help=f"number of ranks (default: {_RANKS})"
+    )
 
 
 def carry_out_rehearse(arguments: argparse.Namespace) -> int:
@@ -119,7 +134,8 @@ def rehearse(
     """
     for number, (name, config) in enumerate(configs.items()):
         place = folder.resolve() / str(number)
-        with contextlib.redirect_stdout(sys.stderr):  # DeepSpeed's remarks when transformers first asks for it
+        # DeepSpeed's remarks when transformers first asks for it
+        with contextlib.redirect_stdout(sys.stderr):
             small = shrunken(config, make_model(config, place / "model"), engine, device)
         size = 1 if small.parallel.strategy == "none" else ranks
         save_config(small, place / "config.yaml")
@@ -131,7 +147,12 @@ def rehearse(
 def shrunken(config: TrainConfig, model: Path, engine: str, device: str = "cpu") -> TrainConfig:
     """Return the configuration with small sizes and generated puzzles, in the dtype of a GPU."""
     puzzles = {"source": "generated", "people": [2, 3]}
-    updates = 2 if config.rollout.prompts_per_step * config.rollout.group_size > config.optim.update_batch_size else 1
+    updates = (
+        2
+        if config.rollout.prompts_per_step * config.rollout.group_size
+        > config.optim.update_batch_size
+        else 1
+    )
     attention = config.model.attn_implementation
     return apply_overrides(
         config,
@@ -145,7 +166,9 @@ def shrunken(config: TrainConfig, model: Path, engine: str, device: str = "cpu")
             "data.prompt_format": "raw",
             "data.prompt_template": None,
             "data.max_prompt_tokens": 160,
-            "reward.functions": {f"trainer.commands.rehearsal_reward:share_of_{letter}": 1.0 for letter in "eo"},
+            "reward.functions": {
+                f"trainer.commands.rehearsal_reward:share_of_{letter}": 1.0 for letter in "eo"
+            },
             "reward.workers": 1,
             "reward.overlong_buffer": min(config.reward.overlong_buffer, 8),
             "rollout.engine": engine if config.rollout.engine != "transformers" else "transformers",
@@ -172,14 +195,22 @@ def shrunken(config: TrainConfig, model: Path, engine: str, device: str = "cpu")
 
 
 def make_model(config: TrainConfig, folder: Path) -> Path:
-    """Save a small random model of the configuration's architecture, with the tiny model's tokenizer; return where."""
+    """Save a small random model of the configuration's architecture, with the tiny model's
+    tokenizer; return where.
+    """
     transformers.utils.logging.disable_progress_bar()
     size = model_size(config.model.name_or_path)
     tokenizer = AutoTokenizer.from_pretrained(TINY_FOLDER)
     settings = size.settings if size else KNOWN["Qwen/Qwen2.5-7B"].settings()
-    ends = {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id, "bos_token_id": None}
+    ends = {
+        "vocab_size": len(tokenizer),
+        "eos_token_id": tokenizer.eos_token_id,
+        "bos_token_id": None,
+    }
     torch.manual_seed(config.seed)
-    shape = AutoConfig.for_model(**{**settings, **_WIDTHS, **ends, "pad_token_id": tokenizer.pad_token_id})
+    shape = AutoConfig.for_model(
+        **{**settings, **_WIDTHS, **ends, "pad_token_id": tokenizer.pad_token_id}
+    )
     AutoModelForCausalLM.from_config(shape).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -188,12 +219,18 @@ def make_model(config: TrainConfig, folder: Path) -> Path:
 def _run_ranks(folder: Path, size: int, name: str, on_gpus: bool) -> None:
     launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
     command = [sys.executable, "-m", *launcher, "-m", RANK_MODULE, str(folder)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"} | ({} if on_gpus else {"CUDA_VISIBLE_DEVICES": ""})
-    with Popen(command, env=environment, stdout=PIPE, stderr=STDOUT, text=True, errors="replace") as torchrun:
+    environment = (
+        os.environ | {"OMP_NUM_THREADS": "1"} | ({} if on_gpus else {"CUDA_VISIBLE_DEVICES": ""})
+    )
+    with Popen(
+        command, env=environment, stdout=PIPE, stderr=STDOUT, text=True, errors="replace"
+    ) as torchrun:
         try:
             written, _ = torchrun.communicate()
         finally:
             torchrun.terminate()  # it ends its ranks
     if torchrun.returncode != 0:
         print(written, file=sys.stderr)
-        raise EngineError(f"the rehearsal of {name} failed", "trainer rehearse", "see above what its ranks wrote")
+        raise EngineError(
+            f"the rehearsal of {name} failed", "trainer rehearse", "see above what its ranks wrote"
+        )

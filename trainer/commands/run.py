@@ -98,7 +98,11 @@ def report_outcome(outcome: RunOutcome) -> int:
         stream = sys.stderr
     elif not done:
         saved = max(steps_on_disk(run_dir / "checkpoints"), default=None)
-        kept = "nothing was saved; to begin again:" if saved is None else f"saved at step {saved}; to go on:"
+        kept = (
+            "nothing was saved; to begin again:"
+            if saved is None
+            else f"saved at step {saved}; to go on:"
+        )
         command = resume_command(context.run_name, context.runs_dir, trainer.parallel.world_size)
         lines = [
             f"stopped at step {step} of {trainer.total_steps}; {kept}",
@@ -113,7 +117,10 @@ def report_outcome(outcome: RunOutcome) -> int:
         stream = sys.stdout
     if trainer.parallel.is_main:
         if done and trainer.silent_steps == step:
-            print(silent_warning("its only step" if step == 1 else f"all {step} steps"), file=sys.stderr)
+            print(
+                silent_warning("its only step" if step == 1 else f"all {step} steps"),
+                file=sys.stderr,
+            )
         print("\n".join(lines), file=stream, flush=True)
     if done and not outcome.recorded:
         raise StorageError(
@@ -124,8 +131,12 @@ def report_outcome(outcome: RunOutcome) -> int:
     return code
 
 
-def _build(config: TrainConfig, context: RunContext, parallel: Parallel, progress: Progress | None) -> Trainer:
-    """Return the trainer with its tracker, which is opened last: what cannot start leaves no record."""
+def _build(
+    config: TrainConfig, context: RunContext, parallel: Parallel, progress: Progress | None
+) -> Trainer:
+    """Return the trainer with its tracker, which is opened last: what cannot start leaves no
+    record.
+    """
     trainer = Trainer(config, context, NullTracker(), progress, parallel)
     if not parallel.is_main:
         return trainer

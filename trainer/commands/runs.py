@@ -85,13 +85,27 @@ def carry_out_ls(arguments: argparse.Namespace) -> int:
     """Carry out ``trainer ls``."""
     folders = sorted(config.parent for config in arguments.runs_dir.glob(f"*/{CONFIG_FILE}"))
     others = (RESULT_FILE, SWEEP_FILE)
-    runs = [summary(folder) for folder in folders if not any((folder / other).is_file() for other in others)]
+    runs = [
+        summary(folder)
+        for folder in folders
+        if not any((folder / other).is_file() for other in others)
+    ]
     if arguments.json:
         print(json.dumps([asdict(run) for run in runs], indent=2))
     elif runs:
         print_table(
             ["name", "state", "step", "accuracy", "best", "rule"],
-            [[run.name, run.state, run.progress, number(run.accuracy), number(run.best), run.rule] for run in runs],
+            [
+                [
+                    run.name,
+                    run.state,
+                    run.progress,
+                    number(run.accuracy),
+                    number(run.best),
+                    run.rule,
+                ]
+                for run in runs
+            ],
         )
     else:
         print(f"no runs in {arguments.runs_dir}; to start one: trainer run tiny_kk")
@@ -102,11 +116,16 @@ def carry_out_status(arguments: argparse.Namespace) -> int:
     """Carry out ``trainer status``."""
     folder = existing_run(arguments.runs_dir, arguments.name)
     run = summary(folder)
-    steps = sorted(int(path.name.removeprefix("step-")) for path in (folder / "checkpoints").glob("step-[0-9]*"))
+    steps = sorted(
+        int(path.name.removeprefix("step-"))
+        for path in (folder / "checkpoints").glob("step-[0-9]*")
+    )
     records = read_records(folder / "metrics.jsonl")
     evaluations = [record for record in records if "eval/accuracy" in record][-_EVALUATIONS:]
     if arguments.json:
-        print(json.dumps({**asdict(run), "checkpoints": steps, "evaluations": evaluations}, indent=2))
+        print(
+            json.dumps({**asdict(run), "checkpoints": steps, "evaluations": evaluations}, indent=2)
+        )
         return 0
     by = holder(folder)
     print(f"{run.name}: {run.state}{f' by {by}' if by else ''}, step {run.progress}, {run.rule}")
@@ -114,10 +133,20 @@ def carry_out_status(arguments: argparse.Namespace) -> int:
         metrics = ["eval/accuracy", "eval/reward", "eval/completion_length"]
         print_table(
             ["step", *(metric.removeprefix("eval/") for metric in metrics)],
-            [[str(record["step"]), *(number(record.get(metric)) for metric in metrics)] for record in evaluations],
+            [
+                [str(record["step"]), *(number(record.get(metric)) for metric in metrics)]
+                for record in evaluations
+            ],
         )
-    for row in read_records(folder / COMPLETIONS_FILE)[-arguments.completions :] if arguments.completions else []:
-        print(f"\nstep {row['step']}, {row['set']}, reward {number(row['reward'])}, answer {printable(row['answer'])}")
+    for row in (
+        read_records(folder / COMPLETIONS_FILE)[-arguments.completions :]
+        if arguments.completions
+        else []
+    ):
+        print(
+            f"\nstep {row['step']}, {row['set']}, reward {number(row['reward'])}, answer "
+            f"{printable(row['answer'])}"
+        )
         print(printable(row["prompt"] + row["completion"]))
     print(f"checkpoints: {' '.join(f'step-{step}' for step in steps) or 'none'}")
     if run.state == "done":
@@ -144,7 +173,11 @@ def carry_out_ui(arguments: argparse.Namespace) -> int:
 
     def page() -> str:
         experiment = connect(uri).get_experiment_by_name(config.tracking.experiment or "trainer")
-        return f"/#/experiments/{experiment.experiment_id}/runs{f'/{run_id}' if run_id else ''}" if experiment else ""
+        return (
+            f"/#/experiments/{experiment.experiment_id}/runs{f'/{run_id}' if run_id else ''}"
+            if experiment
+            else ""
+        )
 
     shown = f"run {name}" if name else "all runs"
     return serve(uri, arguments.port, page, shown, f"trainer ui{f' {name}' if name else ''}")
@@ -153,7 +186,9 @@ def carry_out_ui(arguments: argparse.Namespace) -> int:
 def _run_id(folder: Path) -> str:
     state = TrackingState.load(folder)
     if state is None or state.run_id is None:
-        raise MissingError(f"run {folder.name} is not in MLflow", str(folder), f"trainer upload {folder}")
+        raise MissingError(
+            f"run {folder.name} is not in MLflow", str(folder), f"trainer upload {folder}"
+        )
     return state.run_id
 
 

@@ -12,13 +12,20 @@ from trainer.shell.preflight import check_port
 def add_serve(parser: argparse.ArgumentParser) -> None:
     """``trainer serve``."""
     parser.add_argument("spec", help="preset name or YAML file of the runs to be served")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. rollout.vllm.tensor_parallel=2")
     parser.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on; clients authenticate with LOPTUNE_SERVER_TOKEN"
+        "overrides", nargs="*", metavar="key=value", help="e.g. rollout.vllm.tensor_parallel=2"
+    )
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on; clients authenticate with LOPTUNE_SERVER_TOKEN",
     )
     parser.add_argument("--port", type=port_number, default=8000, help="default: 8000")
     parser.add_argument(
-        "--gpu-memory-utilization", type=float, default=0.9, help="share of the GPU's memory (default: 0.9)"
+        "--gpu-memory-utilization",
+        type=float,
+        default=0.9,
+        help="share of the GPU's memory (default: 0.9)",
     )
 
 

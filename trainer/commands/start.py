@@ -1,4 +1,5 @@
-"""``trainer run`` and ``trainer resume`` up to the training: the name, the folder, and what is refused.
+"""``trainer run`` and ``trainer resume`` up to the training: the name, the folder, and what is
+refused.
 
 A mistake in the configuration is reported before torch is imported, which takes seconds.
 """
@@ -13,7 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainer.checkpoint.files import check_whole, intact_checkpoints, raise_if_ended, start_over, steps_on_disk
+from trainer.checkpoint.files import (
+    check_whole,
+    intact_checkpoints,
+    raise_if_ended,
+    start_over,
+    steps_on_disk,
+)
 from trainer.config.extends import find_spec
 from trainer.config.schema import TrainConfig, dotted_values, load_config, save_config, value_of
 from trainer.config.variants import variant_of
@@ -29,9 +36,18 @@ from trainer.tracking.inputs import check_inputs, input_files, record_inputs
 from trainer.tracking.shipping import CONFIG_FILE
 
 # What may differ between a run and its resumption without making it another run.
-_RESUMABLE = ("max_steps", "epochs", "tracking", "checkpoint.keep_last", "checkpoint.keep_best", "rollout.vllm.server")
-SWEEP_FILE = "space.lock.yaml"  # in the folder of a sweep, whose trials `sweep ls` and `sweep status` show
-_FIRST_CONFIG = "started.yaml"  # what a resumption is compared with: config.yaml may have been edited since
+_RESUMABLE = (
+    "max_steps",
+    "epochs",
+    "tracking",
+    "checkpoint.keep_last",
+    "checkpoint.keep_best",
+    "rollout.vllm.server",
+)
+# in the folder of a sweep, whose trials `sweep ls` and `sweep status` show
+SWEEP_FILE = "space.lock.yaml"
+# what a resumption is compared with: config.yaml may have been edited since
+_FIRST_CONFIG = "started.yaml"
 
 
 @dataclass(frozen=True)
@@ -41,7 +57,8 @@ class Start:
     spec: str  # preset name or YAML file, with or without :VARIANT
     overrides: Sequence[str] | Mapping[str, Any]
     runs_dir: Path
-    name: str | None = None  # the spec's name and the time if None; of a resumption the folder of the spec
+    # the spec's name and the time if None; of a resumption the folder of the spec
+    name: str | None = None
     resume: bool = False
     start_over: bool = False  # resume from step 0
     accept_changes: bool = False  # resume although data or reward have changed
@@ -50,9 +67,13 @@ class Start:
 def add_run(parser: argparse.ArgumentParser) -> None:
     """``trainer run``."""
     parser.add_argument("spec", help="preset[:variant] or YAML file, see `trainer presets`")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. algorithm.ar_alpha=0.3")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="e.g. algorithm.ar_alpha=0.3"
+    )
     parser.add_argument("--name", help="name of the run (default: the spec's name and the time)")
-    parser.add_argument("--dry-run", action="store_true", help="show a prompt, a scored completion, memory, steps")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show a prompt, a scored completion, memory, steps"
+    )
     add_sample(parser, "with --dry-run: sample")
     _add_places(parser)
 
@@ -63,7 +84,9 @@ def add_resume(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. max_steps=200")
     add_accept_changes(parser)
     parser.add_argument(
-        "--start-over", action="store_true", help="restart from step 0; keep the old record in earlier-N"
+        "--start-over",
+        action="store_true",
+        help="restart from step 0; keep the old record in earlier-N",
     )
     _add_places(parser)
 
@@ -85,7 +108,11 @@ def start_run(start: Start) -> int:
     changes = check_inputs(run_dir, "run", start.accept_changes) if again else []
     if again and _is_done(config, run_dir):
         more = f"{resume_command(name, start.runs_dir)} max_steps=N"
-        print(f"{name} already has step {config.max_steps}, its last; nothing to do (for more: {more})", flush=True)
+        print(
+            f"{name} already has step {config.max_steps}, its last; nothing to do (for more: "
+            f"{more})",
+            flush=True,
+        )
         return 0
     is_new = not run_dir.exists()
     with hold(run_dir):
@@ -97,7 +124,8 @@ def start_run(start: Start) -> int:
                 save_config(config, run_dir / _FIRST_CONFIG)
             record_inputs(run_dir, input_files([config]), changes)
             print(
-                f"{'resuming' if start.resume else 'run'} {name}: {config.model.name_or_path}, {rule_of(config)}",
+                f"{'resuming' if start.resume else 'run'} {name}: {config.model.name_or_path}, "
+                f"{rule_of(config)}",
                 flush=True,
             )
             share_cores()
@@ -126,8 +154,12 @@ def carry_out_run(arguments: argparse.Namespace) -> int:
         dry_run(config, arguments.sample)
         return 0
     if arguments.sample:
-        raise ConfigError("--sample looks before training and trains nothing", "--sample", "add --dry-run")
-    return start_run(Start(arguments.spec, _overrides(arguments), arguments.runs_dir, arguments.name))
+        raise ConfigError(
+            "--sample looks before training and trains nothing", "--sample", "add --dry-run"
+        )
+    return start_run(
+        Start(arguments.spec, _overrides(arguments), arguments.runs_dir, arguments.name)
+    )
 
 
 def carry_out_resume(arguments: argparse.Namespace) -> int:
@@ -140,7 +172,9 @@ def carry_out_resume(arguments: argparse.Namespace) -> int:
 def _add_places(parser: argparse.ArgumentParser) -> None:
     add_runs_dir(parser)
     parser.add_argument(
-        "--offline", action="store_true", help="do not contact MLflow; `trainer upload` sends it later"
+        "--offline",
+        action="store_true",
+        help="do not contact MLflow; `trainer upload` sends it later",
     )
 
 
@@ -169,13 +203,19 @@ def rule_of(config: TrainConfig) -> str:
 
 
 def run_name(start: Start) -> str:
-    """Return the name that is asked for, else that of the spec with the time, or of the folder to resume."""
+    """Return the name that is asked for, else that of the spec with the time, or of the folder to
+    resume.
+    """
     file = find_spec(start.spec)
     path = file.path
-    in_run_folder = path.name == CONFIG_FILE and path.parent.parent.resolve() == start.runs_dir.resolve()
+    in_run_folder = (
+        path.name == CONFIG_FILE and path.parent.parent.resolve() == start.runs_dir.resolve()
+    )
     if start.name is None and start.resume and not in_run_folder:
         raise ConfigError(
-            "to resume a run takes its name", start.spec, "give its name, or the config.yaml in its folder"
+            "to resume a run takes its name",
+            start.spec,
+            "give its name, or the config.yaml in its folder",
         )
     default = path.parent.name if start.resume else f"{file.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     return check_name(default if start.name is None else start.name)
@@ -183,7 +223,9 @@ def run_name(start: Start) -> str:
 
 def _check_folder(config: TrainConfig, run_dir: Path, start: Start) -> None:
     if start.resume:
-        _check_same_run(config, load_config(str(existing_run(start.runs_dir, run_dir.name) / _FIRST_CONFIG)))
+        _check_same_run(
+            config, load_config(str(existing_run(start.runs_dir, run_dir.name) / _FIRST_CONFIG))
+        )
         for step in steps_on_disk(run_dir / "checkpoints")[:1] if not start.start_over else ():
             raise_if_ended(run_dir / "checkpoints" / f"step-{step}")
         if not start.start_over:
@@ -192,14 +234,18 @@ def _check_folder(config: TrainConfig, run_dir: Path, start: Start) -> None:
         raise ConfigError(f"{run_dir.name} is a sweep", str(run_dir), "choose another --name")
     elif _has_history(run_dir):
         again = resume_command(run_dir.name, start.runs_dir)
-        raise ConfigError(f"run {run_dir.name} exists", str(run_dir), f"{again}, or give another --name")
+        raise ConfigError(
+            f"run {run_dir.name} exists", str(run_dir), f"{again}, or give another --name"
+        )
 
 
 def _is_done(config: TrainConfig, run_dir: Path) -> bool:
     """Return whether the last step is trained, evaluated and saved."""
     if config.max_steps not in steps_on_disk(run_dir / "checkpoints"):
         return False  # before anything is hashed: the run goes on, and hashes its checkpoint then
-    if not any("final/accuracy" in record for record, _ in read_json_lines(run_dir / "metrics.jsonl")):
+    if not any(
+        "final/accuracy" in record for record, _ in read_json_lines(run_dir / "metrics.jsonl")
+    ):
         return False
     newest = next(intact_checkpoints(run_dir / "checkpoints"), None)
     return newest is not None and newest.name == f"step-{config.max_steps}"
@@ -224,6 +270,7 @@ def _has_history(run_dir: Path) -> bool:
 
 def _train(config: TrainConfig, name: str, start: Start) -> int:
     with unhurried():
-        from trainer.commands.run import report_outcome, run_training  # torch takes seconds to import
+        # torch takes seconds to import
+        from trainer.commands.run import report_outcome, run_training
 
     return report_outcome(run_training(config, name, start.runs_dir, resume=start.resume))

@@ -11,9 +11,13 @@ from trainer.rules.policy_loss import Aggregation, PolicyLoss
 from trainer.section import Count, Fraction, NonNegative, Positive, Probability, Section, needs
 
 _Advantage = Annotated[
-    SerializeAsAny[Advantage], BeforeValidator(ADVANTAGE.read), WithJsonSchema(ADVANTAGE.json_schema())
+    SerializeAsAny[Advantage],
+    BeforeValidator(ADVANTAGE.read),
+    WithJsonSchema(ADVANTAGE.json_schema()),
 ]
-_Loss = Annotated[SerializeAsAny[PolicyLoss], BeforeValidator(LOSS.read), WithJsonSchema(LOSS.json_schema())]
+_Loss = Annotated[
+    SerializeAsAny[PolicyLoss], BeforeValidator(LOSS.read), WithJsonSchema(LOSS.json_schema())
+]
 
 
 class EngineCorrection(Section):
@@ -49,8 +53,9 @@ class AlgorithmConfig(Section):
     lopti_split: Literal["probability", "random"] = needs("lopti_eta", "probability")
     """random: a random split of the same sizes (control)"""
     token_filter: Literal["none", "drop_high", "drop_low", "high_entropy"] = "none"
-    """drop_high, drop_low: update only tokens below, above lopti_eta in one pass (controls); high_entropy: only
-    those of the highest entropy, in each of Lopti's passes"""
+    """drop_high, drop_low: update only tokens below, above lopti_eta in one pass (controls);
+    high_entropy: only those of the highest entropy, in each of Lopti's passes
+    """
     entropy_share: Fraction = needs("token_filter=high_entropy", 0.2)
     """share of the tokens that token_filter high_entropy keeps"""
     mask_truncated: bool = False
@@ -62,8 +67,9 @@ class AlgorithmConfig(Section):
     log_ratio_coef: NonNegative = 0.0
     """weight of (log r)^2, which keeps the policy near the old one, in every loss; DPPO 0.001"""
     loss_aggregation: Literal["auto", Aggregation] = "auto"
-    """aggregation of token losses; constant divides by max_new_tokens (Dr. GRPO); auto: the loss's own,
-    seq_mean_token_mean for gspo and sapo, token_mean for the others"""
+    """aggregation of token losses; constant divides by max_new_tokens (Dr. GRPO); auto: the loss's
+    own, seq_mean_token_mean for gspo and sapo, token_mean for the others
+    """
     update_epochs: Count = 1
     """epochs of the update over the rollout batch"""
     kl_coef: NonNegative = 0.001
@@ -71,8 +77,9 @@ class AlgorithmConfig(Section):
     kl_estimator: Literal["k1", "k2", "k3"] = needs("kl_coef", "k3")
     """estimator of the KL in the loss"""
     kl_log_ratio_clamp: Positive | None = needs("kl_coef", 20.0)
-    """bound of the log-ratio in k3, whose value is at most 10; 5 in the published code of AR and Lopti; null
-    bounds neither, as TRL [nats]"""
+    """bound of the log-ratio in k3, whose value is at most 10; 5 in the published code of AR and
+    Lopti; null bounds neither, as TRL [nats]
+    """
     kl_placement: Literal["auto", KlPlacement] = needs("kl_coef", "auto")
     """auto: the advantage's own, reward for reinforce_plus_plus, loss for the others"""
     engine_correction: EngineCorrection | None = None
@@ -86,7 +93,9 @@ class AlgorithmConfig(Section):
     @property
     def kl_in_loss(self) -> bool:
         """Whether the KL penalty is a term of the loss (otherwise of the token rewards)."""
-        placement = self.advantage.kl_placements[0] if self.kl_placement == "auto" else self.kl_placement
+        placement = (
+            self.advantage.kl_placements[0] if self.kl_placement == "auto" else self.kl_placement
+        )
         return placement == "loss"
 
     @property
@@ -97,16 +106,22 @@ class AlgorithmConfig(Section):
 
     @property
     def needs_distributions(self) -> str:
-        """The part of the rule that needs the next-token distributions of before the update; empty without one."""
+        """The part of the rule that needs the next-token distributions of before the update; empty
+        without one.
+        """
         if self.token_filter == "high_entropy":
             return f"token_filter {self.token_filter}"
         rules = {"loss": self.loss, "advantage": self.advantage}
-        return next((f"{key} {rule.name}" for key, rule in rules.items() if rule.needs_distributions), "")
+        return next(
+            (f"{key} {rule.name}" for key, rule in rules.items() if rule.needs_distributions), ""
+        )
 
     @property
     def aggregation(self) -> Aggregation:
         """The loss aggregation in force."""
-        return self.loss.aggregations[0] if self.loss_aggregation == "auto" else self.loss_aggregation
+        return (
+            self.loss.aggregations[0] if self.loss_aggregation == "auto" else self.loss_aggregation
+        )
 
     @model_validator(mode="after")
     def _check(self) -> "AlgorithmConfig":
@@ -114,7 +129,8 @@ class AlgorithmConfig(Section):
             raise ValueError("token_filter needs a threshold: set algorithm.lopti_eta above 0")
         if self.kl_coef > 0 and self.kl_placement not in ("auto", *self.advantage.kl_placements):
             raise ValueError(
-                f"advantage {self.advantage.name} has no KL penalty in the {self.kl_placement}: set "
+                f"advantage {self.advantage.name} has no KL penalty in the {self.kl_placement}: "
+                "set "
                 "algorithm.kl_placement to auto"
             )
         if self.aggregation not in self.loss.aggregations:

@@ -10,7 +10,9 @@ CREDENTIALS_IN_URL = "credentials_in_url"  # type of the error; its input must n
 
 
 def split_credentials(url: str) -> tuple[str, str, str]:
-    """Return a URL without its user part, the user name and the password (both empty where it has none)."""
+    """Return a URL without its user part, the user name and the password (both empty where it has
+    none).
+    """
     try:
         parts = urlsplit(url)
     except ValueError:  # no address, as http://[::1: who connects refuses it
@@ -27,7 +29,8 @@ def _refuse_credentials(url: str) -> str:
     # The user name of a database is no secret; that of a server is often a token.
     if password or (name and clean.startswith("http")):
         raise PydanticCustomError(
-            CREDENTIALS_IN_URL, "a URL in a configuration, which is recorded, must not hold a user or password"
+            CREDENTIALS_IN_URL,
+            "a URL in a configuration, which is recorded, must not hold a user or password",
         )
     return url
 

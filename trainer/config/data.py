@@ -19,7 +19,9 @@ class DatasetConfig(Section):
     """hub split, or the generator's split: train, dev or test"""
     columns: dict[str, str] = Field(default_factory=dict)
     """our field (prompt, answer, difficulty, source) -> column"""
-    people: list[Annotated[int, Field(ge=2, le=8)]] = needs("source=generated", [2, 3], min_length=1)
+    people: list[Annotated[int, Field(ge=2, le=8)]] = needs(
+        "source=generated", [2, 3], min_length=1
+    )
     """people per generated Knights-and-Knaves puzzle"""
     digits: list[Annotated[int, Field(ge=1, le=3)]] = needs("source=generated", [1], min_length=1)
     """digits of the numbers in generated additions"""
@@ -40,7 +42,9 @@ def _as_datasets(value: Any) -> Any:
 
 
 _DatasetsInput = str | DatasetConfig | list[str | DatasetConfig]
-Datasets = Annotated[list[DatasetConfig], BeforeValidator(_as_datasets, _DatasetsInput), Field(min_length=1)]
+Datasets = Annotated[
+    list[DatasetConfig], BeforeValidator(_as_datasets, _DatasetsInput), Field(min_length=1)
+]
 
 
 class DataConfig(Section):

@@ -7,12 +7,15 @@ from trainer.config.optim import OptimConfig
 from trainer.config.rollout import RolloutConfig
 
 
-def engine_logprob_problems(algorithm: AlgorithmConfig, rollout: RolloutConfig, optim: OptimConfig) -> Iterator[str]:
+def engine_logprob_problems(
+    algorithm: AlgorithmConfig, rollout: RolloutConfig, optim: OptimConfig
+) -> Iterator[str]:
     """Yield reasons why the engine's log-probabilities cannot be used as configured."""
     truncations = _truncations(rollout)
     if algorithm.engine_correction is not None and truncations:
         yield (
-            "rollout.top_p, top_k and min_p renormalize the engine's probabilities over the tokens they keep: "
+            "rollout.top_p, top_k and min_p renormalize the engine's probabilities over the tokens "
+            "they keep: "
             "their ratio to the trainer's is no mismatch. Sample from all tokens, or set "
             "algorithm.engine_correction to null"
         )
@@ -21,22 +24,30 @@ def engine_logprob_problems(algorithm: AlgorithmConfig, rollout: RolloutConfig, 
     if truncations:
         key = truncations[0]
         yield (
-            f"optim.old_logprobs rollout and rollout.{key} {getattr(rollout, key):g}: the engine renormalizes its "
-            f"probabilities over the tokens it keeps, and they are not the policy's. Set rollout.{key} to "
+            f"optim.old_logprobs rollout and rollout.{key} {getattr(rollout, key):g}: the engine "
+            "renormalizes its "
+            "probabilities over the tokens it keeps, and they are not the policy's. Set "
+            f"rollout.{key} to "
             f"{1 if key == 'top_p' else 0}, or optim.old_logprobs to recompute"
         )
     if algorithm.engine_correction is not None and algorithm.engine_correction.level != "token":
         yield (
-            "optim.old_logprobs rollout bounds the ratio of every token, as no forward before the update knows "
+            "optim.old_logprobs rollout bounds the ratio of every token, as no forward before the "
+            "update knows "
             "that of a completion: set algorithm.engine_correction.level to token"
         )
     if algorithm.needs_distributions:
         yield (
-            f"algorithm.{algorithm.needs_distributions} needs the next-token distributions of before the update, "
+            f"algorithm.{algorithm.needs_distributions} needs the next-token distributions of "
+            "before the update, "
             "which the engine does not give: set optim.old_logprobs to recompute"
         )
 
 
 def _truncations(rollout: RolloutConfig) -> list[str]:
     """Return settings that restrict the engine to some of the tokens."""
-    return [key for key, off in (("top_p", 1), ("top_k", 0), ("min_p", 0)) if getattr(rollout, key) != off]
+    return [
+        key
+        for key, off in (("top_p", 1), ("top_k", 0), ("min_p", 0))
+        if getattr(rollout, key) != off
+    ]

@@ -21,7 +21,9 @@ class EvaluationSetConfig(DatasetConfig):
     """of this set; evaluation.completions_per_problem if null"""
 
 
-EvaluationSet = Annotated[EvaluationSetConfig, BeforeValidator(as_dataset, str | EvaluationSetConfig)]
+EvaluationSet = Annotated[
+    EvaluationSetConfig, BeforeValidator(as_dataset, str | EvaluationSetConfig)
+]
 
 
 class EvaluationConfig(Section):
@@ -45,11 +47,16 @@ class EvaluationConfig(Section):
     def _check_sets(cls, sets: dict[str, EvaluationSetConfig]) -> dict[str, EvaluationSetConfig]:
         for name in sets:
             if not _SET_NAME.fullmatch(name):
-                raise ValueError(f"{name!r} names metrics: write letters, digits, dashes, underscores and dots inside")
+                raise ValueError(
+                    f"{name!r} names metrics: write letters, digits, dashes, underscores and dots "
+                    "inside"
+                )
         return sets
 
     def of_set(self, name: str) -> "EvaluationConfig":
         """These settings with those of one set in their place."""
         section = self.sets[name]
         values = {key: getattr(section, key) for key in PER_SET}
-        return self.model_copy(update={key: value for key, value in values.items() if value is not None})
+        return self.model_copy(
+            update={key: value for key, value in values.items() if value is not None}
+        )

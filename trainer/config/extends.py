@@ -1,8 +1,8 @@
 """Inheritance of run files: presets, ``extends:`` and named variants.
 
-A file may start from a preset or another file (``extends: kk_3b``) and may name variants of itself, each a partial
-configuration; ``kk_3b:ar_lopti`` is the preset ``kk_3b`` with its variant ``ar_lopti``, on the command line, in
-``extends:`` and in a search space.
+A file may start from a preset or another file (``extends: kk_3b``) and may name variants of itself,
+each a partial configuration; ``kk_3b:ar_lopti`` is the preset ``kk_3b`` with its variant
+``ar_lopti``, on the command line, in ``extends:`` and in a search space.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,7 +35,11 @@ class RunFile:
 def preset_names() -> list[str]:
     """Return names of the built-in presets."""
     folder = resources.files("trainer.config") / "presets"
-    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+    return sorted(
+        entry.name.removesuffix(".yaml")
+        for entry in folder.iterdir()
+        if entry.name.endswith(".yaml")
+    )
 
 
 def variant_names(preset: str) -> list[str]:
@@ -63,15 +67,20 @@ def find_spec(spec: str, relative_to: Path = Path()) -> RunFile:
     if path.suffix in _YAML or path.is_file():
         return RunFile(path, variant)
     if name in preset_names():
-        return RunFile(Path(str(resources.files("trainer.config") / "presets" / f"{name}.yaml")), variant)
-    raise ConfigError(f"no preset or file named {name}", spec, nearest(spec, preset_specs(), "trainer presets"))
+        return RunFile(
+            Path(str(resources.files("trainer.config") / "presets" / f"{name}.yaml")), variant
+        )
+    raise ConfigError(
+        f"no preset or file named {name}", spec, nearest(spec, preset_specs(), "trainer presets")
+    )
 
 
 def resolve(spec: str, is_section: _IsSection, relative_to: Path = Path()) -> YamlDocument:
-    """Read ``NAME[:VARIANT]``: what the file extends, over it the file itself, over that the variant.
+    """Read ``NAME[:VARIANT]``: what the file extends, over it the file itself, over that the
+    variant.
 
-    Sections, which ``is_section`` tells by their key paths, are merged key by key; anything else is replaced. A
-    relative path starts from ``relative_to``.
+    Sections, which ``is_section`` tells by their key paths, are merged key by key; anything else is
+    replaced. A relative path starts from ``relative_to``.
 
     Raises:
         ConfigError: an unknown preset or variant, or a circle.
@@ -90,7 +99,11 @@ def _has_variant(spec: str, relative_to: Path) -> bool:
 def _resolve(file: RunFile, is_section: _IsSection, seen: tuple[Path, ...]) -> YamlDocument:
     document = read_yaml(file.path)
     if not isinstance(document.data.get("variants") or {}, Mapping):
-        raise ConfigError("variants must map names to settings", document.where(("variants",)), "write name: {...}")
+        raise ConfigError(
+            "variants must map names to settings",
+            document.where(("variants",)),
+            "write name: {...}",
+        )
     base = document.data.pop("extends", None)
     if base is not None:
         parent = _parent(base, document, file.path, seen)
@@ -113,13 +126,23 @@ def _parent(base: Any, document: YamlDocument, path: Path, seen: tuple[Path, ...
 def _with_variant(document: YamlDocument, file: RunFile, is_section: _IsSection) -> YamlDocument:
     variants = document.data.get("variants") or {}
     if file.variant not in variants:
-        hint = nearest(file.variant, map(str, variants)) if variants else f"{file.path.stem} has no variants"
+        hint = (
+            nearest(file.variant, map(str, variants))
+            if variants
+            else f"{file.path.stem} has no variants"
+        )
         raise ConfigError(f"no variant {file.variant}", document.where(("variants",)), hint)
     at = ("variants", file.variant)
     changes = variants[file.variant] or {}
     if not isinstance(changes, Mapping):
-        raise ConfigError("a variant must be a mapping of sections", document.where(at), "write section: {key: value}")
-    lines = {path[2:]: line for path, line in document.lines.items() if path[:2] == at and len(path) > 2}
+        raise ConfigError(
+            "a variant must be a mapping of sections",
+            document.where(at),
+            "write section: {key: value}",
+        )
+    lines = {
+        path[2:]: line for path, line in document.lines.items() if path[:2] == at and len(path) > 2
+    }
     merged = _merge(document.data, changes, is_section)
     return YamlDocument(merged, {**document.lines, **lines}, document.source)
 

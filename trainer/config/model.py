@@ -22,9 +22,9 @@ class LoraConfig(Section):
     """scale of the adapter: alpha / r"""
     dropout: Annotated[float, Field(ge=0, lt=1)] = needs("r", 0.0)
     """share of an adapter's inputs dropped in updates; never where log-probabilities are scored"""
-    target_modules: Annotated[list[str], BeforeValidator(_as_names, str | list[str]), Field(min_length=1)] = needs(
-        "r", [ALL_LINEAR]
-    )
+    target_modules: Annotated[
+        list[str], BeforeValidator(_as_names, str | list[str]), Field(min_length=1)
+    ] = needs("r", [ALL_LINEAR])
     """last part of the names of adapted linear layers; all-linear: all but the output"""
     rslora: bool = needs("r", False)
     """scale by alpha / sqrt(r) instead [arXiv:2312.03732]"""

@@ -1,8 +1,8 @@
 """The configuration of one training run: every field, its unit and its default.
 
-Unknown keys are refused. A file may start from a preset or another file with ``extends:``; ``key=value``
-pairs with dotted keys override it. The resolved configuration is saved with the run, and running that file
-repeats it.
+Unknown keys are refused. A file may start from a preset or another file with ``extends:``;
+``key=value`` pairs with dotted keys override it. The resolved configuration is saved with the run,
+and running that file repeats it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -72,14 +72,16 @@ class TrainConfig(Section):
             raise ValueError("reward.overlong_buffer must be at most rollout.max_new_tokens")
         if self.max_steps is not None and self.optim.warmup_steps > self.max_steps:
             raise ValueError(
-                f"optim.warmup_steps {self.optim.warmup_steps} is longer than the run, which never reaches optim.lr: "
+                f"optim.warmup_steps {self.optim.warmup_steps} is longer than the run, which never "
+                "reaches optim.lr: "
                 f"set it to at most max_steps, {self.max_steps}"
             )
         if not self.evaluation.sets:
             raise ValueError("evaluation.sets is empty: name at least one dataset")
         if self.checkpoint.every_steps % self.evaluation.every_steps:
             raise ValueError(
-                "checkpoints are written after evaluations: make checkpoint.every_steps a multiple of "
+                "checkpoints are written after evaluations: make checkpoint.every_steps a multiple "
+                "of "
                 "evaluation.every_steps"
             )
         return self
@@ -90,8 +92,8 @@ def load_config(
 ) -> TrainConfig:
     """Resolve a preset name or file, its ``extends:`` chain, its variant and the overrides.
 
-    Overrides are ``key=value`` strings (values in YAML) or dotted keys with values. A relative path starts from
-    ``relative_to``.
+    Overrides are ``key=value`` strings (values in YAML) or dotted keys with values. A relative path
+    starts from ``relative_to``.
 
     Raises:
         ConfigError: with file, line, key and the nearest valid key.
@@ -103,13 +105,19 @@ def load_config(
     return apply_overrides(config, changes) if changes else config
 
 
-def apply_overrides(config: TrainConfig, changes: Mapping[str, Any], source: str = "override") -> TrainConfig:
+def apply_overrides(
+    config: TrainConfig, changes: Mapping[str, Any], source: str = "override"
+) -> TrainConfig:
     """Return a copy of ``config`` with dotted keys replaced, validated as a whole."""
     return validate(TrainConfig, YamlDocument(changed_data(config, changes, source), {}, source))
 
 
-def changed_data(config: TrainConfig, changes: Mapping[str, Any], source: str = "override") -> dict[str, Any]:
-    """Return ``config`` as JSON values with dotted keys replaced, not validated; a rule before its parameters."""
+def changed_data(
+    config: TrainConfig, changes: Mapping[str, Any], source: str = "override"
+) -> dict[str, Any]:
+    """Return ``config`` as JSON values with dotted keys replaced, not validated; a rule before its
+    parameters.
+    """
     data = config.model_dump(mode="json")
     for key in sorted(changes, key=lambda key: key.count(".")):
         _set_dotted(data, key, changes[key], source)
@@ -132,12 +140,16 @@ def check_key(key: str, source: str = "override") -> None:
             if depth == 0 or model is TrainConfig:
                 valid = dotted_keys()
             listing = TrainConfig.explained_by.format(".".join(parts[:depth])).strip()
-            raise ConfigError(f"unknown key {key}", f"{source}, key {key}", nearest(key, valid, listing), key)
+            raise ConfigError(
+                f"unknown key {key}", f"{source}, key {key}", nearest(key, valid, listing), key
+            )
         annotation: object = model.model_fields[part].annotation
         model = section_of(annotation)
     if model is not None and model is annotation:  # a section that may be null is a value, too
         below = leaf_keys(model, f"{key}.")
-        raise ConfigError(f"{key} is a section, not a value", f"{source}, key {key}", nearest(key, below), key)
+        raise ConfigError(
+            f"{key} is a section, not a value", f"{source}, key {key}", nearest(key, below), key
+        )
 
 
 def dotted_keys() -> list[str]:
@@ -146,7 +158,9 @@ def dotted_keys() -> list[str]:
 
 
 def value_of(config: TrainConfig, key: str) -> Any:
-    """Return the value of a dotted key; of a rule its name, of a key in a section that is null None."""
+    """Return the value of a dotted key; of a rule its name, of a key in a section that is null
+    None.
+    """
     value: Any = config
     for part in key.split("."):
         value = getattr(value, part, None)
@@ -154,7 +168,9 @@ def value_of(config: TrainConfig, key: str) -> Any:
 
 
 def dotted_values(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a dumped configuration as dotted keys with values; a rule is its name, its parameters stand below it."""
+    """Return a dumped configuration as dotted keys with values; a rule is its name, its parameters
+    stand below it.
+    """
     flat: dict[str, Any] = {}
     for name, value in data.items():
         key = f"{prefix}{name}"
@@ -169,7 +185,9 @@ def dotted_values(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def idle_keys(section: Section, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield each key that is not at its default and has no effect, with the key or value that it needs."""
+    """Yield each key that is not at its default and has no effect, with the key or value that it
+    needs.
+    """
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
         extra = field.json_schema_extra
@@ -180,7 +198,13 @@ def idle_keys(section: Section, prefix: str = "") -> Iterator[tuple[str, str]]:
         if needed and not fits and value != field.get_default(call_default_factory=True):
             yield f"{prefix}{name}", f"{prefix}{needed}"
             continue
-        parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
+        parts = (
+            value.values()
+            if isinstance(value, dict)
+            else value
+            if isinstance(value, list)
+            else [value]
+        )
         for part in parts:
             if isinstance(part, Section):
                 yield from idle_keys(part, f"{prefix}{name}.")
@@ -201,15 +225,26 @@ def _set_dotted(data: dict[str, Any], key: str, value: Any, source: str) -> None
     *parents, last = key.split(".")
     place: Any = data
     for depth, part in enumerate(parents, start=1):
-        is_off = place.get(part) is None and submodel(TrainConfig, tuple(parents[:depth])) is not None
+        is_off = (
+            place.get(part) is None and submodel(TrainConfig, tuple(parents[:depth])) is not None
+        )
         if is_off or part not in place:
             place[part] = {}
         place = place[part]
-        if isinstance(place, list) and len(place) == 1 and key.split(".")[depth] in DatasetConfig.model_fields:
+        if (
+            isinstance(place, list)
+            and len(place) == 1
+            and key.split(".")[depth] in DatasetConfig.model_fields
+        ):
             place = place[0]  # the only source of data.train
         if not isinstance(place, dict):
             whole = ".".join(parents[:depth])
-            raise ConfigError(f"{key}: {whole} is one value", f"{source}, key {key}", f"set {whole} as a whole", key)
+            raise ConfigError(
+                f"{key}: {whole} is one value",
+                f"{source}, key {key}",
+                f"set {whole} as a whole",
+                key,
+            )
     if key in KINDS and isinstance(value, str | Mapping):
         try:
             value = KINDS[key].over(place.get(last), value)

@@ -11,16 +11,20 @@ RULE = (ADVANTAGE_KEY, LOSS_KEY, "algorithm.ar_alpha", "algorithm.lopti_eta")
 
 
 def isolates(eta: float, token_filter: str) -> bool:
-    """Return whether Lopti updates in two passes: the filters ``drop_*`` take its threshold and update in one."""
+    """Return whether Lopti updates in two passes: the filters ``drop_*`` take its threshold and
+    update in one.
+    """
     return eta > 0 and token_filter not in ("drop_high", "drop_low")
 
 
 def variant_of(setting: Callable[[str], Any]) -> str:
-    """Return the update rule of a configuration in words: the algorithm by `rule_name`, and which of AR, Lopti and
-    the controls are on. ``setting`` gives the value of a dotted key.
+    """Return the update rule of a configuration in words: the algorithm by `rule_name`, and which
+    of AR, Lopti and the controls are on. ``setting`` gives the value of a dotted key.
     """
     keys = ("ar_alpha", "lopti_eta", "token_filter", "lopti_split", "lopti_order", "entropy_coef")
-    alpha, eta, token_filter, lopti_split, lopti_order, entropy_coef = (setting(f"algorithm.{key}") for key in keys)
+    alpha, eta, token_filter, lopti_split, lopti_order, entropy_coef = (
+        setting(f"algorithm.{key}") for key in keys
+    )
     parts = [rule_name(setting(ADVANTAGE_KEY), setting(LOSS_KEY))]
     if alpha > 0:
         parts.append("AR")

@@ -24,16 +24,19 @@ _SCALARS = {
     "null": r"(~|null|Null|NULL|)",
     "bool": r"(true|True|TRUE|false|False|FALSE)",
     "int": r"[-+]?[0-9]+",
-    "float": r"([-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))",
+    "float": r"([-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"
+    r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))",
 }
-_RESOLVERS = {None: [(f"tag:yaml.org,2002:{name}", re.compile(f"{text}$")) for name, text in _SCALARS.items()]}
+_RESOLVERS = {
+    None: [(f"tag:yaml.org,2002:{name}", re.compile(f"{text}$")) for name, text in _SCALARS.items()]
+}
 
 
 class _Loader(yaml.SafeLoader):
     """YAML with the numbers, truth values and nulls of version 1.2, and without aliases.
 
-    Version 1.1 reads 010 as 8, 1:30 as 90, ``no`` as false and 1e-6 as text. Aliases let nine lines stand for
-    gigabytes; ``extends`` is the way to share settings.
+    Version 1.1 reads 010 as 8, 1:30 as 90, ``no`` as false and 1e-6 as text. Aliases let nine lines
+    stand for gigabytes; ``extends`` is the way to share settings.
     """
 
     yaml_implicit_resolvers = _RESOLVERS
@@ -41,7 +44,9 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.MarkedYAMLError(problem="aliases are not read: write the value out", problem_mark=mark)
+            raise yaml.MarkedYAMLError(
+                problem="aliases are not read: write the value out", problem_mark=mark
+            )
         return super().compose_node(parent, index)
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
@@ -70,7 +75,11 @@ class YamlDocument:
         nearest_line = path
         while nearest_line and nearest_line not in self.lines:
             nearest_line = nearest_line[:-1]
-        return f"{self.source}:{self.lines[nearest_line]}" if nearest_line in self.lines else self.source
+        return (
+            f"{self.source}:{self.lines[nearest_line]}"
+            if nearest_line in self.lines
+            else self.source
+        )
 
     def where(self, path: KeyPath) -> str:
         """Return file, line and dotted key."""
@@ -83,7 +92,8 @@ def dotted(path: Iterable[str | int]) -> str:
 
 
 def nearest(word: str, choices: Iterable[str], listing: str = "") -> str:
-    """Return a hint naming the closest of ``choices``; when nothing is close, all of them, or of many what lists them.
+    """Return a hint naming the closest of ``choices``; when nothing is close, all of them, or of
+    many what lists them.
 
     Of dotted keys the last part is enough: ``lr`` is close to ``optim.lr``.
     """
@@ -91,7 +101,9 @@ def nearest(word: str, choices: Iterable[str], listing: str = "") -> str:
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     by_end = {name.rpartition(".")[2]: name for name in names if "." in name and "." not in word}
     if not close or close[0] in by_end.values():
-        close = [by_end[end] for end in difflib.get_close_matches(word, by_end, n=1, cutoff=0.6)] or close
+        close = [
+            by_end[end] for end in difflib.get_close_matches(word, by_end, n=1, cutoff=0.6)
+        ] or close
     if close:
         return f"did you mean {close[0]}?"
     if listing and len(names) > _MANY:
@@ -104,8 +116,8 @@ def read_yaml(path: Path) -> YamlDocument:
 
     Raises:
         MissingError: the file does not exist.
-        ConfigError: it is larger than 256 KiB, not valid YAML, has a Python tag or a duplicate key, or is not a
-            mapping.
+        ConfigError: it is larger than 256 KiB, not valid YAML, has a Python tag or a duplicate key,
+            or is not a mapping.
     """
     try:
         with path.open("rb") as file:
@@ -116,7 +128,9 @@ def read_yaml(path: Path) -> YamlDocument:
     except FileNotFoundError:
         raise MissingError(f"no such file: {path}", str(path), "check the path") from None
     except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read {path}: {error}", str(path), "name a YAML file in UTF-8") from error
+        raise ConfigError(
+            f"cannot read {path}: {error}", str(path), "name a YAML file in UTF-8"
+        ) from error
     return parse_yaml(text, str(path))
 
 
@@ -132,7 +146,9 @@ def parse_yaml(text: str, source: str) -> YamlDocument:
         where = source if line is None else f"{source}:{line}"
         raise ConfigError(f"not valid YAML: {what}", where, "correct the line") from None
     if not isinstance(data, dict):
-        raise ConfigError("the file must hold a mapping of keys", source, "write it as `key: value` lines")
+        raise ConfigError(
+            "the file must hold a mapping of keys", source, "write it as `key: value` lines"
+        )
     return YamlDocument(data, lines, source)
 
 
@@ -145,7 +161,9 @@ def parse_value(text: str, where: str) -> Any:
     try:
         return _load_yaml(text)[0]
     except (yaml.YAMLError, RecursionError) as error:
-        raise ConfigError(f"not valid YAML: {shortened(text, 80)} ({_problem(error)[0]})", where, "quote it") from None
+        raise ConfigError(
+            f"not valid YAML: {shortened(text, 80)} ({_problem(error)[0]})", where, "quote it"
+        ) from None
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -156,10 +174,16 @@ def parse_override(text: str) -> tuple[str, Any]:
     """
     key, separator, value = text.partition("=")
     if not separator or not key:
-        raise ConfigError(f"not an override: {text}", "command line", "write key=value, e.g. algorithm.ar_alpha=0.3")
+        raise ConfigError(
+            f"not an override: {text}",
+            "command line",
+            "write key=value, e.g. algorithm.ar_alpha=0.3",
+        )
     if not value.strip():
         raise ConfigError(
-            f"{key}= has no value", f"command line, key {key}", f'write {key}=VALUE, or {key}=null, or {key}=""'
+            f"{key}= has no value",
+            f"command line, key {key}",
+            f'write {key}=VALUE, or {key}=null, or {key}=""',
         )
     return key, parse_value(value, f"command line, key {key}")
 
@@ -170,7 +194,9 @@ def dump_yaml(data: Any) -> str:
 
 
 def _load_yaml(text: str) -> tuple[Any, yaml.Node | None]:
-    """Return the value that a YAML document holds and the node it was made of (None for an empty document)."""
+    """Return the value that a YAML document holds and the node it was made of (None for an empty
+    document).
+    """
     loader = _Loader(text)
     try:
         root = loader.get_single_node()
@@ -196,7 +222,8 @@ def _collect_lines(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], so
             child = (*path, str(key.value))
             if child in lines:
                 raise ConfigError(
-                    f"key {dotted(child)} stands twice (lines {lines[child]} and {key.start_mark.line + 1})",
+                    f"key {dotted(child)} stands twice (lines {lines[child]} and "
+                    f"{key.start_mark.line + 1})",
                     f"{source}:{key.start_mark.line + 1}",
                     "remove one of them",
                 )
@@ -225,8 +252,12 @@ def validate(model: type[Model], document: YamlDocument) -> Model:
             valid = [*field_names(model, path[:-1]), *(leaf_keys(model) if len(path) == 1 else ())]
             listing = getattr(model, "explained_by", "").format(*path[:-1][:1] or [""]).strip()
             hint = nearest(str(path[-1]), valid, listing)
-            raise ConfigError(f"unknown key {dotted(path)}", document.where(path), hint, dotted(path)) from None
-        raise ConfigError(_refusal(first), document.where(path), _hint(model, first), dotted(path)) from None
+            raise ConfigError(
+                f"unknown key {dotted(path)}", document.where(path), hint, dotted(path)
+            ) from None
+        raise ConfigError(
+            _refusal(first), document.where(path), _hint(model, first), dotted(path)
+        ) from None
 
 
 def _refusal(error: Any) -> str:
@@ -240,11 +271,15 @@ def _refusal(error: Any) -> str:
 
 def _hint(model: type[BaseModel], error: Any) -> str:
     if error["type"] == CREDENTIALS_IN_URL:
-        return "take them out; MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD are those of MLflow"
+        return (
+            "take them out; MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD are those of "
+            "MLflow"
+        )
     expected = (error.get("ctx") or {}).get("expected")
     if error["type"] == "literal_error" and expected:
         return nearest(
-            str(error.get("input")), [choice.strip(" '") for choice in expected.replace(" or ", ",").split(",")]
+            str(error.get("input")),
+            [choice.strip(" '") for choice in expected.replace(" or ", ",").split(",")],
         )
     if error["type"] == "missing":
         return f"add {error['loc'][-1]}: VALUE"
@@ -257,7 +292,11 @@ def _hint(model: type[BaseModel], error: Any) -> str:
 def field_names(model: type[BaseModel], path: KeyPath = ()) -> list[str]:
     """Return names of the fields of the model found by following ``path`` from ``model``."""
     current = submodel(model, path)
-    return [info.alias or name for name, info in current.model_fields.items()] if current is not None else []
+    return (
+        [info.alias or name for name, info in current.model_fields.items()]
+        if current is not None
+        else []
+    )
 
 
 def leaf_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
@@ -274,7 +313,9 @@ def leaf_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:
-    """Return the section that a field is or may be (``Section | None``), or None for a value, such as a rule."""
+    """Return the section that a field is or may be (``Section | None``), or None for a value, such
+    as a rule.
+    """
     return _model_in(annotation) if get_origin(annotation) in (None, Union, UnionType) else None
 
 

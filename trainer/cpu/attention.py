@@ -1,11 +1,11 @@
 """Causal self-attention over packed rows of float32 models on CPUs, in batched matrix products.
 
-torch's fused kernel for CPUs knows neither shared prompts nor rows without padding, repeats the keys of grouped
-query heads and multiplies pieces of 32 queries.
+torch's fused kernel for CPUs knows neither shared prompts nor rows without padding, repeats the
+keys of grouped query heads and multiplies pieces of 32 queries.
 
-A step of `benchmarks/grpo_step.py --prompt-tokens 297` without packed rows takes 1.86 times the CPU seconds on an
-Intel Xeon with AVX-512, and 1.77 times where libraries are kept to AVX2 (on the same machine, by
-ATEN_CPU_CAPABILITY, ONEDNN_MAX_CPU_ISA and MKL_ENABLE_INSTRUCTIONS).
+A step of `benchmarks/grpo_step.py --prompt-tokens 297` without packed rows takes 1.86 times the CPU
+seconds on an Intel Xeon with AVX-512, and 1.77 times where libraries are kept to AVX2 (on the same
+machine, by ATEN_CPU_CAPABILITY, ONEDNN_MAX_CPU_ISA and MKL_ENABLE_INSTRUCTIONS).
 """
 
 from typing import Any
@@ -27,7 +27,8 @@ from transformers.masking_utils import sdpa_mask
 from trainer.cpu.packing import Packing, Segment
 
 NAME = "sdpa_or_packed"
-FAMILIES = (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)  # that hand packing and positions to each layer
+# that hand packing and positions to each layer
+FAMILIES = (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 LONGEST_KEPT = 512  # positions: weights of longer sequences are computed again in the backward pass
 BLOCK = 64  # queries that are multiplied with all keys up to the last of them
 
@@ -56,7 +57,8 @@ def packed_hidden_states(model: PreTrainedModel, packing: Packing) -> Tensor:
     hidden: Tensor = model.base_model(
         input_ids=packing.input_ids[None],
         position_ids=packing.position_ids[None],
-        # Of four dimensions, so that no mask is made of it; a layer without the packing would see all tokens.
+        # Of four dimensions, so that no mask is made of it; a layer without the packing would see
+        # all tokens.
         attention_mask=torch.zeros(1, 1, 1, 1),
         use_cache=False,
         packing=packing,
@@ -82,10 +84,14 @@ def _attention_forward(
         )[0]
         return output, None
     query, key, value = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))
-    return packed_attention(query, key, value, scaling or query.shape[-1] ** -0.5, packing)[None], None
+    return packed_attention(query, key, value, scaling or query.shape[-1] ** -0.5, packing)[
+        None
+    ], None
 
 
-def packed_attention(query: Tensor, key: Tensor, value: Tensor, scale: float, packing: Packing) -> Tensor:
+def packed_attention(
+    query: Tensor, key: Tensor, value: Tensor, scale: float, packing: Packing
+) -> Tensor:
     """``softmax(scale query key^T) value`` over each token's past in its row, and itself.
 
     Args:
@@ -104,7 +110,9 @@ def packed_attention(query: Tensor, key: Tensor, value: Tensor, scale: float, pa
 
 class _PackedAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, packing: Packing) -> Tensor:
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, packing: Packing
+    ) -> Tensor:
         output = torch.empty_like(query, memory_format=torch.contiguous_format)
         kept: list[Tensor] = []
         for segment in packing.segments:
@@ -113,7 +121,9 @@ class _PackedAttention(torch.autograd.Function):
             outputs = _by_key_head(padded, key.shape[1])
             for block, past in segment.blocks(BLOCK):
                 weights = _weights(queries, keys, block, past)
-                outputs[..., block, :] = torch.bmm(weights, values[:, past]).view_as(outputs[..., block, :])
+                outputs[..., block, :] = torch.bmm(weights, values[:, past]).view_as(
+                    outputs[..., block, :]
+                )
                 if any(ctx.needs_input_grad) and _keeps_weights(segment):
                     kept.append(weights)
             output[segment.tokens] = segment.unpad(padded)
@@ -143,7 +153,9 @@ class _PackedAttention(torch.autograd.Function):
             grad_keys = torch.zeros_like(keys)
             grad_values = torch.zeros_like(values)
             for block, past in segment.blocks(BLOCK):
-                weights = next(kept) if _keeps_weights(segment) else _weights(queries, keys, block, past)
+                weights = (
+                    next(kept) if _keeps_weights(segment) else _weights(queries, keys, block, past)
+                )
                 grad_rows = _rows(grad_outputs, block)
                 grad_values[:, past] += torch.bmm(weights.transpose(1, 2), grad_rows)
                 grad_weights = torch.bmm(grad_rows, values[:, past].transpose(1, 2))
@@ -160,13 +172,17 @@ class _PackedAttention(torch.autograd.Function):
 def _states(
     segment: Segment, query: Tensor, key: Tensor, value: Tensor, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Scaled queries [B, K, n, T, D] of a segment's sequences; keys and values [B * K, P + T, D] of their past."""
+    """Scaled queries [B, K, n, T, D] of a segment's sequences; keys and values [B * K, P + T, D] of
+    their past.
+    """
     queries = _by_key_head(segment.pad(query), key.shape[1]) * scale
     return queries, _past(segment, key), _past(segment, value)
 
 
 def _past(segment: Segment, states: Tensor) -> Tensor:
-    """Return the states of prefix and sequence, for each sequence: [N, K, D] to [B * K, P + T, D]."""
+    """Return the states of prefix and sequence, for each sequence: [N, K, D] to [B * K, P +
+    T, D].
+    """
     prefix = states[segment.prefix].transpose(0, 1)
     _, heads, size = states.shape
     past = states.new_empty(segment.count, heads, segment.prefix_length + segment.width, size)

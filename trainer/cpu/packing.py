@@ -14,7 +14,8 @@ from torch import Tensor
 class Segment:
     """Sequences that follow one prefix and lie one after the other in the packed tokens.
 
-    The prompts of a microbatch are a segment without prefix; the completions of a prompt are one after it.
+    The prompts of a microbatch are a segment without prefix; the completions of a prompt are one
+    after it.
     """
 
     tokens: slice  # where they are
@@ -22,7 +23,8 @@ class Segment:
     count: int  # B sequences
     width: int  # T, length of the longest
     place: Tensor | None  # [tokens] of each token in [B * T]; None where all are of one length
-    source: Tensor | None  # [B * T] of each place in the tokens; padding points at the first of them
+    # [B * T] of each place in the tokens; padding points at the first of them
+    source: Tensor | None
 
     @classmethod
     def of_lengths(cls, start: int, lengths: Tensor, prefix: slice) -> "Segment":
@@ -44,7 +46,9 @@ class Segment:
         return length
 
     def pad(self, states: Tensor) -> Tensor:
-        """Return states of all packed tokens, [N, ...], as those of the segment's sequences, [B, T, ...]."""
+        """Return states of all packed tokens, [N, ...], as those of the segment's sequences, [B, T,
+        ...].
+        """
         rows = states[self.tokens]
         if self.source is not None:
             rows = rows.index_select(0, self.source)
@@ -57,7 +61,9 @@ class Segment:
             yield slice(start, stop), slice(self.prefix_length + stop)
 
     def unpad(self, states: Tensor) -> Tensor:
-        """Return states of the segment's sequences, [B, T, ...], without those of padding: [tokens, ...]."""
+        """Return states of the segment's sequences, [B, T, ...], without those of padding: [tokens,
+        ...].
+        """
         flat = states.flatten(0, 1)
         return flat if self.place is None else flat.index_select(0, self.place)
 
@@ -72,9 +78,12 @@ class Segment:
 
 @dataclass(frozen=True)
 class Packing:
-    """The tokens of some rows that a model has to see to predict the completions, and where they went."""
+    """The tokens of some rows that a model has to see to predict the completions, and where they
+    went.
+    """
 
-    input_ids: Tensor  # [N] prompts, then completions up to the token before the last that is asked for
+    # [N] prompts, then completions up to the token before the last that is asked for
+    input_ids: Tensor
     position_ids: Tensor  # [N] of the token in its row
     segments: tuple[Segment, ...]  # the prompts, then the completions of each prompt
     predicting: Tensor  # [M] packed token before each completion token, in row-major order
@@ -96,7 +105,8 @@ def pack(input_ids: Tensor, prompt_lengths: Tensor, completion_mask: Tensor) -> 
     own_lengths = prompt_lengths[starts_group]  # of the prompts that are kept
     prompt_ends = own_lengths.cumsum(0)
 
-    # The last column that is asked for decides how much of a completion is seen, whichever others are.
+    # The last column that is asked for decides how much of a completion is seen, whichever others
+    # are.
     lengths = (completion_mask.bool() * torch.arange(1, completion_mask.shape[1] + 1)).amax(dim=1)
     seen = (lengths - 1).clamp_min(0)
     is_seen = (columns >= prompt_lengths[:, None]) & (columns < (prompt_lengths + seen)[:, None])

@@ -1,7 +1,7 @@
 """Which problems were answered correctly: what pairs two runs problem by problem.
 
-A line of ``correctness.jsonl`` is ``{"step": 20, "sets": {"dev": {"completions": 4, "correct": [4, 0, 3]}}}``: the
-correct completions of every problem in the order of the set.
+A line of ``correctness.jsonl`` is ``{"step": 20, "sets": {"dev": {"completions": 4, "correct": [4,
+0, 3]}}}``: the correct completions of every problem in the order of the set.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,9 @@ Counts = NDArray[np.int64]
 
 
 def correctness_record(sets: Mapping[str, tuple[Counts, Counts]]) -> dict[str, Any]:
-    """Return JSON values for set -> (correct completions, completions) of every problem, each [P]."""
+    """Return JSON values for set -> (correct completions, completions) of every problem,
+    each [P].
+    """
     return {
         "sets": {
             name: {"completions": int(completions.max()), "correct": correct.tolist()}
@@ -28,13 +30,20 @@ def correctness_record(sets: Mapping[str, tuple[Counts, Counts]]) -> dict[str, A
 
 
 def read_correctness(path: Path) -> dict[str, dict[int, tuple[NDArray[np.float64], int]]]:
-    """Set -> step -> the share of correct completions of every problem, [P], and completions of each."""
+    """Set -> step -> the share of correct completions of every problem, [P], and completions of
+    each.
+    """
     by_set: dict[str, dict[int, tuple[NDArray[np.float64], int]]] = {}
     try:
         for record, _ in read_json_lines(path):
             for name, of_set in record["sets"].items():
                 completions = int(of_set["completions"])
-                by_set.setdefault(name, {})[record["step"]] = (np.array(of_set["correct"]) / completions, completions)
+                by_set.setdefault(name, {})[record["step"]] = (
+                    np.array(of_set["correct"]) / completions,
+                    completions,
+                )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise StorageError(f"no record of correct answers: {error!r}", str(path), "remove the file") from None
+        raise StorageError(
+            f"no record of correct answers: {error!r}", str(path), "remove the file"
+        ) from None
     return by_set

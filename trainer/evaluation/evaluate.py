@@ -12,7 +12,13 @@ from transformers import PreTrainedTokenizerBase
 from rewards.sandbox import RewardPool
 from trainer.config.schema import TrainConfig
 from trainer.parallel.ranks import Parallel
-from trainer.rollouts.collect import GroupRequest, derive_seed, sample_groups, score_groups, stop_tokens
+from trainer.rollouts.collect import (
+    GroupRequest,
+    derive_seed,
+    sample_groups,
+    score_groups,
+    stop_tokens,
+)
 from trainer.rollouts.engine import RolloutEngine, SamplingParams
 from trainer.types import Problem, Rollout
 
@@ -37,7 +43,8 @@ def evaluate(
 ) -> EvaluationResult:
     """Answer every problem of every set as often and at the temperature that the set asks for.
 
-    The seeds depend on the problem alone, so that two evaluations differ by the policy and nothing else.
+    The seeds depend on the problem alone, so that two evaluations differ by the policy and nothing
+    else.
     """
     rollouts: dict[str, list[Rollout]] = {}
     for name, problems in sets.items():
@@ -50,7 +57,9 @@ def evaluate(
         )
         seeds = range(evaluation.completions_per_problem)
         requests = [
-            GroupRequest(i, problem, [derive_seed(config.seed, "evaluation", name, i, k) for k in seeds])
+            GroupRequest(
+                i, problem, [derive_seed(config.seed, "evaluation", name, i, k) for k in seeds]
+            )
             for i, problem in list(enumerate(problems))[parallel.rank :: parallel.world_size]
         ]
         of_rank = score_groups(sample_groups(engine, tokenizer, requests, params), rewards)
@@ -60,17 +69,20 @@ def evaluate(
 
 
 def evaluation_metrics(rollouts: dict[str, list[Rollout]]) -> dict[str, float]:
-    """``eval/*`` metrics; the first set's accuracy is ``eval/accuracy``, with one value per difficulty.
+    """``eval/*`` metrics; the first set's accuracy is ``eval/accuracy``, with one value per
+    difficulty.
 
-    Those of further sets are called ``eval/accuracy/SET`` and so on. With several completions per problem an
-    accuracy is their mean, avg@n, and ``eval/pass_at_k`` is added. The completions of a problem follow each
-    other and share a ``group_id``.
+    Those of further sets are called ``eval/accuracy/SET`` and so on. With several completions per
+    problem an accuracy is their mean, avg@n, and ``eval/pass_at_k`` is added. The completions of a
+    problem follow each other and share a ``group_id``.
     """
     failures = [r.scoring != "ok" for answers in rollouts.values() for r in answers]
     metrics = {"eval/scoring_failures": _mean(failures)}
     for index, (name, answers) in enumerate(rollouts.items()):
         suffix = f"/{name}" if index else ""
-        metrics |= {f"eval/{quantity}{suffix}": value for quantity, value in measured(answers).items()}
+        metrics |= {
+            f"eval/{quantity}{suffix}": value for quantity, value in measured(answers).items()
+        }
         by_difficulty: dict[str, list[bool]] = defaultdict(list)
         for r in answers:
             by_difficulty[r.problem.difficulty].append(r.correct)
@@ -82,7 +94,9 @@ def evaluation_metrics(rollouts: dict[str, list[Rollout]]) -> dict[str, float]:
 
 
 def measured(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Return accuracy, reward, length and share of truncated completions; of several of a problem pass@k, too."""
+    """Return accuracy, reward, length and share of truncated completions; of several of a problem
+    pass@k, too.
+    """
     values = {
         "accuracy": _mean([r.correct for r in rollouts]),
         "reward": _mean([r.reward for r in rollouts]),

@@ -17,4 +17,8 @@ def final_metrics(evaluations: Sequence[Evaluation]) -> dict[str, float]:
     best = best_evaluation(evaluations)
     assert best is not None
     last = [accuracy for _, accuracy in evaluations[-_FINAL_WINDOW:]]
-    return {"final/best_accuracy": best[1], "final/best_step": float(best[0]), "final/accuracy": sum(last) / len(last)}
+    return {
+        "final/best_accuracy": best[1],
+        "final/best_step": float(best[0]),
+        "final/accuracy": sum(last) / len(last),
+    }

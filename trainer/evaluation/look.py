@@ -17,7 +17,13 @@ from trainer.parallel.device import compute_dtype, local_device
 from trainer.planning.advice import Advice
 from trainer.policy.load import load_policy
 from trainer.rollouts.build import build_engine
-from trainer.rollouts.collect import GroupRequest, derive_seed, sample_groups, sampling_params, score_groups
+from trainer.rollouts.collect import (
+    GroupRequest,
+    derive_seed,
+    sample_groups,
+    sampling_params,
+    score_groups,
+)
 from trainer.rollouts.prepared import Prepared, prepare
 from trainer.types import Rollout, RolloutGroup
 
@@ -29,7 +35,9 @@ _DIGITS = 9  # rewards that agree so far are equal
 
 @dataclass(frozen=True)
 class Look:
-    """Completions of the start policy, as many of each problem, sampled and scored as in training."""
+    """Completions of the start policy, as many of each problem, sampled and scored as in
+    training.
+    """
 
     groups: Sequence[RolloutGroup]
     set_sizes: Mapping[str, int]  # problems of each evaluation set
@@ -40,28 +48,40 @@ class Look:
         return [rollout for group in self.groups for rollout in group.rollouts]
 
     def silent(self, group_size: int) -> float:
-        """Share of groups whose rewards are all equal, of which rules that compare within a group learn nothing.
+        """Share of groups whose rewards are all equal, of which rules that compare within a group
+        learn nothing.
 
-        Without bias: the chance that G of a problem's K completions, drawn without replacement, agree,
-        ``sum over rewards r of C(K_r, G) / C(K, G)``; with two rewards its mean is that of p^G + (1 - p)^G.
+        Without bias: the chance that G of a problem's K completions, drawn without replacement,
+        agree, ``sum over rewards r of C(K_r, G) / C(K, G)``; with two rewards its mean is that of
+        p^G + (1 - p)^G.
         """
         shares = []
         for group in self.groups:
-            equal = np.unique(np.round([r.reward for r in group.rollouts], _DIGITS), return_counts=True)[1]
-            shares.append(special.comb(equal, group_size).sum() / special.comb(equal.sum(), group_size))
+            equal = np.unique(
+                np.round([r.reward for r in group.rollouts], _DIGITS), return_counts=True
+            )[1]
+            shares.append(
+                special.comb(equal, group_size).sum() / special.comb(equal.sum(), group_size)
+            )
         return float(np.mean(shares))
 
     def evaluation_error(self, problems: int, completions: int) -> float:
-        """Return the standard error of an accuracy over such problems that chance in sampling their completions makes.
+        """Return the standard error of an accuracy over such problems that chance in sampling their
+        completions makes.
 
-        ``sqrt(mean over problems of p (1 - p) / (problems * completions))``, p (1 - p) estimated without bias.
+        ``sqrt(mean over problems of p (1 - p) / (problems * completions))``, p (1 - p) estimated
+        without bias.
         """
         right, of = correct_by_problem(self.rollouts)
-        return float(np.sqrt(np.mean(right * (of - right) / (of * (of - 1))) / (problems * completions)))
+        return float(
+            np.sqrt(np.mean(right * (of - right) / (of * (of - 1))) / (problems * completions))
+        )
 
     def error_on(self, config: TrainConfig, name: str) -> float:
         """`evaluation_error` of an evaluation set as the run evaluates it."""
-        return self.evaluation_error(self.set_sizes[name], config.evaluation.of_set(name).completions_per_problem)
+        return self.evaluation_error(
+            self.set_sizes[name], config.evaluation.of_set(name).completions_per_problem
+        )
 
     def as_json(self, group_sizes: Sequence[int]) -> dict[str, Any]:
         """Return the figures of `lines` as JSON values."""
@@ -75,7 +95,8 @@ class Look:
             "accuracy_interval": accuracy_interval(right / of, of),
             "completion_length_p90": float(np.quantile(lengths, 0.9)),
             # Mean -logprob of the sampled tokens [nats], an estimate without bias at temperature 1.
-            "entropy": -sum(sum(completion.rollout_logprobs) for completion in completions) / sum(lengths),
+            "entropy": -sum(sum(completion.rollout_logprobs) for completion in completions)
+            / sum(lengths),
             "silent_groups": {str(size): self.silent(size) for size in group_sizes},
         }
 
@@ -92,9 +113,12 @@ class Look:
         ]
         return [
             f"{len(right)} problems x {of[0]} completions: accuracy {values['accuracy']:.3f} "
-            f"(95% interval {low:.3f} to {high:.3f}), pass@{of[0]} {values['pass_at_k']:.3f}, reward "
-            f"{values['reward']:.3f}; {sum(right == 0)} problems never solved, {sum(right == of)} always",
-            f"{values['completion_length']:.0f} tokens (90% at most {values['completion_length_p90']:.0f}), "
+            f"(95% interval {low:.3f} to {high:.3f}), pass@{of[0]} {values['pass_at_k']:.3f}, "
+            "reward "
+            f"{values['reward']:.3f}; {sum(right == 0)} problems never solved, {sum(right == of)} "
+            "always",
+            f"{values['completion_length']:.0f} tokens (90% at most "
+            f"{values['completion_length_p90']:.0f}), "
             f"{values['truncated']:.0%} truncated at {config.rollout.max_new_tokens}; "
             f"entropy {values['entropy']:.2f} nats a token",
             *groups,
@@ -106,7 +130,8 @@ class Look:
         if len({rollout.reward for rollout in self.rollouts}) == 1:
             what = "differs in reward" if any(r.correct for r in self.rollouts) else "was correct"
             yield Advice(
-                f"no completion of {len(self.rollouts)} {what}: nothing will be learned from this reward",
+                f"no completion of {len(self.rollouts)} {what}: nothing will be learned from this "
+                "reward",
                 "data.train, reward.functions",
                 "take easier problems, another start policy, or add a reward for a part of the way",
             )
@@ -121,7 +146,8 @@ class Look:
         section = config.evaluation.of_set(name)
         how = "greedy" if section.temperature == 0 else f"x {section.completions_per_problem}"
         return (
-            f"an evaluation on {name} ({self.set_sizes[name]} problems, {how}) has a standard error of about "
+            f"an evaluation on {name} ({self.set_sizes[name]} problems, {how}) has a standard "
+            "error of about "
             f"{self.error_on(config, name):.3f} from sampling alone"
         )
 
@@ -134,18 +160,28 @@ def look_at(config: TrainConfig, problems: int, group_sizes: Sequence[int]) -> L
     """
     with prepare(config) as prepared:
         device = local_device(config.parallel.device)
-        model = load_policy(config.model, device, compute_dtype(config.model, device)).requires_grad_(False)
+        model = load_policy(
+            config.model, device, compute_dtype(config.model, device)
+        ).requires_grad_(False)
         return take_look(config, model, prepared, problems, group_sizes)
 
 
 def take_look(
-    config: TrainConfig, model: PreTrainedModel, prepared: Prepared, problems: int, group_sizes: Sequence[int]
+    config: TrainConfig,
+    model: PreTrainedModel,
+    prepared: Prepared,
+    problems: int,
+    group_sizes: Sequence[int],
 ) -> Look:
     """Sample the largest group, or eight, of so many training problems, chosen by the seed."""
     completions = max(_FEWEST, *group_sizes)
-    chosen = random.Random(config.seed).sample(prepared.problems, min(problems, len(prepared.problems)))
+    chosen = random.Random(config.seed).sample(
+        prepared.problems, min(problems, len(prepared.problems))
+    )
     requests = [
-        GroupRequest(i, problem, [derive_seed(config.seed, "look", i, k) for k in range(completions)])
+        GroupRequest(
+            i, problem, [derive_seed(config.seed, "look", i, k) for k in range(completions)]
+        )
         for i, problem in enumerate(chosen)
     ]
     tokenizer = prepared.tokenizer

@@ -12,11 +12,13 @@ Part = Literal["all", "difficulty", "source"]
 
 
 def evaluation_rows(result: EvaluationResult) -> list[dict[str, Any]]:
-    """Return a row for every set, followed by one for each of its difficulties and sources where there are several.
+    """Return a row for every set, followed by one for each of its difficulties and sources where
+    there are several.
 
-    A row has set, by, value (the difficulty or source; empty for all), problems, completions of all problems, k of
-    each, what is `measured`, low and high of the accuracy's 95% interval over problems, and shares of completions:
-    timeouts and errors of the scoring, and unparsed, scored without a readable answer.
+    A row has set, by, value (the difficulty or source; empty for all), problems, completions of all
+    problems, k of each, what is `measured`, low and high of the accuracy's 95% interval over
+    problems, and shares of completions: timeouts and errors of the scoring, and unparsed, scored
+    without a readable answer.
     """
     rows = []
     for name, rollouts in result.rollouts.items():

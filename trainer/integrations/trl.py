@@ -1,4 +1,6 @@
-"""AR and Lopti [arXiv:2505.12929] in TRL's GRPOTrainer, and the record that a sweep reads: docs/guides/trl.md."""
+"""AR and Lopti [arXiv:2505.12929] in TRL's GRPOTrainer, and the record that a sweep reads:
+docs/guides/trl.md.
+"""
 
 import copy
 import functools
@@ -23,15 +25,17 @@ from trainer.metrics.declared import CORRECTNESS_FILE
 from trainer.tracking.shipping import METRICS_FILE, end_of_step
 
 _PASSES = 2
-_SUMMED = ("dapo", "dr_grpo", "cispo", "luspo")  # their denominators do not come from the mask of the loss
+# their denominators do not come from the mask of the loss
+_SUMMED = ("dapo", "dr_grpo", "cispo", "luspo")
 _STEP_COUNTS = ("max_steps", "logging_steps", "eval_steps", "save_steps", "warmup_steps")
 
 
 class LoptiGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
     """TRL's trainer with Advantage Reweighting (``ar_alpha``) and Lopti (``lopti_eta``); 0 is off.
 
-    Lopti takes two passes over each buffered batch. What ``args`` counts in steps is doubled, so that a run
-    samples, logs, evaluates and saves as often as without Lopti. Other parameters are those of GRPOTrainer.
+    Lopti takes two passes over each buffered batch. What ``args`` counts in steps is doubled, so
+    that a run samples, logs, evaluates and saves as often as without Lopti. Other parameters are
+    those of GRPOTrainer.
 
     Raises:
         ConfigError: a value outside 0 to 1, or an argument that would change what Lopti divides by.
@@ -66,28 +70,36 @@ class LoptiGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         return loss
 
     def _tokens_of_pass(self, inputs: dict[str, Any]) -> Tensor:
-        """1 at the tokens of the current pass over the buffered batch, low-probability tokens first, [B, T]."""
+        """1 at the tokens of the current pass over the buffered batch, low-probability tokens
+        first, [B, T].
+        """
         tokens = _own_tokens(inputs)
         low = low_probability_tokens(inputs["old_per_token_logps"], tokens, self.lopti_eta)
         is_first = self._step // self.args.steps_per_generation % _PASSES == 0
         return low if is_first else tokens - low
 
     def _get_per_token_logps_and_entropies(self, *positional: Any, **named: Any) -> Any:
-        """As TRL; inside a loss, AR's advantages [B, T] replace those of the completions before they are read.
+        """As TRL; inside a loss, AR's advantages [B, T] replace those of the completions before
+        they are read.
 
-        TRL stores no old log-probabilities when they equal the current ones, which only exist from here on.
+        TRL stores no old log-probabilities when they equal the current ones, which only exist from
+        here on.
         """
         scores = super()._get_per_token_logps_and_entropies(*positional, **named)
         if self._loss_inputs is not None and self.ar_alpha > 0:
             inputs = self._loss_inputs
             old_logprobs = inputs.get("old_per_token_logps", scores[0].detach())
             advantages = inputs["advantages"].view(len(old_logprobs), -1)
-            inputs["advantages"] = reweighted(advantages, old_logprobs, self.ar_alpha) * _own_tokens(inputs)
+            inputs["advantages"] = reweighted(
+                advantages, old_logprobs, self.ar_alpha
+            ) * _own_tokens(inputs)
         return scores
 
 
 def _own_tokens(inputs: dict[str, Any]) -> Tensor:
-    """1 at completion tokens that the policy wrote, 0 at padding and at what tools and environments said, [B, T]."""
+    """1 at completion tokens that the policy wrote, 0 at padding and at what tools and environments
+    said, [B, T].
+    """
     mask: Tensor = inputs["completion_mask"] * inputs.get("tool_mask", 1)
     return mask
 
@@ -96,7 +108,8 @@ def _with_two_passes(args: GRPOConfig) -> GRPOConfig:
     """Return a copy of the arguments for Lopti.
 
     Raises:
-        ConfigError: the mask of a pass would change a denominator, or both passes would fall into one step.
+        ConfigError: the mask of a pass would change a denominator, or both passes would fall into
+            one step.
     """
     sequence = "importance_sampling_level"
     refusals = {
@@ -128,9 +141,9 @@ def _with_two_passes(args: GRPOConfig) -> GRPOConfig:
 class RunRecord(TrainerCallback):  # type: ignore[misc]
     """Write evaluations to ``metrics.jsonl``, and stop orderly on SIGTERM; for any GRPOTrainer.
 
-    A line is ``{"step": 20, "eval/accuracy": 0.61, "eval/reward": ...}``. ``correctness.jsonl`` has the correct
-    completions of every problem, as `trainer.evaluation.correctness` reads them. Both are in ``folder``. Under
-    Lopti a step is both passes.
+    A line is ``{"step": 20, "eval/accuracy": 0.61, "eval/reward": ...}``. ``correctness.jsonl`` has
+    the correct completions of every problem, as `trainer.evaluation.correctness` reads them. Both
+    are in ``folder``. Under Lopti a step is both passes.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -141,8 +154,11 @@ class RunRecord(TrainerCallback):  # type: ignore[misc]
         self._stop_requested = False
         self._previous_handler: Any = None
 
-    def accuracy(self, reward: Callable[..., Sequence[float | None]], correct_at: float = 1.0) -> Callable[..., Any]:
-        """Return the reward function for ``reward_funcs``; evaluations count values of at least ``correct_at``.
+    def accuracy(
+        self, reward: Callable[..., Sequence[float | None]], correct_at: float = 1.0
+    ) -> Callable[..., Any]:
+        """Return the reward function for ``reward_funcs``; evaluations count values of at least
+        ``correct_at``.
 
         Problems are told apart by the data's column ``problem_id``, without one by their prompts.
         """
@@ -159,11 +175,15 @@ class RunRecord(TrainerCallback):  # type: ignore[misc]
         return recorded
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Open the files without what follows the checkpoint that training starts from, and listen to SIGTERM."""
+        """Open the files without what follows the checkpoint that training starts from, and listen
+        to SIGTERM.
+        """
         self._is_training = False
         if state.is_world_process_zero:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._files = [JsonLines(self.folder / name) for name in (METRICS_FILE, CORRECTNESS_FILE)]
+            self._files = [
+                JsonLines(self.folder / name) for name in (METRICS_FILE, CORRECTNESS_FILE)
+            ]
             for file in self._files:
                 file.cut(end_of_step(file.path, _step(args, state) or -1))
         if threading.current_thread() is threading.main_thread():
@@ -179,14 +199,20 @@ class RunRecord(TrainerCallback):  # type: ignore[misc]
         self._is_training = True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Save and stop after the last update on a batch of completions, if any rank was asked to."""
+        """Save and stop after the last update on a batch of completions, if any rank was
+        asked to.
+        """
         self._is_training = False
-        updates = args.steps_per_generation * args.num_iterations // args.gradient_accumulation_steps
+        updates = (
+            args.steps_per_generation * args.num_iterations // args.gradient_accumulation_steps
+        )
         if state.global_step % max(1, updates) == 0 and any(gather_object([self._stop_requested])):
             control.should_save = True
             control.should_training_stop = True
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, Any], **_: Any) -> None:
+    def on_evaluate(
+        self, args: Any, state: Any, control: Any, metrics: dict[str, Any], **_: Any
+    ) -> None:
         """Append a line to each file."""
         scores: dict[str, list[bool]] = defaultdict(list)
         for problem, is_correct in gather_object(self._scores):

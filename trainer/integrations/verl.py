@@ -1,7 +1,7 @@
 """AR [arXiv:2505.12929] in verl, around any of its policy losses: docs/guides/verl.md.
 
-verl imports this module by ``actor_rollout_ref.model.external_lib`` or ``VERL_USE_EXTERNAL_MODULES``, and by the
-``_target_`` of its policy loss.
+verl imports this module by ``actor_rollout_ref.model.external_lib`` or
+``VERL_USE_EXTERNAL_MODULES``, and by the ``_target_`` of its policy loss.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,9 @@ LOSS_MODE = "ar"
 
 @dataclass
 class ARPolicyLossConfig(PolicyLossConfig):  # type: ignore[misc]
-    """verl's settings of a policy loss, the strength of AR and the name of the loss that gets its advantages."""
+    """verl's settings of a policy loss, the strength of AR and the name of the loss that gets its
+    advantages.
+    """
 
     loss_mode: str = LOSS_MODE
     ar_alpha: float = 0.0
@@ -26,9 +28,13 @@ class ARPolicyLossConfig(PolicyLossConfig):  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         if not 0 <= self.ar_alpha <= 1:
-            raise ValueError(f"policy_loss.ar_alpha is {self.ar_alpha}: choose a number from 0 to 1; 0 is off")
+            raise ValueError(
+                f"policy_loss.ar_alpha is {self.ar_alpha}: choose a number from 0 to 1; 0 is off"
+            )
         if self.ar_loss == LOSS_MODE:
-            raise ValueError("policy_loss.ar_loss is ar: name one of verl's own losses, such as vanilla")
+            raise ValueError(
+                "policy_loss.ar_loss is ar: name one of verl's own losses, such as vanilla"
+            )
 
 
 @register_policy_loss(LOSS_MODE)  # type: ignore[untyped-decorator]

@@ -1,7 +1,7 @@
 """Where in the range of token probabilities the update comes from [arXiv:2505.12929, section 4].
 
-Tokens are grouped by ``exp(old_logprob)`` in fixed bands, which mean the same in every run. In a trained
-policy most tokens lie in the highest of the paper's four bands, so here it is parted.
+Tokens are grouped by ``exp(old_logprob)`` in fixed bands, which mean the same in every run. In a
+trained policy most tokens lie in the highest of the paper's four bands, so here it is parted.
 """
 
 from collections.abc import Sequence
@@ -32,13 +32,15 @@ def _sums_by_band(values: Sequence[Tensor], logprobs: Tensor) -> Tensor:
     return torch.stack([value.double() for value in values]) @ members.double()
 
 
-def band_metrics(batch: TrainBatch, statistics: UpdateStatistics, algorithm: AlgorithmConfig) -> Metrics:
+def band_metrics(
+    batch: TrainBatch, statistics: UpdateStatistics, algorithm: AlgorithmConfig
+) -> Metrics:
     """``tokens/*`` of one step; a band without tokens has shares of 0 and no means.
 
-    ``advantage_share`` is the band's part of ``sum |A|``, ``gradient_share`` of ``sum |A| * norm``, with ``norm``
-    the norm of the gradient of the token's log-probability with respect to the logits: the tokens' signal into the
-    last layer at the first update, before loss weights. Gradient shares and entropies are absent
-    where the engine's log-probabilities are the old ones.
+    ``advantage_share`` is the band's part of ``sum |A|``, ``gradient_share`` of ``sum |A| * norm``,
+    with ``norm`` the norm of the gradient of the token's log-probability with respect to the
+    logits: the tokens' signal into the last layer at the first update, before loss weights.
+    Gradient shares and entropies are absent where the engine's log-probabilities are the old ones.
     """
     place = _completion_tokens(batch)
     logprobs = batch.old_logprobs[place]
@@ -68,8 +70,8 @@ def band_metrics(batch: TrainBatch, statistics: UpdateStatistics, algorithm: Alg
 
 
 def _completion_tokens(batch: TrainBatch) -> tuple[Tensor, Tensor]:
-    """Return rows and columns of the completion tokens, [N] each: found on the host, so that nothing waits for a
-    GPU.
+    """Return rows and columns of the completion tokens, [N] each: found on the host, so that
+    nothing waits for a GPU.
     """
     places = torch.stack(lengths_to_mask(batch.completion_lengths).nonzero(as_tuple=True))
     rows, columns = places.to(batch.completion_mask.device, non_blocking=True)
@@ -78,7 +80,11 @@ def _completion_tokens(batch: TrainBatch) -> tuple[Tensor, Tensor]:
 
 def _shares(quantity: str, sums: Tensor) -> dict[str, float]:
     total = float(sums.sum())
-    return {f"tokens/{quantity}/{name}": value / total for name, value in _named(sums)} if total else {}
+    return (
+        {f"tokens/{quantity}/{name}": value / total for name, value in _named(sums)}
+        if total
+        else {}
+    )
 
 
 def _means(quantity: str, sums: Tensor, counts: Tensor) -> dict[str, float]:

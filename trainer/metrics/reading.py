@@ -7,19 +7,25 @@ from torch import Tensor
 
 from trainer.parallel.ranks import Parallel
 
-LARGEST = ("rollout/engine_logprob_diff_max", "policy/ratio_max", "memory/peak")  # over the ranks; others are sums
+# over the ranks; others are sums
+LARGEST = ("rollout/engine_logprob_diff_max", "policy/ratio_max", "memory/peak")
 
-# A function that yields its sums, where they were computed, and is sent those of each rank, float64 on the host.
+# A function that yields its sums, where they were computed, and is sent those of each rank, float64
+# on the host.
 Metrics = Generator[Mapping[str, Tensor | float], list[dict[str, Tensor]], dict[str, float]]
 
 
 def read_metrics(metrics: Sequence[Metrics], parallel: Parallel) -> dict[str, float]:
     """Return what the functions return, with one transfer from the device and one collective."""
     asked = [next(reader) for reader in metrics]
-    sums = [torch.as_tensor(value, dtype=torch.float64) for reader in asked for value in reader.values()]
+    sums = [
+        torch.as_tensor(value, dtype=torch.float64) for reader in asked for value in reader.values()
+    ]
     far = [value.flatten() for value in sums if value.device.type != "cpu"]
     read = iter(torch.cat(far).cpu().split([*map(len, far)]) if far else ())
-    on_host = iter([value if value.device.type == "cpu" else next(read).view_as(value) for value in sums])
+    on_host = iter(
+        [value if value.device.type == "cpu" else next(read).view_as(value) for value in sums]
+    )
     of_rank = [{name: next(on_host) for name in reader} for reader in asked]
     everyone: list[list[dict[str, Tensor]]] = parallel.gather([of_rank])
     result: dict[str, float] = {}
@@ -34,11 +40,21 @@ def read_metrics(metrics: Sequence[Metrics], parallel: Parallel) -> dict[str, fl
 def over_ranks(everyone: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """Return the ranks' sums added, and the largest of `LARGEST`."""
     names = dict.fromkeys(name for of_rank in everyone for name in of_rank)
-    parts = {name: torch.stack([of_rank[name] for of_rank in everyone if name in of_rank]) for name in names}
-    return {name: part.amax(dim=0) if name in LARGEST else part.sum(dim=0) for name, part in parts.items()}
+    parts = {
+        name: torch.stack([of_rank[name] for of_rank in everyone if name in of_rank])
+        for name in names
+    }
+    return {
+        name: part.amax(dim=0) if name in LARGEST else part.sum(dim=0)
+        for name, part in parts.items()
+    }
 
 
 def means(totals: Mapping[str, Tensor]) -> dict[str, float]:
     """Totals by the count, which has no name, but for `LARGEST`."""
     count = max(float(totals[""]), 1.0)
-    return {name: float(total) / (1.0 if name in LARGEST else count) for name, total in totals.items() if name}
+    return {
+        name: float(total) / (1.0 if name in LARGEST else count)
+        for name, total in totals.items()
+        if name
+    }

@@ -7,9 +7,13 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 
-def find_runs(client: "MlflowClient", experiment_ids: list[str], tags: Mapping[str, str]) -> list[Any]:
+def find_runs(
+    client: "MlflowClient", experiment_ids: list[str], tags: Mapping[str, str]
+) -> list[Any]:
     """Return runs that carry all tags, oldest first."""
-    return search_runs(client, experiment_ids, " and ".join(f"tags.`{key}` = '{tags[key]}'" for key in tags))
+    return search_runs(
+        client, experiment_ids, " and ".join(f"tags.`{key}` = '{tags[key]}'" for key in tags)
+    )
 
 
 def search_runs(client: "MlflowClient", experiment_ids: list[str], condition: str) -> list[Any]:
@@ -17,7 +21,9 @@ def search_runs(client: "MlflowClient", experiment_ids: list[str], condition: st
     runs = []
     token = None
     while True:
-        page = client.search_runs(experiment_ids, condition, order_by=["start_time ASC"], page_token=token)
+        page = client.search_runs(
+            experiment_ids, condition, order_by=["start_time ASC"], page_token=token
+        )
         runs.extend(page)
         token = page.token
         if not token:

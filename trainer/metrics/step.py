@@ -50,9 +50,10 @@ def rollout_metrics(sample: SampledGroups) -> Metrics:
 def batch_metrics(batch: TrainBatch, algorithm: AlgorithmConfig) -> Metrics:
     """Return metrics of the policy before its update, as means over completion tokens of all ranks.
 
-    Where top_p, top_k or min_p drop tokens, the engine's log-probabilities are renormalized over those kept and
-    the trainer's are not: ``rollout/engine_*`` then hold the kept mass besides the mismatch. Entropies and the
-    comparison with the engine are absent where its log-probabilities are the old ones.
+    Where top_p, top_k or min_p drop tokens, the engine's log-probabilities are renormalized over
+    those kept and the trainer's are not: ``rollout/engine_*`` then hold the kept mass besides the
+    mismatch. Entropies and the comparison with the engine are absent where its log-probabilities
+    are the old ones.
     """
     mask = batch.completion_mask
     sums: dict[str, Tensor | float] = {"": float(batch.completion_lengths.sum())}
@@ -69,7 +70,9 @@ def batch_metrics(batch: TrainBatch, algorithm: AlgorithmConfig) -> Metrics:
     return means(over_ranks((yield sums)))
 
 
-def _engine_sums(batch: TrainBatch, rollout_logprobs: Tensor, algorithm: AlgorithmConfig) -> dict[str, Tensor]:
+def _engine_sums(
+    batch: TrainBatch, rollout_logprobs: Tensor, algorithm: AlgorithmConfig
+) -> dict[str, Tensor]:
     """Return how far trainer and engine are apart."""
     mask = batch.completion_mask
     log_ratio = (batch.old_logprobs - rollout_logprobs) * mask
@@ -88,7 +91,9 @@ def _engine_sums(batch: TrainBatch, rollout_logprobs: Tensor, algorithm: Algorit
 
 
 def update_metrics(statistics: UpdateStatistics, lr: float) -> Metrics:
-    """Return metrics of the step's optimizer steps; token shares are over the tokens updated on all ranks."""
+    """Return metrics of the step's optimizer steps; token shares are over the tokens updated on all
+    ranks.
+    """
     sums = {
         "policy/clip_fraction": statistics.tokens.get("clipped", 0.0),
         "policy/dual_clip_fraction": statistics.tokens.get("dual_clipped", 0.0),
@@ -113,16 +118,21 @@ def update_metrics(statistics: UpdateStatistics, lr: float) -> Metrics:
 
 
 def memory_metrics(device: torch.device) -> Metrics:
-    """Return the memory of the fullest GPU after an update, when torch's cache still holds what the update took at
-    most.
+    """Return the memory of the fullest GPU after an update, when torch's cache still holds what the
+    update took at most.
     """
     peak = peak_bytes(device) / 1e9
     return {"memory/peak": float(over_ranks((yield {"memory/peak": peak}))["memory/peak"])}
 
 
 def time_metrics(stopwatch: Stopwatch, batch: TrainBatch, parallel: Parallel) -> dict[str, float]:
-    """Return seconds of every phase (the slowest rank's) and completion tokens per second of all ranks."""
+    """Return seconds of every phase (the slowest rank's) and completion tokens per second of all
+    ranks.
+    """
     local = (dict(stopwatch.seconds), float(batch.completion_lengths.sum()))
     seconds, tokens = zip(*parallel.gather([local]), strict=True)
-    metrics = {f"time/{name}": max(of_rank[name] for of_rank in seconds) for name in sorted(stopwatch.seconds)}
+    metrics = {
+        f"time/{name}": max(of_rank[name] for of_rank in seconds)
+        for name in sorted(stopwatch.seconds)
+    }
     return metrics | {"time/tokens_per_s": sum(tokens) / metrics["time/step"]}

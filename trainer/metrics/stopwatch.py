@@ -11,7 +11,8 @@ import torch
 class Stopwatch:
     """Adds up the seconds of named phases: ``with stopwatch("rollout"): ...``.
 
-    A GPU computes after it was told to: both ends of a phase wait for it, so that its work counts in its phase.
+    A GPU computes after it was told to: both ends of a phase wait for it, so that its work counts
+    in its phase.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,8 @@
 """The MLflow tags of runs and sweeps: written by trainer and sweep, read by the dashboards."""
 
 # Of every run.
-RUN_TAG = "loptune.run"  # finds it again after a restart: SWEEP/TRIAL of a trial, sweep/SWEEP of a sweep
+# finds it again after a restart: SWEEP/TRIAL of a trial, sweep/SWEEP of a sweep
+RUN_TAG = "loptune.run"
 SWEEP_TAG = "loptune.sweep"  # name of the sweep
 PARENT_TAG = "mlflow.parentRunId"  # of a trial: the run of its sweep
 NOTE_TAG = "mlflow.note.content"  # description in Markdown: a sweep's verdict, why a trial failed
@@ -11,7 +12,8 @@ CHANGES_TAG = "loptune.accepted_changes"  # of data and reward files, while it r
 
 # Of a trial's run.
 TRIAL_TAG = "loptune.trial"  # c003-s0
-CONFIGURATION_TAG = "loptune.configuration"  # 3; of a finalist its number in the sweep that chose it
+# 3; of a finalist its number in the sweep that chose it
+CONFIGURATION_TAG = "loptune.configuration"
 SEED_TAG = "loptune.seed"
 ARM_TAG = "loptune.arm"  # of a search that tunes within: the value it belongs to
 VARIANT_TAG = "loptune.variant"  # update rule in words: grpo + AR

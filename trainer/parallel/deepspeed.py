@@ -13,7 +13,11 @@ import deepspeed
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DeepSpeedPlugin, InitProcessGroupKwargs
-from deepspeed.runtime.zero import GatheredParameters, parameter_offload, register_external_parameter
+from deepspeed.runtime.zero import (
+    GatheredParameters,
+    parameter_offload,
+    register_external_parameter,
+)
 from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -30,9 +34,10 @@ from trainer.policy.weights import host_copy, trained_weights
 class DeepSpeedParallel(DistributedParallel):
     """One of several ranks under ZeRO [arXiv:1910.02054].
 
-    Stage 0 is data parallelism with float32 master weights in the module. From stage 1 on the master weights are
-    in the optimizer, and a rank holds its part of them: a checkpoint then has one file per rank and is read by as
-    many ranks as wrote it. At stage 3 the parameters are in parts too, from the moment they are loaded.
+    Stage 0 is data parallelism with float32 master weights in the module. From stage 1 on the
+    master weights are in the optimizer, and a rank holds its part of them: a checkpoint then has
+    one file per rank and is read by as many ranks as wrote it. At stage 3 the parameters are in
+    parts too, from the moment they are loaded.
     """
 
     def __init__(self, config: TrainConfig) -> None:
@@ -45,7 +50,9 @@ class DeepSpeedParallel(DistributedParallel):
         self._engines: list[Any] = []
         self._policy: Any = None
         self._accelerator = _accelerator(zero_config(config, self.device), self.device)
-        assert self._accelerator.num_processes == self.world_size, "accelerate sees another number of ranks"
+        assert self._accelerator.num_processes == self.world_size, (
+            "accelerate sees another number of ranks"
+        )
 
     @override
     def stored_dtype(self, compute_dtype: torch.dtype) -> torch.dtype:
@@ -53,7 +60,9 @@ class DeepSpeedParallel(DistributedParallel):
 
     @override
     def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Any]:
-        self._accelerator.deepspeed_plugin.deepspeed_config["zero_optimization"] |= _bucket_sizes(model)
+        self._accelerator.deepspeed_plugin.deepspeed_config["zero_optimization"] |= _bucket_sizes(
+            model
+        )
         with redirect_stdout(sys.stderr):  # DeepSpeed prints its memory
             engine, _ = self._accelerator.prepare(model, optimizer)
         self._keep(engine)
@@ -176,9 +185,11 @@ class DeepSpeedParallel(DistributedParallel):
 
 
 def optimizer_threads(cores: int, environment: Mapping[str, str]) -> int:
-    """Threads of a rank whose optimizer steps on the CPU: its share of the node's cores, or what the user says.
+    """Threads of a rank whose optimizer steps on the CPU: its share of the node's cores, or what
+    the user says.
 
-    torchrun gives each rank one thread where OMP_NUM_THREADS is not set: too few by far for a large model.
+    torchrun gives each rank one thread where OMP_NUM_THREADS is not set: too few by far for a large
+    model.
     """
     asked = int(environment.get("OMP_NUM_THREADS") or 0)
     by_torchrun = asked == 1 and "TORCHELASTIC_RUN_ID" in environment
@@ -187,7 +198,9 @@ def optimizer_threads(cores: int, environment: Mapping[str, str]) -> int:
 
 
 def _forget_models() -> None:
-    """Clear what DeepSpeed keeps of stage 3 for as long as the process lives: every model, with its optimizer."""
+    """Clear what DeepSpeed keeps of stage 3 for as long as the process lives: every model, with its
+    optimizer.
+    """
     parameter_offload.FWD_MODULE_STACK.clear()
     # Its methods are wrapped by a function that does not say what it wraps.
     for method in vars(PartitionedParameterCoordinator).values():
@@ -217,7 +230,8 @@ def zero_config(config: TrainConfig, device: torch.device) -> dict[str, Any]:
         # torch's fused AdamW is as fast on a CPU as the extension that would have to be compiled.
         "zero_force_ds_cpu_optimizer": False,
         "bf16": {"enabled": False},
-        "timers": {"throughput": {"enabled": False}},  # waits for the device before every forward pass
+        # waits for the device before every forward pass
+        "timers": {"throughput": {"enabled": False}},
     }
     if compute_dtype(config.model, device) == torch.bfloat16 and parallel.zero_stage > 0:
         settings["bf16"] = {"enabled": True, "check_grad_overflow": True}
@@ -230,22 +244,27 @@ def _accelerator(settings: dict[str, Any], device: torch.device) -> Any:
     # DeepSpeed calls collectives by names that torch deprecates, thousands of times.
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
     if device.type == "cpu":
-        # Shared-memory reductions between ranks would compile an extension for more than a minute. To say so
-        # makes DeepSpeed try what each of its extensions needs, among it the CUDA compiler where there are GPUs.
+        # Shared-memory reductions between ranks would compile an extension for more than a minute.
+        # To say so makes DeepSpeed try what each of its extensions needs, among it the CUDA
+        # compiler where there are GPUs.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     reset_accelerate()
-    os.environ["ACCELERATE_TORCH_DEVICE"] = str(device)  # a GPU that is there would be taken instead of the CPU
+    # a GPU that is there would be taken instead of the CPU
+    os.environ["ACCELERATE_TORCH_DEVICE"] = str(device)
     os.environ.pop("ACCELERATE_CONFIG_DS_FIELDS", None)  # a launcher's file about ZeRO is not read
     group = InitProcessGroupKwargs(backend="nccl" if device.type == "cuda" else "gloo")
     return Accelerator(
-        mixed_precision="no", deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=settings), kwargs_handlers=[group]
+        mixed_precision="no",
+        deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=settings),
+        kwargs_handlers=[group],
     )
 
 
 def _bucket_sizes(model: Any) -> dict[str, int]:
     """Bucket sizes and the size up to which parameters stay whole at stage 3, in elements.
 
-    A small bucket is hundreds of reductions in every backward pass, none of which fills a link between GPUs.
+    A small bucket is hundreds of reductions in every backward pass, none of which fills a link
+    between GPUs.
     """
     width = model.causal_lm.config.get_text_config().hidden_size
     trained = sum(getattr(p, "ds_numel", p.numel()) for p in model.parameters() if p.requires_grad)
@@ -258,10 +277,11 @@ def _bucket_sizes(model: Any) -> dict[str, int]:
 
 @contextmanager
 def _gathered(engine: Any) -> Iterator[None]:
-    """Gather all parameters and let the modules be called without the hooks that fetch and release them.
+    """Gather all parameters and let the modules be called without the hooks that fetch and release
+    them.
 
-    With the hooks a module would release its parameters after every call, and fetching them again is a collective
-    that ranks generating different numbers of tokens cannot share.
+    With the hooks a module would release its parameters after every call, and fetching them again
+    is a collective that ranks generating different numbers of tokens cannot share.
     """
     offload = engine.optimizer.parameter_offload
     with GatheredParameters(list(engine.module.parameters())):

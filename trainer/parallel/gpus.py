@@ -9,11 +9,14 @@ from trainer.errors import MissingError, first_line
 
 LISTING_TIMEOUT_S = 20
 _COMPILER = "apt-get install gcc python3-dev, or rollout.engine=transformers"
-SHARE_VARIABLE = "LOPTUNE_GPU_SHARE"  # fraction of its GPU that a rank may use, set by a sweep; 1 if absent
+# fraction of its GPU that a rank may use, set by a sweep; 1 if absent
+SHARE_VARIABLE = "LOPTUNE_GPU_SHARE"
 
 
 def visible_gpus() -> int:
-    """Return how many GPUs this process may use: those of CUDA_VISIBLE_DEVICES, else all that the driver lists."""
+    """Return how many GPUs this process may use: those of CUDA_VISIBLE_DEVICES, else all that the
+    driver lists.
+    """
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return sum(line.startswith("GPU ") for line in _nvidia_smi("-L"))
@@ -43,12 +46,18 @@ def check_compiler() -> None:
     headers = sysconfig.get_paths(scheme="posix_prefix")["include"]  # as Triton asks
     command = [compiler, "-x", "c", "-fsyntax-only", f"-I{headers}", "-"]
     try:
-        subprocess.run(command, input="#include <Python.h>\n", capture_output=True, text=True, check=True)
+        subprocess.run(
+            command, input="#include <Python.h>\n", capture_output=True, text=True, check=True
+        )
     except OSError as error:
-        raise MissingError(f"vLLM's kernels need a C compiler: {error}", f"CC={compiler}", _COMPILER) from error
+        raise MissingError(
+            f"vLLM's kernels need a C compiler: {error}", f"CC={compiler}", _COMPILER
+        ) from error
     except subprocess.CalledProcessError as error:
         reason = first_line(RuntimeError(error.stderr))
-        raise MissingError(f"vLLM's kernels cannot be compiled: {reason}", compiler, _COMPILER) from error
+        raise MissingError(
+            f"vLLM's kernels cannot be compiled: {reason}", compiler, _COMPILER
+        ) from error
 
 
 def _nvidia_smi(*arguments: str) -> list[str]:
@@ -56,7 +65,9 @@ def _nvidia_smi(*arguments: str) -> list[str]:
         return []
     try:
         command = ["nvidia-smi", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LISTING_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=LISTING_TIMEOUT_S, check=False
+        )
     except subprocess.TimeoutExpired:
         return []
     return done.stdout.splitlines() if done.returncode == 0 else []

@@ -19,10 +19,11 @@ def free_port() -> int:
 
 
 def interface_towards_urls(urls: Sequence[str]) -> str:
-    """Return the interface of the route to the first URL that is not loopback; the loopback one where all are.
+    """Return the interface of the route to the first URL that is not loopback; the loopback one
+    where all are.
 
-    NCCL chooses its interface once in the life of a process. Ranks of one node that send weights to a vLLM server
-    on another one need the interface of that route from the start.
+    NCCL chooses its interface once in the life of a process. Ranks of one node that send weights to
+    a vLLM server on another one need the interface of that route from the start.
     """
     for url in urls:
         try:

@@ -47,11 +47,19 @@ def load_models(config: TrainConfig, parallel: Parallel) -> Models:
     stored_dtype = parallel.stored_dtype(compute_dtype(config.model, parallel.device))
     with_adapter = config.model.lora.r > 0
     with_reference = config.algorithm.kl_coef > 0
-    causal_lm = load_policy(config.model, parallel.device, _loaded_dtype(config, stored_dtype, parallel))
+    causal_lm = load_policy(
+        config.model, parallel.device, _loaded_dtype(config, stored_dtype, parallel)
+    )
     reference: nn.Module | None = None
     if with_adapter:
         torch.manual_seed(config.seed)  # the same adapter however the ranks have loaded the model
-        add_adapter(causal_lm, config.model.lora, stored_dtype, config.model.name_or_path, config.model.revision)
+        add_adapter(
+            causal_lm,
+            config.model.lora,
+            stored_dtype,
+            config.model.name_or_path,
+            config.model.revision,
+        )
     elif with_reference:
         reference = _reference(config, causal_lm, stored_dtype, parallel)
     scores = logprob_model(causal_lm, config, stored_dtype)
@@ -60,21 +68,34 @@ def load_models(config: TrainConfig, parallel: Parallel) -> Models:
         reference = WithoutAdapter(policy, causal_lm)
     # A wrapped policy may run no other forward before a backward, and dropout is for updates alone.
     computed_again = policy is scores and not config.model.lora.dropout
-    # Lopti's first pass often lacks some rows; what a GPU would gain, and what memory it takes there, is not measured.
+    # Lopti's first pass often lacks some rows; what a GPU would gain, and what memory it takes
+    # there, is not measured.
     keeps = computed_again and not config.algorithm.isolates and parallel.device.type == "cpu"
     kept_forward = KeptForward() if keeps else None
-    models = Models(causal_lm, policy, optimizer, reference, stored_dtype, scores.packs_rows, parallel, kept_forward)
+    models = Models(
+        causal_lm,
+        policy,
+        optimizer,
+        reference,
+        stored_dtype,
+        scores.packs_rows,
+        parallel,
+        kept_forward,
+    )
     with models.whole_weights():
         check_logits(causal_lm)
     return models
 
 
 class WithoutAdapter(nn.Module):
-    """The reference of a policy with an adapter: its own weights with the adapter off, no second copy."""
+    """The reference of a policy with an adapter: its own weights with the adapter off, no second
+    copy.
+    """
 
     def __init__(self, policy: nn.Module, causal_lm: PreTrainedModel) -> None:
         super().__init__()
-        self._owned_elsewhere = (policy, causal_lm)  # a tuple keeps them out of this module's parameters
+        # a tuple keeps them out of this module's parameters
+        self._owned_elsewhere = (policy, causal_lm)
 
     def forward(self, *inputs: Any) -> Any:
         """Call the `LogprobModel` with its adapter off."""
@@ -83,8 +104,12 @@ class WithoutAdapter(nn.Module):
             return policy(*inputs)
 
 
-def logprob_model(causal_lm: PreTrainedModel, config: TrainConfig, stored_dtype: torch.dtype) -> LogprobModel:
-    """Return a causal language model as the run scores with it: at its temperature, in its dtype, in its chunks."""
+def logprob_model(
+    causal_lm: PreTrainedModel, config: TrainConfig, stored_dtype: torch.dtype
+) -> LogprobModel:
+    """Return a causal language model as the run scores with it: at its temperature, in its dtype,
+    in its chunks.
+    """
     vocabulary = causal_lm.config.get_text_config().vocab_size
     in_float32 = stored_dtype == torch.float32  # then autocast computes in the model's dtype
     return LogprobModel(
@@ -96,8 +121,12 @@ def logprob_model(causal_lm: PreTrainedModel, config: TrainConfig, stored_dtype:
     )
 
 
-def _loaded_dtype(config: TrainConfig, stored_dtype: torch.dtype, parallel: Parallel) -> torch.dtype:
-    """Return the dtype a model is loaded in: frozen weights need no float32; DeepSpeed wants one dtype."""
+def _loaded_dtype(
+    config: TrainConfig, stored_dtype: torch.dtype, parallel: Parallel
+) -> torch.dtype:
+    """Return the dtype a model is loaded in: frozen weights need no float32; DeepSpeed wants one
+    dtype.
+    """
     if config.model.lora.r == 0 or config.parallel.strategy == "deepspeed":
         return stored_dtype
     return compute_dtype(config.model, parallel.device)

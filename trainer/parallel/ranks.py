@@ -19,8 +19,19 @@ from typing_extensions import override
 from trainer.config.schema import TrainConfig, dotted_keys, value_of
 from trainer.errors import ConfigError
 from trainer.parallel.device import local_device
-from trainer.parallel.interface import LOOPBACK, LOOPBACK_INTERFACE, free_port, interface_towards_urls
-from trainer.policy.weights import host_copy, load_optimizer_tensors, load_weights, optimizer_tensors, trained_weights
+from trainer.parallel.interface import (
+    LOOPBACK,
+    LOOPBACK_INTERFACE,
+    free_port,
+    interface_towards_urls,
+)
+from trainer.policy.weights import (
+    host_copy,
+    load_optimizer_tensors,
+    load_weights,
+    optimizer_tensors,
+    trained_weights,
+)
 
 _FILE_TIMEOUT_S = 3 * 3600
 _ABSENT = object()
@@ -29,8 +40,8 @@ _ABSENT = object()
 class Parallel:
     """One process that trains alone.
 
-    A subclass is one rank of several. What is summed, gathered or prepared here is a collective: all ranks call
-    it, in the same order.
+    A subclass is one rank of several. What is summed, gathered or prepared here is a collective:
+    all ranks call it, in the same order.
     """
 
     rank = 0
@@ -47,7 +58,9 @@ class Parallel:
         return self.rank == 0
 
     def stored_dtype(self, compute_dtype: torch.dtype) -> torch.dtype:
-        """Return the dtype in which the policy is loaded: float32 where the module itself holds the master weights."""
+        """Return the dtype in which the policy is loaded: float32 where the module itself holds the
+        master weights.
+        """
         return torch.float32
 
     def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Any]:
@@ -67,16 +80,17 @@ class Parallel:
         return flag
 
     def gather(self, items: list[Any], after_files: bool = False) -> list[Any]:
-        """Return the items of all ranks, on every rank: the first of every rank in rank order, the second, ...
+        """Return the items of all ranks, on every rank: the first of every rank in rank order, the
+        second, ...
 
-        Prompts are dealt to the ranks like cards, so this is the order of the prompts. Others wait longer for a
-        rank that may read or write a checkpoint before it comes: ``after_files``.
+        Prompts are dealt to the ranks like cards, so this is the order of the prompts. Others wait
+        longer for a rank that may read or write a checkpoint before it comes: ``after_files``.
         """
         return items
 
     def microbatch(self, model: nn.Module, is_last: bool) -> AbstractContextManager[None]:
-        """Return a context for forward and backward of a microbatch; gradients are reduced in the last one of a
-        step.
+        """Return a context for forward and backward of a microbatch; gradients are reduced in the
+        last one of a step.
         """
         return nullcontext()
 
@@ -96,18 +110,23 @@ class Parallel:
         return norm
 
     def full_parameters(self, model: nn.Module) -> AbstractContextManager[None]:
-        """Return a context in which every parameter of a prepared model is whole on this rank, to be read."""
+        """Return a context in which every parameter of a prepared model is whole on this rank, to
+        be read.
+        """
         return nullcontext()
 
     def weights(self, causal_lm: PreTrainedModel) -> dict[str, Tensor]:
-        """Return the policy's `trained_weights`, whole, copied to host memory; empty on ranks other than 0."""
+        """Return the policy's `trained_weights`, whole, copied to host memory; empty on ranks other
+        than 0.
+        """
         weights = trained_weights(causal_lm) if self.is_main else {}
-        copies = {id(tensor): host_copy(tensor) for tensor in weights.values()}  # tied weights stay one tensor
+        # tied weights stay one tensor
+        copies = {id(tensor): host_copy(tensor) for tensor in weights.values()}
         return {name: copies[id(tensor)] for name, tensor in weights.items()}
 
     def training_tensors(self, causal_lm: PreTrainedModel, optimizer: Any) -> dict[str, Tensor]:
-        """Return the tensors besides the weights that this rank must save to continue training, copied to host
-        memory.
+        """Return the tensors besides the weights that this rank must save to continue training,
+        copied to host memory.
         """
         return optimizer_tensors(causal_lm, optimizer)
 
@@ -135,11 +154,14 @@ class DistributedParallel(Parallel):
 
     @override
     def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Any]:
-        # Buffers (rotary frequencies) never change: broadcasting them would be a collective in every forward.
-        # Without device_ids a forward gets its inputs where they are: lengths and masks on the host.
+        # Buffers (rotary frequencies) never change: broadcasting them would be a collective in
+        # every forward. Without device_ids a forward gets its inputs where they are: lengths and
+        # masks on the host.
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
-            wrapped = nn.parallel.DistributedDataParallel(model, broadcast_buffers=False, gradient_as_bucket_view=True)
+            wrapped = nn.parallel.DistributedDataParallel(
+                model, broadcast_buffers=False, gradient_as_bucket_view=True
+            )
             return wrapped, optimizer
 
     @override
@@ -155,7 +177,9 @@ class DistributedParallel(Parallel):
     @override
     def gather(self, items: list[Any], after_files: bool = False) -> list[Any]:
         parts: list[list[Any]] = [[] for _ in range(self.world_size)]
-        torch.distributed.all_gather_object(parts, items, group=_file_group() if after_files else None)
+        torch.distributed.all_gather_object(
+            parts, items, group=_file_group() if after_files else None
+        )
         dealt = chain.from_iterable(zip_longest(*parts, fillvalue=_ABSENT))
         return [item for item in dealt if item is not _ABSENT]
 
@@ -168,7 +192,8 @@ class DistributedParallel(Parallel):
 
     @override
     def backward(self, loss: Tensor) -> None:
-        # The gradients of the ranks are averaged, and the loss is already divided by the totals of all ranks.
+        # The gradients of the ranks are averaged, and the loss is already divided by the totals of
+        # all ranks.
         (loss * self.world_size).backward()
 
     @override
@@ -177,11 +202,13 @@ class DistributedParallel(Parallel):
 
 
 def join_ranks(timeout_s: float, device: torch.device, servers: Sequence[str] = ()) -> None:
-    """Connect this process with the others, once in its life; a process without any becomes a world of one.
+    """Connect this process with the others, once in its life; a process without any becomes a world
+    of one.
 
-    Where MASTER_ADDR is the loopback address, nothing of it can be reached from other machines, unless weights go
-    by NCCL to ``servers``, the URLs of vLLM servers, on one of them. Elsewhere gloo takes the interface of the
-    route to it: by itself it asks for the host's own name, which Debian answers with a loopback address.
+    Where MASTER_ADDR is the loopback address, nothing of it can be reached from other machines,
+    unless weights go by NCCL to ``servers``, the URLs of vLLM servers, on one of them. Elsewhere
+    gloo takes the interface of the route to it: by itself it asks for the host's own name, which
+    Debian answers with a loopback address.
     """
     if torch.distributed.is_initialized():
         return
@@ -193,7 +220,8 @@ def join_ranks(timeout_s: float, device: torch.device, servers: Sequence[str] = 
     if device.type == "cuda":
         torch.cuda.set_device(device)
         backend = "nccl"
-        if os.environ.get("WORLD_SIZE") != "1":  # NCCL would split a communicator of one rank (DeepSpeed issue 8248)
+        # NCCL would split a communicator of one rank (DeepSpeed issue 8248)
+        if os.environ.get("WORLD_SIZE") != "1":
             device_id = device  # without it NCCL guesses a rank's GPU from the rank
     timeout = timedelta(seconds=timeout_s)
     launcher_has_a_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
@@ -205,7 +233,8 @@ def join_ranks(timeout_s: float, device: torch.device, servers: Sequence[str] = 
         return
     os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK_INTERFACE)
     if backend == "nccl":
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface_towards_urls(servers)}")  # "=": no prefix
+        # "=": no prefix
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface_towards_urls(servers)}")
     rank = int(os.environ["RANK"])
     world_size = int(os.environ["WORLD_SIZE"])
     torch.distributed.init_process_group(
@@ -219,8 +248,8 @@ def join_ranks(timeout_s: float, device: torch.device, servers: Sequence[str] = 
 
 
 def _loopback_store(rank: int, world_size: int, timeout: timedelta) -> Any:
-    """Return the store in which ranks find each other; the one that torch opens by itself listens on all
-    interfaces.
+    """Return the store in which ranks find each other; the one that torch opens by itself listens
+    on all interfaces.
     """
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
@@ -239,7 +268,8 @@ def _loopback_store(rank: int, world_size: int, timeout: timedelta) -> Any:
 
 @cache
 def _file_group() -> Any:
-    """Return the ranks while one of them is at files: connected by gloo, whose patience is no other collective's.
+    """Return the ranks while one of them is at files: connected by gloo, whose patience is no other
+    collective's.
 
     NCCL's watchdog would end the process while rank 0 hashes the 100 GB of a checkpoint.
     """
@@ -255,8 +285,8 @@ def leave_ranks() -> None:
 def end_rank(code: int) -> NoReturn:
     """End this process with an exit code, after `leave_ranks` where the others still answer.
 
-    gloo's threads can outlive the interpreter's orderly shutdown and abort it ("terminate called without an
-    active exception"), which would turn a finished run into a failed one.
+    gloo's threads can outlive the interpreter's orderly shutdown and abort it ("terminate called
+    without an active exception"), which would turn a finished run into a failed one.
     """
     sys.stdout.flush()
     sys.stderr.flush()

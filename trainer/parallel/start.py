@@ -10,10 +10,12 @@ from trainer.parallel.ranks import DistributedParallel, Parallel
 
 
 def make_parallel(config: TrainConfig) -> Parallel:
-    """Return the rank this process is, as RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT say.
+    """Return the rank this process is, as RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT
+    say.
 
-    torchrun and `accelerate launch` set them; ranks that are started otherwise need them before torch is imported.
-    Collective: all ranks call it with the same configuration. May be called again for the next run of a process.
+    torchrun and `accelerate launch` set them; ranks that are started otherwise need them before
+    torch is imported. Collective: all ranks call it with the same configuration. May be called
+    again for the next run of a process.
 
     Raises:
         ConfigError: several processes without a strategy, or ranks with different configurations.
@@ -30,17 +32,24 @@ def make_parallel(config: TrainConfig) -> Parallel:
     if strategy == "deepspeed":
         if importlib.util.find_spec("deepspeed") is None:
             raise MissingError(
-                "DeepSpeed is not installed", "parallel.strategy", "pip install deepspeed, or parallel.strategy=ddp"
+                "DeepSpeed is not installed",
+                "parallel.strategy",
+                "pip install deepspeed, or parallel.strategy=ddp",
             )
         local_device(config.parallel.device)  # DeepSpeed chooses its device as it is imported
         from trainer.parallel.deepspeed import DeepSpeedParallel  # takes seconds to import
 
         return DeepSpeedParallel(config)
-    return DistributedParallel(config) if world_size > 1 else Parallel(local_device(config.parallel.device))
+    return (
+        DistributedParallel(config)
+        if world_size > 1
+        else Parallel(local_device(config.parallel.device))
+    )
 
 
 def check_divisible(config: TrainConfig, world_size: int) -> None:
-    """Whether every rank gets as many prompts of a step and completions of an optimizer step as the others.
+    """Whether every rank gets as many prompts of a step and completions of an optimizer step as the
+    others.
 
     Raises:
         ConfigError: a number that the ranks do not divide.
@@ -51,5 +60,7 @@ def check_divisible(config: TrainConfig, world_size: int) -> None:
     ):
         if value % world_size:
             raise ConfigError(
-                f"{key} {value} cannot be split over {world_size} ranks", key, f"make it a multiple of {world_size}"
+                f"{key} {value} cannot be split over {world_size} ranks",
+                key,
+                f"make it a multiple of {world_size}",
             )

@@ -35,39 +35,48 @@ def advise(config: TrainConfig) -> Iterator[Advice]:
         )
     if rollout.group_size == 1 and config.algorithm.advantage.needs_groups:
         yield Advice(
-            f"with one completion per prompt there is nothing {config.algorithm.advantage.name} could compare it with",
+            f"with one completion per prompt there is nothing {config.algorithm.advantage.name} "
+            "could compare it with",
             "rollout.group_size",
             "raise it to 4 or more, or set algorithm.advantage=reinforce_plus_plus",
         )
     completions = rollout.prompts_per_step * rollout.group_size
     if completions > optim.update_batch_size and completions % optim.update_batch_size:
         yield Advice(
-            f"{completions} completions of a step are no multiple of {optim.update_batch_size}: the last optimizer"
+            f"{completions} completions of a step are no multiple of {optim.update_batch_size}: "
+            "the last optimizer"
             f" step of each has {completions % optim.update_batch_size}",
             "optim.update_batch_size",
             f"make it a divisor of {rollout.prompts_per_step} x {rollout.group_size}",
         )
     if config.model.lora.r > 0 and optim.lr < _LOW_LR:
         yield Advice(
-            f"an adapter learns slowly at {optim.lr:g}: it wants about ten times the rate of whole weights",
+            f"an adapter learns slowly at {optim.lr:g}: it wants about ten times the rate of whole "
+            "weights",
             "optim.lr",
             "try 1e-5 to 1e-4",
         )
     judge, of_judge = max(config.reward.functions.items(), key=lambda weighted: abs(weighted[1]))
     if of_judge < 0:
         yield Advice(
-            f"accuracy counts what {judge} calls correct, and its weight of {of_judge:g} trains against that",
+            f"accuracy counts what {judge} calls correct, and its weight of {of_judge:g} trains "
+            "against that",
             "reward.functions",
             "give the function that says what is correct the largest weight",
         )
     for name, weight in config.reward.functions.items():
         if weight == 0:
-            yield Advice(f"reward {name} has weight 0 and changes nothing", "reward.functions", "remove it")
+            yield Advice(
+                f"reward {name} has weight 0 and changes nothing", "reward.functions", "remove it"
+            )
     yield from _template(config)
 
 
 def advise_data(
-    config: TrainConfig, train: Sequence[Problem], sets: Mapping[str, Sequence[Problem]], context: int | None
+    config: TrainConfig,
+    train: Sequence[Problem],
+    sets: Mapping[str, Sequence[Problem]],
+    context: int | None,
 ) -> Iterator[Advice]:
     """Yield advice once all problems and the model are known.
 
@@ -77,7 +86,8 @@ def advise_data(
     prompts = config.rollout.prompts_per_step
     if prompts > problems:
         yield Advice(
-            f"a step takes {prompts} prompts from {problems} problems: each comes up to {-(-prompts // problems)} "
+            f"a step takes {prompts} prompts from {problems} problems: each comes up to "
+            f"{-(-prompts // problems)} "
             "times in the same step",
             "rollout.prompts_per_step",
             f"lower it to at most {problems}, or add data",
@@ -85,7 +95,8 @@ def advise_data(
     completion = config.rollout.max_new_tokens
     if context is not None and config.data.max_prompt_tokens + completion > context:
         yield Advice(
-            f"a prompt of {config.data.max_prompt_tokens} and a completion of {completion} tokens are longer than "
+            f"a prompt of {config.data.max_prompt_tokens} and a completion of {completion} tokens "
+            "are longer than "
             f"the model's context of {context}",
             "data.max_prompt_tokens, rollout.max_new_tokens",
             f"lower them to {context} tokens together",
@@ -95,7 +106,8 @@ def advise_data(
         shared = sum(problem.problem_id in trained for problem in of_set)
         if shared:
             yield Advice(
-                f"{shared} of {len(of_set)} problems of the evaluation set {name} are trained on too: its accuracy "
+                f"{shared} of {len(of_set)} problems of the evaluation set {name} are trained on "
+                "too: its accuracy "
                 "is not that of new problems",
                 f"evaluation.sets.{name}",
                 "take them out of data.train",
@@ -108,7 +120,8 @@ def _template(config: TrainConfig) -> Iterator[Advice]:
         placeholders = {"question"} if key == "prompt_template" else set()
         for name in sorted(set(_PLACEHOLDER.findall(text)) - placeholders):
             yield Advice(
-                f"{{{name}}} stays in the prompt as it is: only {{question}} of prompt_template is replaced",
+                f"{{{name}}} stays in the prompt as it is: only {{question}} of prompt_template is "
+                "replaced",
                 f"data.{key}",
                 f"remove {{{name}}}, or put it into the prompts of the data",
             )

@@ -1,4 +1,5 @@
-"""Memory and disk that a run needs, by arithmetic: nothing is computed, and no GPU has confirmed it.
+"""Memory and disk that a run needs, by arithmetic: nothing is computed, and no GPU has confirmed
+it.
 
 A run shows the measured peak of its first step beside the estimate, and logs it (``memory/peak``).
 """
@@ -23,11 +24,19 @@ CPU_BATCH_TOKENS = 131072  # positions of the transformers engine's cache on a C
 _WHOLE_TOGETHER = 10**9  # parameters that stage 3 has whole at one time: DeepSpeed's default
 _FLOAT32 = 4  # master weights and gradients, also where the model computes in bfloat16
 _MOMENTS = 8  # Adam's two, float32
-# Assumed, for neither is made of tensors of ours: the CUDA context with cuBLAS and NCCL, an engine that sleeps.
+# Assumed, for neither is made of tensors of ours: the CUDA context with cuBLAS and NCCL, an engine
+# that sleeps.
 _CONTEXT_BYTES = 15 * 10**8
 _ASLEEP_BYTES = 10**9
-_PROCESS_BYTES = {True: 5 * 10**9, False: 10**9}  # of host memory: a rank's libraries, with CUDA's and without
-_NEEDED = {"hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "vocab_size"}
+# of host memory: a rank's libraries, with CUDA's and without
+_PROCESS_BYTES = {True: 5 * 10**9, False: 10**9}
+_NEEDED = {
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "vocab_size",
+}
 
 
 @dataclass(frozen=True)
@@ -64,16 +73,23 @@ class Footprint:
         """For people."""
         what = "GPU" if self.device.on_gpu else "CPU"
         ranks = f"each of {self.ranks} ranks" if self.ranks > 1 else "one rank"
-        worst = f"{size_text(self.training)} while training and {size_text(self.sampling)} while sampling"
+        worst = (
+            f"{size_text(self.training)} while training and {size_text(self.sampling)} while "
+            "sampling"
+        )
         yield f"of {ranks} on a {what} of {size_text(self.device.total_bytes)}, estimated:"
         yield f"held {size_text(self.held)}, at most {worst}, margin {size_text(self.margin)};"
-        yield f"of the host {size_text(self.host)}; of the disk {size_text(self.checkpoint)} for a checkpoint"
+        yield (
+            f"of the host {size_text(self.host)}; of the disk {size_text(self.checkpoint)} for a "
+            "checkpoint"
+        )
 
 
 def footprint(
     config: TrainConfig, ranks: int, device: Device | None = None, size: ModelSize | None = None
 ) -> Footprint | None:
-    """Estimate a run's footprint; None for a model whose ``config.json`` is not here, or lacks a size.
+    """Estimate a run's footprint; None for a model whose ``config.json`` is not here, or lacks a
+    size.
 
     Ranks have GPUs of 80 GB where no device is given.
     """
@@ -87,7 +103,9 @@ def footprint(
     return Footprint(ranks, run.device, run.held(), training, sampling, host, run.checkpoint())
 
 
-def check_fits(config: TrainConfig, ranks: int, device: Device, quiet: bool = False) -> Footprint | None:
+def check_fits(
+    config: TrainConfig, ranks: int, device: Device, quiet: bool = False
+) -> Footprint | None:
     """Estimate the memory of a run, and warn where it is more than there is, unless ``quiet``."""
     estimate = footprint(config, ranks, device)
     if estimate is not None and estimate.margin < 0 and not quiet:
@@ -95,13 +113,16 @@ def check_fits(config: TrainConfig, ranks: int, device: Device, quiet: bool = Fa
             f"the run does not fit: {' '.join(estimate.lines())}",
             config.model.name_or_path,
             "lower rollout.vllm.gpu_memory_utilization or optim.tokens_per_microbatch, set "
-            "model.gradient_checkpointing=true, or shard: parallel.strategy=deepspeed parallel.zero_stage=3",
+            "model.gradient_checkpointing=true, or shard: parallel.strategy=deepspeed "
+            "parallel.zero_stage=3",
         )
         _log.warning("%s", advice)
     return estimate
 
 
-def planned_checkpoint_bytes(config: TrainConfig, on_gpu: bool, weights_only: bool = False) -> int | None:
+def planned_checkpoint_bytes(
+    config: TrainConfig, on_gpu: bool, weights_only: bool = False
+) -> int | None:
     """Size of one checkpoint of a run, or of its weights; None for a model of unknown size."""
     size = model_size(config.model.name_or_path)
     if size is None:
@@ -111,8 +132,8 @@ def planned_checkpoint_bytes(config: TrainConfig, on_gpu: bool, weights_only: bo
 
 
 def cache_bytes_per_position(settings: Mapping[str, Any], itemsize: int) -> int:
-    """Return the bytes of keys and values of one token in a cache of numbers of ``itemsize`` bytes, by the model's
-    ``config.json``.
+    """Return the bytes of keys and values of one token in a cache of numbers of ``itemsize`` bytes,
+    by the model's ``config.json``.
     """
     return 2 * int(settings["num_hidden_layers"]) * _key_size(settings) * itemsize
 
@@ -134,7 +155,9 @@ class RunMemory:
 
     @property
     def stage(self) -> int:
-        """Return DeepSpeed's stage; at 0 and without it the module itself has the master weights."""
+        """Return DeepSpeed's stage; at 0 and without it the module itself has the master
+        weights.
+        """
         parallel = self.config.parallel
         return parallel.zero_stage if parallel.strategy == "deepspeed" else 0
 
@@ -157,7 +180,9 @@ class RunMemory:
 
     @property
     def trained(self) -> int:
-        """Parameters, or those of an adapter: r times inputs and outputs of every layer that it adapts."""
+        """Parameters, or those of an adapter: r times inputs and outputs of every layer that it
+        adapts.
+        """
         lora = self.config.model.lora
         if lora.r == 0:
             return self.size.parameters
@@ -166,15 +191,22 @@ class RunMemory:
         keys = hidden + _key_size(settings)
         queries = (
             hidden
-            + settings.get("head_dim", hidden // settings["num_attention_heads"]) * settings["num_attention_heads"]
+            + settings.get("head_dim", hidden // settings["num_attention_heads"])
+            * settings["num_attention_heads"]
         )
         ends = {"q_proj": queries, "k_proj": keys, "v_proj": keys, "o_proj": queries}
-        ends |= dict.fromkeys(("gate_proj", "up_proj", "down_proj"), hidden + settings["intermediate_size"])
+        ends |= dict.fromkeys(
+            ("gate_proj", "up_proj", "down_proj"), hidden + settings["intermediate_size"]
+        )
         adapted = list(ends) if lora.target_modules == [ALL_LINEAR] else lora.target_modules
-        return int(lora.r * settings["num_hidden_layers"] * sum(ends.get(name, 0) for name in adapted))
+        return int(
+            lora.r * settings["num_hidden_layers"] * sum(ends.get(name, 0) for name in adapted)
+        )
 
     def held(self) -> int:
-        """Return weights, gradients, optimizer state, and the reference or what an adapter leaves as it is."""
+        """Return weights, gradients, optimizer state, and the reference or what an adapter leaves
+        as it is.
+        """
         offload = self.config.parallel.offload
         weights = self.trained * self.stored
         if self.config.model.lora.r > 0:
@@ -182,7 +214,9 @@ class RunMemory:
         elif self.config.algorithm.kl_coef > 0:
             weights += self.size.parameters * self.computed
         optimizer = self.trained * (_MOMENTS + (_FLOAT32 if self.stage else 0))
-        whole_weights = 0 if offload == "parameters" else weights / (self.ranks if self.stage == 3 else 1)
+        whole_weights = (
+            0 if offload == "parameters" else weights / (self.ranks if self.stage == 3 else 1)
+        )
         own_optimizer = 0 if offload != "none" else optimizer / (self.ranks if self.stage else 1)
         gradients = self.trained * _FLOAT32 / (self.ranks if self.stage >= 2 else 1)
         return round(whole_weights + own_optimizer + gradients)
@@ -194,8 +228,8 @@ class RunMemory:
         return self._taken() + asleep + self.microbatch() + self._exchanged()
 
     def sampling(self) -> int:
-        """Return what a rank takes at most while it samples: vLLM's share, or a cache, and weights whole that are in
-        parts.
+        """Return what a rank takes at most while it samples: vLLM's share, or a cache, and weights
+        whole that are in parts.
         """
         rollout = self.config.rollout
         if self._vllm() or (rollout.vllm.mode == "server" and rollout.engine != "transformers"):
@@ -209,11 +243,13 @@ class RunMemory:
             positions = min(positions, CPU_BATCH_TOKENS)
         cache = positions * cache_bytes_per_position(self.size.settings, self.stored)
         # On a GPU the engine takes no more than is free.
-        return taken + (min(cache, max(0, self.device.total_bytes - taken)) if self.device.on_gpu else cache)
+        return taken + (
+            min(cache, max(0, self.device.total_bytes - taken)) if self.device.on_gpu else cache
+        )
 
     def host(self) -> int:
-        """Return what all ranks with GPUs take of the host: libraries, and weights being read, or what is offloaded
-        and a checkpoint's copy.
+        """Return what all ranks with GPUs take of the host: libraries, and weights being read, or
+        what is offloaded and a checkpoint's copy.
         """
         offload = self.config.parallel.offload
         kept = self.trained * (_FLOAT32 + _MOMENTS) if offload != "none" else 0
@@ -222,15 +258,18 @@ class RunMemory:
         return self.ranks * _PROCESS_BYTES[True] + max(reading, kept + self.checkpoint())
 
     def checkpoint(self) -> int:
-        """Return what is trained, in the compute dtype too where the optimizer has float32, and its moments."""
+        """Return what is trained, in the compute dtype too where the optimizer has float32, and its
+        moments.
+        """
         return self.trained * (_FLOAT32 + _MOMENTS + (self.computed if self.stage else 0))
 
     def microbatch(self) -> int:
         """Activations of all layers, and a chunk of logits twice with the head's gradient.
 
-        With checkpointing it is the inputs of all layers, and the larger of one layer's activations and the head's.
-        Of a token a layer keeps twice a norm's input in float32, its result and that result scaled; queries and
-        attention's output; keys and values; gate, its activation, up, and their product. Attention stores no scores.
+        With checkpointing it is the inputs of all layers, and the larger of one layer's activations
+        and the head's. Of a token a layer keeps twice a norm's input in float32, its result and
+        that result scaled; queries and attention's output; keys and values; gate, its activation,
+        up, and their product. Attention stores no scores.
         """
         config = self.config
         settings = self.size.settings
@@ -238,8 +277,12 @@ class RunMemory:
         layers = int(settings["num_hidden_layers"])
         inner = int(settings["intermediate_size"])
         vocabulary = int(settings["vocab_size"])
-        tokens = max(config.data.max_prompt_tokens + config.rollout.max_new_tokens, config.optim.tokens_per_microbatch)
-        # Autocast computes linear layers alone in a lower dtype; it copies their weights, and the input of each.
+        tokens = max(
+            config.data.max_prompt_tokens + config.rollout.max_new_tokens,
+            config.optim.tokens_per_microbatch,
+        )
+        # Autocast computes linear layers alone in a lower dtype; it copies their weights, and the
+        # input of each.
         autocast = self.module > self.computed
         inputs = 5 if autocast else 2
         norms = hidden * (2 * _FLOAT32 + 2 * self.module + inputs * self.computed)
@@ -252,21 +295,31 @@ class RunMemory:
         if not config.model.gradient_checkpointing:
             return copies + tokens * layers * of_layer + head
         gradients = 3 * inner * self.computed  # of gate, up and product
-        return copies + tokens * layers * hidden * self.module + max(tokens * (of_layer + gradients), head)
+        return (
+            copies
+            + tokens * layers * hidden * self.module
+            + max(tokens * (of_layer + gradients), head)
+        )
 
     def _taken(self) -> int:
         return self.held() + (_CONTEXT_BYTES if self.device.on_gpu else _PROCESS_BYTES[False])
 
     def _vllm(self) -> int:
-        """Return what vLLM has when awake; 0 where none shares the device. It is assumed to be installed on a GPU."""
+        """Return what vLLM has when awake; 0 where none shares the device. It is assumed to be
+        installed on a GPU.
+        """
         rollout = self.config.rollout
-        if rollout.engine == "transformers" or rollout.vllm.mode == "server" or not self.device.on_gpu:
+        if (
+            rollout.engine == "transformers"
+            or rollout.vllm.mode == "server"
+            or not self.device.on_gpu
+        ):
             return 0
         return round(rollout.vllm.gpu_memory_utilization * self.device.total_bytes)
 
     def _exchanged(self) -> int:
-        """Return two buckets of gradients and the float32 in which one is reduced; at stage 3 parameters that are
-        whole.
+        """Return two buckets of gradients and the float32 in which one is reduced; at stage 3
+        parameters that are whole.
         """
         if not self.stage:
             return 0

@@ -1,7 +1,8 @@
-"""Low-rank adapters of linear layers: ``W x + s B A x`` with W frozen [arXiv:2106.09685], in peft's own layers.
+"""Low-rank adapters of linear layers: ``W x + s B A x`` with W frozen [arXiv:2106.09685], in peft's
+own layers.
 
-They are put into the model in place, so that it stays the class it is. Weights that sampling or vLLM needs whole
-are merged one at a time; no second copy of the model exists.
+They are put into the model in place, so that it stays the class it is. Weights that sampling or
+vLLM needs whole are merged one at a time; no second copy of the model exists.
 """
 
 import json
@@ -28,7 +29,9 @@ _FACTOR = ".lora_"  # part of the names of an adapter's parameters
 
 
 class AdapterDropout(nn.Dropout):
-    """Drops where a gradient is wanted: scoring a batch and updating on it happen in the same mode of a model."""
+    """Drops where a gradient is wanted: scoring a batch and updating on it happen in the same mode
+    of a model.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the input, a share of it 0 and the rest scaled up."""
@@ -42,7 +45,8 @@ def add_adapter(
     base: str | None = None,
     revision: str | None = None,
 ) -> None:
-    """Freeze a model and put a new adapter into its linear layers, which changes nothing until it is trained.
+    """Freeze a model and put a new adapter into its linear layers, which changes nothing until it
+    is trained.
 
     ``base`` and ``revision`` name what the model was loaded from, for the adapter's files.
 
@@ -103,7 +107,9 @@ class BaseParameter(NamedTuple):
 
     @torch.no_grad()
     def merged(self) -> Tensor:
-        """Return ``W + s B A`` in W's dtype, added in float32; W itself, detached, where there is no adapter."""
+        """Return ``W + s B A`` in W's dtype, added in float32; W itself, detached, where there is
+        no adapter.
+        """
         weight = self.parameter.detach()
         if self.layer is None:
             return weight
@@ -178,12 +184,21 @@ def adapter_base(folder: Path) -> tuple[str, str | None]:
         name = None
         revision = None
     itself = isinstance(name, str) and Path(name).expanduser().resolve() == folder.resolve()
-    if kind != "LORA" or not isinstance(name, str) or not isinstance(revision, str | None) or itself:
+    if (
+        kind != "LORA"
+        or not isinstance(name, str)
+        or not isinstance(revision, str | None)
+        or itself
+    ):
         raise MissingError(
-            "this is no low-rank adapter that names its base model", str(file), "give a folder saved by peft"
+            "this is no low-rank adapter that names its base model",
+            str(file),
+            "give a folder saved by peft",
         )
     if not (folder / WEIGHTS_FILE).is_file():
-        raise MissingError(f"no {WEIGHTS_FILE} in {folder}", "model.name_or_path", "save it with safetensors")
+        raise MissingError(
+            f"no {WEIGHTS_FILE} in {folder}", "model.name_or_path", "save it with safetensors"
+        )
     return name, revision
 
 
@@ -206,7 +221,9 @@ def with_adapter_merged(model: PreTrainedModel, folder: Path) -> PreTrainedModel
         merged: PreTrainedModel = peft.PeftModel.from_pretrained(model, folder).merge_and_unload()
     except (ValueError, RuntimeError, KeyError, OSError, SafetensorError) as error:
         raise MissingError(
-            f"the adapter does not fit its base model: {first_line(error)}", str(folder), "check what it was made for"
+            f"the adapter does not fit its base model: {first_line(error)}",
+            str(folder),
+            "check what it was made for",
         ) from error
     return merged.requires_grad_(True)
 
@@ -214,7 +231,11 @@ def with_adapter_merged(model: PreTrainedModel, folder: Path) -> PreTrainedModel
 def _targets(model: PreTrainedModel, wanted: list[str]) -> list[str]:
     """Last parts of the names of the layers to adapt, those of the configuration checked."""
     output = model.get_output_embeddings()
-    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and module is not output]
+    linear = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and module is not output
+    ]
     there = sorted({name.rpartition(".")[2] for name in linear})
     if wanted == [ALL_LINEAR]:
         return there

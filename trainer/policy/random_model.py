@@ -1,4 +1,6 @@
-"""A small random policy that reads and writes bytes: for trying data, reward and sweep in seconds a run."""
+"""A small random policy that reads and writes bytes: for trying data, reward and sweep in seconds a
+run.
+"""
 
 import os
 from pathlib import Path
@@ -38,12 +40,17 @@ def write_random_model(folder: Path) -> None:
     """
     of_bytes = byte_level()
     special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<s>"}
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=of_bytes, clean_up_tokenization_spaces=False, **special)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=of_bytes, clean_up_tokenization_spaces=False, **special
+    )
     tokens = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = Qwen2ForCausalLM(Qwen2Config(vocab_size=of_bytes.get_vocab_size(), **_SHAPE, **tokens))
+        model = Qwen2ForCausalLM(
+            Qwen2Config(vocab_size=of_bytes.get_vocab_size(), **_SHAPE, **tokens)
+        )
     disable_progress_bar()  # the model is written in no time
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed, which saving imports, would warn of missing GPUs
+    # DeepSpeed, which saving imports, would warn of missing GPUs
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -15,16 +15,21 @@ from torch.nn import functional
 class ScoringHead(nn.Module):
     """Log-probabilities of tokens, in chunks whose logits are computed again in the backward pass.
 
-    It calls no other module: where parameters are gathered module by module (ZeRO stage 3), the output embedding
-    is then gathered once for all chunks, however many this rank has. The output embedding stays the model's own;
-    logits of ``chunk_tokens`` tokens exist at one time.
+    It calls no other module: where parameters are gathered module by module (ZeRO stage 3), the
+    output embedding is then gathered once for all chunks, however many this rank has. The output
+    embedding stays the model's own; logits of ``chunk_tokens`` tokens exist at one time.
     """
 
     def __init__(
-        self, output_embeddings: nn.Linear, temperature: float, chunk_tokens: int, proxy_min_p: float = 0.0
+        self,
+        output_embeddings: nn.Linear,
+        temperature: float,
+        chunk_tokens: int,
+        proxy_min_p: float = 0.0,
     ) -> None:
         super().__init__()
-        self._owned_elsewhere = (output_embeddings,)  # a tuple keeps it out of this module's parameters
+        # a tuple keeps it out of this module's parameters
+        self._owned_elsewhere = (output_embeddings,)
         self.temperature = temperature
         self.chunk_tokens = chunk_tokens
         self.proxy_min_p = proxy_min_p
@@ -39,14 +44,21 @@ class ScoringHead(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Return log-probabilities, entropies, gradient norms and those of the proxy, [N] each.
 
-        They are of ``targets`` [N] after ``hidden`` [N, H]; only the first are set without ``with_entropy``.
-        Log-probabilities and entropies have a gradient. The proxy is the distribution without the tokens below
-        ``proxy_min_p`` of the most probable one's probability, renormalized; None where ``proxy_min_p`` is 0.
+        They are of ``targets`` [N] after ``hidden`` [N, H]; only the first are set without
+        ``with_entropy``. Log-probabilities and entropies have a gradient. The proxy is the
+        distribution without the tokens below ``proxy_min_p`` of the most probable one's
+        probability, renormalized; None where ``proxy_min_p`` is 0.
         """
         head = self.output_embeddings
         device = hidden.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else head.weight.dtype
-        options = _Options(self.temperature, self.chunk_tokens, dtype, with_entropy, self.proxy_min_p)
+        dtype = (
+            torch.get_autocast_dtype(device)
+            if torch.is_autocast_enabled(device)
+            else head.weight.dtype
+        )
+        options = _Options(
+            self.temperature, self.chunk_tokens, dtype, with_entropy, self.proxy_min_p
+        )
         scores: tuple[Tensor, Tensor, Tensor, Tensor | None] = _Scores.apply(
             hidden, head.weight, head.bias, targets, options
         )  # type: ignore[no-untyped-call]
@@ -70,10 +82,17 @@ class _Scores(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, options: _Options
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        options: _Options,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         layer = _Layer(weight, bias, options)
-        logprobs, log_normalizers = (torch.empty(targets.shape, device=hidden.device) for _ in range(2))
+        logprobs, log_normalizers = (
+            torch.empty(targets.shape, device=hidden.device) for _ in range(2)
+        )
         entropies = logprobs
         gradient_norms = logprobs
         proxy_logprobs = None
@@ -87,8 +106,8 @@ class _Scores(torch.autograd.Function):
             log_normalizers[chunk] = logits.logsumexp(dim=-1)
             logprobs[chunk] = logits.gather(-1, target).squeeze(-1) - log_normalizers[chunk]
             if options.with_entropy:
-                # d logprob / d logits = onehot - p: one tensor serves the norm and, as -logprob is the part of
-                # the entropy that the one-hot takes out, the entropy too.
+                # d logprob / d logits = onehot - p: one tensor serves the norm and, as -logprob is
+                # the part of the entropy that the one-hot takes out, the entropy too.
                 difference = (logits - log_normalizers[chunk, None]).exp_()
                 if proxy_logprobs is not None:
                     share = _proxy_share(difference, target, options.proxy_min_p)
@@ -120,7 +139,8 @@ class _Scores(torch.autograd.Function):
         layer = _Layer(weight, bias, options)
         wants_hidden, wants_weight, wants_bias, *_ = ctx.needs_input_grad
         grad_hidden = torch.empty_like(hidden) if wants_hidden else None
-        # In float32: thousands of chunks would each be rounded to the weights' precision as they are added.
+        # In float32: thousands of chunks would each be rounded to the weights' precision as they
+        # are added.
         grad_weight = torch.zeros(weight.shape, device=weight.device) if wants_weight else None
         grad_bias = torch.zeros(weight.shape[0], device=weight.device) if wants_bias else None
         for chunk in _chunks(len(targets), options):
@@ -130,7 +150,9 @@ class _Scores(torch.autograd.Function):
                 grad = table.exp_().mul_(-scaled)
             else:
                 of_entropies = (grad_entropies[chunk, None] / options.temperature).float()
-                grad = table.exp().mul_(-(table.add_(entropies[chunk, None]).mul_(of_entropies).add_(scaled)))
+                grad = table.exp().mul_(
+                    -(table.add_(entropies[chunk, None]).mul_(of_entropies).add_(scaled))
+                )
             grad.scatter_add_(-1, targets[chunk, None], scaled)
             if grad_bias is not None:
                 grad_bias += grad.sum(dim=0)
@@ -160,18 +182,23 @@ class _Layer:
     def logits(self, hidden: Tensor) -> Tensor:
         """``logits / temperature`` in float32, [n, V]."""
         logits = functional.linear(hidden.to(self._dtype), self.weight, self._bias).float()
-        return logits.div_(self._temperature)  # in place: a second copy would be the peak of a step's memory
+        # in place: a second copy would be the peak of a step's memory
+        return logits.div_(self._temperature)
 
 
 def _proxy_share(probabilities: Tensor, target: Tensor, min_p: float) -> Tensor:
-    """Probability that a proxy keeps, [n], of probabilities [n, V]; infinite without the target [n, 1]."""
+    """Probability that a proxy keeps, [n], of probabilities [n, V]; infinite without the target [n,
+    1].
+    """
     least = min_p * probabilities.amax(dim=-1, keepdim=True)
     share = probabilities.masked_fill(probabilities < least, 0.0).sum(dim=-1)
     return share.masked_fill((probabilities.gather(-1, target) < least).squeeze(-1), torch.inf)
 
 
 def _add_weight_gradient(total: Tensor, grad_output: Tensor, rows: Tensor) -> None:
-    """Add ``grad_output.T @ rows`` of [n, N] and [n, K] in one dtype to ``total`` [N, K] in float32."""
+    """Add ``grad_output.T @ rows`` of [n, N] and [n, K] in one dtype to ``total`` [N, K] in
+    float32.
+    """
     if grad_output.dtype == torch.float32:
         total.addmm_(grad_output.t(), rows)
     elif grad_output.device.type == "cuda":
@@ -181,4 +208,7 @@ def _add_weight_gradient(total: Tensor, grad_output: Tensor, rows: Tensor) -> No
 
 
 def _chunks(tokens: int, options: _Options) -> list[slice]:
-    return [slice(start, start + options.chunk_tokens) for start in range(0, tokens, options.chunk_tokens)]
+    return [
+        slice(start, start + options.chunk_tokens)
+        for start in range(0, tokens, options.chunk_tokens)
+    ]

@@ -8,7 +8,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from trainer.errors import StorageError
-from trainer.policy.adapters import WEIGHTS_FILE, adapter_tensors, has_adapter, load_adapter, save_adapter_settings
+from trainer.policy.adapters import (
+    WEIGHTS_FILE,
+    adapter_tensors,
+    has_adapter,
+    load_adapter,
+    save_adapter_settings,
+)
 
 
 def trained_weights(model: PreTrainedModel) -> dict[str, Tensor]:
@@ -44,11 +50,14 @@ def load_weights(folder: Path, model: PreTrainedModel) -> None:
     for path in sorted(folder.glob("model*.safetensors")):
         weights |= load_file(path)
     missing, unexpected = model.load_state_dict(weights, strict=False)
-    own_storage = {tensor.data_ptr() for name, tensor in model.state_dict().items() if name in weights}
+    own_storage = {
+        tensor.data_ptr() for name, tensor in model.state_dict().items() if name in weights
+    }
     lost = [name for name in missing if model.state_dict()[name].data_ptr() not in own_storage]
     if lost or unexpected:
         raise StorageError(
-            f"the checkpoint does not fit the model (missing {lost[:3]}, unexpected {unexpected[:3]})",
+            f"the checkpoint does not fit the model (missing {lost[:3]}, unexpected "
+            f"{unexpected[:3]})",
             str(folder),
             "resume with the configuration the run was started with",
         )
@@ -64,7 +73,9 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
     }
 
 
-def load_optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+def load_optimizer_tensors(
+    model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
+) -> None:
     """Restore Adam's state from `optimizer_tensors`."""
     parameters = dict(model.named_parameters())
     optimizer.state.clear()

@@ -22,7 +22,9 @@ _log = logging.getLogger(__name__)
 
 
 def load_problems(
-    dataset: DatasetConfig | Sequence[DatasetConfig], data: DataConfig, tokenizer: PreTrainedTokenizerBase
+    dataset: DatasetConfig | Sequence[DatasetConfig],
+    data: DataConfig,
+    tokenizer: PreTrainedTokenizerBase,
 ) -> list[Problem]:
     """Return all problems of one dataset, or of several.
 
@@ -37,14 +39,19 @@ def load_problems(
     return [problem for source in sources for problem in _load(source, data, tokenizer)]
 
 
-def load_evaluation_sets(config: TrainConfig, tokenizer: PreTrainedTokenizerBase) -> dict[str, list[Problem]]:
+def load_evaluation_sets(
+    config: TrainConfig, tokenizer: PreTrainedTokenizerBase
+) -> dict[str, list[Problem]]:
     """Return the problems of every evaluation set; raises as `load_problems`."""
-    return {name: load_problems(dataset, config.data, tokenizer) for name, dataset in config.evaluation.sets.items()}
+    return {
+        name: load_problems(dataset, config.data, tokenizer)
+        for name, dataset in config.evaluation.sets.items()
+    }
 
 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, problem: Problem) -> tuple[int, ...]:
-    """Return token ids of prompt and prefill, with the BOS token where the tokenizer adds one and the text has
-    none.
+    """Return token ids of prompt and prefill, with the BOS token where the tokenizer adds one and
+    the text has none.
     """
     ids: list[int] = tokenizer.encode(problem.prompt + problem.prefill, add_special_tokens=False)
     bos = tokenizer.bos_token_id
@@ -53,7 +60,9 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, problem: Problem) -> tuple
     return tuple(ids)
 
 
-def _load(dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokenizerBase) -> list[Problem]:
+def _load(
+    dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokenizerBase
+) -> list[Problem]:
     check_fields(dataset)
     if dataset.source == "generated":
         problems = _generated(dataset, data, tokenizer)
@@ -61,14 +70,19 @@ def _load(dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokeniz
         problems = _from_rows(dataset, data, tokenizer)
     for problem in problems if _wants_compact(tokenizer) else ():
         _check_vocabulary(tokenizer, problem.prompt + problem.prefill, f"source {dataset.source}")
-    encoded = tokenizer([p.prompt + p.prefill for p in problems], add_special_tokens=False)["input_ids"]
+    encoded = tokenizer([p.prompt + p.prefill for p in problems], add_special_tokens=False)[
+        "input_ids"
+    ]
     added = len(encode_prompt(tokenizer, problems[0])) - len(encoded[0])
     kept = [
-        problem for problem, ids in zip(problems, encoded, strict=True) if len(ids) + added <= data.max_prompt_tokens
+        problem
+        for problem, ids in zip(problems, encoded, strict=True)
+        if len(ids) + added <= data.max_prompt_tokens
     ]
     if not kept:
         raise ConfigError(
-            f"all {len(problems)} prompts of {dataset.source} are longer than {data.max_prompt_tokens} tokens",
+            f"all {len(problems)} prompts of {dataset.source} are longer than "
+            f"{data.max_prompt_tokens} tokens",
             "data.max_prompt_tokens",
             "raise it",
         )
@@ -83,19 +97,26 @@ def _load(dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokeniz
     return kept
 
 
-def _generated(dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokenizerBase) -> list[Problem]:
+def _generated(
+    dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokenizerBase
+) -> list[Problem]:
     if data.task not in _GENERATORS:
         raise ConfigError(
             f"problems of task {data.task} are not generated",
             "data.task, source",
-            f"set data.task to one of {', '.join(sorted(_GENERATORS))}, or give a file or hub name as source",
+            f"set data.task to one of {', '.join(sorted(_GENERATORS))}, or give a file or hub name "
+            "as source",
         )
     if dataset.split not in ("train", "dev", "test"):
-        raise ConfigError(f"no generated split named {dataset.split}", "split", "use train, dev or test")
+        raise ConfigError(
+            f"no generated split named {dataset.split}", "split", "use train, dev or test"
+        )
     return _GENERATORS[data.task](dataset, data, tokenizer)
 
 
-def _puzzles(dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokenizerBase) -> list[Problem]:
+def _puzzles(
+    dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokenizerBase
+) -> list[Problem]:
     puzzles = puzzle_generator.generate(
         dataset.split,  # type: ignore[arg-type]
         dataset.people,
@@ -107,13 +128,19 @@ def _puzzles(dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedToke
             prompt = compact_prompt(puzzle)
             prefill = TASKS[data.task].prefill if data.prefill is None else data.prefill
         else:
-            prompt, prefill = build_prompt(as_question(puzzle.text), TASKS[data.task], data, tokenizer)
+            prompt, prefill = build_prompt(
+                as_question(puzzle.text), TASKS[data.task], data, tokenizer
+            )
         people = str(len(puzzle.names))
-        problems.append(Problem(puzzle.key, prompt, prefill, puzzle.solution_text, "generated", people))
+        problems.append(
+            Problem(puzzle.key, prompt, prefill, puzzle.solution_text, "generated", people)
+        )
     return problems
 
 
-def _sums(dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokenizerBase) -> list[Problem]:
+def _sums(
+    dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokenizerBase
+) -> list[Problem]:
     sums = addition.generate(
         dataset.split,  # type: ignore[arg-type]
         dataset.digits,
@@ -134,7 +161,9 @@ def _sums(dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokeniz
 _GENERATORS = {"knights_knaves": _puzzles, "addition": _sums}
 
 
-def _from_rows(dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokenizerBase) -> list[Problem]:
+def _from_rows(
+    dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokenizerBase
+) -> list[Problem]:
     rows = read_rows(dataset)
     task = TASKS[data.task]
     prompt_column = need_column(rows[0], "prompt", dataset.columns, task.prompt_columns)
@@ -167,7 +196,9 @@ def _read(row: Row, prompt_column: str, answer_column: str, task: Task) -> tuple
     answer = value_at(row, answer_column)
     for column, value in ((prompt_column, asked), (answer_column, answer)):
         if value is None:
-            raise ConfigError("the value is empty", row.where(column), "fill it in or remove the row")
+            raise ConfigError(
+                "the value is empty", row.where(column), "fill it in or remove the row"
+            )
         if isinstance(value, bytes):
             raise ConfigError("the value is bytes", row.where(column), "write the column as text")
     column = prompt_column
@@ -176,17 +207,23 @@ def _read(row: Row, prompt_column: str, answer_column: str, task: Task) -> tuple
         column = answer_column
         return question, task.read_answer(answer)
     except ValueError as error:
-        raise ConfigError(str(error), row.where(column), "correct the row or choose another column") from error
+        raise ConfigError(
+            str(error), row.where(column), "correct the row or choose another column"
+        ) from error
 
 
 def _wants_compact(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Return whether the tokenizer knows words instead of text (the built-in tiny model's says so in its config)."""
+    """Return whether the tokenizer knows words instead of text (the built-in tiny model's says so
+    in its config).
+    """
     return bool(tokenizer.init_kwargs.get("loptune_compact_prompts"))
 
 
 def _check_vocabulary(tokenizer: PreTrainedTokenizerBase, text: str, where: str) -> None:
     # A word tokenizer drops what it does not know, so only decoding shows the loss.
-    decoded = tokenizer.decode(tokenizer.encode(text, add_special_tokens=False), skip_special_tokens=False)
+    decoded = tokenizer.decode(
+        tokenizer.encode(text, add_special_tokens=False), skip_special_tokens=False
+    )
     if decoded == text:
         return
     present = set(decoded.split())
@@ -207,5 +244,7 @@ def _difficulty_label(level: Any, banded: bool) -> str:
 
 
 def _problem_id(question: Question, answer: Any) -> str:
-    content = json.dumps([[dict(message) for message in question.messages], answer], sort_keys=True, default=str)
+    content = json.dumps(
+        [[dict(message) for message in question.messages], answer], sort_keys=True, default=str
+    )
     return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()

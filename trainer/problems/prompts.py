@@ -10,7 +10,13 @@ from trainer.config.data import DataConfig
 from trainer.errors import ConfigError
 from trainer.problems.tasks import Task
 
-_CONTROL_MARKS = ("<|im_start|>", "<|start_header_id|>", "<|begin_of_text|>", "[INST]", "<start_of_turn>")
+_CONTROL_MARKS = (
+    "<|im_start|>",
+    "<|start_header_id|>",
+    "<|begin_of_text|>",
+    "[INST]",
+    "<start_of_turn>",
+)
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,11 @@ def as_question(value: object) -> Question:
         return Question(({"role": "user", "content": value},))
     if isinstance(value, Sequence) and value and all(isinstance(item, Mapping) for item in value):
         messages = tuple({key: item.get(key) for key in ("role", "content")} for item in value)
-        if all(isinstance(text, str) and text.strip() for message in messages for text in message.values()):
+        if all(
+            isinstance(text, str) and text.strip()
+            for message in messages
+            for text in message.values()
+        ):
             return Question(messages)
     raise ValueError("a prompt is text or a list of chat messages with role and content")
 
@@ -50,11 +60,13 @@ def build_prompt(
 ) -> tuple[str, str]:
     """Return the prompt and the prefill that follows it.
 
-    A prompt that already ends in the prefill, as the published Knights-and-Knaves prompts end in ``<think>``,
-    loses it there, so that it is neither doubled nor missing from what the reward reads.
+    A prompt that already ends in the prefill, as the published Knights-and-Knaves prompts end in
+    ``<think>``, loses it there, so that it is neither doubled nor missing from what the reward
+    reads.
 
     Raises:
-        ConfigError: the tokenizer has no usable chat template, or a templated text cannot be templated again.
+        ConfigError: the tokenizer has no usable chat template, or a templated text cannot be
+            templated again.
     """
     prefill = task.prefill if data.prefill is None else data.prefill
     if question.templated:
@@ -62,7 +74,8 @@ def build_prompt(
             raise ConfigError(
                 "the data's prompts already carry a chat template",
                 "data.prompt_format, data.prompt_template",
-                "set data.prompt_format=raw, or name the column of the plain question in columns.prompt",
+                "set data.prompt_format=raw, or name the column of the plain question in "
+                "columns.prompt",
             )
         prompt = question.text
     elif data.prompt_format == "chat" or (data.prompt_format == "auto" and tokenizer.chat_template):
@@ -82,7 +95,9 @@ def check_template(data: DataConfig) -> None:
     """
     if data.prompt_template is not None and "{question}" not in data.prompt_template:
         raise ConfigError(
-            "the prompt template has no {question}", "data.prompt_template", "write {question} where it belongs"
+            "the prompt template has no {question}",
+            "data.prompt_template",
+            "write {question} where it belongs",
         )
 
 
@@ -103,9 +118,13 @@ def _raw_prompt(question: Question, task: Task, data: DataConfig) -> str:
     return task.raw_template.replace("{system}", system).replace("{question}", asked)
 
 
-def _chat_prompt(question: Question, task: Task, data: DataConfig, tokenizer: PreTrainedTokenizerBase) -> str:
+def _chat_prompt(
+    question: Question, task: Task, data: DataConfig, tokenizer: PreTrainedTokenizerBase
+) -> str:
     if not tokenizer.chat_template:
-        raise ConfigError("the tokenizer has no chat template", "data.prompt_format", "set data.prompt_format=raw")
+        raise ConfigError(
+            "the tokenizer has no chat template", "data.prompt_format", "set data.prompt_format=raw"
+        )
     has_system = question.messages[0]["role"] == "system"
     system = task.system_prompt if data.system_prompt is None else data.system_prompt
     messages: list[Mapping[str, str]] = [*question.messages[:-1]]

@@ -19,7 +19,19 @@ _ABSENT = object()
 _FIELDS = ("prompt", "answer", "difficulty", "source")
 _FILE_TYPES = (".parquet", ".jsonl", ".json", ".csv")
 # What no data set of the hub is called: such a name is meant as a file.
-_OTHER_FILE_TYPES = (".txt", ".tsv", ".xlsx", ".xml", ".yaml", ".yml", ".arrow", ".pkl", ".gz", ".zip", ".zst")
+_OTHER_FILE_TYPES = (
+    ".txt",
+    ".tsv",
+    ".xlsx",
+    ".xml",
+    ".yaml",
+    ".yml",
+    ".arrow",
+    ".pkl",
+    ".gz",
+    ".zip",
+    ".zst",
+)
 
 
 @dataclass(frozen=True)
@@ -36,11 +48,15 @@ class Row:
 
 
 def is_file_source(dataset: DatasetConfig) -> bool:
-    """Return whether problems are read from a file; otherwise they are generated or come from the hub."""
+    """Return whether problems are read from a file; otherwise they are generated or come from the
+    hub.
+    """
     path = Path(dataset.source).expanduser()
     if dataset.source == "generated" or path.is_dir():
         return False
-    named = path.suffix in (*_FILE_TYPES, *_OTHER_FILE_TYPES) or dataset.source.startswith((".", "/", "~"))
+    named = path.suffix in (*_FILE_TYPES, *_OTHER_FILE_TYPES) or dataset.source.startswith(
+        (".", "/", "~")
+    )
     return named or path.is_file()
 
 
@@ -61,7 +77,9 @@ def read_rows(dataset: DatasetConfig) -> list[Row]:
             'write the problems as JSON lines: {"prompt": "...", "answer": "..."}',
         )
     elif not path.is_file():
-        raise MissingError("there is no such data file", str(path), "check the path of the dataset's source")
+        raise MissingError(
+            "there is no such data file", str(path), "check the path of the dataset's source"
+        )
     else:
         rows = _read_file(path)
     kept = [
@@ -69,11 +87,15 @@ def read_rows(dataset: DatasetConfig) -> list[Row]:
         for number, values in enumerate(itertools.islice(rows, dataset.limit), start=1)
     ]
     if not kept:
-        raise MissingError("the dataset has no rows", dataset.source, "give a file with at least one problem")
+        raise MissingError(
+            "the dataset has no rows", dataset.source, "give a file with at least one problem"
+        )
     return kept
 
 
-def find_column(row: Row, field: str, columns: Mapping[str, str], defaults: Sequence[str]) -> str | None:
+def find_column(
+    row: Row, field: str, columns: Mapping[str, str], defaults: Sequence[str]
+) -> str | None:
     """Return the column that holds a field: the configured one, else the first default the row has.
 
     Raises:
@@ -82,7 +104,8 @@ def find_column(row: Row, field: str, columns: Mapping[str, str], defaults: Sequ
     if field in columns:
         if _at(row.values, columns[field]) is _ABSENT:
             raise ConfigError(
-                f"no column {columns[field]} for {field}; there are {', '.join(_dotted(row.values))}",
+                f"no column {columns[field]} for {field}; there are "
+                f"{', '.join(_dotted(row.values))}",
                 row.place,
                 nearest(columns[field], _dotted(row.values)),
             )
@@ -99,7 +122,8 @@ def need_column(row: Row, field: str, columns: Mapping[str, str], defaults: Sequ
     column = find_column(row, field, columns, defaults)
     if column is None:
         raise ConfigError(
-            f"no column for {field}: none of {', '.join(defaults)}; there are {', '.join(_dotted(row.values))}",
+            f"no column for {field}: none of {', '.join(defaults)}; there are "
+            f"{', '.join(_dotted(row.values))}",
             row.place,
             f"say which column it is, e.g. columns: {{{field}: {next(iter(row.values), 'NAME')}}}",
         )
@@ -109,7 +133,9 @@ def need_column(row: Row, field: str, columns: Mapping[str, str], defaults: Sequ
 def value_at(row: Row, column: str) -> Any:
     """Return the value in a dotted column; None for null, NaN and empty text."""
     value = _at(row.values, column)
-    empty = (isinstance(value, float) and math.isnan(value)) or (isinstance(value, str) and not value.strip())
+    empty = (isinstance(value, float) and math.isnan(value)) or (
+        isinstance(value, str) and not value.strip()
+    )
     return None if empty or value is _ABSENT else value
 
 
@@ -129,8 +155,8 @@ def check_fields(dataset: DatasetConfig) -> None:
 
 
 def _read_file(path: Path) -> Iterator[Mapping[str, Any]]:
-    # Read directly, not through the datasets library: it would copy the file into a cache, guess types (an
-    # answer "007" becomes 7) and lose the row an error is in.
+    # Read directly, not through the datasets library: it would copy the file into a cache, guess
+    # types (an answer "007" becomes 7) and lose the row an error is in.
     try:
         if path.suffix == ".parquet":
             yield from _read_parquet(path)
@@ -141,12 +167,16 @@ def _read_file(path: Path) -> Iterator[Mapping[str, Any]]:
                 for row in reader:
                     if None in row:  # under which the reader puts what is too much
                         where = f"{path}, line {reader.line_num}"
-                        raise ConfigError("more values than columns", where, "quote a value that has commas")
+                        raise ConfigError(
+                            "more values than columns", where, "quote a value that has commas"
+                        )
                     yield row
         else:
             yield from _read_json(path)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise MissingError(f"cannot read the data file: {error}", str(path), "check or fetch it again") from error
+        raise MissingError(
+            f"cannot read the data file: {error}", str(path), "check or fetch it again"
+        ) from error
 
 
 def _check_names(names: Sequence[str], where: str) -> None:
@@ -181,13 +211,19 @@ def _read_json(path: Path) -> Iterator[Mapping[str, Any]]:
         if not text.strip():
             continue
         try:
-            parsed = json.loads(text, object_pairs_hook=partial(_as_object, f"{path}, line {number}"))
+            parsed = json.loads(
+                text, object_pairs_hook=partial(_as_object, f"{path}, line {number}")
+            )
         except json.JSONDecodeError as error:
             line = number + error.lineno - 1
-            raise ConfigError(f"not JSON: {error.msg}", f"{path}, line {line}", "one object per line") from error
+            raise ConfigError(
+                f"not JSON: {error.msg}", f"{path}, line {line}", "one object per line"
+            ) from error
         except (ValueError, RecursionError) as error:
             raise ConfigError(
-                f"cannot read the JSON: {first_line(error)}", f"{path}, line {number}", "correct the line"
+                f"cannot read the JSON: {first_line(error)}",
+                f"{path}, line {number}",
+                "correct the line",
             ) from error
         for index, item in enumerate(parsed if whole else [parsed], start=1):
             where = f"{path}, row {index}" if whole else f"{path}, line {number}"
@@ -196,17 +232,22 @@ def _read_json(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _check_characters(item: Any, where: str) -> None:
-    """Refuse halves of surrogate pairs, which JSON can write and neither a tokenizer nor a file can take."""
+    """Refuse halves of surrogate pairs, which JSON can write and neither a tokenizer nor a file can
+    take.
+    """
     try:
         json.dumps(item, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         half = f"\\u{ord(error.object[error.start]):04x}"
-        raise ConfigError(f"{half} is half of a surrogate pair, no character", where, "correct the text") from None
+        raise ConfigError(
+            f"{half} is half of a surrogate pair, no character", where, "correct the text"
+        ) from None
 
 
 def _as_row(item: Any, where: str) -> Mapping[str, Any]:
     if isinstance(item, list) and item and all(isinstance(turn, dict) for turn in item):
-        # A conversation, as in the ORZ files: its turns are the columns "0", "1" ..., as the hub shows them too.
+        # A conversation, as in the ORZ files: its turns are the columns "0", "1" ..., as the hub
+        # shows them too.
         return {str(number): turn for number, turn in enumerate(item)}
     if not isinstance(item, dict):
         raise ConfigError(f"a row is a JSON object, not {type(item).__name__}", where)
@@ -238,5 +279,7 @@ def _at(values: Any, column: str) -> Any:
 def _dotted(values: Mapping[str, Any], prefix: str = "") -> list[str]:
     names: list[str] = []
     for name, value in values.items():
-        names += _dotted(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [prefix + name]
+        names += (
+            _dotted(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [prefix + name]
+        )
     return names

@@ -11,7 +11,9 @@ from trainer.types import Problem
 class ProblemSampler:
     """Goes over the problems epoch by epoch; the order of an epoch follows from (seed, epoch)."""
 
-    def __init__(self, problems: Sequence[Problem], seed: int, shuffle: bool, drop_last: bool = False) -> None:
+    def __init__(
+        self, problems: Sequence[Problem], seed: int, shuffle: bool, drop_last: bool = False
+    ) -> None:
         if not problems:
             raise ValueError("no problems to sample from")
         self._drop_last = drop_last
@@ -52,7 +54,8 @@ class ProblemSampler:
         """
         if state["problems"] != len(self._problems):
             raise ConfigError(
-                f"the checkpoint was made with {state['problems']} problems, now there are {len(self._problems)}",
+                f"the checkpoint was made with {state['problems']} problems, now there are "
+                f"{len(self._problems)}",
                 "data.train",
                 "resume with the data the run began with",
             )
@@ -70,7 +73,8 @@ class ProblemSampler:
 def training_steps(epochs: float, problems: int, prompts_per_step: int, drop_last: bool) -> int:
     """Return the number of steps in some passes over the problems.
 
-    With ``drop_last`` every pass ends with its last full step; otherwise a step may hold problems of two passes.
+    With ``drop_last`` every pass ends with its last full step; otherwise a step may hold problems
+    of two passes.
 
     Raises:
         ConfigError: no step is ever full.
@@ -79,7 +83,8 @@ def training_steps(epochs: float, problems: int, prompts_per_step: int, drop_las
         return math.ceil(epochs * problems / prompts_per_step)
     if problems < prompts_per_step:
         raise ConfigError(
-            f"{problems} problems do not fill one step of {prompts_per_step}, and incomplete ones are dropped",
+            f"{problems} problems do not fill one step of {prompts_per_step}, and incomplete ones "
+            "are dropped",
             "data.drop_last",
             "set data.drop_last=false or lower rollout.prompts_per_step",
         )

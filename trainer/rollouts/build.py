@@ -21,7 +21,8 @@ from trainer.rollouts.vllm.setup import check_dense, context_length, engine_setu
 logger = logging.getLogger(__name__)
 
 SLOW = (
-    "the transformers engine samples on this GPU, token by token without CUDA graphs; vLLM (make install-gpu, "
+    "the transformers engine samples on this GPU, token by token without CUDA graphs; vLLM (make "
+    "install-gpu, "
     "rollout.engine=vllm) was 2.7 times as fast on a CPU already, and should gain more here"
 )
 
@@ -36,8 +37,8 @@ def build_engine(
     """Return the configured rollout engine.
 
     Raises:
-        ConfigError: vLLM is asked for where it is not installed or for a mixture of experts, or a request can
-            exceed its context.
+        ConfigError: vLLM is asked for where it is not installed or for a mixture of experts, or a
+            request can exceed its context.
         EngineError: vLLM does not start, or a server cannot be used.
         MissingError: a server does not answer.
     """
@@ -50,7 +51,9 @@ def build_engine(
         from trainer.rollouts.vllm.server import VllmServerEngine
 
         dtype = dtype_name(compute_dtype(config.model, device))
-        return VllmServerEngine(config.rollout.vllm, context_length(config, model), dtype, run.check_ids)
+        return VllmServerEngine(
+            config.rollout.vllm, context_length(config, model), dtype, run.check_ids
+        )
     if in_ranks:
         ranks = dist.get_world_size() if dist.is_initialized() else 1
         return engine_for(model, engine_setup(config, model, ranks), run)
@@ -81,4 +84,6 @@ def build_rewards(config: RewardConfig, max_failure_rate: float = 1.0) -> Reward
             environment=config.environment,
         )
     except (ValueError, ScoringFailedError) as error:
-        raise ConfigError(str(error), "reward", "name a reward or module:function, or repair its module") from error
+        raise ConfigError(
+            str(error), "reward", "name a reward or module:function, or repair its module"
+        ) from error

@@ -35,8 +35,8 @@ def derive_seed(*parts: int | str) -> int:
 def group_requests(
     config: TrainConfig, step: int, problems: Sequence[Problem], parallel: Parallel, first: int = 0
 ) -> list[GroupRequest]:
-    """Return the rank's share of a step's problems, numbered from ``first``; every completion has a seed of its
-    own.
+    """Return the rank's share of a step's problems, numbered from ``first``; every completion has a
+    seed of its own.
     """
     seeds = range(config.rollout.group_size)
     return [
@@ -75,23 +75,34 @@ def sample_completions(
     return [[_completion(sample, tokenizer, params) for sample in group] for group in sampled]
 
 
-def _completion(sample: Sample, tokenizer: PreTrainedTokenizerBase, params: SamplingParams) -> Completion:
+def _completion(
+    sample: Sample, tokenizer: PreTrainedTokenizerBase, params: SamplingParams
+) -> Completion:
     token_ids = sample.token_ids
     ended = bool(token_ids) and token_ids[-1] in params.stop_token_ids
     text = tokenizer.decode(
-        token_ids[:-1] if ended else token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        token_ids[:-1] if ended else token_ids,
+        skip_special_tokens=True,
+        clean_up_tokenization_spaces=False,
     )
     return Completion(token_ids, sample.logprobs, text, sample.finish_reason)
 
 
 def sample_groups(
-    engine: RolloutEngine, tokenizer: PreTrainedTokenizerBase, requests: Sequence[GroupRequest], params: SamplingParams
+    engine: RolloutEngine,
+    tokenizer: PreTrainedTokenizerBase,
+    requests: Sequence[GroupRequest],
+    params: SamplingParams,
 ) -> list[RolloutGroup]:
     """Return one group of rollouts per request, not scored: their rewards are NaN."""
     prompts = [tuple(encode_prompt(tokenizer, request.problem)) for request in requests]
-    completions = sample_completions(engine, tokenizer, prompts, [request.seeds for request in requests], params)
+    completions = sample_completions(
+        engine, tokenizer, prompts, [request.seeds for request in requests], params
+    )
     return [
-        RolloutGroup(r.group_id, [Rollout(r.group_id, r.problem, prompt, completion) for completion in group])
+        RolloutGroup(
+            r.group_id, [Rollout(r.group_id, r.problem, prompt, completion) for completion in group]
+        )
         for r, prompt, group in zip(requests, prompts, completions, strict=True)
     ]
 
@@ -112,12 +123,16 @@ def score_groups(groups: Sequence[RolloutGroup], rewards: RewardPool) -> list[Ro
     except ScoringFailedError as error:
         raise scoring_error(str(error)) from error
     with_rewards = map(_scored, rollouts, scored)
-    return [replace(group, rollouts=list(islice(with_rewards, len(group.rollouts)))) for group in groups]
+    return [
+        replace(group, rollouts=list(islice(with_rewards, len(group.rollouts)))) for group in groups
+    ]
 
 
 def scoring_error(what: str, where: str = "reward.functions") -> RewardError:
     """Return the error of rewards that are mostly failures of the scoring."""
-    return RewardError(what, where, "repair the reward function, or raise reward.timeout_s or reward.memory_mb")
+    return RewardError(
+        what, where, "repair the reward function, or raise reward.timeout_s or reward.memory_mb"
+    )
 
 
 def _scored(rollout: Rollout, scored: ScoredText) -> Rollout:

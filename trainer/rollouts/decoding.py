@@ -24,7 +24,9 @@ class Prefill:
     positions: Tensor  # [P], of the last prompt token
 
 
-def read_prompts(model: PreTrainedModel, prompts: Sequence[Sequence[int]], pad_token_id: int) -> Prefill:
+def read_prompts(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], pad_token_id: int
+) -> Prefill:
     """Run the model over the prompts, none of them empty."""
     length = max(map(len, prompts))
     device = next(model.parameters()).device
@@ -38,7 +40,9 @@ def read_prompts(model: PreTrainedModel, prompts: Sequence[Sequence[int]], pad_t
     return Prefill(cache, logits, mask, position_ids[:, -1])
 
 
-def next_logits(model: PreTrainedModel, input_ids: Tensor, mask: Tensor, position_ids: Tensor, cache: Cache) -> Tensor:
+def next_logits(
+    model: PreTrainedModel, input_ids: Tensor, mask: Tensor, position_ids: Tensor, cache: Cache
+) -> Tensor:
     """Logits after the last column of ``input_ids`` [B, T]: [B, V]. The cache grows by T."""
     # A few families know no logits_to_keep and return the logits of all positions.
     keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
@@ -61,13 +65,17 @@ class CachedBatch:
     Row r has a copy of the cache of its prompt, ``prompt_of_row[r]``.
     """
 
-    def __init__(self, model: PreTrainedModel, prefill: Prefill, prompt_of_row: Tensor, max_new_tokens: int) -> None:
+    def __init__(
+        self, model: PreTrainedModel, prefill: Prefill, prompt_of_row: Tensor, max_new_tokens: int
+    ) -> None:
         self.model = model
         self.logits = prefill.logits[prompt_of_row]
         self._cache = prefill.cache
         self._cache.batch_select_indices(prompt_of_row)
         self._length = prefill.mask.shape[1]
-        self._mask = nn.functional.pad(prefill.mask[prompt_of_row].long(), (0, max_new_tokens), value=1)
+        self._mask = nn.functional.pad(
+            prefill.mask[prompt_of_row].long(), (0, max_new_tokens), value=1
+        )
         self._positions = prefill.positions[prompt_of_row, None]
 
     def step(self, tokens: Tensor) -> None:

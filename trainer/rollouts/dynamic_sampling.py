@@ -10,7 +10,8 @@ _MIN_SPREAD = 1e-6
 
 
 def has_spread(rewards: Sequence[float]) -> bool:
-    """Return whether a group's rewards differ, so that it has an advantage [arXiv:2503.14476, equation 11].
+    """Return whether a group's rewards differ, so that it has an advantage [arXiv:2503.14476,
+    equation 11].
 
     A group of one is kept: it has no spread to lack. As SkyRL.
     """
@@ -18,14 +19,18 @@ def has_spread(rewards: Sequence[float]) -> bool:
 
 
 def sample_with_spread(
-    collect: Callable[[int, int], list[RolloutGroup]], wanted: int, max_rounds: int, parallel: Parallel
+    collect: Callable[[int, int], list[RolloutGroup]],
+    wanted: int,
+    max_rounds: int,
+    parallel: Parallel,
 ) -> SampledGroups:
     """Sample until as many groups as wanted have spread, or for so many rounds.
 
-    A later round samples as many problems as groups are missing. What is still missing after the last one is
-    filled with groups without spread, so that the batch always has its size. Rewards are compared as they were
-    before shaping. ``collect(first, count)`` gives this rank's share of the next ``count`` problems, numbered
-    from ``first``. All ranks call this together; ``wanted`` is a multiple of their number.
+    A later round samples as many problems as groups are missing. What is still missing after the
+    last one is filled with groups without spread, so that the batch always has its size. Rewards
+    are compared as they were before shaping. ``collect(first, count)`` gives this rank's share of
+    the next ``count`` problems, numbered from ``first``. All ranks call this together; ``wanted``
+    is a multiple of their number.
     """
     sampled: list[RolloutGroup] = []
     with_spread: list[RolloutGroup] = []
@@ -43,4 +48,6 @@ def sample_with_spread(
         if len(with_spread) >= wanted:
             break
     chosen = [*with_spread, *silent][:wanted]
-    return SampledGroups(chosen[parallel.rank :: parallel.world_size], sampled, dropped=number - wanted)
+    return SampledGroups(
+        chosen[parallel.rank :: parallel.world_size], sampled, dropped=number - wanted
+    )

@@ -29,9 +29,9 @@ class SamplingParams:
 class Sample:
     """One completion, stop token included.
 
-    ``logprobs`` are those of the distribution the tokens were drawn from: of ``log_softmax(logits / T)``,
-    renormalized over the kept tokens where top_k, top_p or min_p drop some; of ``log_softmax(logits)`` where
-    the completion is greedy.
+    ``logprobs`` are those of the distribution the tokens were drawn from: of ``log_softmax(logits /
+    T)``, renormalized over the kept tokens where top_k, top_p or min_p drop some; of
+    ``log_softmax(logits)`` where the completion is greedy.
     """
 
     token_ids: tuple[int, ...]
@@ -43,16 +43,24 @@ class Sample:
 class EngineRun:
     """The run an engine samples for."""
 
-    check_ids: tuple[int, ...] = ()  # a prompt on which engine and policy are compared; any tokens if empty
+    # a prompt on which engine and policy are compared; any tokens if empty
+    check_ids: tuple[int, ...] = ()
     log_file: Path | None = None  # of the engine's own messages, which go nowhere if None
     is_one_of_many: bool = False  # another run may follow in this process and take over the engine
-    on_finished: Callable[[int], None] = lambda count: None  # told how many completions more are sampled
+    # told how many completions more are sampled
+    on_finished: Callable[[int], None] = lambda count: None
 
 
 NO_RUN = EngineRun()
 
 # Options, under vLLM's names, of a request for the log-probabilities of its prompt.
-PROMPT_OPTIONS = {"max_tokens": 1, "temperature": 0, "prompt_logprobs": 0, "detokenize": False, "ignore_eos": True}
+PROMPT_OPTIONS = {
+    "max_tokens": 1,
+    "temperature": 0,
+    "prompt_logprobs": 0,
+    "detokenize": False,
+    "ignore_eos": True,
+}
 
 
 def sampling_options(params: SamplingParams, seed: int) -> dict[str, Any]:
@@ -72,14 +80,22 @@ def sampling_options(params: SamplingParams, seed: int) -> dict[str, Any]:
 
 
 class RolloutEngine:
-    """Samples completions from the current policy; what an engine does not define it need not do."""
+    """Samples completions from the current policy; what an engine does not define it need
+    not do.
+    """
 
-    news: Mapping[str, float] = {}  # metrics since the last call of `metrics`, by their declared names
+    # metrics since the last call of `metrics`, by their declared names
+    news: Mapping[str, float] = {}
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], params: SamplingParams
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[Sequence[int]],
+        params: SamplingParams,
     ) -> list[list[Sample]]:
-        """Sample ``len(seeds[p])`` completions of ``prompts[p]``, completion g seeded with ``seeds[p][g]``."""
+        """Sample ``len(seeds[p])`` completions of ``prompts[p]``, completion g seeded with
+        ``seeds[p][g]``.
+        """
         raise NotImplementedError
 
     def sync_weights(self, policy_model: nn.Module) -> None:

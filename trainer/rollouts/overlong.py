@@ -10,7 +10,9 @@ _COMPONENT = "overlong"  # its part of the reward
 
 
 def overlong_penalty(length: int, max_new_tokens: int, buffer: int) -> float:
-    """``clamp((length - (max_new_tokens - buffer)) / buffer, 0, 1)`` [arXiv:2503.14476, equation 13]."""
+    """``clamp((length - (max_new_tokens - buffer)) / buffer, 0, 1)`` [arXiv:2503.14476, equation
+    13].
+    """
     return min(1.0, max(0.0, (length - (max_new_tokens - buffer)) / buffer))
 
 
@@ -19,8 +21,11 @@ def raw_reward(rollout: Rollout) -> float:
     return rollout.reward - rollout.reward_breakdown.get(_COMPONENT, 0.0)
 
 
-def punish_overlong(groups: Sequence[RolloutGroup], max_new_tokens: int, config: RewardConfig) -> list[RolloutGroup]:
-    """Return the groups with ``overlong_penalty`` taken from every reward, as a part of its breakdown.
+def punish_overlong(
+    groups: Sequence[RolloutGroup], max_new_tokens: int, config: RewardConfig
+) -> list[RolloutGroup]:
+    """Return the groups with ``overlong_penalty`` taken from every reward, as a part of its
+    breakdown.
 
     Whether a completion is correct does not change. A buffer of 0 takes nothing.
     """
@@ -29,8 +34,13 @@ def punish_overlong(groups: Sequence[RolloutGroup], max_new_tokens: int, config:
 
     def punished(rollout: Rollout) -> Rollout:
         length = len(rollout.completion.token_ids)
-        penalty = -config.overlong_penalty * overlong_penalty(length, max_new_tokens, config.overlong_buffer)
+        penalty = -config.overlong_penalty * overlong_penalty(
+            length, max_new_tokens, config.overlong_buffer
+        )
         breakdown = {**rollout.reward_breakdown, _COMPONENT: penalty}
         return replace(rollout, reward=rollout.reward + penalty, reward_breakdown=breakdown)
 
-    return [replace(group, rollouts=[punished(rollout) for rollout in group.rollouts]) for group in groups]
+    return [
+        replace(group, rollouts=[punished(rollout) for rollout in group.rollouts])
+        for group in groups
+    ]

@@ -1,4 +1,6 @@
-"""Everything that a run, an evaluation or a look needs beside its model, loaded and checked once."""
+"""Everything that a run, an evaluation or a look needs beside its model, loaded and checked
+once.
+"""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -30,7 +32,8 @@ class Prepared:
 
 
 def prepare(config: TrainConfig, trains: bool = True, max_failure_rate: float = 1.0) -> Prepared:
-    """Look for the weights, load tokenizer and data, start the scoring processes, and score one row.
+    """Look for the weights, load tokenizer and data, start the scoring processes, and score one
+    row.
 
     Without ``trains`` training data are neither loaded nor scored.
 
@@ -49,11 +52,14 @@ def prepare(config: TrainConfig, trains: bool = True, max_failure_rate: float = 
     return Prepared(tokenizer, problems, sets, rewards)
 
 
-def load_data(config: TrainConfig, trains: bool = True) -> tuple[Any, list[Problem], dict[str, list[Problem]]]:
+def load_data(
+    config: TrainConfig, trains: bool = True
+) -> tuple[Any, list[Problem], dict[str, list[Problem]]]:
     """Load the tokenizer, the problems to train on (none without ``trains``) and those to evaluate.
 
     Raises:
-        MissingError, ConfigError: no tokenizer, a stop token that it lacks, or data that cannot be read.
+        MissingError, ConfigError: no tokenizer, a stop token that it lacks, or data that cannot be
+            read.
     """
     tokenizer = load_tokenizer(config.model)
     last = max(tokenizer.get_vocab().values())  # ids may have gaps

@@ -7,7 +7,8 @@ from trainer.types import Problem
 
 
 def check_reward(rewards: RewardPool, problem: Problem) -> None:
-    """Score the first problem's own answer, so that a reward that raises or hangs is noticed at once.
+    """Score the first problem's own answer, so that a reward that raises or hangs is noticed at
+    once.
 
     Raises:
         RewardError: there is no score; says for which text and answer.

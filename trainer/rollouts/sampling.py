@@ -11,16 +11,19 @@ from trainer.rollouts.engine import SamplingParams
 
 
 def row_uniforms(seeds: Sequence[int], length: int) -> Tensor:
-    """Return one uniform number in [0, 1) for every row and position, depending on the row's seed alone: [R, length].
+    """Return one uniform number in [0, 1) for every row and position, depending on the row's seed
+    alone: [R, length].
 
-    numpy's generator mixes all bits of a seed; a CPU ``torch.Generator`` uses the lowest 32 only, so that
-    seeds built as ``step << 32 | row`` would repeat in every step.
+    numpy's generator mixes all bits of a seed; a CPU ``torch.Generator`` uses the lowest 32 only,
+    so that seeds built as ``step << 32 | row`` would repeat in every step.
     """
     rows = [np.random.default_rng(seed % 2**64).random(length) for seed in seeds]
     return torch.from_numpy(np.stack(rows))
 
 
-def sample_tokens(logits: Tensor, uniforms: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor]:
+def sample_tokens(
+    logits: Tensor, uniforms: Tensor, params: SamplingParams
+) -> tuple[Tensor, Tensor]:
     """Draw one token per row by inverting the cumulative distribution.
 
     Args:
@@ -29,7 +32,8 @@ def sample_tokens(logits: Tensor, uniforms: Tensor, params: SamplingParams) -> t
         params: temperature and truncation.
 
     Returns:
-        Token ids [R] and their log-probabilities [R] (float32) as defined by ``Sample.logprobs``. Rows whose
+        Token ids [R] and their log-probabilities [R] (float32) as defined by ``Sample.logprobs``.
+        Rows whose
         logits are not finite get a log-probability that is not finite either.
     """
     logits = logits.float()
@@ -42,17 +46,21 @@ def sample_tokens(logits: Tensor, uniforms: Tensor, params: SamplingParams) -> t
             logprobs = torch.log_softmax(processors(None, logprobs), dim=-1)
         cumulative = logprobs.exp().cumsum(dim=-1, dtype=torch.float64)
         threshold = uniforms[:, None] * cumulative[:, -1:]
-        # The first token whose cumulative probability exceeds the threshold has a probability above 0. The clamp
-        # only matters for NaN rows: their NaN log-probability tells the caller, an index error would not.
-        tokens = torch.searchsorted(cumulative, threshold, right=True)[:, 0].clamp_(max=logits.shape[-1] - 1)
+        # The first token whose cumulative probability exceeds the threshold has a probability above
+        # 0. The clamp only matters for NaN rows: their NaN log-probability tells the caller, an
+        # index error would not.
+        tokens = torch.searchsorted(cumulative, threshold, right=True)[:, 0].clamp_(
+            max=logits.shape[-1] - 1
+        )
     return tokens, logprobs.gather(-1, tokens[:, None])[:, 0]
 
 
 def truncations(params: SamplingParams) -> LogitsProcessorList:
     """Return what drops tokens, in vLLM's order: min_p, top_k, top_p.
 
-    min_p is a fraction of the largest probability. Ties with the last token of top_k are kept. top_p keeps the
-    smallest set of the most likely remaining tokens whose renormalized probability reaches it.
+    min_p is a fraction of the largest probability. Ties with the last token of top_k are kept.
+    top_p keeps the smallest set of the most likely remaining tokens whose renormalized probability
+    reaches it.
     """
     processors = LogitsProcessorList()
     if params.min_p > 0:

@@ -1,14 +1,16 @@
 """A lean decoding step for Llama and Qwen2 models.
 
-Completions of one prompt share its keys and values, which exist once per prompt, and append their own to
-growing buffers; attention is one softmax over two products. The step calls the layers' own linear modules and
-leaves out the rest of a transformers forward pass: for a small model, masks and cache objects cost more than the
-arithmetic. Without it a step of `benchmarks/grpo_step.py --prompt-tokens 297` takes 1.39 times the CPU seconds on
-an Intel Xeon with AVX-512, and 1.26 times where libraries are kept to AVX2.
+Completions of one prompt share its keys and values, which exist once per prompt, and append their
+own to growing buffers; attention is one softmax over two products. The step calls the layers' own
+linear modules and leaves out the rest of a transformers forward pass: for a small model, masks and
+cache objects cost more than the arithmetic. Without it a step of `benchmarks/grpo_step.py
+--prompt-tokens 297` takes 1.39 times the CPU seconds on an Intel Xeon with AVX-512, and 1.26 times
+where libraries are kept to AVX2.
 
-Letters: P prompts, L tokens of the longest one, R rows (completions), S rows of the prompt that has most, H query
-heads, K key heads, n = H / K, D head size, t tokens completed. Heads come before rows, [K, R, ...], so that the
-rows of a prompt are adjacent and [K * R, n, D] is [K * P, S * n, D] without copying while no row is missing.
+Letters: P prompts, L tokens of the longest one, R rows (completions), S rows of the prompt that has
+most, H query heads, K key heads, n = H / K, D head size, t tokens completed. Heads come before
+rows, [K, R, ...], so that the rows of a prompt are adjacent and [K * R, n, D] is [K * P, S * n, D]
+without copying while no row is missing.
 """
 
 from collections.abc import Callable
@@ -30,8 +32,8 @@ _VARYING_ROPE = ("dynamic", "longrope")  # angles depend on the longest sequence
 
 
 def is_supported(model: PreTrainedModel) -> bool:
-    """Return whether the step below is this model's: a known family, full attention, plain linear layers with or
-    without an adapter.
+    """Return whether the step below is this model's: a known family, full attention, plain linear
+    layers with or without an adapter.
     """
     config = model.config
     layer_types = getattr(config, "layer_types", None) or ["full_attention"]
@@ -40,7 +42,9 @@ def is_supported(model: PreTrainedModel) -> bool:
         and set(layer_types) == {"full_attention"}
         and config.rope_parameters["rope_type"] not in _VARYING_ROPE
         and all(
-            type(base_layer(module)) is nn.Linear for name, module in model.named_modules() if name.endswith("_proj")
+            type(base_layer(module)) is nn.Linear
+            for name, module in model.named_modules()
+            if name.endswith("_proj")
         )
     )
 
@@ -51,7 +55,9 @@ class SharedPrefixBatch:
     ``prompt_of_row`` [R], the prompt that each row continues, is ascending.
     """
 
-    def __init__(self, model: PreTrainedModel, prefill: Prefill, prompt_of_row: Tensor, max_new_tokens: int) -> None:
+    def __init__(
+        self, model: PreTrainedModel, prefill: Prefill, prompt_of_row: Tensor, max_new_tokens: int
+    ) -> None:
         body: Any = model.model
         self._blocks = [_Block(layer) for layer in body.layers]
         self._embedding = body.embed_tokens.weight
@@ -60,7 +66,10 @@ class SharedPrefixBatch:
         self.logits = prefill.logits[prompt_of_row]
         self._prompt_of_row = prompt_of_row
         self._arrangement = _Arrangement(prompt_of_row, len(prefill.mask))
-        self._layers = [_KeysValues(layer.keys, layer.values, len(prompt_of_row)) for layer in prefill.cache.layers]
+        self._layers = [
+            _KeysValues(layer.keys, layer.values, len(prompt_of_row))
+            for layer in prefill.cache.layers
+        ]
         mask = torch.zeros(prefill.mask.shape, dtype=model.dtype, device=prefill.mask.device)
         mask = mask.masked_fill_(~prefill.mask, -torch.inf)[:, None]
         self._mask = mask.repeat(prefill.cache.layers[0].keys.shape[1], 1, 1)  # [K * P, 1, L]
@@ -84,7 +93,8 @@ class SharedPrefixBatch:
         """Append one token [R] to every row."""
         self.logits = self._head(self._next_hidden(tokens))
 
-    # Cheaper than the no_grad it is called in. The head is a module, whose hooks may keep what they see.
+    # Cheaper than the no_grad it is called in. The head is a module, whose hooks may keep what they
+    # see.
     @torch.inference_mode()
     def _next_hidden(self, tokens: Tensor) -> Tensor:
         """Hidden states for the output embedding, [R, hidden]."""
@@ -97,27 +107,41 @@ class SharedPrefixBatch:
             hidden = hidden + block.down(block.activation(block.gate(x)) * block.up(x))
         return self._norm(hidden)
 
-    def _attend(self, block: "_Block", states: "_KeysValues", x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-        """Self-attention of one new token per row, x [R, hidden], to its prompt and its own completion."""
+    def _attend(
+        self, block: "_Block", states: "_KeysValues", x: Tensor, rotation: tuple[Tensor, Tensor]
+    ) -> Tensor:
+        """Self-attention of one new token per row, x [R, hidden], to its prompt and its own
+        completion.
+        """
         rows = x.shape[0]
         size = block.head_size
         n = block.group
         heads = torch.cat((block.query(x), block.key(x)), dim=-1).view(rows, -1, size)
         values = block.value(x).view(rows, -1, size)
         key_heads = values.shape[1]
-        # Rotary embedding: the halves of a head are turned against each other; the sines carry the sign.
+        # Rotary embedding: the halves of a head are turned against each other; the sines carry the
+        # sign.
         cos, sin = rotation
         heads = torch.addcmul(heads * cos, heads.roll(size // 2, dims=-1), sin)
         states.append(heads[:, n * key_heads :].transpose(0, 1), values.transpose(0, 1))
 
-        queries = heads[:, : n * key_heads].view(rows, key_heads, n, size).transpose(0, 1) * block.scaling
+        queries = (
+            heads[:, : n * key_heads].view(rows, key_heads, n, size).transpose(0, 1) * block.scaling
+        )
         arrangement = self._arrangement
-        prompt_scores = torch.baddbmm(self._mask, arrangement.to_prompts(queries), states.prompt_keys)
-        own_scores = torch.bmm(queries.reshape(-1, n, size), states.keys).view(key_heads, rows, n, -1)
+        prompt_scores = torch.baddbmm(
+            self._mask, arrangement.to_prompts(queries), states.prompt_keys
+        )
+        own_scores = torch.bmm(queries.reshape(-1, n, size), states.keys).view(
+            key_heads, rows, n, -1
+        )
         scores = torch.cat((arrangement.to_rows(prompt_scores, key_heads), own_scores), dim=-1)
-        weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(scores.dtype)  # [K, R, n, L + t]
+        # [K, R, n, L + t]
+        weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(scores.dtype)
         length = states.prompt_values.shape[1]
-        prompt_output = torch.bmm(arrangement.to_prompts(weights[..., :length]), states.prompt_values)
+        prompt_output = torch.bmm(
+            arrangement.to_prompts(weights[..., :length]), states.prompt_values
+        )
         output = torch.baddbmm(
             arrangement.to_rows(prompt_output, key_heads).flatten(0, 1),
             weights[..., length:].flatten(0, 1),
@@ -127,7 +151,9 @@ class SharedPrefixBatch:
 
 
 class _Block:
-    """The operations of one layer, bound to its weights once: looking them up in modules costs more than some."""
+    """The operations of one layer, bound to its weights once: looking them up in modules costs more
+    than some.
+    """
 
     def __init__(self, layer: Any) -> None:
         attention = layer.self_attn
@@ -148,11 +174,18 @@ class _Block:
 
 
 def _norm(norm: Any) -> Operation:
-    return partial(torch.rms_norm, normalized_shape=norm.weight.shape, weight=norm.weight, eps=norm.variance_epsilon)
+    return partial(
+        torch.rms_norm,
+        normalized_shape=norm.weight.shape,
+        weight=norm.weight,
+        eps=norm.variance_epsilon,
+    )
 
 
 class _Arrangement:
-    """Where rows sit in a [P, S] arrangement by prompt, with some row repeated in the places left over."""
+    """Where rows sit in a [P, S] arrangement by prompt, with some row repeated in the places left
+    over.
+    """
 
     def __init__(self, prompt_of_row: Tensor, n_prompts: int) -> None:
         self.n_prompts = n_prompts
@@ -162,7 +195,8 @@ class _Arrangement:
         places = torch.arange(size, device=counts.device)
         numbers = torch.arange(len(prompt_of_row), device=counts.device)
         self._dense = n_prompts * size == len(prompt_of_row)
-        self._row_of_place = (first[:, None] + places).clamp_(max=len(prompt_of_row) - 1).flatten()  # [P * S]
+        # [P * S]
+        self._row_of_place = (first[:, None] + places).clamp_(max=len(prompt_of_row) - 1).flatten()
         self._place_of_row = prompt_of_row * size + numbers - first[prompt_of_row]  # [R]
 
     def to_prompts(self, states: Tensor) -> Tensor:
@@ -179,12 +213,16 @@ class _Arrangement:
 
 
 class _KeysValues:
-    """Keys and values of one layer: the prompts' (given as [P, K, L, D]), and buffers for the rows."""
+    """Keys and values of one layer: the prompts' (given as [P, K, L, D]), and buffers for
+    the rows.
+    """
 
     def __init__(self, keys: Tensor, values: Tensor, rows: int) -> None:
         self.prompt_keys = keys.permute(1, 0, 3, 2).flatten(0, 1).contiguous()  # [K * P, D, L]
         self.prompt_values = values.transpose(0, 1).flatten(0, 1)  # [K * P, L, D]
-        self._buffers = [states.new_empty(states.shape[1], rows, 0, states.shape[3]) for states in (keys, values)]
+        self._buffers = [
+            states.new_empty(states.shape[1], rows, 0, states.shape[3]) for states in (keys, values)
+        ]
         self._length = 0
 
     def append(self, keys: Tensor, values: Tensor) -> None:
@@ -196,7 +234,9 @@ class _KeysValues:
         self._length += 1
 
     def _grow(self) -> None:
-        """Make room for more positions. Much room would keep rows apart and crowd a few sets of the cache."""
+        """Make room for more positions. Much room would keep rows apart and crowd a few sets of the
+        cache.
+        """
         capacity = self._length + max(MIN_GROWTH, self._length // 8)
         for i, buffer in enumerate(self._buffers):
             heads, rows, _, size = buffer.shape

@@ -33,7 +33,8 @@ class StepGroups:
 class RolloutSource:
     """Samples the groups of each training step and has them scored.
 
-    The order of the problems, seeds, dynamic sampling and the punishment of overlong completions are its affair.
+    The order of the problems, seeds, dynamic sampling and the punishment of overlong completions
+    are its affair.
     """
 
     config: TrainConfig
@@ -49,10 +50,12 @@ class RolloutSource:
         self._scoring = ThreadPoolExecutor(1, "scoring")  # waits for the processes that score
 
     def next_groups(self, step: int, stopwatch: Stopwatch) -> StepGroups:
-        """Sample the groups of the step after ``step``; from here until `sync_weights` the engine sleeps.
+        """Sample the groups of the step after ``step``; from here until `sync_weights` the engine
+        sleeps.
 
         Raises:
-            RewardError: from here or from ``scores``: scoring fails too often for the rewards to mean anything.
+            RewardError: from here or from ``scores``: scoring fails too often for the rewards to
+                mean anything.
         """
         rollout = self.config.rollout
         scores: Future[SampledGroups] = Future()
@@ -94,9 +97,13 @@ class RolloutSource:
         self._scoring.shutdown()
         self.engine.close()
 
-    def _sample(self, step: int, first: int, count: int, stopwatch: Stopwatch) -> list[RolloutGroup]:
+    def _sample(
+        self, step: int, first: int, count: int, stopwatch: Stopwatch
+    ) -> list[RolloutGroup]:
         requests = group_requests(self.config, step, self.sampler.next(count), self.parallel, first)
-        self.progress.phase("sampling", len(requests) * self.config.rollout.group_size, announce=False)
+        self.progress.phase(
+            "sampling", len(requests) * self.config.rollout.group_size, announce=False
+        )
         with stopwatch("rollout"):
             return sample_groups(self.engine, self.tokenizer, requests, self._params)
 
@@ -108,7 +115,9 @@ class RolloutSource:
         scored = self._score(groups)
         return SampledGroups(groups=scored, sampled=scored, dropped=0)
 
-    def _sample_and_score(self, step: int, first: int, count: int, stopwatch: Stopwatch) -> list[RolloutGroup]:
+    def _sample_and_score(
+        self, step: int, first: int, count: int, stopwatch: Stopwatch
+    ) -> list[RolloutGroup]:
         groups = self._sample(step, first, count, stopwatch)
         with stopwatch("reward"):
             return self._score(groups)

@@ -1,7 +1,7 @@
 """Rollouts from a live Hugging Face model.
 
-A group shares the prefill of its prompt, and finished rows leave the batch. `generate` of transformers is not
-used: its work per token outweighs a small model's forward pass.
+A group shares the prefill of its prompt, and finished rows leave the batch. `generate` of
+transformers is not used: its work per token outweighs a small model's forward pass.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +19,8 @@ from trainer.rollouts.engine import RolloutEngine, Sample, SamplingParams
 from trainer.rollouts.sampling import row_uniforms, sample_tokens
 from trainer.rollouts.shared_prefix import SharedPrefixBatch, is_supported
 
-_COMPACT_FRACTION = 1 / 8  # of finished rows; copying the cache costs about as much as one decoding step
+# of finished rows; copying the cache costs about as much as one decoding step
+_COMPACT_FRACTION = 1 / 8
 _USED_SHARE = 0.8  # of a GPU's free memory; the rest is for the activations of the prompts
 _LOGITS_BYTES = 32  # for each token of the vocabulary
 
@@ -32,8 +33,8 @@ class TransformersEngine(RolloutEngine):
         model: a Hugging Face causal language model with attention caches.
         pad_token_id: any valid token id; padding is masked.
         compute_dtype: below that in which a float32 model is stored, the dtype of its products.
-        whole_weights: makes a context in which the model's parameters are whole on this rank. Where it is a
-            collective, so is every ``generate``.
+        whole_weights: makes a context in which the model's parameters are whole on this rank. Where
+            it is a collective, so is every ``generate``.
         on_finished: told how many completions more are done.
     """
 
@@ -45,12 +46,17 @@ class TransformersEngine(RolloutEngine):
     on_finished: Callable[[int], None] = lambda count: None
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], params: SamplingParams
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[Sequence[int]],
+        params: SamplingParams,
     ) -> list[list[Sample]]:
-        """Sample ``len(seeds[p])`` completions of each prompt, in the order of ``prompts`` and ``seeds``.
+        """Sample ``len(seeds[p])`` completions of each prompt, in the order of ``prompts`` and
+        ``seeds``.
 
-        A completion depends on its prompt, its seed and the weights alone, not on its neighbors or on how the
-        batch was split (up to float rounding). The global random state is neither read nor changed.
+        A completion depends on its prompt, its seed and the weights alone, not on its neighbors or
+        on how the batch was split (up to float rounding). The global random state is neither read
+        nor changed.
         """
         samples: dict[tuple[int, int], Sample] = {}
         longest = max(map(len, prompts), default=0)
@@ -71,7 +77,9 @@ class TransformersEngine(RolloutEngine):
             return CPU_BATCH_TOKENS
         torch.cuda.empty_cache()
         free, _ = torch.cuda.mem_get_info(device)
-        return int(_USED_SHARE * free / bytes_per_position(self.model.config, self.model.dtype, row_length))
+        return int(
+            _USED_SHARE * free / bytes_per_position(self.model.config, self.model.dtype, row_length)
+        )
 
     def _decode(
         self,
@@ -85,13 +93,18 @@ class TransformersEngine(RolloutEngine):
         prefill = read_prompts(self.model, [prompts[p] for p in unique], self.pad_token_id)
         device = prefill.logits.device
         prompt_of_row = torch.tensor([unique.index(p) for p, _ in places], device=device)
-        kind: type[SharedPrefixBatch | CachedBatch] = SharedPrefixBatch if is_supported(self.model) else CachedBatch
+        kind: type[SharedPrefixBatch | CachedBatch] = (
+            SharedPrefixBatch if is_supported(self.model) else CachedBatch
+        )
         batch = kind(self.model, prefill, prompt_of_row, params.max_new_tokens)
         uniforms = row_uniforms([seeds[p][g] for p, g in places], params.max_new_tokens).to(device)
         stop_ids = torch.tensor(params.stop_token_ids, dtype=torch.int64, device=device)
-        rows = torch.arange(len(places), device=device)  # the place each row of the shrinking batch belongs to
+        # the place each row of the shrinking batch belongs to
+        rows = torch.arange(len(places), device=device)
         finished = torch.zeros(len(places), dtype=torch.bool, device=device)
-        tokens = torch.full((len(places), params.max_new_tokens), -1, dtype=torch.int64, device=device)
+        tokens = torch.full(
+            (len(places), params.max_new_tokens), -1, dtype=torch.int64, device=device
+        )
         logprobs = torch.zeros(tokens.shape, device=device)
         reported = 0
         for position in range(params.max_new_tokens):
@@ -118,20 +131,26 @@ class TransformersEngine(RolloutEngine):
 
 
 def _samples(tokens: Tensor, logprobs: Tensor, stop_ids: Tensor) -> list[Sample]:
-    """Cut every row after its first stop token; what a finished row sampled later is not part of it."""
+    """Cut every row after its first stop token; what a finished row sampled later is not part of
+    it.
+    """
     stops = torch.isin(tokens, stop_ids)
     lengths = torch.where(stops.any(dim=-1), stops.int().argmax(dim=-1) + 1, tokens.shape[-1])
     return [
         Sample(tuple(row[:length]), tuple(row_logprobs[:length]), "stop" if stopped else "length")
         for row, row_logprobs, length, stopped in zip(
-            tokens.tolist(), logprobs.tolist(), lengths.tolist(), stops.any(dim=-1).tolist(), strict=True
+            tokens.tolist(),
+            logprobs.tolist(),
+            lengths.tolist(),
+            stops.any(dim=-1).tolist(),
+            strict=True,
         )
     ]
 
 
 def bytes_per_position(config: Any, dtype: torch.dtype, row_length: int) -> float:
-    """Return the memory that sampling takes for one of the ``row_length`` positions of a row: keys, values, a share of
-    the logits.
+    """Return the memory that sampling takes for one of the ``row_length`` positions of a row: keys,
+    values, a share of the logits.
 
     Keys of a float32 model stay float32 under autocast too.
     """
@@ -142,9 +161,14 @@ def bytes_per_position(config: Any, dtype: torch.dtype, row_length: int) -> floa
 
 
 def _split(
-    prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], max_new_tokens: int, budget: int
+    prompts: Sequence[Sequence[int]],
+    seeds: Sequence[Sequence[int]],
+    max_new_tokens: int,
+    budget: int,
 ) -> Iterator[list[tuple[int, int]]]:
-    """Yield batches of (prompt, completion) indices within the token budget, of similar prompt lengths."""
+    """Yield batches of (prompt, completion) indices within the token budget, of similar prompt
+    lengths.
+    """
     batch: list[tuple[int, int]] = []
     for p in sorted(range(len(prompts)), key=lambda p: len(prompts[p])):
         for g in range(len(seeds[p])):

@@ -1,7 +1,7 @@
 """Update rules: a rule is a file with its equation, its parameters and its source.
 
-`losses` and `advantages` have the built-in ones; ``module:Class`` names one of the user's. Names that a rule of
-one's own needs are exported here.
+`losses` and `advantages` have the built-in ones; ``module:Class`` names one of the user's. Names
+that a rule of one's own needs are exported here.
 """
 
 from trainer.rules.advantage import Advantage, KlPlacement

@@ -1,7 +1,7 @@
 """Inputs and outputs of rules.
 
-Nothing here imports torch, and no built-in rule does: reading a configuration takes its rules' parameters from
-their classes, and must not wait seconds for torch.
+Nothing here imports torch, and no built-in rule does: reading a configuration takes its rules'
+parameters from their classes, and must not wait seconds for torch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,8 @@ from trainer.types import Tensor, TrainBatch
 SumOverRanks = Callable[[Tensor], Tensor]
 Gather = Callable[[list[Any]], list[Any]]
 
-MAX_LOG_RATIO = 20.0  # exp() of more overflows in float32 and makes the gradient NaN, whatever clips the ratio
+# exp() of more overflows in float32 and makes the gradient NaN, whatever clips the ratio
+MAX_LOG_RATIO = 20.0
 
 
 class UpdateTotals(NamedTuple):
@@ -30,14 +31,17 @@ class UpdateTotals(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class AdvantageInputs:
-    """The scored completions of a training step on this rank; a group's completions are all on one rank."""
+    """The scored completions of a training step on this rank; a group's completions are all on one
+    rank.
+    """
 
     rewards: Tensor  # [B] float32, on the host
     group_ids: Tensor  # [B] int64, on the host
     completion_mask: Tensor  # [B, T]
     old_logprobs: Tensor  # [B, T], 0 outside the completions
     ref_logprobs: Tensor | None  # [B, T]
-    entropies: Tensor | None  # [B, T], of the policy before its update; None where nothing was recomputed
+    # [B, T], of the policy before its update; None where nothing was recomputed
+    entropies: Tensor | None
     reward_parts: Sequence[Mapping[str, float]]  # [B], weighted parts of each reward
     part_weights: Mapping[str, float]
     kl_coef: float  # of the KL penalty where it is placed in the reward, else 0
@@ -51,18 +55,22 @@ class AdvantageInputs:
 
 @dataclass(frozen=True, kw_only=True)
 class LossInputs:
-    """Some rows of an update batch in one pass. Fields [B, T] are aligned with the completion tokens."""
+    """Some rows of an update batch in one pass. Fields [B, T] are aligned with the completion
+    tokens.
+    """
 
     logprobs: Tensor  # [B, T], with gradient
     old_logprobs: Tensor  # [B, T], 0 outside the completions
     ref_logprobs: Tensor | None  # [B, T]
-    rollout_logprobs: Tensor | None  # [B, T], 0 outside the completions; None where they are the old ones
+    # [B, T], 0 outside the completions; None where they are the old ones
+    rollout_logprobs: Tensor | None
     advantages: Tensor  # [B, T]
     completion_mask: Tensor  # [B, T]
     token_mask: Tensor  # [B, T], 1 at the tokens of the pass
     totals: UpdateTotals
     chosen: Tensor | None = None  # [B, T] bool, tokens that `PolicyLoss.choose` singled out
-    proxy_logprobs: Tensor | None = None  # [B, T], of the proxy that `PolicyLoss.proxy_min_p` asks for
+    # [B, T], of the proxy that `PolicyLoss.proxy_min_p` asks for
+    proxy_logprobs: Tensor | None = None
     entropies: Tensor | None = None  # [B, T], with gradient; None where no bonus asks for them
 
     @classmethod
@@ -86,11 +94,17 @@ class LossInputs:
 
 def _shared(kind: type[Any], batch: TrainBatch) -> dict[str, Any]:
     """Return the fields that a batch has in common with a rule's inputs."""
-    return {field.name: getattr(batch, field.name) for field in fields(kind) if hasattr(batch, field.name)}
+    return {
+        field.name: getattr(batch, field.name)
+        for field in fields(kind)
+        if hasattr(batch, field.name)
+    }
 
 
 class TokenLosses(NamedTuple):
-    """The losses of single tokens, before they are weighted, and which of them the rule holds back."""
+    """The losses of single tokens, before they are weighted, and which of them the rule
+    holds back.
+    """
 
     losses: Tensor  # [B, T], with gradient
     clipped: Tensor | bool = False  # [B, T] bool; False: nowhere

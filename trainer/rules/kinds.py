@@ -1,6 +1,7 @@
 """The two kinds of rules that a configuration chooses by name, and how their settings are read.
 
-A setting is a name, ``cispo``, or a mapping with the rule's parameters, ``{name: cispo, clip_ratio_high: 3.0}``.
+A setting is a name, ``cispo``, or a mapping with the rule's parameters, ``{name: cispo,
+clip_ratio_high: 3.0}``.
 """
 
 from collections.abc import Mapping
@@ -39,14 +40,16 @@ class RuleKind:
         if name not in self.registry:
             names = ", ".join(self.registry)
             message = f"{name} is no rule; valid: {names}, or module:Class"
-            raise PydanticCustomError("literal_error", message, {"expected": names})  # names the nearest one
+            # names the nearest one
+            raise PydanticCustomError("literal_error", message, {"expected": names})
         return self.registry[name]
 
     def read(self, setting: Any) -> Any:
         """Return the rule of a setting.
 
         Raises:
-            ValueError: unknown rule or parameter; pydantic's error where a parameter has a wrong value.
+            ValueError: unknown rule or parameter; pydantic's error where a parameter has a wrong
+                value.
         """
         if isinstance(setting, Rule):
             return setting
@@ -55,9 +58,12 @@ class RuleKind:
         for parameter in given:
             if parameter not in rule.model_fields:
                 parameters = ", ".join(key for key in rule.model_fields if key != "name") or "none"
-                having = ", ".join(name for name, other in self.registry.items() if parameter in other.model_fields)
+                having = ", ".join(
+                    name for name, other in self.registry.items() if parameter in other.model_fields
+                )
                 raise ValueError(
-                    f"{given['name']} has no parameter {parameter} ({having or 'no rule'} has it); its parameters: "
+                    f"{given['name']} has no parameter {parameter} ({having or 'no rule'} has it); "
+                    "its parameters: "
                     f"{parameters}"
                 )
         return rule(**given)
@@ -91,7 +97,10 @@ class RuleKind:
 
     def json_schema(self) -> dict[str, Any]:
         """Return the JSON schema of a setting, for editors."""
-        names: list[dict[str, Any]] = [{"enum": list(self.registry)}, {"type": "string", "pattern": ".+:.+"}]
+        names: list[dict[str, Any]] = [
+            {"enum": list(self.registry)},
+            {"type": "string", "pattern": ".+:.+"},
+        ]
         rules = [rule.model_json_schema() for rule in self.registry.values()]
         return {"anyOf": [*names, *rules], "default": self.default}
 

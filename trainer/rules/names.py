@@ -12,7 +12,9 @@ def label_of(name: str) -> str:
 
 
 def rule_name(advantage: str, loss: str) -> str:
-    """Return the name of an advantage with a policy loss; defaults are left out: dr_grpo, gspo, rloo with cispo."""
+    """Return the name of an advantage with a policy loss; defaults are left out: dr_grpo, gspo,
+    rloo with cispo.
+    """
     if loss == DEFAULT_LOSS:
         return label_of(advantage)
     if advantage == DEFAULT_ADVANTAGE:

@@ -30,7 +30,8 @@ def load_rule(name: str, base: type[Any], folder: str) -> type[Any]:
     Its module is looked up on the import path and then in ``folder``.
 
     Raises:
-        ValueError: no such module, class or function, or one of another kind; says what to write instead.
+        ValueError: no such module, class or function, or one of another kind; says what to write
+            instead.
     """
     module_name, _, attribute = name.partition(":")
     if folder not in sys.path:
@@ -38,7 +39,9 @@ def load_rule(name: str, base: type[Any], folder: str) -> type[Any]:
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
-        advice = f"start in the folder of {module_name}.py, or add it to PYTHONPATH; looked in {folder}"
+        advice = (
+            f"start in the folder of {module_name}.py, or add it to PYTHONPATH; looked in {folder}"
+        )
         why = _place(error, module_name) or advice
         raise ValueError(f"cannot import {module_name}: {_in_words(error)}, {why}") from error
     value = getattr(module, attribute, None)
@@ -47,12 +50,17 @@ def load_rule(name: str, base: type[Any], folder: str) -> type[Any]:
     is_class = isinstance(value, type)
     if not (issubclass(value, base) if is_class else callable(value)):
         raise ValueError(
-            f"{name} is no rule: write `class {attribute}({base.__name__})`, from trainer.rules import "
+            f"{name} is no rule: write `class {attribute}({base.__name__})`, from trainer.rules "
+            "import "
             f"{base.__name__}, or a function"
         )
     parent = value if is_class else base
-    named: type[Any] = create_model(attribute, __base__=parent, __module__=module_name, name=(str, name))
-    methods = {method: getattr(parent, method) for method in {"__call__", "choose"} & set(dir(parent))}
+    named: type[Any] = create_model(
+        attribute, __base__=parent, __module__=module_name, name=(str, name)
+    )
+    methods = {
+        method: getattr(parent, method) for method in {"__call__", "choose"} & set(dir(parent))
+    }
     if not is_class:
         methods["__call__"] = lambda self, inputs: value(inputs)
     for method, function in methods.items():
@@ -77,7 +85,9 @@ def _errors_named(name: str) -> Iterator[None]:
         yield
     except Exception as error:
         where = _place(error, name.partition(":")[0]) or name
-        raise ConfigError(f"rule {name} raised {_in_words(error)}", where, "correct the rule") from error
+        raise ConfigError(
+            f"rule {name} raised {_in_words(error)}", where, "correct the rule"
+        ) from error
 
 
 def _in_words(error: BaseException) -> str:
@@ -85,9 +95,15 @@ def _in_words(error: BaseException) -> str:
 
 
 def _place(error: BaseException, module: str) -> str:
-    """Return the last line of a module that an error passed, with its file; empty if it passed none."""
+    """Return the last line of a module that an error passed, with its file; empty if it passed
+    none.
+    """
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}"
     file = f"/{module.replace('.', '/')}.py"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(file)]
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename.endswith(file)
+    ]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""

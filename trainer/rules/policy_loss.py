@@ -17,15 +17,18 @@ Aggregation = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum",
 class PolicyLoss(Rule):
     """What the importance ratio and the advantage of a token cost.
 
-    Throughout, ``r = pi / pi_old = exp(logprob - old_logprob)``, A is the advantage (after AR), ``sg`` stops the
-    gradient, and a loss is minimized. Tokens without advantage must have no gradient, unless the class says
-    otherwise.
+    Throughout, ``r = pi / pi_old = exp(logprob - old_logprob)``, A is the advantage (after AR),
+    ``sg`` stops the gradient, and a loss is minimized. Tokens without advantage must have no
+    gradient, unless the class says otherwise.
     """
 
-    aggregations: ClassVar[tuple[Aggregation, ...]] = get_args(Aggregation)  # that make sense, the default first
-    whole_completions: ClassVar[bool] = False  # whether a token's loss depends on its completion's other tokens
+    # that make sense, the default first
+    aggregations: ClassVar[tuple[Aggregation, ...]] = get_args(Aggregation)
+    # whether a token's loss depends on its completion's other tokens
+    whole_completions: ClassVar[bool] = False
     has_penalty: ClassVar[bool] = False  # whether a token without advantage may have a gradient
-    proxy_min_p: ClassVar[float] = 0.0  # fraction of the largest probability below which a proxy drops tokens
+    # fraction of the largest probability below which a proxy drops tokens
+    proxy_min_p: ClassVar[float] = 0.0
 
     def __call__(self, tokens: LossInputs) -> TokenLosses | Tensor:
         """Return the loss of every token, [B, T]."""
@@ -36,8 +39,9 @@ class PolicyLoss(Rule):
     ) -> Tensor | None:
         """Return the tokens that the loss singles out, [B, T] bool; None singles out none.
 
-        They are chosen once for a rollout batch, from its advantages before AR and the log-probabilities of before
-        the update, so that neither microbatches nor ranks nor AR change the choice.
+        They are chosen once for a rollout batch, from its advantages before AR and the
+        log-probabilities of before the update, so that neither microbatches nor ranks nor AR change
+        the choice.
 
         Args:
             batch: the scored batch of this rank with advantages.

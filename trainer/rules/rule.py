@@ -7,9 +7,12 @@ from trainer.section import Section
 
 
 class Rule(Section):
-    """A part of an update rule that a configuration chooses by name; its fields are its parameters."""
+    """A part of an update rule that a configuration chooses by name; its fields are its
+    parameters.
+    """
 
-    needs_distributions: ClassVar[bool] = False  # whether it reads entropies or a proxy's log-probabilities
+    # whether it reads entropies or a proxy's log-probabilities
+    needs_distributions: ClassVar[bool] = False
     own: ClassVar[tuple[Any, ...] | None] = None  # of a user's rule: arguments of `load_rule`
 
     name: str = ""

@@ -35,12 +35,18 @@ def parse_arguments(
     words = list(sys.argv[1:] if argv is None else argv)
     arguments, rest = parser.parse_known_args(words)
     unknown = next((word for word in rest if word.startswith("-")), None)
-    hint = _hint(unknown, words, override_prefix) if unknown is not None and "overrides" in arguments else None
+    hint = (
+        _hint(unknown, words, override_prefix)
+        if unknown is not None and "overrides" in arguments
+        else None
+    )
     if hint is not None:
         raise ConfigError(f"no option {unknown}", "command line", hint)
     # argparse takes all overrides before the first option and leaves those behind it over.
     if rest and (unknown is not None or "overrides" not in arguments):
-        meant = get_close_matches((unknown or "").lstrip("-").replace("-", "_"), vars(arguments), n=1)
+        meant = get_close_matches(
+            (unknown or "").lstrip("-").replace("-", "_"), vars(arguments), n=1
+        )
         hint = f"; did you mean --{meant[0].replace('_', '-')}?" if meant else ""
         parser.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
     if rest:
@@ -50,7 +56,9 @@ def parse_arguments(
 
 def add_runs_dir(parser: argparse.ArgumentParser) -> None:
     """The folder of all runs."""
-    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), help="folder of all runs (default: runs)")
+    parser.add_argument(
+        "--runs-dir", type=Path, default=Path("runs"), help="folder of all runs (default: runs)"
+    )
 
 
 def add_accept_changes(parser: argparse.ArgumentParser) -> None:
@@ -73,7 +81,8 @@ def add_sample(parser: argparse.ArgumentParser, verb: str) -> None:
         "--sample",
         type=count,
         metavar="N",
-        help=f"{verb} completions of N training problems, and tell which groups would teach anything",
+        help=f"{verb} completions of N training problems, and tell which groups would teach "
+        "anything",
     )
 
 
@@ -103,8 +112,13 @@ def port(text: str) -> int:
 
 def version_text() -> str:
     """Return the versions that a bug report needs; nothing is imported for it."""
-    versions = [f"{name} {_version(name)}" for name in ("torch", "transformers", "ray", "optuna", "mlflow", "vllm")]
-    return f"loptune {_version('loptune')} (Python {platform.python_version()}, {', '.join(versions)})"
+    versions = [
+        f"{name} {_version(name)}"
+        for name in ("torch", "transformers", "ray", "optuna", "mlflow", "vllm")
+    ]
+    return (
+        f"loptune {_version('loptune')} (Python {platform.python_version()}, {', '.join(versions)})"
+    )
 
 
 def _version(package: str) -> str:
@@ -122,4 +136,6 @@ def _hint(option: str, words: Sequence[str], prefix: str) -> str | None:
         value = following[0] if following and not following[0].startswith("-") else "VALUE"
     wanted = name.lstrip("-").replace("-", "_")
     key = next((key for key in dotted_keys() if wanted in (key, key.rpartition(".")[2])), None)
-    return f"write {prefix}{key}={value} (keys of the configuration have no dashes)" if key else None
+    return (
+        f"write {prefix}{key}={value} (keys of the configuration have no dashes)" if key else None
+    )

@@ -12,8 +12,12 @@ from types import FrameType
 from trainer.errors import INTERRUPTED
 
 
-def graceful_stop(request_stop: Callable[[], None], announce: bool = True) -> AbstractContextManager[None]:
-    """Call ``request_stop`` on the first signal of `on_interrupt`; the second raises KeyboardInterrupt."""
+def graceful_stop(
+    request_stop: Callable[[], None], announce: bool = True
+) -> AbstractContextManager[None]:
+    """Call ``request_stop`` on the first signal of `on_interrupt`; the second raises
+    KeyboardInterrupt.
+    """
     seen = 0
 
     def handle(received: signal.Signals) -> None:
@@ -33,7 +37,8 @@ def unhurried() -> Iterator[None]:
     """Hold Ctrl-C back while modules are imported, inside which it may come out as another error.
 
     Raises:
-        KeyboardInterrupt: after the block, if there was one inside it; a second ends the process at once.
+        KeyboardInterrupt: after the block, if there was one inside it; a second ends the process at
+            once.
     """
     seen = 0
 
@@ -55,7 +60,9 @@ def unhurried() -> Iterator[None]:
 
 @contextmanager
 def on_interrupt(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
-    """Call ``handle`` on every SIGINT, SIGTERM and SIGHUP inside the block; `nohup` keeps a SIGHUP away."""
+    """Call ``handle`` on every SIGINT, SIGTERM and SIGHUP inside the block; `nohup` keeps a SIGHUP
+    away.
+    """
 
     def receive(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
@@ -74,7 +81,9 @@ def on_interrupt(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
 
 
 def _redirect_closed_terminal() -> None:
-    """Send standard output and error nowhere where their terminal has closed: writing to it would raise."""
+    """Send standard output and error nowhere where their terminal has closed: writing to it would
+    raise.
+    """
     with open(os.devnull, "w") as nowhere:
         for descriptor in (1, 2):
             if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):

@@ -24,7 +24,8 @@ def run_main(command: Callable[[], int]) -> int:
     try:
         return command()
     except UserError as error:
-        if rank() == 0 or not isinstance(error, ConfigError):  # all ranks have the same configuration
+        # all ranks have the same configuration
+        if rank() == 0 or not isinstance(error, ConfigError):
             print(error, file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:

@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from typing import TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.progress import Progress as Bar
 from rich.text import Text
 
@@ -39,18 +45,22 @@ _MOST_CUT = 0.5  # fraction of the tokens
 
 
 def learning_warning(step: int, metrics: Mapping[str, float]) -> str | None:
-    """Return the warning of a step that learned little or nothing, although its rewards differed."""
+    """Return the warning of a step that learned little or nothing, although its rewards
+    differed.
+    """
     cut = metrics.get(_CUT, 0.0)
     if cut > _MOST_CUT:
         return (
             f"warning: the engine correction cut {cut:.0%} of the tokens of step {step}\n"
             "where:   algorithm.engine_correction\n"
-            "next:    raise its cap or lower its floor, lower optim.lr, or look why rollout/engine_ratio is far from 1"
+            "next:    raise its cap or lower its floor, lower optim.lr, or look why "
+            "rollout/engine_ratio is far from 1"
         )
     if metrics.get("optim/updates") == 0 and metrics.get(_SILENT, 1.0) < 1:
         return (
             f"warning: step {step} had no gradient, and the weights were left as they are\n"
-            "where:   algorithm.engine_correction, algorithm.mask_truncated, rollout.max_new_tokens\n"
+            "where:   algorithm.engine_correction, algorithm.mask_truncated, "
+            "rollout.max_new_tokens\n"
             "next:    look at optim/updates_skipped, rollout/truncated and rollout/importance_cut"
         )
     return None
@@ -59,9 +69,11 @@ def learning_warning(step: int, metrics: Mapping[str, float]) -> str | None:
 def silent_warning(steps: str) -> str:
     """Return the warning of a run whose rewards tell no completion from another."""
     return (
-        f"warning: in {steps} all completions of every prompt had the same reward: nothing was learned\n"
+        f"warning: in {steps} all completions of every prompt had the same reward: nothing was "
+        "learned\n"
         "where:   reward.functions, rollout.temperature\n"
-        "next:    look at one with --dry-run; take easier or harder problems, or raise the temperature"
+        "next:    look at one with --dry-run; take easier or harder problems, or raise the "
+        "temperature"
     )
 
 
@@ -127,7 +139,10 @@ class Progress(ProgressReport):
         total = task.total or 0
         rate = done / max(1e-9, task.elapsed or 0)
         left = (total - done) / max(1e-9, rate)
-        self._write(f"  {task.description}: {done:.0f} of {total:.0f}, {rate:.1f}/s, about {left:.0f} s left")
+        self._write(
+            f"  {task.description}: {done:.0f} of {total:.0f}, {rate:.1f}/s, about {left:.0f} s "
+            "left"
+        )
 
     def begin(self, total_steps: int, step: int) -> None:
         """Show the way to the last step."""

@@ -1,4 +1,6 @@
-"""The folder of a run or sweep: its name, and the lock that keeps two processes from writing into it."""
+"""The folder of a run or sweep: its name, and the lock that keeps two processes from writing into
+it.
+"""
 
 import fcntl
 import importlib.util
@@ -17,7 +19,10 @@ from trainer.errors import ConfigError, NameHeldError, StorageError, shortened
 from trainer.files import storage_error
 
 LONGEST_NAME = 64
-NAME_RULE = f"1 to {LONGEST_NAME} letters, digits, dots, dashes and underscores, starting with a letter or digit"
+NAME_RULE = (
+    f"1 to {LONGEST_NAME} letters, digits, dots, dashes and underscores, starting with a "
+    "letter or digit"
+)
 _RULE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
 _LOOK_S = 0.5  # longer than another process holds the lock to look who has it
 
@@ -30,7 +35,9 @@ def resume_command(name: str, runs_dir: Path, world_size: int = 1) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Return whether a text can name a folder: no path separators, no control characters, no leading dot or dash."""
+    """Return whether a text can name a folder: no path separators, no control characters, no
+    leading dot or dash.
+    """
     return _RULE.fullmatch(text) is not None
 
 
@@ -41,7 +48,9 @@ def check_name(name: str) -> str:
         ConfigError: it is not.
     """
     if not is_name(name):
-        raise ConfigError(f"not a usable name: {shortened(name, 80)!r}", "--name", f"use {NAME_RULE}")
+        raise ConfigError(
+            f"not a usable name: {shortened(name, 80)!r}", "--name", f"use {NAME_RULE}"
+        )
     return name
 
 
@@ -70,14 +79,17 @@ def raise_held(folder: Path, what: str = "run") -> None:
 
 
 def run_path(given: str, runs_dir: Path) -> Path:
-    """Return the folder of a run that is given by its name; anything else is taken as the path that it may be."""
+    """Return the folder of a run that is given by its name; anything else is taken as the path that
+    it may be.
+    """
     named = runs_dir / given
     return named if is_name(given) and not Path(given).exists() and named.is_dir() else Path(given)
 
 
 @contextmanager
 def hold(folder: Path, what: str = "run") -> Iterator[None]:
-    """Hold a folder for this process, making it first; the lock ends with the process, however it ends.
+    """Hold a folder for this process, making it first; the lock ends with the process, however it
+    ends.
 
     Raises:
         NameHeldError: another process holds it.
@@ -95,14 +107,17 @@ def hold(folder: Path, what: str = "run") -> Iterator[None]:
         ) from None
     with held:
         try:
-            path.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}), encoding="utf-8")
+            path.write_text(
+                json.dumps({"pid": os.getpid(), "host": socket.gethostname()}), encoding="utf-8"
+            )
         except OSError as error:
             raise storage_error(f"write the {what}'s folder", folder, error) from None
         yield
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse to start processes in a folder where they would import the user's files instead of ours.
+    """Refuse to start processes in a folder where they would import the user's files instead of
+    ours.
 
     Raises:
         ConfigError: names the first such file or folder.

@@ -14,8 +14,11 @@ from trainer.errors import printable
 PLAIN_WIDTH = 100  # where there is no terminal
 
 
-def print_table(headings: Sequence[str], rows: Sequence[Sequence[Any]], width: int = PLAIN_WIDTH) -> None:
-    """Print columns, without a first line if no column has a heading; the first column is never folded.
+def print_table(
+    headings: Sequence[str], rows: Sequence[Sequence[Any]], width: int = PLAIN_WIDTH
+) -> None:
+    """Print columns, without a first line if no column has a heading; the first column is never
+    folded.
 
     Outside of a terminal it is at most ``width`` columns wide.
     """

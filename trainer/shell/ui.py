@@ -10,8 +10,8 @@ from trainer.shell.preflight import check_port
 def serve(uri: str, port: int, page: Callable[[], str], what: str, again: str) -> int:
     """Become an MLflow server on 127.0.0.1 that answers this machine's browser alone.
 
-    It announces the page, asked for once the port is known to be free, and what it shows. Where a server has the
-    store, it only says so, and returns 0.
+    It announces the page, asked for once the port is known to be free, and what it shows. Where a
+    server has the store, it only says so, and returns 0.
 
     Raises:
         ConfigError: the port is in use; ``again`` is the command to repeat with another.
@@ -20,8 +20,12 @@ def serve(uri: str, port: int, page: Callable[[], str], what: str, again: str) -
         print(f"MLflow: {uri}{page()}  ({what})")
         return 0
     check_port(port, again)
-    print(f"MLflow: http://127.0.0.1:{port}{page()}  ({what}; up in a few seconds, Ctrl-C ends it)", flush=True)
-    os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")  # nothing here needs its job runners
+    print(
+        f"MLflow: http://127.0.0.1:{port}{page()}  ({what}; up in a few seconds, Ctrl-C ends it)",
+        flush=True,
+    )
+    # nothing here needs its job runners
+    os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
     hosts = f"127.0.0.1:{port},localhost:{port}"
     os.execv(
         sys.executable,

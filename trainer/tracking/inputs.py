@@ -1,4 +1,5 @@
-"""The files that a run or sweep depends on, data sets and reward modules, hashed so that a change is noticed.
+"""The files that a run or sweep depends on, data sets and reward modules, hashed so that a change
+is noticed.
 
 Data sets of the hub are not among them, nor files that a reward module reads by itself.
 """
@@ -29,8 +30,11 @@ _SOURCE = 1
 _PACKAGE = 5
 
 
-def check_inputs(folder: Path, what: str, accept: bool, working_dir: Path | None = None) -> list[str]:
-    """Return a sentence for each file that is not what a folder's ``inputs.json`` records; none without a record.
+def check_inputs(
+    folder: Path, what: str, accept: bool, working_dir: Path | None = None
+) -> list[str]:
+    """Return a sentence for each file that is not what a folder's ``inputs.json`` records; none
+    without a record.
 
     ``what`` is a "run" or a "sweep"; relative paths start from the working directory.
 
@@ -48,12 +52,15 @@ def check_inputs(folder: Path, what: str, accept: bool, working_dir: Path | None
         raise ConfigError(
             f"{'; '.join(changes)} since the {what} began",
             str(folder / INPUTS_FILE),
-            f"put it back, start another {what} with --name, or go on and have it recorded: --accept-changes",
+            f"put it back, start another {what} with --name, or go on and have it recorded: "
+            "--accept-changes",
         )
     return changes
 
 
-def record_inputs(folder: Path, inputs: Iterable[tuple[Path, str]], changes: Sequence[str] = ()) -> None:
+def record_inputs(
+    folder: Path, inputs: Iterable[tuple[Path, str]], changes: Sequence[str] = ()
+) -> None:
     """Write the hashes of some files, each with its role, and what was accepted to have changed."""
     root = Path.cwd()
     files: dict[str, dict[str, str]] = {}
@@ -62,7 +69,9 @@ def record_inputs(folder: Path, inputs: Iterable[tuple[Path, str]], changes: Seq
         files.setdefault(name, {"role": role, **_fingerprint(path)})
     when = time.strftime("%Y-%m-%d %H:%M")
     accepted = [*_recorded(folder)["accepted"], *(f"{when}: {change}" for change in changes)]
-    write_atomically(folder / INPUTS_FILE, json.dumps({"files": files, "accepted": accepted}, indent=1))
+    write_atomically(
+        folder / INPUTS_FILE, json.dumps({"files": files, "accepted": accepted}, indent=1)
+    )
 
 
 def accepted_changes(folder: Path) -> str:
@@ -77,8 +86,8 @@ def change_tags(folder: Path) -> dict[str, str]:
 
 
 def recorded_files(folder: Path) -> dict[str, dict[str, str]]:
-    """Return the files that a run or sweep began with: path -> ``role``, ``sha256``, ``size``; none without a
-    record.
+    """Return the files that a run or sweep began with: path -> ``role``, ``sha256``, ``size``; none
+    without a record.
     """
     return dict(_recorded(folder)["files"])
 
@@ -99,14 +108,20 @@ def _recorded(folder: Path) -> dict[str, Any]:
         return {"files": dict(recorded["files"]), "accepted": list(recorded["accepted"])}
     except (OSError, ValueError, TypeError, KeyError) as error:
         message = f"cannot tell whether data or reward have changed: {first_line(error)}"
-        raise StorageError(message, str(path), "restore the file; or remove it, and nothing is compared") from error
+        raise StorageError(
+            message, str(path), "restore the file; or remove it, and nothing is compared"
+        ) from error
 
 
 def _change(recorded: dict[str, str], path: Path) -> str:
     if not path.is_file():
         return "is gone"
     now = _fingerprint(path)
-    return "" if now["sha256"] == recorded["sha256"] else f"has changed ({recorded['size']} -> {now['size']})"
+    return (
+        ""
+        if now["sha256"] == recorded["sha256"]
+        else f"has changed ({recorded['size']} -> {now['size']})"
+    )
 
 
 def _fingerprint(path: Path) -> dict[str, str]:
@@ -116,18 +131,26 @@ def _fingerprint(path: Path) -> dict[str, str]:
 
 
 def input_files(configs: Iterable[TrainConfig]) -> Iterator[tuple[Path, str]]:
-    """Yield the data sets and reward and rule modules of some configurations, each with its role."""
+    """Yield the data sets and reward and rule modules of some configurations, each with its
+    role.
+    """
     root = Path.cwd()
     for config in configs:
         named = [("training data", source.source) for source in config.data.train]
-        named += [(f"evaluation set {name}", dataset.source) for name, dataset in config.evaluation.sets.items()]
+        named += [
+            (f"evaluation set {name}", dataset.source)
+            for name, dataset in config.evaluation.sets.items()
+        ]
         for role, source in named:
             path = root / Path(source).expanduser()
             for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
                 if file.is_file():
                     yield file, role
         named = [(f"reward {name}", name) for name in config.reward.functions]
-        named += [(f"rule {rule.name}", rule.name) for rule in (config.algorithm.loss, config.algorithm.advantage)]
+        named += [
+            (f"rule {rule.name}", rule.name)
+            for rule in (config.algorithm.loss, config.algorithm.advantage)
+        ]
         for role, name in named:
             module, colon, _ = name.partition(":")
             if colon:
@@ -135,9 +158,13 @@ def input_files(configs: Iterable[TrainConfig]) -> Iterator[tuple[Path, str]]:
 
 
 def module_files(module: str, role: str, root: Path) -> Iterator[tuple[Path, str]]:
-    """Yield a module's file and those of the project that it imports; nothing is imported to find them."""
+    """Yield a module's file and those of the project that it imports; nothing is imported to find
+    them.
+    """
     search = [*filter(None, sys.path), str(root)]  # the order of scoring processes
-    finder = _ImportFinder([place for place in search if _is_of_project(Path(place))], excludes=OWN_PACKAGES)
+    finder = _ImportFinder(
+        [place for place in search if _is_of_project(Path(place))], excludes=OWN_PACKAGES
+    )
     with contextlib.suppress(ImportError):  # whoever imports it says so
         finder.import_hook(module)
     for name, found in finder.modules.items():

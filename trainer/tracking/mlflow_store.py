@@ -30,8 +30,19 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 _URI_VARIABLE = "MLFLOW_TRACKING_URI"
-_SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks", "databricks-uc")
-_KNOWN_STORES = "write http://HOST:PORT, or sqlite:///FILE; unset it for the store in the runs folder"
+_SCHEMES = (
+    "http",
+    "https",
+    "sqlite",
+    "postgresql",
+    "mysql",
+    "mssql",
+    "databricks",
+    "databricks-uc",
+)
+_KNOWN_STORES = (
+    "write http://HOST:PORT, or sqlite:///FILE; unset it for the store in the runs folder"
+)
 START_LIMIT_S = 5.0  # patience with a server that does not answer
 LOCK_LIMIT_S = 30.0  # patience with a database that another process has locked
 
@@ -39,12 +50,17 @@ _ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    # The shipper retries by itself and knows what was sent; retries inside one call would block it for
-    # minutes, and a repeated create-run request would make a second run.
+    # The shipper retries by itself and knows what was sent; retries inside one call would block it
+    # for minutes, and a repeated create-run request would make a second run.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
 }
-_PERMANENT = ("INVALID_PARAMETER_VALUE", "PERMISSION_DENIED", "UNAUTHENTICATED", "RESOURCE_DOES_NOT_EXIST")
+_PERMANENT = (
+    "INVALID_PARAMETER_VALUE",
+    "PERMISSION_DENIED",
+    "UNAUTHENTICATED",
+    "RESOURCE_DOES_NOT_EXIST",
+)
 
 T = TypeVar("T")
 
@@ -63,10 +79,12 @@ def _quiet_mlflow() -> None:
 
 
 def tracking_uri(config: TrackingConfig, runs_dir: Path) -> str:
-    """Return the store of a run: ``tracking.uri``, else ``MLFLOW_TRACKING_URI``, else SQLite in the runs folder.
+    """Return the store of a run: ``tracking.uri``, else ``MLFLOW_TRACKING_URI``, else SQLite in the
+    runs folder.
 
-    A SQLite path is made absolute, because the processes of a sweep run in other folders. Credentials of
-    ``MLFLOW_TRACKING_URI`` go into the variables that MLflow reads them from: URIs are recorded and printed.
+    A SQLite path is made absolute, because the processes of a sweep run in other folders.
+    Credentials of ``MLFLOW_TRACKING_URI`` go into the variables that MLflow reads them from: URIs
+    are recorded and printed.
 
     Raises:
         ConfigError: the environment names a database with its password.
@@ -84,11 +102,15 @@ def _environment_uri() -> str | None:
             raise ConfigError(
                 "the password of a database would stand in the record of every run",
                 _URI_VARIABLE,
-                "start `mlflow server` in front of it, or keep the password where the database looks (~/.pgpass)",
+                "start `mlflow server` in front of it, or keep the password where the database "
+                "looks (~/.pgpass)",
             )
         return uri
     if name:
-        os.environ["MLFLOW_TRACKING_USERNAME"], os.environ["MLFLOW_TRACKING_PASSWORD"] = name, password
+        os.environ["MLFLOW_TRACKING_USERNAME"], os.environ["MLFLOW_TRACKING_PASSWORD"] = (
+            name,
+            password,
+        )
         os.environ[_URI_VARIABLE] = clean
     return clean
 
@@ -101,8 +123,8 @@ def sqlite_path(uri: str) -> Path | None:
 def prepare_store(uri: str) -> None:
     """Create or upgrade the schema of a SQLite store; other stores look after themselves.
 
-    One process calls this before the trials start: several processes that open a fresh SQLite file at the
-    same time break each other's migrations.
+    One process calls this before the trials start: several processes that open a fresh SQLite file
+    at the same time break each other's migrations.
 
     Raises:
         StorageError: the file cannot be created, or stays locked.
@@ -134,8 +156,14 @@ def check_store(uri: str) -> None:
         StorageError: it cannot be reached.
     """
     scheme = uri.partition(":")[0].partition("+")[0]
-    if scheme not in _SCHEMES or (scheme == "sqlite" and sqlite_path(uri) is None) or not _is_address(uri):
-        raise ConfigError(f"MLflow has no store such as {uri}", f"tracking.uri, {_URI_VARIABLE}", _KNOWN_STORES)
+    if (
+        scheme not in _SCHEMES
+        or (scheme == "sqlite" and sqlite_path(uri) is None)
+        or not _is_address(uri)
+    ):
+        raise ConfigError(
+            f"MLflow has no store such as {uri}", f"tracking.uri, {_URI_VARIABLE}", _KNOWN_STORES
+        )
     prepare_store(uri)
     client = connect(uri)
     retry(lambda: client.search_experiments(max_results=1), uri)
@@ -152,7 +180,8 @@ def connect(uri: str) -> "MlflowClient":
     """Return a client of the store.
 
     Raises:
-        StorageError: a SQLite store without schema (``prepare_store`` makes it), or one that stays locked.
+        StorageError: a SQLite store without schema (``prepare_store`` makes it), or one that stays
+            locked.
     """
     path = sqlite_path(uri)
     if path is not None and not _schema_exists(path):
@@ -165,7 +194,8 @@ def connect(uri: str) -> "MlflowClient":
 
 
 def retry(action: Callable[[], T], uri: str) -> T:
-    """Repeat ``action`` until it succeeds, but not for ever: a local lock passes, a dead server seldom returns.
+    """Repeat ``action`` until it succeeds, but not for ever: a local lock passes, a dead server
+    seldom returns.
 
     Raises:
         StorageError: it never succeeded, or failed in a way that waiting does not cure.
@@ -181,12 +211,18 @@ def retry(action: Callable[[], T], uri: str) -> T:
         try:
             return action()
         except (MlflowException, RequestException, SQLAlchemyError, OSError) as error:
-            if getattr(error, "errno", None) == errno.ENOSPC or (path and "disk is full" in str(error)):
+            if getattr(error, "errno", None) == errno.ENOSPC or (
+                path and "disk is full" in str(error)
+            ):
                 place = path or Path(getattr(error, "filename", None) or tempfile.gettempdir())
                 raise storage_error("write MLflow's record", place, error) from error
-            permanent = getattr(error, "error_code", None) in _PERMANENT or "out-of-date" in str(error)
+            permanent = getattr(error, "error_code", None) in _PERMANENT or "out-of-date" in str(
+                error
+            )
             if permanent or time.monotonic() + pause > deadline:
-                raise StorageError(f"MLflow does not answer: {reason(error)}", uri, _hint(error)) from error
+                raise StorageError(
+                    f"MLflow does not answer: {reason(error)}", uri, _hint(error)
+                ) from error
         time.sleep(pause)
         pause = min(2 * pause, 2.0)
 
@@ -194,11 +230,16 @@ def retry(action: Callable[[], T], uri: str) -> T:
 def _hint(error: Exception) -> str:
     if getattr(error, "error_code", None) in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
         return "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
-    return "start the server, or add --offline and send it later with `trainer upload` or `sweep upload`"
+    return (
+        "start the server, or add --offline and send it later with `trainer upload` or `sweep "
+        "upload`"
+    )
 
 
 def reason(error: BaseException) -> str:
-    """Return the telling part of an error's text: MLflow's runs over many lines, requests' nests its causes."""
+    """Return the telling part of an error's text: MLflow's runs over many lines, requests' nests
+    its causes.
+    """
     line = first_line(error)
     if "HTTPConnectionPool" in line:
         line = line.rsplit("Caused by ", 1)[-1].rsplit(": ", 1)[-1].strip("\"')")
@@ -218,9 +259,15 @@ def find_experiment(client: "MlflowClient", uri: str, name: str) -> str:
         if experiment is not None:
             return experiment
         database = sqlite_path(uri)
-        folder = None if database is None else database.parent / "mlartifacts" / re.sub(r"[^\w-]", "_", name)
+        folder = (
+            None
+            if database is None
+            else database.parent / "mlartifacts" / re.sub(r"[^\w-]", "_", name)
+        )
         try:
-            created: str = client.create_experiment(name, artifact_location=folder and folder.resolve().as_uri())
+            created: str = client.create_experiment(
+                name, artifact_location=folder and folder.resolve().as_uri()
+            )
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
@@ -229,7 +276,11 @@ def find_experiment(client: "MlflowClient", uri: str, name: str) -> str:
 
     experiment = retry(get_or_create, uri)
     if experiment.lifecycle_stage != "active":
-        raise StorageError(f"experiment {name} was deleted in MLflow", uri, "restore it there, or choose another name")
+        raise StorageError(
+            f"experiment {name} was deleted in MLflow",
+            uri,
+            "restore it there, or choose another name",
+        )
     return str(experiment.experiment_id)
 
 
@@ -242,7 +293,8 @@ def open_run(
     key: str,
     started: int | None = None,
 ) -> str:
-    """Return the id of the run tagged ``loptune.run = key``, created where it is missing, status RUNNING.
+    """Return the id of the run tagged ``loptune.run = key``, created where it is missing, status
+    RUNNING.
 
     ``started`` is when it began [ms since 1970], where that was not now.
 
@@ -256,7 +308,9 @@ def open_run(
             run_id = str(run.info.run_id)
             client.update_run(run_id, status="RUNNING")
             return run_id
-        created = client.create_run(experiment_id, started, {**_system_tags(), **tags, RUN_TAG: key}, run_name)
+        created = client.create_run(
+            experiment_id, started, {**_system_tags(), **tags, RUN_TAG: key}, run_name
+        )
         return str(created.info.run_id)
 
     return retry(find_or_create, uri)
@@ -280,8 +334,8 @@ def log_missing_params(client: "MlflowClient", run_id: str, params: Mapping[str,
 
 
 def mlflow_name(name: str) -> str:
-    """Return the name with what MLflow refuses replaced, characters and the path parts `.` and `..` (names of data
-    sets and difficulties are free text).
+    """Return the name with what MLflow refuses replaced, characters and the path parts `.` and `..`
+    (names of data sets and difficulties are free text).
     """
     parts = re.sub(r"[^\w\-. /:]", "_", name)[:250].split("/")
     return "/".join(part if part.strip(".") else "_" for part in parts)
@@ -295,20 +349,30 @@ def _system_tags() -> dict[str, str]:
 
 
 def _schema_exists(path: Path) -> bool:
-    """Return whether the database has MLflow's schema; waits for a lock, because MLflow itself would wait 100 s."""
+    """Return whether the database has MLflow's schema; waits for a lock, because MLflow itself
+    would wait 100 s.
+    """
     if not path.exists():
         return False
     deadline = time.monotonic() + LOCK_LIMIT_S
     while True:
         try:  # a second at a time, in which Ctrl-C waits
-            with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=1.0)) as database:
-                row = database.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone()
+            with contextlib.closing(
+                sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=1.0)
+            ) as database:
+                row = database.execute(
+                    "SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'"
+                ).fetchone()
                 return bool(row)
         except sqlite3.DatabaseError as error:
             locked = "locked" in str(error)
             if locked and time.monotonic() < deadline:
                 continue
-            held = "end the process that holds it, then resume" if locked else "restore it or move it away"
+            held = (
+                "end the process that holds it, then resume"
+                if locked
+                else "restore it or move it away"
+            )
             raise StorageError(f"cannot read the MLflow store: {error}", str(path), held) from None
 
 

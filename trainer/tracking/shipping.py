@@ -1,9 +1,10 @@
 """Sending a run's local record to MLflow.
 
-``metrics.jsonl`` is the queue. ``tracking.json`` beside it says which MLflow run it is, how much of the queue that
-has, and whether it has been ended. A request whose answer was lost, or a process that died, need not be remembered:
-what is sent again costs time and changes nothing, as MLflow keeps one copy of equal (metric, step, time, value).
-Steps that a resumed run computes again are sent again too; of a step's values the newest is that of the record.
+``metrics.jsonl`` is the queue. ``tracking.json`` beside it says which MLflow run it is, how much of
+the queue that has, and whether it has been ended. A request whose answer was lost, or a process
+that died, need not be remembered: what is sent again costs time and changes nothing, as MLflow
+keeps one copy of equal (metric, step, time, value). Steps that a resumed run computes again are
+sent again too; of a step's values the newest is that of the record.
 """
 
 import json
@@ -22,7 +23,14 @@ from trainer.files import Record, read_json_lines, write_atomically
 from trainer.metrics.declared import COMPLETIONS_TABLE, CORRECTNESS_FILE, declaration
 from trainer.metrics.tags import CHANGES_TAG
 from trainer.tracking.inputs import INPUTS_FILE
-from trainer.tracking.mlflow_store import connect, find_experiment, log_missing_params, mlflow_name, open_run, retry
+from trainer.tracking.mlflow_store import (
+    connect,
+    find_experiment,
+    log_missing_params,
+    mlflow_name,
+    open_run,
+    retry,
+)
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -48,8 +56,11 @@ def end_of_step(path: Path, step: int) -> int:
     return cut
 
 
-def metrics_record(metrics: Mapping[str, float], step: int, declared: bool = True) -> dict[str, Any]:
-    """Return the line of one ``log``: step, time [s since 1970, to the millisecond] and the metrics.
+def metrics_record(
+    metrics: Mapping[str, float], step: int, declared: bool = True
+) -> dict[str, Any]:
+    """Return the line of one ``log``: step, time [s since 1970, to the millisecond] and the
+    metrics.
 
     A value that is not finite is written as null and named under ``nonfinite``.
 
@@ -79,7 +90,9 @@ def metric_values(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 def recorded_times(path: Path) -> tuple[int, int] | None:
-    """When the first line began to be measured, and the last was written [ms since 1970]; None without lines."""
+    """When the first line began to be measured, and the last was written [ms since 1970]; None
+    without lines.
+    """
     records = [record for record, _ in read_json_lines(path)] if path.exists() else []
     if not records:
         return None
@@ -93,7 +106,9 @@ _saving = Lock()
 
 @dataclass
 class TrackingState:
-    """The state that lets a later process continue a run's MLflow record; stored as ``tracking.json``."""
+    """The state that lets a later process continue a run's MLflow record; stored as
+    ``tracking.json``.
+    """
 
     key: str  # value of the tag loptune.run
     experiment: str
@@ -120,7 +135,9 @@ class TrackingState:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
         except (ValueError, TypeError) as error:
             raise StorageError(
-                f"cannot read the tracking state: {error}", str(path), "remove it to send the run anew"
+                f"cannot read the tracking state: {error}",
+                str(path),
+                "remove it to send the run anew",
             ) from None
 
     def save(self, run_dir: Path) -> None:
@@ -143,8 +160,9 @@ def has_unsent(run_dir: Path) -> bool:
 class Shipper:
     """Sends what a run's folder holds to a store.
 
-    Every method that talks to MLflow raises whatever MLflow raises; calling it again is always safe. ``check`` raises
-    where another attempt has taken over the run; ``monitored`` has MLflow record the metrics of this machine.
+    Every method that talks to MLflow raises whatever MLflow raises; calling it again is always
+    safe. ``check`` raises where another attempt has taken over the run; ``monitored`` has MLflow
+    record the metrics of this machine.
     """
 
     run_dir: Path
@@ -159,7 +177,8 @@ class Shipper:
         self._completions_sent = 0  # bytes of completions.jsonl
 
     def connect(self) -> None:
-        """Find the run again in MLflow or create it, and describe it, where that has not been done yet.
+        """Find the run again in MLflow or create it, and describe it, where that has not been done
+        yet.
 
         Raises:
             StorageError: MLflow does not answer, or refuses.
@@ -171,7 +190,15 @@ class Shipper:
         state = self.state
         experiment_id = find_experiment(client, self.uri, state.experiment)
         times = recorded_times(self.run_dir / METRICS_FILE)
-        run_id = open_run(client, self.uri, experiment_id, state.run_name, state.tags, state.key, times and times[0])
+        run_id = open_run(
+            client,
+            self.uri,
+            experiment_id,
+            state.run_name,
+            state.tags,
+            state.key,
+            times and times[0],
+        )
         retry(lambda: self._describe(client, run_id), self.uri)
         if (state.uri, state.run_id) != (self.uri, run_id):
             state.metrics_sent = 0
@@ -220,7 +247,9 @@ class Shipper:
         return self.state.run_id
 
     def _describe(self, client: "MlflowClient", run_id: str) -> None:
-        log_missing_params(client, run_id, dotted_values(read_yaml(self.run_dir / CONFIG_FILE).data))
+        log_missing_params(
+            client, run_id, dotted_values(read_yaml(self.run_dir / CONFIG_FILE).data)
+        )
         for name in (CONFIG_FILE, INPUTS_FILE):
             self._send_file(client, run_id, name)
         if CHANGES_TAG in self.state.tags:
@@ -246,7 +275,9 @@ class Shipper:
         if offset == self.state.metrics_sent:
             return False
         for start in range(0, len(batch), _MAX_METRICS_PER_BATCH):
-            self._client.log_batch(self._run_id, metrics=batch[start : start + _MAX_METRICS_PER_BATCH])
+            self._client.log_batch(
+                self._run_id, metrics=batch[start : start + _MAX_METRICS_PER_BATCH]
+            )
         self.check()
         self.state.metrics_sent = offset
         self.state.save(self.run_dir)
@@ -260,7 +291,8 @@ class Shipper:
         lines = list(read_json_lines(path))
         rows = [record for record, _ in lines[-_MAX_TABLE_ROWS:]]
         columns = list(dict.fromkeys(name for row in rows for name in row))
-        # The form of MlflowClient.log_table, which would download and send the whole table for every row.
+        # The form of MlflowClient.log_table, which would download and send the whole table for
+        # every row.
         table = {"columns": columns, "data": [[row.get(name) for name in columns] for row in rows]}
         self._client.log_dict(self._run_id, table, COMPLETIONS_TABLE)
         kind = json.dumps([{"path": COMPLETIONS_TABLE, "type": "table"}])

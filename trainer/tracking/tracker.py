@@ -1,8 +1,8 @@
 """The only writer of a run's record: lines on disk at once, MLflow when it can be reached.
 
-``log`` appends to ``metrics.jsonl`` and returns; a thread sends the lines to MLflow in batches. A server
-that dies delays the sending and nothing else: what is not sent stays known and is sent when the server
-returns, when the run ends, or by ``upload``.
+``log`` appends to ``metrics.jsonl`` and returns; a thread sends the lines to MLflow in batches. A
+server that dies delays the sending and nothing else: what is not sent stays known and is sent when
+the server returns, when the run ends, or by ``upload``.
 """
 
 import contextlib
@@ -46,21 +46,23 @@ _logger = logging.getLogger(__name__)
 class Tracker:
     """Records one run.
 
-    Opening it finds the run's MLflow run again by its tag ``loptune.run``, or creates it, and logs the
-    flattened configuration as parameters and the resolved YAML as ``config.yaml``. With
+    Opening it finds the run's MLflow run again by its tag ``loptune.run``, or creates it, and logs
+    the flattened configuration as parameters and the resolved YAML as ``config.yaml``. With
     ``tracking.offline`` only the local files are written.
 
     Args:
         config: the resolved configuration of the run.
-        context: where the run lives; ``tags["loptune.run"]`` is its stable id, derived from the run's
-            folder where absent.
+        context: where the run lives; ``tags["loptune.run"]`` is its stable id, derived from the
+            run's folder where absent.
         declared: whether names of metrics have to be those of ``trainer/metrics/declared.py``.
-        must_connect: whether MLflow has to answer at the start; otherwise the run is opened once it does.
+        must_connect: whether MLflow has to answer at the start; otherwise the run is opened once it
+            does.
         close_limit_s: how long ``close`` may wait for MLflow [s].
 
     Raises:
-        StorageError: MLflow cannot be reached, or a SQLite store was not prepared (``prepare_store``); the run's
-            folder cannot be written, or is another attempt's. The last also from each method that writes.
+        StorageError: MLflow cannot be reached, or a SQLite store was not prepared
+            (``prepare_store``); the run's folder cannot be written, or is another attempt's. The
+            last also from each method that writes.
     """
 
     def __init__(
@@ -116,7 +118,9 @@ class Tracker:
         self.log(metrics, self._last_step)
 
     def log_completions(self, rows: Sequence[Mapping[str, Any]], step: int) -> None:
-        """Append sampled completions (JSON values, the same columns in every row) to the run's table."""
+        """Append sampled completions (JSON values, the same columns in every row) to the run's
+        table.
+        """
         self._append(self._completions, step, *({**row, "step": step} for row in rows))
         self._start_shipping()
 
@@ -125,14 +129,17 @@ class Tracker:
         self._append(self._correctness, step, {"step": step, **record})
 
     def rewind(self, step: int) -> None:
-        """Forget what was logged after ``step`` (-1: everything), before those steps are computed again.
+        """Forget what was logged after ``step`` (-1: everything), before those steps are computed
+        again.
 
         Raises:
             StorageError: the run's folder cannot be written.
         """
         assert self._thread is None, "a run is rewound before it logs"
         self._attempt.check()
-        self._state.metrics_sent = min(self._state.metrics_sent, end_of_step(self._metrics.path, step))
+        self._state.metrics_sent = min(
+            self._state.metrics_sent, end_of_step(self._metrics.path, step)
+        )
         try:
             self._state.save(self.run_dir)  # before the lines go
         except OSError as error:
@@ -142,7 +149,9 @@ class Tracker:
         self._last_step = max(step, 0)
 
     def close(self, status: str = "FINISHED") -> bool:
-        """Send the rest within ``close_limit_s`` and end the record; False where MLflow lacks some of it then."""
+        """Send the rest within ``close_limit_s`` and end the record; False where MLflow lacks some
+        of it then.
+        """
         if self._closing.is_set():
             return True
         self._writers.close()
@@ -173,7 +182,9 @@ class Tracker:
         try:
             lines.append(*records)
         except StorageError as error:
-            raise StorageError(f"{error.what}; step {step} is missing", error.where, error.hint) from error
+            raise StorageError(
+                f"{error.what}; step {step} is missing", error.where, error.hint
+            ) from error
 
     def _start_shipping(self) -> None:
         if self._shipper is not None and self._thread is None:
@@ -183,7 +194,9 @@ class Tracker:
             self._thread.start()
 
     def _ship(self, shipper: Shipper) -> None:
-        """Send while the run goes on, and its rest and status within the limit once it is closed."""
+        """Send while the run goes on, and its rest and status within the limit once it is
+        closed.
+        """
         pause = SHIP_INTERVAL_S
         with contextlib.suppress(SupersededError):
             while not self._closing.wait(pause):
@@ -239,9 +252,13 @@ def upload(run_dir: Path, uri: str | None = None, tags: Mapping[str, str] | None
     """
     state = TrackingState.load(run_dir)
     if state is None or not (run_dir / CONFIG_FILE).exists():
-        raise MissingError("no run in this folder", str(run_dir), "name a folder that holds tracking.json")
+        raise MissingError(
+            "no run in this folder", str(run_dir), "name a folder that holds tracking.json"
+        )
     state.tags |= tags or {}
-    settings = TrackingConfig.model_validate(read_yaml(run_dir / CONFIG_FILE).data.get("tracking", {}))
+    settings = TrackingConfig.model_validate(
+        read_yaml(run_dir / CONFIG_FILE).data.get("tracking", {})
+    )
     target = uri or tracking_uri(settings, Path(state.runs_dir))
     prepare_store(target)
     shipper = Shipper(run_dir, target, state)
@@ -253,7 +270,9 @@ def upload(run_dir: Path, uri: str | None = None, tags: Mapping[str, str] | None
 
 
 def _load_state(config: Tracked, context: RunContext) -> TrackingState:
-    """Return the state of an earlier process with this run's folder, or a fresh one; tags are today's."""
+    """Return the state of an earlier process with this run's folder, or a fresh one; tags are
+    today's.
+    """
     tags = {**config.tracking.tags, **context.tags}
     stored = TrackingState.load(context.run_dir)
     place = hashlib.sha256(str(context.run_dir.resolve()).encode()).hexdigest()[:12]

@@ -1,10 +1,11 @@
 """Further destinations of metrics: TensorBoard, Weights & Biases, trackio (``tracking.report_to``).
 
-MLflow and ``metrics.jsonl`` are the record; what is written here is a view of it for those who look elsewhere. A
-writer that fails is left out for the rest of the run, with a warning.
+MLflow and ``metrics.jsonl`` are the record; what is written here is a view of it for those who look
+elsewhere. A writer that fails is left out for the rest of the run, with a warning.
 
-The trackers of accelerate cannot stand here: they log through its state, which a run without DeepSpeed never has, and
-which, made by the first rank alone, would choose device and backend a second time.
+The trackers of accelerate cannot stand here: they log through its state, which a run without
+DeepSpeed never has, and which, made by the first rank alone, would choose device and backend a
+second time.
 """
 
 import hashlib
@@ -23,14 +24,18 @@ _logger = logging.getLogger(__name__)
 
 
 class TensorBoardWriter:
-    """Event files in ``RUN/tensorboard``, to be read by ``tensorboard --logdir runs``; the interface of W&B's runs."""
+    """Event files in ``RUN/tensorboard``, to be read by ``tensorboard --logdir runs``; the
+    interface of W&B's runs.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._events: Any = None
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Write scalars; of a run that goes on, the first step takes the place of it and all later ones."""
+        """Write scalars; of a run that goes on, the first step takes the place of it and all later
+        ones.
+        """
         if self._events is None:
             from torch.utils.tensorboard import SummaryWriter
 
@@ -48,7 +53,11 @@ def _open(name: str, config: Tracked, context: RunContext) -> Any:
     """Begin a run of W&B, of trackio, which has the same interface, or of TensorBoard."""
     if name == "tensorboard":
         return TensorBoardWriter(context.run_dir / "tensorboard")
-    settings: dict[str, Any] = {"project": context.experiment, "name": context.run_name, "resume": "allow"}
+    settings: dict[str, Any] = {
+        "project": context.experiment,
+        "name": context.run_name,
+        "resume": "allow",
+    }
     if name == "wandb":
         settings["id"] = hashlib.sha256(str(context.run_dir.resolve()).encode()).hexdigest()[:16]
         settings |= {"dir": str(context.run_dir), "group": context.tags.get("loptune.sweep")}
@@ -63,8 +72,11 @@ def check_installed(config: Tracked) -> None:
     """
     for name in config.tracking.report_to:
         module = find_spec(name)
-        if module is None or module.origin is None:  # without an origin it is a folder that happens to be called so
-            raise ConfigError(f"{name} is not installed", "tracking.report_to", f"pip install {name}")
+        # without an origin it is a folder that happens to be called so
+        if module is None or module.origin is None:
+            raise ConfigError(
+                f"{name} is not installed", "tracking.report_to", f"pip install {name}"
+            )
 
 
 class Writers:
@@ -82,7 +94,9 @@ class Writers:
                 self._open[name] = _open(name, config, context)
             except Exception as error:  # of another program's: no key, no network, no such project
                 self.close()
-                raise ConfigError(f"{name} cannot begin: {error}", "tracking.report_to", f"{name} init") from error
+                raise ConfigError(
+                    f"{name} cannot begin: {error}", "tracking.report_to", f"{name} init"
+                ) from error
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Hand the metrics of a step to every writer."""

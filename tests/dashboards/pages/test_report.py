@@ -21,7 +21,8 @@ _CUT_OFF = """[...document.querySelectorAll('.figure')].flatMap(figure => {
   const box = figure.getBoundingClientRect();
   const out = r => r.left < box.left - 1 || r.right > box.right + 1
     || r.top < box.top - 1 || r.bottom > box.bottom + 1;
-  return [...figure.querySelectorAll('text')].filter(t => t.textContent.trim() && out(t.getBoundingClientRect()))
+  return [...figure.querySelectorAll('text')]
+    .filter(t => t.textContent.trim() && out(t.getBoundingClientRect()))
     .map(t => `${figure.id}: ${t.textContent}`);
 })"""
 
@@ -30,7 +31,8 @@ _CUT_OFF = """[...document.querySelectorAll('.figure')].flatMap(figure => {
 _RUN_TOGETHER = """[...document.querySelectorAll('.figure .xaxislayer-above')].flatMap(axis => {
   const words = [...axis.querySelectorAll('.xtick text')].filter(word => word.textContent.trim());
   const boxes = words.map(word => word.getBoundingClientRect()).sort((a, b) => a.left - b.left);
-  return boxes.slice(1).filter((box, i) => box.left < boxes[i].right).map(() => axis.closest('.figure').id);
+  return boxes.slice(1).filter((box, i) => box.left < boxes[i].right)
+    .map(() => axis.closest('.figure').id);
 })"""
 # Headings that stand on the other side than the numbers below them.
 _APART = """[...document.querySelectorAll('th')].filter(head => {
@@ -41,7 +43,8 @@ _APART = """[...document.querySelectorAll('th')].filter(head => {
 _COVERED_OR_EMPTY = """[...document.querySelectorAll('.figure')].filter((figure, i, all) => {
   const box = element => element.querySelector('.main-svg').getBoundingClientRect();
   const one = box(figure);
-  return !figure.querySelector('.main-svg .trace, .main-svg .bars') || all.slice(i + 1).map(box).some(other =>
+  return !figure.querySelector('.main-svg .trace, .main-svg .bars')
+    || all.slice(i + 1).map(box).some(other =>
     one.left < other.right - 1 && other.left < one.right - 1
     && one.top < other.bottom - 1 && other.top < one.bottom - 1);
 }).map(figure => figure.id)"""
@@ -51,9 +54,15 @@ _BANDS = ("0.00-0.25", "0.25-0.50", "0.50-0.75", "0.75-0.99", "0.99-1.00")
 def demo_results() -> Results:
     """Ten trials with every training curve and band of token probability."""
     curves = {metric: Curve((10, 20), (0.02, 0.04)) for metric in TRAINING_CURVES}
-    latest = {f"tokens/{name}_share/{band}": 0.2 for name in ("token", "gradient", "advantage") for band in _BANDS}
+    latest = {
+        f"tokens/{name}_share/{band}": 0.2
+        for name in ("token", "gradient", "advantage")
+        for band in _BANDS
+    }
     results = results_of()
-    trials = tuple(replace(trial, curves=trial.curves | curves, latest=latest) for trial in results.trials)
+    trials = tuple(
+        replace(trial, curves=trial.curves | curves, latest=latest) for trial in results.trials
+    )
     return replace(results, trials=trials)
 
 
@@ -98,14 +107,17 @@ def test_page_refers_to_nothing_outside(report: Path) -> None:
     assert len(layouts) >= 10 and not any(layout["margin"]["autoexpand"] for layout in layouts)
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (1200, "dark"), (390, "light"), (390, "dark")])
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(1200, "light"), (1200, "dark"), (390, "light"), (390, "dark")]
+)
 def test_page_in_a_browser(browser: Any, report: Path, width: int, scheme: str) -> None:
     visit = Visit(browser, report, width, scheme)
     page = visit.page
     assert visit.complaints == []
     assert visit.requests == [report.as_uri()]
     drawn = page.eval_on_selector_all(
-        ".figure", "all => all.map(one => one.querySelectorAll('.main-svg .trace, .main-svg .bars').length)"
+        ".figure",
+        "all => all.map(one => one.querySelectorAll('.main-svg .trace, .main-svg .bars').length)",
     )
     assert len(drawn) >= 10 and all(drawn)
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
@@ -117,7 +129,9 @@ def test_page_in_a_browser(browser: Any, report: Path, width: int, scheme: str) 
     wide = width > 400  # narrower pages leave the buttons of pictures out
     assert not wide or page.evaluate(_APART) == []
     buttons = page.eval_on_selector_all(".modebar-btn", "all => all.map(one => one.dataset.title)")
-    assert any("PNG" in title for title in buttons) == wide and not any("Share" in title for title in buttons)
+    assert any("PNG" in title for title in buttons) == wide and not any(
+        "Share" in title for title in buttons
+    )
     assert page.locator("td.reason b").count() == 0  # untrusted text stays text
     assert "diverged <b>" in page.locator("td.reason").all_inner_texts()[-1]
     page.close()
@@ -127,7 +141,10 @@ def test_table_sorts_by_a_click(browser: Any, report: Path) -> None:
     visit = Visit(browser, report, 1200)
 
     def column(index: int) -> list[str]:
-        return [str(text) for text in visit.page.locator(f"tbody td:nth-child({index})").all_inner_texts()]
+        return [
+            str(text)
+            for text in visit.page.locator(f"tbody td:nth-child({index})").all_inner_texts()
+        ]
 
     heading = visit.page.get_by_role("button", name="score")
     heading.click()
@@ -136,7 +153,9 @@ def test_table_sorts_by_a_click(browser: Any, report: Path) -> None:
     assert scores[-1] == ""  # a trial without score is last in either direction
     heading.click()
     scores = column(5)
-    assert [float(text) for text in scores[:-1]] == sorted((float(text) for text in scores[:-1]), reverse=True)
+    assert [float(text) for text in scores[:-1]] == sorted(
+        (float(text) for text in scores[:-1]), reverse=True
+    )
     assert scores[-1] == ""
     visit.page.get_by_role("button", name="trial").click()
     assert column(1) == sorted(column(1))

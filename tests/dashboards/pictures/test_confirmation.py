@@ -10,7 +10,9 @@ def fresh_finalists() -> pd.DataFrame:
     """Trials of configurations 0 and 1 on two fresh seeds."""
     trials = results_of().table
     chosen = trials[trials.configuration.isin(["0", "1"])]
-    return chosen.assign(seed=["2", "3", "2", "3"], score=[0.5, 0.5, 0.6, 0.7], test=[0.4, 0.5, 0.5, 0.6])
+    return chosen.assign(
+        seed=["2", "3", "2", "3"], score=[0.5, 0.5, 0.6, 0.7], test=[0.4, 0.5, 0.5, 0.6]
+    )
 
 
 def test_finalists_show_search_fresh_seeds_and_test() -> None:
@@ -30,8 +32,10 @@ def test_finalists_show_search_fresh_seeds_and_test() -> None:
     picture = shown(finalists(confirmed))
     assert len(picture.figures) == 1
     assert picture.sentence == (
-        "#1 grpo α 0.3: 0.650 on fresh seeds, -0.100 against the search, 0.550 on the sealed test; #0 grpo: "
-        "0.500 on fresh seeds, -0.050 against the search, 0.450 on the sealed test (up to 2 fresh seeds). The "
+        "#1 grpo α 0.3: 0.650 on fresh seeds, -0.100 against the search, 0.550 on the sealed test; "
+        "#0 grpo: "
+        "0.500 on fresh seeds, -0.050 against the search, 0.450 on the sealed test (up to 2 fresh "
+        "seeds). The "
         "sealed test is eval/accuracy/test."
     )
 
@@ -43,7 +47,8 @@ def test_scores_on_held_out_problems_alone_are_shown_once() -> None:
     fresh = replace(fresh, objective=replace(fresh.objective, held_out=True))
     picture = shown(finalists(replace(sweep, fresh=fresh)))
     assert picture.sentence == (
-        "#1 grpo α 0.3: 0.650 on the sealed test; #0 grpo: 0.500 on the sealed test (up to 2 fresh seeds). The "
+        "#1 grpo α 0.3: 0.650 on the sealed test; #0 grpo: 0.500 on the sealed test (up to 2 fresh "
+        "seeds). The "
         "sealed test is eval/accuracy."
     )
     names = {str(trace.name).removesuffix(", mean") for trace in picture.figures[0].data}

@@ -5,7 +5,13 @@ import pandas as pd
 import pytest
 
 from dashboards.pictures import curves
-from dashboards.pictures.curves import MAX_LINES, failures, learning_curves, thinned, training_health
+from dashboards.pictures.curves import (
+    MAX_LINES,
+    failures,
+    learning_curves,
+    thinned,
+    training_health,
+)
 from dashboards.results import Curve
 from tests.dashboards.table import results_of, shown, with_trials
 
@@ -43,7 +49,9 @@ def test_training_health_quotes_the_last_step_of_what_happened() -> None:
 
 def test_failures_count_their_reasons() -> None:
     picture = failures(results_of())
-    assert picture is not None and picture.sentence == "1 of 10 trials failed (10%): 1 × diverged <b>."
+    assert (
+        picture is not None and picture.sentence == "1 of 10 trials failed (10%): 1 × diverged <b>."
+    )
     complete = with_trials(results_of(), results_of().table.iloc[:9])
     assert failures(complete) is None
 

@@ -28,9 +28,12 @@ def test_paired_differences_are_to_the_one_baseline_on_the_same_seed() -> None:
         }
     )
     sentence = shown(paired_differences(sweep)).sentence
-    assert sentence.startswith("1 of 4 configurations beat the baseline #0 grpo on every shared seed")
+    assert sentence.startswith(
+        "1 of 4 configurations beat the baseline #0 grpo on every shared seed"
+    )
     assert "+0.200 (#1 grpo α 0.3)" in sentence
-    fresh = sweep.table[sweep.table.rule.isin(["grpo", "grpo + Lopti"])]  # of which the first two colors are
+    # of which the first two colors are
+    fresh = sweep.table[sweep.table.rule.isin(["grpo", "grpo + Lopti"])]
     (drawing,) = shown(paired_differences(replace(sweep, fresh=with_trials(sweep, fresh)))).figures
     drawn = {trace.marker.color for trace in drawing.data}
     whole, alone = (colors(trials.rule)["grpo + Lopti"] for trials in (sweep.table, fresh))
@@ -46,7 +49,9 @@ def test_table_has_every_trial_the_failed_last() -> None:
 
 
 def strange_sweeps() -> Iterator[Results]:
-    """Sweeps that have just begun, with nothing but failures, and with a missing and a mixed parameter."""
+    """Sweeps that have just begun, with nothing but failures, and with a missing and a mixed
+    parameter.
+    """
     sweep = results_of()
     for kept in (0, 1, 2):
         trials = sweep.table.iloc[:kept]

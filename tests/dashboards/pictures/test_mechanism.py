@@ -10,9 +10,21 @@ from tests.dashboards.table import results_of, shown
 def sweep_with_bands() -> Results:
     """Trials of plain GRPO (0-s0, 0-s1) and of GRPO + AR (1-s0) with two bands."""
     values = {
-        "0-s0": {"token_share": (0.02, 0.98), "gradient_share": (0.6, 0.4), "advantage_share": (0.02, 0.98)},
-        "0-s1": {"token_share": (0.04, 0.96), "gradient_share": (0.4, 0.6), "advantage_share": (0.04, 0.96)},
-        "1-s0": {"token_share": (0.03, 0.97), "gradient_share": (0.2, 0.8), "advantage_share": (0.01, 0.99)},
+        "0-s0": {
+            "token_share": (0.02, 0.98),
+            "gradient_share": (0.6, 0.4),
+            "advantage_share": (0.02, 0.98),
+        },
+        "0-s1": {
+            "token_share": (0.04, 0.96),
+            "gradient_share": (0.4, 0.6),
+            "advantage_share": (0.04, 0.96),
+        },
+        "1-s0": {
+            "token_share": (0.03, 0.97),
+            "gradient_share": (0.2, 0.8),
+            "advantage_share": (0.01, 0.99),
+        },
     }
     latest = {
         trial: {
@@ -24,7 +36,10 @@ def sweep_with_bands() -> Results:
     }
     latest["0-s0"]["tokens/positive_rose"] = 0.7
     sweep = results_of()
-    return replace(sweep, trials=tuple(replace(trial, latest=latest.get(trial.name, {})) for trial in sweep.trials))
+    return replace(
+        sweep,
+        trials=tuple(replace(trial, latest=latest.get(trial.name, {})) for trial in sweep.trials),
+    )
 
 
 def test_bands_are_averaged_over_the_trials_of_an_update_rule() -> None:

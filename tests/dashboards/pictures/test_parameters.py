@@ -13,12 +13,24 @@ TEMPERATURE = "rollout.temperature"
 
 
 def searched_freely() -> Results:
-    """Over lr, temperature and alpha: two that differ in alpha alone, and one better that differs in all."""
-    settings = [(3e-4, 1.0, 0.0, 0.50), (3e-4, 1.0, 0.3, 0.51), (1e-5, 0.7, 0.3, 0.60), (1e-4, 0.7, 0.0, 0.40)]
+    """Over lr, temperature and alpha: two that differ in alpha alone, and one better that differs
+    in all.
+    """
+    settings = [
+        (3e-4, 1.0, 0.0, 0.50),
+        (3e-4, 1.0, 0.3, 0.51),
+        (1e-5, 0.7, 0.3, 0.60),
+        (1e-4, 0.7, 0.0, 0.40),
+    ]
     rows = [
         {
             **results_of().table.iloc[0].to_dict(),
-            **{"trial": f"c{number}s{seed}", "configuration": str(number), "seed": str(seed), ETA: 0.0},
+            **{
+                "trial": f"c{number}s{seed}",
+                "configuration": str(number),
+                "seed": str(seed),
+                ETA: 0.0,
+            },
             **{LR: lr, TEMPERATURE: temperature, ALPHA: alpha, "score": score + 0.02 * seed},
             "rule": "grpo + AR" if alpha else "grpo",
         }
@@ -27,7 +39,9 @@ def searched_freely() -> Results:
     ]
     kinds = {LR: "loguniform", TEMPERATURE: "uniform", ALPHA: "choice"}
     searched = (LR, TEMPERATURE, ALPHA, ETA)
-    return with_trials(results_of(), pd.DataFrame(rows), searched=searched, kinds=kinds, baseline="0")
+    return with_trials(
+        results_of(), pd.DataFrame(rows), searched=searched, kinds=kinds, baseline="0"
+    )
 
 
 def test_score_against_alpha_and_eta_say_where_the_best_was() -> None:
@@ -40,7 +54,11 @@ def test_score_against_alpha_and_eta_say_where_the_best_was() -> None:
 
 
 def test_every_parameter_that_varies_has_its_picture_on_the_scale_it_was_searched_on() -> None:
-    pictures = {picture.key: picture for several in chapters_of(searched_freely()).values() for picture in several}
+    pictures = {
+        picture.key: picture
+        for several in chapters_of(searched_freely()).values()
+        for picture in several
+    }
     assert {LR, TEMPERATURE, ALPHA} <= set(pictures) and ETA not in pictures
     axis = pictures[LR].figures[0].layout.xaxis
     assert axis.type == "log" and {1e-5, 3e-4} <= set(axis.tickvals)
@@ -56,7 +74,8 @@ def test_the_verdict_names_all_that_differs_from_the_baseline() -> None:
     first, _, apart, *_ = verdict(sweep)
     assert first.endswith(f"Best candidate {best}: +0.100 (2 seeds).")
     assert apart == (
-        "#2 differs from the baseline in lr 1e-05 (not 0.0003), temperature 0.7 (not 1), ar_alpha 0.3 (not 0): "
+        "#2 differs from the baseline in lr 1e-05 (not 0.0003), temperature 0.7 (not 1), ar_alpha "
+        "0.3 (not 0): "
         "what it gains is that of all of these together."
     )
 
@@ -65,7 +84,9 @@ def test_the_baseline_is_the_listed_one_and_without_a_list_the_first_plain_one()
     sweep = searched_freely()
     assert replace(sweep, baseline="1").baseline_label == "#1 grpo α 0.3 lr=0.0003 temperature=1"
     assert replace(sweep, baseline=None).baseline_label == "#0 grpo lr=0.0003 temperature=1"
-    failed = sweep.table.assign(state=sweep.table.state.where(sweep.table.configuration != "0", "FAIL"))
+    failed = sweep.table.assign(
+        state=sweep.table.state.where(sweep.table.configuration != "0", "FAIL")
+    )
     assert with_trials(sweep, failed).baseline_label is None  # no other takes its place
     assert "the baseline #0 did not run to its end" in verdict(with_trials(sweep, failed))[0]
     without_plain = sweep.table[sweep.table[ALPHA] + sweep.table[ETA] > 0]

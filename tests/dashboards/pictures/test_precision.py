@@ -15,7 +15,9 @@ def solved(sweep: Results, training: float) -> Results:
     generator = np.random.default_rng(0)
     trials = []
     for trial in sweep.trials:
-        shift = trial.score + training * (generator.standard_normal() if trial.parameters[ALPHA] else 0)
+        shift = trial.score + training * (
+            generator.standard_normal() if trial.parameters[ALPHA] else 0
+        )
         accuracy = generator.binomial(4, np.full(100, min(0.99, shift))) / 4
         trials.append(replace(trial, solved=tuple(accuracy)))
     return replace(sweep, trials=tuple(trials))
@@ -25,7 +27,9 @@ def test_few_problems_limit_where_training_is_alike() -> None:
     sweep = solved(sweep_with(SCORES), training=0.0)
     text = shown(precision(sweep)).sentence
     assert "more problems would narrow" in text
-    assert "too coarse for a worthwhile 0.01" in text and text.endswith("it takes at least 2315 problems.")
+    assert "too coarse for a worthwhile 0.01" in text and text.endswith(
+        "it takes at least 2315 problems."
+    )
 
 
 def test_seeds_limit_where_training_differs() -> None:

@@ -13,7 +13,9 @@ def test_numbers_are_short() -> None:
 
 def test_text_of_others_is_escaped() -> None:
     row = SimpleNamespace(trial="1-s0", label="#1 grpo α 0.3", seed=0)
-    assert hover(row, "diverged <b>", "") == ("trial 1-s0<br>#1 grpo α 0.3, seed 0<br>diverged &lt;b&gt;")
+    assert hover(row, "diverged <b>", "") == (
+        "trial 1-s0<br>#1 grpo α 0.3, seed 0<br>diverged &lt;b&gt;"
+    )
     drawing = figure()
     label_rows(drawing, ["a & b", "c"])
     assert [note.text for note in drawing.layout.annotations] == ["a &amp; b", "c"]

@@ -16,18 +16,24 @@ SHARES = {"2": 0.5, "3": 0.2, "4": 0.9}  # eta, which is all that AR tunes
 
 
 def tuned() -> Results:
-    """Two rules: plain with eight configurations, AR with nine, of which one failed; each tunes one parameter."""
+    """Two rules: plain with eight configurations, AR with nine, of which one failed; each tunes one
+    parameter.
+    """
     results = results_of()
     first = results.table[results.table.configuration != "4"]
     more = [
         first.assign(
-            configuration=f"{n}" + first.configuration, trial=f"{n}" + first.trial, score=first.score - n / 10
+            configuration=f"{n}" + first.configuration,
+            trial=f"{n}" + first.trial,
+            score=first.score - n / 10,
         )
         for n in (1, 2, 3)
     ]
     trials = pd.concat([results.table, *more], ignore_index=True)
     last = trials.configuration.str[-1]
-    trials = trials.assign(arm=last.map(RULES), **{"algorithm.advantage": "grpo", ETA: last.map(SHARES).fillna(0.0)})
+    trials = trials.assign(
+        arm=last.map(RULES), **{"algorithm.advantage": "grpo", ETA: last.map(SHARES).fillna(0.0)}
+    )
     trials.loc[trials.arm == "AR", ALPHA] = 0.0
     return with_trials(results, trials, arms=("plain", "AR"), adaptive=True)
 
@@ -36,13 +42,17 @@ def confirmed(gain: float) -> Results:
     sweep = tuned()
     chosen = sweep.table[sweep.table.configuration.isin(["1", "2"])]
     scores = [0.5, 0.52, 0.5 + gain, 0.53 + gain]
-    trials = chosen.assign(seed=["2", "3", "2", "3"], score=scores, trial=["a", "b", "c", "d"], arm="")
+    trials = chosen.assign(
+        seed=["2", "3", "2", "3"], score=scores, trial=["a", "b", "c", "d"], arm=""
+    )
     return replace(sweep, fresh=with_trials(sweep, trials, arms=(), baseline="1", adaptive=False))
 
 
 def test_the_best_so_far_of_every_rule_by_its_own_trials() -> None:
     curves = tuning_curves(tuned())
-    best_so_far = {arm: [round(best, 3) for best in curve.best] for arm, curve in curves.groupby("arm")}
+    best_so_far = {
+        arm: [round(best, 3) for best in curve.best] for arm, curve in curves.groupby("arm")
+    }
     assert best_so_far == {"plain": [0.55, *[0.75] * 7], "AR": [0.55] * 9}
     assert list(curves[curves.arm == "AR"].trial) == [*range(1, 10)]  # the failed one took a place
     least = tuning_curves(replace(tuned(), objective=replace(tuned().objective, mode="min")))
@@ -55,7 +65,9 @@ def test_a_color_means_one_thing_on_all_pictures() -> None:
     rules_of = {"plain": "grpo", "AR": "grpo + Lopti"}
     trials = tuple(replace(trial, rule=rules_of[trial.arm]) for trial in sweep.trials)
     chapters = chapters_of(replace(sweep, trials=trials))
-    legends = {picture.key: picture.legend for pictures in chapters.values() for picture in pictures}
+    legends = {
+        picture.key: picture.legend for pictures in chapters.values() for picture in pictures
+    }
     rules = legends["curves"]
     assert legends["tournament"] == {"plain": rules["grpo"], "AR": rules["grpo + Lopti"]}
     assert not set(legends["finalists"].values()) & set(rules.values())
@@ -72,7 +84,9 @@ def test_nothing_is_compared_on_the_seeds_of_the_tuning() -> None:
 
 def test_rules_are_compared_on_fresh_seeds() -> None:
     sweep = confirmed(gain=9.0)
-    assert tournament_line(sweep).startswith("Rules at their own best, on fresh seeds: AR beats plain by +9.005, 90%")
+    assert tournament_line(sweep).startswith(
+        "Rules at their own best, on fresh seeds: AR beats plain by +9.005, 90%"
+    )
     assert "none is shown to be better than plain" in tournament_line(confirmed(gain=0.01))
     assert verdict(sweep)[0] == tournament_line(sweep)
     judged = sweep.fresh_verdict
@@ -80,7 +94,8 @@ def test_rules_are_compared_on_fresh_seeds() -> None:
     headings, rows = rule_table(sweep)
     table = pd.DataFrame(rows, columns=headings).set_index("rule")
     assert table.loc["AR", "best setting"] == "#2 AR η 0.5"
-    # Of 0.25 to 0.75 in eights, and of 0.15 to 0.55 with the seed that is left of the failed one, 0.45.
+    # Of 0.25 to 0.75 in eights, and of 0.15 to 0.55 with the seed that is left of the failed one,
+    # 0.45.
     assert table["median trial"].to_list() == pytest.approx([0.5, 0.35])
     assert table["fresh seeds"].to_list() == pytest.approx([0.51, 9.515])
     assert table.loc["AR", "tuning gained"] == pytest.approx(9.515 - 0.35)
@@ -92,7 +107,9 @@ def test_the_picture_has_lines_differences_and_a_table() -> None:
     assert picture is not None and len(picture.figures) == 2
     assert [trace.name for trace in picture.figures[0].data] == ["AR", "plain"]
     few = with_trials(confirmed(gain=0.01), confirmed(gain=0.01).table.iloc[:14])
-    assert tournament_line(few).startswith("Rules at their own best, on fresh seeds: AR +0.015, not compared: tuning ")
+    assert tournament_line(few).startswith(
+        "Rules at their own best, on fresh seeds: AR +0.015, not compared: tuning "
+    )
     assert "Intervals" not in tournament_line(few) and len(shown(tournament(few)).figures) == 1
     page = render_page("demo", "", ["Undecided."], {"Verdict": [picture]}, ([], []))
     assert "<th" in page and "best setting" in page and "#2 AR η 0.5" in page

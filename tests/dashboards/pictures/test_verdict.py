@@ -13,12 +13,19 @@ from tests.dashboards.table import results_of, with_trials
 
 
 def sweep_with(scores: dict[tuple[float, float], list[float]], **states: str) -> Results:
-    """Configurations 0, 1, ... of GRPO with (alpha, eta) -> the scores of seeds 0, 1, ...; c1s0="PRUNED" etc."""
+    """Configurations 0, 1, ... of GRPO with (alpha, eta) -> the scores of seeds 0, 1, ...;
+    c1s0="PRUNED" etc.
+    """
     template = results_of().table.iloc[0].to_dict()
     rows = [
         {
             **template,
-            **{"trial": f"c{number}s{seed}", "configuration": str(number), "seed": str(seed), "score": score},
+            **{
+                "trial": f"c{number}s{seed}",
+                "configuration": str(number),
+                "seed": str(seed),
+                "score": score,
+            },
             **{ALPHA: alpha, ETA: eta, "state": states.get(f"c{number}s{seed}", "COMPLETE")},
             "hours": 2.0,
         }
@@ -29,16 +36,24 @@ def sweep_with(scores: dict[tuple[float, float], list[float]], **states: str) ->
 
 
 def test_a_clear_gain_on_matched_seeds_is_evidence() -> None:
-    scores = {(0.0, 0.0): [0.50, 0.52, 0.54], (0.3, 0.0): [0.60, 0.62, 0.641], (0.0, 0.5): [0.501, 0.52, 0.54]}
+    scores = {
+        (0.0, 0.0): [0.50, 0.52, 0.54],
+        (0.3, 0.0): [0.60, 0.62, 0.641],
+        (0.0, 0.5): [0.501, 0.52, 0.54],
+    }
     lines = verdict(sweep_with(scores))
     # differences 0.1, 0.1, 0.101
     assert lines[0].startswith(
-        "Likely better than the baseline #0 grpo, but not confirmed on fresh seeds. #1 grpo α 0.3: +0.100 (90% "
+        "Likely better than the baseline #0 grpo, but not confirmed on fresh seeds. #1 grpo α 0.3: "
+        "+0.100 (90% "
         "interval +0."
     )
     assert lines[0].endswith(", 3 seeds).")
     assert lines[1].startswith("Next: Confirm it on fresh seeds")
-    assert "`sweep confirm demo --finalists 1 --seeds 3` does it: 6 trials, about 12 GPU-hours." in lines[1]
+    assert (
+        "`sweep confirm demo --finalists 1 --seeds 3` does it: 6 trials, about 12 GPU-hours."
+        in lines[1]
+    )
     assert lines[1].endswith("With --rounds it stops as soon as it is known.")
     assert "corrected for 2 comparisons on 3 seeds" in lines[2]
     assert lines[2].endswith("3 seeds cannot exclude that up to 63% of seeds collapse.")
@@ -48,9 +63,15 @@ def test_a_clear_gain_on_matched_seeds_is_evidence() -> None:
 
 
 def test_a_gain_within_the_noise_is_none_and_says_what_would_be_found() -> None:
-    scores = {(0.0, 0.0): [0.50, 0.52, 0.60], (0.3, 0.0): [0.65, 0.55, 0.66], (0.0, 0.5): [0.45, 0.62, 0.5]}
+    scores = {
+        (0.0, 0.0): [0.50, 0.52, 0.60],
+        (0.3, 0.0): [0.65, 0.55, 0.66],
+        (0.0, 0.5): [0.45, 0.62, 0.5],
+    }
     first, step, noise, *_ = verdict(sweep_with(scores))
-    assert first.startswith("No evidence that anything beats the baseline #0 grpo. Best candidate #1 grpo α 0.3: +0.0")
+    assert first.startswith(
+        "No evidence that anything beats the baseline #0 grpo. Best candidate #1 grpo α 0.3: +0.0"
+    )
     assert "With 3 seeds, a gain of 0." in noise and "would be detected with 80% power" in noise
     assert "sweep confirm demo" in step
 
@@ -77,21 +98,31 @@ def test_configurations_with_a_stopped_seed_are_not_compared() -> None:
     assert set(sweep.comparable.configuration) == {"0", "1"}
     lines = verdict(sweep)
     assert "Best candidate #1 grpo α 0.3" in lines[0]
-    assert lines[-1].endswith("1 configurations are left out because the scheduler stopped some of their seeds.")
+    assert lines[-1].endswith(
+        "1 configurations are left out because the scheduler stopped some of their seeds."
+    )
 
 
 def test_a_search_names_a_candidate_and_failed_seeds_count_with_the_worst_score() -> None:
     scores = {
-        **{(0.0, 0.0): [0.50, 0.52, 0.54], (0.3, 0.0): [0.60, 0.62, 0.641], (0.0, 0.5): [0.501, 0.52, 0.54]},
+        **{
+            (0.0, 0.0): [0.50, 0.52, 0.54],
+            (0.3, 0.0): [0.60, 0.62, 0.641],
+            (0.0, 0.5): [0.501, 0.52, 0.54],
+        },
         (0.5, 0.0): [0.51, 0.52, math.nan],
     }
     sweep = replace(sweep_with(scores, c3s2="FAIL"), adaptive=True)
     lines = verdict(sweep)
     assert (
-        lines[0].startswith("A candidate against the baseline #0 grpo, not yet") and "#1 grpo α 0.3: +0.1" in lines[0]
+        lines[0].startswith("A candidate against the baseline #0 grpo, not yet")
+        and "#1 grpo α 0.3: +0.1" in lines[0]
     )
     assert "fresh" in lines[1] and "sweep confirm demo" in lines[1]
-    assert "Failed seeds count with the worst score of all, the baseline's with the best: #3" in lines[2]
+    assert (
+        "Failed seeds count with the worst score of all, the baseline's with the best: #3"
+        in lines[2]
+    )
 
 
 @pytest.mark.parametrize("score", [math.nan, 0.5])
@@ -104,7 +135,10 @@ def test_before_anything_ended(score: float) -> None:
 def test_progress_is_told_by_trials_and_not_by_the_parent_alone() -> None:
     sweep = sweep_with({(0.0, 0.0): [0.5, 0.6]})
     assert replace(sweep, running=True).progress == "finished: all 2 planned trials have ended"
-    assert replace(sweep, running=True, planned=4).progress == "running: 2 of 4 planned trials have ended"
+    assert (
+        replace(sweep, running=True, planned=4).progress
+        == "running: 2 of 4 planned trials have ended"
+    )
     assert replace(sweep, planned=4).progress == "stopped: 2 of 4 planned trials have ended"
 
 
@@ -115,8 +149,18 @@ def test_fresh_seeds_decide() -> None:
     lucky = sweep_with(loss)
     cases = [
         # fresh seeds, first words, whether a gain is confirmed, what they chose
-        (lucky, "Keep the baseline #0 grpo: on fresh seeds nothing beats it. #1 grpo α 0.3: -0.", False, "0"),
-        (search, "Confirmed: #1 grpo α 0.3 beats the baseline #0 grpo: +0.100 (90% interval +0.", True, "1"),
+        (
+            lucky,
+            "Keep the baseline #0 grpo: on fresh seeds nothing beats it. #1 grpo α 0.3: -0.",
+            False,
+            "0",
+        ),
+        (
+            search,
+            "Confirmed: #1 grpo α 0.3 beats the baseline #0 grpo: +0.100 (90% interval +0.",
+            True,
+            "1",
+        ),
     ]
     for fresh, words, gained, chosen in cases:
         sweep = replace(search, fresh=fresh)
@@ -124,20 +168,32 @@ def test_fresh_seeds_decide() -> None:
         lines = verdict(sweep)
         assert lines[0] == answer.sentence and answer.sentence.startswith(words)
         assert (answer.confirmed, answer.configuration) == (gained, chosen)
-        assert "`sweep export demo`" in lines[1] and not any("sweep confirm" in line for line in lines)
+        assert "`sweep export demo`" in lines[1] and not any(
+            "sweep confirm" in line for line in lines
+        )
         # The search's own best is told once, below, as what it is.
-        assert sum("Likely better" in line for line in lines) == 1 and "picked for its luck" in lines[-3]
+        assert (
+            sum("Likely better" in line for line in lines) == 1
+            and "picked for its luck" in lines[-3]
+        )
         assert "24 GPU-hours in 12 trials (search and fresh seeds)" in lines[-2]
-        assert lines[0].count("#1 grpo α 0.3") == 1 and not any("#1 grpo α 0.3" in line for line in lines[1:])
+        assert lines[0].count("#1 grpo α 0.3") == 1 and not any(
+            "#1 grpo α 0.3" in line for line in lines[1:]
+        )
     assert not headline(search).confirmed and headline(search).configuration is None
 
 
 def test_the_finalist_with_the_largest_gain_is_named_where_less_is_better() -> None:
     search = results_of("min")
-    gains = [Standing("1", 3, 0.02, 0.01, 0.03, "better"), Standing("2", 3, 0.20, 0.10, 0.30, "better")]
+    gains = [
+        Standing("1", 3, 0.02, 0.01, 0.03, "better"),
+        Standing("2", 3, 0.20, 0.10, 0.30, "better"),
+    ]
     rounds = Rounds((3,), 0.01, "better", tuple(gains))
     answer = headline(replace(search, fresh=replace(search, rounds=rounds)))
-    assert answer.configuration == "2" and answer.sentence.startswith("Confirmed: #2 grpo η 0.5 beats")
+    assert answer.configuration == "2" and answer.sentence.startswith(
+        "Confirmed: #2 grpo η 0.5 beats"
+    )
 
 
 def test_every_finalist_is_told_by_its_last_look_and_the_price_is_named() -> None:
@@ -150,8 +206,10 @@ def test_every_finalist_is_told_by_its_last_look_and_the_price_is_named() -> Non
     search = sweep_with(scores)
     rounds = Rounds((3, 6, 9), 0.02, "better", looks)
     assert (
-        "On fresh seeds, of at most 9 planned: #2 grpo α 0.9 is worse than the baseline after 3 seeds: -0.200 "
-        "(-0.260 to -0.150); #1 is better than the baseline after 6 seeds: +0.060 (+0.020 to +0.090). That took 6 "
+        "On fresh seeds, of at most 9 planned: #2 grpo α 0.9 is worse than the baseline after 3 "
+        "seeds: -0.200 "
+        "(-0.260 to -0.150); #1 is better than the baseline after 6 seeds: +0.060 (+0.020 to "
+        "+0.090). That took 6 "
         "trials of at most 27, 12 GPU-hours."
     ) in verdict(replace(search, fresh=replace(search, rounds=rounds)))
     unseen = replace(search, fresh=replace(search, rounds=replace(rounds, standings=())))

@@ -12,9 +12,13 @@ def test_kinds_of_files_have_the_same_rows(tmp_path: Path) -> None:
     table = pd.DataFrame({"loss": ["a", "b"], "seed": [0, 1], "acc": [0.5, 0.25]})
     table.to_csv(tmp_path / "runs.csv", index=False)
     table.to_parquet(tmp_path / "runs.parquet")
-    (tmp_path / "runs.jsonl").write_text("\n".join(json.dumps(row) for row in table.to_dict("records")))
+    (tmp_path / "runs.jsonl").write_text(
+        "\n".join(json.dumps(row) for row in table.to_dict("records"))
+    )
     for kind in ("csv", "parquet", "jsonl"):
-        assert read_files(str(tmp_path / f"runs.{kind}")).to_dict("records") == table.to_dict("records")
+        assert read_files(str(tmp_path / f"runs.{kind}")).to_dict("records") == table.to_dict(
+            "records"
+        )
 
 
 def test_parts_of_paths_and_settings_beside_a_file_become_columns(tmp_path: Path) -> None:
@@ -22,11 +26,17 @@ def test_parts_of_paths_and_settings_beside_a_file_become_columns(tmp_path: Path
         folder = tmp_path / "out" / f"{loss}-s{seed}"
         folder.mkdir(parents=True)
         (folder / "metrics.jsonl").write_text(json.dumps({"step": 1, "data": {"val/acc": 0.5}}))
-        (folder / "config.yaml").write_text(f"algorithm: {{loss: {loss}, list: [1]}}\nseed: {seed}\n")
+        (folder / "config.yaml").write_text(
+            f"algorithm: {{loss: {loss}, list: [1]}}\nseed: {seed}\n"
+        )
     table = read_files(str(tmp_path / "out/{loss}-s{seed}/*.jsonl"))
     assert table.to_dict("records")[1] == {
         **{"step": 1, "data.val/acc": 0.5, "loss": "b", "seed": "1"},
-        **{"config.yaml:algorithm.loss": "b", "config.yaml:algorithm.list": "[1]", "config.yaml:seed": 1},
+        **{
+            "config.yaml:algorithm.loss": "b",
+            "config.yaml:algorithm.list": "[1]",
+            "config.yaml:seed": 1,
+        },
     }
     assert len(read_files(str(tmp_path / "**/metrics.jsonl"))) == 2
 
@@ -34,7 +44,11 @@ def test_parts_of_paths_and_settings_beside_a_file_become_columns(tmp_path: Path
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"step"')
     (tmp_path / "b.txt").touch()
-    for name, error in [("a.jsonl", StorageError), ("b.txt", ConfigError), ("c*.csv", MissingError)]:
+    for name, error in [
+        ("a.jsonl", StorageError),
+        ("b.txt", ConfigError),
+        ("c*.csv", MissingError),
+    ]:
         with pytest.raises(error) as caught:
             read_files(str(tmp_path / name))
         assert name in caught.value.where

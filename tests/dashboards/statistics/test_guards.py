@@ -5,18 +5,36 @@ import pytest
 from scipy import stats
 
 from dashboards.statistics.dunnett import critical_value
-from dashboards.statistics.guards import NOISIER, UNSEEN, Variances, difference_noise, evaluation_alone
+from dashboards.statistics.guards import (
+    NOISIER,
+    UNSEEN,
+    Variances,
+    difference_noise,
+    evaluation_alone,
+)
 
 
 def of(**values: object) -> Variances:
     """Three sweeps of 4 configurations on 3 seeds, everything of variance 1 but what is given."""
-    equal = {"pooled": np.ones(3), "freedom": 6, "own": np.full(3, 2.0), "base": np.ones(3), "base_freedom": 2}
+    equal = {
+        "pooled": np.ones(3),
+        "freedom": 6,
+        "own": np.full(3, 2.0),
+        "base": np.ones(3),
+        "base_freedom": 2,
+    }
     return Variances(**{**equal, "others": np.ones(3), "others_freedom": 4, **values})
 
 
 def judged(deviation, freedoms, freedom):
-    """The deviations as they are before they are scaled to a common number of degrees of freedom, 3 comparisons."""
-    return deviation * critical_value(3, freedom) / [critical_value(3, own_freedom) for own_freedom in freedoms]
+    """The deviations as they are before they are scaled to a common number of degrees of freedom, 3
+    comparisons.
+    """
+    return (
+        deviation
+        * critical_value(3, freedom)
+        / [critical_value(3, own_freedom) for own_freedom in freedoms]
+    )
 
 
 def test_the_larger_of_pooled_and_own_variance_counts():
@@ -35,8 +53,9 @@ def test_a_baseline_that_is_found_noisier_has_welchs_degrees_of_freedom():
 def test_two_seeds_allow_no_test_and_the_wider_interval_counts():
     variances = of(base=np.array([0.0, 1.0, 9.0]), base_freedom=1, others_freedom=2, freedom=3)
     deviation = difference_noise(variances, 3)
-    # Welch's 100 / (81 / 1 + 1 / 2) = 1.2 and 4 / (1 + 1 / 2) = 2.7 degrees of freedom; the first has 1 / (1 / 2).
-    # Of the second sum, 2, two degrees make a wider interval than three of the pooled variance.
+    # Welch's 100 / (81 / 1 + 1 / 2) = 1.2 and 4 / (1 + 1 / 2) = 2.7 degrees of freedom; the first
+    # has 1 / (1 / 2). Of the second sum, 2, two degrees make a wider interval than three of the
+    # pooled variance.
     assert judged(deviation, [3, 2, 1], 3) ** 2 == pytest.approx([2, 2, 10])
 
 
@@ -63,8 +82,16 @@ def test_answers_that_never_differ_are_no_evaluation_without_noise():
 
 @pytest.mark.parametrize("unit", [1.0, 100.0, 0.1, 1 / 3])
 def test_whole_degrees_of_freedom_do_not_depend_on_the_last_digit(unit):
-    # A baseline without noise beside others with two degrees of freedom has two by Welch: 1 / (1 / 2).
+    # A baseline without noise beside others with two degrees of freedom has two by Welch: 1 / (1 /
+    # 2).
     others = unit**2 * np.array([0.1, 0.7, 1.3])
-    variances = of(base=np.zeros(3), base_freedom=1, others=others, others_freedom=2, freedom=3, pooled=0.1 * others)
+    variances = of(
+        base=np.zeros(3),
+        base_freedom=1,
+        others=others,
+        others_freedom=2,
+        freedom=3,
+        pooled=0.1 * others,
+    )
     variances = replace(variances, own=0.1 * others)
     assert judged(difference_noise(variances, 3), [2, 2, 2], 3) ** 2 == pytest.approx(others)

@@ -15,11 +15,18 @@ GAIN = {"grpo": 0.0, "lopti": 0.0, "ar": 0.1}
 
 
 def frame(noise: float = 0.005) -> pd.DataFrame:
-    """Three rules on six learning rates and four seeds: lopti is grpo at a smaller learning rate, ar is better."""
+    """Three rules on six learning rates and four seeds: lopti is grpo at a smaller learning rate,
+    ar is better.
+    """
     generator = np.random.default_rng(0)
     return pd.DataFrame(
         [
-            {"loss": loss, "lr": rate, "seed": seed, "acc": score + noise * generator.standard_normal()}
+            {
+                "loss": loss,
+                "lr": rate,
+                "seed": seed,
+                "acc": score + noise * generator.standard_normal(),
+            }
             for loss, place in PLACE.items()
             for rate in RATES
             for score in [0.6 + GAIN[loss] - 0.02 * (np.log2(rate) - place) ** 2]
@@ -29,7 +36,13 @@ def frame(noise: float = 0.005) -> pd.DataFrame:
 
 
 def judged(table: pd.DataFrame, mode: str = "max") -> Results:
-    asked = {"by": ["loss"], "baseline": {"loss": "grpo"}, "score": "acc", "seed": "seed", "tuned": ["lr"]}
+    asked = {
+        "by": ["loss"],
+        "baseline": {"loss": "grpo"},
+        "score": "acc",
+        "seed": "seed",
+        "tuned": ["lr"],
+    }
     return judge(table, mode=mode, **asked).results
 
 
@@ -42,7 +55,11 @@ def standings(table: pd.DataFrame, mode: str = "max") -> list[PeakStanding]:
 def test_an_exact_parabola_has_its_vertex_and_no_misfit() -> None:
     octaves = np.log2(RATES)
     peak = fitted_peak(octaves, 0.6 - 0.02 * (octaves + 11.3) ** 2)
-    assert (peak.score, peak.octave, peak.inside) == (pytest.approx(0.6), pytest.approx(-11.3), True)
+    assert (peak.score, peak.octave, peak.inside) == (
+        pytest.approx(0.6),
+        pytest.approx(-11.3),
+        True,
+    )
     assert peak.misfit < 1e-12
     lowest = fitted_peak(octaves, 0.3 + 0.02 * (octaves + 11.3) ** 2, sign=-1)
     assert (lowest.score, lowest.inside) == (pytest.approx(0.3), True)
@@ -61,16 +78,20 @@ def test_a_larger_effective_learning_rate_is_no_gain_and_a_gain_is_one() -> None
     _, lopti, ar = standings(frame())
     assert ar.at_best is not None and ar.at_best.interval[0] > 0.08
     assert lopti.at_best is not None and lopti.at_best.interval[0] < 0 < lopti.at_best.interval[1]
-    assert lopti.at_same is not None and lopti.at_same.interval[1] < 0  # at the rate that suits grpo
+    # at the rate that suits grpo
+    assert lopti.at_same is not None and lopti.at_same.interval[1] < 0
     least = standings(frame().assign(acc=lambda table: -table.acc), mode="min")
-    assert [standing.peak.octave for standing in least] == [standing.peak.octave for standing in standings(frame())]
+    assert [standing.peak.octave for standing in least] == [
+        standing.peak.octave for standing in standings(frame())
+    ]
 
 
 def test_equal_peaks_are_rarely_called_different() -> None:
     generator = np.random.default_rng(0)
     octaves = np.arange(7) / 2
     means = 0.6 - 0.02 * (octaves - np.array([[1.5], [0.8], [1.5]])) ** 2
-    means -= 0.1 * np.clip(octaves - np.array([[2.25], [1.55], [2.25]]), 0, None) ** 2  # collapse at high rates
+    # collapse at high rates
+    means -= 0.1 * np.clip(octaves - np.array([[2.25], [1.55], [2.25]]), 0, None) ** 2
     claims = 0
     compared = 0
     for _ in range(300):
@@ -88,7 +109,9 @@ def test_the_report_draws_the_parabolas_and_says_both_differences() -> None:
     picture = chapters_of(results)["Verdict"][0]
     assert picture.key == "peaks" and len(picture.figures[0].data) == 9
     headings, rows = picture.table
-    assert [row[0] for row in rows] == list(results.arms) and headings[3] == "difference, each at its peak"
+    assert [row[0] for row in rows] == list(results.arms) and headings[
+        3
+    ] == "difference, each at its peak"
     assert "each at its best" in verdict(results)[0] and "at lr 0.0004" in verdict(results)[0]
 
 

@@ -8,7 +8,8 @@ from dashboards.statistics.power import minimum_detectable_effect, seeds_for
 
 
 def test_sample_sizes_are_those_of_published_power_tables():
-    # Paired t test, one-sided 5%, power 0.8: 27 pairs for d_z = 0.5 and 12 for d_z = 0.8 (Cohen 1988, G*Power).
+    # Paired t test, one-sided 5%, power 0.8: 27 pairs for d_z = 0.5 and 12 for d_z = 0.8 (Cohen
+    # 1988, G*Power).
     assert seeds_for(0.5 * math.sqrt(2), 1.0) == 27
     assert seeds_for(0.8 * math.sqrt(2), 1.0) == 12
     assert seeds_for(0.0, 1.0) is None
@@ -21,12 +22,15 @@ def test_detectable_effect_needs_two_seeds():
 
 
 def test_known_noise_saves_seeds():
-    # With the noise known for certain: (1.645 + 0.842) sqrt(2 / n) <= 1 from n = 13 on, had the guard no price.
+    # With the noise known for certain: (1.645 + 0.842) sqrt(2 / n) <= 1 from n = 13 on, had the
+    # guard no price.
     assert 13 <= seeds_for(1.0, 1.0, known_freedom=10**6) <= 15
     assert seeds_for(3.0, 1.0, known_freedom=18) < seeds_for(3.0, 1.0)
 
 
-@pytest.mark.parametrize(("seeds", "configurations"), [(3, 2), (2, 3), (3, 4), (5, 9), (2, 8), (3, 8)])
+@pytest.mark.parametrize(
+    ("seeds", "configurations"), [(3, 2), (2, 3), (3, 4), (5, 9), (2, 8), (3, 8)]
+)
 def test_the_detectable_effect_is_found_eight_times_in_ten(seeds, configurations):
     scores = normal(np.random.default_rng(4), (8000, configurations, seeds))
     scores[:, 1] += minimum_detectable_effect(1.0, seeds, configurations)

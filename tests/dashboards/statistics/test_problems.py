@@ -9,14 +9,15 @@ from dashboards.statistics.problems import evaluation_noise, paired_answers, spl
 def test_variances_by_hand():
     ours = np.array([[1.0, 0.0, 1.0], [1.0, 1.0, 1.0]])
     theirs = np.array([[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
-    # Differences 1 0 0 and 1 1 1: means of seeds 1/3 and 1, of problems 1, 1/2 and 1/2. What is left over is
-    # 1/3 -1/6 -1/6 and its negative; squares sum to 1/3 over 2 degrees of freedom.
+    # Differences 1 0 0 and 1 1 1: means of seeds 1/3 and 1, of problems 1, 1/2 and 1/2. What is
+    # left over is 1/3 -1/6 -1/6 and its negative; squares sum to 1/3 over 2 degrees of freedom.
     parts = split(ours, theirs)
     assert (parts.seeds, parts.problems) == (2, 3)
     assert parts.evaluation == pytest.approx(1 / 6 / 3)
     assert parts.training == pytest.approx(2 / 9 - 1 / 18)
     assert parts.evaluation_share == pytest.approx(1 / 4)
-    assert parts.training + parts.evaluation == pytest.approx(2 / 9)  # the variance between the seeds' means
+    # the variance between the seeds' means
+    assert parts.training + parts.evaluation == pytest.approx(2 / 9)
 
 
 def test_one_seed_has_the_noise_of_evaluation_alone():
@@ -28,7 +29,8 @@ def test_one_seed_has_the_noise_of_evaluation_alone():
 
 
 def test_a_variance_is_not_negative():
-    parts = split(np.array([[1.0, 0.0], [0.0, 1.0]]), np.zeros((2, 2)))  # equal means of seeds and of problems
+    # equal means of seeds and of problems
+    parts = split(np.array([[1.0, 0.0], [0.0, 1.0]]), np.zeros((2, 2)))
     assert (parts.training, parts.evaluation, parts.evaluation_share) == (0, 0.5, 1)
     assert split(np.ones((2, 5)), np.ones((2, 5))).evaluation_share is None
 

@@ -32,16 +32,22 @@ def large_sample_paths():
 @pytest.mark.parametrize(
     ("spent", "published"),
     [
-        (2 * stats.norm.sf(stats.norm.ppf(1 - 0.0125) / np.sqrt(FIVE)), [4.877, 3.357, 2.680, 2.290, 2.031]),
+        (
+            2 * stats.norm.sf(stats.norm.ppf(1 - 0.0125) / np.sqrt(FIVE)),
+            [4.877, 3.357, 2.680, 2.290, 2.031],
+        ),
         (0.025 * np.log(1 + (math.e - 1) * FIVE), [2.438, 2.427, 2.410, 2.397, 2.386]),
     ],
     ids=["O'Brien-Fleming", "Pocock"],
 )
 def test_boundaries_are_those_published_for_large_samples(large_sample_paths, spent, published):
-    """Lan and DeMets, Biometrika 70 (1983): five looks, one-sided 2.5%; the first has a chance of 5e-7."""
+    """Lan and DeMets, Biometrika 70 (1983): five looks, one-sided 2.5%; the first has a chance of
+    5e-7.
+    """
     thresholds = spend(large_sample_paths, spent)
     assert thresholds[2:] == pytest.approx(published[2:], abs=0.06)
-    assert thresholds[1] == pytest.approx(published[1], abs=0.15)  # t of 119 degrees of freedom, at 4 in 10,000
+    # t of 119 degrees of freedom, at 4 in 10,000
+    assert thresholds[1] == pytest.approx(published[1], abs=0.15)
     assert thresholds[0] == pytest.approx(published[0], abs=0.1 if published[0] < 3 else 1)
 
 
@@ -72,7 +78,9 @@ def test_a_finalist_is_judged_at_its_look():
         "good": {s: 0.55 + 0.02 * s for s in range(3)},
         "same": {0: 0.505, 1: 0.505, 2: 0.52},
     }
-    by_finalist = {standing.finalist: standing for standing in standings(design, scores, "base", "max")}
+    by_finalist = {
+        standing.finalist: standing for standing in standings(design, scores, "base", "max")
+    }
     good = by_finalist["good"]
     assert (good.seeds, good.decision) == (3, "better") and good.gain == pytest.approx(0.06)
     verdicts = compare(scores, "base", design.thresholds).decisions
@@ -93,13 +101,14 @@ def test_a_failed_seed_counts_with_the_worst_score():
 
 
 def test_decisions():
-    assert [decide(low, high, 0.01) for low, high in [(0.001, 0.1), (-1, 0.009), (-1, -0.1), (-1, 0.02)]] == [
-        "better",
-        "not better",
-        "worse",
-        "open",
-    ]
-    assert look_reached((3, 5), 2) is None and look_reached((3, 5), 4) == 0 and look_reached((3, 5), 9) == 1
+    assert [
+        decide(low, high, 0.01) for low, high in [(0.001, 0.1), (-1, 0.009), (-1, -0.1), (-1, 0.02)]
+    ] == ["better", "not better", "worse", "open"]
+    assert (
+        look_reached((3, 5), 2) is None
+        and look_reached((3, 5), 4) == 0
+        and look_reached((3, 5), 9) == 1
+    )
 
 
 @pytest.mark.parametrize(("finalists", "finalist_noise"), [(1, 1.0), (1, 3.0), (3, 1.0), (3, 3.0)])
@@ -110,7 +119,11 @@ def test_errors_of_the_whole_procedure(monkeypatch, finalists, finalist_noise):
     generator = np.random.default_rng(5)
     scores = generator.standard_normal((4000, finalists + 1, design.looks[-1]))
     scores[:, 1] *= finalist_noise
-    assert (in_rounds(design, scores)[0] == 1).any(axis=1).mean() <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 4000)
+    assert (in_rounds(design, scores)[0] == 1).any(axis=1).mean() <= 0.05 + 2 * math.sqrt(
+        0.05 * 0.95 / 4000
+    )
     scores[:, 1] += 1.5
-    assert (in_rounds(design, scores)[0][:, 0] == -1).mean() <= 0.1 + 2 * math.sqrt(0.1 * 0.9 / 4000)
+    assert (in_rounds(design, scores)[0][:, 0] == -1).mean() <= 0.1 + 2 * math.sqrt(
+        0.1 * 0.9 / 4000
+    )
     boundaries.cache_clear()

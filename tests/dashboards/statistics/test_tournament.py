@@ -24,7 +24,9 @@ def test_a_rule_is_judged_by_fresh_seeds_and_the_luck_of_tuning(mode) -> None:
         "failed": {0: sign * 5.0, 1: math.nan, 2: sign * 5.1},
     }
     # 0.2 apart: variance 0.02, shared with the rules whose trials do not vary.
-    tunings = dict.fromkeys(fresh, Tuning([sign * 1.0] * 8, 1)) | {"plain": Tuning([sign * 1.2, *[sign * 1.0] * 7], 1)}
+    tunings = dict.fromkeys(fresh, Tuning([sign * 1.0] * 8, 1)) | {
+        "plain": Tuning([sign * 1.2, *[sign * 1.0] * 7], 1)
+    }
     best, failed, worst = standings(fresh, "plain", tunings, mode)
     assert [best.rule, failed.rule, worst.rule] == ["better", "failed", "worse"]
     error = math.sqrt(1 / 3 + 0.02 / 4)
@@ -51,10 +53,17 @@ def test_a_rule_is_judged_by_fresh_seeds_and_the_luck_of_tuning(mode) -> None:
     ],
 )
 def test_what_the_trials_cannot_tell_is_not_compared(base, rule, refusal) -> None:
-    tunings = {name: Tuning([*range(trials)], tuned) for name, (trials, tuned) in (("plain", base), ("AR", rule))}
+    tunings = {
+        name: Tuning([*range(trials)], tuned)
+        for name, (trials, tuned) in (("plain", base), ("AR", rule))
+    }
     fresh = {"plain": {0: 0.0, 1: 0.0, 2: 0.0}, "AR": {0: 99.0, 1: 98.0, 2: 97.0}}
     (standing,) = standings(fresh, "plain", tunings)
-    assert (standing.refusal, standing.interval is None, standing.better) == (refusal, bool(refusal), not refusal)
+    assert (standing.refusal, standing.interval is None, standing.better) == (
+        refusal,
+        bool(refusal),
+        not refusal,
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,7 +75,9 @@ def test_what_the_trials_cannot_tell_is_not_compared(base, rule, refusal) -> Non
         Layout((1, 1), (16, 16), depth=5.0, same=False, failing=0.25),
     ],
 )
-def test_rules_that_are_equal_at_their_best_are_named_in_no_more_than_one_sweep_of_twenty(layout) -> None:
+def test_rules_that_are_equal_at_their_best_are_named_in_no_more_than_one_sweep_of_twenty(
+    layout,
+) -> None:
     sweeps = 300
     alone, verdict, refused = claims(replace(layout, seeds=5), sweeps)
     assert refused < 0.05 and verdict.mean() <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / sweeps)

@@ -14,15 +14,20 @@ from dashboards.statistics.verdict import Tested, verdict
 
 FACTORS = st.sampled_from([100.0, 0.01, 3.7, 1e-6, 1e4])
 SHIFTS = st.sampled_from([0.0, 0.5, -3.0, 17.0])
-DESIGN = Design((2, 4), 2, 0.02, (4.037, 2.513), (3.071, 1.829))  # no round t: a tie would be decided by rounding
+# no round t: a tie would be decided by rounding
+DESIGN = Design((2, 4), 2, 0.02, (4.037, 2.513), (3.071, 1.829))
 
 
 @st.composite
 def tables(draw):
-    """Scores of 2 to 6 configurations on 2 to 5 seeds, as exact as 100 problems tell them, or continuous."""
+    """Scores of 2 to 6 configurations on 2 to 5 seeds, as exact as 100 problems tell them, or
+    continuous.
+    """
     shape = draw(st.tuples(st.integers(2, 6), st.integers(2, 5)))
     generator = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    scores = 0.5 + 0.05 * generator.standard_normal(shape) + 0.1 * generator.standard_normal(shape[1])
+    scores = (
+        0.5 + 0.05 * generator.standard_normal(shape) + 0.1 * generator.standard_normal(shape[1])
+    )
     return np.round(scores, 2) if draw(st.booleans()) else scores
 
 
@@ -36,7 +41,9 @@ def same(value, other):
 
 @settings(max_examples=80, deadline=None)
 @given(tables(), FACTORS, SHIFTS, st.booleans(), st.booleans())
-@example(np.array([[0.5, 0.52], [0.55, 0.57], [0.51, 0.53], [0.52, 0.55]]), 100.0, 0.0, False, False)
+@example(
+    np.array([[0.5, 0.52], [0.55, 0.57], [0.51, 0.53], [0.52, 0.55]]), 100.0, 0.0, False, False
+)
 def test_a_verdict_is_the_same_in_every_unit(scores, factor, shift, fresh, fails):
     rows = [scores, factor * (scores + shift)]
     if fails and len(scores) > 2:
@@ -44,7 +51,8 @@ def test_a_verdict_is_the_same_in_every_unit(scores, factor, shift, fresh, fails
             table[-1, -1] = math.nan
     earlier = [named(factor_of * scores[:, ::-1]) if fresh else None for factor_of in (1, factor)]
     unscaled, scaled = (
-        verdict(named(table), "c0", earlier=table_before) for table, table_before in zip(rows, earlier, strict=True)
+        verdict(named(table), "c0", earlier=table_before)
+        for table, table_before in zip(rows, earlier, strict=True)
     )
     assert type(unscaled) is type(scaled)
     for name in ("best", "winner", "comparisons", "seeds", "failed"):
@@ -56,7 +64,9 @@ def test_a_verdict_is_the_same_in_every_unit(scores, factor, shift, fresh, fails
         assert getattr(unscaled, name) == getattr(scaled, name), name
     assert same(unscaled.p_value, scaled.p_value)
     for name in ("interval", "median", "shrunken", "deviation", "detectable"):
-        assert same(np.array(getattr(unscaled, name)), np.array(getattr(scaled, name)) / factor), name
+        assert same(np.array(getattr(unscaled, name)), np.array(getattr(scaled, name)) / factor), (
+            name
+        )
 
 
 @settings(max_examples=60, deadline=None)
@@ -64,26 +74,40 @@ def test_a_verdict_is_the_same_in_every_unit(scores, factor, shift, fresh, fails
 def test_rounds_and_noise_are_the_same_in_every_unit(scores, factor, shift, mode):
     rows = named(scores)
     scaled = named(factor * (scores + shift))
-    design = Design(DESIGN.looks, DESIGN.finalists, factor * DESIGN.worthwhile, DESIGN.better, DESIGN.futile)
-    pairs = zip(standings(DESIGN, rows, "c0", mode), standings(design, scaled, "c0", mode), strict=True)
+    design = Design(
+        DESIGN.looks, DESIGN.finalists, factor * DESIGN.worthwhile, DESIGN.better, DESIGN.futile
+    )
+    pairs = zip(
+        standings(DESIGN, rows, "c0", mode), standings(design, scaled, "c0", mode), strict=True
+    )
     for unscaled, other in pairs:
         assert (unscaled.decision, unscaled.low is None) == (other.decision, other.low is None)
         assert same(
             [unscaled.gain, unscaled.low or 0, unscaled.high or 0],
             np.array([other.gain, other.low or 0, other.high or 0]) / factor,
         )
-    for noise in (seed_noise, *(lambda table, part=part: baseline_noise(table, "c0")[part] for part in (0, 1))):
+    for noise in (
+        seed_noise,
+        *(lambda table, part=part: baseline_noise(table, "c0")[part] for part in (0, 1)),
+    ):
         unscaled = noise(rows)
         other = noise(scaled)
-        assert unscaled.freedom == other.freedom and same(unscaled.deviation**2, (other.deviation / factor) ** 2)
+        assert unscaled.freedom == other.freedom and same(
+            unscaled.deviation**2, (other.deviation / factor) ** 2
+        )
     for name, unscaled in paired_differences(rows, "c0").items():
         assert same(unscaled.mean, paired_differences(scaled, "c0")[name].mean / factor)
 
 
 @pytest.mark.parametrize("factor", [100.0, 0.01, 1e-6])
 def test_what_is_promised_is_the_same_in_every_unit(factor):
-    assert same(minimum_detectable_effect(0.03, 3, 8) * factor, minimum_detectable_effect(0.03 * factor, 3, 8))
+    assert same(
+        minimum_detectable_effect(0.03, 3, 8) * factor,
+        minimum_detectable_effect(0.03 * factor, 3, 8),
+    )
     for gain in (0.02, 0.05):
         assert seeds_for(gain, 0.03, 5) == seeds_for(gain * factor, 0.03 * factor, 5)
-        unscaled, other = (make_design(Noise(0.03 * unit, 18), gain * unit, 1, 30) for unit in (1, factor))
+        unscaled, other = (
+            make_design(Noise(0.03 * unit, 18), gain * unit, 1, 30) for unit in (1, factor)
+        )
         assert (unscaled.looks, unscaled.better) == (other.looks, other.better)

@@ -9,7 +9,11 @@ from dashboards.statistics.comparison import count_failures
 from dashboards.statistics.power import seeds_for
 from dashboards.statistics.verdict import Undecided, verdict
 
-HAND = {"base": {0: 1.0, 1: 2.0, 2: 3.0}, "a": {0: 2.0, 1: 3.0, 2: 5.0}, "b": {0: 1.0, 1: 3.0, 2: 3.0}}
+HAND = {
+    "base": {0: 1.0, 1: 2.0, 2: 3.0},
+    "a": {0: 2.0, 1: 3.0, 2: 5.0},
+    "b": {0: 1.0, 1: 3.0, 2: 3.0},
+}
 
 
 def test_verdict_by_hand():
@@ -20,15 +24,19 @@ def test_verdict_by_hand():
     error = math.sqrt(2 * 10 / 36 / 3)
     critical = 2.610
     # There the bivariate t with correlation 1/2 and 4 degrees of freedom holds 95%.
-    assert stats.multivariate_t([0, 0], [[1, 0.5], [0.5, 1]], df=4).cdf([critical] * 2) == pytest.approx(
-        0.95, abs=1e-3
+    assert stats.multivariate_t([0, 0], [[1, 0.5], [0.5, 1]], df=4).cdf(
+        [critical] * 2
+    ) == pytest.approx(0.95, abs=1e-3)
+    assert judged.interval == pytest.approx(
+        (4 / 3 - critical * error, 4 / 3 + critical * error), abs=0.005
     )
-    assert judged.interval == pytest.approx((4 / 3 - critical * error, 4 / 3 + critical * error), abs=0.005)
     assert judged.p_value == pytest.approx(0.033, abs=0.005)
     assert judged.claim == "evidence"
     # Two differences are shrunk towards zero: 4/3 (1 - 2 (10/36) / 3 / (16/9)).
     assert judged.shrunken == pytest.approx(4 / 3 * (1 - 20 / 108 * 9 / 16))
-    assert judged.confirmation_seeds == seeds_for(judged.shrunken, math.sqrt(10 / 36), known_freedom=2)
+    assert judged.confirmation_seeds == seeds_for(
+        judged.shrunken, math.sqrt(10 / 36), known_freedom=2
+    )
 
 
 def test_seeds_that_steered_a_search_name_a_candidate_and_no_more():
@@ -37,8 +45,13 @@ def test_seeds_that_steered_a_search_name_a_candidate_and_no_more():
 
 
 def test_a_failed_seed_counts_with_the_worst_score_and_the_baselines_with_the_best():
-    lost = {**HAND, "a": {0: 2.0, 1: 3.0, 2: math.nan}, "broken": {0: math.nan, 1: math.nan, 2: math.nan}}
-    assert count_failures(lost, "base") == {**HAND, "a": {0: 2.0, 1: 3.0, 2: 1.0}}  # the worst of all is 1
+    lost = {
+        **HAND,
+        "a": {0: 2.0, 1: 3.0, 2: math.nan},
+        "broken": {0: math.nan, 1: math.nan, 2: math.nan},
+    }
+    # the worst of all is 1
+    assert count_failures(lost, "base") == {**HAND, "a": {0: 2.0, 1: 3.0, 2: 1.0}}
     judged = verdict(lost, "base")
     without = verdict(count_failures(lost, "base"), "base")
     assert (judged.best, judged.difference) == (without.best, without.difference)
@@ -46,7 +59,9 @@ def test_a_failed_seed_counts_with_the_worst_score_and_the_baselines_with_the_be
     lost = {**HAND, "base": {0: 1.0, 1: 2.0, 2: math.nan}}
     assert count_failures(lost, "base")["base"] == {0: 1.0, 1: 2.0, 2: 5.0}
     assert verdict(lost, "base").difference == pytest.approx(10 / 3 - 8 / 3)
-    mirrored = verdict({name: {s: -y for s, y in row.items()} for name, row in lost.items()}, "base", mode="min")
+    mirrored = verdict(
+        {name: {s: -y for s, y in row.items()} for name, row in lost.items()}, "base", mode="min"
+    )
     assert mirrored.difference == pytest.approx(8 / 3 - 10 / 3)
 
 
@@ -56,16 +71,23 @@ def test_a_single_finalist_is_judged_by_a_paired_t_test_and_the_searchs_seeds_ad
     assert verdict(rows, "base").p_value == pytest.approx(test.pvalue, rel=1e-4)
     earlier = {"base": {7: 0.0, 8: 0.0, 9: 0.0}, "a": {7: 5.0, 8: 6.0, 9: 7.0}}
     judged = verdict(rows, "base", earlier=earlier)
-    # Differences of 1, 1, 2 and of 5, 6, 7 have the variances 1/3 and 1, two degrees of freedom each.
+    # Differences of 1, 1, 2 and of 5, 6, 7 have the variances 1/3 and 1, two degrees of freedom
+    # each.
     error = math.sqrt((2 / 3 + 2) / 4 / 3)
-    assert judged.freedom == 4 and judged.p_value == pytest.approx(stats.t.sf(4 / 3 / error, 4), rel=1e-4)
+    assert judged.freedom == 4 and judged.p_value == pytest.approx(
+        stats.t.sf(4 / 3 / error, 4), rel=1e-4
+    )
     assert judged.difference == pytest.approx(4 / 3)  # the search's scores tell of the noise alone
     lost = {**earlier, "base": {7: 0.0, 8: 0.0, 9: math.nan}}
     assert verdict(rows, "base", earlier=lost).p_value == pytest.approx(test.pvalue, rel=1e-4)
 
 
 def test_a_shown_gain_is_named_before_a_larger_one_within_its_noise():
-    rows = {"base": [0.0, 0.01, 0.02, 0.0], "sure": [1.0, 1.01, 1.02, 1.01], "wild": [-9.0, 11.0, -5.0, 9.0]}
+    rows = {
+        "base": [0.0, 0.01, 0.02, 0.0],
+        "sure": [1.0, 1.01, 1.02, 1.01],
+        "wild": [-9.0, 11.0, -5.0, 9.0],
+    }
     judged = verdict({name: dict(enumerate(values)) for name, values in rows.items()}, "base")
     assert judged.best == ("sure" if judged.claim == "evidence" else "wild")
 
@@ -76,7 +98,9 @@ def test_what_few_seeds_hide():
     assert judged.difference == pytest.approx(0.1075) and judged.median == pytest.approx(0.005)
     assert judged.few_seeds_make_it
     assert judged.unseen_collapse == pytest.approx(1 - 0.05**0.25)
-    eight = {name: {seed: row[seed % 3] + seed / 100 for seed in range(8)} for name, row in HAND.items()}
+    eight = {
+        name: {seed: row[seed % 3] + seed / 100 for seed in range(8)} for name, row in HAND.items()
+    }
     assert verdict(eight, "base").unseen_collapse == pytest.approx(0.312, abs=1e-3)
 
 
@@ -92,7 +116,12 @@ def test_the_best_of_many_is_shrunk_by_the_share_of_noise_in_what_sets_them_apar
 def test_nothing_above_the_baseline_is_no_evidence_for_anything():
     scores = {"base": {0: 9.0, 1: 9.2}, "a": {0: 1.0, 1: 1.1}, "b": {0: 2.0, 1: 2.3}}
     judged = verdict(scores, "base")
-    assert (judged.winner, judged.best, judged.claim, judged.seeds_needed) == ("base", "b", "none", None)
+    assert (judged.winner, judged.best, judged.claim, judged.seeds_needed) == (
+        "base",
+        "b",
+        "none",
+        None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -100,7 +129,12 @@ def test_nothing_above_the_baseline_is_no_evidence_for_anything():
     [
         ({"base": {0: 0.1}, "a": {0: 0.9}, "b": {0: 0.5}}, "a", 1, "one seed"),
         ({"base": {0: 0.5, 1: 0.5, 2: 0.5}, "a": {0: 0.6, 1: 0.6, 2: 0.6}}, "a", 3, "no spread"),
-        ({"base": {0: 0.5, 1: 0.5}, "a": {0: 0.5, 1: 0.5}, "b": {0: 0.5, 1: 0.5}}, "a", 2, "no spread"),
+        (
+            {"base": {0: 0.5, 1: 0.5}, "a": {0: 0.5, 1: 0.5}, "b": {0: 0.5, 1: 0.5}},
+            "a",
+            2,
+            "no spread",
+        ),
         ({"base": {0: 0.1, 1: 0.1}, "a": {2: 0.9, 3: 0.9}}, "a", 0, "no shared seed"),
         ({"base": {0: 0.1}, "a": {}}, "base", 0, "alone"),
         ({"base": {0: 0.1}, "a": {0: math.nan}}, "base", 0, "others failed"),
@@ -121,15 +155,22 @@ def test_problems_narrow_the_interval_where_seeds_differ_by_nothing_else():
     # 4 configurations answer 200 problems on 2 seeds; nothing but the answers is random.
     generator = np.random.default_rng(3)
     answers = {
-        f"c{i}": {seed: generator.binomial(1, 0.5 + 0.1 * (i == 1), 200).astype(float) for seed in range(2)}
+        f"c{i}": {
+            seed: generator.binomial(1, 0.5 + 0.1 * (i == 1), 200).astype(float)
+            for seed in range(2)
+        }
         for i in range(4)
     }
-    scores = {name: {seed: row.mean() for seed, row in by_seed.items()} for name, by_seed in answers.items()}
+    scores = {
+        name: {seed: row.mean() for seed, row in by_seed.items()}
+        for name, by_seed in answers.items()
+    }
     unpaired = verdict(scores, "c0")
     paired = verdict(scores, "c0", answers=answers)
     assert (unpaired.by_problem, paired.by_problem) == (False, True)
     differences = [answers[paired.best][seed] - answers["c0"][seed] for seed in range(2)]
-    # The rest beside seed and problem has half of the squared difference between the seeds' differences.
+    # The rest beside seed and problem has half of the squared difference between the seeds'
+    # differences.
     rest = np.var(differences[0] - differences[1], ddof=1) / 2
     half = dunnett.critical_value(3, 199) * math.sqrt(rest / 200 / 2)
     assert paired.interval == pytest.approx((paired.difference - half, paired.difference + half))

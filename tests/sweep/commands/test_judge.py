@@ -24,7 +24,12 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def log_run(client: mlflow.MlflowClient, experiment: str, params: dict[str, object], points: dict[str, list[float]]):
+def log_run(
+    client: mlflow.MlflowClient,
+    experiment: str,
+    params: dict[str, object],
+    points: dict[str, list[float]],
+):
     run = client.create_run(experiment).info.run_id
     for name, value in params.items():
         client.log_param(run, name, value)
@@ -50,24 +55,35 @@ def write_runs(place: Path) -> None:
             lines += [{"step": step, "data": {"val-core/kk/acc/mean@1": score}} for step in (5, 10)]
             (place / f"kk/{loss}-s{seed}.jsonl").write_text("\n".join(map(json.dumps, lines)))
             params = {"loss_type": loss, "seed": seed, "output_dir": f"out/{loss}"}
-            log_run(trl, experiment, params, {"eval_reward": [0.1, score, score, score], "loss": [1.0]})
+            log_run(
+                trl, experiment, params, {"eval_reward": [0.1, score, score, score], "loss": [1.0]}
+            )
     other = mlflow.MlflowClient(sqlite_store(place / "store"))
     (place / "store/mlflow.db").rename(place / "other.db")
     other = mlflow.MlflowClient(f"sqlite:///{place}/other.db")
     ppo = other.create_experiment("ppo")
     for row in tuned_runs().itertuples():
-        params = {"clip": {"grpo": 0.2, "dapo": 0.3}[row.loss], "lr": 0.001, "epochs": row.lr, "seed": row.seed}
+        params = {
+            "clip": {"grpo": 0.2, "dapo": 0.3}[row.loss],
+            "lr": 0.001,
+            "epochs": row.lr,
+            "seed": row.seed,
+        }
         log_run(other, ppo, params, {"return": [row.acc]})
 
 
-def test_the_commands_of_the_page_give_their_verdicts(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_of_the_page_give_their_verdicts(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_runs(place)
     examples = commands(PAGE)
     assert len(examples) == 5
     for _, *arguments in examples:
         assert main(arguments) == 0
         lines = capsys.readouterr().out.splitlines()
-        assert lines[-1] == "report: judged/report.html" and (place / "judged/report.html").is_file()
+        assert (
+            lines[-1] == "report: judged/report.html" and (place / "judged/report.html").is_file()
+        )
         if "--tuned" in arguments:
             assert "nothing is compared yet" in lines[0] and lines[-2].split()[0] == "clip=0.3"
         else:
@@ -76,14 +92,23 @@ def test_the_commands_of_the_page_give_their_verdicts(place: Path, capsys: pytes
 
 def test_numbers_for_scripts_and_errors(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pd.concat([runs(), runs().assign(seed=runs().seed + 4)]).to_csv("runs.csv", index=False)
-    call = shlex.split("judge runs.csv --by loss --baseline loss=grpo --score acc --seed seed --fresh")
+    call = shlex.split(
+        "judge runs.csv --by loss --baseline loss=grpo --score acc --seed seed --fresh"
+    )
     assert main([*call, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["verdict"]["kind"] == "tested" and printed["verdict"]["claim"] == "evidence"
     assert main([*call, "--where", "seed=0"]) == 2 and "one seed" in capsys.readouterr().err
-    assert main([*call, "--where", "seeds=0"]) == 2 and "did you mean seed?" in capsys.readouterr().err
-    assert main([*call, "--fresh-table", "runs.csv"]) == 2 and "exclude each other" in capsys.readouterr().err
-    assert main([*call, "--baseline", "grpo"]) == 2 and "not COLUMN=VALUE" in capsys.readouterr().err
+    assert (
+        main([*call, "--where", "seeds=0"]) == 2 and "did you mean seed?" in capsys.readouterr().err
+    )
+    assert (
+        main([*call, "--fresh-table", "runs.csv"]) == 2
+        and "exclude each other" in capsys.readouterr().err
+    )
+    assert (
+        main([*call, "--baseline", "grpo"]) == 2 and "not COLUMN=VALUE" in capsys.readouterr().err
+    )
     sqlite_store(place / "runs")
     missing = ["judge", "mlflow:none", *call[2:]]
     assert main(missing) == 3 and "no experiment none" in capsys.readouterr().err

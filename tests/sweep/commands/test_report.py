@@ -29,7 +29,12 @@ def test_an_offline_sweep_has_its_report_and_no_page_of_mlflow(
     assert main(["report", "demo", "--runs-dir", str(tmp_path)]) == 0
     report = tmp_path / "demo" / "report"
     assert capsys.readouterr().out.strip() == str(report / "report.html")
-    assert {path.name for path in report.iterdir()} == {"report.html", "trials.csv", "results.json.gz", "best.yaml"}
+    assert {path.name for path in report.iterdir()} == {
+        "report.html",
+        "trials.csv",
+        "results.json.gz",
+        "best.yaml",
+    }
     assert load_config(str(report / "best.yaml")).algorithm.ar_alpha == 0.1
     assert main(["ui", "demo", "--runs-dir", str(tmp_path)]) == 3
     assert capsys.readouterr().err.splitlines() == [
@@ -39,7 +44,9 @@ def test_an_offline_sweep_has_its_report_and_no_page_of_mlflow(
     ]
 
 
-def test_a_store_that_has_gone_costs_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_store_that_has_gone_costs_no_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_sweep(tmp_path, "demo", SCORES)
     assert main(["report", "demo", "--runs-dir", str(tmp_path)]) == 0
     assert (tmp_path / "demo" / "report" / "report.html").is_file()
@@ -70,7 +77,10 @@ def test_evidence_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     open_parent_run(uri, "old", "old", {}).log_artifact(file)
     assert main(["evidence", uri]) == 0
     printed = capsys.readouterr()
-    assert printed.out.splitlines()[-1] == "not counted: every rule of demo, not confirmed on fresh seeds"
+    assert (
+        printed.out.splitlines()[-1]
+        == "not counted: every rule of demo, not confirmed on fresh seeds"
+    )
     assert printed.err.startswith("not counted: old; ") and "sweep report NAME" in printed.err
     assert main(["evidence", uri, "--json"]) == 0
     assert [row["sweep"] for row in json.loads(capsys.readouterr().out)["left_out"]] == ["demo"]

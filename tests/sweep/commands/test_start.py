@@ -12,7 +12,9 @@ from tests.sweep.ended_sweeps import SCORES, write_sweep
 from tests.sweep.harness import write_space
 
 
-def test_plan_counts_trials_slots_and_gpu_hours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_counts_trials_slots_and_gpu_hours(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     space = write_space(tmp_path / "space.yaml", seeds=[0, 1, 2])
     arguments = ["plan", str(space), "--runs-dir", str(tmp_path / "runs"), "--cpus", "2"]
     assert main([*arguments, "--step-seconds", "10", "--json"]) == 0
@@ -25,10 +27,14 @@ def test_plan_counts_trials_slots_and_gpu_hours(tmp_path: Path, capsys: pytest.C
     assert main(arguments) == 0
     out = capsys.readouterr().out
     assert "9: 3 configurations x 3 seeds" in out
-    assert "unknown: no sweep has timed a training step. Give --step-seconds" in " ".join(out.split())
+    assert "unknown: no sweep has timed a training step. Give --step-seconds" in " ".join(
+        out.split()
+    )
 
 
-def test_plan_measures_a_step_in_earlier_sweeps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_measures_a_step_in_earlier_sweeps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_sweep(tmp_path, "before", SCORES)
     space = write_space(tmp_path / "space.yaml")
     assert main(["plan", str(space), "--runs-dir", str(tmp_path), "--json"]) == 0
@@ -43,7 +49,17 @@ def test_plan_imports_neither_ray_nor_torch(tmp_path: Path) -> None:
         "print([name for name in ('ray', 'torch', 'mlflow', 'optuna') if name in sys.modules])"
     )
     out = subprocess.run(
-        [sys.executable, "-c", program, "plan", str(space), "--runs-dir", str(tmp_path), "--step-seconds", "1"],
+        [
+            sys.executable,
+            "-c",
+            program,
+            "plan",
+            str(space),
+            "--runs-dir",
+            str(tmp_path),
+            "--step-seconds",
+            "1",
+        ],
         capture_output=True,
         text=True,
         check=True,
@@ -52,7 +68,9 @@ def test_plan_imports_neither_ray_nor_torch(tmp_path: Path) -> None:
     assert out.splitlines()[-1] == "[]"
 
 
-def test_command_line_overrides_reach_the_space(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line_overrides_reach_the_space(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     space = write_space(tmp_path / "space.yaml")
     options = ["--runs-dir", str(tmp_path), "--step-seconds", "1", "--json"]
     assert main(["plan", str(space), "search.configurations=3", "--name", "off", *options]) == 0
@@ -64,14 +82,18 @@ def test_command_line_overrides_reach_the_space(tmp_path: Path, capsys: pytest.C
     assert "did you mean configurations?" in capsys.readouterr().err
 
 
-def test_an_existing_name_is_not_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_existing_name_is_not_run_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_sweep(tmp_path, "fake", SCORES)
     space = write_space(tmp_path / "space.yaml")
     assert main(["run", str(space), "--runs-dir", str(tmp_path)]) == 2
     assert "resume fake" in capsys.readouterr().err
 
 
-def test_a_sweep_of_a_whole_grid_cannot_be_extended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_of_a_whole_grid_cannot_be_extended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     space = {
         "parameters": {"algorithm.ar_alpha": {"choice": [0.0, 0.1, 0.2, 0.3, 0.4]}},
         "search": {"sampler": "grid"},

@@ -8,7 +8,9 @@ from sweep.record.folder import sweep_folder
 from tests.sweep.ended_sweeps import SCORES, write_sweep
 
 
-def test_status_reads_ledger_and_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_reads_ledger_and_folders(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
     assert main(["status", "demo", "--runs-dir", str(tmp_path), "--json"]) == 0
     status = json.loads(capsys.readouterr().out)
@@ -30,13 +32,22 @@ def test_status_reads_ledger_and_folders(tmp_path: Path, capsys: pytest.CaptureF
     assert "best: configuration 2  ar_alpha=0.2" in out
 
 
-def test_status_names_the_best_of_every_arm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arms = {"algorithm.ar_alpha": {"choice": [0.0, 0.1, 0.2, 0.3]}, "optim.lr": {"uniform": [1e-5, 1e-3]}}
+def test_status_names_the_best_of_every_arm(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arms = {
+        "algorithm.ar_alpha": {"choice": [0.0, 0.1, 0.2, 0.3]},
+        "optim.lr": {"uniform": [1e-5, 1e-3]},
+    }
     search = {"configurations": 3, "tune_within": "algorithm.ar_alpha"}
-    write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1], parameters=arms, baselines=[], search=search)
+    write_sweep(
+        tmp_path, "demo", SCORES, seeds=[0, 1], parameters=arms, baselines=[], search=search
+    )
     assert main(["status", "demo", "--runs-dir", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    place = next(index for index, line in enumerate(lines) if line.startswith("demo: 7 of 24 trials"))
+    place = next(
+        index for index, line in enumerate(lines) if line.startswith("demo: 7 of 24 trials")
+    )
     assert [line.strip() for line in lines[place + 1 : place + 5]] == [
         "0.0: 2 of 6 trials, best #0 0.55",
         "0.1: 2 of 6 trials, no configuration is complete",
@@ -46,14 +57,18 @@ def test_status_names_the_best_of_every_arm(tmp_path: Path, capsys: pytest.Captu
     assert "fresh ones compare them" in lines[place + 5] and "confirm demo" in lines[place + 5]
 
 
-def test_the_best_of_a_loss_is_the_smallest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_best_of_a_loss_is_the_smallest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     objective = {"metric": "eval/completion_length", "mode": "min"}
     write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1], objective=objective)
     main(["status", "demo", "--runs-dir", str(tmp_path), "--json"])
     assert json.loads(capsys.readouterr().out)["best"]["configuration"] == 0
 
 
-def test_ls_lists_every_sweep_even_a_broken_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ls_lists_every_sweep_even_a_broken_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_sweep(tmp_path, "one", SCORES, seeds=[0, 1])
     write_sweep(tmp_path, "two", {0: {0: 0.5}, 1: {0: 0.4}, 2: {0: 0.1}})
     (tmp_path / "three").mkdir()
@@ -68,14 +83,18 @@ def test_ls_lists_every_sweep_even_a_broken_one(tmp_path: Path, capsys: pytest.C
     assert "no sweeps" in capsys.readouterr().out
 
 
-def test_stopping_a_sweep_that_does_not_run_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stopping_a_sweep_that_does_not_run_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_sweep(tmp_path, "demo", SCORES)
     assert main(["stop", "demo", "--runs-dir", str(tmp_path)]) == 0
     assert capsys.readouterr().out == "sweep demo is not running\n"
     assert not sweep_folder(tmp_path, "demo").stop.exists()
 
 
-def test_a_study_replaces_its_own_file_and_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_study_replaces_its_own_file_and_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
     words = ["study", "demo", "--runs-dir", str(tmp_path)]
     assert [main(words), main(words)] == [0, 0]

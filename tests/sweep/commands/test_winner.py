@@ -12,7 +12,9 @@ from tests.sweep.harness import SEVERAL_RANKS
 from trainer.config.schema import apply_overrides, load_config, save_config
 
 
-def test_export_writes_a_file_that_the_trainer_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_writes_a_file_that_the_trainer_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
     output = tmp_path / "best.yaml"
     arguments = ["export", "demo", "--runs-dir", str(tmp_path), "--output", str(output)]
@@ -24,7 +26,9 @@ def test_export_writes_a_file_that_the_trainer_reads(tmp_path: Path, capsys: pyt
     assert main(arguments) == 2  # never overwritten
 
 
-def test_an_exported_file_is_started_on_as_many_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_exported_file_is_started_on_as_many_ranks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     two = {"workers_per_trial": 2}
     write_sweep(tmp_path, "demo", {0: {0: 0.5}, 1: {0: 0.6}}, trainer=SEVERAL_RANKS, resources=two)
     output = tmp_path / "winner.yaml"
@@ -49,12 +53,26 @@ def test_accelerate_starts_the_ranks_too(tiny_policy: Path, tmp_path: Path) -> N
     }
     run_file = tmp_path / "winner.yaml"
     save_config(apply_overrides(load_config("tiny_kk"), overrides), run_file)
-    # `--multi_gpu` is found out by itself where there are GPUs; it starts the ranks as torchrun does.
+    # `--multi_gpu` is found out by itself where there are GPUs; it starts the ranks as torchrun
+    # does.
     launch = ["accelerate.commands.accelerate_cli", "launch", "--multi_gpu", "--num_processes", "2"]
     launch += ["--main_process_port", "0"]  # any free one
-    out = run_cli(*launch, "-m", "trainer", "run", run_file, "--name", "two", "--runs-dir", tmp_path, timeout=200)
+    out = run_cli(
+        *launch,
+        "-m",
+        "trainer",
+        "run",
+        run_file,
+        "--name",
+        "two",
+        "--runs-dir",
+        tmp_path,
+        timeout=200,
+    )
     assert out.returncode == 0, out.stderr
-    parts = sorted(path.name for path in (tmp_path / "two/checkpoints/step-1").glob("training_state-*"))
+    parts = sorted(
+        path.name for path in (tmp_path / "two/checkpoints/step-1").glob("training_state-*")
+    )
     assert parts == ["training_state-0-of-2.safetensors", "training_state-1-of-2.safetensors"]
 
 
@@ -64,13 +82,17 @@ def test_more_finalists_than_there_are(tmp_path: Path, capsys: pytest.CaptureFix
     assert "beside the baseline 1 ran to their end, fewer than 99" in capsys.readouterr().err
 
 
-def test_one_of_several_plain_configurations_is_the_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_of_several_plain_configurations_is_the_baseline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
     monkeypatch.setattr("sweep.commands.winner.is_baseline", lambda spec, configuration: True)
     assert _finalists(open_sweep(tmp_path, "demo"), 1) == 1
 
 
-def test_export_without_a_winner_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_without_a_winner_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_sweep(tmp_path, "demo", {0: {0: "out of memory"}})
     assert main(["export", "demo", "--runs-dir", str(tmp_path)]) == 3
     assert "demo: no configuration is complete yet" in capsys.readouterr().err
@@ -83,7 +105,10 @@ def test_export_follows_fresh_seeds_and_any_configuration_can_be_named(tmp_path,
     write_sweep(tmp_path, "demo-confirm", fresh, seeds=[2, 3, 4], confirms=confirms)
     for options, alpha in (([], 0.0), (["--configuration", "2"], 0.2), (["--baseline"], 0.0)):
         output = tmp_path / f"{alpha}{len(options)}.yaml"
-        assert main(["export", "demo", "--runs-dir", str(tmp_path), "--output", str(output), *options]) == 0
+        assert (
+            main(["export", "demo", "--runs-dir", str(tmp_path), "--output", str(output), *options])
+            == 0
+        )
         assert load_config(str(output)).algorithm.ar_alpha == alpha
         assert "Keep the baseline #0" in capsys.readouterr().out
     assert main(["export", "demo", "--runs-dir", str(tmp_path), "--configuration", "99"]) == 3
@@ -97,7 +122,10 @@ def test_export_asks_where_fresh_seeds_tell_nothing_apart(tmp_path, capsys):
     write_sweep(tmp_path, "demo-confirm", fresh, seeds=[2, 3, 4], confirms=confirms)
     assert main(["export", "demo", "--runs-dir", str(tmp_path)]) == 3
     error, _, hint = capsys.readouterr().err.splitlines()
-    assert "the evidence names no configuration. Not confirmed: seed noise could explain the difference" in error
+    assert (
+        "the evidence names no configuration. Not confirmed: seed noise could explain the "
+        "difference" in error
+    )
     assert hint.endswith("--configuration N or --baseline")
     assert main(["status", "demo", "--runs-dir", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["best"] is None

@@ -37,7 +37,8 @@ def test_failures_are_taken_back_and_the_trials_issued_again(tmp_path: Path) -> 
     assert sum(row.ended for row in sweep.rows()) == ended - 1
     assert retry_failed(sweep) == []
     searcher = searcher_in(sweep.folder.root, sweep.spec)
-    assert [key.name for key in searcher.open_pairs] == ["c001-s1", "c003-s1"]  # the other was never issued
+    # the other was never issued
+    assert [key.name for key in searcher.open_pairs] == ["c001-s1", "c003-s1"]
     suggestion = searcher.suggest("again")
     assert suggestion["trial"] == "c001-s1"
     searcher.on_trial_complete("again", ended_with(0.9))
@@ -58,7 +59,9 @@ def test_trials_without_an_intact_checkpoint_begin_again_and_no_others(tmp_path:
         (run_dir / "checkpoints" / "step-4" / "weights").write_bytes(b"2")
 
     assert begin_damaged_again(open_sweep(tmp_path, "demo")) == ["c001-s0"]
-    assert (damaged[1] / "earlier-1" / "checkpoints" / "damaged-step-4" / "weights").read_bytes() == b"2"
+    assert (
+        damaged[1] / "earlier-1" / "checkpoints" / "damaged-step-4" / "weights"
+    ).read_bytes() == b"2"
     assert not (damaged[1] / "checkpoints").exists()
     assert steps_on_disk(intact / "checkpoints") == [4]
     assert steps_on_disk(damaged[0] / "checkpoints") == [4]
@@ -68,7 +71,9 @@ def test_trials_without_an_intact_checkpoint_begin_again_and_no_others(tmp_path:
 @pytest.mark.parametrize(
     ("lost", "message"), [("checkpoints", "has no checkpoint"), ("metrics.jsonl", "the record of")]
 )
-def test_trials_that_lost_a_part_begin_again_only_when_told(tmp_path: Path, lost: str, message: str) -> None:
+def test_trials_that_lost_a_part_begin_again_only_when_told(
+    tmp_path: Path, lost: str, message: str
+) -> None:
     write_sweep(tmp_path, "demo", {0: {}, 1: {}, 2: {}}, seeds=[0])
     sweep = open_sweep(tmp_path, "demo")
     every = sweep.spec.trainer.base.checkpoint.every_steps
@@ -78,7 +83,8 @@ def test_trials_that_lost_a_part_begin_again_only_when_told(tmp_path: Path, lost
     check_unfinished(sweep)
     gone = sweep.folder.trial("c000-s0") / lost
     gone.rename(tmp_path / "gone")
-    shutil.rmtree(sweep.folder.trial("c001-s0") / "checkpoints")  # a driver killed before the first one
+    # a driver killed before the first one
+    shutil.rmtree(sweep.folder.trial("c001-s0") / "checkpoints")
     with pytest.raises(StorageError, match=message) as caught:
         check_unfinished(sweep)
     assert "sweep resume demo --start-over" in caught.value.hint

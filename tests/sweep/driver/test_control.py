@@ -36,8 +36,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def control(folder: SweepFolder, running: int = 1, gpus: float = 0, before: float = 0, **limits: float) -> StopControl:
-    spec = load_space(find_space("quickstart")).model_copy(update={"limits": LimitsSpec.model_validate(limits)})
+def control(
+    folder: SweepFolder, running: int = 1, gpus: float = 0, before: float = 0, **limits: float
+) -> StopControl:
+    spec = load_space(find_space("quickstart")).model_copy(
+        update={"limits": LimitsSpec.model_validate(limits)}
+    )
     if gpus:
         resources = ResourcesSpec(gpus_per_trial=gpus, workers_per_trial=int(gpus))
         spec = spec.model_copy(update={"resources": resources})
@@ -50,7 +54,9 @@ def control(folder: SweepFolder, running: int = 1, gpus: float = 0, before: floa
     return made
 
 
-def test_a_spent_time_budget_lets_running_trials_stop_by_themselves(folder: SweepFolder, clock: Clock) -> None:
+def test_a_spent_time_budget_lets_running_trials_stop_by_themselves(
+    folder: SweepFolder, clock: Clock
+) -> None:
     running = 2
     halted = []
     stop = control(folder, time_budget_s=60)
@@ -67,7 +73,9 @@ def test_a_spent_time_budget_lets_running_trials_stop_by_themselves(folder: Swee
     assert stop.stop_all()
 
 
-def test_gpu_hours_count_running_trials_and_earlier_sessions(folder: SweepFolder, clock: Clock) -> None:
+def test_gpu_hours_count_running_trials_and_earlier_sessions(
+    folder: SweepFolder, clock: Clock
+) -> None:
     stop = control(folder, running=2, gpus=4, before=1.0, gpu_hours=9.0)
     for _ in range(59):  # an hour of eight GPUs is spent a minute at a time
         clock.now += 60
@@ -84,7 +92,12 @@ def test_a_trial_that_storage_interrupts_stops_the_sweep_once(folder: SweepFolde
     assert stop("trial", {"score": 1.0}) is False
     assert stop.problem is None
     assert (
-        stop("trial", TrialReport(storage=("the disk is full", "/runs, 0 MiB free", "free some space")).to_result())
+        stop(
+            "trial",
+            TrialReport(
+                storage=("the disk is full", "/runs, 0 MiB free", "free some space")
+            ).to_result(),
+        )
         is False
     )
     stop("other", TrialReport(storage=("another", "", "")).to_result())
@@ -103,7 +116,8 @@ def test_the_second_signal_raises(folder: SweepFolder, number: signal.Signals) -
         signal.raise_signal(number)
         assert stop.interrupted
         assert len(messages) == 1
-        assert messages[0].endswith("To go on later: sweep resume demo")  # the last line may never come
+        # the last line may never come
+        assert messages[0].endswith("To go on later: sweep resume demo")
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
     assert signal.getsignal(number) == before

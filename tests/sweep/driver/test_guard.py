@@ -22,7 +22,8 @@ import os, subprocess, sys, time
 from pathlib import Path
 from sweep.driver.guard import MARKER, guarded, scratch_folder
 root = Path(sys.argv[1])
-child = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+ignore = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+child = f"{ignore}; print(flush=True); time.sleep(60)"
 with scratch_folder(root) as scratch, guarded(root, scratch, "go on with: sweep resume demo"):
     started = subprocess.Popen(
         [sys.executable, "-c", child], env={**os.environ, MARKER: str(root)}, stdout=subprocess.PIPE
@@ -36,7 +37,9 @@ with scratch_folder(root) as scratch, guarded(root, scratch, "go on with: sweep 
 def start(root: Path, how: str = "stay") -> "subprocess.Popen[str]":
     command = [sys.executable, "-c", DRIVER, str(root), how]
     pipe = subprocess.PIPE
-    driver = subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    driver = subprocess.Popen(
+        command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    )
     assert driver.stdout is not None
     assert driver.stdout.readline() == "ready\n"
     return driver
@@ -60,7 +63,9 @@ def test_what_a_killed_driver_leaves_is_ended_and_nothing_else(tmp_path: Path) -
     sleep = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
     with (
         start(root) as driver,
-        subprocess.Popen(sleep, env={**os.environ, MARKER: str(other)}, stdout=subprocess.PIPE) as theirs,
+        subprocess.Popen(
+            sleep, env={**os.environ, MARKER: str(other)}, stdout=subprocess.PIPE
+        ) as theirs,
     ):
         assert theirs.stdout is not None
         theirs.stdout.readline()  # until then it may not have its environment
@@ -73,7 +78,9 @@ def test_what_a_killed_driver_leaves_is_ended_and_nothing_else(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_signal_for_the_drivers_group_does_not_end_the_guard(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_for_the_drivers_group_does_not_end_the_guard(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     root = tmp_path / "demo"
     with start(root) as driver:
         psutil.Process(driver.pid).suspend()  # or it would end its guard by itself
@@ -84,7 +91,9 @@ def test_a_signal_for_the_drivers_group_does_not_end_the_guard(tmp_path: Path, n
 
 
 @pytest.mark.parametrize("reader", [True, False])
-def test_the_last_words_of_a_killed_driver_come_when_all_has_ended(tmp_path: Path, reader: bool) -> None:
+def test_the_last_words_of_a_killed_driver_come_when_all_has_ended(
+    tmp_path: Path, reader: bool
+) -> None:
     root = tmp_path / "demo"
     with start(root) as driver:
         assert driver.stderr is not None
@@ -110,7 +119,8 @@ def test_a_driver_that_ends_takes_its_guard_along_and_leaves_the_rest_alone(tmp_
 
 def test_the_guard_is_there_at_once(tmp_path: Path) -> None:
     with guarded(tmp_path, tmp_path / "scratch", ""):
-        wait_until(lambda: len(guards(tmp_path)) == 1)  # the kernel shows a program's environment a moment late
+        # the kernel shows a program's environment a moment late
+        wait_until(lambda: len(guards(tmp_path)) == 1)
     assert marked(tmp_path) == []
 
 
@@ -118,7 +128,9 @@ def scratch_of(root: Path) -> list[Path]:
     return [scratch for scratch, owner in dead_scratch() if owner == root]
 
 
-def test_without_its_guard_a_dead_driver_leaves_what_sweep_clean_removes(tmp_path: Path, capsys: Any) -> None:
+def test_without_its_guard_a_dead_driver_leaves_what_sweep_clean_removes(
+    tmp_path: Path, capsys: Any
+) -> None:
     dead = tmp_path / "dead"
     living = tmp_path / "living"
     with start(dead) as driver, scratch_folder(living) as kept:

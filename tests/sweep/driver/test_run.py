@@ -42,12 +42,16 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str, 
     runs = tmp_path_factory.mktemp("runs")
     (runs / "faults.json").write_text(json.dumps(FAULTS))
     baselines = [{"algorithm.ar_alpha": 0.05 * number} for number in range(6)]
-    space = write_space(runs / "space.yaml", baselines=baselines, search={"sampler": "random", "configurations": 2})
+    space = write_space(
+        runs / "space.yaml", baselines=baselines, search={"sampler": "random", "configurations": 2}
+    )
     code, out, err = sweep("run", space, "--runs-dir", runs, "--offline", "--cpus", 2)
     return runs / "fake", code, out, err
 
 
-def test_failed_trials_give_exit_code_1_and_the_sweep_goes_on(finished: tuple[Path, int, str, str]) -> None:
+def test_failed_trials_give_exit_code_1_and_the_sweep_goes_on(
+    finished: tuple[Path, int, str, str],
+) -> None:
     folder, code, out, err = finished
     assert code == 1, err
     states = {trial: result["state"] for trial, result in results(folder).items()}
@@ -56,25 +60,37 @@ def test_failed_trials_give_exit_code_1_and_the_sweep_goes_on(finished: tuple[Pa
     assert "8 trials: 4 complete, 0 stopped early, 4 failed" in out
     assert "failed: c005-s0  the disk caught fire" in out
     assert "failed: c003-s0  rank 0 died" in out
-    complete = {trial: r["score"] for trial, r in results(folder).items() if r["state"] == "COMPLETE"}
-    assert f"best: configuration {int(max(complete, key=lambda trial: complete[trial])[1:4])} " in out
+    complete = {
+        trial: r["score"] for trial, r in results(folder).items() if r["state"] == "COMPLETE"
+    }
+    assert (
+        f"best: configuration {int(max(complete, key=lambda trial: complete[trial])[1:4])} " in out
+    )
 
 
-def test_a_killed_worker_is_retried_from_its_checkpoint(finished: tuple[Path, int, str, str]) -> None:
+def test_a_killed_worker_is_retried_from_its_checkpoint(
+    finished: tuple[Path, int, str, str],
+) -> None:
     folder, _, out, _ = finished
     assert [event["step"] for event in history(folder, "c001-s0", "resume")] == [0, 2]
     assert [event["step"] for event in history(folder, "c001-s0", "step")] == [1, 2, 3, 3, 4]
     assert [line["step"] for line in metrics(folder, "c001-s0")] == [1, 2, 3, 4]
     assert "retry 1 of 1: rank 0 died" in out
-    evaluations = [line["eval/accuracy"] for line in metrics(folder, "c001-s0") if "eval/accuracy" in line]
+    evaluations = [
+        line["eval/accuracy"] for line in metrics(folder, "c001-s0") if "eval/accuracy" in line
+    ]
     assert evaluations == pytest.approx([0.052, 0.054])  # as of an undisturbed trial
     assert results(folder)["c001-s0"]["score"] == pytest.approx(statistics.mean(evaluations))
-    assert [len(history(folder, trial, "build")) for trial in ("c003-s0", "c005-s0")] == [2, 2]  # and no more
+    # and no more
+    assert [len(history(folder, trial, "build")) for trial in ("c003-s0", "c005-s0")] == [2, 2]
 
 
 @pytest.mark.parametrize(
     ("trial", "reason"),
-    [("c002-s0", "diverged at step 3: policy/loss is nan"), ("c004-s0", "diverged at step 4: eval/accuracy is nan")],
+    [
+        ("c002-s0", "diverged at step 3: policy/loss is nan"),
+        ("c004-s0", "diverged at step 4: eval/accuracy is nan"),
+    ],
 )
 def test_divergence_fails_without_a_retry_or_a_score(finished, trial, reason):
     folder, _, out, _ = finished
@@ -93,7 +109,8 @@ def test_ranks_stay_warm_between_trials(finished: tuple[Path, int, str, str]) ->
 
 def test_nothing_is_left_over(finished: tuple[Path, int, str, str]) -> None:
     folder, *_ = finished
-    wait_until_gone(sweep_folder(folder.parent, "fake"))  # workers notice the end of Ray a moment later
+    # workers notice the end of Ray a moment later
+    wait_until_gone(sweep_folder(folder.parent, "fake"))
     assert str(folder) not in [str(root) for _, root in dead_scratch()]
 
 
@@ -107,7 +124,9 @@ def test_what_tune_gives_up_with_is_told_by_the_error_that_it_wraps(tmp_path: Pa
         error = _given_up(wrapped, control_of(tmp_path))
     assert error.what == "Ray Tune gave up: OSError: [Errno 5] Input/output error"
     assert error.hint == "sweep resume fake"
-    assert _given_up(tune.TuneError("Failures: x"), control_of(tmp_path)).what.endswith("TuneError: Failures: x")
+    assert _given_up(tune.TuneError("Failures: x"), control_of(tmp_path)).what.endswith(
+        "TuneError: Failures: x"
+    )
 
 
 def test_a_sweep_does_not_start_in_the_folder_of_a_run(tmp_path: Path) -> None:
@@ -115,7 +134,9 @@ def test_a_sweep_does_not_start_in_the_folder_of_a_run(tmp_path: Path) -> None:
     folder.root.mkdir()
     (folder.root / "config.yaml").write_text("model: {}\n")
     with pytest.raises(ConfigError, match="fake is a run"):
-        start_sweep(SweepRecord(load_space(write_space(tmp_path / "space.yaml")), folder), Options())
+        start_sweep(
+            SweepRecord(load_space(write_space(tmp_path / "space.yaml")), folder), Options()
+        )
     assert [path.name for path in folder.root.iterdir()] == ["config.yaml"]
 
 
@@ -133,16 +154,23 @@ def test_a_start_without_a_cluster_leaves_no_folder_but_what_was_there(tmp_path,
     monkeypatch.setattr("sweep.driver.run.ray_running", fail)
     with pytest.raises(MissingError):
         start_sweep(
-            SweepRecord(load_space(write_space(tmp_path / "space.yaml")), folder), Options(address="head:6379")
+            SweepRecord(load_space(write_space(tmp_path / "space.yaml")), folder),
+            Options(address="head:6379"),
         )
     assert [path.name for path in folder.runs_dir.rglob("*") if path.is_file()] == list(kept)
     assert folder.root.exists() == bool(kept)
 
 
-def test_a_start_without_mlflow_leaves_no_folder_and_one_without_ray_can_be_resumed(tmp_path, monkeypatch):
+def test_a_start_without_mlflow_leaves_no_folder_and_one_without_ray_can_be_resumed(
+    tmp_path, monkeypatch
+):
     folder = sweep_folder(tmp_path / "runs", "fake")
-    spec = load_space(write_space(tmp_path / "space.yaml"), ["trainer.tracking.uri=http://127.0.0.1:9"])
-    monkeypatch.setattr("sweep.driver.run.ray_running", lambda *arguments: nullcontext([Node(2, 0)]))
+    spec = load_space(
+        write_space(tmp_path / "space.yaml"), ["trainer.tracking.uri=http://127.0.0.1:9"]
+    )
+    monkeypatch.setattr(
+        "sweep.driver.run.ray_running", lambda *arguments: nullcontext([Node(2, 0)])
+    )
     with pytest.raises(StorageError, match="MLflow does not answer"):
         start_sweep(SweepRecord(spec, folder), Options())
     assert not folder.root.exists()
@@ -167,7 +195,9 @@ class Failing:
         raise RuntimeError("Caught unexpected exception") from self.cause
 
 
-def test_a_trial_that_ray_ends_for_memory_stops_the_sweep_with_the_numbers_and_the_command_to_go_on(tmp_path):
+def test_a_trial_that_ray_ends_for_memory_stops_the_sweep_with_the_numbers_and_the_command_to_go_on(
+    tmp_path,
+):
     searcher: Any = SimpleNamespace(failure=None)
     cause = "2 workers were killed, 22.60GB used / 23.54GB limit"
     tuner: Any = Failing(OutOfMemoryError(f"{cause}\nObject store memory usage: []"))

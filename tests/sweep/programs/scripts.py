@@ -26,19 +26,27 @@ for step in range(1, 1 + config["steps"]):
     if step > done:
         time.sleep(config["step_s"])
         with lines.open("a") as file:
-            file.write(json.dumps({"step": step, "eval/accuracy": score, "eval/runtime": time.time()}) + "\\n")
+            line = {"step": step, "eval/accuracy": score, "eval/runtime": time.time()}
+            file.write(json.dumps(line) + "\\n")
 """
 KEYS = ("learning_rate", "loss_type", "seed")
 SPACE: dict[str, Any] = {
     "name": "mine",
     "program": {
-        "command": ["python", "train.py", *(word for key in KEYS for word in (f"--{key}", f"{{{key}}}"))],
+        "command": [
+            "python",
+            "train.py",
+            *(word for key in KEYS for word in (f"--{key}", f"{{{key}}}")),
+        ],
         "defaults": {"learning_rate": 0.1, "loss_type": "grpo", "steps": 3, "step_s": 0.01},
         "evaluations": 3,
         "held_out": {"eval_file": "test.jsonl"},
     },
     "objective": {"metric": "eval/accuracy", "window": 2},
-    "parameters": {"learning_rate": {"uniform": [0.1, 0.5]}, "loss_type": {"choice": ["grpo", "dapo"]}},
+    "parameters": {
+        "learning_rate": {"uniform": [0.1, 0.5]},
+        "loss_type": {"choice": ["grpo", "dapo"]},
+    },
     "baselines": [{"learning_rate": 0.1, "loss_type": "grpo"}],
     "search": {"sampler": "random", "configurations": 1},
     "seeds": [0, 1],
@@ -47,7 +55,9 @@ SPACE: dict[str, Any] = {
 
 
 def write_project(folder: Path, **changes: Any) -> Path:
-    """Write the script and its space, with keys of the program replaced that are no top-level keys."""
+    """Write the script and its space, with keys of the program replaced that are no
+    top-level keys.
+    """
     (folder / "train.py").write_text(SCRIPT)
     space = copy.deepcopy(SPACE)
     for key, value in changes.items():

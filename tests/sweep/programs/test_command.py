@@ -1,4 +1,6 @@
-"""A command line and a function as the program of a sweep: what is refused, what a trial gets and gives."""
+"""A command line and a function as the program of a sweep: what is refused, what a trial gets and
+gives.
+"""
 
 import json
 import os
@@ -42,7 +44,10 @@ def spec_of(tmp_path: Path, **program: Any) -> SweepSpec:
         ),
         ({"function": "module:train"}, "write one of command and function"),
         ({"defaults": {"seed": 1}}, "seed is set for each trial"),
-        ({"held_out": {"learning_rate": 1}}, "learning_rate is both searched and set by program.held_out"),
+        (
+            {"held_out": {"learning_rate": 1}},
+            "learning_rate is both searched and set by program.held_out",
+        ),
         (
             {"command": ["true"], "defaults": {"loss_type": "grpo"}},
             "switch learning_rate is used in no `when` and is no key of the program",
@@ -53,13 +58,17 @@ def spec_of(tmp_path: Path, **program: Any) -> SweepSpec:
         ),
     ],
 )
-def test_a_program_that_cannot_run_is_refused(changes: dict[str, Any], what: str, tmp_path: Path) -> None:
+def test_a_program_that_cannot_run_is_refused(
+    changes: dict[str, Any], what: str, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError) as refused:
         spec_of(tmp_path, **changes)
     assert what in refused.value.what
 
 
-def test_what_is_not_there_is_found_before_ray_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_there_is_found_before_ray_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for changes, what in (
         ({}, "no file train.py"),
@@ -74,7 +83,12 @@ def test_what_is_not_there_is_found_before_ray_starts(tmp_path: Path, monkeypatc
 
 
 def test_a_word_that_only_ends_like_a_script_is_no_file(tmp_path: Path) -> None:
-    command = ["bash", "-c", "cd ${HOME} && python train.py", "custom_reward_function.path=reward.py"]
+    command = [
+        "bash",
+        "-c",
+        "cd ${HOME} && python train.py",
+        "custom_reward_function.path=reward.py",
+    ]
     command += ["train_{loss_type}.py"]
     spec = spec_of(tmp_path, command=command, defaults={"learning_rate": 0.1, "loss_type": "grpo"})
     spec.program.check_early(spec.searched, spec.resources)
@@ -83,7 +97,9 @@ def test_a_word_that_only_ends_like_a_script_is_no_file(tmp_path: Path) -> None:
 
 def test_files_of_the_project_hide_no_package_of_ours(tmp_path: Path) -> None:
     (tmp_path / "sweep.py").write_text("raise SystemExit('not this one')")
-    (tmp_path / "mine.py").write_text("def train(config, report): report(1, {'eval/accuracy': config['x']})")
+    (tmp_path / "mine.py").write_text(
+        "def train(config, report): report(1, {'eval/accuracy': config['x']})"
+    )
     (tmp_path / "config.json").write_text('{"x": 0.5}')
     words = CommandProgram(function="mine:train").configure({}).words(tmp_path)
     environment = {"CONFIG": tmp_path / "config.json", "OUT": tmp_path, "RESUME": 0}
@@ -123,7 +139,9 @@ def test_the_command_line_of_the_space_reaches_a_default(tmp_path: Path) -> None
 
 
 @contextmanager
-def trial(tmp_path: Path, script: str, stall_s: float = 60.0, launcher: str = "") -> Iterator[CommandRun]:
+def trial(
+    tmp_path: Path, script: str, stall_s: float = 60.0, launcher: str = ""
+) -> Iterator[CommandRun]:
     """A trial of a Python script in the rank's own process, begun."""
     (tmp_path / "script.py").write_text(script)
     run_dir = tmp_path / "trials" / "c000-s0"
@@ -134,7 +152,11 @@ def trial(tmp_path: Path, script: str, stall_s: float = 60.0, launcher: str = ""
     program = CommandProgram(command=command, defaults={"x": 1.5}, tracking=OFFLINE)
     context = RunContext(run_dir, tmp_path, "demo", "name")
     assignment = Assignment(
-        "c000-s0", program.configure({"seed": 4}), context, tmp_path / "stop", stall_timeout_s=stall_s
+        "c000-s0",
+        program.configure({"seed": 4}),
+        context,
+        tmp_path / "stop",
+        stall_timeout_s=stall_s,
     )
     run = program.start(assignment)
     errors = os.dup(2)
@@ -149,15 +171,20 @@ def trial(tmp_path: Path, script: str, stall_s: float = 60.0, launcher: str = ""
         os.close(errors)
 
 
-def test_a_command_gets_its_values_and_gives_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_gets_its_values_and_gives_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = """
 import json, os, sys
 config = json.load(open(os.environ["LOPTUNE_CONFIG"]))
-line = {"step": 1, "eval/accuracy": config["x"], "seed": config["seed"], "resume": int(os.environ["LOPTUNE_RESUME"])}
-assert os.environ["LOPTUNE_OUT"] == sys.argv[1] and os.environ["LOPTUNE_SEED"] == "4" and "RANK" not in os.environ
+resume = int(os.environ["LOPTUNE_RESUME"])
+line = {"step": 1, "eval/accuracy": config["x"], "seed": config["seed"], "resume": resume}
+assert os.environ["LOPTUNE_OUT"] == sys.argv[1] and os.environ["LOPTUNE_SEED"] == "4"
+assert "RANK" not in os.environ
 assert os.environ["OMP_NUM_THREADS"] == "4", "of each of two ranks"
 print("[loptune]", json.dumps(line))
-open(sys.argv[1] + "/metrics.jsonl", "a").write('{"step": 2, "eval/accuracy": 0.25, "name": "x", "time/step": 9}\\n')
+second = '{"step": 2, "eval/accuracy": 0.25, "name": "x", "time/step": 9}\\n'
+open(sys.argv[1] + "/metrics.jsonl", "a").write(second)
 """
     for name, value in (("RANK", "0"), ("OMP_NUM_THREADS", "8"), ("CUDA_VISIBLE_DEVICES", "2,3")):
         monkeypatch.setenv(name, value)
@@ -172,7 +199,9 @@ open(sys.argv[1] + "/metrics.jsonl", "a").write('{"step": 2, "eval/accuracy": 0.
     with trial(tmp_path, script.replace('"step": 1', '"step": 3')) as run:
         assert run.run_period() == {"step": 3, "eval/accuracy": 1.5, "seed": 4, "resume": 1}
     record = (root / "metrics.jsonl").read_text().splitlines()
-    assert all("time/step" not in line and "time/evaluation" in line for line in map(json.loads, record))
+    assert all(
+        "time/step" not in line and "time/evaluation" in line for line in map(json.loads, record)
+    )
 
 
 def test_a_file_that_a_command_writes_anew_repeats_no_line(tmp_path: Path) -> None:
@@ -180,35 +209,52 @@ def test_a_file_that_a_command_writes_anew_repeats_no_line(tmp_path: Path) -> No
 import json, sys
 with open(sys.argv[1] + "/metrics.jsonl", "w") as file:
     for step, score in SCORES:
-        print(json.dumps({"step": step, "eval/accuracy": score, "loss": None}), file=file, flush=True)
+        line = {"step": step, "eval/accuracy": score, "loss": None}
+        print(json.dumps(line), file=file, flush=True)
 """
     for scores in ([(1, 0.5), (2, 0.625), (3, 0.75)], [(1, 0.5), (2, 0.875)]):
         with trial(tmp_path, script.replace("SCORES", str(scores))) as run:
             while not run.done:
                 run.run_period()
-    record = map(json.loads, (tmp_path / "trials" / "c000-s0" / "metrics.jsonl").read_text().splitlines())
-    evaluated = [(line["step"], line["eval/accuracy"]) for line in record if "eval/accuracy" in line]
+    record = map(
+        json.loads, (tmp_path / "trials" / "c000-s0" / "metrics.jsonl").read_text().splitlines()
+    )
+    evaluated = [
+        (line["step"], line["eval/accuracy"]) for line in record if "eval/accuracy" in line
+    ]
     assert evaluated == [(1, 0.5), (2, 0.625), (3, 0.75), (2, 0.875)]
 
 
 @pytest.mark.parametrize(
     ("script", "error", "what"),
     [
-        ("raise SystemExit('no such loss')", RuntimeError, "the command ended with 1: no such loss"),
-        ("import os; os.kill(os.getpid(), 9)", RuntimeError, "the command was ended by SIGKILL: it wrote nothing"),
+        (
+            "raise SystemExit('no such loss')",
+            RuntimeError,
+            "the command ended with 1: no such loss",
+        ),
+        (
+            "import os; os.kill(os.getpid(), 9)",
+            RuntimeError,
+            "the command was ended by SIGKILL: it wrote nothing",
+        ),
         ("pass", ConfigError, "the command ended without a line with eval/accuracy"),
         ("print('[loptune] {\"eval/accuracy\": 1}')", ConfigError, "not a line of metrics"),
         ("import time; time.sleep(60)", RuntimeError, "the command has written no line for 1 s"),
     ],
 )
-def test_a_trial_that_fails_says_why(script: str, error: type[Exception], what: str, tmp_path: Path) -> None:
+def test_a_trial_that_fails_says_why(
+    script: str, error: type[Exception], what: str, tmp_path: Path
+) -> None:
     with trial(tmp_path, script, stall_s=60.0 if "sleep" not in script else 1.0) as run:
         with pytest.raises(error) as failed:
             run.run_period()
         assert what in str(failed.value)
 
 
-def test_a_command_that_is_asked_to_stop_saves_and_leaves_with_all_it_started(tmp_path: Path) -> None:
+def test_a_command_that_is_asked_to_stop_saves_and_leaves_with_all_it_started(
+    tmp_path: Path,
+) -> None:
     script = """
 import signal, subprocess, sys, time
 child = subprocess.Popen(["sleep", "600"], start_new_session=True)
@@ -259,7 +305,9 @@ os.kill(os.getpid(), 9) if LINES.endswith("ev") else None
         assert run.run_period()["eval/accuracy"] == 0.75
         run.run_period()
         assert run.done
-    record = map(json.loads, (tmp_path / "trials" / "c000-s0" / "metrics.jsonl").read_text().splitlines())
+    record = map(
+        json.loads, (tmp_path / "trials" / "c000-s0" / "metrics.jsonl").read_text().splitlines()
+    )
     losses = [line["loss"] for line in record if "loss" in line]
     assert losses == [0.25]  # new of a step that has been recorded
 
@@ -269,7 +317,8 @@ def test_a_command_ends_with_the_rank_that_started_it(tmp_path: Path) -> None:
     code = (
         "import os, subprocess, sys, time; theirs, lifeline = os.pipe(); "
         "command = [sys.executable, '-m', 'sweep.programs.launch', str(theirs), 'sleep', '600']; "
-        "print(subprocess.Popen(command, pass_fds=(theirs,)).pid, flush=True); os.close(theirs); time.sleep(600)"
+        "print(subprocess.Popen(command, pass_fds=(theirs,)).pid, flush=True); os.close(theirs); "
+        "time.sleep(600)"
     )
     rank = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert rank.stdout is not None
@@ -283,7 +332,9 @@ def test_a_command_ends_with_the_rank_that_started_it(tmp_path: Path) -> None:
     assert not Path(f"/proc/{launched}").exists()
 
 
-def test_a_sample_needs_loptunes_trainer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sample_needs_loptunes_trainer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "space.yaml"
     path.write_text(yaml.safe_dump(SPACE))
     assert main(["plan", str(path), "--runs-dir", str(tmp_path), "--sample", "4"]) == 2

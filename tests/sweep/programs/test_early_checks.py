@@ -32,13 +32,17 @@ def refused(space: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
 def test_missing_or_broken_inputs_of_every_trial(tmp_path, capsys, key, value, code, message):
     (tmp_path / "config.json").write_text('{"model_type": "qwen2", "hidden_size": 8}')
     overrides = {**SHORT, key: value.format(here=tmp_path) if isinstance(value, str) else value}
-    space = write_space(tmp_path / "space.yaml", trainer={"preset": "tiny_kk", "overrides": overrides})
+    space = write_space(
+        tmp_path / "space.yaml", trainer={"preset": "tiny_kk", "overrides": overrides}
+    )
     exit_code, err = refused(space, capsys)
     assert exit_code == code
     assert message.format(here=tmp_path) in err
 
 
-def test_a_searched_model_is_looked_at_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_searched_model_is_looked_at_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     parameters = {"model.name_or_path": {"choice": ["tiny", str(tmp_path / "nowhere")]}}
     space = write_space(tmp_path / "space.yaml", parameters=parameters, baselines=[])
     code, err = refused(space, capsys)
@@ -55,5 +59,8 @@ def test_a_searched_rule_that_cannot_train_is_refused_with_its_line(
     space = write_space(tmp_path / "space.yaml", parameters=parameters, baselines=[])
     code, err = refused(space, capsys)
     assert code == 2
-    assert "rule late_rules:late raised AttributeError: 'LossInputs' object has no attribute 'no_such_field'" in err
+    assert (
+        "rule late_rules:late raised AttributeError: 'LossInputs' object has no attribute "
+        "'no_such_field'" in err
+    )
     assert f"where: {tmp_path / 'late_rules.py'}:2" in err

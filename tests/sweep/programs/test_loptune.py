@@ -18,7 +18,9 @@ from trainer.config.schema import apply_overrides, load_config
         ({"rollout.engine": "transformers", "rollout.max_new_tokens": 7}, True),
     ],
 )
-def test_ranks_on_gpus_stay_for_trials_that_one_engine_can_serve(changes: dict[str, Any], shares: bool) -> None:
+def test_ranks_on_gpus_stay_for_trials_that_one_engine_can_serve(
+    changes: dict[str, Any], shares: bool
+) -> None:
     program = LoptuneProgram(config=load_config("kk_3b"))
     assert program.shares_process(program.base, program.configure(changes)) is shares
 
@@ -27,4 +29,7 @@ def test_a_setting_is_a_model_and_a_task() -> None:
     config = load_config("tiny_kk")
     assert LoptuneProgram(config=config).setting() == ("tiny", "knights_knaves: 2, 3 people")
     files = {"data.train": [{"source": "a.parquet"}, {"source": "b.csv"}], "data.task": "math"}
-    assert LoptuneProgram(config=apply_overrides(config, files)).setting()[1] == "math: a.parquet, b.csv"
+    assert (
+        LoptuneProgram(config=apply_overrides(config, files)).setting()[1]
+        == "math: a.parquet, b.csv"
+    )

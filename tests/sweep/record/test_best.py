@@ -27,7 +27,9 @@ def test_the_best_has_the_verdict_of_the_report(tmp_path: Path) -> None:
     assert choices["gain"][0] == 1 and choices["gain"][2].endswith(command.format("gain"))
     assert choices["gain"][1].startswith("A candidate against the baseline #0")
     # The best is the baseline: nothing is a candidate, and there is nothing to confirm.
-    assert choices["loss"][0] == 0 and choices["loss"][1].startswith("No evidence that anything beats the baseline #0")
+    assert choices["loss"][0] == 0 and choices["loss"][1].startswith(
+        "No evidence that anything beats the baseline #0"
+    )
     assert len(choices["loss"]) == 2
     assert "(1 seed)" in choices["one"][1] and choices["one"][2].endswith(command.format("one"))
 

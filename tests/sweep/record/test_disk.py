@@ -27,7 +27,10 @@ def folder(tmp_path: Path) -> SweepFolder:
 
 def room(folder: SweepFolder, tmp_path: Path) -> CheckpointRoom:
     spec = make_spec(tmp_path)
-    assert (spec.trainer.base.checkpoint.keep_last, spec.trainer.base.checkpoint.keep_best) == (2, True)
+    assert (spec.trainer.base.checkpoint.keep_last, spec.trainer.base.checkpoint.keep_best) == (
+        2,
+        True,
+    )
     assert planned_checkpoint_bytes(spec.trainer.base, on_gpu=False) == ONE
     return CheckpointRoom(SweepRecord(spec, folder))
 
@@ -46,7 +49,8 @@ def test_a_trial_needs_room_for_what_it_keeps_and_one_more(folder, tmp_path, mon
     problem = checkpoint_room.lack("c000-s0", [])
     assert problem is not None
     assert problem.what == (
-        "no room for the checkpoints of trial c000-s0: with those of 0 running trials 5.1 MB will be written"
+        "no room for the checkpoints of trial c000-s0: with those of 0 running trials 5.1 MB will "
+        "be written"
     )
     assert problem.where == f"{folder.root}, 5.1 MB free"
 
@@ -62,7 +66,9 @@ def test_running_trials_still_write_what_they_do_not_have_yet(folder, tmp_path, 
     assert checkpoint_room.lack("c001-s0", ["c000-s0"]) is not None
 
 
-def test_a_larger_checkpoint_than_expected_counts_also_after_a_restart(folder, tmp_path, monkeypatch):
+def test_a_larger_checkpoint_than_expected_counts_also_after_a_restart(
+    folder, tmp_path, monkeypatch
+):
     write_checkpoint(folder, "c000-s0", 10, 2 * ONE)
     monkeypatch.setattr(disk, "free_bytes", lambda path: 2 * AT_A_TIME * ONE - 1)
     assert room(folder, tmp_path).lack("c001-s0", []) is not None
@@ -86,7 +92,9 @@ def run_trial(folder: SweepFolder, trial: str) -> Path:
     accuracy = {0: 0.9, 2: 0.1, 4: 0.7, 6: 0.2, 8: 0.3}
 
     def write(partial: Path) -> None:
-        evaluations = [(step, accuracy[step]) for step in accuracy if 0 < step <= int(partial.name[6])]
+        evaluations = [
+            (step, accuracy[step]) for step in accuracy if 0 < step <= int(partial.name[6])
+        ]
         (partial / "model.safetensors").write_bytes(bytes(4))
         (partial / "training_state.safetensors").write_bytes(bytes(8))
         (partial / "training_state.json").write_text(json.dumps({"evaluations": evaluations}))
@@ -108,7 +116,9 @@ def test_trials_that_have_ended_for_good_keep_weights_and_others_everything(tmp_
     assert [keeps_weights_only(root / "step-8") for root in roots] == [True, True, False, False]
 
 
-def test_a_folder_that_cannot_be_thinned_costs_space_and_nothing_else(tmp_path, monkeypatch, caplog):
+def test_a_folder_that_cannot_be_thinned_costs_space_and_nothing_else(
+    tmp_path, monkeypatch, caplog
+):
     def refuse(*_: object) -> None:
         raise PermissionError("not yours")
 

@@ -7,7 +7,9 @@ from trainer.errors import ConfigError, MissingError, StorageError
 
 
 @pytest.mark.parametrize("name", ["../x", "", "a b", "n" * 300])
-def test_a_name_that_is_no_plain_name_is_refused_and_nothing_is_written(tmp_path: Path, name: str) -> None:
+def test_a_name_that_is_no_plain_name_is_refused_and_nothing_is_written(
+    tmp_path: Path, name: str
+) -> None:
     with pytest.raises(ConfigError, match="not a usable name"):
         sweep_folder(tmp_path / "runs", name)
     assert list(tmp_path.iterdir()) == []

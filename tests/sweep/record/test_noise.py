@@ -10,20 +10,28 @@ from sweep.record.sweep_record import open_sweep, readable_sweeps
 from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.winner.test_rounds import RESULTS
 
-WHOLE: dict[int, dict[int, float | str]] = {0: {0: 0.50, 1: 0.52, 2: 0.54}, 1: {0: 0.56, 1: 0.60, 2: 0.58}}
+WHOLE: dict[int, dict[int, float | str]] = {
+    0: {0: 0.50, 1: 0.52, 2: 0.54},
+    1: {0: 0.56, 1: 0.60, 2: 0.58},
+}
 
 
-def noise_of(runs: Path, name: str, results: dict[int, dict[int, float | str]]) -> tuple[Noise, Noise]:
+def noise_of(
+    runs: Path, name: str, results: dict[int, dict[int, float | str]]
+) -> tuple[Noise, Noise]:
     write_sweep(runs, name, results, seeds=[0, 1, 2])
     sweep = open_sweep(runs, name)
     return sweep_noise(sweep), unpaired_noise(sweep)
 
 
 def test_seeds_are_paired_and_only_whole_configurations_count(tmp_path: Path) -> None:
-    # The differences 0.06, 0.08 and 0.04 lie 0, 0.02 and -0.02 from their mean, and each one has half of that.
+    # The differences 0.06, 0.08 and 0.04 lie 0, 0.02 and -0.02 from their mean, and each one has
+    # half of that.
     paired, _ = noise_of(tmp_path, "whole", WHOLE)
     assert paired == (pytest.approx(math.sqrt(4 * 0.01**2 / 2)), 2)
-    broken, _ = noise_of(tmp_path, "broken", {**WHOLE, 2: {0: 9.0, 1: "diverged", 2: 0.1}, 3: {0: 0.4}})
+    broken, _ = noise_of(
+        tmp_path, "broken", {**WHOLE, 2: {0: 9.0, 1: "diverged", 2: 0.1}, 3: {0: 0.4}}
+    )
     assert broken == paired
 
 
@@ -41,9 +49,13 @@ def test_an_earlier_sweep_tells_what_the_plan_can_find(tmp_path: Path) -> None:
     assert forecast.detectable == minimum_detectable_effect(noise.deviation, 3, 8)
     assert forecast.wanted["published"][:2] == (0.14, seeds_for(0.14, noise.deviation, 8))
     lines = noise_lines(forecast, spec, 8, "mine.yaml")
-    assert lines[0].endswith(f"deviation of {noise.deviation:.2g} (measured in before, 6 degrees of freedom)")
+    assert lines[0].endswith(
+        f"deviation of {noise.deviation:.2g} (measured in before, 6 degrees of freedom)"
+    )
     assert lines[1].startswith("with 3 seeds of 8 configurations, a gain of 0.0")
-    assert lines[3].startswith("to detect the published gain of 0.14 takes 2 seeds of every configuration, or at")
+    assert lines[3].startswith(
+        "to detect the published gain of 0.14 takes 2 seeds of every configuration, or at"
+    )
 
 
 def test_two_seeds_of_one_baseline_are_an_upper_bound(tmp_path: Path) -> None:
@@ -74,7 +86,11 @@ def test_one_seed_finds_nothing(tmp_path: Path) -> None:
 
 
 def test_sweeps_that_train_alike_are_pooled(tmp_path: Path) -> None:
-    for name, results in [("a", RESULTS), ("b", {0: RESULTS[0], 1: RESULTS[1]}), ("c", {0: {0: 0.1, 1: 0.9}})]:
+    for name, results in [
+        ("a", RESULTS),
+        ("b", {0: RESULTS[0], 1: RESULTS[1]}),
+        ("c", {0: {0: 0.1, 1: 0.9}}),
+    ]:
         write_sweep(tmp_path, name, results, seeds=[0, 1, 2])
     first, second = (sweep_noise(open_sweep(tmp_path, name)) for name in ("a", "b"))
     forecast = forecast_noise(open_sweep(tmp_path, "a").spec, readable_sweeps(tmp_path), 4)

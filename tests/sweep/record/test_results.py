@@ -18,31 +18,54 @@ from trainer.evaluation.correctness import correctness_record
 from trainer.shell.run_folder import hold
 
 
-def write_metrics(folder: SweepFolder, trial: str, accuracy: dict[int, float], **more: float) -> None:
+def write_metrics(
+    folder: SweepFolder, trial: str, accuracy: dict[int, float], **more: float
+) -> None:
     run_dir = folder.trial(trial)
     run_dir.mkdir(parents=True, exist_ok=True)
-    lines = [{"step": step, "time": 1.0, "eval/accuracy": value, **more} for step, value in accuracy.items()]
+    lines = [
+        {"step": step, "time": 1.0, "eval/accuracy": value, **more}
+        for step, value in accuracy.items()
+    ]
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def test_a_sweep_is_read_whole_from_its_folder(tmp_path: Path) -> None:
     write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1], resources={"cpus_per_worker": 2})
     folder = sweep_folder(tmp_path, "demo")
-    more = {"policy/kl": 0.1, "tokens/gradient_share/0.00-0.25": 0.4, "time/step": 900.0, "eval/accuracy/test": 0.2}
+    more = {
+        "policy/kl": 0.1,
+        "tokens/gradient_share/0.00-0.25": 0.4,
+        "time/step": 900.0,
+        "eval/accuracy/test": 0.2,
+    }
     write_metrics(folder, "c000-s0", {0: 0.1, 10: 0.4, 20: 0.6}, **more)
     results = read_results(open_sweep(tmp_path, "demo"))
     assert results.objective == Objective("eval/accuracy", "max", 3)
     assert results.searched == (ALPHA,) and results.kinds == {ALPHA: "uniform"}
-    assert (results.planned, results.device, results.devices, results.adaptive) == (6, "CPU", 2.0, False)
+    assert (results.planned, results.device, results.devices, results.adaptive) == (
+        6,
+        "CPU",
+        2.0,
+        False,
+    )
     trials = {trial.name: trial for trial in results.trials}
     assert len(trials) == 7 and "c003-s1" not in trials  # it has not started
     first = trials["c000-s0"]
     failed = trials["c001-s1"]
     assert (first.state, first.score, first.step, first.hours) == ("COMPLETE", 0.5, 20, 1.5)
     assert first.parameters == {ALPHA: 0.0, ETA: 0.0} and first.rule == "grpo"
-    assert first.curves["eval/accuracy"].values == (0.1, 0.4, 0.6) and first.curves["policy/kl"].steps == (0, 10, 20)
-    assert first.latest == {"tokens/gradient_share/0.00-0.25": 0.4} and first.test == pytest.approx(0.2)
-    assert failed.state == "FAIL" and math.isnan(failed.score) and failed.reason.startswith("diverged at step 3")
+    assert first.curves["eval/accuracy"].values == (0.1, 0.4, 0.6) and first.curves[
+        "policy/kl"
+    ].steps == (0, 10, 20)
+    assert first.latest == {"tokens/gradient_share/0.00-0.25": 0.4} and first.test == pytest.approx(
+        0.2
+    )
+    assert (
+        failed.state == "FAIL"
+        and math.isnan(failed.score)
+        and failed.reason.startswith("diverged at step 3")
+    )
     assert trials["c002-s0"].rule == "grpo + AR"
     assert results.best_of(results.comparable) == "2"
 
@@ -66,10 +89,16 @@ def test_problems_are_averaged_over_the_evaluations_of_the_score(tmp_path: Path)
     ]
     lines = [
         {"step": step}
-        | correctness_record({name: (np.array(row), np.full(len(row), 4)) for name, row in sets.items()})
+        | correctness_record(
+            {name: (np.array(row), np.full(len(row), 4)) for name, row in sets.items()}
+        )
         for step, sets in counts
     ]
-    cases = {"eval/accuracy": (2, [1.0, 0.25, 0.5]), "eval/accuracy/hard": (1, [0.75, 0.0]), "eval/reward": (1, None)}
+    cases = {
+        "eval/accuracy": (2, [1.0, 0.25, 0.5]),
+        "eval/accuracy/hard": (1, [0.75, 0.0]),
+        "eval/reward": (1, None),
+    }
     for metric, (window, expected) in cases.items():
         name = metric.replace("/", "-")
         write_sweep(tmp_path, name, {0: {0: 0.5}}, objective={"metric": metric, "window": window})
@@ -85,19 +114,30 @@ def test_finalists_come_under_the_numbers_of_the_sweep_that_chose_them(tmp_path:
     write_sweep(tmp_path, "demo-confirm", {0: {2: 0.5}, 1: {2: 0.6}}, seeds=[2], confirms=confirms)
     design = Design((3, 6), 1, 0.02, (3.0, 2.0), (2.0, 1.5))
     plan = {"event": "plan", "design": vars(design), "deviation": 0.01, "freedom": 4, "time": 1.0}
-    standings = (Standing("1", 3, 0.05, None, None, "open"), Standing("1", 6, 0.04, 0.01, 0.07, "better"))
-    looks = [{"event": "look", "standings": [vars(standing)], "time": 1.0} for standing in standings]
+    standings = (
+        Standing("1", 3, 0.05, None, None, "open"),
+        Standing("1", 6, 0.04, 0.01, 0.07, "better"),
+    )
+    looks = [
+        {"event": "look", "standings": [vars(standing)], "time": 1.0} for standing in standings
+    ]
     Ledger(sweep_folder(tmp_path, "demo-confirm").ledger).append(plan, *looks)
     fresh = read_results(open_sweep(tmp_path, "demo")).fresh
     assert fresh is not None and [trial.configuration for trial in fresh.trials] == ["0", "2"]
     assert fresh.rounds is not None and fresh.rounds.winner is not None
-    assert (fresh.rounds.planned, fresh.rounds.worthwhile, fresh.rounds.outcome) == ((3, 6), 0.02, "better")
+    assert (fresh.rounds.planned, fresh.rounds.worthwhile, fresh.rounds.outcome) == (
+        (3, 6),
+        0.02,
+        "better",
+    )
     assert (fresh.rounds.winner.finalist, fresh.rounds.winner.gain) == ("2", 0.04)
 
 
 def test_results_are_packed_and_unpacked_whole(tmp_path: Path) -> None:
     write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
-    write_sweep(tmp_path, "demo-confirm", {0: {2: 0.5}}, confirms={"sweep": "demo", "configurations": [0]})
+    write_sweep(
+        tmp_path, "demo-confirm", {0: {2: 0.5}}, confirms={"sweep": "demo", "configurations": [0]}
+    )
     results = read_results(open_sweep(tmp_path, "demo"))
     again = unpack(pack(results), "here")
     assert repr(again) == repr(results)  # NaN equals nothing
@@ -107,6 +147,10 @@ def test_results_are_packed_and_unpacked_whole(tmp_path: Path) -> None:
 
 
 def test_units_are_those_declared_and_the_objective_has_its_name_on_held_out_problems() -> None:
-    assert unit_of("policy/kl") == "nats" and unit_of("optim/grad_norm") == "" and unit_of("unknown") == ""
+    assert (
+        unit_of("policy/kl") == "nats"
+        and unit_of("optim/grad_norm") == ""
+        and unit_of("unknown") == ""
+    )
     assert Objective("eval/reward").sealed == "eval/reward/test"
     assert Objective("eval/accuracy/hard").sealed == "eval/accuracy/test"

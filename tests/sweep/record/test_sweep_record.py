@@ -25,7 +25,10 @@ def test_a_finite_space_plans_no_more_than_it_has(tmp_path: Path) -> None:
     spec = make_spec(tmp_path, parameters=grid, baselines=baselines, search=search, seeds=[0, 1])
     assert planned_trials(spec) == 6 * 2  # five points and the baseline that lies between two
     search = {"sampler": "tpe", "configurations": 3}
-    assert planned_trials(make_spec(tmp_path, parameters=grid, baselines=baselines, search=search)) == 5 * 2
+    assert (
+        planned_trials(make_spec(tmp_path, parameters=grid, baselines=baselines, search=search))
+        == 5 * 2
+    )
 
 
 def test_hours_and_seconds_are_those_on_record(tmp_path: Path) -> None:
@@ -47,7 +50,9 @@ def test_what_failed_is_explained_by_its_last_error(tmp_path: Path) -> None:
 
 def test_the_last_step_is_read_from_the_end_of_whole_lines(tmp_path: Path) -> None:
     assert last_step(tmp_path) == 0
-    lines = "".join(f'{{"step": {step}, "time": 1.0, "text": "{"x" * 200}"}}\n' for step in range(100))
+    lines = "".join(
+        f'{{"step": {step}, "time": 1.0, "text": "{"x" * 200}"}}\n' for step in range(100)
+    )
     (tmp_path / "metrics.jsonl").write_text(lines + '{"step": 100, "ti')
     assert last_step(tmp_path) == 99
 
@@ -56,8 +61,10 @@ def test_an_evaluation_that_was_no_number_is_read_back_as_nan(tmp_path: Path) ->
     file = tmp_path / "metrics.jsonl"
     assert evaluation_history(file, "eval/accuracy") == {}
     file.write_text(
-        '{"step": 0, "time": 1, "eval/accuracy": 0.25}\n{"step": 1, "time": 2, "rollout/reward": 1.0}\n'
-        '{"step": 2, "time": 3, "eval/accuracy": null, "nonfinite": {"eval/accuracy": "nan"}}\n{"step": 4, "ev'
+        '{"step": 0, "time": 1, "eval/accuracy": 0.25}\n{"step": 1, "time": 2, "rollout/reward": '
+        "1.0}\n"
+        '{"step": 2, "time": 3, "eval/accuracy": null, "nonfinite": {"eval/accuracy": '
+        '"nan"}}\n{"step": 4, "ev'
     )
     history = evaluation_history(file, "eval/accuracy")
     assert history[0] == 0.25

@@ -31,7 +31,13 @@ def test_json_has_null_where_a_number_is_not_finite(capsys: pytest.CaptureFixtur
 
 
 def test_short_forms() -> None:
-    assert [number(value) for value in (None, 0.123456, 3, "grpo", True)] == ["", "0.1235", "3", "grpo", "True"]
+    assert [number(value) for value in (None, 0.123456, 3, "grpo", True)] == [
+        "",
+        "0.1235",
+        "3",
+        "grpo",
+        "True",
+    ]
     assert [duration(seconds) for seconds in (12.4, 200, 7500)] == ["12s", "3m 20s", "2h 05m"]
     assert parameter_text({"algorithm.ar_alpha": 0.3, "lopti": False}) == "ar_alpha=0.3 lopti=False"
     assert [step_text(row) for row in ROWS] == ["60/60", "3/60", ""]

@@ -28,7 +28,12 @@ ALPHA = "algorithm.ar_alpha"
 
 
 def space(folder: Path, **changes: Any) -> SweepSpec:
-    search = {"sampler": "tpe", "configurations": 2, "warm_start": ["before"], **changes.pop("search", {})}
+    search = {
+        "sampler": "tpe",
+        "configurations": 2,
+        "warm_start": ["before"],
+        **changes.pop("search", {}),
+    }
     written = {"name": "now", "baselines": [{ALPHA: 0.0}], "search": search, **changes}
     return load_space(write_space(folder / "space.yaml", **written))
 
@@ -50,10 +55,23 @@ def test_every_arm_takes_as_many(tmp_path: Path) -> None:
     arms = {ALPHA: {"choice": [0.0, 0.1]}, "optim.lr": {"uniform": [1e-5, 1e-3]}}
     write_sweep(tmp_path, "before", {}, seeds=[0], parameters=arms, baselines=[])
     ledger = Ledger(sweep_folder(tmp_path, "before").ledger)
-    for number, (alpha, rate, score) in enumerate([(0.0, 1e-4, 0.5), (0.1, 2e-4, 0.7), (0.1, 3e-4, 0.9)]):
-        point = {"parameters": {ALPHA: alpha, "optim.lr": rate}, "resolved": {}, "fingerprint": str(number)}
+    for number, (alpha, rate, score) in enumerate(
+        [(0.0, 1e-4, 0.5), (0.1, 2e-4, 0.7), (0.1, 3e-4, 0.9)]
+    ):
+        point = {
+            "parameters": {ALPHA: alpha, "optim.lr": rate},
+            "resolved": {},
+            "fingerprint": str(number),
+        }
         proposal = {"time": 1.0, **point}
-        result = {"seed": 0, "state": "COMPLETE", "score": score, "step": 4, "reason": "", "time": 2.0}
+        result = {
+            "seed": 0,
+            "state": "COMPLETE",
+            "score": score,
+            "step": 4,
+            "reason": "",
+            "time": 2.0,
+        }
         ledger.append({"event": "configuration", "configuration": number, **proposal})
         ledger.append({"event": "result", "configuration": number, **result})
     listed = [{ALPHA: alpha, "optim.lr": 5e-4} for alpha in (0.0, 0.1)]
@@ -75,9 +93,16 @@ def test_a_sweep_goes_on_with_what_it_took_and_confirms_on_fresh_seeds(tmp_path:
     assert fresh_space(warm, chosen, 2, sealed=False).seeds == [5, 6]
 
 
-def test_what_cannot_be_taken_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_taken_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before(tmp_path)
-    write_sweep(tmp_path, "other", {0: {0: 0.5}}, parameters={ALPHA: {"value": 0.1}, "optim.lr": {"value": 1}})
+    write_sweep(
+        tmp_path,
+        "other",
+        {0: {0: 0.5}},
+        parameters={ALPHA: {"value": 0.1}, "optim.lr": {"value": 1}},
+    )
     write_sweep(tmp_path, "idle", {0: {0: "diverged"}})
     for name, message in (
         ("befor", "no sweep named befor.*did you mean before"),
@@ -89,5 +114,17 @@ def test_what_cannot_be_taken_is_refused(tmp_path: Path, capsys: pytest.CaptureF
     with pytest.raises(ConfigError, match="no baseline to compare with"):
         warm_started(space(tmp_path, baselines=[]), tmp_path, "")
     space(tmp_path)
-    assert main(["plan", str(tmp_path / "space.yaml"), "--runs-dir", str(tmp_path), "--step-seconds", "1"]) == 0
+    assert (
+        main(
+            [
+                "plan",
+                str(tmp_path / "space.yaml"),
+                "--runs-dir",
+                str(tmp_path),
+                "--step-seconds",
+                "1",
+            ]
+        )
+        == 0
+    )
     assert "warm start: the best 3 configurations of before" in capsys.readouterr().err

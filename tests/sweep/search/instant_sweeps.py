@@ -1,4 +1,6 @@
-"""Searchers driven without Ray: trials that end at once with a score computed from their parameters."""
+"""Searchers driven without Ray: trials that end at once with a score computed from their
+parameters.
+"""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -38,7 +40,9 @@ def score_of(suggestion: dict[str, Any]) -> float:
 
 
 def searcher_in(
-    folder: Path, spec: SweepSpec, before_trial: Callable[[str, Sequence[str]], int] = lambda trial, running: 0
+    folder: Path,
+    spec: SweepSpec,
+    before_trial: Callable[[str, Sequence[str]], int] = lambda trial, running: 0,
 ) -> ConfigurationSearcher:
     ledger = folder / "events.jsonl"
     earlier = replay(read_ledger(ledger)) if ledger.exists() else []
@@ -48,7 +52,9 @@ def searcher_in(
 def drain(
     searcher: ConfigurationSearcher,
     parallel: int = 2,
-    result: Callable[[dict[str, Any]], dict[str, Any]] = lambda suggestion: ended(score_of(suggestion)),
+    result: Callable[[dict[str, Any]], dict[str, Any]] = lambda suggestion: ended(
+        score_of(suggestion)
+    ),
 ) -> list[dict[str, Any]]:
     """Run a sweep of instant trials, `parallel` at a time, the oldest ending first."""
     running: list[tuple[str, dict[str, Any]]] = []

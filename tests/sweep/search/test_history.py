@@ -17,34 +17,58 @@ def configuration(number: int) -> dict[str, Any]:
     }
 
 
-def result(number: int, seed: int, state: str, score: float | None, step: int = 60) -> dict[str, Any]:
+def result(
+    number: int, seed: int, state: str, score: float | None, step: int = 60
+) -> dict[str, Any]:
     ending = {"state": state, "score": score, "step": step, "reason": "", "time": 2.0 + seed}
     return {"event": "result", "configuration": number, "seed": seed, **ending}
 
 
 def test_a_look_retires_the_finalists_that_it_decides() -> None:
     def look(*decisions: str) -> dict[str, Any]:
-        standings = [{"finalist": str(number), "decision": decision} for number, decision in enumerate(decisions)]
+        standings = [
+            {"finalist": str(number), "decision": decision}
+            for number, decision in enumerate(decisions)
+        ]
         return {"event": "look", "standings": standings}
 
     records = [configuration(0), configuration(1), look("open", "not better")]
     assert [replayed.retired for replayed in replay(records)] == [False, True]
-    assert [replayed.retired for replayed in replay([*records, look("better", "open")])] == [True, False]
+    assert [replayed.retired for replayed in replay([*records, look("better", "open")])] == [
+        True,
+        False,
+    ]
 
 
 def test_a_configuration_is_running_until_all_seeds_have_ended() -> None:
     (replayed,) = replay([configuration(0), result(0, 1, "COMPLETE", 0.5)])
     assert outcome(replayed, [0, 1]).state == "RUNNING"
     combined = outcome(replayed, [1])
-    assert (combined.state, combined.score, combined.step, combined.time) == ("COMPLETE", 0.5, 60, 3.0)
-    (replayed,) = replay([configuration(0), result(0, 1, "COMPLETE", 0.5), result(0, 7, "FAIL", None)])
+    assert (combined.state, combined.score, combined.step, combined.time) == (
+        "COMPLETE",
+        0.5,
+        60,
+        3.0,
+    )
+    (replayed,) = replay(
+        [configuration(0), result(0, 1, "COMPLETE", 0.5), result(0, 7, "FAIL", None)]
+    )
     assert outcome(replayed, [1]) == combined  # whatever became of a seed that is not asked for
 
 
 def test_the_score_is_the_mean_and_a_stopped_seed_counts_with_its_earliest_step() -> None:
-    records = [configuration(0), result(0, 0, "COMPLETE", 0.5), result(0, 1, "PRUNED", 0.2, step=20)]
+    records = [
+        configuration(0),
+        result(0, 0, "COMPLETE", 0.5),
+        result(0, 1, "PRUNED", 0.2, step=20),
+    ]
     combined = outcome(replay(records)[0], [0, 1])
-    assert (combined.state, combined.score, combined.step, combined.time) == ("PRUNED", pytest.approx(0.35), 20, 3.0)
+    assert (combined.state, combined.score, combined.step, combined.time) == (
+        "PRUNED",
+        pytest.approx(0.35),
+        20,
+        3.0,
+    )
 
 
 def test_one_failed_seed_fails_the_configuration() -> None:

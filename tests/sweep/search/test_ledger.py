@@ -21,7 +21,11 @@ from trainer.errors import StorageError, UserError
 @pytest.fixture
 def ledger(tmp_path: Path) -> Path:
     """Of a sweep of three configurations with two seeds each."""
-    drain(searcher_in(tmp_path, make_spec(tmp_path, search={"sampler": "random", "configurations": 1})))
+    drain(
+        searcher_in(
+            tmp_path, make_spec(tmp_path, search={"sampler": "random", "configurations": 1})
+        )
+    )
     return tmp_path / "events.jsonl"
 
 
@@ -43,7 +47,9 @@ def test_of_flipped_bits_none_changes_what_is_read(ledger: Path) -> None:
         # the last byte ends the file
         place = generator.randrange(len(content) - 1)
         bit = generator.randrange(8)
-        ledger.write_bytes(content[:place] + bytes([content[place] ^ (1 << bit)]) + content[place + 1 :])
+        ledger.write_bytes(
+            content[:place] + bytes([content[place] ^ (1 << bit)]) + content[place + 1 :]
+        )
         try:
             assert replay(read_ledger(ledger)) == before
         except StorageError as error:
@@ -63,7 +69,9 @@ def test_of_flipped_bits_none_changes_the_space(tmp_path: Path) -> None:
     for _ in range(400):
         place = generator.randrange(len(content))
         bit = generator.randrange(8)
-        folder.space.write_bytes(content[:place] + bytes([content[place] ^ (1 << bit)]) + content[place + 1 :])
+        folder.space.write_bytes(
+            content[:place] + bytes([content[place] ^ (1 << bit)]) + content[place + 1 :]
+        )
         with contextlib.suppress(UserError):
             assert read_spec(folder) == spec
 
@@ -85,7 +93,9 @@ def test_a_lost_result_is_trained_again(ledger: Path, tmp_path: Path) -> None:
     lines = lines_of(ledger)
     lost = json.loads(lines.pop(index_of(ledger, "result", 2)))
     ledger.write_bytes(b"".join(lines))
-    searcher = searcher_in(tmp_path, make_spec(tmp_path, search={"sampler": "random", "configurations": 1}))
+    searcher = searcher_in(
+        tmp_path, make_spec(tmp_path, search={"sampler": "random", "configurations": 1})
+    )
     again = [(suggestion["configuration"], suggestion["seed"]) for suggestion in drain(searcher)]
     assert again == [(lost["configuration"], lost["seed"])]
 
@@ -95,7 +105,9 @@ def test_a_lost_configuration_is_named(ledger: Path) -> None:
     place = index_of(ledger, "configuration", 1)
     lines.pop(place)
     ledger.write_bytes(b"".join(lines))
-    with pytest.raises(StorageError, match="has lost the line that proposes configuration 1") as raised:
+    with pytest.raises(
+        StorageError, match="has lost the line that proposes configuration 1"
+    ) as raised:
         list(read_ledger(ledger))
     assert raised.value.where.startswith("before ")
 
@@ -116,7 +128,9 @@ def test_a_record_that_cannot_be_is_refused_with_a_right_checksum_too(
 ) -> None:
     records = [record for record in read_ledger(ledger) if record["event"] == event]
     record = records[0] if records else {"event": event, "seed": 0}
-    Ledger(ledger).append({**record, **({"configuration": 3} if event == "configuration" else {}), **change})
+    Ledger(ledger).append(
+        {**record, **({"configuration": 3} if event == "configuration" else {}), **change}
+    )
     with pytest.raises(StorageError) as raised:
         list(read_ledger(ledger))
     assert message in raised.value.what
@@ -149,7 +163,10 @@ def test_a_ledger_cut_under_its_writer_loses_one_line(ledger: Path) -> None:
 
 def test_text_of_any_kind_keeps_its_checksum(ledger: Path) -> None:
     proposal = next(read_ledger(ledger))
-    proposal["parameters"] = {"text": 'a \ud800 half, ünïcödé, \x1b[31m and a "quote"', "number": 1e-300}
+    proposal["parameters"] = {
+        "text": 'a \ud800 half, ünïcödé, \x1b[31m and a "quote"',
+        "number": 1e-300,
+    }
     ledger.unlink()
     Ledger(ledger).append(proposal)
     assert list(read_ledger(ledger)) == [proposal]

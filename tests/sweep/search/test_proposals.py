@@ -10,7 +10,9 @@ from tests.sweep.search.instant_sweeps import GRID
 from tests.sweep.spaces import make_spec
 
 
-def spec_in(folder: Path, parameters: dict[str, object], sampler: str = "tpe") -> tuple[SweepSpec, Space]:
+def spec_in(
+    folder: Path, parameters: dict[str, object], sampler: str = "tpe"
+) -> tuple[SweepSpec, Space]:
     search = {"sampler": sampler, "configurations": 20, "seed": 1, "startup": 2}
     spec = make_spec(folder, parameters=parameters, baselines=[], search=search, seeds=[0])
     return spec, Space(spec.parameters)
@@ -25,11 +27,15 @@ def tried(spec: SweepSpec, space: Space, points: list[Parameters]) -> list[Confi
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "grid", "random"])
-def test_the_last_point_of_a_finite_space_is_found_and_then_nothing(sampler: str, tmp_path: Path) -> None:
+def test_the_last_point_of_a_finite_space_is_found_and_then_nothing(
+    sampler: str, tmp_path: Path
+) -> None:
     spec, space = spec_in(tmp_path, GRID, sampler)
     points = list(space.grid(lambda parameter: parameter.options or []))
     assert len(points) == 5 * 3  # five alphas; Lopti off or with one of two thresholds
     for left in (0, 7, 14):
-        configurations = tried(spec, space, [point for place, point in enumerate(points) if place != left])
+        configurations = tried(
+            spec, space, [point for place, point in enumerate(points) if place != left]
+        )
         assert propose(spec, space, configurations) == points[left]
     assert propose(spec, space, tried(spec, space, points)) is None

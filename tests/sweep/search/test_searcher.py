@@ -20,9 +20,20 @@ from trainer.files import read_json_lines
 def test_baselines_come_first_and_every_seed_once(tmp_path: Path) -> None:
     searcher = searcher_in(tmp_path, make_spec(tmp_path))
     suggestions = drain(searcher)
-    assert [s["trial"] for s in suggestions] == [f"c{c:03d}-s{seed}" for c in range(5) for seed in (0, 1)]
-    assert suggestions[0]["parameters"] == {"algorithm.advantage": "grpo", ALPHA: 0.0, "lopti": False}
-    assert suggestions[3]["overrides"] == {"algorithm.advantage": "grpo", ALPHA: 0.3, ETA: 0.5, "seed": 1}
+    assert [s["trial"] for s in suggestions] == [
+        f"c{c:03d}-s{seed}" for c in range(5) for seed in (0, 1)
+    ]
+    assert suggestions[0]["parameters"] == {
+        "algorithm.advantage": "grpo",
+        ALPHA: 0.0,
+        "lopti": False,
+    }
+    assert suggestions[3]["overrides"] == {
+        "algorithm.advantage": "grpo",
+        ALPHA: 0.3,
+        ETA: 0.5,
+        "seed": 1,
+    }
     for first, second in zip(suggestions[::2], suggestions[1::2], strict=True):
         assert first["parameters"] == second["parameters"]
     assert [c.number for c in searcher.configurations] == [0, 1, 2, 3, 4]
@@ -101,8 +112,12 @@ def test_unknown_and_repeated_completions_are_ignored(tmp_path: Path) -> None:
 ARMS = {"sampler": "tpe", "tune_within": "algorithm.advantage", "configurations": 3, "startup": 2}
 
 
-@pytest.mark.parametrize("changes", [{}, {"search": ARMS, "baselines": []}], ids=["one study", "a study an arm"])
-def test_killed_at_any_byte_every_trial_ends_exactly_once(tmp_path: Path, changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "changes", [{}, {"search": ARMS, "baselines": []}], ids=["one study", "a study an arm"]
+)
+def test_killed_at_any_byte_every_trial_ends_exactly_once(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
     spec = make_spec(tmp_path, **changes)
     path = tmp_path / "events.jsonl"
     expected = {s["trial"]: s["parameters"] for s in drain(searcher_in(tmp_path, spec), parallel=1)}
@@ -114,10 +129,15 @@ def test_killed_at_any_byte_every_trial_ends_exactly_once(tmp_path: Path, change
         path.write_bytes(ledger[:cut])
         drain(searcher_in(tmp_path, spec), parallel=1)
         records = [record for record, _ in read_json_lines(path)]
-        results = [TrialKey(r["configuration"], r["seed"]).name for r in records if r["event"] == "result"]
+        results = [
+            TrialKey(r["configuration"], r["seed"]).name for r in records if r["event"] == "result"
+        ]
         assert sorted(results) == sorted(expected), f"cut at byte {cut}"
-        # Trials ran one at a time here, so the new driver must propose exactly what the old one did.
-        again = {TrialKey(c.number, s).name: c.parameters for c in replay(records) for s in spec.seeds}
+        # Trials ran one at a time here, so the new driver must propose exactly what the old one
+        # did.
+        again = {
+            TrialKey(c.number, s).name: c.parameters for c in replay(records) for s in spec.seeds
+        }
         assert again == expected, f"cut at byte {cut}"
 
 
@@ -137,7 +157,9 @@ def test_a_lost_ledger_ends_the_sweep_and_is_not_made_anew(tmp_path: Path) -> No
     assert not (folder / "events.jsonl").exists()
 
 
-def test_what_is_asked_before_a_trial_may_end_the_search_and_the_trial_keeps_its_place(tmp_path: Path) -> None:
+def test_what_is_asked_before_a_trial_may_end_the_search_and_the_trial_keeps_its_place(
+    tmp_path: Path,
+) -> None:
     spec = make_spec(tmp_path)
     asked = []
 

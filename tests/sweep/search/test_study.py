@@ -9,7 +9,16 @@ import pytest
 
 from sweep.search.study import write_study
 from sweep.space.spec import SweepSpec
-from tests.sweep.search.instant_sweeps import ALPHA, ETA, GRID, NUMERIC, drain, ended, score_of, searcher_in
+from tests.sweep.search.instant_sweeps import (
+    ALPHA,
+    ETA,
+    GRID,
+    NUMERIC,
+    drain,
+    ended,
+    score_of,
+    searcher_in,
+)
 from tests.sweep.spaces import make_spec
 
 SAMPLERS = ("tpe", "random", "grid", "gp")
@@ -52,7 +61,9 @@ class TestEverySampler:
         assert runs[0] == runs[1]
         assert runs[0] != runs[2]
 
-    def test_a_new_driver_proposes_what_the_old_one_would_have(self, sampler: str, tmp_path: Path) -> None:
+    def test_a_new_driver_proposes_what_the_old_one_would_have(
+        self, sampler: str, tmp_path: Path
+    ) -> None:
         spec = space_for(sampler, tmp_path)
         (tmp_path / "whole").mkdir()
         whole = [s["parameters"] for s in drain(searcher_in(tmp_path / "whole", spec), parallel=1)]

@@ -26,7 +26,10 @@ SEARCH = {"sampler": "tpe", "tune_within": "rule", "configurations": 6, "startup
 
 
 def tournament(folder: Path, **changes: Any) -> SweepSpec:
-    return make_spec(folder, **{"parameters": PARAMETERS, "search": SEARCH, "baselines": [], "seeds": [0], **changes})
+    return make_spec(
+        folder,
+        **{"parameters": PARAMETERS, "search": SEARCH, "baselines": [], "seeds": [0], **changes},
+    )
 
 
 def score(suggestion: dict[str, Any]) -> dict[str, Any]:
@@ -35,7 +38,11 @@ def score(suggestion: dict[str, Any]) -> dict[str, Any]:
 
 def by_rule(suggestions: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     return {
-        rule: [suggestion["parameters"] for suggestion in suggestions if suggestion["parameters"]["rule"] == rule]
+        rule: [
+            suggestion["parameters"]
+            for suggestion in suggestions
+            if suggestion["parameters"]["rule"] == rule
+        ]
         for rule in RULES
     }
 
@@ -45,9 +52,13 @@ def test_every_arm_has_the_same_budget_and_they_take_turns(tmp_path: Path) -> No
     seen = drain(searcher_in(tmp_path, spec), result=score)
     assert [trial["parameters"]["rule"] for trial in seen] == RULES * 6
     assert planned_trials(spec) == len(seen) == 18
-    rule_settings = {(trial["parameters"]["rule"], trial["overrides"]["algorithm.advantage"]) for trial in seen}
+    rule_settings = {
+        (trial["parameters"]["rule"], trial["overrides"]["algorithm.advantage"]) for trial in seen
+    }
     assert rule_settings == {("GRPO", "grpo"), ("AR", "grpo"), ("RLOO", "rloo")}
-    assert {trial["overrides"][ALPHA] for trial in seen if trial["parameters"]["rule"] != "AR"} == {0.0}
+    assert {trial["overrides"][ALPHA] for trial in seen if trial["parameters"]["rule"] != "AR"} == {
+        0.0
+    }
     first = [{row["optim.lr"] for row in rows[:2]} for rows in by_rule(seen).values()]
     assert first[0] == first[1] == first[2]  # all begin with the same values of what they share
 
@@ -68,7 +79,9 @@ def test_what_happens_to_one_arm_changes_no_other(tmp_path: Path, worse: float) 
     assert fair["AR"] != other["AR"]  # its own study did see its scores
 
 
-def test_an_arm_that_is_exhausted_or_extended_leaves_the_others_their_budget(tmp_path: Path) -> None:
+def test_an_arm_that_is_exhausted_or_extended_leaves_the_others_their_budget(
+    tmp_path: Path,
+) -> None:
     small = {**PARAMETERS, "optim.lr": {"choice": [1e-4, 1e-3]}}
     spec = tournament(tmp_path, parameters=small)
     assert planned_trials(spec) == 2 + 6 + 2
@@ -79,7 +92,9 @@ def test_an_arm_that_is_exhausted_or_extended_leaves_the_others_their_budget(tmp
         "RLOO": 2,
     }
     more = tournament(tmp_path, parameters=small, search={**SEARCH, "configurations": 8})
-    assert [trial["parameters"]["rule"] for trial in drain(searcher_in(tmp_path, more), result=score)] == ["AR", "AR"]
+    assert [
+        trial["parameters"]["rule"] for trial in drain(searcher_in(tmp_path, more), result=score)
+    ] == ["AR", "AR"]
 
 
 def test_a_grid_is_gone_through_in_every_arm(tmp_path: Path) -> None:
@@ -91,7 +106,9 @@ def test_a_grid_is_gone_through_in_every_arm(tmp_path: Path) -> None:
 
 
 def test_baselines_count_in_the_budget_of_their_arm(tmp_path: Path) -> None:
-    listed = [{"rule": rule, "optim.lr": 1e-4, **({ALPHA: 0.3} if rule == "AR" else {})} for rule in RULES]
+    listed = [
+        {"rule": rule, "optim.lr": 1e-4, **({ALPHA: 0.3} if rule == "AR" else {})} for rule in RULES
+    ]
     spec = tournament(tmp_path, baselines=listed)
     seen = drain(searcher_in(tmp_path, spec), parallel=1, result=score)
     assert [rows[0]["optim.lr"] for rows in by_rule(seen).values()] == [1e-4] * 3
@@ -100,11 +117,15 @@ def test_baselines_count_in_the_budget_of_their_arm(tmp_path: Path) -> None:
 
 def test_any_categorical_parameter_makes_arms(tmp_path: Path) -> None:
     losses = {"algorithm.loss": {"choice": ["clipped", "gspo"]}, ETA: {"uniform": [0.2, 0.9]}}
-    spec = tournament(tmp_path, parameters=losses, search={**SEARCH, "tune_within": "algorithm.loss"})
+    spec = tournament(
+        tmp_path, parameters=losses, search={**SEARCH, "tune_within": "algorithm.loss"}
+    )
     configurations = searcher_in(tmp_path, spec).configurations
     assert list(arms(spec)) == ["clipped", "gspo"] and configurations == []
     searcher = searcher_in(tmp_path, spec)
     drain(searcher, result=lambda trial: ended(trial["parameters"][ETA]))
     names = [arm_of(spec, configuration.parameters) for configuration in searcher.configurations]
     assert names == list(itertools.islice(itertools.cycle(arms(spec)), 12))
-    assert all(outcome(configuration, [0]).state == "COMPLETE" for configuration in searcher.configurations)
+    assert all(
+        outcome(configuration, [0]).state == "COMPLETE" for configuration in searcher.configurations
+    )

@@ -20,7 +20,10 @@ def test_a_window_longer_than_a_trial():
 def test_a_baseline_outside_of_what_is_searched():
     baseline = "{algorithm.advantage: grpo, algorithm.ar_alpha: 0.9, lopti: false}"
     (advice,) = advise_space(load_space(find_space("quickstart"), [f"baselines=[{baseline}]"]))
-    assert advice.what == "baseline 0 has algorithm.ar_alpha 0.9, outside of what is searched: 0.0 to 0.5"
+    assert (
+        advice.what
+        == "baseline 0 has algorithm.ar_alpha 0.9, outside of what is searched: 0.0 to 0.5"
+    )
 
 
 def test_advice_on_the_run_unless_the_sweep_searches_the_key():
@@ -36,7 +39,10 @@ def test_a_published_space_is_found_by_its_name():
     assert find_space("quickstart").name == find_space("quickstart.yaml").name == "quickstart.yaml"
     with pytest.raises(MissingError) as caught:
         find_space("quickstat")
-    assert (caught.value.what, caught.value.hint) == ("no search space quickstat", "did you mean quickstart?")
+    assert (caught.value.what, caught.value.hint) == (
+        "no search space quickstat",
+        "did you mean quickstart?",
+    )
 
 
 def test_a_file_of_that_name_comes_first(tmp_path, monkeypatch):

@@ -13,47 +13,57 @@ from trainer.errors import ConfigError
 ALPHA = "algorithm.ar_alpha"
 
 
-# Case -> what is written, with `fixed` overrides and `searched` parameters beside the usual ones; what the message
-# says; what the hint says; the key that is named.
+# Case -> what is written, with `fixed` overrides and `searched` parameters beside the usual ones;
+# what the message says; what the hint says; the key that is named.
 REFUSED: dict[str, list[Any]] = yaml.safe_load("""
 bad name: [{name: ../x}, a name has 1 to 64, '']
 unknown top key: [{serch: {}}, unknown key serch, 'did you mean search?']
 unknown sampler: [{search: {sampler: tpee, configurations: 1}}, search.sampler, 'did you mean tpe?']
 no count: [{search: {sampler: tpe}}, say how many configurations, '']
-bad metric: [{objective: {metric: eval/acuracy}}, measures eval/acuracy, 'did you mean eval/accuracy?']
-training metric: [{objective: {metric: rollout/reward}}, no evaluation measures rollout/reward, eval/]
+bad metric: [{objective: {metric: eval/acuracy}}, measures eval/acuracy,
+  'did you mean eval/accuracy?']
+training metric: [{objective: {metric: rollout/reward}}, no evaluation measures rollout/reward,
+  eval/]
 mode: [{objective: {mode: maximum}}, objective.mode, 'did you mean max?']
 no seeds: [{seeds: []}, seeds, '']
 same seeds: [{seeds: [0, 1, 0]}, 'seeds: these must differ', '']
-warm start from one sweep twice: [{search: {warm_start: [a, a]}}, 'search.warm_start: these must differ', '']
-objective on the sealed set: [{objective: {metric: eval/accuracy/test}}, is of the sealed set, or eval/accuracy,
+warm start from one sweep twice: [{search: {warm_start: [a, a]}},
+  'search.warm_start: these must differ', '']
+objective on the sealed set: [{objective: {metric: eval/accuracy/test}}, is of the sealed set,
+  or eval/accuracy,
   objective.metric]
 sealed set as the first: [{fixed: {evaluation.sets: {test: {split: test}, dev: {split: dev}}}},
   test is the sealed set of a sweep, put another set before it, key trainer]
-gain of 500 percent: [{objective: {worthwhile: 5}}, no accuracy gains 1, such as 0.05, objective.worthwhile]
+gain of 500 percent: [{objective: {worthwhile: 5}}, no accuracy gains 1, such as 0.05,
+  objective.worthwhile]
 section as override: [{fixed: {optim: {lr: 0.1}}}, 'optim is a section, not a value', optim.,
   trainer.overrides.optim]
 missing preset: [{trainer: {preset: tiny_kkk}}, no preset or file, 'did you mean tiny_kk?']
-override of nothing: [{fixed: {optim.learning: 1}}, unknown key optim.learning, 'did you mean optim.lr?']
+override of nothing: [{fixed: {optim.learning: 1}}, unknown key optim.learning,
+  'did you mean optim.lr?']
 override of wrong type: [{fixed: {optim.lr: fast}},
   "optim.lr: Input should be a valid number", trainer options optim.lr]
 override of the seed: [{fixed: {seed: 3}}, comes from `seeds`, '']
-searched and fixed: [{fixed: {algorithm.ar_alpha: 0.1}}, algorithm.ar_alpha is both searched and fixed, remove one]
+searched and fixed: [{fixed: {algorithm.ar_alpha: 0.1}},
+  algorithm.ar_alpha is both searched and fixed, remove one]
 unknown parameter: [{searched: {algorithm.ar_alfa: {uniform: [0, 1]}}},
   unknown key algorithm.ar_alfa, 'did you mean algorithm.ar_alpha?']
 parameter without its section: [{searched: {ar_alpha: {uniform: [0, 1]}}},
   switch ar_alpha is used in no `when`, 'did you mean algorithm.ar_alpha?']
 section as parameter: [{searched: {rollout: {choice: [1]}}}, rollout is a section, rollout.]
 searched ruler: [{searched: {evaluation.temperature: {uniform: [0.5, 1]}}},
-  evaluation.temperature changes what eval/accuracy measures, 'fix it: trainer.evaluation.temperature=VALUE']
+  evaluation.temperature changes what eval/accuracy measures,
+  'fix it: trainer.evaluation.temperature=VALUE']
 limit that ends nothing: [{limits: {gpu_hours: 2}}, trials have no GPU, remove it]
 searched seed: [{searched: {seed: {int: [0, 3]}}}, seeds are not searched, 'seeds:']
-continuous switch: [{searched: {lopti: {uniform: [0, 1]}}}, which has no list of values, give lopti a choice]
+continuous switch: [{searched: {lopti: {uniform: [0, 1]}}}, which has no list of values,
+  give lopti a choice]
 else of a switch: [{searched: {s: {choice: [1, 2], when: {lopti: true}, else: 1},
   optim.lr: {value: 0.0001, when: {s: 1}}}}, '`else` has no meaning', remove else]
 misspelt kind: [{searched: {algorithm.ar_alpha: {unifrom: [0, 1]}}},
   unknown key parameters.algorithm.ar_alpha.unifrom, 'did you mean uniform?']
-misspelt else: [{searched: {algorithm.lopti_eta: {uniform: [0, 1], els: 0}}}, unknown key, 'did you mean else?']
+misspelt else: [{searched: {algorithm.lopti_eta: {uniform: [0, 1], els: 0}}}, unknown key,
+  'did you mean else?']
 no bound: [{searched: {algorithm.ar_alpha: {uniform: [0.5]}}}, uniform, '']
 infinite bound: [{searched: {algorithm.ar_alpha: {uniform: [0, .inf]}}}, finite, '']
 empty choice: [{searched: {lopti: {choice: []}}}, choice, '']
@@ -62,8 +72,10 @@ bound the field refuses: [{searched: {algorithm.ar_alpha: {uniform: [0.0, 1.5]}}
 choice the field refuses: [{searched: {algorithm.advantage: {choice: [grpo, ppo]}}},
   algorithm.advantage,
   'valid: dr_grpo, grpo, reinforce_plus_plus, rloo']
-else the field refuses: [{searched: {algorithm.lopti_eta: {value: 0.5, when: {lopti: true}, else: -1}}},
-  "algorithm.lopti_eta: Input should be greater than or equal to 0", trainer options algorithm.lopti_eta]
+else the field refuses: [{searched: {algorithm.lopti_eta: {value: 0.5, when: {lopti: true},
+  else: -1}}},
+  "algorithm.lopti_eta: Input should be greater than or equal to 0",
+  trainer options algorithm.lopti_eta]
 values that refuse each other: [{searched: {algorithm.token_filter: {choice: [none, drop_high]}}},
   token_filter=drop_high is refused, '']
 unknown parent: [{searched: {algorithm.lopti_eta: {uniform: [0.2, 0.9], when: {lopty: true}}}},
@@ -78,7 +90,8 @@ baseline of something else: [{baselines: [{lopti: false, algorithm.ar_alfa: 0.1}
   'baseline 0 sets algorithm.ar_alfa, which is not searched', 'did you mean algorithm.ar_alpha?']
 baseline the field refuses: [{baselines: [{lopti: false, algorithm.ar_alpha: 2.0}]},
   "algorithm.ar_alpha: Input should be less than or equal to 1", '']
-baseline without its switch: [{baselines: [{algorithm.ar_alpha: 0.1}]}, does not say lopti, add lopti]
+baseline without its switch: [{baselines: [{algorithm.ar_alpha: 0.1}]}, does not say lopti,
+  add lopti]
 baseline with an impossible switch: [{baselines: [{lopti: 'off'}]}, never 'off', 'False, True']
 baseline with an inactive parameter: [{baselines: [{lopti: false, algorithm.lopti_eta: 0.5}]},
   only used when lopti=True, remove algorithm.lopti_eta]
@@ -89,34 +102,47 @@ long grace period: [{scheduler: {asha: {grace_period: 7}}},
 unknown scheduler: [{scheduler: ahsa}, unknown key scheduler.ahsa, 'did you mean asha?']
 grid over a range: [{search: {sampler: grid}},
   'a grid needs values to go through, and algorithm.ar_alpha is uniform', choice]
-huge grid: [{search: {sampler: grid}, parameters: {data.max_prompt_tokens: {int: [1, 10001]}}, baselines: []},
+huge grid: [{search: {sampler: grid}, parameters: {data.max_prompt_tokens: {int: [1, 10001]}},
+  baselines: []},
   more than 10000 points, random]
 nothing to search: [{parameters: {}, baselines: []}, nothing to search, add a parameter]
-nothing to run: [{baselines: [], search: {configurations: 0}}, nothing to run, raise search.configurations]
+nothing to run: [{baselines: [], search: {configurations: 0}}, nothing to run,
+  raise search.configurations]
 one worker on four GPUs: [{resources: {gpus_per_trial: 4}}, one worker drives one GPU, '']
 workers of one process: [{resources: {workers_per_trial: 4}},
-  '4 workers a trial, but the trainer''s parallel.strategy is none', strategy=ddp, resources.workers_per_trial]
+  '4 workers a trial, but the trainer''s parallel.strategy is none', strategy=ddp,
+  resources.workers_per_trial]
 workers of one process in some trials: [{resources: {workers_per_trial: 4},
-  searched: {parallel.strategy: {choice: [ddp, none]}}}, 4 workers a trial, ddp, resources.workers_per_trial]
+  searched: {parallel.strategy: {choice: [ddp, none]}}}, 4 workers a trial, ddp,
+  resources.workers_per_trial]
 prompts for workers: [{resources: {workers_per_trial: 4},
   fixed: {parallel.strategy: ddp, rollout.prompts_per_step: 6}},
-  rollout.prompts_per_step 6 cannot be split over 4 workers, multiple of 4, resources.workers_per_trial]
+  rollout.prompts_per_step 6 cannot be split over 4 workers, multiple of 4,
+  resources.workers_per_trial]
 searched batches for workers: [{resources: {workers_per_trial: 4}, fixed: {parallel.strategy: ddp},
   searched: {optim.update_batch_size: {choice: [8, 10]}}},
-  optim.update_batch_size 10 cannot be split over 4 workers, multiple of 4, resources.workers_per_trial]
+  optim.update_batch_size 10 cannot be split over 4 workers, multiple of 4,
+  resources.workers_per_trial]
 shared servers: [{fixed: {rollout.vllm.mode: server}, limits: {max_concurrent: 2}},
   'overwrite each other''s weights', limits.max_concurrent=1, limits.max_concurrent]
-GPUs: [{fixed: {parallel.device: cuda}}, 'is for GPUs, and a trial is given none', resources.gpus_per_trial=N]
-unknown arm: [{search: {configurations: 2, tune_within: rules}, parameters: &rules {rule: {choice: [GRPO, AR]},
-  algorithm.ar_alpha: {by: {rule: {AR: 0.3}}, else: 0.0}, optim.lr: {uniform: [1.0e-05, 0.001]}}, baselines: []},
+GPUs: [{fixed: {parallel.device: cuda}}, 'is for GPUs, and a trial is given none',
+  resources.gpus_per_trial=N]
+unknown arm: [{search: {configurations: 2, tune_within: rules},
+  parameters: &rules {rule: {choice: [GRPO, AR]},
+  algorithm.ar_alpha: {by: {rule: {AR: 0.3}}, else: 0.0}, optim.lr: {uniform: [1.0e-05, 0.001]}},
+  baselines: []},
   'tune_within names rules, which is no parameter', 'did you mean rule?']
-continuous arm: [{search: {configurations: 2, tune_within: algorithm.ar_alpha}, parameters: *rules, baselines: []},
+continuous arm: [{search: {configurations: 2, tune_within: algorithm.ar_alpha}, parameters: *rules,
+  baselines: []},
   is no unconditional choice, 'valid: rule']
-unequal arms: [{search: {configurations: 2, tune_within: rule}, parameters: *rules, baselines: [{rule: AR}]},
+unequal arms: [{search: {configurations: 2, tune_within: rule}, parameters: *rules,
+  baselines: [{rule: AR}]},
   'budgets differ: baselines add to them (GRPO 0, AR 1)', as many baselines]
-arms that are stopped early: [{search: {configurations: 2, tune_within: rule}, parameters: *rules, baselines: [],
+arms that are stopped early: [{search: {configurations: 2, tune_within: rule}, parameters: *rules,
+  baselines: [],
   scheduler: asha}, early stopping leaves tune_within too few, 'scheduler: none']
-value of no arm: [{parameters: {rule: {choice: [GRPO, AR]}, algorithm.ar_alpha: {by: {rule: {ARR: 0.3}}}},
+value of no arm: [{parameters: {rule: {choice: [GRPO, AR]},
+  algorithm.ar_alpha: {by: {rule: {ARR: 0.3}}}},
   baselines: []}, 'impossible condition of algorithm.ar_alpha: rule is never ''ARR''', '']
 """)
 
@@ -150,19 +176,32 @@ def test_error_names_the_line(tmp_path: Path) -> None:
 
 def test_strategies_may_be_searched(tmp_path: Path) -> None:
     strategies = {"parallel.strategy": {"choice": ["ddp", "deepspeed"]}}
-    spec = make_spec(tmp_path, parameters=strategies, baselines=[], resources={"workers_per_trial": 2})
+    spec = make_spec(
+        tmp_path, parameters=strategies, baselines=[], resources={"workers_per_trial": 2}
+    )
     assert spec.trainer.base.parallel.strategy == "none"
 
 
-def test_one_trial_at_a_time_may_use_servers_and_one_with_gpus_what_is_for_them(tmp_path: Path) -> None:
+def test_one_trial_at_a_time_may_use_servers_and_one_with_gpus_what_is_for_them(
+    tmp_path: Path,
+) -> None:
     def written(**overrides: Any) -> dict[str, Any]:
         return {"preset": "base.yaml", "overrides": overrides}
 
     server = {"rollout.vllm.mode": "server"}
-    assert make_spec(tmp_path, trainer=written(**server), limits={"max_concurrent": 1}).limits.max_concurrent == 1
+    assert (
+        make_spec(
+            tmp_path, trainer=written(**server), limits={"max_concurrent": 1}
+        ).limits.max_concurrent
+        == 1
+    )
     unused = written(**server, **{"rollout.engine": "transformers"})
-    assert make_spec(tmp_path, trainer=unused, limits={"max_concurrent": 2}).limits.max_concurrent == 2
-    on_gpu = make_spec(tmp_path, trainer=written(**{"parallel.device": "cuda"}), resources={"gpus_per_trial": 1})
+    assert (
+        make_spec(tmp_path, trainer=unused, limits={"max_concurrent": 2}).limits.max_concurrent == 2
+    )
+    on_gpu = make_spec(
+        tmp_path, trainer=written(**{"parallel.device": "cuda"}), resources={"gpus_per_trial": 1}
+    )
     assert on_gpu.resources.gpus_per_trial == 1
 
 
@@ -177,8 +216,19 @@ def test_baseline_outside_of_the_range_is_allowed(tmp_path: Path) -> None:
 
 def test_values_that_refuse_each_other_are_found_in_a_large_space(tmp_path: Path) -> None:
     # 2^11 corners: too many to try each, and the first of them are all fine.
-    numbers = ["optim.lr", "optim.weight_decay", "optim.eps", "algorithm.kl_coef", "rollout.temperature"]
-    numbers += ["algorithm.loss.clip_ratio_low", "algorithm.loss.clip_ratio_high", "rollout.top_p", "rollout.min_p"]
+    numbers = [
+        "optim.lr",
+        "optim.weight_decay",
+        "optim.eps",
+        "algorithm.kl_coef",
+        "rollout.temperature",
+    ]
+    numbers += [
+        "algorithm.loss.clip_ratio_low",
+        "algorithm.loss.clip_ratio_high",
+        "rollout.top_p",
+        "rollout.min_p",
+    ]
     spec = {
         "algorithm.token_filter": {"choice": ["none", "drop_low"]},
         "algorithm.lopti_order": {"choice": ["low_first", "high_first"]},

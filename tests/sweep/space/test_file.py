@@ -12,7 +12,9 @@ from trainer.errors import ConfigError, MissingError
 ALPHA = "algorithm.ar_alpha"
 
 
-def test_a_gaussian_process_proposes_unless_a_parameter_has_a_condition_or_trials_are_stopped(tmp_path: Path) -> None:
+def test_a_gaussian_process_proposes_unless_a_parameter_has_a_condition_or_trials_are_stopped(
+    tmp_path: Path,
+) -> None:
     search = {"configurations": 3}
     rate = {"optim.lr": {"loguniform": [1e-5, 1e-3]}}
     assert make_spec(tmp_path, search=search, parameters=rate, baselines=[]).search.sampler == "gp"
@@ -41,7 +43,9 @@ def test_the_locked_space_needs_no_other_file_and_is_the_same(tmp_path: Path) ->
     again = load_space(lock)
     assert again == spec
     assert again.trainer.base.optim.lr == 1e-4
-    assert list(again.trainer.base.evaluation.sets) == ["dev"] and again.trainer.sealed.split == "test"
+    assert (
+        list(again.trainer.base.evaluation.sets) == ["dev"] and again.trainer.sealed.split == "test"
+    )
     assert again.parameters["algorithm.lopti_eta"].given({"lopti": True}).value == 0.5
     assert dump_space(again) == dump_space(spec)
     assert pickle.loads(pickle.dumps(spec)) == spec
@@ -84,11 +88,17 @@ def test_override_of_the_trainer_written_as_one_word(tmp_path: Path) -> None:
         ("serch.configurations=4", "unknown key serch.configurations", "did you mean search?"),
         ("optim.lr=1e-4", "unknown key optim.lr", "write trainer.optim.lr=1e-4"),
         ("trainer.optim.learning=1", "unknown key optim.learning", "did you mean optim.lr?"),
-        ("search.configurations=many", "search.configurations: Input should be a valid integer", "search_space.md"),
+        (
+            "search.configurations=many",
+            "search.configurations: Input should be a valid integer",
+            "search_space.md",
+        ),
         ("seeds", "not an override", "key=value"),
     ],
 )
-def test_refused_overrides_blame_the_command_line(override: str, what: str, hint: str, tmp_path: Path) -> None:
+def test_refused_overrides_blame_the_command_line(
+    override: str, what: str, hint: str, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError) as caught:
         load_space(kk_space(tmp_path), [override])
     assert what in caught.value.what
@@ -100,7 +110,8 @@ def test_numbers_that_yaml_reads_as_text(tmp_path: Path) -> None:
     spec = make_spec(
         tmp_path,
         parameters=parameters(
-            optim__lr={"choice": ["1e-6", "3e-6"]}, algorithm__kl_coef={"loguniform": ["1e-4", "1e-2"]}
+            optim__lr={"choice": ["1e-6", "3e-6"]},
+            algorithm__kl_coef={"loguniform": ["1e-4", "1e-2"]},
         ),
         baselines=[{"lopti": False, "optim.lr": "3e-6"}],
     )
@@ -109,10 +120,15 @@ def test_numbers_that_yaml_reads_as_text(tmp_path: Path) -> None:
     assert spec.baselines[0]["optim.lr"] == 3e-6
 
 
-def test_evaluations_are_those_of_the_longest_trial_and_unknown_where_data_decides(tmp_path: Path) -> None:
+def test_evaluations_are_those_of_the_longest_trial_and_unknown_where_data_decides(
+    tmp_path: Path,
+) -> None:
     searched = make_spec(tmp_path, parameters=parameters(max_steps={"choice": [20, 40]}))
     assert searched.evaluations == 4
     assert (
-        load_space(kk_space(tmp_path), ["trainer.max_steps=null", "trainer.data.train=a.parquet"]).evaluations is None
+        load_space(
+            kk_space(tmp_path), ["trainer.max_steps=null", "trainer.data.train=a.parquet"]
+        ).evaluations
+        is None
     )
     assert load_space(kk_space(tmp_path), ["trainer.max_steps=61"]).evaluations == 7

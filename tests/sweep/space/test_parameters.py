@@ -22,7 +22,9 @@ def parameter(**written: Any) -> ParameterSpec:
         ({"by": {"rule": {"A": 1, "B": 1e-6}}}, [1, 1e-6], [1, 1e-6]),
     ],
 )
-def test_values_that_a_parameter_takes(written: dict[str, Any], options: Any, extremes: Any) -> None:
+def test_values_that_a_parameter_takes(
+    written: dict[str, Any], options: Any, extremes: Any
+) -> None:
     spec = parameter(**written)
     assert spec.kind == next(iter(written))
     assert spec.options == options
@@ -30,9 +32,15 @@ def test_values_that_a_parameter_takes(written: dict[str, Any], options: Any, ex
 
 
 def test_what_lies_in_a_range() -> None:
-    assert parameter(choice=[False, True]).contains(True) and not parameter(choice=[False, True]).contains(1)
-    assert parameter(uniform=[0.0, 0.5]).contains(0.5) and not parameter(uniform=[0.0, 0.5]).contains(0.51)
-    assert not parameter(int=[4, 16, 4]).contains(6) and not parameter(uniform=[0.0, 0.5]).contains("0.1")
+    assert parameter(choice=[False, True]).contains(True) and not parameter(
+        choice=[False, True]
+    ).contains(1)
+    assert parameter(uniform=[0.0, 0.5]).contains(0.5) and not parameter(
+        uniform=[0.0, 0.5]
+    ).contains(0.51)
+    assert not parameter(int=[4, 16, 4]).contains(6) and not parameter(uniform=[0.0, 0.5]).contains(
+        "0.1"
+    )
 
 
 def test_true_is_not_one() -> None:

@@ -50,9 +50,16 @@ def test_an_inactive_parameter_takes_else_then_the_preset(tmp_path: Path) -> Non
     program = LoptuneProgram(config=TrainConfig.model_validate({"algorithm": {"lopti_eta": 0.7}}))
     off = {"algorithm.advantage": "grpo", "algorithm.ar_alpha": 0.25, "lopti": False}
     with_else = space_of(tmp_path)
-    assert with_else.resolve(off, program) == {"algorithm.advantage": "grpo", "algorithm.ar_alpha": 0.25, ETA: 0.0}
+    assert with_else.resolve(off, program) == {
+        "algorithm.advantage": "grpo",
+        "algorithm.ar_alpha": 0.25,
+        ETA: 0.0,
+    }
     without = space_of(
-        tmp_path, parameters=parameters(algorithm__lopti_eta={"uniform": [0.2, 0.9], "when": {"lopti": True}})
+        tmp_path,
+        parameters=parameters(
+            algorithm__lopti_eta={"uniform": [0.2, 0.9], "when": {"lopti": True}}
+        ),
     )
     assert without.resolve(off, program)[ETA] == 0.7
     on = {**off, "lopti": True, ETA: 0.3}

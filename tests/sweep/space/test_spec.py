@@ -9,10 +9,14 @@ from tests.sweep.spaces import make_spec
 def test_gpus_of_a_rank(workers: int, gpus: float, each: float, tmp_path: Path) -> None:
     trainer = {"preset": "base.yaml", "overrides": {"parallel.strategy": "ddp"}}
     resources = {"workers_per_trial": workers, "gpus_per_trial": gpus}
-    assert make_spec(tmp_path, resources=resources, trainer=trainer).resources.gpus_per_worker == each
+    assert (
+        make_spec(tmp_path, resources=resources, trainer=trainer).resources.gpus_per_worker == each
+    )
 
 
-@pytest.mark.parametrize(("written", "grace"), [(None, None), ("none", None), ("asha", 3), ({"asha": None}, 3)])
+@pytest.mark.parametrize(
+    ("written", "grace"), [(None, None), ("none", None), ("asha", 3), ({"asha": None}, 3)]
+)
 def test_short_forms_of_the_scheduler(written, grace, tmp_path):
     scheduler = make_spec(tmp_path, scheduler=written).scheduler
     assert (scheduler.asha and scheduler.asha.grace_period) == grace

@@ -25,7 +25,9 @@ def test_parent_run_is_found_again_and_reconciles_its_trials(tmp_path, uri, sing
     trial.log({"policy/loss": 1.0}, 1)
     outcomes = [
         TrialOutcome("demo/t1", "t1", "COMPLETE", "", 0.5, place),
-        TrialOutcome("demo/t2", "t2", "FAIL", "diverged at step 3", None, place, {"algorithm.ar_alpha": 0.9}),
+        TrialOutcome(
+            "demo/t2", "t2", "FAIL", "diverged at step 3", None, place, {"algorithm.ar_alpha": 0.9}
+        ),
     ]
     assert parent.reconcile(outcomes, create=False) == 1  # ranks live: their tracker makes the run
     assert parent.reconcile(outcomes) == 1
@@ -37,7 +39,10 @@ def test_parent_run_is_found_again_and_reconciles_its_trials(tmp_path, uri, sing
     again.finish("FINISHED")
     runs = {run.info.run_name: run for run in runs_of(uri)}
     assert len(runs) == 3
-    assert runs["sweep demo"].data.tags["stage"] == "second" and runs["sweep demo"].info.status == "FINISHED"
+    assert (
+        runs["sweep demo"].data.tags["stage"] == "second"
+        and runs["sweep demo"].info.status == "FINISHED"
+    )
     assert runs["t1"].info.status == "FINISHED" and runs["t1"].data.metrics["final/score"] == 0.5
     assert runs["t2"].info.status == "FAILED"
     assert runs["t2"].data.tags["loptune.reason"] == "diverged at step 3"
@@ -52,4 +57,7 @@ def test_what_takes_long_says_how_far_it_has_come(monkeypatch, capsys):
     clock = itertools.count(0.0, 6.0)
     monkeypatch.setattr(parent_run.time, "monotonic", lambda: next(clock))
     assert list(parent_run.told("abcde", "sent to MLflow")) == list("abcde")
-    assert capsys.readouterr().out.splitlines() == ["sent to MLflow: 1 of 5 trials", "sent to MLflow: 3 of 5 trials"]
+    assert capsys.readouterr().out.splitlines() == [
+        "sent to MLflow: 1 of 5 trials",
+        "sent to MLflow: 3 of 5 trials",
+    ]

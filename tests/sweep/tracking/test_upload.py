@@ -19,7 +19,9 @@ SPEC = load_space(find_space("quickstart"))  # any
 OFFLINE = {"preset": "tiny_kk", "overrides": {"tracking.offline": True, "max_steps": 4}}
 
 
-def test_an_offline_sweep_is_reported_once_it_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_offline_sweep_is_reported_once_it_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     write_sweep(tmp_path, "demo", {0: {0: 0.5}, 1: {0: 0.7}}, trainer=OFFLINE)
     folder = existing_sweep(tmp_path, "demo")
@@ -27,7 +29,11 @@ def test_an_offline_sweep_is_reported_once_it_is_sent(tmp_path: Path, monkeypatc
     for number, score in ((0, 0.5), (1, 0.7)):
         run_dir = folder.trial(f"c{number:03d}-s0")
         (run_dir / "metrics.jsonl").unlink()
-        tags = {"loptune.run": f"demo/{run_dir.name}", "loptune.trial": run_dir.name, "loptune.sweep": "demo"}
+        tags = {
+            "loptune.run": f"demo/{run_dir.name}",
+            "loptune.trial": run_dir.name,
+            "loptune.sweep": "demo",
+        }
         config = spec.program.configure({"algorithm.ar_alpha": number / 10, "seed": 0})
         tracker = Tracker(config, RunContext(run_dir, tmp_path, "demo", "name", tags))
         tracker.log({"eval/accuracy": score}, 4)
@@ -86,13 +92,16 @@ def test_while_mlflow_is_away_all_that_it_lacks_is_named(folder: SweepFolder) ->
     problem = send_unsent(SweepRecord(SPEC, folder), away)
     assert problem is not None
     assert problem.what.startswith(
-        "MLflow lacks a part of the record of c000-s0, c001-s0, c002-s0, c003-s0, c004-s0 and 2 more: "
+        "MLflow lacks a part of the record of c000-s0, c001-s0, c002-s0, c003-s0, c004-s0 and 2 "
+        "more: "
     )
     assert "resume demo" in problem.hint
     assert (problem.where, problem.exit_code) == (away, 4)
 
 
-def test_a_damaged_record_does_not_keep_the_others_from_being_sent(folder: SweepFolder, tmp_path: Path) -> None:
+def test_a_damaged_record_does_not_keep_the_others_from_being_sent(
+    folder: SweepFolder, tmp_path: Path
+) -> None:
     away = f"http://127.0.0.1:{free_port()}"
     damaged = record(folder, "c000-s0", away)
     whole = record(folder, "c001-s0", away)

@@ -56,10 +56,24 @@ LR = "optim.lr"
 
 
 def test_the_view_has_columns_and_charts_of_all_that_is_searched(tmp_path: Path) -> None:
-    parameters = {ALPHA: {"uniform": [0.0, 0.5]}, LR: {"loguniform": [1e-6, 1e-5]}, "optim.weight_decay": {"value": 0}}
-    write_sweep(tmp_path, "demo", SCORES, parameters=parameters, objective={"metric": "eval/reward", "mode": "min"})
+    parameters = {
+        ALPHA: {"uniform": [0.0, 0.5]},
+        LR: {"loguniform": [1e-6, 1e-5]},
+        "optim.weight_decay": {"value": 0},
+    }
+    write_sweep(
+        tmp_path,
+        "demo",
+        SCORES,
+        parameters=parameters,
+        objective={"metric": "eval/reward", "mode": "min"},
+    )
     state = view_state(read_spec(existing_sweep(tmp_path, "demo")))
-    assert state["selectedColumns"][:3] == ["metrics.`final/score`", f"params.`{ALPHA}`", f"params.`{LR}`"]
+    assert state["selectedColumns"][:3] == [
+        "metrics.`final/score`",
+        f"params.`{ALPHA}`",
+        f"params.`{LR}`",
+    ]
     assert {"params.`algorithm.lopti_eta`", "tags.`loptune.seed`"} < set(state["selectedColumns"])
     assert (state["orderByKey"], state["orderByAsc"]) == ("metrics.`final/score`", True)
     curves, parallel, *scatters = state["compareRunCharts"]
@@ -75,7 +89,9 @@ def test_a_view_is_written_once_and_a_changed_one_is_left_alone(tmp_path: Path) 
     assert save_view(uri, spec) == ""  # nothing has been recorded
     open_parent_run(uri, "demo", "demo", {})
     page = save_view(uri, spec)
-    assert page.startswith("/#/experiments/1/runs?") and page.endswith(f"viewStateShareKey={view_id('demo')}")
+    assert page.startswith("/#/experiments/1/runs?") and page.endswith(
+        f"viewStateShareKey={view_id('demo')}"
+    )
     client = connect(uri)
     tag = TAG + view_id("demo")
     envelope = json.loads(client.get_experiment("1").tags[tag])
@@ -93,17 +109,23 @@ def test_the_ui_shows_the_sweep_and_refuses_strangers(tmp_path: Path, browser: A
     parent = open_parent_run(uri, "demo", "demo", {})
     tags = {"loptune.sweep": "demo"}
     params = {ALPHA: 0.125, "algorithm.advantage": "grpo"}
-    parent.reconcile([TrialOutcome("demo/a", "#1 grpo+AR · seed 0", "COMPLETE", "", 0.625, tags, params)])
+    parent.reconcile(
+        [TrialOutcome("demo/a", "#1 grpo+AR · seed 0", "COMPLETE", "", 0.625, tags, params)]
+    )
     port = free_port()
     (tmp_path / "here").mkdir()
-    with start_cli("sweep", "ui", "demo", "--runs-dir", tmp_path, "--port", port, cwd=tmp_path / "here") as process:
+    with start_cli(
+        "sweep", "ui", "demo", "--runs-dir", tmp_path, "--port", port, cwd=tmp_path / "here"
+    ) as process:
         try:
             assert process.stdout is not None
             page = process.stdout.readline().split()[1]
             assert page.startswith(f"http://127.0.0.1:{port}/#/experiments/1/runs?")
             wait_until(lambda: answers(port), timeout=90)
             shown = text_of(page, browser, until="0.625")
-            assert {"final/score", "0.625", "0.125", "#1 grpo+AR · seed 0"} <= set(shown.splitlines())
+            assert {"final/score", "0.625", "0.125", "#1 grpo+AR · seed 0"} <= set(
+                shown.splitlines()
+            )
             search = "/api/2.0/mlflow/experiments/get-by-name?experiment_name=demo"
             status, body = ask(port, search, {})
             assert (status, '"name": "demo"' in body) == (200, True)

@@ -56,7 +56,10 @@ def test_a_server_that_speaks_as_ray_does_is_taken_for_a_cluster() -> None:
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", None])
 def test_another_server_is_not(answer: bytes | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "ANSWER_LIMIT_S", 0.5)
-    with server(answer) as address, pytest.raises(MissingError, match="what answers there is not Ray"):
+    with (
+        server(answer) as address,
+        pytest.raises(MissingError, match="what answers there is not Ray"),
+    ):
         check_address(address)
 
 
@@ -64,15 +67,34 @@ def test_a_sweep_at_a_dead_address_ends_at_once_with_3(tmp_path, capsys) -> None
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     space = write_space(tmp_path / "space.yaml")
-    assert main(["run", str(space), "--runs-dir", str(tmp_path / "runs"), "--address", f"127.0.0.1:{port}"]) == 3
+    assert (
+        main(
+            [
+                "run",
+                str(space),
+                "--runs-dir",
+                str(tmp_path / "runs"),
+                "--address",
+                f"127.0.0.1:{port}",
+            ]
+        )
+        == 3
+    )
     assert f"no Ray cluster at 127.0.0.1:{port}: nobody answers" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
 
 
 def test_a_cluster_that_others_can_reach_and_that_asks_for_no_token_is_named(monkeypatch, capsys):
     asked = []
-    monkeypatch.setattr(cluster, "asks_for_no_token", lambda host, port: asked.append(host) or host == "192.0.2.1")
+    monkeypatch.setattr(
+        cluster, "asks_for_no_token", lambda host, port: asked.append(host) or host == "192.0.2.1"
+    )
     for host in ("127.0.0.1", "192.0.2.1", "192.0.2.2"):
         cluster.warn_if_open(host, 6379)
     assert asked == ["192.0.2.1", "192.0.2.2"]
-    assert capsys.readouterr().out.count("warning: the Ray cluster at 192.0.2.1:6379 asks for no token") == 1
+    assert (
+        capsys.readouterr().out.count(
+            "warning: the Ray cluster at 192.0.2.1:6379 asks for no token"
+        )
+        == 1
+    )

@@ -20,7 +20,17 @@ from sweep.record.folder import sweep_folder
 from sweep.trials.cluster import Node, _stderr_to, slots
 from tests.paths import ROOT
 from tests.run_cli import start_cli
-from tests.sweep.harness import FOUR_GPUS, finish, history, kill, metrics, results, running, wait_until, write_space
+from tests.sweep.harness import (
+    FOUR_GPUS,
+    finish,
+    history,
+    kill,
+    metrics,
+    results,
+    running,
+    wait_until,
+    write_space,
+)
 from tests.sweep.programs.scripts import write_project
 
 RAY_FIRST = """
@@ -63,13 +73,17 @@ def test_what_rays_core_writes_to_standard_error_goes_into_the_log(tmp_path, cap
     assert capfd.readouterr().err == "error\n"
 
 
-def test_ray_starts_where_it_was_imported_before_and_the_home_folder_holds_another_token(tmp_path: Path) -> None:
+def test_ray_starts_where_it_was_imported_before_and_the_home_folder_holds_another_token(
+    tmp_path: Path,
+) -> None:
     (tmp_path / ".ray").mkdir()
     (tmp_path / ".ray" / "auth_token").write_text("a" * 64)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment = {**inherited, "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", RAY_FIRST]
-    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+    run = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
+    )
     assert run.stdout.startswith("7 127.0.0.1:"), run.stderr
 
 
@@ -82,7 +96,8 @@ class Simulated:
 
     def remove(self, node_id: str) -> None:
         (node,) = [node for node in self.nodes if node.node_id == node_id]
-        self.cluster.remove_node(node, allow_graceful=False)  # SIGKILL: Ray notices it after its processes
+        # SIGKILL: Ray notices it after its processes
+        self.cluster.remove_node(node, allow_graceful=False)
         self.nodes.remove(node)
 
 
@@ -97,7 +112,11 @@ def simulated() -> Iterator[Simulated]:
 
         cluster = Cluster(
             initialize_head=True,
-            head_node_args={"num_cpus": 0, "object_store_memory": 80 * 2**20, "include_dashboard": False},
+            head_node_args={
+                "num_cpus": 0,
+                "object_store_memory": 80 * 2**20,
+                "include_dashboard": False,
+            },
         )
         nodes = [cluster.add_node(**NODE) for _ in range(2)]
         cluster.wait_for_nodes()
@@ -105,12 +124,16 @@ def simulated() -> Iterator[Simulated]:
         cluster.shutdown()
 
 
-def test_more_than_all_nodes_have_exits_3_and_leaves_the_name_free(simulated: Simulated, tmp_path: Path) -> None:
+def test_more_than_all_nodes_have_exits_3_and_leaves_the_name_free(
+    simulated: Simulated, tmp_path: Path
+) -> None:
     space = ranks_space(tmp_path / "space.yaml", {"gpus_per_trial": 10, "workers_per_trial": 10})
     with running(*arguments("run", simulated, space)) as process:
         code, _, err = finish(process)
     assert code == 3
-    assert err.splitlines()[0] == ("error: a trial needs 10 GPUs and 10 CPUs; present: 8 GPUs and 8 CPUs on 2 nodes")
+    assert err.splitlines()[0] == (
+        "error: a trial needs 10 GPUs and 10 CPUs; present: 8 GPUs and 8 CPUs on 2 nodes"
+    )
     assert not (tmp_path / "fake").exists()
 
 
@@ -130,12 +153,18 @@ def test_a_killed_driver_takes_its_trials_along(simulated: Simulated, tmp_path: 
 def test_trials_fill_the_nodes_and_outlive_one(simulated, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", PASSWORD)
     folder = tmp_path / "fake"
-    # The first two would not end before the node is removed, though one starts ten seconds after the other.
-    (tmp_path / "faults.json").write_text(json.dumps({f"c00{number}-s0": {"step_s": 6.0} for number in (0, 1)}))
+    # The first two would not end before the node is removed, though one starts ten seconds after
+    # the other.
+    (tmp_path / "faults.json").write_text(
+        json.dumps({f"c00{number}-s0": {"step_s": 6.0} for number in (0, 1)})
+    )
     space = ranks_space(tmp_path / "space.yaml", FOUR_GPUS)
     with running(*arguments("run", simulated, space)) as process:
         first = ("c000-s0", "c001-s0")
-        wait_until(lambda: all(len(history(folder, trial, "step")) >= 2 for trial in first), what="two trials")
+        wait_until(
+            lambda: all(len(history(folder, trial, "step")) >= 2 for trial in first),
+            what="two trials",
+        )
         assert [path.name for path in (folder / "trials").iterdir() if path.name not in first] == []
         places = {trial: history(folder, trial, "build")[0]["node"] for trial in first}
         assert set(places.values()) == {node.node_id for node in simulated.nodes}
@@ -150,18 +179,23 @@ def test_trials_fill_the_nodes_and_outlive_one(simulated, tmp_path, monkeypatch)
     again = history(folder, "c001-s0", "build")
     assert [event["node"] == removed for event in again] == [True, False]
     assert [event["step"] for event in history(folder, "c001-s0", "resume")] == [0, 2]
-    # Processes of a lost node end one after the other: the trial may be seen to go, or have seen its ranks go.
+    # Processes of a lost node end one after the other: the trial may be seen to go, or have seen
+    # its ranks go.
     retries = re.findall(r"c001-s0 +retry not counted: .*(?:lost|died|dead|unavailable)", out)
     assert len(retries) == out.count("retry") == 1, out
     assert len(history(folder, "c000-s0", "build")) == 1
-    assert {event["password"] for trial in results(folder) for event in history(folder, trial, "build")} == {"xyz"}
+    assert {
+        event["password"] for trial in results(folder) for event in history(folder, trial, "build")
+    } == {"xyz"}
     nobody_wrote(PASSWORD, folder, Path(simulated.cluster.head_node.get_session_dir_path()))
     never_two_at_once_on_a_node(folder)
     nothing_is_left(simulated, folder)
 
 
 @pytest.mark.slow
-def test_a_command_whose_node_is_lost_ends_there_and_goes_on_on_another(simulated: Simulated, tmp_path: Path) -> None:
+def test_a_command_whose_node_is_lost_ends_there_and_goes_on_on_another(
+    simulated: Simulated, tmp_path: Path
+) -> None:
     if len(simulated.nodes) < 2:  # another test has lost one
         simulated.nodes.append(simulated.cluster.add_node(**NODE))
         simulated.cluster.wait_for_nodes()
@@ -178,13 +212,21 @@ def test_a_command_whose_node_is_lost_ends_there_and_goes_on_on_another(simulate
 
     def ranks(trial: str) -> list[psutil.Process]:
         log = (folders[trial] / "stderr.log").read_text()
-        return [psutil.Process(int(pid)) for pid in re.findall(r"^rank 0: process (\d+)", log, re.MULTILINE)]
+        return [
+            psutil.Process(int(pid))
+            for pid in re.findall(r"^rank 0: process (\d+)", log, re.MULTILINE)
+        ]
 
-    wait_until(lambda: all((folder / "metrics.jsonl").exists() for folder in folders.values()), what="both to begin")
+    wait_until(
+        lambda: all((folder / "metrics.jsonl").exists() for folder in folders.values()),
+        what="both to begin",
+    )
     wait_until(lambda: len(metrics(root, "c000-s1")) >= 2, what="two evaluations")
     (rank,) = ranks("c000-s1")
     above = {parent.pid for parent in rank.parents()}
-    (node,) = (node for node in simulated.nodes if node.all_processes["raylet"][0].process.pid in above)
+    (node,) = (
+        node for node in simulated.nodes if node.all_processes["raylet"][0].process.pid in above
+    )
     script = rank.children(recursive=True)[-1]
     assert "train.py" in script.cmdline()
     simulated.remove(node.node_id)
@@ -195,12 +237,17 @@ def test_a_command_whose_node_is_lost_ends_there_and_goes_on_on_another(simulate
     for trial, folder in folders.items():
         assert results(root)[trial]["state"] == "COMPLETE"
         lines = (folder / "out" / "metrics.jsonl").read_text().splitlines()
-        assert [json.loads(line)["step"] for line in lines] == list(range(1, 13))  # nobody wrote one twice
+        # nobody wrote one twice
+        assert [json.loads(line)["step"] for line in lines] == list(range(1, 13))
 
 
 def ranks_space(path: Path, resources: dict[str, Any]) -> Path:
     overrides = {"max_steps": 6, "evaluation.every_steps": 2, "checkpoint.every_steps": 2}
-    batch = {"rollout.prompts_per_step": 20, "optim.update_batch_size": 20, "parallel.strategy": "ddp"}
+    batch = {
+        "rollout.prompts_per_step": 20,
+        "optim.update_batch_size": 20,
+        "parallel.strategy": "ddp",
+    }
     return write_space(
         path,
         trainer={"preset": "tiny_kk", "overrides": overrides | batch},
@@ -212,7 +259,15 @@ def ranks_space(path: Path, resources: dict[str, Any]) -> Path:
 
 
 def arguments(verb: str, simulated: Simulated, space: Path) -> list[object]:
-    return [verb, space, "--runs-dir", space.parent, "--offline", "--address", simulated.cluster.address]
+    return [
+        verb,
+        space,
+        "--runs-dir",
+        space.parent,
+        "--offline",
+        "--address",
+        simulated.cluster.address,
+    ]
 
 
 def never_two_at_once_on_a_node(folder: Path) -> None:
@@ -234,7 +289,9 @@ def nobody_wrote(secret: str, *folders: Path) -> None:
 
 def nothing_is_left(simulated: Simulated, folder: Path) -> None:
     """No process, actor, placement group or port."""
-    wait_until(lambda: not marked(sweep_folder(folder.parent, "fake").root), what="the ranks to end")
+    wait_until(
+        lambda: not marked(sweep_folder(folder.parent, "fake").root), what="the ranks to end"
+    )
     tables = simulated.cluster.global_state
 
     def actors() -> list[str]:

@@ -19,13 +19,16 @@ DRIVER = {
 def test_credentials_travel_in_a_file_of_their_own(tmp_path: Path) -> None:
     path = tmp_path / "credentials.json"
     with patch.dict(os.environ, DRIVER, clear=True):
-        assert plain_environment() == {name: DRIVER[name] for name in ("MLFLOW_TRACKING_URI", "LOPTUNE_CACHE")}
+        assert plain_environment() == {
+            name: DRIVER[name] for name in ("MLFLOW_TRACKING_URI", "LOPTUNE_CACHE")
+        }
         write_credentials(path)
     assert path.stat().st_mode & 0o777 == 0o600
     with patch.dict(os.environ, {}, clear=True):
         take_credentials(path)
         assert dict(os.environ) == {
-            name: DRIVER[name] for name in ("MLFLOW_TRACKING_PASSWORD", "LOPTUNE_SERVER_TOKEN", "MLFLOW_REGISTRY_URI")
+            name: DRIVER[name]
+            for name in ("MLFLOW_TRACKING_PASSWORD", "LOPTUNE_SERVER_TOKEN", "MLFLOW_REGISTRY_URI")
         }
         os.environ.clear()
         write_credentials(path)

@@ -42,10 +42,13 @@ def test_the_scheduler_stops_a_trial_of_two_ranks_and_the_next_starts(tmp_path: 
         wait_until(lambda: len(results(folder)) == 3, what="three trials to end")
         ranks = {event["pid"] for trial in results(folder) for event in history(folder, trial)}
         ranks |= {rank["pid"] for trial in results(folder) for rank in second_rank(folder, trial)}
-        wait_until(lambda: not any(psutil.pid_exists(pid) for pid in ranks), what="the ranks to end")
+        wait_until(
+            lambda: not any(psutil.pid_exists(pid) for pid in ranks), what="the ranks to end"
+        )
         code, out, err = finish(process)
     assert code == 0, err
-    # Rungs after 1, 2 and 4 evaluations: 0.05 falls below the best half at the first, 0.45 at the second.
+    # Rungs after 1, 2 and 4 evaluations: 0.05 falls below the best half at the first, 0.45 at the
+    # second.
     ends = {trial: (result["state"], result["step"]) for trial, result in results(folder).items()}
     assert ends == {"c000-s0": ("COMPLETE", 8), "c001-s0": ("PRUNED", 2), "c002-s0": ("PRUNED", 4)}
     assert results(folder)["c002-s0"]["score"] == pytest.approx((0.452 + 0.454) / 2)
@@ -60,7 +63,10 @@ def test_the_scheduler_stops_a_trial_of_two_ranks_and_the_next_starts(tmp_path: 
 
 
 def second_rank(folder: Path, trial: str) -> list[dict[str, int]]:
-    return [json.loads(line) for line in (folder / "trials" / trial / "fake-1.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line)
+        for line in (folder / "trials" / trial / "fake-1.jsonl").read_text().splitlines()
+    ]
 
 
 def test_two_ranks_of_a_trial_train_one_model(tiny_policy: Path, tmp_path: Path) -> None:
@@ -79,7 +85,9 @@ def test_two_ranks_of_a_trial_train_one_model(tiny_policy: Path, tmp_path: Path)
         search={"sampler": "random", "configurations": 0},
         resources={"workers_per_trial": 2},
     )
-    out = run_cli("sweep", "run", space, "--runs-dir", tmp_path, "--offline", "--cpus", 2, timeout=250)
+    out = run_cli(
+        "sweep", "run", space, "--runs-dir", tmp_path, "--offline", "--cpus", 2, timeout=250
+    )
     assert out.returncode == 0, out.stdout + out.stderr
     rows = [line for line in metrics(tmp_path / "fake", "c000-s0") if "rollout/reward" in line]
     assert [row["step"] for row in rows] == [1, 2, 3, 4]

@@ -45,7 +45,9 @@ def test_a_busy_server_listens_and_a_dead_one_does_not() -> None:
     assert not listens(address)
 
 
-def test_a_node_without_the_files_leaves_the_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_without_the_files_leaves_the_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     left: list[tuple[object, ...]] = []
     client = SimpleNamespace(drain_node=lambda *arguments: left.append(arguments))
     context = SimpleNamespace(worker=SimpleNamespace(gcs_client=client), get_node_id=lambda: "n7")
@@ -54,6 +56,8 @@ def test_a_node_without_the_files_leaves_the_cluster(tmp_path: Path, monkeypatch
     monkeypatch.setattr(nodes.ray.util, "get_node_ip_address", lambda: "10.0.0.7")
     leave_if_blind([tmp_path])
     assert left == []
-    with pytest.raises(NodeLostError, match=r"node 10.0.0.7 does not see .*/runs; it leaves the cluster"):
+    with pytest.raises(
+        NodeLostError, match=r"node 10.0.0.7 does not see .*/runs; it leaves the cluster"
+    ):
         leave_if_blind([tmp_path, tmp_path / "runs"])
     assert [(node, reason, deadline) for node, reason, _, deadline in left] == [("n7", 2, 0)]

@@ -16,7 +16,12 @@ HTTP = {"tracking.uri": "http://mlflow.test:5000"}
 
 
 def node(name: str, cpus: int = 4) -> dict[str, Any]:
-    return {"Alive": True, "NodeID": name, "NodeManagerHostname": name, "Resources": {"CPU": cpus} if cpus else {}}
+    return {
+        "Alive": True,
+        "NodeID": name,
+        "NodeManagerHostname": name,
+        "Resources": {"CPU": cpus} if cpus else {},
+    }
 
 
 def sweep_in(tmp_path: Path, **overrides: Any) -> tuple[SweepSpec, SweepFolder]:
@@ -28,10 +33,14 @@ def sweep_in(tmp_path: Path, **overrides: Any) -> tuple[SweepSpec, SweepFolder]:
 
 @pytest.fixture
 def looked_for(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """What a cluster is asked to find: a head without CPUs, a lost node, and one that sees no folder called far."""
+    """What a cluster is asked to find: a head without CPUs, a lost node, and one that sees no
+    folder called far.
+    """
     paths: list[Path] = []
 
-    def unseen(nodes: Sequence[dict[str, Any]], wanted: Sequence[Path]) -> Iterator[tuple[str, Path]]:
+    def unseen(
+        nodes: Sequence[dict[str, Any]], wanted: Sequence[Path]
+    ) -> Iterator[tuple[str, Path]]:
         assert [machine["NodeID"] for machine in nodes] == ["gpu-1"]
         for path in wanted:
             assert path.exists()
@@ -45,7 +54,9 @@ def looked_for(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return paths
 
 
-def test_nodes_look_for_folder_model_and_data_but_not_for_hub_names(tmp_path, looked_for, monkeypatch):
+def test_nodes_look_for_folder_model_and_data_but_not_for_hub_names(
+    tmp_path, looked_for, monkeypatch
+):
     (tmp_path / "train.parquet").touch()
     (tmp_path / "model").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -69,7 +80,9 @@ def test_a_runs_folder_of_one_machine_is_refused(tmp_path: Path, looked_for: lis
     assert list(folder.root.iterdir()) == []
 
 
-def test_an_mlflow_file_is_no_store_for_other_machines(tmp_path: Path, looked_for: list[Path]) -> None:
+def test_an_mlflow_file_is_no_store_for_other_machines(
+    tmp_path: Path, looked_for: list[Path]
+) -> None:
     spec, folder = sweep_in(tmp_path, **{"tracking.uri": f"sqlite:///{tmp_path}/mlflow.db"})
     with pytest.raises(ConfigError, match="gpu-1 cannot write into an MLflow store that is a file"):
         reach.check_reach(SweepRecord(spec, folder))
@@ -77,7 +90,9 @@ def test_an_mlflow_file_is_no_store_for_other_machines(tmp_path: Path, looked_fo
     reach.check_reach(SweepRecord(offline, folder))
 
 
-def test_a_node_answers_what_it_does_not_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_answers_what_it_does_not_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(nodes, "VISIBLE_WITHIN_S", 0.0)
     (tmp_path / "here").touch()
     assert reach._missing([tmp_path / "here", tmp_path / "gone"]) == [tmp_path / "gone"]

@@ -28,7 +28,9 @@ def test_the_trials_own_process_takes_no_share_of_a_core(tmp_path: Path) -> None
 
 
 class Ranks:
-    """A group of ranks whose calls fail as ``fails`` says, in its second trial unless ``always``."""
+    """A group of ranks whose calls fail as ``fails`` says, in its second trial unless
+    ``always``.
+    """
 
     fails: ClassVar[dict[str, Exception]] = {}
     always = False
@@ -59,7 +61,11 @@ class Ranks:
     ],
 )
 def test_what_the_trial_before_left_in_its_ranks_is_no_failure_of_a_trial(
-    fails: dict[str, Exception], always: bool, counts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fails: dict[str, Exception],
+    always: bool,
+    counts: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ranks = type("TheseRanks", (Ranks,), {"fails": {}})
     monkeypatch.setattr(trainable, "WorkerGroup", ranks)
@@ -81,11 +87,15 @@ def test_what_the_trial_before_left_in_its_ranks_is_no_failure_of_a_trial(
     assert ranks.started == (1 if counts and not always else 2)
 
 
-def test_an_attempt_that_cannot_shut_out_the_one_before_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attempt_that_cannot_shut_out_the_one_before_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(trainable, "WorkerGroup", Ranks)
     monkeypatch.setattr(trainable, "get_current_placement_group", object)
     folder = SweepFolder(tmp_path, "s")
-    trial: SweepTrial = object.__new__(bind(TrialPlan(load_space(write_space(tmp_path / "s.yaml")), folder)))
+    trial: SweepTrial = object.__new__(
+        bind(TrialPlan(load_space(write_space(tmp_path / "s.yaml")), folder))
+    )
     folder.root.mkdir(exist_ok=True)
     folder.trial("c000-s0").parent.touch()  # where no number can be written
     trial.setup({"configuration": 0, "seed": 0, "overrides": {}, "attempt": 2})

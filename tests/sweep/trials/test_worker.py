@@ -25,8 +25,11 @@ def test_ranks_share_the_rendezvous_of_rank_0_and_the_gpus_of_their_node() -> No
     assert [e["LOCAL_RANK"] for e in environments] == ["0", "1", "0", "2"]
     assert [e["LOCAL_WORLD_SIZE"] for e in environments] == ["3", "3", "1", "3"]
     assert [e["CUDA_VISIBLE_DEVICES"] for e in environments] == ["4,6,7", "4,6,7", "0", "4,6,7"]
-    assert {(e["MASTER_ADDR"], e["MASTER_PORT"], e["WORLD_SIZE"]) for e in environments} == {("10.0.0.1", "1111", "4")}
-    assert {e["OMP_NUM_THREADS"] for e in environments} == {"16"}  # of a node with 16 cores for each GPU
+    assert {(e["MASTER_ADDR"], e["MASTER_PORT"], e["WORLD_SIZE"]) for e in environments} == {
+        ("10.0.0.1", "1111", "4")
+    }
+    # of a node with 16 cores for each GPU
+    assert {e["OMP_NUM_THREADS"] for e in environments} == {"16"}
     caches = [Path(e["VLLM_CACHE_ROOT"]).name for e in environments]
     assert caches == ["gpu-4-6-7", "gpu-4-6-7", "gpu-0", "gpu-4-6-7"]
 
@@ -37,8 +40,12 @@ def test_ranks_of_one_node_meet_on_its_loopback_address_and_see_no_gpus_but_thei
     assert {e["CUDA_VISIBLE_DEVICES"] for e in environments} == {""}
 
 
-@pytest.mark.parametrize(("gpus", "threads", "expected"), [(1, 20, "20"), (0.5, 3, "8"), (0.1, 3, "3"), (0, 3, "3")])
-def test_a_rank_has_the_cores_it_reserved_or_those_of_its_share_of_a_gpu(gpus, threads, expected) -> None:
+@pytest.mark.parametrize(
+    ("gpus", "threads", "expected"), [(1, 20, "20"), (0.5, 3, "8"), (0.1, 3, "3"), (0, 3, "3")]
+)
+def test_a_rank_has_the_cores_it_reserved_or_those_of_its_share_of_a_gpu(
+    gpus, threads, expected
+) -> None:
     places = [place("1", [4] if gpus else [])]
     [environment] = rank_environments(places, threads, gpus)
     assert environment["OMP_NUM_THREADS"] == expected
@@ -62,7 +69,9 @@ def test_a_reserved_port_is_open_to_torch_and_to_nobody_who_asks_for_any() -> No
 
 
 def test_a_jump_of_the_clock_is_no_stall(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system's clock is set ten hours on while a rank works; then the trial stops moving in earnest."""
+    """The system's clock is set ten hours on while a rank works; then the trial stops moving in
+    earnest.
+    """
     group = object.__new__(WorkerGroup)
     clock = iter(range(0, 10**9, 36_000))
     monkeypatch.setattr(time, "time", lambda: float(next(clock)))
@@ -85,11 +94,17 @@ def test_a_jump_of_the_clock_is_no_stall(monkeypatch: pytest.MonkeyPatch) -> Non
     assert group._gather(["answer"], timeout=0.15, progress=lambda: next(steps)) == ["answer"]
 
 
-def test_a_rank_that_ray_ends_for_memory_is_told_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_ray_ends_for_memory_is_told_with_the_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def get(future: object) -> None:
-        raise ray.exceptions.OutOfMemoryError("killed, the node was low on memory:\n22.1GB / 23.2GB were used")
+        raise ray.exceptions.OutOfMemoryError(
+            "killed, the node was low on memory:\n22.1GB / 23.2GB were used"
+        )
 
     monkeypatch.setattr(worker.ray, "get", get)
-    message = r"rank 1 ran out of memory: killed, the node was low on memory: 22\.1GB / 23\.2GB were used"
+    message = (
+        r"rank 1 ran out of memory: killed, the node was low on memory: 22\.1GB / 23\.2GB were used"
+    )
     with pytest.raises(WorkerLostError, match=message):
         worker._result(None, 1)

@@ -25,13 +25,19 @@ ZERO_2 = {"parallel.strategy": "deepspeed", "parallel.zero_stage": 2}
 
 def plan_of(folder: Path, overrides: dict[str, Any], nodes: list[Node], **changes: Any) -> Plan:
     space = write_space(
-        folder / "space.yaml", trainer={"preset": "tiny_kk", "overrides": {**SHORT, **overrides}}, **changes
+        folder / "space.yaml",
+        trainer={"preset": "tiny_kk", "overrides": {**SHORT, **overrides}},
+        **changes,
     )
-    return make_plan(SweepRecord(load_space(space), sweep_folder(folder / "runs", "fake")), nodes, 90.0)
+    return make_plan(
+        SweepRecord(load_space(space), sweep_folder(folder / "runs", "fake")), nodes, 90.0
+    )
 
 
 def test_two_nodes_of_eight_gpus_run_four_trials_at_a_time(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, ZERO_2, [Node(64, 8)] * 2, resources=FOUR_GPUS, seeds=[0, 1, 2], limits={})
+    plan = plan_of(
+        tmp_path, ZERO_2, [Node(64, 8)] * 2, resources=FOUR_GPUS, seeds=[0, 1, 2], limits={}
+    )
     assert (plan.trials, plan.slots, plan.waiting) == (9, 4, 5)
     assert plan.seconds == 3 * 4 * 90  # three waves of four steps
     assert plan.gpu_hours == pytest.approx(9 * 4 * 90 * 4 / 3600)
@@ -41,7 +47,8 @@ def test_two_nodes_of_eight_gpus_run_four_trials_at_a_time(tmp_path: Path) -> No
     ("overrides", "bytes_a_parameter"),
     [
         ({}, 4 + 8),  # float32 weights, two moments
-        ({"model.dtype": "bfloat16"}, 4 + 8),  # the module holds float32 weights and computes in bfloat16
+        # the module holds float32 weights and computes in bfloat16
+        ({"model.dtype": "bfloat16"}, 4 + 8),
         ({"model.dtype": "bfloat16", **ZERO_2}, 2 + 8 + 4),
         (ZERO_2, 4 + 8 + 4),
         ({"parallel.strategy": "deepspeed", "parallel.zero_stage": 0}, 4 + 8),
@@ -51,7 +58,10 @@ def test_a_checkpoint_holds_weights_and_optimizer_state(tmp_path, overrides, byt
     model = tmp_path / "model"
     model.mkdir()
     (model / "config.json").write_text("{}")
-    save_file({"a": torch.zeros(3, 5, dtype=torch.bfloat16), "b": torch.zeros(7)}, model / "model.safetensors")
+    save_file(
+        {"a": torch.zeros(3, 5, dtype=torch.bfloat16), "b": torch.zeros(7)},
+        model / "model.safetensors",
+    )
     plan = plan_of(tmp_path, {"model.name_or_path": str(model), **overrides}, [Node(2, 0)])
     # Two trials that run keep the last two and the best, and write one more; the third has ended.
     weights = 2 if bytes_a_parameter == 2 + 8 + 4 else 4
@@ -75,7 +85,9 @@ def test_a_hub_models_size_is_known_or_not(tmp_path, name, billions):
 def test_the_memory_of_a_trial_with_gpus_is_estimated(tmp_path, capsys, monkeypatch):
     trainer = {"preset": "kk_7b", "overrides": {"max_steps": 2, "evaluation.every_steps": 1}}
     space = write_space(tmp_path / "space.yaml", trainer=trainer, resources=FOUR_GPUS, limits={})
-    plan = make_plan(SweepRecord(load_space(space), sweep_folder(tmp_path / "runs", "fake")), [Node(64, 4)], 90.0)
+    plan = make_plan(
+        SweepRecord(load_space(space), sweep_folder(tmp_path / "runs", "fake")), [Node(64, 4)], 90.0
+    )
     assert plan.memory is not None
     assert plan.memory.ranks == 4
     assert 8e9 < plan.memory.margin < 9e9
@@ -94,13 +106,18 @@ def test_the_longest_trial_may_be_one_where_a_condition_fails(tmp_path: Path) ->
         tmp_path,
         {"max_steps": None, "epochs": 2, "data.train": data},
         [Node(2, 0)],
-        parameters={"algorithm.lopti_eta": {"choice": [0.0, 0.5]}, "rollout.prompts_per_step": prompts},
+        parameters={
+            "algorithm.lopti_eta": {"choice": [0.0, 0.5]},
+            "rollout.prompts_per_step": prompts,
+        },
         baselines=[],
     )
     assert plan.steps == 10  # 200 problems, 20 a step
 
 
-def test_the_plan_of_imagined_machines_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plan_of_imagined_machines_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     trainer = {"preset": "tiny_kk", "overrides": {**SHORT, **ZERO_2}}
     space = write_space(
         tmp_path / "space.yaml",
@@ -124,25 +141,53 @@ def test_the_plan_of_imagined_machines_is_printed(tmp_path: Path, capsys: pytest
     )
 
 
-def test_arms_and_their_confirmation_are_priced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arms = {"algorithm.advantage": {"choice": ["grpo", "rloo"]}, "optim.lr": {"uniform": [1e-5, 1e-3]}}
+def test_arms_and_their_confirmation_are_priced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arms = {
+        "algorithm.advantage": {"choice": ["grpo", "rloo"]},
+        "optim.lr": {"uniform": [1e-5, 1e-3]},
+    }
     search = {"configurations": 5, "tune_within": "algorithm.advantage"}
     space = write_space(tmp_path / "space.yaml", parameters=arms, baselines=[], search=search)
-    assert main(["plan", str(space), "--runs-dir", str(tmp_path), "--step-seconds", "3", "--nodes", "1"]) == 0
+    assert (
+        main(
+            ["plan", str(space), "--runs-dir", str(tmp_path), "--step-seconds", "3", "--nodes", "1"]
+        )
+        == 0
+    )
     out = " ".join(capsys.readouterr().out.split())
-    assert "trials 10: 10 configurations x 1 seed; proposed by gp 5 trials to tune each of 2 values of" in out
+    assert (
+        "trials 10: 10 configurations x 1 seed; proposed by gp 5 trials to tune each of 2 values of"
+        in out
+    )
     # 2 x 8 fresh trials of 4 steps of 3 s, two at a time where there are two cores
     minutes = {1: "3m 12s", 2: "1m 36s"}[min(2, psutil.cpu_count() or 1)]
     assert f"`sweep confirm fake`: the best of each x 8 seeds, 16, {minutes} more" in out
-    assert "not be compared with grpo, only their settings: rloo: tuning variance shows in 8 complete" in out
+    assert (
+        "not be compared with grpo, only their settings: rloo: tuning variance shows in 8 complete"
+        in out
+    )
 
 
-def test_arms_that_the_budgets_cannot_compare_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_arms_that_the_budgets_cannot_compare_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["plan", "tournament", "--runs-dir", str(tmp_path), "--nodes", "1"]) == 0
     printed = capsys.readouterr().out
-    assert [line.split(":")[0].strip() for line in printed.splitlines() if "two parameters" in line] == ["AR", "Lopti"]
+    assert [
+        line.split(":")[0].strip() for line in printed.splitlines() if "two parameters" in line
+    ] == ["AR", "Lopti"]
     assert "AR + Lopti: the luck of tuning three" in " ".join(printed.split())
-    arguments = ["plan", "tournament", "search.configurations=24", "--runs-dir", str(tmp_path), "--nodes", "1"]
+    arguments = [
+        "plan",
+        "tournament",
+        "search.configurations=24",
+        "--runs-dir",
+        str(tmp_path),
+        "--nodes",
+        "1",
+    ]
     assert main(arguments) == 0
     assert "two parameters" not in capsys.readouterr().out
 
@@ -154,13 +199,18 @@ def test_what_is_short_is_named_with_what_is_needed_and_what_there_is(tmp_path, 
         "a trial needs 4 GPUs and 4 CPUs; present: 4 GPUs and 66 CPUs on 2 nodes"
     ]
     monkeypatch.setattr("sweep.views.plan.free_bytes", lambda path: 10**6)
-    # 105,920 parameters of 12 bytes: two trials with four checkpoints each, and one that has ended with two of 4.
+    # 105,920 parameters of 12 bytes: two trials with four checkpoints each, and one that has ended
+    # with two of 4.
     assert plan_of(tmp_path, {}, [Node(2, 0)]).short == ["disk: 11.0 MB needed, 1.0 MB there"]
 
 
-def test_memory_of_the_machines_is_short_where_the_trials_at_a_time_take_more(tmp_path: Path) -> None:
+def test_memory_of_the_machines_is_short_where_the_trials_at_a_time_take_more(
+    tmp_path: Path,
+) -> None:
     gpu = Device(True, 80 * 10**9)
-    memory = Footprint(4, gpu, held=0, training=70 * 10**9, sampling=0, host=30 * 10**9, checkpoint=0)
+    memory = Footprint(
+        4, gpu, held=0, training=70 * 10**9, sampling=0, host=30 * 10**9, checkpoint=0
+    )
     large = Node(64, 8, memory=50 * 10**9)
     unknown = Node(64, 8)
     assert list(short_memory(memory, [large], 1)) == []

@@ -13,11 +13,19 @@ from sweep.trials.nodes import NodeLostError
 from sweep.views import progress
 from sweep.views.progress import SweepCallback
 
-CONFIG = {"trial": "c000-s1", "configuration": 0, "seed": 1, "overrides": {"algorithm.ar_alpha": 0.3, "seed": 1}}
+CONFIG = {
+    "trial": "c000-s1",
+    "configuration": 0,
+    "seed": 1,
+    "overrides": {"algorithm.ar_alpha": 0.3, "seed": 1},
+}
 
 
 def trial(**result: Any) -> Any:
-    numbers: dict[str, Any] = {"metric_analysis": {"score": {"max": 1.0}}, "metric_n_steps": {"score": {"5": [1.0]}}}
+    numbers: dict[str, Any] = {
+        "metric_analysis": {"score": {"max": 1.0}},
+        "metric_n_steps": {"score": {"5": [1.0]}},
+    }
     return SimpleNamespace(config=CONFIG, last_result=result, pickled_error_file=None, **numbers)
 
 
@@ -26,8 +34,16 @@ def callback(tmp_path: Path) -> SweepCallback:
     return SweepCallback(SweepFolder(tmp_path, "demo"), ResourcesSpec(), 2, threading.Event())
 
 
-def test_a_trial_is_told_in_lines(callback: SweepCallback, capsys: pytest.CaptureFixture[str]) -> None:
-    result = {"step": 20, "total_steps": 60, "score": 0.612345, "eval/accuracy": 0.7, "eval/accuracy/2": 0.9}
+def test_a_trial_is_told_in_lines(
+    callback: SweepCallback, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = {
+        "step": 20,
+        "total_steps": 60,
+        "score": 0.612345,
+        "eval/accuracy": 0.7,
+        "eval/accuracy/2": 0.9,
+    }
     callback.on_trial_start(0, [], trial())
     callback.on_trial_result(0, [], trial(), result)
     callback.on_trial_complete(0, [], trial(**result, finished=True))
@@ -64,7 +80,10 @@ def test_a_trial_that_finds_no_free_resources_says_so_once(tmp_path, capsys, mon
     pending = SimpleNamespace(**vars(trial()), trial_id="t", status="PENDING")
     for _ in range(10):
         callback.on_step_end(0, [pending])
-    assert capsys.readouterr().out == "c000-s1  waits for 4 GPUs (2 of 8 free) and 8 CPUs (30 of 32 free)\n"
+    assert (
+        capsys.readouterr().out
+        == "c000-s1  waits for 4 GPUs (2 of 8 free) and 8 CPUs (30 of 32 free)\n"
+    )
 
 
 def test_failures_of_a_trial_are_counted_and_lost_nodes_are_not(callback, tmp_path, capsys):
@@ -80,9 +99,13 @@ def test_failures_of_a_trial_are_counted_and_lost_nodes_are_not(callback, tmp_pa
         callback.on_trial_recover(0, [], failed)
         assert capsys.readouterr().out == f"c000-s1  retry {count}: rank 0 died: out of memory\n"
     assert "given_up" not in failed.config
-    for last in (-1, 0):  # it starts once more, to end with the reason; where it cannot even start, Tune ends it
+    # it starts once more, to end with the reason; where it cannot even start, Tune ends it
+    for last in (-1, 0):
         callback.on_trial_recover(0, [], failed)
-        assert (failed.config["given_up"], failed.max_failures) == ("rank 0 died: out of memory", last)
+        assert (failed.config["given_up"], failed.max_failures) == (
+            "rank 0 died: out of memory",
+            last,
+        )
     assert failed.config["attempt"] == 6
     assert capsys.readouterr().out == ""
 
@@ -93,7 +116,11 @@ def test_how_far_the_first_trial_is_is_told_as_it_starts(callback, tmp_path, cap
     folder.mkdir(parents=True)
     first = SimpleNamespace(**vars(trial()), trial_id="t", status="RUNNING")
     lines = []
-    for file, text in (("config.yaml", ""), ("stderr.log", "rank 0: ready at step 0"), ("metrics.jsonl", "{}")):
+    for file, text in (
+        ("config.yaml", ""),
+        ("stderr.log", "rank 0: ready at step 0"),
+        ("metrics.jsonl", "{}"),
+    ):
         callback.on_step_end(0, [first])
         (folder / file).write_text(text)
         callback.on_step_end(0, [first])

@@ -23,7 +23,9 @@ def rows_of(sweep: SweepRecord, step: int) -> list[TrialRow]:
 
 
 def test_a_trial_takes_as_long_as_whole_ones_did(tmp_path: Path) -> None:
-    write_sweep(tmp_path, "demo", {0: {0: 0.5}, 1: {}}, search={"sampler": "random", "configurations": 3})
+    write_sweep(
+        tmp_path, "demo", {0: {0: 0.5}, 1: {}}, search={"sampler": "random", "configurations": 3}
+    )
     ledger = Ledger(sweep_folder(tmp_path, "demo").ledger)
     key = {"trial_id": "x", "seed": 0}
     ledger.append({"event": "retry", "configuration": 0, **key, "time": 2.0})
@@ -39,7 +41,13 @@ def test_a_trial_takes_as_long_as_whole_ones_did(tmp_path: Path) -> None:
 
 def test_the_first_trial_takes_its_time_for_its_share_of_the_steps(tmp_path: Path) -> None:
     write_sweep(tmp_path, "demo", {0: {}})
-    started = {"event": "trial", "trial_id": "x", "configuration": 0, "seed": 0, "time": time.time() - 30}
+    started = {
+        "event": "trial",
+        "trial_id": "x",
+        "configuration": 0,
+        "seed": 0,
+        "time": time.time() - 30,
+    }
     Ledger(sweep_folder(tmp_path, "demo").ledger).append(started)
     sweep = open_sweep(tmp_path, "demo")
     left, _ = seconds_left(sweep, rows_of(sweep, step=1))

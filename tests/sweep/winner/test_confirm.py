@@ -20,7 +20,9 @@ RESULTS: dict[int, dict[int, float | str]] = {
 }
 
 
-def confirmation(sweep: SweepRecord, finalists: int, seeds: int, test: str | None = None) -> SweepSpec:
+def confirmation(
+    sweep: SweepRecord, finalists: int, seeds: int, test: str | None = None
+) -> SweepSpec:
     return fresh_space(sweep, finalists_of(sweep, finalists), seeds, test)
 
 
@@ -46,26 +48,51 @@ def with_parameters(sweep: SweepRecord, parameters: dict[int, dict[str, float]])
 def test_the_baseline_and_the_best_complete_ones_are_chosen(tmp_path: Path) -> None:
     write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3])
     sweep = open_sweep(tmp_path, "demo")
-    assert [finalist.number for finalist in choose(sweep.spec, sweep.configurations, 2)] == [0, 4, 2]
-    assert [finalist.number for finalist in choose(sweep.spec, sweep.configurations, 9)] == [0, 4, 2, 3]
+    assert [finalist.number for finalist in choose(sweep.spec, sweep.configurations, 2)] == [
+        0,
+        4,
+        2,
+    ]
+    assert [finalist.number for finalist in choose(sweep.spec, sweep.configurations, 9)] == [
+        0,
+        4,
+        2,
+        3,
+    ]
 
 
 def test_of_every_arm_the_best_goes_to_fresh_seeds(tmp_path: Path) -> None:
-    arms = {"algorithm.ar_alpha": {"choice": [0.1, 0.2, 0.3, 0.4]}, "optim.lr": {"uniform": [1e-5, 1e-3]}}
+    arms = {
+        "algorithm.ar_alpha": {"choice": [0.1, 0.2, 0.3, 0.4]},
+        "optim.lr": {"uniform": [1e-5, 1e-3]},
+    }
     search = {"configurations": 4, "tune_within": "algorithm.ar_alpha"}
-    write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3], parameters=arms, baselines=[], search=search)
+    write_sweep(
+        tmp_path, "demo", RESULTS, seeds=[0, 3], parameters=arms, baselines=[], search=search
+    )
     alphas = {0: 0.3, 1: 0.4, 2: 0.1, 3: 0.2, 4: 0.1}  # 2 and 4 are of the first arm
-    parameters = {number: {"algorithm.ar_alpha": alpha, "optim.lr": 1e-4} for number, alpha in alphas.items()}
+    parameters = {
+        number: {"algorithm.ar_alpha": alpha, "optim.lr": 1e-4} for number, alpha in alphas.items()
+    }
     sweep = with_parameters(open_sweep(tmp_path, "demo"), parameters)
     folder = sweep.folder
     ledger = list(read_ledger(sweep.folder.ledger))
-    assert [finalist.number for finalist in choose(sweep.spec, sweep.configurations, 9)] == [4, 3, 0]  # 1 lost a seed
+    # 1 lost a seed
+    assert [finalist.number for finalist in choose(sweep.spec, sweep.configurations, 9)] == [
+        4,
+        3,
+        0,
+    ]
     space = confirmation(sweep, finalists=9, seeds=2)
     assert [point["algorithm.ar_alpha"] for point in space.baselines] == [0.1, 0.2, 0.3]
     assert space.search.tune_within is None and not space.adaptive and planned_trials(space) == 6
     folder.ledger.unlink()
     Ledger(folder.ledger).append(
-        *(record for record in ledger if (record["event"], record["configuration"] % 2) != ("result", 0))
+        *(
+            record
+            for record in ledger
+            if (record["event"], record["configuration"] % 2) != ("result", 0)
+        )
     )
     with pytest.raises(MissingError, match=r"no configuration of 0.1 in demo is complete"):
         finalists_of(sweep.read_again(), 9)
@@ -80,7 +107,8 @@ def test_finalists_run_on_fresh_seeds_and_the_sealed_test(tmp_path: Path) -> Non
     assert planned_trials(space) == 4
     assert space.scheduler.asha is None
     dev, test = space.trainer.base.evaluation.sets.values()
-    assert list(space.trainer.base.evaluation.sets) == ["dev", "test"]  # the first stays the objective
+    # the first stays the objective
+    assert list(space.trainer.base.evaluation.sets) == ["dev", "test"]
     assert test == dev.model_copy(update={"split": "test"})
     assert space.trainer.base.tracking.experiment == "demo"
     assert space.confirms == ConfirmsSpec(sweep="demo", configurations=[0, 4])
@@ -88,7 +116,9 @@ def test_finalists_run_on_fresh_seeds_and_the_sealed_test(tmp_path: Path) -> Non
     assert open_sweep(tmp_path, "demo").spec.seeds == [0, 3]  # the sweep itself is untouched
 
 
-def test_the_sealed_problems_are_of_the_set_that_the_objective_is_measured_on(tmp_path: Path) -> None:
+def test_the_sealed_problems_are_of_the_set_that_the_objective_is_measured_on(
+    tmp_path: Path,
+) -> None:
     write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3], objective={"metric": "eval/reward/hard"})
     sweep = open_sweep(tmp_path, "demo")
     sets = sweep.spec.trainer.base.evaluation.sets
@@ -99,7 +129,10 @@ def test_the_sealed_problems_are_of_the_set_that_the_objective_is_measured_on(tm
 
 def test_the_sealed_problems_are_added_to_sets_that_the_search_space_names(tmp_path: Path) -> None:
     sets = {"people": {"source": "generated", "split": "dev", "people": [2], "size": 8}}
-    trainer = {"preset": "tiny_kk", "overrides": {"evaluation.sets": sets, "tracking.tags": {"team": "ours"}}}
+    trainer = {
+        "preset": "tiny_kk",
+        "overrides": {"evaluation.sets": sets, "tracking.tags": {"team": "ours"}},
+    }
     write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3], trainer=trainer)
     base = confirmation(open_sweep(tmp_path, "demo"), finalists=1, seeds=2).trainer.base
     people = base.evaluation.sets["people"]
@@ -111,7 +144,10 @@ def test_the_sealed_problems_are_added_to_sets_that_the_search_space_names(tmp_p
 def test_a_set_called_test_is_sealed_until_the_finalists_run(tmp_path: Path) -> None:
     file = tmp_path / "test.csv"
     file.write_text("question,answer\n")
-    sets = {"dev": {"split": "dev"}, "test": {"source": str(file), "columns": {"prompt": "question"}}}
+    sets = {
+        "dev": {"split": "dev"},
+        "test": {"source": str(file), "columns": {"prompt": "question"}},
+    }
     trainer = {"preset": "tiny_kk", "overrides": {"evaluation.sets": sets}}
     write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3], trainer=trainer)
     sweep = open_sweep(tmp_path, "demo")
@@ -129,7 +165,9 @@ def test_what_cannot_be_confirmed_is_refused(tmp_path: Path) -> None:
         confirmation(open_sweep(tmp_path, "none"), 1, 1)
     write_sweep(tmp_path, "file", SCORES, seeds=[0, 1])
     sweep = open_sweep(tmp_path, "file")
-    dev = sweep.spec.trainer.base.evaluation.sets["dev"].model_copy(update={"source": "dev.parquet"})
+    dev = sweep.spec.trainer.base.evaluation.sets["dev"].model_copy(
+        update={"source": "dev.parquet"}
+    )
     sweep = with_sets(sweep, {"dev": dev})
     with pytest.raises(ConfigError, match="nothing says which problems of"):
         confirmation(sweep, 1, 1)

@@ -56,8 +56,13 @@ def test_a_better_finalist_is_found_and_everything_is_on_record(tmp_path: Path) 
     lines: list[str] = []
     code, decision = decide(sweep, Asked(), trains({0.0: 0.5, 0.1: 0.6, 0.2: 0.5}), lines.append)
     assert (code, decision.outcome) == (0, "better")
-    assert "judged after 3, " in lines[0] and "a gain of 0.02 in eval/accuracy is worthwhile" in lines[0]
-    assert lines[-2].startswith("round 1 of at most 8: #1 is better than the baseline after 3 seeds: +0.")
+    assert (
+        "judged after 3, " in lines[0]
+        and "a gain of 0.02 in eval/accuracy is worthwhile" in lines[0]
+    )
+    assert lines[-2].startswith(
+        "round 1 of at most 8: #1 is better than the baseline after 3 seeds: +0."
+    )
     fresh = sweep.folder.confirmation
     assert decision_of(SweepRecord(read_spec(fresh), fresh)) == decision
     assert read_spec(fresh).seeds[0] == 3  # fresh ones
@@ -67,7 +72,11 @@ def test_a_better_finalist_is_found_and_everything_is_on_record(tmp_path: Path) 
 
 
 def test_a_command_is_judged_on_its_held_out_problems(tmp_path: Path) -> None:
-    program = {"command": ["true"], "defaults": {"algorithm.ar_alpha": 0.0}, "held_out": {"split": "test"}}
+    program = {
+        "command": ["true"],
+        "defaults": {"algorithm.ar_alpha": 0.0},
+        "held_out": {"split": "test"},
+    }
     write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 1, 2], trainer=None, program=program)
     sweep = open_sweep(tmp_path, "demo")
     decide(sweep, Asked(), trains({0.0: 0.5, 0.1: 0.6, 0.2: 0.5}), lambda line: None)
@@ -80,13 +89,17 @@ def test_a_finalist_that_is_given_up_costs_no_further_seeds(tmp_path: Path) -> N
     _, decision = decide(sweep, Asked(), trains(truth), lambda line: None)
     fresh = sweep.folder.confirmation
     record = SweepRecord(read_spec(fresh), fresh)
-    seeds = {configuration.number: len(configuration.results) for configuration in record.configurations}
+    seeds = {
+        configuration.number: len(configuration.results) for configuration in record.configurations
+    }
     assert decision.looks[0][1].decision == "worse" and seeds[2] == 3
     assert seeds[0] == seeds[1] > 3
     assert sum(not row.ended for row in record.rows()) == 0
 
 
-def test_a_failed_seed_counts_with_the_worst_score_and_ends_no_finalists_case(tmp_path: Path) -> None:
+def test_a_failed_seed_counts_with_the_worst_score_and_ends_no_finalists_case(
+    tmp_path: Path,
+) -> None:
     sweep = found_sweep(tmp_path)
     truth = {0.0: 0.5, 0.1: 0.9, 0.2: 0.3}
     lines: list[str] = []
@@ -103,7 +116,12 @@ def test_the_budget_is_counted_before_each_look(tmp_path: Path) -> None:
     code, decision = decide(sweep, Asked(hours=0.004), trains({}), lines.append)
     assert (code, decision.outcome, decision.looks) == (0, "open", ())
     assert lines[1] == "Not started: the first round needs 0.005 CPU-hours, the budget is 0.004"
-    assert decide(sweep, Asked(hours=1), trains({0.0: 0.5, 0.1: 0.6, 0.2: 0.5}), lines.append)[1].outcome == "better"
+    assert (
+        decide(sweep, Asked(hours=1), trains({0.0: 0.5, 0.1: 0.6, 0.2: 0.5}), lines.append)[
+            1
+        ].outcome
+        == "better"
+    )
 
 
 def test_an_interrupted_look_goes_on(tmp_path: Path) -> None:
@@ -122,7 +140,9 @@ def test_finalists_of_the_first_round_stay_and_others_are_named(tmp_path: Path) 
     decide(sweep, Asked(), lambda fresh: 130, lambda line: None)
     lines: list[str] = []
     decide(sweep, Asked(finalists=1), lambda fresh: 130, lines.append)
-    assert lines[0].startswith("the finalists stay those of the first round, #0, #1, #2; the sweep's best are #0, #1")
+    assert lines[0].startswith(
+        "the finalists stay those of the first round, #0, #1, #2; the sweep's best are #0, #1"
+    )
     assert "next round: 9 trials, about 0.005 CPU-hours" in lines[2]
 
 

@@ -10,9 +10,14 @@ from trainer.types import Completion, Problem, Rollout, RolloutGroup, TrainBatch
 
 
 def make_groups(
-    sizes: list[list[int]], prompt_lengths: list[int], seed: int = 0, rewards: tuple[float, float] = (3.0, -1.0)
+    sizes: list[list[int]],
+    prompt_lengths: list[int],
+    seed: int = 0,
+    rewards: tuple[float, float] = (3.0, -1.0),
 ) -> list[RolloutGroup]:
-    """One group per prompt; ``sizes[p]`` are the completion lengths of prompt p. The two rewards alternate."""
+    """One group per prompt; ``sizes[p]`` are the completion lengths of prompt p. The two rewards
+    alternate.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def tokens(count: int) -> tuple[int, ...]:
@@ -27,17 +32,23 @@ def make_groups(
             completion = Completion(tokens(length), (-1.0,) * length, "", "stop")
             reward = rewards[k % 2]
             parts = {"first": 0.75 * reward, "second": 0.25 * reward}
-            rollouts.append(Rollout(group_id, problem, prompt, completion, reward, parts, reward > 0))
+            rollouts.append(
+                Rollout(group_id, problem, prompt, completion, reward, parts, reward > 0)
+            )
         groups.append(RolloutGroup(group_id, rollouts))
     return groups
 
 
 def batch_of(completion_mask: torch.Tensor, **fields: Any) -> TrainBatch:
-    """A batch of completions with a mask [B, T] and given fields; others are zero, the reference's None."""
+    """A batch of completions with a mask [B, T] and given fields; others are zero, the reference's
+    None.
+    """
     rows = torch.zeros(len(completion_mask))
     zeros = torch.zeros_like(completion_mask)
     empty = {
-        **dict.fromkeys(("rollout_logprobs", "old_logprobs", "entropies", "gradient_norms", "advantages"), zeros),
+        **dict.fromkeys(
+            ("rollout_logprobs", "old_logprobs", "entropies", "gradient_norms", "advantages"), zeros
+        ),
         **dict.fromkeys(("input_ids", "prompt_lengths", "rewards", "group_ids", "truncated"), rows),
         "ref_logprobs": None,
         "completion_lengths": completion_mask.sum(dim=1).long(),
@@ -46,13 +57,28 @@ def batch_of(completion_mask: torch.Tensor, **fields: Any) -> TrainBatch:
 
 
 def loss_inputs(
-    logprobs: torch.Tensor, old_logprobs: torch.Tensor, advantages: torch.Tensor, totals: UpdateTotals, **fields: Any
+    logprobs: torch.Tensor,
+    old_logprobs: torch.Tensor,
+    advantages: torch.Tensor,
+    totals: UpdateTotals,
+    **fields: Any,
 ) -> LossInputs:
-    """Inputs of a loss on all tokens [B, T], by an exact engine and without a reference unless given."""
+    """Inputs of a loss on all tokens [B, T], by an exact engine and without a reference unless
+    given.
+    """
     ones = torch.ones_like(old_logprobs)
-    usual = {"ref_logprobs": None, "rollout_logprobs": old_logprobs, "completion_mask": ones, "token_mask": ones}
+    usual = {
+        "ref_logprobs": None,
+        "rollout_logprobs": old_logprobs,
+        "completion_mask": ones,
+        "token_mask": ones,
+    }
     return LossInputs(
-        logprobs=logprobs, old_logprobs=old_logprobs, advantages=advantages, totals=totals, **{**usual, **fields}
+        logprobs=logprobs,
+        old_logprobs=old_logprobs,
+        advantages=advantages,
+        totals=totals,
+        **{**usual, **fields},
     )
 
 

@@ -32,12 +32,17 @@ def test_selected_rows_lose_padding_they_do_not_need():
 def test_plan_covers_every_row_once_in_length_sorted_microbatches():
     batch = make_batch()  # lengths 11 15 9 18 | 18 12 15 19
     plan = plan_update_batches(batch, update_batch_size=4, tokens_per_microbatch=36)
-    assert [[rows.tolist() for rows in part.microbatches] for part in plan] == [[[3, 1], [0, 2]], [[7], [4, 6], [5]]]
+    assert [[rows.tolist() for rows in part.microbatches] for part in plan] == [
+        [[3, 1], [0, 2]],
+        [[7], [4, 6], [5]],
+    ]
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_row_longer_than_the_budget_stands_alone(packed):
-    plan = plan_update_batches(make_batch(), update_batch_size=8, tokens_per_microbatch=1, packed=packed)
+    plan = plan_update_batches(
+        make_batch(), update_batch_size=8, tokens_per_microbatch=1, packed=packed
+    )
     assert sorted(rows.tolist() for rows in plan[0].microbatches) == [[row] for row in range(8)]
 
 
@@ -50,7 +55,9 @@ def test_packed_rows_stay_with_their_group_and_a_prompt_counts_once():
     # 6 + 5 + 9 + 3 = 23; 6 + 12 = 18 as the group goes on; 11 + 7 + 1 + 4 + 8 = 31
     assert [rows.tolist() for rows in plan[0].microbatches] == [[0, 1, 2], [3], [4, 5, 6, 7]]
     plan = plan_update_batches(batch, update_batch_size=2, tokens_per_microbatch=1000, packed=True)
-    assert [[rows.tolist() for rows in part.microbatches] for part in plan] == [[[k, k + 1]] for k in (0, 2, 4, 6)]
+    assert [[rows.tolist() for rows in part.microbatches] for part in plan] == [
+        [[k, k + 1]] for k in (0, 2, 4, 6)
+    ]
 
 
 def test_every_rank_has_as_many_microbatches_as_the_one_with_the_most():
@@ -58,4 +65,5 @@ def test_every_rank_has_as_many_microbatches_as_the_one_with_the_most():
     plan = plan_update_batches(make_batch(), 4, 36, gather=lambda items: [*items, *counts])
     assert [[len(rows) for rows in part.microbatches] for part in plan] == [[2, 2, 0], [1, 2, 1, 0]]
     lengths = make_batch().prompt_lengths + make_batch().completion_lengths
-    assert int(lengths[plan[1].stand_in]) == int(lengths[4:].min())  # what stands in is as short as there is
+    # what stands in is as short as there is
+    assert int(lengths[plan[1].stand_in]) == int(lengths[4:].min())

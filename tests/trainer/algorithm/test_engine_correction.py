@@ -15,10 +15,13 @@ def test_the_mean_ratio_of_a_completion_is_capped_and_does_not_depend_on_its_pad
 
 
 @pytest.mark.parametrize(
-    ("rule", "floor", "expected"), [("truncate", 0.0, [0.5, 1.0, 1.0]), ("mask", 0.5, [0.0, 1.0, 0.0])]
+    ("rule", "floor", "expected"),
+    [("truncate", 0.0, [0.5, 1.0, 1.0]), ("mask", 0.5, [0.0, 1.0, 0.0])],
 )
 def test_a_ratio_to_the_engine_is_bounded_as_a_whole(rule, floor, expected):
-    bounds = ratio_bounds(torch.tensor([3.0, 1.2, 0.25]).log(), EngineCorrection(cap=1.5, floor=floor, rule=rule))
+    bounds = ratio_bounds(
+        torch.tensor([3.0, 1.2, 0.25]).log(), EngineCorrection(cap=1.5, floor=floor, rule=rule)
+    )
     assert bounds.tolist() == pytest.approx(expected)
 
 

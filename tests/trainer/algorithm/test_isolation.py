@@ -37,7 +37,9 @@ def test_filters_keep_one_side_in_one_pass(batch, token_filter, kept):
     assert passes(batch, lopti_eta=0.5, token_filter=token_filter) == [kept]
 
 
-@pytest.mark.parametrize("token_filter", get_args(AlgorithmConfig.model_fields["token_filter"].annotation))
+@pytest.mark.parametrize(
+    "token_filter", get_args(AlgorithmConfig.model_fields["token_filter"].annotation)
+)
 def test_a_rule_is_named_lopti_where_every_filter_leaves_it_two_passes(batch, token_filter):
     batch = replace(batch, entropies=torch.ones(2, 3))
     two = len(passes(batch, lopti_eta=0.5, token_filter=token_filter)) == 2

@@ -17,4 +17,6 @@ from trainer.config.algorithm import AlgorithmConfig
 def test_k3_is_bounded(log_ratio_clamp, far_below, far_above):
     config = AlgorithmConfig(kl_log_ratio_clamp=log_ratio_clamp)
     assert kl_penalty(torch.tensor([-20.0]), torch.tensor([0.0]), config).item() == far_below
-    assert kl_penalty(torch.tensor([0.0]), torch.tensor([-20.0]), config).item() == pytest.approx(far_above)
+    assert kl_penalty(torch.tensor([0.0]), torch.tensor([-20.0]), config).item() == pytest.approx(
+        far_above
+    )

@@ -19,7 +19,9 @@ def test_the_loss_marks_the_clipped_tokens_of_the_pass():
     ratio = (new - old).detach().exp()
     token_mask.view(-1)[ratio.argmax()] = 0
     expected = ((advantages > 0) & (ratio > 1.24)) | ((advantages < 0) & (ratio < 0.8))
-    inputs = loss_inputs(new, old, advantages, UpdateTotals(240, 6), completion_mask=mask, token_mask=token_mask)
+    inputs = loss_inputs(
+        new, old, advantages, UpdateTotals(240, 6), completion_mask=mask, token_mask=token_mask
+    )
     output = update_loss(inputs, AlgorithmConfig(loss={"dual_clip": 1.3}))
     assert torch.equal(output.clipped, expected * token_mask)
     assert output.clipped.sum() == output.metrics["clipped"] > 20
@@ -27,8 +29,14 @@ def test_the_loss_marks_the_clipped_tokens_of_the_pass():
     assert output.metrics["dual_clipped"] == dual_clipped.sum() > 5
     assert output.metrics["tokens"] == token_mask.sum() < mask.sum()
     inside = token_mask.bool()
-    assert output.metrics["approx_kl"].item() == pytest.approx(-ratio.log()[inside].sum().item(), rel=1e-4)
-    assert output.metrics["ratio_max"].item() == pytest.approx(ratio[inside].max().item()) != ratio.max().item()
+    assert output.metrics["approx_kl"].item() == pytest.approx(
+        -ratio.log()[inside].sum().item(), rel=1e-4
+    )
+    assert (
+        output.metrics["ratio_max"].item()
+        == pytest.approx(ratio[inside].max().item())
+        != ratio.max().item()
+    )
 
 
 def test_update_loss_adds_kl_only_inside_the_pass_and_only_in_the_loss():
@@ -38,14 +46,21 @@ def test_update_loss_adds_kl_only_inside_the_pass_and_only_in_the_loss():
     zero = torch.zeros(1, 2)
     mask = torch.ones(1, 2)
     inputs = loss_inputs(
-        logprobs, logprobs, zero, UpdateTotals(2, 1), ref_logprobs=ref, completion_mask=mask, token_mask=token_mask
+        logprobs,
+        logprobs,
+        zero,
+        UpdateTotals(2, 1),
+        ref_logprobs=ref,
+        completion_mask=mask,
+        token_mask=token_mask,
     )
 
     def loss(**settings) -> float:
         return update_loss(inputs, AlgorithmConfig(kl_coef=0.1, **settings)).loss.item()
 
     assert loss() == pytest.approx(0.1 * 0.5 * (math.exp(-0.5) + 0.5 - 1))
-    assert loss(loss_aggregation="seq_mean_token_sum") == pytest.approx(2 * loss())  # of one completion
+    # of one completion
+    assert loss(loss_aggregation="seq_mean_token_sum") == pytest.approx(2 * loss())
     assert loss(advantage="reinforce_plus_plus") == 0.0
 
 
@@ -63,7 +78,12 @@ def test_the_bonus_is_weighted_as_the_loss_is_and_counts_the_tokens_of_the_pass(
     entropies = torch.tensor([[2.0, 3.0]], requires_grad=True)
     zeros = torch.zeros(1, 2)
     inputs = loss_inputs(
-        zeros, zeros, zeros, UpdateTotals(2, 1), entropies=entropies, token_mask=torch.tensor([[1.0, 0.0]])
+        zeros,
+        zeros,
+        zeros,
+        UpdateTotals(2, 1),
+        entropies=entropies,
+        token_mask=torch.tensor([[1.0, 0.0]]),
     )
     output = update_loss(inputs, AlgorithmConfig(kl_coef=0.0, entropy_coef=0.1))
     output.loss.backward()

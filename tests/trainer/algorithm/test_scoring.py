@@ -21,7 +21,9 @@ def test_scores_of_microbatches_are_those_of_the_whole_batch(tokens_per_microbat
     causal_lm = random_model()
     other = random_model(seed=1)
     plan = plan_update_batches(batch, 4, tokens_per_microbatch)
-    policy, reference = (LogprobModel(lm, TEMPERATURE, chunk_tokens=16) for lm in (causal_lm, other))
+    policy, reference = (
+        LogprobModel(lm, TEMPERATURE, chunk_tokens=16) for lm in (causal_lm, other)
+    )
     scored = attach_logprobs(batch, policy, reference, plan)
     rows = (batch.input_ids, batch.prompt_lengths, batch.completion_mask)
     with torch.no_grad():
@@ -42,7 +44,9 @@ def test_scores_of_microbatches_are_those_of_the_whole_batch(tokens_per_microbat
 def test_a_score_that_is_no_number_is_a_divergence(name, value):
     batch = make_batch()
     scores = torch.zeros_like(batch.completion_mask)
-    check_scores(replace(batch, ref_logprobs=None, entropies=None), 1, Parallel(torch.device("cpu")))
+    check_scores(
+        replace(batch, ref_logprobs=None, entropies=None), 1, Parallel(torch.device("cpu"))
+    )
     scores[0, 0] = value
     with pytest.raises(DivergedError, match="diverged at step 3"):
         check_scores(replace(batch, **{name: scores}), 3, Parallel(torch.device("cpu")))

@@ -10,9 +10,15 @@ from trainer.config.algorithm import AlgorithmConfig
 MASK = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 0.0]])
 
 
-def batch_with(entropies: list[list[float]], mask: torch.Tensor = MASK, truncated: tuple[float, ...] = (0.0, 0.0)):
+def batch_with(
+    entropies: list[list[float]],
+    mask: torch.Tensor = MASK,
+    truncated: tuple[float, ...] = (0.0, 0.0),
+):
     old = torch.tensor([[0.2, 0.5, 0.9], [0.7, 0.1, 1.0]]).log()
-    return batch_of(mask, old_logprobs=old, entropies=torch.tensor(entropies), truncated=torch.tensor(truncated))
+    return batch_of(
+        mask, old_logprobs=old, entropies=torch.tensor(entropies), truncated=torch.tensor(truncated)
+    )
 
 
 ENTROPIES = [[0.1, 0.5, 0.4], [0.2, 0.3, 9.0]]  # the last is padding
@@ -22,14 +28,18 @@ def test_a_token_at_eta_is_not_of_low_probability_and_padding_is_nothing():
     old = torch.tensor([[0.25, 0.5, 0.125], [0.75, 0.25, 1.0]]).log()
     assert low_probability_tokens(old, MASK, 0.25).tolist() == [[0, 0, 1], [0, 0, 0]]
     assert low_probability_tokens(old, MASK, 1.0).tolist() == MASK.tolist()
-    assert not low_probability_tokens(old, torch.zeros(2, 3), 1.0).any()  # of tokens that are left out
+    # of tokens that are left out
+    assert not low_probability_tokens(old, torch.zeros(2, 3), 1.0).any()
 
 
 @pytest.mark.parametrize(
     ("settings", "kept"),
     [
         ({"kl_coef": 0.1}, [[1, 1, 1], [1, 1, 0]]),  # the penalty pulls at them
-        ({"kl_coef": 0.1, "kl_placement": "reward", "advantage": "reinforce_plus_plus"}, [[0, 0, 0], [1, 1, 0]]),
+        (
+            {"kl_coef": 0.1, "kl_placement": "reward", "advantage": "reinforce_plus_plus"},
+            [[0, 0, 0], [1, 1, 0]],
+        ),
         ({"kl_coef": 0.0}, [[0, 0, 0], [1, 1, 0]]),
     ],
 )
@@ -42,7 +52,9 @@ def test_tokens_without_advantage_are_updated_for_a_penalty_in_the_loss_only(set
 @pytest.mark.parametrize(
     ("settings", "counted"), [({}, MASK.tolist()), ({"mask_truncated": True}, [[0] * 3, [1, 1, 0]])]
 )
-def test_a_mean_over_tokens_counts_what_a_filter_leaves_out_but_no_truncated_completion(settings, counted):
+def test_a_mean_over_tokens_counts_what_a_filter_leaves_out_but_no_truncated_completion(
+    settings, counted
+):
     batch = batch_with(ENTROPIES, truncated=(1.0, 0.0))
     config = AlgorithmConfig(token_filter="drop_high", lopti_eta=0.3, **settings)
     assert counted_tokens(batch, config).tolist() == counted

@@ -55,7 +55,9 @@ def test_a_kept_forward_changes_nothing_but_the_number_of_forwards(budget, setti
     assert fewer == count - saved
     for computed, kept in zip(without, with_kept, strict=True):
         # A pass over some of the tokens scores fewer of them: its sums have another order.
-        assert torch.equal(computed, kept) or ("lopti_eta" in settings and (computed - kept).abs().max() < 2e-5)
+        assert torch.equal(computed, kept) or (
+            "lopti_eta" in settings and (computed - kept).abs().max() < 2e-5
+        )
 
 
 @pytest.mark.parametrize("case", ["no token", "all clipped", "no advantage"])
@@ -80,8 +82,12 @@ def test_a_step_without_a_gradient_moves_neither_weights_nor_momentum(case):
     statistics = UpdateStatistics.of(batch)
     updater.run_pass(*without[case], plan, statistics, step=2)
     assert (statistics.updates, statistics.skipped, statistics.grad_norm) == (0, 1, 0.0)
-    assert read_metrics([update_metrics(statistics, 1e-3)], Parallel())["optim/updates_skipped"] == 1
-    torch.testing.assert_close([optimizer.state_dict()["state"], model.state_dict()], before, rtol=0, atol=0)
+    assert (
+        read_metrics([update_metrics(statistics, 1e-3)], Parallel())["optim/updates_skipped"] == 1
+    )
+    torch.testing.assert_close(
+        [optimizer.state_dict()["state"], model.state_dict()], before, rtol=0, atol=0
+    )
 
 
 def test_a_non_finite_loss_stops_before_the_weights_change():
@@ -113,7 +119,9 @@ def test_learning_rate(schedule, warmup, expected):
 
 
 def loss_of_half_truncated(aggregation: str, **settings) -> float:
-    """The loss of a batch whose first four completions, of 29 of its 49 tokens, ran into the token limit."""
+    """The loss of a batch whose first four completions, of 29 of its 49 tokens, ran into the token
+    limit.
+    """
     algorithm = AlgorithmConfig(kl_coef=0.0, loss_aggregation=aggregation, **settings)
     model = LogprobModel(random_model(), 0.9, chunk_tokens=16)
     truncated = torch.tensor([1.0] * 4 + [0.0] * 4)
@@ -130,10 +138,13 @@ def loss_of_half_truncated(aggregation: str, **settings) -> float:
 
 
 @pytest.mark.parametrize(
-    ("aggregation", "masked"), [("token_mean", 1.0), ("seq_mean_token_mean", 0.5), ("constant", 20 / (8 * 12))]
+    ("aggregation", "masked"),
+    [("token_mean", 1.0), ("seq_mean_token_mean", 0.5), ("constant", 20 / (8 * 12))],
 )
 def test_truncated_completions_count_as_completions_and_not_as_tokens(aggregation, masked):
-    assert loss_of_half_truncated(aggregation, mask_truncated=True) == pytest.approx(masked, rel=1e-5)
+    assert loss_of_half_truncated(aggregation, mask_truncated=True) == pytest.approx(
+        masked, rel=1e-5
+    )
     whole = {"token_mean": 1.0, "seq_mean_token_mean": 1.0, "constant": 49 / (8 * 12)}
     assert loss_of_half_truncated(aggregation) == pytest.approx(whole[aggregation], rel=1e-5)
 
@@ -145,7 +156,9 @@ def test_statistics_add_up_and_a_learning_rate_of_zero_moves_nothing():
     plan = plan_update_batches(batch, 8, 40)
     batch = estimate_advantages(attach_logprobs(batch, model, None, plan), algorithm)
     batch = replace(batch, old_logprobs=batch.old_logprobs - 1.0)
-    updater = Updater(model, torch.optim.SGD(model.parameters(), lr=1.0), algorithm, 1.0, Parallel(), 12)
+    updater = Updater(
+        model, torch.optim.SGD(model.parameters(), lr=1.0), algorithm, 1.0, Parallel(), 12
+    )
     updater.set_learning_rate(0.0)
     totals = []
     for passes in (1, 2):
@@ -154,7 +167,9 @@ def test_statistics_add_up_and_a_learning_rate_of_zero_moves_nothing():
             updater.run_pass(batch, batch.completion_mask, plan, statistics, step=1)
         totals.append((float(statistics.loss), statistics.grad_norm, float(statistics.updates)))
         assert torch.equal(statistics.times_updated, passes * batch.completion_mask)
-        assert torch.equal(statistics.times_clipped, passes * batch.completion_mask * (batch.advantages > 0))
+        assert torch.equal(
+            statistics.times_clipped, passes * batch.completion_mask * (batch.advantages > 0)
+        )
         assert statistics.tokens["tokens"] == passes * batch.completion_mask.sum()
         assert float(statistics.ratio_max) == pytest.approx(math.e, rel=1e-5)
     assert totals[1] == pytest.approx([2 * number for number in totals[0]])
@@ -189,7 +204,9 @@ def test_a_pass_has_the_gradient_of_whole_rows(packed_by: str, loss: str, tokens
     model = logprob_model(packed_by)
     batch, plan = scored(model, algorithm, tokens)
     generator = torch.Generator().manual_seed(1)
-    in_pass = (torch.rand(batch.completion_mask.shape, generator=generator) < 0.15) * batch.completion_mask
+    in_pass = (
+        torch.rand(batch.completion_mask.shape, generator=generator) < 0.15
+    ) * batch.completion_mask
     in_pass[1] = 0
     assert 0 < in_pass.sum() < batch.completion_mask.sum()
 
@@ -200,9 +217,13 @@ def test_a_pass_has_the_gradient_of_whole_rows(packed_by: str, loss: str, tokens
     model.zero_grad()
 
     statistics = UpdateStatistics.of(batch)
-    updater = Updater(model, torch.optim.SGD(model.parameters(), lr=0.0), algorithm, 1e9, Parallel(), 8)
+    updater = Updater(
+        model, torch.optim.SGD(model.parameters(), lr=0.0), algorithm, 1e9, Parallel(), 8
+    )
     loss_sum = updater._accumulate_gradients(batch, in_pass, plan[0], totals, statistics)
     assert torch.isfinite(loss_sum)
     for parameter, expected in zip(model.parameters(), whole, strict=True):
-        assert (parameter.grad - expected).abs().max() <= 1e-5 * max(1e-3, float(expected.abs().max()))
+        assert (parameter.grad - expected).abs().max() <= 1e-5 * max(
+            1e-3, float(expected.abs().max())
+        )
     assert 0 < statistics.tokens_computed < scores.computed * (2 if tokens == 40 else 1)

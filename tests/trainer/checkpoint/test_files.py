@@ -31,7 +31,9 @@ from trainer.parallel.ranks import Parallel
 
 
 def write_checkpoint(root, step, write, parallel=None):
-    return checkpoint.write_checkpoint(root, step, write, parallel or Parallel(), Attempt(root.parent))
+    return checkpoint.write_checkpoint(
+        root, step, write, parallel or Parallel(), Attempt(root.parent)
+    )
 
 
 def write_text(text):
@@ -42,8 +44,12 @@ def test_what_is_written_is_on_the_disk_before_the_folder_has_its_name(tmp_path,
     done = []
     flush = checkpoint.flush_to_disk
     rename = Path.rename
-    monkeypatch.setattr(checkpoint, "flush_to_disk", lambda path: done.append(f"flush {path.name}") or flush(path))
-    monkeypatch.setattr(Path, "rename", lambda path, to: done.append(f"rename to {to.name}") or rename(path, to))
+    monkeypatch.setattr(
+        checkpoint, "flush_to_disk", lambda path: done.append(f"flush {path.name}") or flush(path)
+    )
+    monkeypatch.setattr(
+        Path, "rename", lambda path, to: done.append(f"rename to {to.name}") or rename(path, to)
+    )
 
     def write(folder):
         (folder / "weights").write_text("x")
@@ -53,7 +59,13 @@ def test_what_is_written_is_on_the_disk_before_the_folder_has_its_name(tmp_path,
 
     folder = write_checkpoint(tmp_path, 3, write)
     assert done == [
-        *("flush config", "flush weights", "flush manifest.json", "flush .step-3.0.partial", "rename to step-3"),
+        *(
+            "flush config",
+            "flush weights",
+            "flush manifest.json",
+            "flush .step-3.0.partial",
+            "rename to step-3",
+        ),
         f"flush {tmp_path.name}",
     ]
     (folder / "adapter" / "config").unlink()
@@ -82,7 +94,9 @@ def test_a_missing_file_and_a_broken_manifest_are_damage(tmp_path):
 
 
 # safetensors has an error of its own for a full disk.
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("No space left on device")])
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), RuntimeError("No space left on device")]
+)
 def test_an_error_while_writing_leaves_the_older_checkpoint_and_nothing_else(tmp_path, error):
     write_checkpoint(tmp_path, 1, write_text("good"))
 
@@ -106,7 +120,9 @@ def test_killed_while_writing_is_never_loaded(tmp_path):
             os.kill(os.getpid(), signal.SIGKILL)
         write_checkpoint(pathlib.Path({str(tmp_path)!r}), 2, die)
     """)
-    result = subprocess.run([sys.executable, "-c", script], env={**os.environ, "OMP_NUM_THREADS": "1"})
+    result = subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
     assert result.returncode == -signal.SIGKILL
     assert [path.name for path in intact_checkpoints(tmp_path)] == ["step-1"]
     write_checkpoint(tmp_path, 2, write_text("again"))
@@ -123,17 +139,23 @@ def test_damaged_checkpoints_do_not_push_out_good_ones(tmp_path):
     for step in (8, 10):
         damage(tmp_path / f"step-{step}")
     assert newest_checkpoint(tmp_path) == tmp_path / "step-4"
-    assert sorted(path.name for path in tmp_path.glob("damaged-*")) == ["damaged-step-10", "damaged-step-8"]
+    assert sorted(path.name for path in tmp_path.glob("damaged-*")) == [
+        "damaged-step-10",
+        "damaged-step-8",
+    ]
     write_checkpoint(tmp_path, 6, write_text("state 6"))
     prune_checkpoints(tmp_path, keep_last=2, keep_steps=set())
     assert steps_on_disk(tmp_path) == [6, 4]
     write_checkpoint(tmp_path, 8, write_text("state 8"))
     prune_checkpoints(tmp_path, keep_last=2, keep_steps=set())
     assert steps_on_disk(tmp_path) == [8, 6]
-    assert [path.name for path in tmp_path.glob("damaged-*")] == ["damaged-step-10"]  # not yet come past it
+    # not yet come past it
+    assert [path.name for path in tmp_path.glob("damaged-*")] == ["damaged-step-10"]
 
 
-def test_pruning_keeps_the_newest_and_the_best_and_does_not_count_one_that_lacks_a_file(tmp_path, monkeypatch):
+def test_pruning_keeps_the_newest_and_the_best_and_does_not_count_one_that_lacks_a_file(
+    tmp_path, monkeypatch
+):
     for step in (1, 2, 3, 4, 5):
         write_checkpoint(tmp_path, step, write_text(f"state {step}"))
     (tmp_path / "step-4" / "state.txt").unlink()
@@ -152,7 +174,8 @@ def test_starting_over_keeps_the_old_record(tmp_path):
     assert newest_checkpoint(tmp_path / "checkpoints") is None
     for name in ("metrics.jsonl", "completions.jsonl"):
         assert (tmp_path / "earlier-1" / name).read_text() == "attempt 1\n"
-        assert (tmp_path / name).read_text() == "attempt 2\n"  # from which the tracker learns what it has shipped
+        # from which the tracker learns what it has shipped
+        assert (tmp_path / name).read_text() == "attempt 2\n"
     assert (tmp_path / "earlier-2" / "checkpoints" / "step-2" / "manifest.json").is_file()
 
 
@@ -162,7 +185,8 @@ def test_a_checkpoint_that_may_not_be_read_is_not_damaged(tmp_path, monkeypatch)
     def refused(paths):
         raise PermissionError(errno.EACCES, "Permission denied", str(paths[0]))
 
-    monkeypatch.setattr("trainer.checkpoint.files._sha256", refused)  # root, as in a container, may read everything
+    # root, as in a container, may read everything
+    monkeypatch.setattr("trainer.checkpoint.files._sha256", refused)
     with pytest.raises(StorageError, match="may not read the checkpoint"):
         newest_checkpoint(tmp_path)
     assert steps_on_disk(tmp_path) == [2]
@@ -209,7 +233,9 @@ def test_every_rank_hashes_what_it_wrote(tmp_path, monkeypatch):
 
         write_checkpoint(tmp_path, 3, files, Rank(rank, meeting, items))
 
-    threads = [threading.Thread(target=write, args=(rank,), name=f"rank-{rank}") for rank in range(2)]
+    threads = [
+        threading.Thread(target=write, args=(rank,), name=f"rank-{rank}") for rank in range(2)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -227,7 +253,9 @@ KEPT = ["manifest.json", "model.safetensors", "training_state.json"]
 
 def write_whole(folder):
     (folder / "model.safetensors").write_bytes(b"weights")
-    (folder / "training_state.json").write_text(json.dumps({"step": int(folder.name.split("-")[1].split(".")[0])}))
+    (folder / "training_state.json").write_text(
+        json.dumps({"step": int(folder.name.split("-")[1].split(".")[0])})
+    )
     for rank in range(2):
         (folder / f"training_state-{rank}-of-2.safetensors").write_bytes(b"moments")
 
@@ -252,7 +280,9 @@ def test_of_an_ended_run_the_weights_of_the_last_and_the_best_are_kept(tmp_path)
     for folder in intact_checkpoints(tmp_path):
         assert names(folder) == KEPT
         assert keeps_weights_only(folder)
-    with pytest.raises(ConfigError, match=f"{tmp_path.parent.name} has ended, at step 8: its weights were kept"):
+    with pytest.raises(
+        ConfigError, match=f"{tmp_path.parent.name} has ended, at step 8: its weights were kept"
+    ):
         raise_if_ended(tmp_path / "step-8")
     with pytest.raises(ConfigError, match="has ended, at step 8"):
         load_training_state(tmp_path / "step-8", None, None, Parallel(torch.device("cpu")))
@@ -265,7 +295,9 @@ class Killed(BaseException):
 
 
 def kill_at(moment, monkeypatch):
-    """Die before the change of the disk with this number; half-way through where it removes a folder."""
+    """Die before the change of the disk with this number; half-way through where it removes a
+    folder.
+    """
     changes = iter(range(10**6))
 
     def before(change, half=lambda *arguments: None):
@@ -287,7 +319,9 @@ def kill_at(moment, monkeypatch):
     monkeypatch.setattr(os, "replace", before(os.replace))
 
 
-def test_killed_at_any_moment_checkpoints_are_whole_or_thinned_and_the_next_time_does_the_rest(tmp_path):
+def test_killed_at_any_moment_checkpoints_are_whole_or_thinned_and_the_next_time_does_the_rest(
+    tmp_path,
+):
     moments = 0
     for moment in range(100):
         root = tmp_path / str(moment)
@@ -310,8 +344,8 @@ def test_killed_at_any_moment_checkpoints_are_whole_or_thinned_and_the_next_time
         keep_weights(root, {4})
         assert names(root) == ["step-4", "step-8"]
         assert names(root / "step-8") == names(root / "step-4") == KEPT
-    # Two folders of no use, two checkpoints to rename and remove, two manifests and what lies in the place of their
-    # drafts, four parts of a state.
+    # Two folders of no use, two checkpoints to rename and remove, two manifests and what lies in
+    # the place of their drafts, four parts of a state.
     assert moments == 2 + 2 * 2 + 2 * 2 + 4
 
 

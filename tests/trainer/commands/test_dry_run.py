@@ -15,25 +15,33 @@ def test_a_dry_run_shows_one_problem_and_trains_nothing(tmp_path, monkeypatch, c
     assert "prompt (" in out and "<think>" in out
     assert next(line for line in lines if line.startswith("its tokens: people | "))
     assert "completion (12 tokens, cut there):" in lines
-    assert any(line.startswith("its reward: -3, not correct (format -1, answer -2)") for line in lines)
+    assert any(
+        line.startswith("its reward: -3, not correct (format -1, answer -2)") for line in lines
+    )
     assert "steps:       50, each 12 prompts x 8 completions and 2 optimizer steps" in lines
     assert "evaluations: 6 of 400 completions" in lines
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_dry_run_says_what_a_run_would_warn_of(capsys, tiny_policy):
-    out = shown(capsys, f"model.name_or_path={tiny_policy}", "data.train.size=4", "rollout.max_new_tokens=8")
+    out = shown(
+        capsys, f"model.name_or_path={tiny_policy}", "data.train.size=4", "rollout.max_new_tokens=8"
+    )
     assert "warning: a step takes 12 prompts from 4 problems" in out
 
 
 def test_a_dry_run_stops_at_what_would_stop_a_run(capsys, tiny_policy):
-    words = ["reward.functions={tests.rewards.own_rewards:nothing: 1}", f"model.name_or_path={tiny_policy}"]
+    words = [
+        "reward.functions={tests.rewards.own_rewards:nothing: 1}",
+        f"model.name_or_path={tiny_policy}",
+    ]
     assert main(["run", "tiny_kk", "--dry-run", *words]) == 2
     assert "has no function nothing" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("eta", "token_filter", "steps"), [(0.0, "high_entropy", 2), (0.5, "high_entropy", 4), (0.5, "drop_low", 2)]
+    ("eta", "token_filter", "steps"),
+    [(0.0, "high_entropy", 2), (0.5, "high_entropy", 4), (0.5, "drop_low", 2)],
 )
 def test_lopti_doubles_the_optimizer_steps(capsys, tiny_policy, eta, token_filter, steps):
     words = [f"algorithm.lopti_eta={eta}", f"algorithm.token_filter={token_filter}"]

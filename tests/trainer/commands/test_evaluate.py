@@ -40,7 +40,16 @@ def last_evaluation(folder: Path) -> dict:
 
 
 def test_a_run_is_evaluated_as_it_evaluated_itself(run, tmp_path, capsys):
-    arguments = ["evaluate", str(run), "--offline", "--runs-dir", str(tmp_path), "--name", "again", "--json"]
+    arguments = [
+        "evaluate",
+        str(run),
+        "--offline",
+        "--runs-dir",
+        str(tmp_path),
+        "--name",
+        "again",
+        "--json",
+    ]
     assert main(arguments) == 0
     printed = json.loads(capsys.readouterr().out)
     assert json.loads((tmp_path / "again" / "evaluation.json").read_text()) == printed
@@ -53,13 +62,26 @@ def test_a_run_is_evaluated_as_it_evaluated_itself(run, tmp_path, capsys):
     whole = printed["rows"][0]
     assert (whole["set"], whole["problems"], whole["completions"], whole["k"]) == ("dev", 8, 24, 3)
     assert whole["accuracy"] == again["eval/accuracy"]
-    assert whole["low"] == again["eval/accuracy_low"] <= whole["accuracy"] <= again["eval/accuracy_high"]
+    assert (
+        whole["low"]
+        == again["eval/accuracy_low"]
+        <= whole["accuracy"]
+        <= again["eval/accuracy_high"]
+    )
     assert len((tmp_path / "again" / "completions.jsonl").read_text().splitlines()) == 24
 
 
 def test_sets_limits_and_completions_are_those_asked_for(tiny_policy, tmp_path, capsys):
     problems = tmp_path / "own.jsonl"
-    arguments = ["evaluate", str(tiny_policy), "--spec", "tiny_kk", "--offline", "--runs-dir", str(tmp_path)]
+    arguments = [
+        "evaluate",
+        str(tiny_policy),
+        "--spec",
+        "tiny_kk",
+        "--offline",
+        "--runs-dir",
+        str(tmp_path),
+    ]
     assert main([*arguments, "--sets", f"own={problems}"]) == 3
     assert "no such data file" in capsys.readouterr().err
     assert not (tmp_path / "two").exists()
@@ -72,19 +94,34 @@ def test_sets_limits_and_completions_are_those_asked_for(tiny_policy, tmp_path, 
     shown = capsys.readouterr().out
     assert "@2" in shown
     record = json.loads((tmp_path / "two" / "evaluation.json").read_text())
-    assert [(r["set"], r["problems"], r["completions"]) for r in record["rows"] if r["by"] == "all"] == [
-        ("a", 3, 6),
-        ("b", 3, 6),
-    ]
+    assert [
+        (r["set"], r["problems"], r["completions"]) for r in record["rows"] if r["by"] == "all"
+    ] == [("a", 3, 6), ("b", 3, 6)]
     assert load_config(str(tmp_path / "two" / "config.yaml")).evaluation.sets["b"].split == "test"
     assert main([*arguments, "--name", "two"]) == 2
     assert "two exists" in capsys.readouterr().err
 
 
 def test_scoring_that_fails_is_refused(tiny_policy, tmp_path, capsys):
-    arguments = ["evaluate", str(tiny_policy), "--spec", "tiny_kk", "--offline", "--runs-dir", str(tmp_path)]
+    arguments = [
+        "evaluate",
+        str(tiny_policy),
+        "--spec",
+        "tiny_kk",
+        "--offline",
+        "--runs-dir",
+        str(tmp_path),
+    ]
     failing = "reward.functions={'tests.trainer.failing_rewards:raising': 1.0}"
-    options = ["rollout.max_new_tokens=10", failing, "evaluation.sets.dev.size=3", "-k", "1", "--name", "f"]
+    options = [
+        "rollout.max_new_tokens=10",
+        failing,
+        "evaluation.sets.dev.size=3",
+        "-k",
+        "1",
+        "--name",
+        "f",
+    ]
     assert main([*arguments, *options]) == 2
     assert "scoring failed for 1 of 3 completions" in capsys.readouterr().err
     assert not (tmp_path / "f" / "evaluation.json").exists()
@@ -95,7 +132,19 @@ def test_the_result_reaches_mlflow(tiny_policy, tmp_path):
     from mlflow import MlflowClient
 
     arguments = ["evaluate", str(tiny_policy), "--spec", "tiny_kk", "rollout.max_new_tokens=10"]
-    assert main([*arguments, "evaluation.sets.dev.size=2", "--runs-dir", str(tmp_path), "--name", "seen"]) == 0
+    assert (
+        main(
+            [
+                *arguments,
+                "evaluation.sets.dev.size=2",
+                "--runs-dir",
+                str(tmp_path),
+                "--name",
+                "seen",
+            ]
+        )
+        == 0
+    )
     client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
     experiment = client.get_experiment_by_name("evaluate")
     (recorded,) = client.search_runs([experiment.experiment_id])
@@ -109,7 +158,11 @@ def test_a_model_is_found_as_run_checkpoint_folder_or_name(run, tiny_policy, tmp
     newest = str(run / "checkpoints" / "step-2")
     for given in (str(run), newest):
         model = find_model(given)
-        assert (model.name_or_path, model.run_config, model.step) == (newest, run / "config.yaml", 2)
+        assert (model.name_or_path, model.run_config, model.step) == (
+            newest,
+            run / "config.yaml",
+            2,
+        )
     assert find_model(str(tiny_policy)).run_config is None
     assert find_model("Qwen/Qwen2.5-7B").name_or_path == "Qwen/Qwen2.5-7B"
     (tmp_path / "config.yaml").write_text("seed: 1\n")
@@ -137,7 +190,11 @@ def test_a_runs_configuration_is_changed_to_one_whole_model(run):
     assert (config.parallel.strategy, config.parallel.offload) == ("none", "none")
     flags = {COMPLETIONS: 5, "evaluation.temperature": 0.5}
     evaluation = evaluation_config(model, None, ["evaluation.top_p=0.9"], flags).evaluation
-    assert (evaluation.top_p, evaluation.completions_per_problem, evaluation.temperature) == (0.9, 5, 0.5)
+    assert (evaluation.top_p, evaluation.completions_per_problem, evaluation.temperature) == (
+        0.9,
+        5,
+        0.5,
+    )
 
 
 def test_what_cannot_be_evaluated_is_refused_with_the_next_step(run):
@@ -145,7 +202,9 @@ def test_what_cannot_be_evaluated_is_refused_with_the_next_step(run):
         evaluation_config(find_model("some/model"), None, [], {})
     assert "--spec" in caught.value.hint
     with pytest.raises(ConfigError, match="all the same"):
-        evaluation_config(find_model(str(run)), None, [], {COMPLETIONS: 4, "evaluation.temperature": 0.0})
+        evaluation_config(
+            find_model(str(run)), None, [], {COMPLETIONS: 4, "evaluation.temperature": 0.0}
+        )
     with pytest.raises(ConfigError, match="unknown key"):
         evaluation_config(find_model(str(run)), None, [], {"evaluation.sets": ["a={sorce: x}"]})
 
@@ -155,12 +214,16 @@ def test_flags_hold_for_every_set_of_the_run(run):
     for overrides, flags in (([], asked), ([f"{key}={value}" for key, value in asked.items()], {})):
         evaluation = evaluation_config(find_model(str(run)), "math_7b", overrides, flags).evaluation
         sections = [evaluation.of_set(name) for name in evaluation.sets]
-        assert {(section.completions_per_problem, section.temperature) for section in sections} == {(4, 0.5)}
+        assert {(section.completions_per_problem, section.temperature) for section in sections} == {
+            (4, 0.5)
+        }
 
 
 @pytest.mark.parametrize("text", ["dev", "=x", "dev=", "a={source: x", "a=3"])
 def test_malformed_sets_are_refused(text):
-    with pytest.raises(ConfigError, match=r"not an override: =x|has no value|not valid YAML|not a source: 3"):
+    with pytest.raises(
+        ConfigError, match=r"not an override: =x|has no value|not valid YAML|not a source: 3"
+    ):
         parse_set(text)
 
 

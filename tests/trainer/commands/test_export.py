@@ -44,11 +44,15 @@ def test_the_folder_loads_in_transformers_and_holds_nothing_of_the_training(runs
     assert {"README.md", "run.yaml", "config.json", "model.safetensors", "tokenizer.json"} <= names
     assert not [name for name in names if name.startswith(("training_state", "manifest"))]
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32)
-    saved = AutoModelForCausalLM.from_pretrained(runs / "first" / "checkpoints" / "step-2", dtype=torch.float32)
+    saved = AutoModelForCausalLM.from_pretrained(
+        runs / "first" / "checkpoints" / "step-2", dtype=torch.float32
+    )
     for ours, theirs in zip(model.parameters(), saved.parameters(), strict=True):
         assert torch.equal(ours, theirs)
     assert len(AutoTokenizer.from_pretrained(tmp_path / "model")) > 10
-    assert load_config(str(tmp_path / "model" / "run.yaml")) == load_config(str(runs / "first" / "config.yaml"))
+    assert load_config(str(tmp_path / "model" / "run.yaml")) == load_config(
+        str(runs / "first" / "config.yaml")
+    )
 
 
 def test_the_card_has_front_matter_and_the_score_of_that_step(runs, tmp_path):
@@ -58,7 +62,10 @@ def test_the_card_has_front_matter_and_the_score_of_that_step(runs, tmp_path):
     assert "base_model" not in yaml.safe_load(front)  # the start was a folder of this machine
     shares, completions = read_correctness(runs / "first" / "correctness.jsonl")["dev"][1]
     low, high = accuracy_interval(shares, [completions] * len(shares))
-    assert f"| dev | {len(shares)} | {completions} | {shares.mean():.3f} | {low:.3f} to {high:.3f} |" in text
+    assert (
+        f"| dev | {len(shares)} | {completions} | {shares.mean():.3f} | {low:.3f} to {high:.3f} |"
+        in text
+    )
     assert "after 1 steps" in text
 
 
@@ -93,8 +100,14 @@ def adapter_runs(tiny_policy, tmp_path_factory):
     return trained(tiny_policy, tmp_path_factory.mktemp("adapters"), changes)
 
 
-def test_an_adapter_is_exported_alone_or_merged_into_the_whole_model(adapter_runs, tiny_policy, tmp_path):
-    assert export(adapter_runs, tmp_path / "adapter") == export(adapter_runs, tmp_path / "whole", "--merge") == 0
+def test_an_adapter_is_exported_alone_or_merged_into_the_whole_model(
+    adapter_runs, tiny_policy, tmp_path
+):
+    assert (
+        export(adapter_runs, tmp_path / "adapter")
+        == export(adapter_runs, tmp_path / "whole", "--merge")
+        == 0
+    )
     card = (tmp_path / "adapter" / "README.md").read_text()
     assert "library_name: peft" in card
     assert "library_name: transformers" in (tmp_path / "whole" / "README.md").read_text()

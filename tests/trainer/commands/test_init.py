@@ -32,7 +32,9 @@ def test_the_project_is_a_run_that_extends_base(tmp_path):
 
 def test_the_example_reward_passes_its_test(tmp_path):
     write_project(tmp_path)
-    tests = subprocess.run([sys.executable, "-m", "pytest", "-q"], cwd=tmp_path, capture_output=True, text=True)
+    tests = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q"], cwd=tmp_path, capture_output=True, text=True
+    )
     assert tests.returncode == 0 and "2 passed" in tests.stdout
 
 
@@ -46,7 +48,9 @@ def test_a_model_folder_is_found_from_inside_the_project(tmp_path, monkeypatch):
     (tmp_path / "model").mkdir()
     monkeypatch.chdir(tmp_path)
     write_project(tmp_path / "mine", "model")
-    assert load_config(str(tmp_path / "mine" / "run.yaml")).model.name_or_path == str(tmp_path / "model")
+    assert load_config(str(tmp_path / "mine" / "run.yaml")).model.name_or_path == str(
+        tmp_path / "model"
+    )
 
 
 def test_the_embedded_policy_is_no_model_for_other_data(tmp_path):
@@ -74,8 +78,13 @@ def test_a_file_in_the_place_of_the_folder_is_an_error(tmp_path, capsys):
 def test_the_random_policy_trains_on_the_project(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     written = run_cli("trainer", "init", "mine", "--model", "random", cwd=tmp_path)
-    assert (written.returncode, written.stderr) == (0, "") and written.stdout.startswith("written: mine")
+    assert (written.returncode, written.stderr) == (0, "") and written.stdout.startswith(
+        "written: mine"
+    )
     monkeypatch.chdir(tmp_path / "mine")
     words = ["max_steps=1", "rollout.max_new_tokens=8", "tracking.offline=true", "--name", "r"]
     assert main(["run", "run.yaml", *words]) == 0
-    assert "in its only step all completions of every prompt had the same reward" in capsys.readouterr().err
+    assert (
+        "in its only step all completions of every prompt had the same reward"
+        in capsys.readouterr().err
+    )

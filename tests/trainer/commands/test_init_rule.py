@@ -10,14 +10,24 @@ def test_the_rule_passes_its_test_trains_and_is_compared_with_grpo(tmp_path, mon
     folder = tmp_path / "mine"
     assert main(["init", str(folder), "--rule"]) == 0
     assert main(["init", str(folder), "--rule"]) == 4  # nothing is written over
-    tested = subprocess.run([sys.executable, "-m", "pytest", "-q"], cwd=folder, capture_output=True, text=True)
+    tested = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q"], cwd=folder, capture_output=True, text=True
+    )
     assert tested.returncode == 0, tested.stdout
-    small = ["max_steps=1", "rollout.prompts_per_step=4", "optim.update_batch_size=16", "evaluation.at_start=false"]
+    small = [
+        "max_steps=1",
+        "rollout.prompts_per_step=4",
+        "optim.update_batch_size=16",
+        "evaluation.at_start=false",
+    ]
     rule = ["algorithm.loss=my_rules:Cautious", "algorithm.loss.strength=0.3"]
     trained = run_cli("trainer", "run", "tiny_kk", *rule, *small, "--name", "own", cwd=folder)
     assert trained.returncode == 0, trained.stderr
     monkeypatch.chdir(folder)
     config = load_config("runs/own/config.yaml")
-    assert (config.algorithm.loss.name, config.algorithm.loss.strength) == ("my_rules:Cautious", 0.3)
+    assert (config.algorithm.loss.name, config.algorithm.loss.strength) == (
+        "my_rules:Cautious",
+        0.3,
+    )
     planned = run_cli("sweep", "plan", "rule_space.yaml", cwd=folder)
     assert planned.returncode == 0, planned.stderr

@@ -56,7 +56,9 @@ def test_the_device_is_the_one_the_run_will_have(random_policy, monkeypatch):
 
 
 def test_deepspeed_is_shown_on_four_ranks_and_any_number_can_be_asked_for(random_policy):
-    sharded = config_of(random_policy, **{"parallel.strategy": "deepspeed", "parallel.device": "cuda"})
+    sharded = config_of(
+        random_policy, **{"parallel.strategy": "deepspeed", "parallel.device": "cuda"}
+    )
     assert head(sharded).startswith("# memory of each of 4 ranks on a GPU")
     assert head(sharded, ranks=2).startswith("# memory of each of 2 ranks on a GPU")
     assert head(sharded, ranks=1).startswith("# memory of one rank on a GPU")

@@ -17,7 +17,9 @@ def test_every_key_is_listed_and_those_of_datasets():
         f"{place}.{field}"
         for place in ("data.train", "evaluation.sets.NAME")
         for field in ("source", "name", "split", "columns", "people", "digits", "size", "limit")
-    } | {f"evaluation.sets.NAME.{field}" for field in ("temperature", "completions_per_problem")} | {
+    } | {
+        f"evaluation.sets.NAME.{field}" for field in ("temperature", "completions_per_problem")
+    } | {
         f"{kind.key}.{parameter}"
         for kind in KINDS.values()
         for rule in kind.registry.values()
@@ -52,14 +54,23 @@ def test_allowed_values_and_defaults(key, allowed, default):
 def test_a_key_is_found_by_any_part_of_its_name(capsys):
     assert main(["options", "clip"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    keys = ["algorithm.loss.clip_ratio_low", "algorithm.loss.clip_ratio_high", "algorithm.loss.dual_clip"]
-    assert list(dict.fromkeys(line.split()[0] for line in lines if not line.startswith(" "))) == keys
+    keys = [
+        "algorithm.loss.clip_ratio_low",
+        "algorithm.loss.clip_ratio_high",
+        "algorithm.loss.dual_clip",
+    ]
+    assert (
+        list(dict.fromkeys(line.split()[0] for line in lines if not line.startswith(" "))) == keys
+    )
     assert max(map(len, lines)) <= 100
 
 
 def test_a_word_that_no_key_has(capsys):
     assert main(["options", "clip_hihg"]) == 2
-    assert capsys.readouterr().err.splitlines()[-1] == "next:  did you mean algorithm.loss.clip_ratio_high?"
+    assert (
+        capsys.readouterr().err.splitlines()[-1]
+        == "next:  did you mean algorithm.loss.clip_ratio_high?"
+    )
 
 
 def test_metrics_are_found_and_printed(capsys):

@@ -54,7 +54,9 @@ def train(monkeypatch, tmp_path, ends):
     return run_training(OFFLINE, "r", tmp_path, resume=False), trainer
 
 
-def test_a_run_interrupted_while_its_last_checkpoint_is_written_is_not_done(monkeypatch, tmp_path, left):
+def test_a_run_interrupted_while_its_last_checkpoint_is_written_is_not_done(
+    monkeypatch, tmp_path, left
+):
     trainer = FakeTrainer(KeyboardInterrupt())
     trainer.done = True
     monkeypatch.setattr(run, "_build", lambda *arguments: trainer)
@@ -71,7 +73,9 @@ def test_a_run_interrupted_while_its_last_checkpoint_is_written_is_not_done(monk
         (KeyboardInterrupt(), "KILLED", False, []),
     ],
 )
-def test_a_run_is_closed_as_it_ended(monkeypatch, tmp_path, capsys, left, ends, status, done, parts):
+def test_a_run_is_closed_as_it_ended(
+    monkeypatch, tmp_path, capsys, left, ends, status, done, parts
+):
     outcome, trainer = train(monkeypatch, tmp_path, ends)
     assert (trainer.closed, outcome.done, left) == ([status], done, parts)
     assert outcome.diverged is (ends if isinstance(ends, DivergedError) else None)
@@ -89,7 +93,9 @@ def test_an_error_closes_the_run_and_is_told(monkeypatch, tmp_path, capsys, left
 def ended_trainer(tmp_path, world_size: int = 1, is_main: bool = True) -> Any:
     context = RunContext(tmp_path / "r", tmp_path, "trainer", "r")
     parallel = SimpleNamespace(world_size=world_size, is_main=is_main)
-    return SimpleNamespace(context=context, step=4, total_steps=9, silent_steps=0, parallel=parallel)
+    return SimpleNamespace(
+        context=context, step=4, total_steps=9, silent_steps=0, parallel=parallel
+    )
 
 
 @pytest.fixture
@@ -111,10 +117,15 @@ def test_a_stopped_run_ends_with_the_command_that_goes_on(outcome, tmp_path, cap
     assert report_outcome(stopped) == 130
     message, command = capsys.readouterr().out.splitlines()
     assert message == "stopped at step 4 of 9; nothing was saved; to begin again:"
-    assert command == f"torchrun --nproc-per-node 2 -m trainer resume r --runs-dir {tmp_path} --start-over"
+    assert (
+        command
+        == f"torchrun --nproc-per-node 2 -m trainer resume r --runs-dir {tmp_path} --start-over"
+    )
     (tmp_path / "r" / "checkpoints" / "step-2").mkdir(parents=True)
     report_outcome(stopped)
-    assert capsys.readouterr().out.startswith("stopped at step 4 of 9; saved at step 2; to go on:\n")
+    assert capsys.readouterr().out.startswith(
+        "stopped at step 4 of 9; saved at step 2; to go on:\n"
+    )
 
 
 def test_a_diverged_run_exits_1_and_says_what_to_change(outcome, tmp_path, capsys):

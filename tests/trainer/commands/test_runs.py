@@ -70,10 +70,17 @@ def test_status_of_a_stopped_run_ends_with_the_command_that_resumes_it(tmp_path,
         ["step", "accuracy", "reward", "completion_length"],
         ["0", "0.5", "1", "70"],
     ]
-    assert lines[-2:] == ["checkpoints: step-2 step-4", f"next:        trainer resume b --runs-dir {tmp_path}"]
+    assert lines[-2:] == [
+        "checkpoints: step-2 step-4",
+        f"next:        trainer resume b --runs-dir {tmp_path}",
+    ]
     assert main(["status", "b", "--runs-dir", str(tmp_path), "--json"]) == 0
     status = json.loads(capsys.readouterr().out)
-    assert (status["state"], status["checkpoints"], len(status["evaluations"])) == ("stopped", [2, 4], 3)
+    assert (status["state"], status["checkpoints"], len(status["evaluations"])) == (
+        "stopped",
+        [2, 4],
+        3,
+    )
 
 
 def test_status_shows_completions_without_commands_for_the_terminal(tmp_path, capsys):
@@ -115,7 +122,9 @@ def test_a_name_without_a_run_is_refused(tmp_path, capsys):
 
 def test_the_ui_opens_at_the_run(tmp_path, capsys, monkeypatch):
     served = []
-    monkeypatch.setattr(runs, "serve", lambda uri, port, page, *words: served.append((uri, port, page(), *words)))
+    monkeypatch.setattr(
+        runs, "serve", lambda uri, port, page, *words: served.append((uri, port, page(), *words))
+    )
     write_run(tmp_path, "b", EVALUATIONS, {"run_id": None})
     assert main(["ui", "b", "--runs-dir", str(tmp_path)]) == 3
     assert f"trainer upload {tmp_path / 'b'}" in capsys.readouterr().err

@@ -12,7 +12,11 @@ from trainer.rollouts.vllm.command import server_command
 @pytest.fixture
 def config(tmp_path) -> TrainConfig:
     random_model().config.save_pretrained(tmp_path)  # 512 positions
-    changes = {"model.name_or_path": str(tmp_path), "data.max_prompt_tokens": 100, "rollout.max_new_tokens": 200}
+    changes = {
+        "model.name_or_path": str(tmp_path),
+        "data.max_prompt_tokens": 100,
+        "rollout.max_new_tokens": 200,
+    }
     return apply_overrides(TrainConfig(), changes)
 
 
@@ -47,7 +51,9 @@ def test_a_server_that_takes_weights_by_nccl(config):
 
 def test_a_context_the_model_does_not_have_is_refused(config):
     with pytest.raises(ConfigError, match="max_position_embeddings of the model is 512"):
-        server_command(apply_overrides(config, {"rollout.max_new_tokens": 500}), "127.0.0.1", 1, None)
+        server_command(
+            apply_overrides(config, {"rollout.max_new_tokens": 500}), "127.0.0.1", 1, None
+        )
 
 
 def test_without_vllm_it_says_what_to_install(config, monkeypatch):
@@ -65,5 +71,8 @@ def test_a_server_starts_without_flashinfers_sampler_unless_it_is_wanted(config,
     module.serve(config, "127.0.0.1", 8000, 0.9)
     monkeypatch.setenv("VLLM_USE_FLASHINFER_SAMPLER", "1")
     module.serve(config, "127.0.0.1", 8000, 0.9)
-    assert [environment["VLLM_USE_FLASHINFER_SAMPLER"] for environment in environments] == ["0", "1"]
+    assert [environment["VLLM_USE_FLASHINFER_SAMPLER"] for environment in environments] == [
+        "0",
+        "1",
+    ]
     assert environments[0]["VLLM_SERVER_DEV_MODE"] == "1"

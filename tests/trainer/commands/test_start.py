@@ -23,11 +23,17 @@ def files(folder) -> list[str]:
             "first problem: RuntimeError: no such luck",
         ),
         ("rollout.stop_token_ids=[1, 99999]", 2, "stop token 99999 is outside the vocabulary"),
-        ("reward.workers=5000", 2, "reward.workers: Input should be less than or equal to 256, got 5000"),
+        (
+            "reward.workers=5000",
+            2,
+            "reward.workers: Input should be less than or equal to 256, got 5000",
+        ),
         ("rollout.engine=vllm", 2, "vLLM is not installed"),
     ],
 )
-def test_a_start_that_fails_leaves_no_folder(tmp_path, capsys, tiny_policy, override, code, message):
+def test_a_start_that_fails_leaves_no_folder(
+    tmp_path, capsys, tiny_policy, override, code, message
+):
     words = ["--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN, override]
     assert run(tmp_path, *words) == code
     assert message in capsys.readouterr().err
@@ -43,19 +49,36 @@ def test_a_failed_start_leaves_the_runs_and_files_of_others(tmp_path, capsys, ti
     assert files(tmp_path / "runs") == ["r"]
 
 
-def test_an_interrupt_before_the_first_record_says_that_nothing_was_saved(tmp_path, capsys, monkeypatch, tiny_policy):
+def test_an_interrupt_before_the_first_record_says_that_nothing_was_saved(
+    tmp_path, capsys, monkeypatch, tiny_policy
+):
     def interrupted(*args):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("trainer.loop.load_models", interrupted)
-    assert run(tmp_path, "--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN) == INTERRUPTED
-    assert capsys.readouterr().out.splitlines()[-1] == "stopped before the first record: nothing was saved"
+    assert (
+        run(tmp_path, "--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN) == INTERRUPTED
+    )
+    assert (
+        capsys.readouterr().out.splitlines()[-1]
+        == "stopped before the first record: nothing was saved"
+    )
     assert files(tmp_path / "runs") == []
 
 
-def test_an_interrupt_before_the_first_checkpoint_says_so(tmp_path, capsys, monkeypatch, tiny_policy):
-    monkeypatch.setattr("trainer.loop.Trainer._agree_to_stop", lambda self: setattr(self, "stopping", True) or True)
-    words = ["--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN, "evaluation.at_start=false"]
+def test_an_interrupt_before_the_first_checkpoint_says_so(
+    tmp_path, capsys, monkeypatch, tiny_policy
+):
+    monkeypatch.setattr(
+        "trainer.loop.Trainer._agree_to_stop", lambda self: setattr(self, "stopping", True) or True
+    )
+    words = [
+        "--name",
+        "r",
+        f"model.name_or_path={tiny_policy}",
+        *TINY_RUN,
+        "evaluation.at_start=false",
+    ]
     assert run(tmp_path, *words) == INTERRUPTED
     message, command = capsys.readouterr().out.splitlines()[-2:]
     assert message == "stopped at step 0 of 1; nothing was saved; to begin again:"
@@ -97,7 +120,9 @@ def test_a_run_whose_weights_alone_were_kept_is_not_resumed(tmp_path, capsys, ti
     assert main(resume) == 2
     what, where, hint = error_lines(capsys)
     step = newest.name.replace("-", " ")
-    assert what == f"error: r has ended, at {step}: its weights were kept, its optimizer state was not"
+    assert (
+        what == f"error: r has ended, at {step}: its weights were kept, its optimizer state was not"
+    )
     assert where == f"where: {newest}"
     assert "weights" in hint
     metrics = (tmp_path / "runs" / "r" / "metrics.jsonl").read_bytes()
@@ -111,12 +136,24 @@ def test_a_run_whose_weights_alone_were_kept_is_not_resumed(tmp_path, capsys, ti
     ("lost", "message"),
     [
         ("checkpoints", "r was at step 2, and it has no checkpoint"),
-        ("checkpoints/step-2/model.safetensors", "no intact checkpoint: those of step 2 are damaged"),
+        (
+            "checkpoints/step-2/model.safetensors",
+            "no intact checkpoint: those of step 2 are damaged",
+        ),
         ("metrics.jsonl", "the record of r is gone"),
     ],
 )
-def test_a_run_that_lost_a_part_is_begun_again_only_when_told(tmp_path, capsys, tiny_policy, lost, message):
-    words = ["--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN, "tracking.offline=true", "max_steps=2"]
+def test_a_run_that_lost_a_part_is_begun_again_only_when_told(
+    tmp_path, capsys, tiny_policy, lost, message
+):
+    words = [
+        "--name",
+        "r",
+        f"model.name_or_path={tiny_policy}",
+        *TINY_RUN,
+        "tracking.offline=true",
+        "max_steps=2",
+    ]
     assert run(tmp_path, *words, "checkpoint.every_steps=2") == 0
     folder = tmp_path / "runs" / "r"
     resume = ["resume", "r", "--runs-dir", str(tmp_path / "runs"), "max_steps=3"]
@@ -128,7 +165,9 @@ def test_a_run_that_lost_a_part_is_begun_again_only_when_told(tmp_path, capsys, 
         assert message in errors and "--start-over" in errors
     assert record == {path: path.read_bytes() for path in folder.glob("metrics.jsonl")}
     assert main([*resume, "--start-over"]) == 0
-    assert [path.read_bytes() for path in (folder / "earlier-1").glob("metrics.jsonl")] == list(record.values())
+    assert [path.read_bytes() for path in (folder / "earlier-1").glob("metrics.jsonl")] == list(
+        record.values()
+    )
     assert (folder / "checkpoints" / "step-3" / "manifest.json").is_file()
 
 
@@ -149,8 +188,17 @@ def test_an_empty_value_is_no_default(tmp_path, capsys):
 def test_a_run_that_learns_nothing_says_so_at_its_end(tmp_path, capsys, monkeypatch, tiny_policy):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "judge.py").write_text("def exact(text, answer): return 1.0\n")
-    words = ["--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN, "reward.functions={judge:exact: 1.0}"]
+    words = [
+        "--name",
+        "r",
+        f"model.name_or_path={tiny_policy}",
+        *TINY_RUN,
+        "reward.functions={judge:exact: 1.0}",
+    ]
     assert run(tmp_path, *words) == 0
-    assert "in its only step all completions of every prompt had the same reward" in capsys.readouterr().err
+    assert (
+        "in its only step all completions of every prompt had the same reward"
+        in capsys.readouterr().err
+    )
     metrics = (tmp_path / "runs" / "r" / "metrics.jsonl").read_text()
     assert '"final/silent_steps": 1.0' in metrics

@@ -37,7 +37,9 @@ def test_the_version_names_what_a_bug_report_needs(main, capsys):
         main(["--version"])
     assert ended.value.code == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert text.startswith("loptune 0.") and all(name in text for name in ("Python", "torch", "ray", "mlflow"))
+    assert text.startswith("loptune 0.") and all(
+        name in text for name in ("Python", "torch", "ray", "mlflow")
+    )
 
 
 @pytest.mark.parametrize(
@@ -46,4 +48,6 @@ def test_the_version_names_what_a_bug_report_needs(main, capsys):
 def test_a_port_that_does_not_exist_is_refused(main, words, port, capsys):
     with pytest.raises(SystemExit) as ended:
         main([*words, f"--port={port}"])
-    assert ended.value.code == 2 and "is no port: they go from 1 to 65535" in capsys.readouterr().err
+    assert (
+        ended.value.code == 2 and "is no port: they go from 1 to 65535" in capsys.readouterr().err
+    )

@@ -11,8 +11,14 @@ TRUNCATIONS = {"top_p": 0.9, "top_k": 5, "min_p": 0.1}
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        *(((CAP, f"rollout.{key}={value}"), "renormalize the engine's") for key, value in TRUNCATIONS.items()),
-        *(((ENGINE, f"rollout.{key}={value}"), f"rollout.{key} {value:g}") for key, value in TRUNCATIONS.items()),
+        *(
+            ((CAP, f"rollout.{key}={value}"), "renormalize the engine's")
+            for key, value in TRUNCATIONS.items()
+        ),
+        *(
+            ((ENGINE, f"rollout.{key}={value}"), f"rollout.{key} {value:g}")
+            for key, value in TRUNCATIONS.items()
+        ),
         # The policy of before the update is asked for more.
         ((ENGINE, CAP, "algorithm.engine_correction.level=sequence"), "level to token"),
         ((ENGINE, "algorithm.token_filter=high_entropy"), "recompute"),

@@ -27,8 +27,14 @@ def write(folder: Path, text: str, name: str = "spec.yaml") -> str:
 
 
 def test_extends_merges_sections_and_replaces_free_mappings(tmp_path):
-    write(tmp_path, "optim: {lr: 0.1, eps: 0.5}\nreward: {functions: {math: 1.0}}\nseed: 3\n", "base.yaml")
-    path = write(tmp_path, "extends: base.yaml\noptim: {lr: 0.2}\nreward: {functions: {format: 2.0}}\n")
+    write(
+        tmp_path,
+        "optim: {lr: 0.1, eps: 0.5}\nreward: {functions: {math: 1.0}}\nseed: 3\n",
+        "base.yaml",
+    )
+    path = write(
+        tmp_path, "extends: base.yaml\noptim: {lr: 0.2}\nreward: {functions: {format: 2.0}}\n"
+    )
     config = load_config(path)
     assert (config.optim.lr, config.optim.eps, config.seed) == (0.2, 0.5, 3)
     assert config.reward.functions == {"format": 2.0}
@@ -48,7 +54,12 @@ def test_a_variant_is_merged_over_its_file(tmp_path):
     hot = load_config(f"{path}:hot")
     assert (plain.optim.lr, plain.algorithm.ar_alpha) == (0.2, 0.0)
     assert (ar.optim.lr, ar.algorithm.ar_alpha) == (0.2, 0.3)
-    assert (hot.optim.lr, hot.optim.eps, hot.rollout.temperature, hot.algorithm.ar_alpha) == (0.2, 0.5, 0.9, 0.0)
+    assert (hot.optim.lr, hot.optim.eps, hot.rollout.temperature, hot.algorithm.ar_alpha) == (
+        0.2,
+        0.5,
+        0.9,
+        0.0,
+    )
 
 
 def test_a_file_extends_a_variant_and_has_the_variants_of_what_it_extends(tmp_path):
@@ -57,7 +68,11 @@ def test_a_file_extends_a_variant_and_has_the_variants_of_what_it_extends(tmp_pa
     assert load_config(path).rollout.temperature == 0.9
     assert load_config(path).optim.lr == 0.4
     assert load_config(f"{path}:ar").algorithm.ar_alpha == 0.3
-    second_path = write(tmp_path, "extends: below.yaml\nvariants: {cold: {rollout: {temperature: 0.1}}}\n", "own.yaml")
+    second_path = write(
+        tmp_path,
+        "extends: below.yaml\nvariants: {cold: {rollout: {temperature: 0.1}}}\n",
+        "own.yaml",
+    )
     assert load_config(f"{second_path}:cold").rollout.temperature == 0.1
     with pytest.raises(ConfigError, match="no variant ar"):
         load_config(f"{second_path}:ar")
@@ -70,7 +85,13 @@ def test_a_file_extends_a_variant_and_has_the_variants_of_what_it_extends(tmp_pa
         ("extends: base\n", "ar", "", "no variant ar", "spec has no variants"),
         ("variants: [ar]\n", "", ":1", "variants must map names", "write name: {...}"),
         ("variants: {ar: 0.3}\n", "ar", ":1", "a variant must be a mapping", "section"),
-        ("variants:\n  ar:\n    algorithm: {alpha: 0.3}\n", "ar", ":3", "unknown key", "did you mean ar_alpha?"),
+        (
+            "variants:\n  ar:\n    algorithm: {alpha: 0.3}\n",
+            "ar",
+            ":3",
+            "unknown key",
+            "did you mean ar_alpha?",
+        ),
     ],
 )
 def test_an_impossible_variant_is_refused_with_its_line(tmp_path, text, variant, where, what, hint):
@@ -82,7 +103,8 @@ def test_an_impossible_variant_is_refused_with_its_line(tmp_path, text, variant,
 
 
 @pytest.mark.parametrize(
-    ("spec", "hint"), [("tiny_k", "tiny_kk"), ("kk_3b_rpp_ar", "kk_3b:rpp_ar"), ("kk_7c:ar_lopti", "kk_7b:ar_lopti")]
+    ("spec", "hint"),
+    [("tiny_k", "tiny_kk"), ("kk_3b_rpp_ar", "kk_3b:rpp_ar"), ("kk_7c:ar_lopti", "kk_7b:ar_lopti")],
 )
 def test_an_unknown_name_gets_the_nearest_preset_or_variant(spec, hint):
     with pytest.raises(ConfigError, match="no preset or file named") as caught:
@@ -95,6 +117,8 @@ def test_a_file_whose_name_has_a_colon_is_found(tmp_path):
     assert load_config(path).seed == 7
 
 
-@pytest.mark.parametrize("spec", [f"{name}:{variant}" for name in preset_names() for variant in variant_names(name)])
+@pytest.mark.parametrize(
+    "spec", [f"{name}:{variant}" for name in preset_names() for variant in variant_names(name)]
+)
 def test_every_variant_of_a_preset_loads_and_changes_it(spec):
     assert load_config(spec) != load_config(spec.partition(":")[0])

@@ -1,4 +1,6 @@
-"""The presets against the settings of arXiv:2505.12929 (tables 2 and 3) and its published scripts."""
+"""The presets against the settings of arXiv:2505.12929 (tables 2 and 3) and its published
+scripts.
+"""
 
 import re
 
@@ -10,7 +12,8 @@ from trainer.config.schema import load_config
 
 PAGE = ROOT / "docs" / "results" / "paper.md"
 
-# Table 2 by our names, K&K and mathematics; the single values that it gives without a column hold for both.
+# Table 2 by our names, K&K and mathematics; the single values that it gives without a column hold
+# for both.
 TABLE_2 = {
     "rollout.temperature": (0.7, 1.0),  # sampling temperature
     "rollout.prompts_per_step": (64, 128),  # question num per batch
@@ -22,7 +25,8 @@ TABLE_2 = {
     "algorithm.loss.clip_ratio_low": (0.2, 0.2),
     "algorithm.loss.clip_ratio_high": (0.24, 0.24),
 }
-# What the text says besides: a checkpoint every 20 steps, the last three averaged, 5 epochs, one seed.
+# What the text says besides: a checkpoint every 20 steps, the last three averaged, 5 epochs, one
+# seed.
 TEXT = {
     "checkpoint.every_steps": 20,
     "checkpoint.keep_last": 3,
@@ -30,7 +34,8 @@ TEXT = {
     "epochs": 5,
     "max_steps": None,
 }
-# "All other hyperparameters adhere to the default settings provided by verl" and the published scripts.
+# "All other hyperparameters adhere to the default settings provided by verl" and the published
+# scripts.
 SCRIPTS = {
     "rollout.top_p": 1.0,
     "rollout.top_k": 0,
@@ -66,17 +71,24 @@ MODELS = {
     "kk_7b": ("Qwen/Qwen2.5-7B-Instruct-1M", KNIGHTS_KNAVES),
     "math_7b": ("Qwen/Qwen2.5-7B", MATH),
 }
-# Table 3. It has one alpha for K&K, GRPO's; that of REINFORCE++ (appendix D.2) is a transcription's.
+# Table 3. It has one alpha for K&K, GRPO's; that of REINFORCE++ (appendix D.2) is a
+# transcription's.
 ALPHA = {("kk", "grpo"): 0.3, ("kk", "rpp"): 0.1, ("math", "grpo"): 0.1, ("math", "rpp"): 0.1}
 ETA = 0.5
 ESTIMATORS = {"grpo": "grpo", "rpp": "reinforce_plus_plus"}
-METHODS = {"": (False, False), "ar": (True, False), "lopti": (False, True), "ar_lopti": (True, True)}
+METHODS = {
+    "": (False, False),
+    "ar": (True, False),
+    "lopti": (False, True),
+    "ar_lopti": (True, True),
+}
 PAPER = [
     (model, estimator, method)
     for model in MODELS
     for estimator in ESTIMATORS
     for method in METHODS
-    if (model, method) != ("math_7b", "ar_lopti")  # the paper joins the two on Knights and Knaves only
+    # the paper joins the two on Knights and Knaves only
+    if (model, method) != ("math_7b", "ar_lopti")
 ]
 
 
@@ -87,7 +99,9 @@ def value(config, key):
 
 
 @pytest.mark.parametrize(("model", "estimator", "method"), PAPER)
-def test_every_experiment_is_a_preset_or_its_variant_with_the_papers_values(model, estimator, method):
+def test_every_experiment_is_a_preset_or_its_variant_with_the_papers_values(
+    model, estimator, method
+):
     variant = "_".join(part for part in (estimator.replace("grpo", ""), method) if part)
     config = load_config(f"{model}:{variant}" if variant else model)
     start, settings = MODELS[model]
@@ -109,7 +123,9 @@ def test_every_experiment_is_a_preset_or_its_variant_with_the_papers_values(mode
 
 @pytest.mark.parametrize("model", MODELS)
 def test_the_variants_are_the_papers_experiments_and_no_others(model):
-    experiments = {(estimator, method) for name, estimator, method in PAPER if name == model} - {("grpo", "")}
+    experiments = {(estimator, method) for name, estimator, method in PAPER if name == model} - {
+        ("grpo", "")
+    }
     names = {"_".join(part for part in (e.replace("grpo", ""), m) if part) for e, m in experiments}
     assert set(variant_names(model)) == names
 
@@ -118,7 +134,11 @@ def test_training_takes_900_puzzles_of_each_size_and_evaluation_the_test_split()
     config = load_config("kk_3b")
     (train,) = config.data.train
     (test,) = config.evaluation.sets.values()
-    assert (train.source, train.name) == (test.source, "train") == ("K-and-K/knights-and-knaves", "train")
+    assert (
+        (train.source, train.name)
+        == (test.source, "train")
+        == ("K-and-K/knights-and-knaves", "train")
+    )
     assert train.split == "+".join(f"{people}ppl[:900]" for people in range(3, 8))
     assert (test.name, test.split) == ("test", "+".join(f"{people}ppl" for people in range(3, 8)))
 
@@ -137,6 +157,11 @@ def test_the_papers_page_names_every_script_and_experiment():
     folder = ROOT / "examples" / "paper"
     assert scripts == {path.stem for path in folder.glob("*.py")} - {"__init__", "diagnose_rules"}
     rows = re.findall(r"`((?:kk|math)_[a-z0-9_.:]+)`", text)
-    assert {load_config(row).algorithm.advantage.name for row in rows if ":rpp" not in row} == {"grpo"}
-    every = {f"{model}:{variant}" for model in MODELS for variant in variant_names(model)} | set(MODELS)
-    assert set(rows) == every - {"math_7b:rpp", "math_7b:rpp_ar", "math_7b:rpp_lopti"}  # not in the paper
+    assert {load_config(row).algorithm.advantage.name for row in rows if ":rpp" not in row} == {
+        "grpo"
+    }
+    every = {f"{model}:{variant}" for model in MODELS for variant in variant_names(model)} | set(
+        MODELS
+    )
+    # not in the paper
+    assert set(rows) == every - {"math_7b:rpp", "math_7b:rpp_ar", "math_7b:rpp_lopti"}

@@ -24,7 +24,13 @@ from trainer.section import Section
 def test_overrides_are_yaml_values(tmp_path):
     path = write(tmp_path, "{}")
     config = load_config(
-        path, ["optim.lr=1e-6", "data.train=train.parquet", "rollout.stop_token_ids=[1, 2]", "max_steps=null"]
+        path,
+        [
+            "optim.lr=1e-6",
+            "data.train=train.parquet",
+            "rollout.stop_token_ids=[1, 2]",
+            "max_steps=null",
+        ],
     )
     assert config.optim.lr == 1e-6
     assert config.data.train[0].source == "train.parquet"
@@ -34,7 +40,11 @@ def test_overrides_are_yaml_values(tmp_path):
 
 @pytest.mark.parametrize(
     ("override", "hint"),
-    [("ar_alpha=1", "algorithm.ar_alpha"), ("algorithm.ar_alpa=1", "algorithm.ar_alpha"), ("seed", "key=value")],
+    [
+        ("ar_alpha=1", "algorithm.ar_alpha"),
+        ("algorithm.ar_alpa=1", "algorithm.ar_alpha"),
+        ("seed", "key=value"),
+    ],
 )
 def test_bad_overrides_name_the_nearest_key(tmp_path, override, hint):
     with pytest.raises(ConfigError) as caught:
@@ -57,7 +67,9 @@ def test_an_override_below_a_value_is_refused(tmp_path, override, whole):
 
 
 def test_an_override_reaches_into_a_free_mapping(tmp_path):
-    config = load_config(write(tmp_path, "{}"), ["evaluation.sets.dev.limit=5", "reward.functions.format=0.5"])
+    config = load_config(
+        write(tmp_path, "{}"), ["evaluation.sets.dev.limit=5", "reward.functions.format=0.5"]
+    )
     assert config.evaluation.sets["dev"].limit == 5
     assert config.reward.functions == {"knights_knaves": 1.0, "format": 0.5}
 
@@ -103,7 +115,9 @@ def test_cross_field_rules():
 @pytest.mark.parametrize("name", ["..", "a/b", "", "a b", "-x"])
 def test_an_evaluation_set_has_a_name_that_a_metric_can_have(name):
     with pytest.raises(ConfigError, match="names metrics"):
-        apply_overrides(TrainConfig(), {"evaluation.sets": {name: {"source": "generated", "split": "dev"}}})
+        apply_overrides(
+            TrainConfig(), {"evaluation.sets": {name: {"source": "generated", "split": "dev"}}}
+        )
 
 
 def test_a_key_of_the_only_training_source_is_overridden_by_name(tmp_path):
@@ -144,8 +158,12 @@ def test_every_key_without_effect_is_named_with_the_key_that_it_needs():
             assert [pair for pair in idle_keys(changed) if pair[0] == idle[0]] == expected, idle
     puzzles = load_config("tiny_kk", ["data.train.source=x.jsonl", "data.train.people=[4]"])
     needs_generated = [("data.train.people", "data.train.source=generated")]
-    assert [pair for pair in idle_keys(puzzles) if pair[0] == "data.train.people"] == needs_generated
+    assert [
+        pair for pair in idle_keys(puzzles) if pair[0] == "data.train.people"
+    ] == needs_generated
 
 
 def test_no_preset_has_a_key_without_effect():
-    assert {spec: idle for spec in preset_specs() if (idle := list(idle_keys(load_config(spec))))} == {}
+    assert {
+        spec: idle for spec in preset_specs() if (idle := list(idle_keys(load_config(spec))))
+    } == {}

@@ -21,16 +21,46 @@ from trainer.errors import ConfigError, MissingError
 @pytest.mark.parametrize(
     ("text", "line", "what", "hint"),
     [
-        ("seed: 1\nalgorithm:\n  ar_alpa: 0.3\n", 3, "unknown key algorithm.ar_alpa", "did you mean ar_alpha?"),
+        (
+            "seed: 1\nalgorithm:\n  ar_alpa: 0.3\n",
+            3,
+            "unknown key algorithm.ar_alpa",
+            "did you mean ar_alpha?",
+        ),
         ("algorithm:\n  advantage: gpo\n", 2, "algorithm.advantage", "did you mean grpo?"),
-        ("optim: {lr: fast}\n", 1, "optim.lr: Input should be a valid number", "trainer options optim.lr"),
-        ("max_steps: 0\n", 1, "Input should be greater than or equal to 1, got 0", "trainer options max_steps"),
+        (
+            "optim: {lr: fast}\n",
+            1,
+            "optim.lr: Input should be a valid number",
+            "trainer options optim.lr",
+        ),
+        (
+            "max_steps: 0\n",
+            1,
+            "Input should be greater than or equal to 1, got 0",
+            "trainer options max_steps",
+        ),
         ("algorithm:\n  ar_alpha: .nan\n", 2, "finite", ""),
-        ("evaluation:\n  sets:\n    dev: {sorce: x.parquet}\n", 3, "evaluation.sets.dev.sorce", "source"),
+        (
+            "evaluation:\n  sets:\n    dev: {sorce: x.parquet}\n",
+            3,
+            "evaluation.sets.dev.sorce",
+            "source",
+        ),
         ("a: [1\n", 2, "not valid YAML", ""),
         ("rollout: {vllm: {server_base_urls: [ftp://x]}}\n", 1, "String should match pattern", ""),
-        ("optim: {betas: [0.9, 1]}\n", 1, "optim.betas.1: Input should be less than 1, got 1", "optim.betas"),
-        ("max_steps: 3\noptim: {warmup_steps: 4}\n", "", "warmup_steps 4 is longer than the run", ""),
+        (
+            "optim: {betas: [0.9, 1]}\n",
+            1,
+            "optim.betas.1: Input should be less than 1, got 1",
+            "optim.betas",
+        ),
+        (
+            "max_steps: 3\noptim: {warmup_steps: 4}\n",
+            "",
+            "warmup_steps 4 is longer than the run",
+            "",
+        ),
         ("seed: true\n", 1, "seed: true and false are no numbers", ""),
         ("max_steps: 1:30\n", 1, "max_steps: Input should be a valid integer", ""),
         ("seed: 1\nseed: 2\n", 2, "stands twice (lines 1 and 2)", ""),
@@ -144,7 +174,9 @@ def test_the_nearest_choice(word, choices, hint):
 
 def test_of_many_choices_some_are_named():
     names = [f"name{i}" for i in range(13)]
-    assert nearest("zzzzzz", names).startswith("valid: name0, ") and nearest("zzzzzz", names).endswith(", and others")
+    assert nearest("zzzzzz", names).startswith("valid: name0, ") and nearest(
+        "zzzzzz", names
+    ).endswith(", and others")
     assert nearest("m_layers", names, "trainer options model") == "trainer options model"
 
 
@@ -157,7 +189,20 @@ def test_a_long_value_is_shown_in_part():
 
 def test_scalars_are_those_of_yaml_1_2():
     text = "[010, 1:30, no, 1e-6, -.5E+2, e5, ~, true, '7', 2024-01-01, 0x1F, .inf]"
-    values = [10, "1:30", "no", 1e-6, -50.0, "e5", None, True, "7", "2024-01-01", "0x1F", float("inf")]
+    values = [
+        10,
+        "1:30",
+        "no",
+        1e-6,
+        -50.0,
+        "e5",
+        None,
+        True,
+        "7",
+        "2024-01-01",
+        "0x1F",
+        float("inf"),
+    ]
     assert parse_value(text, "") == values
     assert parse_override("max_steps=010") == ("max_steps", 10)
     texts = ["1e-6", "no", "010", "1:30", "~", "", "true", "2024-01-01"]

@@ -17,7 +17,13 @@ from transformers import (
 
 from tests.trainer.grouped_rows import rows_of
 from trainer.cpu import attention
-from trainer.cpu.attention import BLOCK, LONGEST_KEPT, packed_attention, takes_packed_rows, use_packed_attention
+from trainer.cpu.attention import (
+    BLOCK,
+    LONGEST_KEPT,
+    packed_attention,
+    takes_packed_rows,
+    use_packed_attention,
+)
 from trainer.cpu.packing import Packing, pack
 from trainer.policy.logprobs import LogprobModel
 
@@ -36,14 +42,21 @@ def reference(query, key, value, scale: float, packing: Packing) -> torch.Tensor
     for segment in packing.segments:
         numbers = torch.arange(len(query))
         for token in numbers[segment.tokens].tolist():
-            first = token - int(packing.position_ids[token]) + segment.prefix.stop - segment.prefix.start
+            first = (
+                token
+                - int(packing.position_ids[token])
+                + segment.prefix.stop
+                - segment.prefix.start
+            )
             past = torch.cat([numbers[segment.prefix], numbers[first : token + 1]])
             scores = scale * (query[token] * key[past]).sum(dim=-1)
             outputs[token] = (scores.softmax(dim=0)[..., None] * value[past]).sum(dim=0)
     return torch.stack(outputs)
 
 
-def results(inputs: list[torch.Tensor], grad_output: torch.Tensor, function, packing: Packing) -> list[torch.Tensor]:
+def results(
+    inputs: list[torch.Tensor], grad_output: torch.Tensor, function, packing: Packing
+) -> list[torch.Tensor]:
     leaves = [tensor.clone().requires_grad_() for tensor in inputs]
     output = function(*leaves, 0.3, packing)
     output.backward(grad_output)
@@ -60,18 +73,26 @@ def results(inputs: list[torch.Tensor], grad_output: torch.Tensor, function, pac
         ([BLOCK + 3, 2], [[2 * BLOCK + 7, 5], [BLOCK + 1, BLOCK]]),
     ],
 )
-def test_output_and_gradients_are_those_of_float64(heads, key_heads, prompts, completions, monkeypatch) -> None:
+def test_output_and_gradients_are_those_of_float64(
+    heads, key_heads, prompts, completions, monkeypatch
+) -> None:
     packing = packing_of(prompts, completions)
     generator = torch.Generator().manual_seed(0)
     shapes = [(heads, 8), (key_heads, 8), (key_heads, 8), (heads, 8)]
-    *inputs, grad_output = [torch.randn(len(packing.input_ids), *shape, generator=generator) for shape in shapes]
-    expected = results([tensor.double() for tensor in inputs], grad_output.double(), reference, packing)
+    *inputs, grad_output = [
+        torch.randn(len(packing.input_ids), *shape, generator=generator) for shape in shapes
+    ]
+    expected = results(
+        [tensor.double() for tensor in inputs], grad_output.double(), reference, packing
+    )
     ours = results(inputs, grad_output, packed_attention, packing)
     for mine, theirs in zip(ours, expected, strict=True):
         assert mine.shape == theirs.shape
         torch.testing.assert_close(mine.double(), theirs, rtol=1e-5, atol=1e-5)
     monkeypatch.setattr(attention, "LONGEST_KEPT", 1)  # weights that were not kept are the same
-    for mine, again in zip(ours, results(inputs, grad_output, packed_attention, packing), strict=True):
+    for mine, again in zip(
+        ours, results(inputs, grad_output, packed_attention, packing), strict=True
+    ):
         assert torch.equal(mine, again)
 
 
@@ -97,7 +118,9 @@ def model_of(kind: str) -> torch.nn.Module:
 
 @pytest.mark.parametrize("kind", ["qwen2", "llama", "qwen3"])
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_log_probabilities_and_gradients_are_those_of_padded_rows(kind: str, checkpointing: bool) -> None:
+def test_log_probabilities_and_gradients_are_those_of_padded_rows(
+    kind: str, checkpointing: bool
+) -> None:
     original = model_of(kind)
     ours = copy.deepcopy(original)
     use_packed_attention(ours)
@@ -106,7 +129,10 @@ def test_log_probabilities_and_gradients_are_those_of_padded_rows(kind: str, che
         ours.train()
         ours.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     rows = rows_of((7, [90, 4, 1]), (7, [33, 70, 2]), vocabulary=SHAPE["vocab_size"])
-    scores = [LogprobModel(model, 0.7, chunk_tokens=64)(*rows, with_entropy=True) for model in (original, ours)]
+    scores = [
+        LogprobModel(model, 0.7, chunk_tokens=64)(*rows, with_entropy=True)
+        for model in (original, ours)
+    ]
     for quantity in ("logprobs", "entropies", "gradient_norms"):
         theirs, mine = (getattr(score, quantity) for score in scores)
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
@@ -118,7 +144,9 @@ def test_log_probabilities_and_gradients_are_those_of_padded_rows(kind: str, che
 
 
 def test_other_families_sliding_windows_and_other_attention_take_padded_rows() -> None:
-    sliding = Qwen2ForCausalLM(Qwen2Config(**SHAPE, use_sliding_window=True, sliding_window=8, max_window_layers=1))
+    sliding = Qwen2ForCausalLM(
+        Qwen2Config(**SHAPE, use_sliding_window=True, sliding_window=8, max_window_layers=1)
+    )
     other = MistralForCausalLM(MistralConfig(**SHAPE))
     eager = model_of("llama")
     eager.set_attn_implementation("eager")

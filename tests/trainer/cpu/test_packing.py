@@ -5,7 +5,9 @@ from trainer.cpu.packing import pack
 
 def test_prompts_come_once_and_completions_without_their_last_token():
     packing = pack(
-        torch.tensor([[1, 2, 10, 11, 12, 0], [1, 2, 20, 0, 0, 0], [1, 2, 30, 31, 0, 0], [3, 4, 5, 40, 41, 0]]),
+        torch.tensor(
+            [[1, 2, 10, 11, 12, 0], [1, 2, 20, 0, 0, 0], [1, 2, 30, 31, 0, 0], [3, 4, 5, 40, 41, 0]]
+        ),
         prompt_lengths=torch.tensor([2, 2, 2, 3]),
         completion_mask=torch.tensor([[1, 1, 1], [1, 0, 0], [1, 1, 0], [1, 1, 0]]),
     )

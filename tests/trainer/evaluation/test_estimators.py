@@ -24,11 +24,14 @@ def test_single_completions_have_wilsons_interval(correct):
 def test_completions_of_one_problem_count_for_fewer(shares, right, size):
     level = 2 * stats.norm.cdf(stats.t.ppf(0.975, len(shares) - 1)) - 1
     published = stats.binomtest(right, size).proportion_ci(level, method="wilson")
-    assert accuracy_interval(shares, np.full(len(shares), 4)) == pytest.approx((published.low, published.high))
+    assert accuracy_interval(shares, np.full(len(shares), 4)) == pytest.approx(
+        (published.low, published.high)
+    )
 
 
 def test_few_problems_near_zero_have_an_interval_that_holds():
     generator = np.random.default_rng(0)
     evaluations = [draw(generator, 30, 16, 0.06) / 16 for _ in range(1000)]
     intervals = [accuracy_interval(shares, np.full(30, 16)) for shares in evaluations]
-    assert np.mean([low <= 0.06 <= high for low, high in intervals]) > 0.9  # a bootstrap over problems: 0.87
+    # a bootstrap over problems: 0.87
+    assert np.mean([low <= 0.06 <= high for low, high in intervals]) > 0.9

@@ -5,21 +5,31 @@ from rewards.sandbox import ScoredText
 from tests.trainer.tokenizers_for_tests import byte_tokenizer
 from trainer.config.evaluation import EvaluationConfig
 from trainer.config.schema import TrainConfig
-from trainer.evaluation.evaluate import completion_rows, correct_by_problem, evaluate, evaluation_metrics
+from trainer.evaluation.evaluate import (
+    completion_rows,
+    correct_by_problem,
+    evaluate,
+    evaluation_metrics,
+)
 from trainer.metrics.declared import declaration
 from trainer.parallel.ranks import Parallel
 from trainer.rollouts.engine import Sample
 from trainer.types import Completion, Problem, Rollout
 
 
-def rollout(group: int, correct: bool, difficulty: str = "2", source: str = "a", tokens: int = 3, **scored) -> Rollout:
+def rollout(
+    group: int, correct: bool, difficulty: str = "2", source: str = "a", tokens: int = 3, **scored
+) -> Rollout:
     problem = Problem(f"p{group}", "question", "", "answer", source, difficulty)
     finish = "length" if tokens > 5 else "stop"
     completion = Completion((7,) * tokens, (0.0,) * tokens, "text", finish)
-    return Rollout(group, problem, (1,), completion, 3.0 if correct else -1.0, {}, correct, **scored)
+    return Rollout(
+        group, problem, (1,), completion, 3.0 if correct else -1.0, {}, correct, **scored
+    )
 
 
-# Problem 0 (difficulty 2): 1 of 2 correct; problem 1 (difficulty 10): none; problem 2 (difficulty 10): both.
+# Problem 0 (difficulty 2): 1 of 2 correct; problem 1 (difficulty 10): none; problem 2 (difficulty
+# 10): both.
 FIRST = [
     rollout(0, True),
     rollout(0, False, tokens=9, scoring="timeout"),
@@ -69,7 +79,11 @@ def test_a_set_may_be_sampled_otherwise_than_the_others():
         }
     )
     sets = [evaluation.of_set(name) for name in evaluation.sets]
-    assert [(section.temperature, section.completions_per_problem) for section in sets] == [(0, 1), (1, 16), (1, 4)]
+    assert [(section.temperature, section.completions_per_problem) for section in sets] == [
+        (0, 1),
+        (1, 16),
+        (1, 4),
+    ]
 
 
 def test_problems_are_told_apart_by_their_group():
@@ -98,20 +112,28 @@ class TwoRanks(Parallel):
 
 
 class Echo:
-    """An engine that answers every prompt with its first token, and rewards that call an even token right."""
+    """An engine that answers every prompt with its first token, and rewards that call an even token
+    right.
+    """
 
     def __init__(self):
         self.seeds = {}
 
     def generate(self, prompts, seeds, params):
-        self.seeds |= {tuple(prompt): tuple(of_prompt) for prompt, of_prompt in zip(prompts, seeds, strict=True)}
+        self.seeds |= {
+            tuple(prompt): tuple(of_prompt)
+            for prompt, of_prompt in zip(prompts, seeds, strict=True)
+        }
         return [
             [Sample((prompt[0],), (0.0,), "stop") for _ in of_prompt]
             for prompt, of_prompt in zip(prompts, seeds, strict=True)
         ]
 
     def score(self, texts, answers, rows):
-        return [ScoredText(Score(1.0, True, {}) if int(t) % 2 == 0 else Score(0.0, False, {}), "ok") for t in texts]
+        return [
+            ScoredText(Score(1.0, True, {}) if int(t) % 2 == 0 else Score(0.0, False, {}), "ok")
+            for t in texts
+        ]
 
 
 def measure(parallel, engine, count=2):

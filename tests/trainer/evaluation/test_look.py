@@ -40,7 +40,9 @@ def test_silent_groups_are_those_of_all_groups_that_can_be_drawn():
     sample = look(rewards)
     for size in (1, 2, 3, 5):
         groups = [group for row in rewards for group in itertools.combinations(row, size)]
-        assert sample.silent(size) == pytest.approx(np.mean([len(set(group)) == 1 for group in groups]))
+        assert sample.silent(size) == pytest.approx(
+            np.mean([len(set(group)) == 1 for group in groups])
+        )
 
 
 def test_silent_groups_and_the_error_of_an_evaluation_have_no_bias():
@@ -70,16 +72,27 @@ def test_what_forbids_learning_is_said(sample, what):
 
 def test_plan_and_dry_run_sample_the_start_policy(tmp_path, monkeypatch, capsys, tiny_policy):
     monkeypatch.chdir(tmp_path)
-    small = {"model.name_or_path": str(tiny_policy), "rollout.max_new_tokens": "4", "rollout.group_size": "2"}
+    small = {
+        "model.name_or_path": str(tiny_policy),
+        "rollout.max_new_tokens": "4",
+        "rollout.group_size": "2",
+    }
     space = tmp_path / "space.yaml"
-    settings = "".join(f"{key}: {value}, " for key, value in small.items() if key != "rollout.group_size")
+    settings = "".join(
+        f"{key}: {value}, " for key, value in small.items() if key != "rollout.group_size"
+    )
     space.write_text(
         f"name: looked\ntrainer: {{preset: tiny_kk, overrides: {{{settings}}}}}\n"
-        "parameters: {rollout.group_size: {choice: [2, 16]}}\nsearch: {configurations: 2}\nseeds: [0, 1]\n"
+        "parameters: {rollout.group_size: {choice: [2, 16]}}\nsearch: {configurations: 2}\nseeds: "
+        "[0, 1]\n"
     )
     assert sweep(["plan", str(space), "--sample", "3", "--json"]) == 0
     drawn = json.loads(capsys.readouterr().out)["sample"]
-    assert (drawn["problems"], drawn["completions_per_problem"], set(drawn["silent_groups"])) == (3, 16, {"2", "16"})
+    assert (drawn["problems"], drawn["completions_per_problem"], set(drawn["silent_groups"])) == (
+        3,
+        16,
+        {"2", "16"},
+    )
     assert sweep(["plan", str(space), "--sample", "3"]) == 0
     shown = capsys.readouterr()
     assert "with group size 16, 100% of the groups teach nothing" in shown.out

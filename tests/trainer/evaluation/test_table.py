@@ -8,7 +8,9 @@ from trainer.evaluation.table import evaluation_rows
 
 def test_rows_count_problems_and_tell_timeouts_errors_and_unreadable_answers_apart():
     rows = evaluation_rows(EvaluationResult(SETS, {}))
-    assert [tuple(r[key] for key in ("set", "by", "value", "problems", "completions")) for r in rows] == [
+    assert [
+        tuple(r[key] for key in ("set", "by", "value", "problems", "completions")) for r in rows
+    ] == [
         ("dev", "all", "", 3, 6),
         ("dev", "difficulty", "2", 1, 2),
         ("dev", "difficulty", "10", 2, 4),  # by size, not by letter
@@ -18,7 +20,12 @@ def test_rows_count_problems_and_tell_timeouts_errors_and_unreadable_answers_apa
     ]
     whole = rows[0]
     assert (whole["accuracy"], whole["pass_at_k"]) == pytest.approx((0.5, 2 / 3))
-    assert (whole["timeouts"], whole["errors"], whole["unparsed"], whole["truncated"]) == pytest.approx((1 / 6,) * 4)
+    assert (
+        whole["timeouts"],
+        whole["errors"],
+        whole["unparsed"],
+        whole["truncated"],
+    ) == pytest.approx((1 / 6,) * 4)
     assert 0.0 <= whole["low"] < 0.5 < whole["high"] <= 1.0
     assert (rows[2]["accuracy"], rows[2]["pass_at_k"], rows[2]["errors"]) == (0.5, 0.5, 0.25)
 
@@ -37,7 +44,14 @@ def test_bands_are_in_the_order_of_their_lower_ends_and_words_come_last():
     values = ["10-20", "hard", "2.5", "0-9", "", "easy"]
     rollouts = [rollout(group, True, difficulty) for group, difficulty in enumerate(values)]
     rows = evaluation_rows(EvaluationResult({"dev": rollouts}, {}))
-    assert [row["value"] for row in rows if row["by"] == "difficulty"] == ["0-9", "2.5", "10-20", "", "easy", "hard"]
+    assert [row["value"] for row in rows if row["by"] == "difficulty"] == [
+        "0-9",
+        "2.5",
+        "10-20",
+        "",
+        "easy",
+        "hard",
+    ]
 
 
 def test_a_set_of_one_difficulty_and_source_has_one_row():

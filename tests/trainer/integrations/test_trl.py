@@ -27,18 +27,44 @@ TOKENIZER = load_tokenizer(ModelConfig(name_or_path="tiny"))
 
 
 def grpo_config(folder, **settings):
-    usual = {"beta": 0.1, "learning_rate": 1e-3, "max_grad_norm": 0.5, "temperature": 0.9, "epsilon_high": 0.24}
-    usual |= {"adam_epsilon": 1e-3, "lr_scheduler_type": "constant", "scale_rewards": "none", "max_steps": STEPS}
-    usual |= {"use_bias_correction_kl": False, "bf16": False, "gradient_checkpointing": False, "use_cpu": True}
-    usual |= {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 2, "num_generations": 4}
-    return GRPOConfig(str(folder), report_to="none", save_strategy="no", disable_tqdm=True, **usual | settings)
+    usual = {
+        "beta": 0.1,
+        "learning_rate": 1e-3,
+        "max_grad_norm": 0.5,
+        "temperature": 0.9,
+        "epsilon_high": 0.24,
+    }
+    usual |= {
+        "adam_epsilon": 1e-3,
+        "lr_scheduler_type": "constant",
+        "scale_rewards": "none",
+        "max_steps": STEPS,
+    }
+    usual |= {
+        "use_bias_correction_kl": False,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "use_cpu": True,
+    }
+    usual |= {
+        "per_device_train_batch_size": 16,
+        "gradient_accumulation_steps": 2,
+        "num_generations": 4,
+    }
+    return GRPOConfig(
+        str(folder), report_to="none", save_strategy="no", disable_tqdm=True, **usual | settings
+    )
 
 
 def train_by_trl(policy, folder, settings=(), **named):
     steps = iter(range(STEPS))
 
     def rollouts(prompts, trainer):
-        batch = [rollout for group in make_groups(SIZES, PROMPTS, next(steps)) for rollout in group.rollouts]
+        batch = [
+            rollout
+            for group in make_groups(SIZES, PROMPTS, next(steps))
+            for rollout in group.rollouts
+        ]
         return {
             "fixed": [rollout.reward for rollout in batch],
             "prompt_ids": [list(rollout.prompt_ids) for rollout in batch],
@@ -60,8 +86,14 @@ def train_by_trl(policy, folder, settings=(), **named):
 
 
 def weights_by_own_step(policy, ar_alpha=0.0, lopti_eta=0.0):
-    rule = {"algorithm.ar_alpha": ar_alpha, "algorithm.lopti_eta": lopti_eta, "algorithm.advantage": "dr_grpo"}
-    config = update_config(policy, rule | {"optim.update_batch_size": 32, "algorithm.kl_log_ratio_clamp": None})
+    rule = {
+        "algorithm.ar_alpha": ar_alpha,
+        "algorithm.lopti_eta": lopti_eta,
+        "algorithm.advantage": "dr_grpo",
+    }
+    config = update_config(
+        policy, rule | {"optim.update_batch_size": 32, "algorithm.kl_log_ratio_clamp": None}
+    )
     updates = Updates(config, make_parallel(config))
     updates.optimizer.param_groups[0]["weight_decay"] = 0.0
     for step in range(STEPS):
@@ -80,7 +112,9 @@ def test_three_steps_end_with_the_weights_of_the_own_trainer(random_policy, tmp_
     for name, (ar_alpha, lopti_eta) in RULES.items():
         ours = weights_by_own_step(random_policy, ar_alpha, lopti_eta)
         by_trl = train_by_trl(random_policy, tmp_path, ar_alpha=ar_alpha, lopti_eta=lopti_eta)
-        distance[name] = max(float((ours[key] - by_trl[key]).norm() / ours[key].norm()) for key in ours)
+        distance[name] = max(
+            float((ours[key] - by_trl[key]).norm() / ours[key].norm()) for key in ours
+        )
         moved[name] = max(float((ours[key] - plain[key]).norm() / ours[key].norm()) for key in ours)
     print(distance, moved)
     assert max(distance.values()) < 3 * distance["plain"] + 1e-7
@@ -92,7 +126,9 @@ class Gradients(TrainerCallback):
         self.sum = 0
 
     def on_pre_optimizer_step(self, args, state, control, model, **_):
-        self.sum = self.sum + torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+        self.sum = self.sum + torch.cat(
+            [parameter.grad.flatten() for parameter in model.parameters()]
+        )
 
 
 @pytest.mark.parametrize("loss_type", ["dapo", "dr_grpo", "cispo", "luspo"])
@@ -102,7 +138,9 @@ def test_gradients_of_both_passes_add_up_to_those_of_all_tokens(random_policy, t
     two_passes = Gradients()
     train_by_trl(random_policy, tmp_path, settings, callbacks=[one_pass])
     train_by_trl(random_policy, tmp_path, settings, callbacks=[two_passes], lopti_eta=0.02)
-    torch.testing.assert_close(two_passes.sum, one_pass.sum, rtol=1e-4, atol=1e-5 * float(one_pass.sum.abs().max()))
+    torch.testing.assert_close(
+        two_passes.sum, one_pass.sum, rtol=1e-4, atol=1e-5 * float(one_pass.sum.abs().max())
+    )
 
 
 class Village:
@@ -131,7 +169,8 @@ class Village:
 
 
 CALL = '<tool_call>\n{"name": "ask", "arguments": {"person": "Ava"}}\n</tool_call>'
-CHAT = """{% for m in messages %}{{ m.role }} :{{ m.content }}{% for call in m.tool_calls or [] %}<tool_call>
+CHAT = """{% for m in messages %}{{ m.role }} :{{ m.content }}\
+{% for call in m.tool_calls or [] %}<tool_call>
 {{ call.function | tojson }}
 </tool_call>{% endfor %}{% endfor %}"""
 
@@ -148,7 +187,9 @@ def test_observations_have_no_gradient_and_count_in_no_denominator(tmp_path):
 
     class Watched(LoptiGRPOTrainer):
         def _compute_loss(self, model, inputs):
-            losses.append({"generated": inputs["completion_mask"] * inputs["tool_mask"], "inputs": inputs})
+            losses.append(
+                {"generated": inputs["completion_mask"] * inputs["tool_mask"], "inputs": inputs}
+            )
             return super()._compute_loss(model, inputs)
 
         def _get_per_token_logps_and_entropies(self, *args, **named):
@@ -168,7 +209,9 @@ def test_observations_have_no_gradient_and_count_in_no_denominator(tmp_path):
     Watched(
         str(tmp_path),
         args=grpo_config(tmp_path, **once, max_completion_length=40, max_tool_calling_iterations=1),
-        train_dataset=Dataset.from_dict({"prompt": [[{"role": "user", "content": " Ava says"}]] * 2}),
+        train_dataset=Dataset.from_dict(
+            {"prompt": [[{"role": "user", "content": " Ava says"}]] * 2}
+        ),
         processing_class=tokenizer,
         rollout_func=call_first,
         environment_factory=Village,
@@ -203,7 +246,9 @@ def test_arguments_that_change_denominators_are_refused(tmp_path, settings, word
 
 
 def train_with_record(folder, policy, correct_in_step, resume=False):
-    """Four steps with an evaluation of two problems every second one; ``correct_in_step`` rewards a completion."""
+    """Four steps with an evaluation of two problems every second one; ``correct_in_step`` rewards a
+    completion.
+    """
     record = RunRecord(folder)
 
     def rollouts(prompts, trainer):
@@ -213,12 +258,23 @@ def train_with_record(folder, policy, correct_in_step, resume=False):
     def is_correct(completion_ids, problem_id, trainer_state, **_):
         step = trainer_state.global_step
         return [
-            correct_in_step(step, ids[0], problem) for ids, problem in zip(completion_ids, problem_id, strict=True)
+            correct_in_step(step, ids[0], problem)
+            for ids, problem in zip(completion_ids, problem_id, strict=True)
         ]
 
     problems = Dataset.from_dict({"prompt": ["", ""], "problem_id": ["b", "a"]})
-    sizes = {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 4, "gradient_accumulation_steps": 2}
-    steps = {"max_steps": 4, "eval_steps": 2, "eval_strategy": "steps", "beta": 0.0, "save_only_model": False}
+    sizes = {
+        "per_device_train_batch_size": 4,
+        "per_device_eval_batch_size": 4,
+        "gradient_accumulation_steps": 2,
+    }
+    steps = {
+        "max_steps": 4,
+        "eval_steps": 2,
+        "eval_strategy": "steps",
+        "beta": 0.0,
+        "save_only_model": False,
+    }
     trainer = LoptiGRPOTrainer(
         str(policy),
         record.accuracy(is_correct),
@@ -247,9 +303,13 @@ def test_evaluations_are_recorded_by_problem_and_a_stopped_run_goes_on(random_po
     (first,) = read_records(metrics)
     assert (first["step"], first["eval/accuracy"], first["eval/reward"]) == (2, 0.5, 0.5)
 
-    JsonLines(metrics).append({"step": 4, "eval/accuracy": 0.9})  # of what ran on after its last checkpoint
+    # of what ran on after its last checkpoint
+    JsonLines(metrics).append({"step": 4, "eval/accuracy": 0.9})
     assert train_with_record(tmp_path, random_policy, stopped, resume=True).global_step == 8
-    assert [(line["step"], line["eval/accuracy"]) for line in read_records(metrics)] == [(2, 0.5), (4, 0.75)]
+    assert [(line["step"], line["eval/accuracy"]) for line in read_records(metrics)] == [
+        (2, 0.5),
+        (4, 0.75),
+    ]
     assert [line["sets"]["eval"] for line in read_records(tmp_path / "correctness.jsonl")] == [
         {"completions": 4, "correct": [2, 2]},
         {"completions": 4, "correct": [4, 2]},

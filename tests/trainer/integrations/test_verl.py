@@ -17,7 +17,9 @@ class PolicyLossConfig:
 
 @pytest.fixture
 def registry(monkeypatch):
-    """verl's, or its two functions as of 0.9.1; with a loss that returns the advantages it was given."""
+    """verl's, or its two functions as of 0.9.1; with a loss that returns the advantages it was
+    given.
+    """
     if find_spec("verl") is None:
         losses = {}
         module = ModuleType("verl.trainer.ppo.core_algos")
@@ -34,12 +36,19 @@ def registry(monkeypatch):
 
 
 def test_the_wrapped_loss_gets_reweighted_advantages_and_all_else_unchanged(registry):
-    settings = importlib.import_module("trainer.integrations.verl").ARPolicyLossConfig(ar_alpha=0.3, ar_loss="given")
+    settings = importlib.import_module("trainer.integrations.verl").ARPolicyLossConfig(
+        ar_alpha=0.3, ar_loss="given"
+    )
     old = torch.tensor([[0.5, 0.1, 0.9]]).log()
     advantages = torch.tensor([[2.0, -1.0, 3.0]])
     mask = torch.ones(1, 3)
     mask[0, 2] = 0
-    given = {"old_log_prob": old, "log_prob": old + 0.1, "response_mask": mask, "loss_agg_mode": "token-mean"}
+    given = {
+        "old_log_prob": old,
+        "log_prob": old + 0.1,
+        "response_mask": mask,
+        "loss_agg_mode": "token-mean",
+    }
     given |= {"config": SimpleNamespace(policy_loss=settings), "rollout_is_weights": None}
     result, rest = registry.get_policy_loss_fn(settings.loss_mode)(advantages=advantages, **given)
     torch.testing.assert_close(result, torch.tensor([[2 * 0.85, -0.73, 0.0]]))

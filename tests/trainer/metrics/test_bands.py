@@ -15,7 +15,8 @@ from trainer.metrics.reading import read_metrics
 from trainer.parallel.ranks import Parallel
 from trainer.policy.logprobs import LogprobModel
 
-# One row of eight tokens, two in each of the bands but the third, which has none, and one outside the mask.
+# One row of eight tokens, two in each of the bands but the third, which has none, and one outside
+# the mask.
 PROBABILITIES = [0.1, 0.2, 0.25, 0.4, 0.8, 0.9, 0.99, 1.0]
 ADVANTAGES = [2.0, -2.0, 1.0, 1.0, -1.0, 1.0, 0.5, -0.5]
 NORMS = [1.0, 0.5, 0.5, 0.5, 0.25, 0.25, 0.0, 0.0]
@@ -45,7 +46,10 @@ def metrics_of(batch, entropies=NORMS, updated=(0,) * 8, clipped=(0,) * 8, paral
     batch = replace(batch, entropies=padded(entropies), gradient_norms=padded(NORMS))
     counts = {"times_updated": padded(updated), "times_clipped": padded(clipped)}
     statistics = replace(UpdateStatistics.of(batch), **counts)
-    return read_metrics([band_metrics(batch, statistics, AlgorithmConfig(kl_estimator="k1"))], parallel or Parallel())
+    return read_metrics(
+        [band_metrics(batch, statistics, AlgorithmConfig(kl_estimator="k1"))],
+        parallel or Parallel(),
+    )
 
 
 class TwoEqualRanks(Parallel):
@@ -56,9 +60,9 @@ class TwoEqualRanks(Parallel):
 
 
 def test_a_band_holds_its_lower_edge():
-    assert band_of(torch.tensor([0.0, 0.2499, 0.25, 0.5, 0.75, 0.9899, 0.99, 1.0]).log()).tolist() == [
-        *(0, 0, 1, 2, 3, 3, 4, 4)
-    ]
+    assert band_of(
+        torch.tensor([0.0, 0.2499, 0.25, 0.5, 0.75, 0.9899, 0.99, 1.0]).log()
+    ).tolist() == [*(0, 0, 1, 2, 3, 3, 4, 4)]
 
 
 def test_shares_by_hand():
@@ -102,7 +106,9 @@ def test_two_equal_ranks_give_the_same_metrics_and_all_names_are_declared():
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_closed_form_of_the_gradient_norm_is_that_of_autograd(causal_lm, temperature):
-    """The norm at each token of d logprob / d (logits / temperature), taken one token at a time in float64."""
+    """The norm at each token of d logprob / d (logits / temperature), taken one token at a time in
+    float64.
+    """
     batch = make_batch()
     with torch.no_grad():
         scores = LogprobModel(causal_lm, temperature, 7)(

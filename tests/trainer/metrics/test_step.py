@@ -12,7 +12,9 @@ from trainer.parallel.ranks import Parallel
 
 
 def mismatched_metrics(**settings) -> dict[str, float]:
-    """Metrics of a batch whose engine ratios are 1 except for 3 and 0.5 in the first completion (5 tokens)."""
+    """Metrics of a batch whose engine ratios are 1 except for 3 and 0.5 in the first completion (5
+    tokens).
+    """
     batch = make_batch()
     log_ratio = torch.zeros_like(batch.completion_mask)
     log_ratio[0, :2] = torch.tensor([3.0, 0.5]).log()
@@ -26,7 +28,9 @@ TOKENS = 5 + 9 + 3 + 12 + 7 + 1 + 4 + 8
 
 def test_engine_mismatch_by_hand():
     metrics = mismatched_metrics()
-    assert metrics["rollout/engine_logprob_diff"] == pytest.approx((math.log(3) + math.log(2)) / TOKENS)
+    assert metrics["rollout/engine_logprob_diff"] == pytest.approx(
+        (math.log(3) + math.log(2)) / TOKENS
+    )
     assert metrics["rollout/engine_logprob_diff_max"] == pytest.approx(math.log(3))
     assert metrics["rollout/engine_ratio"] == pytest.approx((TOKENS - 2 + 3 + 0.5) / TOKENS)
     assert "rollout/importance_cut" not in metrics
@@ -35,13 +39,18 @@ def test_engine_mismatch_by_hand():
 def test_share_cut_by_the_engine_correction():
     token = mismatched_metrics(engine_correction={"cap": 2.0})
     assert token["rollout/importance_cut"] == pytest.approx(1 / TOKENS)
-    # The first completion's ratio is 3 * 0.5 = 1.5: kept below a cap of 2, dropped whole above one of 1.2.
+    # The first completion's ratio is 3 * 0.5 = 1.5: kept below a cap of 2, dropped whole above one
+    # of 1.2.
     kept = mismatched_metrics(engine_correction={"cap": 2.0, "level": "sequence", "rule": "mask"})
     assert kept["rollout/importance_cut"] == 0
-    dropped = mismatched_metrics(engine_correction={"cap": 1.2, "level": "sequence", "rule": "mask"})
+    dropped = mismatched_metrics(
+        engine_correction={"cap": 1.2, "level": "sequence", "rule": "mask"}
+    )
     assert dropped["rollout/importance_cut"] == pytest.approx(5 / TOKENS)
 
 
 def test_a_gpu_tells_what_it_holds(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (30_000_000_000, 80_000_000_000))
-    assert read_metrics([memory_metrics(torch.device("cuda", 0))], Parallel()) == {"memory/peak": 50.0}
+    assert read_metrics([memory_metrics(torch.device("cuda", 0))], Parallel()) == {
+        "memory/peak": 50.0
+    }

@@ -14,7 +14,9 @@ CPU = torch.device("cpu")
 
 
 def config(**parallel) -> TrainConfig:
-    return apply_overrides(TrainConfig(), {f"parallel.{key}": value for key, value in parallel.items()})
+    return apply_overrides(
+        TrainConfig(), {f"parallel.{key}": value for key, value in parallel.items()}
+    )
 
 
 def test_zero_configuration():
@@ -46,7 +48,8 @@ def test_zero_configuration():
         ({"LOCAL_WORLD_SIZE": "64"}, 1),
         ({"OMP_NUM_THREADS": "1", "LOCAL_WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "none"}, 8),
         ({"OMP_NUM_THREADS": "6", "LOCAL_WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "none"}, 6),
-        ({"OMP_NUM_THREADS": "1", "LOCAL_WORLD_SIZE": "4"}, 1),  # a trial of a sweep has what it reserved
+        # a trial of a sweep has what it reserved
+        ({"OMP_NUM_THREADS": "1", "LOCAL_WORLD_SIZE": "4"}, 1),
     ],
 )
 def test_an_offloaded_optimizer_has_its_share_of_the_cores(environment, threads):
@@ -58,7 +61,9 @@ def test_many_gradients_are_reduced_together():
         config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(hidden_size=width))
         parameters = [torch.empty(size, device="meta", requires_grad=True) for size in sizes]
         parameters.append(torch.empty(10**9, device="meta"))  # frozen: has no gradient to reduce
-        return _bucket_sizes(SimpleNamespace(causal_lm=SimpleNamespace(config=config), parameters=lambda: parameters))
+        return _bucket_sizes(
+            SimpleNamespace(causal_lm=SimpleNamespace(config=config), parameters=lambda: parameters)
+        )
 
     assert buckets(2048, [3_000_000_000, 85_938_176]) == {
         "reduce_bucket_size": 50_000_000,
@@ -69,9 +74,13 @@ def test_many_gradients_are_reduced_together():
 
 
 def test_a_cpu_is_used_beside_a_gpu(monkeypatch):
-    """accelerate takes a visible GPU unless it is given a device; `cpu=True` would turn DeepSpeed off."""
+    """accelerate takes a visible GPU unless it is given a device; `cpu=True` would turn DeepSpeed
+    off.
+    """
     monkeypatch.setenv("ACCELERATE_TORCH_DEVICE", "cuda:0")
-    monkeypatch.setattr(deepspeed, "Accelerator", lambda **options: os.environ["ACCELERATE_TORCH_DEVICE"])
+    monkeypatch.setattr(
+        deepspeed, "Accelerator", lambda **options: os.environ["ACCELERATE_TORCH_DEVICE"]
+    )
     assert deepspeed._accelerator(zero_config(config(strategy="deepspeed"), CPU), CPU) == "cpu"
     state = PartialState.__new__(PartialState)
     monkeypatch.setattr(PartialState, "_shared_state", {})

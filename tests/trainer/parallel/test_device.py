@@ -25,7 +25,9 @@ def machine(monkeypatch):
             monkeypatch.delenv(name)
         monkeypatch.setenv("LOCAL_RANK", str(local_rank))
         lines = {"-L": [f"GPU {n}: NVIDIA H100 (UUID: GPU-{n})" for n in range(listed)]}
-        monkeypatch.setattr(gpus, "_nvidia_smi", lambda *arguments: lines.get(arguments[0], ["570.86.10"]))
+        monkeypatch.setattr(
+            gpus, "_nvidia_smi", lambda *arguments: lines.get(arguments[0], ["570.86.10"])
+        )
         monkeypatch.setattr(torch.cuda, "is_available", lambda: seen > 0)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
 
@@ -52,13 +54,17 @@ def test_a_gpu_that_torch_cannot_use_is_an_error_with_the_reason(machine, monkey
     machine(4, 0)
 
     def init() -> None:
-        raise RuntimeError("The NVIDIA driver on your system is too old (found version 12080).\nMore.")
+        raise RuntimeError(
+            "The NVIDIA driver on your system is too old (found version 12080).\nMore."
+        )
 
     monkeypatch.setattr(torch.cuda, "init", init)
     monkeypatch.setattr(torch.version, "cuda", None)
     with pytest.raises(MissingError) as refused:
         local_device(wanted)
-    assert refused.value.what.endswith("The NVIDIA driver on your system is too old (found version 12080).")
+    assert refused.value.what.endswith(
+        "The NVIDIA driver on your system is too old (found version 12080)."
+    )
     assert "driver 570.86.10" in refused.value.where
     assert "make install-gpu` installs torch for GPUs" in refused.value.hint
     assert local_device("cpu") == CPU
@@ -76,7 +82,9 @@ def test_a_torch_for_gpus_that_cannot_use_one_sends_to_the_drivers_page(machine,
 def test_the_gpus_that_a_trial_was_given_count_without_nvidia_smi(machine, monkeypatch):
     machine(0, 0)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
-    with pytest.raises(MissingError, match="cannot use the GPU of this machine or of CUDA_VISIBLE_DEVICES"):
+    with pytest.raises(
+        MissingError, match="cannot use the GPU of this machine or of CUDA_VISIBLE_DEVICES"
+    ):
         local_device("auto")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert local_device("auto") == CPU
@@ -99,7 +107,11 @@ def test_memory_of_a_gpu_is_kept_in_segments_that_grow(machine, monkeypatch):
     assert "PYTORCH_ALLOC_CONF" not in os.environ
     machine(1, 1)
     local_device()
-    assert os.environ["PYTORCH_ALLOC_CONF"] == os.environ["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+    assert (
+        os.environ["PYTORCH_ALLOC_CONF"]
+        == os.environ["PYTORCH_CUDA_ALLOC_CONF"]
+        == "expandable_segments:True"
+    )
     machine(1, 1)
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:512")
     local_device()
@@ -123,7 +135,9 @@ def test_more_ranks_than_gpus_are_refused(machine):
     ],
 )
 def test_precision(monkeypatch, dtype, where, has_bfloat16, expected):
-    monkeypatch.setattr(device.torch.cuda, "is_bf16_supported", lambda including_emulation: has_bfloat16)
+    monkeypatch.setattr(
+        device.torch.cuda, "is_bf16_supported", lambda including_emulation: has_bfloat16
+    )
     assert compute_dtype(ModelConfig(dtype=dtype), where) == expected
 
 

@@ -26,7 +26,8 @@ def nvidia_smi(tmp_path, monkeypatch):
 def test_gpus_driver_and_memory_are_what_the_driver_lists(nvidia_smi):
     nvidia_smi(
         'case "$1" in\n'
-        '-L) echo "GPU 0: H100 (UUID: GPU-0)"; echo "  MIG 1g.10gb"; echo "GPU 1: H100 (UUID: GPU-1)";;\n'
+        '-L) echo "GPU 0: H100 (UUID: GPU-0)"; echo "  MIG 1g.10gb"; echo "GPU 1: H100 (UUID: '
+        'GPU-1)";;\n'
         "--query-gpu=driver_version) echo 570.86.10; echo 570.86.10;;\n"
         "--query-gpu=memory.total) echo 81559; echo 40960; echo '[N/A]';;\n"
         "esac"
@@ -36,8 +37,12 @@ def test_gpus_driver_and_memory_are_what_the_driver_lists(nvidia_smi):
     assert gpus.gpu_bytes() == 40960 * 2**20  # of the smallest
 
 
-@pytest.mark.parametrize(("chosen", "number"), [("", 0), ("-1", 0), ("0, 3", 2), ("GPU-8932f937,MIG-1", 2)])
-def test_the_gpus_a_process_was_given_count_before_those_listed(nvidia_smi, monkeypatch, chosen, number):
+@pytest.mark.parametrize(
+    ("chosen", "number"), [("", 0), ("-1", 0), ("0, 3", 2), ("GPU-8932f937,MIG-1", 2)]
+)
+def test_the_gpus_a_process_was_given_count_before_those_listed(
+    nvidia_smi, monkeypatch, chosen, number
+):
     nvidia_smi('echo "GPU 0: NVIDIA H100"')
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
     assert gpus.visible_gpus() == number

@@ -55,19 +55,26 @@ def two_machines(near: str, far: str, log: Path, **environment: str) -> subproce
     if tried.returncode:
         pytest.skip(f"no network namespaces here: {tried.stderr.strip()}")
     environment |= {"NEAR": near, "FAR": far, "PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
-    environment |= {"OMP_NUM_THREADS": "1", "PATH": "/usr/sbin:/usr/bin:/bin", "HOME": os.environ["HOME"]}
+    environment |= {
+        "OMP_NUM_THREADS": "1",
+        "PATH": "/usr/sbin:/usr/bin:/bin",
+        "HOME": os.environ["HOME"],
+    }
     command = [*NAMESPACE, "bash", "-c", TWO_MACHINES]
     with log.open("w") as output:
         return subprocess.Popen(command, env=environment, stdout=output, stderr=output)
 
 
 def test_a_server_on_this_machine_is_reached_by_the_loopback_interface():
-    assert interface_towards_urls(["http://no-such-host.invalid:8000"]) == "lo"  # the engine reports it
+    # the engine reports it
+    assert interface_towards_urls(["http://no-such-host.invalid:8000"]) == "lo"
     assert interface_towards_urls([]) == interface_towards_urls(["http://127.0.0.1:8000"]) == "lo"
 
 
 @pytest.mark.slow
-def test_the_interface_towards_another_machine_carries_a_group_and_the_loopback_one_does_not(tmp_path):
+def test_the_interface_towards_another_machine_carries_a_group_and_the_loopback_one_does_not(
+    tmp_path,
+):
     near = '"$PYTHON" -c "$RANK" 0 http://127.0.0.1:8000 http://10.7.0.2:8000'
     far = '"$PYTHON" -c "$RANK" 1 http://10.7.0.1:8000'
     log = tmp_path / "log"
@@ -79,12 +86,16 @@ def test_the_interface_towards_another_machine_carries_a_group_and_the_loopback_
 def start_training(folder: Path, command: str) -> subprocess.Popen[bytes]:
     """``trainer`` by torchrun on two machines that share a folder."""
     launch = '"$PYTHON" -m torch.distributed.run --nnodes 2 --master-addr 10.7.0.1 --node-rank'
-    near, far = (f"{launch} {rank} -m trainer {command} --runs-dir {folder} --offline" for rank in (0, 1))
+    near, far = (
+        f"{launch} {rank} -m trainer {command} --runs-dir {folder} --offline" for rank in (0, 1)
+    )
     return two_machines(near, far, folder / "log")
 
 
 @pytest.mark.slow
-def test_a_run_on_two_machines_of_which_one_is_lost_ends_as_one_that_lost_none(tiny_policy, tmp_path):
+def test_a_run_on_two_machines_of_which_one_is_lost_ends_as_one_that_lost_none(
+    tiny_policy, tmp_path
+):
     settings = {
         "model.name_or_path": tiny_policy,
         "parallel.strategy": "deepspeed",
@@ -98,7 +109,9 @@ def test_a_run_on_two_machines_of_which_one_is_lost_ends_as_one_that_lost_none(t
         "evaluation.every_steps": 1,
         "evaluation.at_start": False,
     }
-    run = " ".join(["run tiny_kk", *(f"'{key}={value}'" for key, value in settings.items()), "--name"])
+    run = " ".join(
+        ["run tiny_kk", *(f"'{key}={value}'" for key, value in settings.items()), "--name"]
+    )
     lost = start_training(tmp_path, f"{run} lost max_steps=1000")
     checkpoints = tmp_path / "lost" / "checkpoints"
     while lost.poll() is None and steps_on_disk(checkpoints)[:1] < [2]:
@@ -115,6 +128,11 @@ def test_a_run_on_two_machines_of_which_one_is_lost_ends_as_one_that_lost_none(t
     last = steps_on_disk(checkpoints)[0] + 2
     for command in (f"resume lost max_steps={last}", f"{run} whole max_steps={last}"):
         assert start_training(tmp_path, command).wait(120) == 0, (tmp_path / "log").read_text()
-    whole, resumed = (tmp_path / name / f"checkpoints/step-{last}/manifest.json" for name in ("whole", "lost"))
-    assert json.loads(whole.read_text()) == json.loads(resumed.read_text())  # hashes of weights and both states
-    assert {f"training_state-{rank}-of-2.safetensors" for rank in (0, 1)} <= json.loads(whole.read_text()).keys()
+    whole, resumed = (
+        tmp_path / name / f"checkpoints/step-{last}/manifest.json" for name in ("whole", "lost")
+    )
+    # hashes of weights and both states
+    assert json.loads(whole.read_text()) == json.loads(resumed.read_text())
+    assert {f"training_state-{rank}-of-2.safetensors" for rank in (0, 1)} <= json.loads(
+        whole.read_text()
+    ).keys()

@@ -14,8 +14,14 @@ from trainer.parallel.ranks import Parallel, join_ranks
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"strategy": "deepspeed", "zero_stage": 0, "offload": "optimizer"}, "needs zero_stage 1 or higher"),
-        ({"strategy": "deepspeed", "zero_stage": 2, "offload": "parameters"}, "needs zero_stage 3 or higher"),
+        (
+            {"strategy": "deepspeed", "zero_stage": 0, "offload": "optimizer"},
+            "needs zero_stage 1 or higher",
+        ),
+        (
+            {"strategy": "deepspeed", "zero_stage": 2, "offload": "parameters"},
+            "needs zero_stage 3 or higher",
+        ),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(settings, message):
@@ -29,7 +35,9 @@ def test_a_rank_on_a_gpu_names_its_own_unless_it_is_alone(monkeypatch, ranks, de
     for name, value in {"RANK": "3", "WORLD_SIZE": ranks, "MASTER_ADDR": "10.0.0.1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
-    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *args, **options: passed.update(options))
+    monkeypatch.setattr(
+        torch.distributed, "init_process_group", lambda *args, **options: passed.update(options)
+    )
     join_ranks(60, torch.device("cuda", 3))
     assert passed["device_id"] == device_id
 
@@ -41,7 +49,9 @@ def test_a_checkpoint_of_another_number_of_ranks_is_refused(tmp_path):
         shards_optimizer = True
 
     (tmp_path / "training_state-0-of-4.safetensors").touch()
-    with pytest.raises(StorageError, match=r"no training_state-1-of-2.* only training_state-0-of-4"):
+    with pytest.raises(
+        StorageError, match=r"no training_state-1-of-2.* only training_state-0-of-4"
+    ):
         load_training_state(tmp_path, None, None, Rank())
 
 
@@ -81,4 +91,7 @@ def test_the_command_under_torchrun(tiny_policy, tmp_path: Path):
     assert sum(line.startswith("step 1/1") for line in lines) == 1  # of the first rank alone
     (run_dir,) = (path for path in tmp_path.iterdir() if path.is_dir())
     assert f"model:    {run_dir / 'checkpoints' / 'step-1'}" in lines
-    assert len(list((run_dir / "checkpoints" / "step-1").glob("training_state-*-of-2.safetensors"))) == 2
+    assert (
+        len(list((run_dir / "checkpoints" / "step-1").glob("training_state-*-of-2.safetensors")))
+        == 2
+    )

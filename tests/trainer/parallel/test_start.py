@@ -33,5 +33,9 @@ def test_the_device_is_chosen_before_deepspeed_is_imported(monkeypatch):
     """DeepSpeed takes a GPU that it sees as it is imported, whatever the configuration says."""
     chosen = []
     monkeypatch.setattr(start, "local_device", chosen.append)
-    monkeypatch.setitem(sys.modules, "trainer.parallel.deepspeed", SimpleNamespace(DeepSpeedParallel=lambda _: chosen))
+    monkeypatch.setitem(
+        sys.modules,
+        "trainer.parallel.deepspeed",
+        SimpleNamespace(DeepSpeedParallel=lambda _: chosen),
+    )
     assert make_parallel(config(strategy="deepspeed", device="cpu")) == ["cpu"]

@@ -23,12 +23,28 @@ def test_base_needs_no_advice():
     ("override", "where", "message"),
     [
         ("rollout.group_size=1", "rollout.group_size", "nothing grpo could compare it with"),
-        ("rollout.prompts_per_step=40", "optim.update_batch_size", "320 completions of a step are no multiple"),
+        (
+            "rollout.prompts_per_step=40",
+            "optim.update_batch_size",
+            "320 completions of a step are no multiple",
+        ),
         ("model.lora.r=8", "optim.lr", "an adapter learns slowly at 1e-06"),
         ("reward.functions={math: 1.0, format: 0.0}", "reward.functions", "format has weight 0"),
-        ("reward.functions={math: -1.0, format: 0.5}", "reward.functions", "what math calls correct, and its weight"),
-        ("data.prompt_template='{question} {other}'", "data.prompt_template", "{other} stays in the prompt"),
-        ("data.system_prompt='Solve {question}'", "data.system_prompt", "{question} stays in the prompt"),
+        (
+            "reward.functions={math: -1.0, format: 0.5}",
+            "reward.functions",
+            "what math calls correct, and its weight",
+        ),
+        (
+            "data.prompt_template='{question} {other}'",
+            "data.prompt_template",
+            "{other} stays in the prompt",
+        ),
+        (
+            "data.system_prompt='Solve {question}'",
+            "data.system_prompt",
+            "{question} stays in the prompt",
+        ),
     ],
 )
 def test_what_is_seldom_meant_is_said(override, where, message):
@@ -51,9 +67,14 @@ def test_what_is_common_is_not(override):
 
 
 def test_data_and_model_are_compared_with_the_settings():
-    few, short = advise_data(load_config("base", ["rollout.prompts_per_step=5000"]), problems("x" * 200), {}, 1024)
+    few, short = advise_data(
+        load_config("base", ["rollout.prompts_per_step=5000"]), problems("x" * 200), {}, 1024
+    )
     assert "5000 prompts from 200 problems: each comes up to 25 times" in few.what
-    assert "a prompt of 512 and a completion of 1024 tokens are longer than the model's context of 1024" in short.what
+    assert (
+        "a prompt of 512 and a completion of 1024 tokens are longer than the model's context of "
+        "1024" in short.what
+    )
     assert str(few).splitlines()[1:] == [
         "where:   rollout.prompts_per_step",
         "next:    lower it to at most 200, or add data",

@@ -18,11 +18,17 @@ QWEN_3B = 3_085_938_688
 
 
 def memory(overrides=(), ranks=1) -> RunMemory:
-    return RunMemory(load_config("base", ["model.dtype=bfloat16", *overrides]), ModelSize({}, B), Device(), ranks)
+    return RunMemory(
+        load_config("base", ["model.dtype=bfloat16", *overrides]), ModelSize({}, B), Device(), ranks
+    )
 
 
 def deepspeed(stage: int, offload: str = "none") -> list[str]:
-    return ["parallel.strategy=deepspeed", f"parallel.zero_stage={stage}", f"parallel.offload={offload}"]
+    return [
+        "parallel.strategy=deepspeed",
+        f"parallel.zero_stage={stage}",
+        f"parallel.offload={offload}",
+    ]
 
 
 REFERENCE = ["algorithm.kl_coef=0.001"]
@@ -35,7 +41,8 @@ REFERENCE = ["algorithm.kl_coef=0.001"]
         ([], 1, 16),
         ([*REFERENCE, "parallel.strategy=ddp"], 4, 18),
         (deepspeed(0), 4, 16),
-        # Figure 1 of arXiv:1910.02054 with gradients of 4 bytes: 2 weights, 4 gradients, 12 of the optimizer
+        # Figure 1 of arXiv:1910.02054 with gradients of 4 bytes: 2 weights, 4 gradients, 12 of the
+        # optimizer
         (deepspeed(1), 64, 2 + 4 + 12 / 64),
         (deepspeed(2), 64, 2 + (4 + 12) / 64),
         (deepspeed(3), 64, (2 + 4 + 12) / 64),
@@ -50,11 +57,13 @@ def test_what_a_rank_holds(overrides, ranks, gigabytes):
 
 def test_the_memory_of_three_billion_parameters_on_four_gpus():
     memory_use = footprint(load_config("kk_3b"), 4)
-    # 2 weights + 2 reference + (12 optimizer + 4 gradients) / 4, then CUDA's 1.5 GB and vLLM's 0.45 of 80 GB
+    # 2 weights + 2 reference + (12 optimizer + 4 gradients) / 4, then CUDA's 1.5 GB and vLLM's 0.45
+    # of 80 GB
     assert memory_use.held == QWEN_3B * 8
     assert memory_use.sampling == QWEN_3B * 8 + 1.5e9 + 36e9
-    # 36 layers keep their input of 16,384 x 2,048 bfloat16; the head's gradient in float32 and bfloat16; twice 1 GiB
-    # of logits in float32; CUDA, a sleeping vLLM; two buckets and one in float32
+    # 36 layers keep their input of 16,384 x 2,048 bfloat16; the head's gradient in float32 and
+    # bfloat16; twice 1 GiB of logits in float32; CUDA, a sleeping vLLM; two buckets and one in
+    # float32
     microbatch = 36 * 16384 * 2048 * 2 + 151936 * 2048 * 6 + 2 * 2**30
     assert memory_use.training == QWEN_3B * 8 + microbatch + 2.5e9 + 5e7 * (2 + 2 + 4)
     assert memory_use.checkpoint == QWEN_3B * 14
@@ -92,20 +101,29 @@ def test_every_preset_for_gpus_fits(name):
         assert check_fits(config, ranks, Device(True, gigabytes * 10**9)).margin >= 0
 
 
-@pytest.mark.parametrize(("overrides", "ranks", "fits"), [([], 4, True), (["parallel.zero_stage=2"], 4, False)])
-def test_a_run_that_seems_too_large_is_warned_about_once_with_what_to_change(overrides, ranks, fits, caplog):
+@pytest.mark.parametrize(
+    ("overrides", "ranks", "fits"), [([], 4, True), (["parallel.zero_stage=2"], 4, False)]
+)
+def test_a_run_that_seems_too_large_is_warned_about_once_with_what_to_change(
+    overrides, ranks, fits, caplog
+):
     config = load_config("kk_7b", overrides)
     assert (check_fits(config, ranks, Device()).margin >= 0) == fits
     check_fits(config, ranks, Device(), quiet=True)
     assert len(caplog.messages) == (not fits)
     for warning in caplog.messages:
-        assert "held 60.9 GB" in warning and "at most 70.9 GB while training and 94.4 GB while sampling" in warning
+        assert (
+            "held 60.9 GB" in warning
+            and "at most 70.9 GB while training and 94.4 GB while sampling" in warning
+        )
         assert "parallel.strategy=deepspeed parallel.zero_stage=3" in warning
 
 
 def test_a_model_whose_file_lacks_a_size_has_no_footprint():
     config = load_config("kk_3b")
-    assert footprint(config, 1, size=ModelSize({"model_type": "gpt2", "n_embd": 768}, 10**8)) is None
+    assert (
+        footprint(config, 1, size=ModelSize({"model_type": "gpt2", "n_embd": 768}, 10**8)) is None
+    )
 
 
 def allocated_at_most(run, device: torch.device) -> int:
@@ -125,19 +143,27 @@ def allocated_at_most(run, device: torch.device) -> int:
     return peak
 
 
-def computed_microbatch(config: TrainConfig, settings: Mapping[str, Any], device: torch.device) -> tuple[int, int]:
-    """What scoring and updating on one microbatch take by arithmetic, and at most by the trainer's own model."""
+def computed_microbatch(
+    config: TrainConfig, settings: Mapping[str, Any], device: torch.device
+) -> tuple[int, int]:
+    """What scoring and updating on one microbatch take by arithmetic, and at most by the trainer's
+    own model.
+    """
     shape = AutoConfig.for_model(**settings)
     dtypes = {2: torch.bfloat16, 4: torch.float32}
     with torch.device("meta"):
         size = ModelSize(settings, AutoModelForCausalLM.from_config(shape).num_parameters())
     memory = RunMemory(config, size, Device(device.type == "cuda"))
     with device:
-        model = AutoModelForCausalLM.from_config(shape, dtype=dtypes[memory.module], attn_implementation="sdpa")
+        model = AutoModelForCausalLM.from_config(
+            shape, dtype=dtypes[memory.module], attn_implementation="sdpa"
+        )
     model.train()
     if config.model.lora.r:
         add_adapter(model, config.model.lora, dtypes[memory.stored])
-        added = sum(parameter.numel() for name, parameter in model.named_parameters() if ".lora_" in name)
+        added = sum(
+            parameter.numel() for name, parameter in model.named_parameters() if ".lora_" in name
+        )
         assert memory.trained == added
     if config.model.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -146,11 +172,17 @@ def computed_microbatch(config: TrainConfig, settings: Mapping[str, Any], device
     scorer.packs_rows = False
     rows = 4
     length = config.optim.tokens_per_microbatch // rows
-    ids = torch.arange(rows * length, device=device).remainder(settings["vocab_size"]).view(rows, length)
+    ids = (
+        torch.arange(rows * length, device=device)
+        .remainder(settings["vocab_size"])
+        .view(rows, length)
+    )
     prompts = torch.ones(rows, dtype=torch.int64, device=device)
     mask = torch.ones(rows, length - 1, device=device)
     for parameter in filter(lambda parameter: parameter.requires_grad, model.parameters()):
-        parameter.register_post_accumulate_grad_hook(lambda parameter: setattr(parameter, "grad", None))
+        parameter.register_post_accumulate_grad_hook(
+            lambda parameter: setattr(parameter, "grad", None)
+        )
 
     @torch.no_grad()
     def score():
@@ -159,7 +191,9 @@ def computed_microbatch(config: TrainConfig, settings: Mapping[str, Any], device
     def update():
         scorer(ids, prompts, mask).logprobs.sum().backward()
 
-    return memory.microbatch(), max(allocated_at_most(score, device), allocated_at_most(update, device))
+    return memory.microbatch(), max(
+        allocated_at_most(score, device), allocated_at_most(update, device)
+    )
 
 
 SIZES = {
@@ -173,7 +207,11 @@ SIZES = {
     "tie_word_embeddings": True,
 }
 MASTER_IN_OPTIMIZER = ["parallel.strategy=deepspeed", "parallel.zero_stage=1"]
-MICROBATCH = ["data.max_prompt_tokens=1", "rollout.max_new_tokens=63", "optim.tokens_per_microbatch=256"]
+MICROBATCH = [
+    "data.max_prompt_tokens=1",
+    "rollout.max_new_tokens=63",
+    "optim.tokens_per_microbatch=256",
+]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +231,8 @@ MICROBATCH = ["data.max_prompt_tokens=1", "rollout.max_new_tokens=63", "optim.to
 def test_a_microbatch_takes_what_torchs_allocator_hands_out(overrides, changes, monkeypatch):
     monkeypatch.setitem(CHUNK_BYTES, False, 2**18)
     config = load_config(
-        "base", ["model.dtype=bfloat16", "model.gradient_checkpointing=false", *MICROBATCH, *overrides]
+        "base",
+        ["model.dtype=bfloat16", "model.gradient_checkpointing=false", *MICROBATCH, *overrides],
     )
     estimated, measured = computed_microbatch(config, {**SIZES, **changes}, torch.device("cpu"))
     print(f"{estimated / 1e6:.1f} MB estimated, {measured / 1e6:.1f} MB measured")

@@ -13,7 +13,13 @@ from tests.conftest import random_model
 from trainer.config.model import LoraConfig, ModelConfig
 from trainer.config.schema import load_config
 from trainer.errors import ConfigError, MissingError, StorageError
-from trainer.policy.adapters import adapter_off, adapter_tensors, add_adapter, base_parameters, has_adapter
+from trainer.policy.adapters import (
+    adapter_off,
+    adapter_tensors,
+    add_adapter,
+    base_parameters,
+    has_adapter,
+)
 from trainer.policy.load import load_policy
 from trainer.policy.logprobs import LogprobModel
 from trainer.policy.weights import load_weights, save_weights, trained_weights
@@ -30,7 +36,9 @@ COMPLETIONS = torch.ones(2, 4, dtype=torch.int64)
 
 
 def adapted(model: PreTrainedModel, **settings) -> PreTrainedModel:
-    """The model with an adapter that has been trained, as far as it can be told from its weights."""
+    """The model with an adapter that has been trained, as far as it can be told from its
+    weights.
+    """
     add_adapter(model, LoraConfig(**{"r": 3, "alpha": 5.0} | settings))
     generator = torch.Generator().manual_seed(7)
     for tensor in adapter_tensors(model).values():
@@ -54,7 +62,8 @@ def test_a_new_adapter_changes_nothing_and_alone_is_trained(causal_lm):
     assert torch.equal(causal_lm(input_ids=IDS).logits, before)
     trained = [parameter for parameter in causal_lm.parameters() if parameter.requires_grad]
     assert {id(p) for p in trained} == {id(p) for p in adapter_tensors(causal_lm).values()}
-    # Two layers of width 32, 4 heads of 8 (2 of keys), inner width 48: in + out of each linear layer, times r.
+    # Two layers of width 32, 4 heads of 8 (2 of keys), inner width 48: in + out of each linear
+    # layer, times r.
     assert sum(p.numel() for p in trained) == 3 * 2 * (64 + 48 + 48 + 64 + 80 + 80 + 80)
     assert [base.name for base in base_parameters(causal_lm)] == names
 
@@ -68,7 +77,9 @@ def test_switched_off_it_is_the_model_of_before_exactly(causal_lm):
     assert all(tensor.requires_grad for tensor in adapter_tensors(causal_lm).values())
 
 
-@pytest.mark.parametrize("settings", [{}, {"rslora": True}, {"target_modules": ["q_proj", "up_proj"]}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"rslora": True}, {"target_modules": ["q_proj", "up_proj"]}]
+)
 def test_merged_one_by_one_they_are_what_peft_merges_at_once(causal_lm, tmp_path, settings):
     base = copy.deepcopy(causal_lm)
     adapted(causal_lm, **settings)
@@ -103,11 +114,14 @@ def test_samples_are_those_of_the_merged_model():
     prompts = [[1, 2, 3], [4, 5, 6, 7]]
     seeds = [[1, 2, 3], [4, 5]]
     ours, theirs = (
-        TransformersEngine(each, pad_token_id=0).generate(prompts, seeds, params) for each in (model, merged)
+        TransformersEngine(each, pad_token_id=0).generate(prompts, seeds, params)
+        for each in (model, merged)
     )
     for sample, expected in zip(chain(*ours), chain(*theirs), strict=True):
         assert sample.token_ids == expected.token_ids
-        torch.testing.assert_close(torch.tensor(sample.logprobs), torch.tensor(expected.logprobs), atol=1e-4, rtol=0)
+        torch.testing.assert_close(
+            torch.tensor(sample.logprobs), torch.tensor(expected.logprobs), atol=1e-4, rtol=0
+        )
 
 
 def test_a_checkpoint_of_another_rank_does_not_fit(tmp_path):
@@ -135,7 +149,8 @@ def test_an_adapters_folder_is_its_base_model_with_it_merged(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("target", "hint"), [("q_prj", "did you mean q_proj"), ("lm_head", "valid: all-linear, down_proj")]
+    ("target", "hint"),
+    [("q_prj", "did you mean q_proj"), ("lm_head", "valid: all-linear, down_proj")],
 )
 def test_a_layer_that_is_not_there_is_refused_by_name(target, hint):
     with pytest.raises(ConfigError, match=f"{target} is no linear layer") as caught:

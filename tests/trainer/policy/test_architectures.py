@@ -18,7 +18,9 @@ def test_the_tiny_model_is_measured_in_its_folder():
     assert size.settings["hidden_size"] == 64
 
 
-@pytest.mark.parametrize("name", ["smollm2-135m", "Qwen/Qwen2.5-0.5B", "Qwen/Qwen2.5-3B", "Qwen/Qwen2.5-7B"])
+@pytest.mark.parametrize(
+    "name", ["smollm2-135m", "Qwen/Qwen2.5-0.5B", "Qwen/Qwen2.5-3B", "Qwen/Qwen2.5-7B"]
+)
 def test_written_sizes_are_those_of_the_models_that_transformers_builds(name):
     settings = KNOWN[name].settings()
     with torch.device("meta"):

@@ -32,7 +32,10 @@ def test_an_interrupted_folder_is_not_there(tmp_path: Path) -> None:
 
 def test_processes_have_folders_of_their_own_and_the_next_ones_find_them(tmp_path: Path) -> None:
     folder = tmp_path / "vllm"
-    program = f"from pathlib import Path; from trainer.policy.cache import own_folder; own_folder(Path('{folder}'))"
+    program = (
+        "from pathlib import Path; from trainer.policy.cache import own_folder; "
+        f"own_folder(Path('{folder}'))"
+    )
     assert own_folder(folder).name == "1"
     subprocess.run([sys.executable, "-c", program], check=True)  # takes 2, and ends
     assert [own_folder(folder).name, own_folder(folder).name] == ["2", "3"]
@@ -40,8 +43,10 @@ def test_processes_have_folders_of_their_own_and_the_next_ones_find_them(tmp_pat
 
 def test_processes_that_ask_at_once_share_one_making(tmp_path: Path) -> None:
     program = (
-        "import sys, time; from pathlib import Path; from trainer.policy.cache import ensure_folder\n"
-        "ensure_folder(Path(sys.argv[1]), lambda folder: print('made', flush=True) or time.sleep(1))"
+        "import sys, time; from pathlib import Path; from trainer.policy.cache import "
+        "ensure_folder\n"
+        "ensure_folder(Path(sys.argv[1]), lambda folder: print('made', flush=True) or "
+        "time.sleep(1))"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "model")]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]

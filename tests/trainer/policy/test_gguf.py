@@ -43,8 +43,18 @@ def small_file(path: Path) -> dict[str, np.ndarray]:
     tensors = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
     writer = gguf.GGUFWriter(path, "llama")
     for key, value in {
-        **{"block_count": 1, "context_length": 64, "embedding_length": width, "feed_forward_length": hidden},
-        **{"head_count": 2, "head_count_kv": 2, "rope_dimension_count": 16, "layer_norm_rms_eps": 1e-5},
+        **{
+            "block_count": 1,
+            "context_length": 64,
+            "embedding_length": width,
+            "feed_forward_length": hidden,
+        },
+        **{
+            "head_count": 2,
+            "head_count_kv": 2,
+            "rope_dimension_count": 16,
+            "layer_norm_rms_eps": 1e-5,
+        },
         **{"vocab_size": vocabulary, "tokenizer_model": "llama", "token_list": WORDS},
         **{"token_scores": [0.0] * vocabulary, "token_types": [2, 3, 3, 1, 1, 1, 1, 1]},
         **{"bos_token_id": 1, "eos_token_id": 2, "unk_token_id": 0},
@@ -70,7 +80,9 @@ def test_a_file_becomes_an_ordinary_folder_once(tmp_path: Path, cache: Path) -> 
 
     theirs = AutoModelForCausalLM.from_pretrained(folder)
     assert torch.equal(theirs.lm_head.weight, torch.tensor(tensors["output.weight"]))
-    assert torch.equal(theirs.model.layers[0].mlp.up_proj.weight, torch.tensor(tensors["blk.0.ffn_up.weight"]))
+    assert torch.equal(
+        theirs.model.layers[0].mlp.up_proj.weight, torch.tensor(tensors["blk.0.ffn_up.weight"])
+    )
     ours = load_policy(config, torch.device("cpu"))
     ids = torch.tensor([[1, 3, 4, 5]])
     assert torch.allclose(ours(ids).logits, theirs(ids).logits, atol=1e-5)

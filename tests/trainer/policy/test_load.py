@@ -13,13 +13,17 @@ from trainer.policy.logprobs import LogprobModel
 
 
 @pytest.mark.parametrize(("recompute", "calls"), [(False, 1), (True, 2)])
-def test_gradient_checkpointing_computes_layers_again_in_the_backward_pass(random_policy, recompute, calls):
+def test_gradient_checkpointing_computes_layers_again_in_the_backward_pass(
+    random_policy, recompute, calls
+):
     config = ModelConfig(name_or_path=str(random_policy), gradient_checkpointing=recompute)
     policy = load_policy(config, torch.device("cpu"))
     seen = []
     policy.model.layers[0].mlp.register_forward_pre_hook(lambda *_: seen.append(1))
     batch = make_batch()
-    scores = LogprobModel(policy, 1.0, 16)(batch.input_ids, batch.prompt_lengths, batch.completion_mask)
+    scores = LogprobModel(policy, 1.0, 16)(
+        batch.input_ids, batch.prompt_lengths, batch.completion_mask
+    )
     scores.logprobs.sum().backward()
     assert len(seen) == calls
 
@@ -56,12 +60,18 @@ def test_a_folder_without_tokenizer_is_refused(folder):
     ("kernel", "what", "hint"),
     [
         ("sdpb", "no attention kernel sdpb", "did you mean sdpa?"),
-        ("flash_attention_2", "flash_attention_2 is not installed", "model.attn_implementation=sdpa"),
+        (
+            "flash_attention_2",
+            "flash_attention_2 is not installed",
+            "model.attn_implementation=sdpa",
+        ),
     ],
 )
 def test_an_attention_kernel_that_is_not_there_is_named(folder, kernel, what, hint):
     with pytest.raises(ConfigError, match=what) as caught:
-        load_policy(ModelConfig(name_or_path=str(folder), attn_implementation=kernel), torch.device("cpu"))
+        load_policy(
+            ModelConfig(name_or_path=str(folder), attn_implementation=kernel), torch.device("cpu")
+        )
     assert caught.value.where == "model.attn_implementation" and hint in caught.value.hint
 
 

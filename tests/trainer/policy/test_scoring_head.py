@@ -13,7 +13,8 @@ def weight_gradient(chunk_tokens: int) -> torch.Tensor:
     """Of the sum of log-probabilities, by an output embedding in bfloat16."""
     torch.manual_seed(0)
     layer = torch.nn.Linear(WIDTH, VOCABULARY, bias=False, dtype=torch.bfloat16)
-    hidden = (torch.randn(TOKENS, WIDTH) + 1).bfloat16()  # all contributions of one sign: rounding adds up
+    # all contributions of one sign: rounding adds up
+    hidden = (torch.randn(TOKENS, WIDTH) + 1).bfloat16()
     targets = torch.zeros(TOKENS, dtype=torch.int64)
     logprobs, *_ = ScoringHead(layer, 0.7, chunk_tokens)(hidden, targets, False)
     logprobs.sum().backward()
@@ -42,7 +43,9 @@ def test_autocast_computes_in_its_dtype_and_keeps_gradients_in_that_of_the_weigh
         logprobs.sum().backward()
         scores[dtype] = (logprobs.detach(), layer.weight.grad.clone(), layer.bias.grad.clone())
     rounded = layer.weight.bfloat16().float(), layer.bias.bfloat16().float()
-    logits = torch.nn.functional.linear(hidden.bfloat16().float(), *rounded).bfloat16().float() / 1.3
+    logits = (
+        torch.nn.functional.linear(hidden.bfloat16().float(), *rounded).bfloat16().float() / 1.3
+    )
     expected = logits.log_softmax(-1).gather(-1, targets[:, None])[:, 0]
     assert torch.allclose(scores[torch.bfloat16][0], expected, atol=1e-5)
     for low, full in zip(scores[torch.bfloat16], scores[torch.float32], strict=True):
@@ -51,7 +54,8 @@ def test_autocast_computes_in_its_dtype_and_keeps_gradients_in_that_of_the_weigh
 
 
 @pytest.mark.parametrize(
-    ("vocabulary", "on_gpu", "tokens"), [(151936, False, 220), (151936, True, 1766), (10**9, False, 1)]
+    ("vocabulary", "on_gpu", "tokens"),
+    [(151936, False, 220), (151936, True, 1766), (10**9, False, 1)],
 )
 def test_tokens_of_a_chunk(vocabulary, on_gpu, tokens):
     assert tokens_per_chunk(vocabulary, on_gpu) == tokens

@@ -16,5 +16,8 @@ def test_weights_round_trip_and_foreign_weights_are_refused(tmp_path, tied):
         assert torch.equal(a, b)
     with pytest.raises(StorageError, match="does not fit"):
         load_weights(
-            tmp_path, random_model(family="llama", tied=False) if tied else random_model("qwen2", True, 61).model
+            tmp_path,
+            random_model(family="llama", tied=False)
+            if tied
+            else random_model("qwen2", True, 61).model,
         )

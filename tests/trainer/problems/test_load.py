@@ -19,7 +19,9 @@ from trainer.problems.rows import read_rows
 from trainer.problems.tasks.puzzle_generator import generate
 from trainer.types import Problem
 
-KNIGHTS, MINERVA, DEEPSCALER = (str(DATA / f"{n}.parquet") for n in ("knights_knaves", "minerva", "deepscaler"))
+KNIGHTS, MINERVA, DEEPSCALER = (
+    str(DATA / f"{n}.parquet") for n in ("knights_knaves", "minerva", "deepscaler")
+)
 PLAIN = byte_tokenizer()
 CHAT = byte_tokenizer(CHAT_TEMPLATE)
 TINY = load_tokenizer(ModelConfig())
@@ -48,7 +50,9 @@ def test_generated_puzzles_for_other_tokenizers_have_the_public_wording():
     (raw,) = load("generated", PLAIN, "knights_knaves", size=1)
     (puzzle,) = generate("train", [2, 3], 1, 0)
     assert chat.prompt.endswith(f"<user>{puzzle.text}</user><assistant>")
-    assert raw.prompt.endswith(f"<|im_start|>user\n{puzzle.text}\n<|im_end|>\n<|im_start|>assistant\n")
+    assert raw.prompt.endswith(
+        f"<|im_start|>user\n{puzzle.text}\n<|im_end|>\n<|im_start|>assistant\n"
+    )
     assert (chat.prefill, raw.prefill) == ("<think>", "<think>")
     assert chat.problem_id == raw.problem_id == puzzle.key
     assert chat.answer == puzzle.solution_text
@@ -73,7 +77,11 @@ def test_published_math_files():
     assert minerva[0].prompt.count("\\boxed{}") == 1
     assert (minerva[0].prefill, minerva[0].difficulty) == ("", "")
     deepscaler = load(DEEPSCALER, PLAIN, "math")
-    assert (deepscaler[0].answer, deepscaler[0].difficulty, deepscaler[0].source) == ("96", "20-40", "deepscaler")
+    assert (deepscaler[0].answer, deepscaler[0].difficulty, deepscaler[0].source) == (
+        "96",
+        "20-40",
+        "deepscaler",
+    )
     score = REWARDS["math"]
     for problem in minerva + deepscaler:
         accepted = problem.answer[0] if isinstance(problem.answer, list) else problem.answer
@@ -81,9 +89,13 @@ def test_published_math_files():
 
 
 def test_columns_are_mapped_by_dotted_names(tmp_path):
-    path = write_jsonl(tmp_path / "a.jsonl", [{"q": {"text": "1+1?"}, "a": {"final": 2.0}, "lvl": 3, "from": "me"}])
+    path = write_jsonl(
+        tmp_path / "a.jsonl", [{"q": {"text": "1+1?"}, "a": {"final": 2.0}, "lvl": 3, "from": "me"}]
+    )
     (problem,) = load(
-        path, task="math", columns={"prompt": "q.text", "answer": "a.final", "difficulty": "lvl", "source": "from"}
+        path,
+        task="math",
+        columns={"prompt": "q.text", "answer": "a.final", "difficulty": "lvl", "source": "from"},
     )
     assert problem.prompt.startswith("1+1? Let's")
     assert (problem.answer, problem.difficulty, problem.source) == (2, "3", "me")
@@ -156,11 +168,22 @@ def test_an_answer_the_reward_cannot_use_is_named(tmp_path, task, answer):
     [
         # The columns of the hub's copies, with values as they have them.
         ({"problem": "1+1?", "answer": "2", "solution": "It is 2."}, "1+1?", "2", ""),  # DeepScaleR
-        ({"problem": "1+1?", "solution": "2", "answer": "2", "subject": "Algebra", "level": 5}, "1+1?", "2", "5"),
+        (
+            {"problem": "1+1?", "solution": "2", "answer": "2", "subject": "Algebra", "level": 5},
+            "1+1?",
+            "2",
+            "5",
+        ),
         ({"question": "1+1?", "answer": "2.4e16"}, "1+1?", "2.4e16", ""),  # Minerva
-        ({"id": 7, "question": "1+1?", "final_answer": ["2", "-2"], "unit": None}, "1+1?", ["2", "-2"], ""),
+        (
+            {"id": 7, "question": "1+1?", "final_answer": ["2", "-2"], "unit": None},
+            "1+1?",
+            ["2", "-2"],
+            "",
+        ),
         ({"id": 0, "problem": "1+1?", "answer": 142.0, "url": "u"}, "1+1?", 142, ""),  # AMC
-        ({"id": 60, "problem": "1+1?", "solution": "s", "answer": "073"}, "1+1?", "073", ""),  # AIME
+        # AIME
+        ({"id": 60, "problem": "1+1?", "solution": "s", "answer": "073"}, "1+1?", "073", ""),
         ({"question": "1+1?", "answer": "1+1=<<1+1=2>>2\n#### 2"}, "1+1?", "2", ""),  # GSM8K
     ],
     ids=["deepscaler", "math-500", "minerva", "olympiad-bench", "amc", "aime", "gsm8k"],
@@ -168,7 +191,9 @@ def test_an_answer_the_reward_cannot_use_is_named(tmp_path, task, answer):
 def test_the_hubs_mathematics_sets_need_no_mapping(monkeypatch, row, prompt, answer, difficulty):
     import datasets
 
-    monkeypatch.setattr(datasets, "load_dataset", lambda source, name, split: datasets.Dataset.from_list([row]))
+    monkeypatch.setattr(
+        datasets, "load_dataset", lambda source, name, split: datasets.Dataset.from_list([row])
+    )
     (problem,) = load("org/set", task="math")
     assert problem.prompt.startswith(f"{prompt} Let's think step by step")
     assert (problem.answer, problem.difficulty) == (answer, difficulty)
@@ -184,11 +209,18 @@ def test_the_hubs_knights_and_knaves(tmp_path, monkeypatch):
     folder.mkdir()
     columns = ("quiz", "names", "solution", "solution_text_format", "statements")
     for people in (3, 4):
-        rows = [row for row in pq.read_table(KNIGHTS).to_pylist() if len(row["names"]) == people][:3]
+        rows = [row for row in pq.read_table(KNIGHTS).to_pylist() if len(row["names"]) == people][
+            :3
+        ]
         assert len(rows) == 3
-        write_jsonl(folder / f"people{people}.jsonl", [{name: row[name] for name in columns} for row in rows])
+        write_jsonl(
+            folder / f"people{people}.jsonl",
+            [{name: row[name] for name in columns} for row in rows],
+        )
     files = "".join(f"  - split: {n}ppl\n    path: people{n}.jsonl\n" for n in (3, 4))
-    (folder / "README.md").write_text(f"---\nconfigs:\n- config_name: test\n  data_files:\n{files}---\n")
+    (folder / "README.md").write_text(
+        f"---\nconfigs:\n- config_name: test\n  data_files:\n{files}---\n"
+    )
     problems = load(folder, CHAT, "knights_knaves", name="test", split="3ppl[:2]+4ppl")
     assert [problem.difficulty for problem in problems] == ["3", "3", "4", "4", "4"]
     assert problems[0].prefill == "<think>"
@@ -248,7 +280,9 @@ def test_bos_is_added_where_the_tokenizer_adds_one_and_the_text_has_none():
         ("a.jsonl", '{"answer": ' + "9" * 5000 + "}", "line 1", "cannot read the JSON"),
     ],
 )
-def test_json_that_no_tokenizer_can_take_is_refused_with_its_place(tmp_path, name, text, where, what):
+def test_json_that_no_tokenizer_can_take_is_refused_with_its_place(
+    tmp_path, name, text, where, what
+):
     (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError) as refused:
         read_rows(DatasetConfig(source=str(tmp_path / name)))

@@ -9,7 +9,9 @@ from trainer.problems.tasks.knights_knaves import SYSTEM_PROMPT
 
 PLAIN = byte_tokenizer()
 CHAT = byte_tokenizer(CHAT_TEMPLATE)
-CHATML = "<|im_start|>system\nS\n<|im_end|>\n<|im_start|>user\nWho?\n<|im_end|>\n<|im_start|>assistant\n"
+CHATML = (
+    "<|im_start|>system\nS\n<|im_end|>\n<|im_start|>user\nWho?\n<|im_end|>\n<|im_start|>assistant\n"
+)
 PUBLISHED = CHATML + "<think>"
 WHO = "<user>Who?</user><assistant>"
 INSTRUCTED = "1+1? Let's think step by step and output the final answer within \\boxed{}."
@@ -19,7 +21,9 @@ OWN = {"prompt_template": "Q: {question} \\boxed{}\nA:"}
 
 
 def built(question, tokenizer, task="custom", **data):
-    return build_prompt(as_question(question), TASKS[task], DataConfig(task=task, **data), tokenizer)
+    return build_prompt(
+        as_question(question), TASKS[task], DataConfig(task=task, **data), tokenizer
+    )
 
 
 @pytest.mark.parametrize(
@@ -38,7 +42,13 @@ def built(question, tokenizer, task="custom", **data):
         ("Think.<think>", PLAIN, {"prefill": "<think>"}, "Think.", "<think>"),
         ("Think.", PLAIN, {"prefill": "So"}, "Think.", "So"),
         ("Who?", CHAT, PUZZLE | {"system_prompt": "", "prefill": ""}, WHO, ""),
-        ("Who?", byte_tokenizer(CHAT_TEMPLATE + "<think>\n"), PUZZLE | {"system_prompt": ""}, WHO, "<think>"),
+        (
+            "Who?",
+            byte_tokenizer(CHAT_TEMPLATE + "<think>\n"),
+            PUZZLE | {"system_prompt": ""},
+            WHO,
+            "<think>",
+        ),
         # The instruction of mathematics is added, unless there is a template.
         ("1+1?", PLAIN, MATH, INSTRUCTED, ""),
         ("1+1?", PLAIN, MATH | OWN, "Q: 1+1? \\boxed{}\nA:", ""),
@@ -65,7 +75,9 @@ def test_messages_keep_their_roles():
     assert built(messages, CHAT)[0] == (
         "<system>Be brief.</system><user>a</user><assistant>b</assistant><user>c</user><assistant>"
     )
-    assert built(messages, CHAT, system_prompt="Other.")[0].startswith("<system>Other.</system><user>a")
+    assert built(messages, CHAT, system_prompt="Other.")[0].startswith(
+        "<system>Other.</system><user>a"
+    )
     assert built(messages, CHAT, system_prompt="")[0].startswith("<user>a")
     assert built(messages, PLAIN)[0] == "Be brief.\n\na\n\nb\n\nc"
 
@@ -79,7 +91,10 @@ def test_a_template_without_system_role_says_what_to_set():
     tokenizer = byte_tokenizer(NO_SYSTEM_TEMPLATE)
     with pytest.raises(ConfigError, match=r'data\.system_prompt=""'):
         built("Who?", tokenizer, task="knights_knaves")
-    assert built("Who?", tokenizer, task="knights_knaves", system_prompt="")[0] == "<user>Who?</user><assistant>"
+    assert (
+        built("Who?", tokenizer, task="knights_knaves", system_prompt="")[0]
+        == "<user>Who?</user><assistant>"
+    )
 
 
 def test_a_template_without_question_is_refused():
@@ -88,7 +103,8 @@ def test_a_template_without_question_is_refused():
 
 
 @pytest.mark.parametrize(
-    "value", [3, [], [{"role": "user", "content": None}], [{"role": "user"}], [{"content": "a"}], None]
+    "value",
+    [3, [], [{"role": "user", "content": None}], [{"role": "user"}], [{"content": "a"}], None],
 )
 def test_what_is_no_prompt_is_refused(value):
     with pytest.raises(ValueError, match="text or a list of chat messages"):

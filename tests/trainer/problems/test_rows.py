@@ -37,7 +37,9 @@ def test_csv_whose_columns_are_unclear_is_refused(tmp_path, text, message):
 
 
 def test_a_key_that_stands_twice_in_an_object_is_refused(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"prompt": "a", "answer": 1}\n{"prompt": "b", "prompt": "c", "answer": 2}\n')
+    (tmp_path / "a.jsonl").write_text(
+        '{"prompt": "a", "answer": 1}\n{"prompt": "b", "prompt": "c", "answer": 2}\n'
+    )
     with pytest.raises(ConfigError, match=r"two columns are called prompt\n.*a.jsonl, line 2"):
         rows_of(tmp_path / "a.jsonl")
 
@@ -62,7 +64,11 @@ def test_the_forms_of_json(tmp_path):
     lines = tmp_path / "lines.json"
     array.write_text(json.dumps(rows, indent=1))
     lines.write_text("\n".join(map(json.dumps, rows)))
-    assert [dict(row.values) for row in rows_of(array)] == [dict(row.values) for row in rows_of(lines)] == rows
+    assert (
+        [dict(row.values) for row in rows_of(array)]
+        == [dict(row.values) for row in rows_of(lines)]
+        == rows
+    )
 
 
 def test_limit_takes_the_first_rows(tmp_path):
@@ -72,16 +78,33 @@ def test_limit_takes_the_first_rows(tmp_path):
 
 @pytest.mark.parametrize(
     ("column", "value"),
-    [("a", 1), ("b.c", "x"), ("d.e", "dotted name"), ("b.none", None), ("blank", None), ("nan", None), ("zero", 0)],
+    [
+        ("a", 1),
+        ("b.c", "x"),
+        ("d.e", "dotted name"),
+        ("b.none", None),
+        ("blank", None),
+        ("nan", None),
+        ("zero", 0),
+    ],
 )
 def test_values_are_reached_by_dotted_names_and_empty_ones_are_none(column, value):
-    values = {"a": 1, "b": {"c": "x"}, "d.e": "dotted name", "blank": " \n", "nan": float("nan"), "zero": 0}
+    values = {
+        "a": 1,
+        "b": {"c": "x"},
+        "d.e": "dotted name",
+        "blank": " \n",
+        "nan": float("nan"),
+        "zero": 0,
+    }
     assert value_at(Row(values, "file", 1), column) == value
 
 
 def test_missing_columns_name_those_there_are():
     row = Row({"text": "a", "reward_model": {"truth": "1"}}, "file", 1)
-    with pytest.raises(ConfigError, match=r"no column for prompt: .*there are text, reward_model\.truth"):
+    with pytest.raises(
+        ConfigError, match=r"no column for prompt: .*there are text, reward_model\.truth"
+    ):
         need_column(row, "prompt", {}, ("prompt",))
     with pytest.raises(ConfigError, match="did you mean text"):
         need_column(row, "prompt", {"prompt": "tex"}, ("prompt",))
@@ -128,7 +151,9 @@ def test_a_hub_dataset_that_cannot_be_had(monkeypatch):
         raise ConnectionError("no network\nand more")
 
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
-    with pytest.raises(MissingError, match="cannot load the dataset org/puzzles, split test: no network\n"):
+    with pytest.raises(
+        MissingError, match="cannot load the dataset org/puzzles, split test: no network\n"
+    ):
         rows_of("org/puzzles", name="hard", split="test")
 
 

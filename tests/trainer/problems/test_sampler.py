@@ -29,7 +29,10 @@ def test_sampler_crosses_epochs_and_may_take_more_than_there_are():
 
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_sampler_resumes_where_it_was(drop_last):
-    sampler, resumed = (ProblemSampler(some_problems(10), seed=5, shuffle=True, drop_last=drop_last) for _ in range(2))
+    sampler, resumed = (
+        ProblemSampler(some_problems(10), seed=5, shuffle=True, drop_last=drop_last)
+        for _ in range(2)
+    )
     for _ in range(4):
         resumed.load_state_dict(json.loads(json.dumps(sampler.state_dict())))
         assert sampler.next(7) == resumed.next(7)

@@ -22,15 +22,21 @@ TOKENIZER = SimpleNamespace(pad_token_id=0)
 def made(monkeypatch) -> list[str]:
     """The engines of vLLM that were asked for, which are words here."""
     asked: list[str] = []
-    monkeypatch.setattr(build, "engine_for", lambda model, setup, run: asked.append("vllm") or "vllm")
+    monkeypatch.setattr(
+        build, "engine_for", lambda model, setup, run: asked.append("vllm") or "vllm"
+    )
     monkeypatch.setattr(build, "engine_setup", lambda config, model, ranks: None)
     monkeypatch.setattr(build, "context_length", lambda config, model: 512)
-    monkeypatch.setattr(server, "VllmServerEngine", lambda *arguments: asked.append("server") or "server")
+    monkeypatch.setattr(
+        server, "VllmServerEngine", lambda *arguments: asked.append("server") or "server"
+    )
     return asked
 
 
 def engine_of(on_gpu: bool, **changes):
-    config = apply_overrides(TrainConfig(), {f"rollout.{key}": value for key, value in changes.items()})
+    config = apply_overrides(
+        TrainConfig(), {f"rollout.{key}": value for key, value in changes.items()}
+    )
     model = random_model()
     if on_gpu:  # a model whose parameters say that they are there
         model.parameters = lambda: iter([SimpleNamespace(device=torch.device("cuda", 0))])
@@ -47,7 +53,9 @@ def engine_of(on_gpu: bool, **changes):
         (True, True, "transformers", "transformers"),
     ],
 )
-def test_auto_is_vllm_where_there_are_a_gpu_and_vllm(monkeypatch, made, on_gpu, installed, wanted, expected):
+def test_auto_is_vllm_where_there_are_a_gpu_and_vllm(
+    monkeypatch, made, on_gpu, installed, wanted, expected
+):
     monkeypatch.setattr(build, "vllm_installed", lambda: installed)
     monkeypatch.setattr(build, "compute_dtype", lambda model, device: torch.float32)
     engine = engine_of(on_gpu, engine=wanted)
@@ -56,13 +64,22 @@ def test_auto_is_vllm_where_there_are_a_gpu_and_vllm(monkeypatch, made, on_gpu, 
 
 
 def test_a_mixture_of_experts_is_refused_for_vllm_alone(made):
-    small = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
-    settings = Qwen3MoeConfig(**small, num_key_value_heads=1, vocab_size=8, num_experts=2, moe_intermediate_size=8)
+    small = {
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+    }
+    settings = Qwen3MoeConfig(
+        **small, num_key_value_heads=1, vocab_size=8, num_experts=2, moe_intermediate_size=8
+    )
     model = Qwen3MoeForCausalLM(settings)
     # Files, and so vLLM, number the experts of a layer.
     assert not any(".experts.0." in name for name, _ in model.named_parameters())
     for mode in ("colocate", "server"):
-        config = apply_overrides(TrainConfig(), {"rollout.engine": "vllm", "rollout.vllm.mode": mode})
+        config = apply_overrides(
+            TrainConfig(), {"rollout.engine": "vllm", "rollout.vllm.mode": mode}
+        )
         with pytest.raises(ConfigError, match="qwen3_moe is a mixture of experts"):
             build.build_engine(config, model, TOKENIZER)
     assert isinstance(build.build_engine(TrainConfig(), model, TOKENIZER), TransformersEngine)

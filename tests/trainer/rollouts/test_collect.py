@@ -24,14 +24,19 @@ class Scores:
 def group_of(number: int, answer: str, *texts: str) -> RolloutGroup:
     problem = Problem(str(number), "", "<", answer, "test")
     completions = [Completion((9,), (0.0,), text, "stop") for text in texts]
-    return RolloutGroup(number, [Rollout(number, problem, (number, 2), completion) for completion in completions])
+    return RolloutGroup(
+        number, [Rollout(number, problem, (number, 2), completion) for completion in completions]
+    )
 
 
 def test_every_score_stays_with_its_completion_and_group():
     unscored = [group_of(4, "A", "ab"), group_of(7, "B", "", "cde")]
     groups = score_groups(unscored, Scores())
     assert [group.group_id for group in groups] == [4, 7]
-    assert [[r.completion.text for r in group.rollouts] for group in groups] == [["ab"], ["", "cde"]]
+    assert [[r.completion.text for r in group.rollouts] for group in groups] == [
+        ["ab"],
+        ["", "cde"],
+    ]
     assert [[r.reward for r in group.rollouts] for group in groups] == [[3.0], [-2.0, 4.0]]
     assert [r.prompt_ids for group in groups for r in group.rollouts] == [(4, 2), (7, 2), (7, 2)]
     late, right = groups[1].rollouts
@@ -52,10 +57,11 @@ def test_groups_are_sampled_by_request_and_have_no_reward_yet():
         GroupRequest(3, Problem("a", "p", "", "A", "test"), [71, 72]),
         GroupRequest(5, Problem("b", "q", "", "B", "test"), [73]),
     ]
-    groups = sample_groups(Engine(), byte_tokenizer(), requests, SamplingParams(1.0, max_new_tokens=1))
-    assert [(group.group_id, [r.completion.token_ids for r in group.rollouts]) for group in groups] == [
-        (3, [(71,), (72,)]),
-        (5, [(73,)]),
-    ]
+    groups = sample_groups(
+        Engine(), byte_tokenizer(), requests, SamplingParams(1.0, max_new_tokens=1)
+    )
+    assert [
+        (group.group_id, [r.completion.token_ids for r in group.rollouts]) for group in groups
+    ] == [(3, [(71,), (72,)]), (5, [(73,)])]
     assert [r.problem.problem_id for group in groups for r in group.rollouts] == ["a", "a", "b"]
     assert all(math.isnan(r.reward) for group in groups for r in group.rollouts)

@@ -24,8 +24,12 @@ def test_a_family_that_returns_all_logits_is_cut_to_the_last(monkeypatch):
     ids = torch.tensor([PROMPTS[0]])
     positions = torch.arange(3)[None]
     arguments = (ids, torch.ones(1, 3, dtype=torch.int64), positions)
-    kept = next_logits(model, *arguments, read_prompts(model, [[1]], 0).cache.__class__(config=model.config))
+    kept = next_logits(
+        model, *arguments, read_prompts(model, [[1]], 0).cache.__class__(config=model.config)
+    )
     monkeypatch.setattr(type(model), "forward", of_all_positions)
-    cut = next_logits(model, *arguments, read_prompts(model, [[1]], 0).cache.__class__(config=model.config))
+    cut = next_logits(
+        model, *arguments, read_prompts(model, [[1]], 0).cache.__class__(config=model.config)
+    )
     assert cut.shape == (1, model.config.vocab_size)
     torch.testing.assert_close(cut, kept)

@@ -62,7 +62,9 @@ def test_ranks_agree_on_the_groups_and_share_them():
         parallel = OneOfTwo(rank)
         source = Source({1, 2, 4, 5})
 
-        def collect(first: int, count: int, parallel=parallel, source=source, rank=rank) -> list[RolloutGroup]:
+        def collect(
+            first: int, count: int, parallel=parallel, source=source, rank=rank
+        ) -> list[RolloutGroup]:
             groups = source(first, count)
             parallel.others = groups[1 - rank :: 2]
             return groups[rank::2]

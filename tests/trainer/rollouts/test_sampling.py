@@ -9,7 +9,8 @@ from trainer.rollouts.sampling import row_uniforms, sample_tokens, truncations
 
 PROBABILITIES = [0.4, 0.1, 0.3, 0.2]
 LOGITS = torch.log(torch.tensor([PROBABILITIES]))
-ROUNDING = sum_tolerance(len(PROBABILITIES) + 4, scale=4.6)  # of the largest logarithm, and of exp, log, / and -
+# of the largest logarithm, and of exp, log, / and -
+ROUNDING = sum_tolerance(len(PROBABILITIES) + 4, scale=4.6)
 
 
 def draw(uniform: float, **options) -> tuple[int, float]:
@@ -18,8 +19,12 @@ def draw(uniform: float, **options) -> tuple[int, float]:
     return int(tokens), math.exp(float(logprobs))
 
 
-@pytest.mark.parametrize(("uniform", "token"), [(0.0, 0), (0.39, 0), (0.41, 1), (0.51, 2), (0.79, 2), (0.81, 3)])
-def test_uniforms_are_mapped_through_the_cumulative_distribution(uniform: float, token: int) -> None:
+@pytest.mark.parametrize(
+    ("uniform", "token"), [(0.0, 0), (0.39, 0), (0.41, 1), (0.51, 2), (0.79, 2), (0.81, 3)]
+)
+def test_uniforms_are_mapped_through_the_cumulative_distribution(
+    uniform: float, token: int
+) -> None:
     assert draw(uniform) == (token, pytest.approx(PROBABILITIES[token], rel=ROUNDING))
 
 
@@ -63,13 +68,17 @@ def test_impossible_tokens_are_never_drawn() -> None:
 
 def test_broken_logits_show_in_the_logprob() -> None:
     logits = torch.full((1, 4), math.nan)
-    _, logprobs = sample_tokens(logits, torch.tensor([0.5], dtype=torch.float64), SamplingParams(1.0))
+    _, logprobs = sample_tokens(
+        logits, torch.tensor([0.5], dtype=torch.float64), SamplingParams(1.0)
+    )
     assert math.isnan(float(logprobs))
 
 
 def test_half_precision_logits_are_normalized_in_single() -> None:
     logits = torch.zeros(1, 1000, dtype=torch.bfloat16)
-    _, logprobs = sample_tokens(logits, torch.tensor([0.5], dtype=torch.float64), SamplingParams(1.0))
+    _, logprobs = sample_tokens(
+        logits, torch.tensor([0.5], dtype=torch.float64), SamplingParams(1.0)
+    )
     assert logprobs.dtype == torch.float32
     assert float(logprobs) == pytest.approx(-math.log(1000), rel=ROUNDING)
 

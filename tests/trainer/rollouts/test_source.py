@@ -56,7 +56,9 @@ def source_of(rewards: Rewards) -> tuple[RolloutSource, Engine]:
     engine = Engine()
     sampler = ProblemSampler(PROBLEMS, 0, shuffle=False)
     progress = ProgressReport()
-    return RolloutSource(config, sampler, byte_tokenizer(), engine, rewards, Parallel(), progress), engine
+    return RolloutSource(
+        config, sampler, byte_tokenizer(), engine, rewards, Parallel(), progress
+    ), engine
 
 
 def rewards_in(groups) -> list[float]:
@@ -70,9 +72,15 @@ def test_completions_are_there_before_their_rewards():
     assert all(map(math.isnan, rewards_in(sample.groups))) and not sample.scores.done()
     rewards.allowed.set()
     scored = sample.scores.result()
-    assert rewards_in(scored.groups) == [2.0] * 4 and scored.sampled == scored.groups and scored.dropped == 0
+    assert (
+        rewards_in(scored.groups) == [2.0] * 4
+        and scored.sampled == scored.groups
+        and scored.dropped == 0
+    )
     for group, scored_group in zip(sample.groups, scored.groups, strict=True):
-        assert [r.completion for r in group.rollouts] == [r.completion for r in scored_group.rollouts]
+        assert [r.completion for r in group.rollouts] == [
+            r.completion for r in scored_group.rollouts
+        ]
     source.sync_weights(None, Stopwatch())
     source.next_groups(1, Stopwatch())
     source.close()

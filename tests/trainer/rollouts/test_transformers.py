@@ -33,7 +33,11 @@ SIZES = {
 PARAMS = SamplingParams(temperature=0.7, max_new_tokens=30, stop_token_ids=(3, 4))
 FAMILIES = {
     "qwen2": (Qwen2ForCausalLM, Qwen2Config, {}),
-    "qwen2_tied": (Qwen2ForCausalLM, Qwen2Config, {"tie_word_embeddings": True, "num_key_value_heads": 4}),
+    "qwen2_tied": (
+        Qwen2ForCausalLM,
+        Qwen2Config,
+        {"tie_word_embeddings": True, "num_key_value_heads": 4},
+    ),
     "llama": (LlamaForCausalLM, LlamaConfig, {}),
     "sliding_window": (
         Qwen2ForCausalLM,
@@ -56,13 +60,17 @@ def make_model(family: str = "qwen2") -> PreTrainedModel:
     return model
 
 
-def sample(model: PreTrainedModel, params: SamplingParams = PARAMS, budget: int = 10_000) -> list[list[Sample]]:
+def sample(
+    model: PreTrainedModel, params: SamplingParams = PARAMS, budget: int = 10_000
+) -> list[list[Sample]]:
     engine = TransformersEngine(model, pad_token_id=0)
     engine._tokens_in_memory = lambda row_length: budget
     return engine.generate(PROMPTS, SEEDS, params)
 
 
-def teacher_forced(model: PreTrainedModel, prompt: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
+def teacher_forced(
+    model: PreTrainedModel, prompt: Sequence[int], tokens: Sequence[int]
+) -> torch.Tensor:
     """Logits of every token of a completion, from one pass over the unpadded sequence: [T, V]."""
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([[*prompt, *tokens]]), use_cache=False).logits
@@ -83,7 +91,9 @@ def test_logprobs_are_those_of_a_double_precision_pass(family: str, temperature:
     model.double()
     for prompt, group in zip(PROMPTS, groups, strict=True):
         for completion in group:
-            logprobs = torch.log_softmax(teacher_forced(model, prompt, completion.token_ids) / temperature, dim=-1)
+            logprobs = torch.log_softmax(
+                teacher_forced(model, prompt, completion.token_ids) / temperature, dim=-1
+            )
             chosen = logprobs.gather(-1, torch.tensor(completion.token_ids)[:, None])[:, 0]
             error = chosen - torch.tensor(completion.logprobs, dtype=torch.float64)
             assert error.abs().max() <= rounding(model)
@@ -96,7 +106,9 @@ def test_a_batch_does_not_depend_on_how_it_is_split(family: str) -> None:
     engine = TransformersEngine(model, pad_token_id=7)
     for budget in (1, 100):
         split = sample(model, budget=budget)
-        assert [[c.token_ids for c in group] for group in split] == [[c.token_ids for c in group] for group in whole]
+        assert [[c.token_ids for c in group] for group in split] == [
+            [c.token_ids for c in group] for group in whole
+        ]
     for p in (0, 2):
         alone = engine.generate([PROMPTS[p]], [SEEDS[p][1:2]], PARAMS)
         assert alone[0][0].token_ids == whole[p][1].token_ids
@@ -127,7 +139,9 @@ def test_greedy_follows_the_largest_logit_at_temperature_one() -> None:
 
 
 def watch(model: PreTrainedModel) -> tuple[list[tuple[int, int]], list[int]]:
-    """From now on, the shapes of the model's own inputs, and the number of rows each time logits are made."""
+    """From now on, the shapes of the model's own inputs, and the number of rows each time logits
+    are made.
+    """
     shapes: list[tuple[int, int]] = []
     rows: list[int] = []
     model.register_forward_pre_hook(
@@ -142,9 +156,15 @@ def test_prompts_are_read_once_and_finished_rows_leave_the_batch() -> None:
     shapes, rows = watch(model)
     completions = [completion for group in sample(model) for completion in group]
     assert (shapes[0], rows.pop(0)) == ((3, 17), 3)
-    alive = [sum(len(c.token_ids) > position for c in completions) for position in range(1, len(rows) + 1)]
+    alive = [
+        sum(len(c.token_ids) > position for c in completions)
+        for position in range(1, len(rows) + 1)
+    ]
     assert alive[-1] > 0 and alive[-1] < alive[0] == 9
-    assert all(left == all_rows or left > 7 / 8 * all_rows for left, all_rows in zip(alive, rows, strict=True))
+    assert all(
+        left == all_rows or left > 7 / 8 * all_rows
+        for left, all_rows in zip(alive, rows, strict=True)
+    )
 
 
 def test_sub_batches_keep_the_token_budget() -> None:
@@ -165,7 +185,9 @@ def test_modes_and_global_random_state_are_left_as_they_were() -> None:
     sample(model)
     assert [module.training for module in model.modules()] == before
     assert torch.equal(torch.get_rng_state(), random_state)
-    assert all(parameter.grad is None and parameter.requires_grad for parameter in model.parameters())
+    assert all(
+        parameter.grad is None and parameter.requires_grad for parameter in model.parameters()
+    )
     loss = model(input_ids=torch.tensor([PROMPTS[0]]), labels=torch.tensor([PROMPTS[0]])).loss
     loss.backward()
     assert all(p.grad is not None and not p.is_inference() for p in model.parameters())
@@ -192,7 +214,9 @@ def test_a_float32_policy_that_computes_in_bfloat16_is_sampled_in_bfloat16() -> 
     params = SamplingParams(0.7, max_new_tokens=6)
     seen = set()
     for layer in model.model.layers:
-        layer.mlp.down_proj.register_forward_hook(lambda module, inputs, output: seen.add(output.dtype))
+        layer.mlp.down_proj.register_forward_hook(
+            lambda module, inputs, output: seen.add(output.dtype)
+        )
     engine = TransformersEngine(model, pad_token_id=0, compute_dtype=torch.bfloat16)
     samples = engine.generate(PROMPTS, SEEDS, params)
     assert seen == {torch.bfloat16}
@@ -201,14 +225,20 @@ def test_a_float32_policy_that_computes_in_bfloat16_is_sampled_in_bfloat16() -> 
     ids = torch.tensor([[*prompt, *sample.token_ids]])
     mask = torch.ones(1, len(sample.token_ids))
     with torch.no_grad():
-        scores = LogprobModel(model, 0.7, 100, torch.bfloat16)(ids, torch.tensor([len(prompt)]), mask)
+        scores = LogprobModel(model, 0.7, 100, torch.bfloat16)(
+            ids, torch.tensor([len(prompt)]), mask
+        )
     assert (scores.logprobs[0] - torch.tensor(sample.logprobs)).abs().mean() < 0.05
 
 
 def test_the_batch_takes_the_free_memory_of_a_gpu(monkeypatch) -> None:
     # Qwen2.5-3B in bfloat16: 36 layers of 2 key heads of 128, 151,936 tokens.
     config = Qwen2Config(
-        num_hidden_layers=36, hidden_size=2048, num_attention_heads=16, num_key_value_heads=2, vocab_size=151936
+        num_hidden_layers=36,
+        hidden_size=2048,
+        num_attention_heads=16,
+        num_key_value_heads=2,
+        vocab_size=151936,
     )
     each = bytes_per_position(config, torch.bfloat16, 4496)
     assert each == 36 * 2 * 2 * 128 * 2 + 151936 * 32 / 4496

@@ -11,17 +11,29 @@ from trainer.rules.groups import whiten
 
 
 def test_a_token_alone_is_whitened_to_zero():
-    assert whiten(torch.tensor([[3.0]]), torch.ones(1, 1), lambda tensor: tensor).tolist() == [[0.0]]
+    assert whiten(torch.tensor([[3.0]]), torch.ones(1, 1), lambda tensor: tensor).tolist() == [
+        [0.0]
+    ]
 
 
 @pytest.mark.parametrize(
     ("settings", "values"),
     [
         # Token rewards -0.05 and 2 + 0.05, 0, 1; returns with gamma 0.5.
-        ({"advantage": {"name": "reinforce_plus_plus", "gamma": 0.5}}, [-0.05 + 0.5 * 2.05, 2.05, 0.0, 1.0]),
-        ({"advantage": {"name": "reinforce_plus_plus", "gamma": 0.5}, "kl_placement": "loss"}, [1.0, 2.0, 0.0, 1.0]),
-        # The penalties of the first sum to 0.2 - 0.05: rewards 2 - 0.15, 0 and 1, minus their mean of 0.95.
-        ({"advantage": "reinforce_baseline:ReinforceBaseline", "kl_placement": "reward"}, [0.9, 0.9, -0.95, 0.05]),
+        (
+            {"advantage": {"name": "reinforce_plus_plus", "gamma": 0.5}},
+            [-0.05 + 0.5 * 2.05, 2.05, 0.0, 1.0],
+        ),
+        (
+            {"advantage": {"name": "reinforce_plus_plus", "gamma": 0.5}, "kl_placement": "loss"},
+            [1.0, 2.0, 0.0, 1.0],
+        ),
+        # The penalties of the first sum to 0.2 - 0.05: rewards 2 - 0.15, 0 and 1, minus their mean
+        # of 0.95.
+        (
+            {"advantage": "reinforce_baseline:ReinforceBaseline", "kl_placement": "reward"},
+            [0.9, 0.9, -0.95, 0.05],
+        ),
         ({"advantage": "reinforce_baseline:ReinforceBaseline"}, [1.0, 1.0, -1.0, 0.0]),
     ],
 )

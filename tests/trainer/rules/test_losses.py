@@ -8,8 +8,11 @@ from trainer.rules.inputs import UpdateTotals
 from trainer.rules.kinds import LOSS
 
 
-def token_losses(name: str, old: list[float], new: list[float], advantages: list[float], isolated: int = 0):
-    """Losses, gradients and clipped tokens of one completion; a probability of 0 is padding with a junk ratio.
+def token_losses(
+    name: str, old: list[float], new: list[float], advantages: list[float], isolated: int = 0
+):
+    """Losses, gradients and clipped tokens of one completion; a probability of 0 is padding with a
+    junk ratio.
 
     The pass has all tokens but the first ``isolated``.
     """
@@ -28,17 +31,26 @@ def token_losses(name: str, old: list[float], new: list[float], advantages: list
     computed = LOSS.read(name)(inputs)
     (computed.losses * mask).sum().backward()
     kept = mask.bool()
-    return computed.losses[kept].tolist(), logprobs.grad[kept].tolist(), (kept * computed.clipped)[kept].tolist()
+    return (
+        computed.losses[kept].tolist(),
+        logprobs.grad[kept].tolist(),
+        (kept * computed.clipped)[kept].tolist(),
+    )
 
 
 @pytest.mark.parametrize("isolated", [0, 1])
 def test_gspo_has_one_ratio_for_the_completion_in_every_pass(isolated):
-    # Token ratios 1.2 and 0.9: their geometric mean sqrt(1.08) is above 1.0004. Padding does not count.
+    # Token ratios 1.2 and 0.9: their geometric mean sqrt(1.08) is above 1.0004. Padding does not
+    # count.
     mean = math.sqrt(1.08)
-    losses, gradients, clipped = token_losses("gspo", [0.5, 0.5, 0.0], [0.6, 0.45, 0.0], [2.0, 2.0, 0.0], isolated)
+    losses, gradients, clipped = token_losses(
+        "gspo", [0.5, 0.5, 0.0], [0.6, 0.45, 0.0], [2.0, 2.0, 0.0], isolated
+    )
     assert losses == pytest.approx([-2.0008, -2.0008])
     assert (gradients, clipped) == ([0.0, 0.0], [True, True])
-    losses, gradients, clipped = token_losses("gspo", [0.5, 0.5, 0.0], [0.6, 0.45, 0.0], [-2.0, -1.0, 0.0], isolated)
+    losses, gradients, clipped = token_losses(
+        "gspo", [0.5, 0.5, 0.0], [0.6, 0.45, 0.0], [-2.0, -1.0, 0.0], isolated
+    )
     assert losses == pytest.approx([2 * mean, mean])
     assert gradients == pytest.approx([2 * mean, mean])  # of each token by itself
     assert clipped == [False, False]
@@ -49,7 +61,13 @@ def test_gspo_has_one_ratio_for_the_completion_in_every_pass(isolated):
     [
         ("cispo", [0.05, 0.8], [0.5, 0.08], [2.0, 2.0], [True, False]),  # ratios of 10 and 0.1
         # Moved by 0.3 with the advantage, by 0.15, by 0.3 against it, and tenfold by 0.09 only.
-        ("dppo_tv", [0.5, 0.5, 0.5, 0.01], [0.8, 0.65, 0.8, 0.1], [1.0, 1.0, -1.0, 1.0], [True] + [False] * 3),
+        (
+            "dppo_tv",
+            [0.5, 0.5, 0.5, 0.01],
+            [0.8, 0.65, 0.8, 0.1],
+            [1.0, 1.0, -1.0, 1.0],
+            [True] + [False] * 3,
+        ),
         ("sapo", [0.4, 0.4], [0.4, 0.8], [1.0, 1.0], [False, False]),
     ],
 )

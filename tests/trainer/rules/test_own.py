@@ -41,28 +41,51 @@ class Gspo(PolicyLoss):
 
     def __call__(self, tokens):
         mask = tokens.completion_mask
-        mean = ((tokens.logprobs - tokens.old_logprobs) * mask).sum(1, True) / mask.sum(1, True).clamp(min=1)
+        log_ratio = ((tokens.logprobs - tokens.old_logprobs) * mask).sum(1, True)
+        mean = log_ratio / mask.sum(1, True).clamp(min=1)
         ratio = (tokens.logprobs - tokens.logprobs.detach() + mean.detach().clamp(-20, 20)).exp()
         unclipped = -tokens.advantages * ratio
         return torch.maximum(unclipped, -tokens.advantages * ratio.clamp(1 - 3e-4, 1 + 4e-4))
 """
 RULE = "class Rule(PolicyLoss):\n    def __call__(self, tokens):\n        "
 BROKEN = {  # name -> the module, and the error that it gets before the first step
-    "wrong shape": (RULE + "return -tokens.advantages.sum()", "returns []; expected a tensor of shape [4, 6]"),
+    "wrong shape": (
+        RULE + "return -tokens.advantages.sum()",
+        "returns []; expected a tensor of shape [4, 6]",
+    ),
     "no tensor": (RULE + "return 1.0", "returns float; expected a tensor of shape [4, 6]"),
-    "not a number": (RULE + "return -tokens.advantages * (tokens.log_ratio - 9).log()", "not finite"),
-    "outside the mask": (RULE + "return -tokens.advantages * tokens.logprobs.mean()", "outside of the completions"),
-    "no gradient": (RULE + "return -tokens.advantages * tokens.logprobs.detach()", "has no gradient"),
-    "state": (RULE + "CALLS.append(1); return -tokens.advantages * tokens.logprobs * len(CALLS)", "it keeps a state"),
-    "slow": (RULE + "time.sleep(1.1); return -tokens.advantages * tokens.logprobs", "takes more than 1 s"),
-    "import missing": (RULE + "return numpy.log(tokens.logprobs)", "NameError: name 'numpy' is not defined"),
+    "not a number": (
+        RULE + "return -tokens.advantages * (tokens.log_ratio - 9).log()",
+        "not finite",
+    ),
+    "outside the mask": (
+        RULE + "return -tokens.advantages * tokens.logprobs.mean()",
+        "outside of the completions",
+    ),
+    "no gradient": (
+        RULE + "return -tokens.advantages * tokens.logprobs.detach()",
+        "has no gradient",
+    ),
+    "state": (
+        RULE + "CALLS.append(1); return -tokens.advantages * tokens.logprobs * len(CALLS)",
+        "it keeps a state",
+    ),
+    "slow": (
+        RULE + "time.sleep(1.1); return -tokens.advantages * tokens.logprobs",
+        "takes more than 1 s",
+    ),
+    "import missing": (
+        RULE + "return numpy.log(tokens.logprobs)",
+        "NameError: name 'numpy' is not defined",
+    ),
     "zero advantage": (
         RULE + "return -(tokens.advantages + 1) * tokens.logprobs",
         "has a gradient where the advantage is 0",
     ),
     "raises": (RULE + "raise KeyError('later')", "raised KeyError: 'later'"),
     "raises on a later step": (
-        RULE + "CALLS.append(1); return -tokens.advantages * tokens.logprobs / (len(CALLS) < 20 or [])",
+        RULE
+        + "CALLS.append(1); return -tokens.advantages * tokens.logprobs / (len(CALLS) < 20 or [])",
         "raised TypeError: unsupported operand type(s) for /: 'Tensor' and 'list'",
     ),
     "not summable": (
@@ -70,11 +93,15 @@ BROKEN = {  # name -> the module, and the error that it gets before the first st
         "cannot be combined with Lopti",
     ),
     "not picklable": (
-        "class Rule(PolicyLoss):\n    name: str = ''\n    lock: object = Field(default_factory=threading.Lock)\n"
+        "class Rule(PolicyLoss):\n    name: str = ''\n    lock: object = "
+        "Field(default_factory=threading.Lock)\n"
         "    def __call__(self, tokens):\n        return -tokens.advantages * tokens.logprobs",
         "cannot be sent to another process",
     ),
-    "tensor attribute": ("class Rule(PolicyLoss):\n    scale = torch.ones(2)\n", "non-annotated attribute"),
+    "tensor attribute": (
+        "class Rule(PolicyLoss):\n    scale = torch.ones(2)\n",
+        "non-annotated attribute",
+    ),
     "module missing": ("import no_such_module\n", "No module named 'no_such_module'"),
     "syntax": ("def Rule(:\n", "SyntaxError"),
     "another kind": ("class Rule:\n    pass\n", "write `class Rule(PolicyLoss)`"),
@@ -100,14 +127,22 @@ def test_a_rule_of_ones_own_has_parameters_and_goes_to_other_processes_and_into_
     config = AlgorithmConfig(loss=rule, advantage="right_rules:median_baseline", lopti_eta=0.5)
     check_rules(config)
     assert config.loss.strength == 0.25
-    assert pickle.loads(pickle.dumps(config)) == config == AlgorithmConfig(**config.model_dump(mode="json"))
-    with pytest.raises(ValueError, match=r"has no parameter strenght .no rule has it.; its parameters: strength"):
+    assert (
+        pickle.loads(pickle.dumps(config))
+        == config
+        == AlgorithmConfig(**config.model_dump(mode="json"))
+    )
+    with pytest.raises(
+        ValueError, match=r"has no parameter strenght .no rule has it.; its parameters: strength"
+    ):
         AlgorithmConfig(loss={"name": "right_rules:Cautious", "strenght": 1})
 
 
 def test_a_rule_of_ones_own_is_an_input_of_the_run_and_a_name_in_its_parameters(written, tmp_path):
     file = written("hashed_rules", RIGHT)
-    config = apply_overrides(TrainConfig(), {"algorithm.loss": "hashed_rules:Cautious", "algorithm.loss.strength": 2})
+    config = apply_overrides(
+        TrainConfig(), {"algorithm.loss": "hashed_rules:Cautious", "algorithm.loss.strength": 2}
+    )
     record_inputs(tmp_path, input_files([config]))
     assert [name for name in recorded_files(tmp_path) if file.endswith(name)] == ["hashed_rules.py"]
     parameters = dotted_values(config.model_dump(mode="json"))
@@ -124,7 +159,9 @@ def test_gspo_from_its_paper_is_the_built_in_rule_bit_for_bit(written):
     results = []
     for name in ("gspo", "gspo_rule:Gspo"):
         logprobs = (old + 1e-3 * torch.linspace(-1, 1, 45).view(5, 9)).requires_grad_()
-        result = LOSS.read(name)(loss_inputs(logprobs, old, advantages, UpdateTotals(1, 1), completion_mask=mask))
+        result = LOSS.read(name)(
+            loss_inputs(logprobs, old, advantages, UpdateTotals(1, 1), completion_mask=mask)
+        )
         losses = getattr(result, "losses", result)
         (losses * mask).sum().backward()
         results.append((losses.detach(), logprobs.grad))
@@ -142,7 +179,9 @@ def test_a_broken_rule_is_refused_with_its_file_and_line(written, name):
         config = AlgorithmConfig(loss=f"{module}:Rule", lopti_eta=0.5)
         check_rules(config)
         for _ in range(20):
-            update_loss(loss_inputs(ones.clone().requires_grad_(), ones, ones, UpdateTotals(2, 1)), config)
+            update_loss(
+                loss_inputs(ones.clone().requires_grad_(), ones, ones, UpdateTotals(2, 1)), config
+            )
     assert reason in str(refused.value)
     if name != "another kind":
         assert file in str(refused.value)
@@ -150,21 +189,32 @@ def test_a_broken_rule_is_refused_with_its_file_and_line(written, name):
         assert re.search(rf"{module}.py:[78]|{module}.py:1\d", str(refused.value))
 
 
-def test_a_rule_is_looked_up_in_the_folder_of_the_run_and_the_error_says_where(written, tmp_path, monkeypatch):
+def test_a_rule_is_looked_up_in_the_folder_of_the_run_and_the_error_says_where(
+    written, tmp_path, monkeypatch
+):
     written("moved_rules", RIGHT)
     saved = AlgorithmConfig(loss="moved_rules:Cautious").model_dump(mode="json")
     (tmp_path / "moved_rules.py").rename(tmp_path / "elsewhere_rules.py")
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")
-    advice = f"start in the folder of moved_rules.py, or add it to PYTHONPATH; looked in {tmp_path / 'other'}"
+    advice = (
+        "start in the folder of moved_rules.py, or add it to PYTHONPATH; looked in "
+        f"{tmp_path / 'other'}"
+    )
     sys.modules.pop("moved_rules")
     with pytest.raises(ValueError, match=re.escape(advice)):
         AlgorithmConfig(**saved)
 
 
 def test_built_in_rules_need_no_torch_to_be_read(tmp_path):
-    code = "import sys; from trainer.config.schema import load_config; load_config('papers:sapo'); print(*sys.modules)"
+    code = (
+        "import sys; from trainer.config.schema import load_config; "
+        "load_config('papers:sapo'); "
+        "print(*sys.modules)"
+    )
 
-    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    modules = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert "trainer.rules.losses" in modules
     assert "torch" not in modules

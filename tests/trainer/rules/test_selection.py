@@ -11,7 +11,8 @@ from trainer.config.algorithm import AlgorithmConfig
 MASK = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 0.0]])
 LOGPROBS = torch.tensor([[-1.0, -3.0, -2.0], [-4.0, 0.0, 0.0]])
 ADVANTAGES = torch.tensor([[2.0, 2.0, 2.0], [-3.0, -3.0, 0.0]])
-# Means 0 and -2: the covariances are A * (logprob + 2), 2, -2 and 0 of the first completion, 6 and -6 of the second.
+# Means 0 and -2: the covariances are A * (logprob + 2), 2, -2 and 0 of the first completion, 6 and
+# -6 of the second.
 BATCH = batch_of(MASK, old_logprobs=LOGPROBS, advantages=ADVANTAGES)
 
 
@@ -22,10 +23,15 @@ def alone(items: list) -> list:
 @pytest.mark.parametrize(
     ("loss", "chosen"),
     [
-        ({"name": "covariance:ClipCov", "share": 1.0}, [[True, False, False], [False, False, False]]),  # within 1 to 5
+        # within 1 to 5
+        (
+            {"name": "covariance:ClipCov", "share": 1.0},
+            [[True, False, False], [False, False, False]],
+        ),
         ("covariance:KlCov", [[False, False, False], [True, False, False]]),  # one at least
         ({"name": "covariance:KlCov", "share": 0.4}, [[True, False, False], [True, False, False]]),
-        ({"name": "covariance:KlCov", "share": 1.0}, [[True, True, False], [True, True, False]]),  # not where it is 0
+        # not where it is 0
+        ({"name": "covariance:KlCov", "share": 1.0}, [[True, True, False], [True, True, False]]),
     ],
 )
 def test_which_tokens_a_loss_singles_out(loss, chosen):
@@ -41,20 +47,25 @@ def test_other_losses_single_out_none_and_an_empty_batch_has_none():
 
 def test_candidates_are_drawn_at_random_and_as_many_over_all_ranks():
     candidates = torch.arange(100).view(4, 25) % 2 == 0
-    draws = [drawn(candidates, 10, alone, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
+    draws = [
+        drawn(candidates, 10, alone, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)
+    ]
     assert [int(tokens.sum()) for tokens in draws] == [10, 10, 10]
     assert torch.equal(draws[0], draws[1])
     assert not torch.equal(draws[0], draws[2])
     assert not (draws[0] & ~candidates).any()
     before_ours = [1.0] * 5  # of another rank
-    fewer = drawn(candidates, 10, lambda items: [*items, *before_ours], torch.Generator().manual_seed(0))
+    fewer = drawn(
+        candidates, 10, lambda items: [*items, *before_ours], torch.Generator().manual_seed(0)
+    )
     assert int(fewer.sum()) == 5
 
 
 def test_lp_reg_protects_the_least_probable_bad_tokens_that_the_proxy_has():
     proxy = torch.tensor([[-0.9, -2.9, -1.9], [-torch.inf, -0.0, 0.0]])
     bad = replace(BATCH, advantages=-ADVANTAGES.abs() * MASK, proxy_logprobs=proxy)
-    half = AlgorithmConfig(loss={"name": "lp_reg:LpReg", "share": 0.5})  # two of five tokens, one not in the proxy
+    # two of five tokens, one not in the proxy
+    half = AlgorithmConfig(loss={"name": "lp_reg:LpReg", "share": 0.5})
     assert choose_tokens(bad, half).chosen.tolist() == [[False, True, False], [False, False, False]]
     assert not choose_tokens(bad, AlgorithmConfig(loss="lp_reg:LpReg")).chosen.any()  # 1% of five
     good = replace(bad, advantages=MASK)

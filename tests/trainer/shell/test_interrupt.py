@@ -33,7 +33,9 @@ def own_terminal() -> None:
 
 
 def test_a_closed_terminal_is_a_request_to_stop_and_no_error(tmp_path):
-    """The terminal goes away as an SSH connection does: SIGHUP, and every later write to it fails."""
+    """The terminal goes away as an SSH connection does: SIGHUP, and every later write to it
+    fails.
+    """
     controller, terminal = pty.openpty()
     saved = tmp_path / "saved"
     process = subprocess.Popen(

@@ -16,11 +16,19 @@ WRONG = [
     (["data.train=absent.jsonl"], 3, "there is no such data file"),
     (["data.train=broken.jsonl"], 2, "not JSON"),
     (["reward.functions={leaving: 1}"], 2, "no reward named leaving"),
-    (["reward.functions={leaving:exact: 1}"], 2, "ended (exit 3) at its start: leaving:exact does not import"),
+    (
+        ["reward.functions={leaving:exact: 1}"],
+        2,
+        "ended (exit 3) at its start: leaving:exact does not import",
+    ),
     (["tracking.uri=foo://bar"], 2, "MLflow has no store such as foo://bar"),
     (["tracking.uri=http://[::1"], 2, "MLflow has no store such as http://[::1"),
     (["tracking.uri=127.0.0.1:5000"], 2, "MLflow has no store such as 127.0.0.1:5000"),
-    (["reward.functions={lowest:exact: 1}"], 2, "reward lowest:exact: MINIMUM is 'low', not a number"),
+    (
+        ["reward.functions={lowest:exact: 1}"],
+        2,
+        "reward lowest:exact: MINIMUM is 'low', not a number",
+    ),
     (["tracking.report_to=[trackio]"], 2, "trackio is not installed"),
     (["--runs-dir", "broken.jsonl"], 4, "cannot write the run's folder"),
     (["--runs-dir", "broken.jsonl/runs"], 4, "cannot write the run's folder"),
@@ -28,7 +36,9 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("words", "code", "message"), WRONG)
-def test_what_fails_soon_fails_before_the_model(tmp_path, monkeypatch, capsys, words, code, message):
+def test_what_fails_soon_fails_before_the_model(
+    tmp_path, monkeypatch, capsys, words, code, message
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "leaving.py").write_text("import os\nos._exit(3)\n")
     (tmp_path / "lowest.py").write_text("MINIMUM = 'low'\ndef exact(text, answer):\n    return 1\n")
@@ -51,7 +61,9 @@ def test_a_port_in_use_is_refused_before_anything_is_loaded(tmp_path, monkeypatc
         port = taken.getsockname()[1]
         assert (sweep if "s" in words else main)([*words, "--port", str(port)]) == 2
     error, _, hint = capsys.readouterr().err.splitlines()
-    assert error == f"error: port {port} is in use" and hint.endswith(f"{' '.join(words)} --port {port + 1}")
+    assert error == f"error: port {port} is in use" and hint.endswith(
+        f"{' '.join(words)} --port {port + 1}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -63,7 +75,9 @@ def test_what_may_not_be_read_or_written_is_named(tmp_path, closed, mode, code):
     (tmp_path / "runs").mkdir()
     (tmp_path / closed).chmod(mode)
     # Root may read everything: only without these capabilities is it a user like any other.
-    bound = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    bound = (
+        ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    )
     if bound and subprocess.run([*bound, "true"], capture_output=True).returncode:
         pytest.skip("root cannot give its capabilities up here")
     command = [*bound, sys.executable, "-m", "trainer", "run", "run.yaml"]

@@ -27,12 +27,18 @@ class Terminal(io.StringIO):
 
 def test_step_line_shows_the_figures_in_a_hundred_columns() -> None:
     assert step_line(7, 60, METRICS) == (
-        "step  7/60  reward 1.250  acc 0.625  kl 0.0012  entropy 0.41  len 88  grad 0.32  12346 tok/s  3.14 s"
+        "step  7/60  reward 1.250  acc 0.625  kl 0.0012  entropy 0.41  len 88  grad 0.32  12346 "
+        "tok/s  3.14 s"
     )
 
 
 def test_evaluation_line_shows_the_accuracy_of_each_difficulty() -> None:
-    metrics = {"eval/accuracy": 0.5, "eval/reward": 0.1, "eval/accuracy/3 people": 0.4, "eval/accuracy/2 people": 0.6}
+    metrics = {
+        "eval/accuracy": 0.5,
+        "eval/reward": 0.1,
+        "eval/accuracy/3 people": 0.4,
+        "eval/accuracy/2 people": 0.6,
+    }
     assert evaluation_line(20, metrics) == (
         "eval at step 20  accuracy 0.500  reward 0.100  [2 people 0.600, 3 people 0.400]"
     )
@@ -66,10 +72,14 @@ def test_a_long_phase_is_reported_in_between(monkeypatch: pytest.MonkeyPatch) ->
     for seconds, count in ((20, 50), (20, 50), (5, 10)):
         now[0] += seconds
         progress.completed(count)
-    assert stream.getvalue().splitlines()[1:] == ["  evaluating at step 0: 100 of 400, 2.5/s, about 120 s left"]
+    assert stream.getvalue().splitlines()[1:] == [
+        "  evaluating at step 0: 100 of 400, 2.5/s, about 120 s left"
+    ]
 
 
-@pytest.mark.parametrize(("shares", "warned"), [([1, 1, 1, 1], True), ([1, 1, 0.9, 1, 1, 1], False)])
+@pytest.mark.parametrize(
+    ("shares", "warned"), [([1, 1, 1, 1], True), ([1, 1, 0.9, 1, 1, 1], False)]
+)
 def test_rewards_without_differences_are_said_once(shares: list[float], warned: bool) -> None:
     stream = io.StringIO()
     progress = Progress(stream)

@@ -26,11 +26,16 @@ with hold(Path(sys.argv[1]), "sweep"):
 def test_a_held_folder_names_its_holder_and_is_free_after_sigkill(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     assert holder(folder) is None
-    with subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         name = f"process {process.pid} on {socket.gethostname()}"
-        with pytest.raises(NameHeldError, match=f"sweep demo is run by {name}") as caught, hold(folder, "sweep"):
+        with (
+            pytest.raises(NameHeldError, match=f"sweep demo is run by {name}") as caught,
+            hold(folder, "sweep"),
+        ):
             pass
         assert caught.value.exit_code == 5
         assert holder(folder) == name
@@ -43,7 +48,10 @@ def test_a_held_folder_names_its_holder_and_is_free_after_sigkill(tmp_path: Path
 
 def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match="cannot write the sweep's folder"), hold(tmp_path / "file/demo", "sweep"):
+    with (
+        pytest.raises(StorageError, match="cannot write the sweep's folder"),
+        hold(tmp_path / "file/demo", "sweep"),
+    ):
         pass
 
 
@@ -59,12 +67,15 @@ def test_a_folder_is_held_although_somebody_looks_who_holds_it(tmp_path: Path) -
             assert holder(tmp_path) is not None
 
 
-def test_a_run_is_given_by_its_name_or_as_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_given_by_its_name_or_as_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runs = tmp_path / "runs"
     (runs / "ar").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     assert run_path("ar", runs) == runs / "ar"
-    for path in ("runs/ar", str(runs / "ar"), "gpt2", "Qwen/Qwen2.5-7B", "../ar"):  # or a name of the hub
+    # or a name of the hub
+    for path in ("runs/ar", str(runs / "ar"), "gpt2", "Qwen/Qwen2.5-7B", "../ar"):
         assert run_path(path, runs) == Path(path)
     Path("ar").mkdir()
     assert run_path("ar", runs) == Path("ar")
@@ -82,7 +93,9 @@ def test_a_file_that_would_be_imported_instead_of_ours_is_named(tmp_path, name):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).touch()
     shown = tmp_path / name.removesuffix("/__init__.py")
-    with pytest.raises(ConfigError, match="would be imported instead of loptune's package") as caught:
+    with pytest.raises(
+        ConfigError, match="would be imported instead of loptune's package"
+    ) as caught:
         check_folder(tmp_path)
     assert caught.value.where == str(shown)
 

@@ -47,15 +47,35 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port)]
-        command += ["--backend-store-uri", f"sqlite:///{self.folder / 'mlflow.db'}", "--workers", "1"]
+        command = [
+            sys.executable,
+            "-m",
+            "mlflow",
+            "server",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(self.port),
+        ]
+        command += [
+            "--backend-store-uri",
+            f"sqlite:///{self.folder / 'mlflow.db'}",
+            "--workers",
+            "1",
+        ]
         command += ["--artifacts-destination", str(self.folder / "artifacts")]
         log = (self.folder / "server.log").open("ab")
-        # Without its job runners, further processes that import MLflow; `trainer ui` leaves them out, too.
+        # Without its job runners, further processes that import MLflow; `trainer ui` leaves them
+        # out, too.
         quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
         environment = {**os.environ, **quiet}
         self._process = subprocess.Popen(
-            command, stdout=log, stderr=log, env=environment, start_new_session=True, cwd=self.folder
+            command,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            start_new_session=True,
+            cwd=self.folder,
         )
         deadline = time.monotonic() + 120
         while True:
@@ -68,7 +88,9 @@ class Server:
                 time.sleep(0.2)
 
     def kill(self) -> None:
-        """SIGKILL the server and its workers (its own process group); return when the port is free."""
+        """SIGKILL the server and its workers (its own process group); return when the port
+        is free.
+        """
         if self._process is None:
             return
         os.killpg(self._process.pid, 9)
@@ -80,7 +102,9 @@ class Server:
                 socket.create_server(("127.0.0.1", self.port)).close()
                 return
             except OSError:
-                assert time.monotonic() < deadline, "a worker of the killed server still holds its port"
+                assert time.monotonic() < deadline, (
+                    "a worker of the killed server still holds its port"
+                )
                 time.sleep(0.05)
 
 
@@ -89,7 +113,13 @@ def config_for(uri: str | None, **tracking: Any) -> TrainConfig:
 
 
 def context_for(folder: Path, name: str = "run-1", **tags: str) -> RunContext:
-    return RunContext(run_dir=folder / "trials" / name, runs_dir=folder, experiment="exp", run_name=name, tags=tags)
+    return RunContext(
+        run_dir=folder / "trials" / name,
+        runs_dir=folder,
+        experiment="exp",
+        run_name=name,
+        tags=tags,
+    )
 
 
 def runs_of(uri: str, experiment: str = "exp") -> list[Any]:
@@ -103,7 +133,9 @@ def history(uri: str, run_id: str, metric: str) -> list[tuple[int, float]]:
     """The newest value of each step."""
     from mlflow import MlflowClient
 
-    points = sorted(MlflowClient(uri).get_metric_history(run_id, metric), key=lambda point: point.timestamp)
+    points = sorted(
+        MlflowClient(uri).get_metric_history(run_id, metric), key=lambda point: point.timestamp
+    )
     return sorted({point.step: point.value for point in points}.items())
 
 

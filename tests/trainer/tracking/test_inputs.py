@@ -8,7 +8,14 @@ from trainer.cli import main
 from trainer.config.schema import load_config
 from trainer.errors import ConfigError, StorageError
 from trainer.metrics.tags import CHANGES_TAG
-from trainer.tracking.inputs import INPUTS_FILE, change_tags, check_inputs, inherit_inputs, input_files, record_inputs
+from trainer.tracking.inputs import (
+    INPUTS_FILE,
+    change_tags,
+    check_inputs,
+    inherit_inputs,
+    input_files,
+    record_inputs,
+)
 
 ROW = '{"prompt": "1+1", "answer": "2"}\n'
 FILES = {
@@ -23,9 +30,17 @@ FILES = {
 # Run files -> what is done to one of them, and what is said about it.
 CHANGES = [
     ("train.jsonl", ROW * 2, "train.jsonl (training data) has changed (33 bytes -> 66 bytes)"),
-    ("dev.jsonl", ROW.replace("2", "3"), "dev.jsonl (evaluation set dev) has changed (33 bytes -> 33 bytes)"),
+    (
+        "dev.jsonl",
+        ROW.replace("2", "3"),
+        "dev.jsonl (evaluation set dev) has changed (33 bytes -> 33 bytes)",
+    ),
     ("judge.py", None, "judge.py (reward judge:exact) is gone"),
-    ("parts/numbers.py", "x = 1\n", "parts/numbers.py (imported by judge) has changed (0 bytes -> 6 bytes)"),
+    (
+        "parts/numbers.py",
+        "x = 1\n",
+        "parts/numbers.py (imported by judge) has changed (0 bytes -> 6 bytes)",
+    ),
     ("judge.py", "def (", "judge.py (reward judge:exact) has changed (36 bytes -> 5 bytes)"),
     ("other.py", "x = 1\n", None),
 ]
@@ -42,7 +57,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         {
             "data.train": "train.jsonl",
             "evaluation.sets": {"dev": {"source": "dev.jsonl"}, "generated": {"size": 4}},
-            "reward.functions": {"judge:exact": 1.0, "rewards.knights_knaves:share_right": 0.5, "format": 0.1},
+            "reward.functions": {
+                "judge:exact": 1.0,
+                "rewards.knights_knaves:share_right": 0.5,
+                "format": 0.1,
+            },
         },
     )
     (tmp_path / "r").mkdir()
@@ -76,11 +95,16 @@ def test_accepted_changes_add_up_and_pass_on(project):
         record_inputs(project / "r", input_files([config]), [accepted])
     inherit_inputs(project / "fresh", project / "r")
     for folder in ("r", "fresh"):
-        assert [text[18:] for text in change_tags(project / folder)[CHANGES_TAG].split("; ")] == ["one", "two"]
+        assert [text[18:] for text in change_tags(project / folder)[CHANGES_TAG].split("; ")] == [
+            "one",
+            "two",
+        ]
     assert check_inputs(project, "run", accept=False) == []  # where nothing was recorded
 
 
-def test_a_run_goes_on_with_a_changed_reward_only_when_told(tmp_path, monkeypatch, capsys, tiny_policy):
+def test_a_run_goes_on_with_a_changed_reward_only_when_told(
+    tmp_path, monkeypatch, capsys, tiny_policy
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "judge.py").write_text("def exact(text, answer): return 0.0\n")
     words = [f"model.name_or_path={tiny_policy}", *TINY_RUN, "reward.functions={judge:exact: 1.0}"]

@@ -12,7 +12,9 @@ CPU = "system/cpu_utilization_percentage"
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_a_resumed_run_goes_on_with_the_machines_metrics_where_they_are_wanted(tmp_path, uri, monkeypatch, wanted):
+def test_a_resumed_run_goes_on_with_the_machines_metrics_where_they_are_wanted(
+    tmp_path, uri, monkeypatch, wanted
+):
     monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.1")
     before = set(threading.enumerate())
     counts = [0]
@@ -20,7 +22,10 @@ def test_a_resumed_run_goes_on_with_the_machines_metrics_where_they_are_wanted(t
         tracker = Tracker(config_for(uri, system_metrics=wanted), context_for(tmp_path))
         deadline = time.monotonic() + (30 if wanted else 0.5)
         assert tracker._state.run_id
-        while len(history(uri, tracker._state.run_id, CPU)) <= counts[-1] and time.monotonic() < deadline:
+        while (
+            len(history(uri, tracker._state.run_id, CPU)) <= counts[-1]
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.1)
         assert tracker.close()
         counts.append(len(history(uri, tracker._state.run_id, CPU)))

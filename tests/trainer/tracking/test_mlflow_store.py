@@ -19,7 +19,9 @@ from trainer.tracking.mlflow_store import mlflow_name, prepare_store, tracking_u
 from trainer.tracking.tracker import Tracker
 
 
-def test_uri_is_the_configured_one_then_the_environments_then_the_runs_folders(tmp_path, monkeypatch):
+def test_uri_is_the_configured_one_then_the_environments_then_the_runs_folders(
+    tmp_path, monkeypatch
+):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     assert tracking_uri(TrackingConfig(), tmp_path) == f"sqlite:///{tmp_path}/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://localhost:5000")
@@ -62,7 +64,9 @@ def test_credentials_of_the_environment_reach_the_server_and_no_record(tmp_path,
     assert not any(b"hunter2" in file.read_bytes() for file in written)
 
 
-def test_the_password_of_a_database_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_password_of_a_database_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql://me:hunter2@host/mlflow")
     with pytest.raises(ConfigError, match="password of a database") as caught:
         tracking_uri(TrackingConfig(), tmp_path)
@@ -107,11 +111,15 @@ def test_a_full_disk_is_no_server_that_does_not_answer(tmp_path: Path) -> None:
     def full() -> None:
         raise OSError(28, "No space left on device", str(tmp_path))
 
-    with pytest.raises(StorageError, match=r"cannot write MLflow's record: No space left.*\n.* MiB free"):
+    with pytest.raises(
+        StorageError, match=r"cannot write MLflow's record: No space left.*\n.* MiB free"
+    ):
         mlflow_store.retry(full, f"sqlite:///{tmp_path}/mlflow.db")
 
 
-def test_locked_database_at_the_start(tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locked_database_at_the_start(
+    tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(mlflow_store, "LOCK_LIMIT_S", 0.5)
     holder = sqlite3.connect(tmp_path / "mlflow.db", isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")

@@ -21,7 +21,11 @@ def test_nonfinite_values_are_named_and_stay_out_of_mlflow(tmp_path: Path, uri: 
     assert history(uri, tracker._state.run_id, "optim/lr") == [(1, 0.1)]
     (line,) = lines_of(tracker.run_dir)
     assert [line[name] for name in nonfinite] == [None] * 3
-    assert line["nonfinite"] == {"policy/loss": "nan", "optim/grad_norm": "inf", "policy/kl": "-inf"}
+    assert line["nonfinite"] == {
+        "policy/loss": "nan",
+        "optim/grad_norm": "inf",
+        "policy/kl": "-inf",
+    }
 
 
 def test_more_metrics_than_one_request_takes_all_arrive(tmp_path: Path, uri: str) -> None:
@@ -29,14 +33,18 @@ def test_more_metrics_than_one_request_takes_all_arrive(tmp_path: Path, uri: str
     for step in range(700):
         tracker.log({"policy/loss": step, "policy/kl": step}, step)
     assert tracker.close() and tracker._state.run_id
-    assert history(uri, tracker._state.run_id, "policy/kl") == [(step, float(step)) for step in range(700)]
+    assert history(uri, tracker._state.run_id, "policy/kl") == [
+        (step, float(step)) for step in range(700)
+    ]
 
 
 @pytest.mark.parametrize(("arrived", "checkpoint"), [(True, 2), (False, 4)])
 def test_mlflow_has_the_record_however_the_last_request_of_a_killed_process_fared(
     tmp_path: Path, uri: str, arrived: bool, checkpoint: int
 ) -> None:
-    """Killed between a request and the note that it was answered, then resumed, which computes steps again."""
+    """Killed between a request and the note that it was answered, then resumed, which computes
+    steps again.
+    """
     script = f"""
         import os, pathlib, sys
         from tests.trainer.tracking.store import config_for, context_for

@@ -4,7 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.tracking.store import config_for, context_for, history, lines_of, runs_of, sqlite_store
+from tests.trainer.tracking.store import (
+    config_for,
+    context_for,
+    history,
+    lines_of,
+    runs_of,
+    sqlite_store,
+)
 from trainer.errors import MissingError, StorageError
 from trainer.tracking import tracker as tracking
 from trainer.tracking.shipping import has_unsent
@@ -14,7 +21,9 @@ from trainer.tracking.tracker import Tracker, upload
 def test_a_run_holds_metrics_params_config_completions_and_status(tmp_path: Path, uri: str) -> None:
     from mlflow import MlflowClient
 
-    tracker = Tracker(config_for(uri, tags={"team": "a"}), context_for(tmp_path, **{"loptune.trial": "t1"}))
+    tracker = Tracker(
+        config_for(uri, tags={"team": "a"}), context_for(tmp_path, **{"loptune.trial": "t1"})
+    )
     for step in (1, 2):
         tracker.log({"policy/loss": step / 4, "eval/accuracy/SET(1).2": 0.5}, step)
     tracker.log_completions([{"prompt": "p", "completion": "c", "reward": 3.0}], 2)
@@ -34,10 +43,19 @@ def test_a_run_holds_metrics_params_config_completions_and_status(tmp_path: Path
     assert run.data.tags["loptune.trial"] == "t1" and run.data.tags["team"] == "a"
     artifacts = {file.path for file in client.list_artifacts(run.info.run_id)}
     assert artifacts == {"config.yaml", "completions.json", "correctness.jsonl"}
-    assert json.loads(run.data.tags["mlflow.loggedArtifacts"]) == [{"path": "completions.json", "type": "table"}]
-    table = json.loads(Path(client.download_artifacts(run.info.run_id, "completions.json")).read_text())
-    assert table == {"columns": ["prompt", "completion", "reward", "step"], "data": [["p", "c", 3.0, 2]]}
-    assert Path(run.info.artifact_uri.removeprefix("file://")).is_relative_to(tmp_path / "mlartifacts")
+    assert json.loads(run.data.tags["mlflow.loggedArtifacts"]) == [
+        {"path": "completions.json", "type": "table"}
+    ]
+    table = json.loads(
+        Path(client.download_artifacts(run.info.run_id, "completions.json")).read_text()
+    )
+    assert table == {
+        "columns": ["prompt", "completion", "reward", "step"],
+        "data": [["p", "c", 3.0, 2]],
+    }
+    assert Path(run.info.artifact_uri.removeprefix("file://")).is_relative_to(
+        tmp_path / "mlartifacts"
+    )
 
 
 def test_undeclared_metric_is_refused_and_not_written(tmp_path: Path, uri: str) -> None:
@@ -54,7 +72,8 @@ def test_a_changed_configuration_logs_only_what_is_missing(tmp_path: Path, uri: 
     tracker = Tracker(changed, context_for(tmp_path))
     assert tracker.close()
     (run,) = runs_of(uri)
-    assert run.data.params["max_steps"] == "None"  # MLflow keeps the first value; config.yaml has the last
+    # MLflow keeps the first value; config.yaml has the last
+    assert run.data.params["max_steps"] == "None"
 
 
 def test_the_tag_decides_which_run_it_is(tmp_path: Path, uri: str) -> None:
@@ -107,14 +126,18 @@ def test_locked_database_while_training_loses_nothing(tmp_path, uri, caplog):
 
 def test_a_run_begins_without_mlflow_and_is_sent_once_it_answers(tmp_path, monkeypatch):
     monkeypatch.setattr(tracking, "SHIP_INTERVAL_S", 0.05)
-    tracker = Tracker(config_for(f"sqlite:///{tmp_path}/mlflow.db"), context_for(tmp_path), must_connect=False)
+    tracker = Tracker(
+        config_for(f"sqlite:///{tmp_path}/mlflow.db"), context_for(tmp_path), must_connect=False
+    )
     assert tracker._state.run_id is None
     for step in (1, 2, 3):
         tracker.log({"policy/loss": step}, step)
     uri = sqlite_store(tmp_path)
     tracker.log({"policy/loss": 4}, 4)
     assert tracker.close() and tracker._state.run_id
-    assert history(uri, tracker._state.run_id, "policy/loss") == [(step, float(step)) for step in (1, 2, 3, 4)]
+    assert history(uri, tracker._state.run_id, "policy/loss") == [
+        (step, float(step)) for step in (1, 2, 3, 4)
+    ]
     (run,) = runs_of(uri)
     assert run.data.params["algorithm.ar_alpha"] == "0.0"
 

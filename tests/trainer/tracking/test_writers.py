@@ -1,4 +1,6 @@
-"""`tracking.report_to`: the metrics of a run in TensorBoard, and in programs with the interface of W&B."""
+"""`tracking.report_to`: the metrics of a run in TensorBoard, and in programs with the interface of
+W&B.
+"""
 
 import sys
 import types
@@ -26,7 +28,9 @@ def scalars(folder, name):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """A program called wandb that notes what it is asked; `fail` makes its log fail from that step on."""
+    """A program called wandb that notes what it is asked; `fail` makes its log fail from that step
+    on.
+    """
     seen = types.SimpleNamespace(init=[], log=[], finished=0, fail=None)
 
     class Run:
@@ -84,11 +88,15 @@ def test_a_writer_that_fails_is_left_out_and_the_run_goes_on(tmp_path, calls, ca
         tracker.log({"rollout/reward": 1.0}, step)
     assert tracker.close()
     assert [step for step, _ in calls.log] == [1]
-    assert [record.message for record in caplog.records] == ["wandb is left out from here on: no network"]
+    assert [record.message for record in caplog.records] == [
+        "wandb is left out from here on: no network"
+    ]
     assert [step for step, _ in scalars(tmp_path / "run", "rollout/reward")] == [1, 2, 3]
 
 
-def test_what_is_not_installed_or_does_not_begin_is_refused_before_the_run(tmp_path, calls, monkeypatch):
+def test_what_is_not_installed_or_does_not_begin_is_refused_before_the_run(
+    tmp_path, calls, monkeypatch
+):
     context = RunContext.of(tmp_path / "run")
     with pytest.raises(ConfigError, match="trackio is not installed") as caught:
         Tracker(config_of("trackio"), context)

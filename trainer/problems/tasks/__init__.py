@@ -11,10 +11,11 @@ from trainer.problems.tasks import knights_knaves, math
 class Task:
     """The defaults of one task.
 
-    Columns are tried in order and may be dotted (``reward_model.ground_truth``). ``ask`` turns a question into
-    the user's message; ``raw_template`` is the whole text for a policy without chat template and holds
-    ``{system}`` and ``{question}``. ``read_answer`` brings an answer into the form its reward expects or raises
-    ValueError; ``difficulty`` reads it from the answer where no column holds it.
+    Columns are tried in order and may be dotted (``reward_model.ground_truth``). ``ask`` turns a
+    question into the user's message; ``raw_template`` is the whole text for a policy without chat
+    template and holds ``{system}`` and ``{question}``. ``read_answer`` brings an answer into the
+    form its reward expects or raises ValueError; ``difficulty`` reads it from the answer where no
+    column holds it.
     """
 
     prompt_columns: tuple[str, ...]
@@ -41,7 +42,12 @@ TASKS: dict[str, Task] = {
     ),
     "math": Task(
         prompt_columns=("prompt", "problem", "question", "0.value"),
-        answer_columns=("reward_model.ground_truth", "answer", "final_answer", "1.ground_truth.value"),
+        answer_columns=(
+            "reward_model.ground_truth",
+            "answer",
+            "final_answer",
+            "1.ground_truth.value",
+        ),
         difficulty_columns=("difficulty", "level", "extra_info.difficulty", "extra_info.level"),
         ask=math.ask,
         read_answer=math.read_answer,

@@ -36,14 +36,16 @@ class Sum:
 def split_of(left: int, right: int) -> Split:
     """6 tenths train, 2 dev, 2 test; ``a + b`` and ``b + a`` are one problem."""
     pair = f"{min(left, right)}+{max(left, right)}".encode()
-    return _SPLIT_OF_TENTH[int.from_bytes(hashlib.blake2b(pair, digest_size=8).digest(), "big") % 10]
+    return _SPLIT_OF_TENTH[
+        int.from_bytes(hashlib.blake2b(pair, digest_size=8).digest(), "big") % 10
+    ]
 
 
 def generate(split: Split, digits: Sequence[int], size: int, seed: int = 0) -> list[Sum]:
     """Return different sums of one split, in an order that follows from the seed.
 
-    Numbers have as many digits as ``digits`` says in turn: 1 to 3, for there are too many pairs of longer ones to
-    list. The splits share no pair of numbers.
+    Numbers have as many digits as ``digits`` says in turn: 1 to 3, for there are too many pairs of
+    longer ones to list. The splits share no pair of numbers.
 
     Raises:
         ConfigError: more sums than there are.
@@ -53,7 +55,8 @@ def generate(split: Split, digits: Sequence[int], size: int, seed: int = 0) -> l
     taken = list(itertools.islice(filter(None, itertools.chain.from_iterable(in_turn)), size))
     if len(taken) < size:
         raise ConfigError(
-            f"there are only {len(taken)} different {split} sums of numbers with {kinds} digits, not {size}",
+            f"there are only {len(taken)} different {split} sums of numbers with {kinds} digits, "
+            f"not {size}",
             "generated sums",
             f"size: {len(taken)}, or more digits",
         )

@@ -1,10 +1,10 @@
 """Knights-and-Knaves puzzles: logic and wording.
 
-Knights always tell the truth and knaves always lie; every inhabitant makes one statement, and exactly one
-assignment of roles fits all of them. Statements are nested tuples in the form of the public dataset
-(https://huggingface.co/datasets/K-and-K/knights-and-knaves): ``("telling-truth", i)`` says that person i is a
-knight, ``("lying", i)`` that person i is a knave, and ``("not", s)``, ``("and", s, t)``, ``("or", s, t)``,
-``("->", s, t)``, ``("<=>", s, t)`` combine them.
+Knights always tell the truth and knaves always lie; every inhabitant makes one statement, and
+exactly one assignment of roles fits all of them. Statements are nested tuples in the form of the
+public dataset (https://huggingface.co/datasets/K-and-K/knights-and-knaves): ``("telling-truth",
+i)`` says that person i is a knight, ``("lying", i)`` that person i is a knave, and ``("not", s)``,
+``("and", s, t)``, ``("or", s, t)``, ``("->", s, t)``, ``("<=>", s, t)`` combine them.
 """
 
 import hashlib
@@ -21,22 +21,33 @@ OPERATORS = ("and", "or", "->", "<=>")
 ROLES = ("telling-truth", "lying")
 PREFILL = "<think>"
 
-# As many as the largest puzzle has people: a small policy's vocabulary can hold every phrase about each of them.
+# As many as the largest puzzle has people: a small policy's vocabulary can hold every phrase about
+# each of them.
 NAMES = ("Ava", "Emma", "Jack", "Liam", "Mia", "Noah", "Owen", "Zoey")
 
 SYSTEM_PROMPT = (
-    "You are a helpful assistant. The assistant first thinks about the reasoning process in the mind and then "
-    "provides the user with the answer. The reasoning process and answer are enclosed within <think> </think> "
-    "and<answer> </answer> tags, respectively, i.e., <think> reasoning process here </think><answer> answer here "
-    "</answer>.  Now the user asks you to solve a logical reasoning problem. After thinking, when you finally "
-    "reach a conclusion, clearly state the identity of each character within <answer> </answer> tags. i.e., "
+    "You are a helpful assistant. The assistant first thinks about the reasoning process in the "
+    "mind and then "
+    "provides the user with the answer. The reasoning process and answer are enclosed within "
+    "<think> </think> "
+    "and<answer> </answer> tags, respectively, i.e., <think> reasoning process here "
+    "</think><answer> answer here "
+    "</answer>.  Now the user asks you to solve a logical reasoning problem. After thinking, when "
+    "you finally "
+    "reach a conclusion, clearly state the identity of each character within <answer> </answer> "
+    "tags. i.e., "
     "<answer> (1) Zoey is a knight\n(2) ... </answer>."
 )
 
 # The published prompts are in this form, whatever the model.
-RAW_TEMPLATE = (
-    "<|im_start|>system\n{system}\n<|im_end|>\n<|im_start|>user\n{question}\n<|im_end|>\n<|im_start|>assistant\n"
-)
+RAW_TEMPLATE = """<|im_start|>system
+{system}
+<|im_end|>
+<|im_start|>user
+{question}
+<|im_end|>
+<|im_start|>assistant
+"""
 
 _SPOKEN = (
     '"{claim}," {name} claimed.',
@@ -102,7 +113,8 @@ class Puzzle:
             for name, statement in zip(self.names, self.statements, strict=True)
         ]
         return (
-            "A very special island is inhabited only by knights and knaves. Knights always tell the truth, and "
+            "A very special island is inhabited only by knights and knaves. Knights always tell "
+            "the truth, and "
             f"knaves always lie. You meet {len(self.names)} inhabitants: {_enumerate(self.names)}. "
             f"{' '.join(spoken)} So who is a knight and who is a knave?"
         )
@@ -112,7 +124,9 @@ class Puzzle:
         """One line per person, ``(1) Zoey is a knight``: what the answer must say."""
         return "\n".join(
             f"({number}) {role_statement(name, knight)}"
-            for number, (name, knight) in enumerate(zip(self.names, self.solution, strict=True), start=1)
+            for number, (name, knight) in enumerate(
+                zip(self.names, self.solution, strict=True), start=1
+            )
         )
 
 
@@ -124,8 +138,8 @@ def role_statement(name: str, knight: bool) -> str:
 def compact_prompt(puzzle: Puzzle) -> str:
     """Return the puzzle in few words, separated by single spaces, for word-level tokenizers.
 
-    ``people : Ava , Ben ; Ava says not Ben is a knave ; Ben says if Ava is a knight then Ben is a knave ;``
-    Role statements are always the whole phrase of ``role_statement``.
+    ``people : Ava , Ben ; Ava says not Ben is a knave ; Ben says if Ava is a knight then Ben is a
+    knave ;`` Role statements are always the whole phrase of ``role_statement``.
     """
     parts = ["people : " + " , ".join(puzzle.names)]
     parts += [
@@ -136,7 +150,8 @@ def compact_prompt(puzzle: Puzzle) -> str:
 
 
 def read_answer(value: Any) -> str:
-    """Return the solution, one ``(1) Zoey is a knight`` per line, from text or the public dataset's mapping.
+    """Return the solution, one ``(1) Zoey is a knight`` per line, from text or the public dataset's
+    mapping.
 
     Raises:
         ValueError: neither of these.
@@ -155,8 +170,8 @@ def difficulty(solution_text: str) -> str:
 def solve(statements: Sequence[Statement]) -> list[tuple[bool, ...]]:
     """Return all assignments under which exactly the knights' statements are true.
 
-    Truth tables are integers with one bit per assignment, so that 8 people cost no more than a few 256-bit
-    operations per statement.
+    Truth tables are integers with one bit per assignment, so that 8 people cost no more than a few
+    256-bit operations per statement.
     """
     people = len(statements)
     fitting = _everything(people)
@@ -164,7 +179,9 @@ def solve(statements: Sequence[Statement]) -> list[tuple[bool, ...]]:
         disagreeing = truth_table(statement, people) ^ knight_table(person, people)
         fitting &= ~disagreeing
     return [
-        tuple(bool(row >> person & 1) for person in range(people)) for row in range(1 << people) if fitting >> row & 1
+        tuple(bool(row >> person & 1) for person in range(people))
+        for row in range(1 << people)
+        if fitting >> row & 1
     ]
 
 
@@ -194,23 +211,36 @@ def truth_table(statement: Statement, people: int) -> int:
     if kind == "not":
         return _everything(people) & ~left
     right = truth_table(statement[2], people)
-    combined = {"and": left & right, "or": left | right, "->": ~left | right, "<=>": ~(left ^ right)}
+    combined = {
+        "and": left & right,
+        "or": left | right,
+        "->": ~left | right,
+        "<=>": ~(left ^ right),
+    }
     if kind not in combined:
         raise ValueError(f"not a statement: {statement!r}")
     return _everything(people) & combined[kind]
 
 
 def _enumerate(names: Sequence[str]) -> str:
-    return f"{names[0]} and {names[1]}" if len(names) == 2 else ", ".join(names[:-1]) + f", and {names[-1]}"
+    return (
+        f"{names[0]} and {names[1]}"
+        if len(names) == 2
+        else ", ".join(names[:-1]) + f", and {names[-1]}"
+    )
 
 
-def _claim(statement: Statement, names: Sequence[str], wording: Mapping[str, str], nested: bool = False) -> str:
+def _claim(
+    statement: Statement, names: Sequence[str], wording: Mapping[str, str], nested: bool = False
+) -> str:
     kind, *parts = statement
     if kind in ROLES:
         return role_statement(names[parts[0]], kind == "telling-truth")
     if kind == "not" and parts[0][0] in ROLES and "no role" in wording:
         role, person = parts[0]
-        return wording["no role"].format(names[person], "knight" if role == "telling-truth" else "knave")
+        return wording["no role"].format(
+            names[person], "knight" if role == "telling-truth" else "knave"
+        )
     if kind not in wording:
         raise ValueError(f"not a statement: {statement!r}")
     text = wording[kind].format(*(_claim(part, names, wording, nested=True) for part in parts))

@@ -8,7 +8,9 @@ INSTRUCTION = r"Let's think step by step and output the final answer within \box
 
 def ask(question: str) -> str:
     """Return the question with the instruction, unless it already says how to answer."""
-    instructed = "\\boxed" in question or "####" in question or "Let's think step by step" in question
+    instructed = (
+        "\\boxed" in question or "####" in question or "Let's think step by step" in question
+    )
     return question if instructed else f"{question} {INSTRUCTION}"
 
 

@@ -1,12 +1,14 @@
-"""Generated Knights-and-Knaves puzzles: which exist, which of them are equal, and the split of each.
+"""Generated Knights-and-Knaves puzzles: which exist, which of them are equal, and the split of
+each.
 
-Numbering the people of a puzzle in another order gives the same puzzle, whatever their names. There are 687
-puzzles with 2 people and 145,054 with 3, statements being at most one operator over role statements; more people
-have thousands of millions. Puzzles are logically equal if, for some numbering, each person's statement has the
-same truth table: "Ava is a knight and Ben is a knave" asks for the same thought as "it is not the case that if Ava
-is a knight then Ben is a knight". Up to logical equality there are 57 with 2 people and 3,480 with 3. Splits are
-drawn by it: no puzzle of one split has a logical twin in another. Of two people 44, 6 and 7 exist in train, dev and
-test: an accuracy on them is one on six or seven questions in other words.
+Numbering the people of a puzzle in another order gives the same puzzle, whatever their names. There
+are 687 puzzles with 2 people and 145,054 with 3, statements being at most one operator over role
+statements; more people have thousands of millions. Puzzles are logically equal if, for some
+numbering, each person's statement has the same truth table: "Ava is a knight and Ben is a knave"
+asks for the same thought as "it is not the case that if Ava is a knight then Ben is a knight". Up
+to logical equality there are 57 with 2 people and 3,480 with 3. Splits are drawn by it: no puzzle
+of one split has a logical twin in another. Of two people 44, 6 and 7 exist in train, dev and test:
+an accuracy on them is one on six or seven questions in other words.
 """
 
 import itertools
@@ -40,11 +42,13 @@ EXISTING: dict[int, dict[Split, int]] = {
     3: {"train": 116_712, "dev": 13_544, "test": 14_798},
 }
 
-Meaning = tuple[tuple[int, ...], int]  # the people that a statement's truth depends on, and its truth table over them
+# the people that a statement's truth depends on, and its truth table over them
+Meaning = tuple[tuple[int, ...], int]
 
 
 def canonical_form(statements: Sequence[Statement]) -> tuple[Statement, ...]:
-    """Return the statements (of person 0, 1, ...) in the numbering of the people that makes them least.
+    """Return the statements (of person 0, 1, ...) in the numbering of the people that makes them
+    least.
 
     Equal for all numberings of the same people.
     """
@@ -67,7 +71,9 @@ def logical_form(statements: Sequence[Statement]) -> tuple[Meaning, ...]:
 
 
 def split_of(statements: Sequence[Statement]) -> Split:
-    """Return the split a puzzle belongs to: of all logically different ones 8 tenths train, 1 dev, 1 test."""
+    """Return the split a puzzle belongs to: of all logically different ones 8 tenths train, 1 dev,
+    1 test.
+    """
     share = int(digest((_SALT, logical_form(statements))), 16) % 10
     return next(split for split, shares in _SPLIT_SHARES.items() if share in shares)
 
@@ -75,7 +81,8 @@ def split_of(statements: Sequence[Statement]) -> Split:
 def generate(split: Split, people: Sequence[int], size: int, seed: int = 0) -> list[Puzzle]:
     """Return different puzzles of one split, each with exactly one solution.
 
-    The numbers of people (2-8) are used in turn. No puzzle of one split is logically equal to one of another.
+    The numbers of people (2-8) are used in turn. No puzzle of one split is logically equal to one
+    of another.
 
     Raises:
         ConfigError: more puzzles than there are.
@@ -101,9 +108,11 @@ def _check_size(split: Split, people: Sequence[int], size: int) -> None:
         there = existing(split, count)
         if there is not None and wanted > there:
             raise ConfigError(
-                f"{wanted} {split} puzzles with {count} people were asked for, and only {there} exist",
+                f"{wanted} {split} puzzles with {count} people were asked for, and only {there} "
+                "exist",
                 f"generated puzzles, people {list(people)}, size {size}",
-                f"size at most {there * len(people) // share}, or more people, e.g. people: [{count}, 4, 5]",
+                f"size at most {there * len(people) // share}, or more people, e.g. people: "
+                f"[{count}, 4, 5]",
             )
 
 
@@ -114,14 +123,18 @@ def _meanings(statements: Sequence[Statement]) -> list[Meaning]:
 
 @lru_cache(maxsize=4096)
 def _meaning(table: int, people: int) -> Meaning:
-    """Return the people a truth table depends on, and the table over them alone: bit r is the truth of row r."""
+    """Return the people a truth table depends on, and the table over them alone: bit r is the truth
+    of row r.
+    """
     depends = tuple(
         person
         for person in range(people)
-        if (table & knight_table(person, people)) >> (1 << person) != table & ~knight_table(person, people)
+        if (table & knight_table(person, people)) >> (1 << person)
+        != table & ~knight_table(person, people)
     )
     return depends, sum(
-        (table >> sum(1 << person for bit, person in enumerate(depends) if row >> bit & 1) & 1) << row
+        (table >> sum(1 << person for bit, person in enumerate(depends) if row >> bit & 1) & 1)
+        << row
         for row in range(1 << len(depends))
     )
 
@@ -137,10 +150,12 @@ def _renumber_meaning(meaning: Meaning, numbers: Mapping[int, int]) -> Meaning:
 
 
 def _numberings(meanings: Sequence[Meaning]) -> Iterator[tuple[tuple[int, ...], dict[int, int]]]:
-    """Orders of the people that agree with how their statements sort them, each with everybody's number in it.
+    """Orders of the people that agree with how their statements sort them, each with everybody's
+    number in it.
 
-    People are told apart by what does not depend on numbers: their statement's rank and the ranks of those it is
-    about, again and again until nobody else is told apart. What is left is tried in every order.
+    People are told apart by what does not depend on numbers: their statement's rank and the ranks
+    of those it is about, again and again until nobody else is told apart. What is left is tried in
+    every order.
     """
     people = range(len(meanings))
     ranks = [0] * len(meanings)
@@ -150,14 +165,18 @@ def _numberings(meanings: Sequence[Meaning]) -> Iterator[tuple[tuple[int, ...], 
         if len(levels) == len(set(ranks)):
             break
         ranks = [levels.index(signature) for signature in signatures]
-    classes = [[person for person in people if ranks[person] == rank] for rank in sorted(set(ranks))]
+    classes = [
+        [person for person in people if ranks[person] == rank] for rank in sorted(set(ranks))
+    ]
     for parts in itertools.product(*map(itertools.permutations, classes)):
         order = tuple(itertools.chain(*parts))
         yield order, {person: number for number, person in enumerate(order)}
 
 
 def _signature(meaning: Meaning, speaker: int, ranks: Sequence[int]) -> tuple[Any, ...]:
-    """Return the number of true rows; of everybody the statement is about the rank and the true rows as a knight."""
+    """Return the number of true rows; of everybody the statement is about the rank and the true
+    rows as a knight.
+    """
     depends, table = meaning
     about = [
         (ranks[person], person == speaker, (table & knight_table(bit, len(depends))).bit_count())
@@ -184,14 +203,17 @@ def _draw(rng: random.Random, split: Split, people: int) -> Puzzle:
 
 
 def _draw_statement(rng: random.Random, speaker: int, people: int) -> Statement:
-    """Return a statement as ``speaker`` may make it: the kinds are equally likely, as in the public dataset."""
+    """Return a statement as ``speaker`` may make it: the kinds are equally likely, as in the public
+    dataset.
+    """
     kind = rng.choice(("role", "not", *OPERATORS))
     if kind in OPERATORS:
         left = right = _draw_role(rng, people)
         while left == right:
             right = _draw_role(rng, people)
         return (kind, left, right)
-    # "I am a knight" says nothing and "I am a knave" is impossible: a lone role is another person's.
+    # "I am a knight" says nothing and "I am a knave" is impossible: a lone role is another
+    # person's.
     other = (speaker + rng.randrange(1, people)) % people
     role = (rng.choice(ROLES), other)
     return ("not", role) if kind == "not" else role

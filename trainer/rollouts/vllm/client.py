@@ -47,7 +47,9 @@ class VllmServer:
                 pass
             if time.monotonic() > deadline:
                 raise MissingError(
-                    f"no vLLM server answers at {self.url} ({timeout_s:g} s)", "rollout.vllm.server_base_urls", _START
+                    f"no vLLM server answers at {self.url} ({timeout_s:g} s)",
+                    "rollout.vllm.server_base_urls",
+                    _START,
                 )
             time.sleep(POLL_S)
 
@@ -60,10 +62,15 @@ class VllmServer:
         """
         if self._call("GET", "weight_info", allowed=(404,)).status_code == 404:
             raise EngineError(
-                f"the vLLM server at {self.url} takes no weights", "rollout.vllm.server_base_urls", _START
+                f"the vLLM server at {self.url} takes no weights",
+                "rollout.vllm.server_base_urls",
+                _START,
             )
-        # Before its first answer the server collects facts about its machine, which takes some seconds.
-        options = self._call("GET", "server_info", params={"config_format": "json"}).json()["vllm_config"]
+        # Before its first answer the server collects facts about its machine, which takes some
+        # seconds.
+        options = self._call("GET", "server_info", params={"config_format": "json"}).json()[
+            "vllm_config"
+        ]
         model = options["model_config"]
         transfer = options["weight_transfer_config"] or {}
         for name, started_with, wanted in (
@@ -73,14 +80,16 @@ class VllmServer:
         ):
             if started_with != wanted:
                 raise EngineError(
-                    f"the vLLM server at {self.url} was started with {name} {started_with}, this run needs {wanted}",
+                    f"the vLLM server at {self.url} was started with {name} {started_with}, this "
+                    f"run needs {wanted}",
                     "rollout.vllm.server_base_urls",
                     "restart it by `trainer serve` with this run's configuration",
                 )
         allowed = model["max_model_len"]
         if allowed < max_model_len:
             raise ConfigError(
-                f"the vLLM server at {self.url} has a context of {allowed} tokens, this run needs {max_model_len}",
+                f"the vLLM server at {self.url} has a context of {allowed} tokens, this run needs "
+                f"{max_model_len}",
                 "data.max_prompt_tokens, rollout.max_new_tokens",
                 "lower them, or restart `trainer serve` with this run's configuration",
             )
@@ -96,7 +105,8 @@ class VllmServer:
 
     def connect(self, init_info: dict[str, Any]) -> None:
         """Connect the workers to this trainer, and disconnect them from the one before it."""
-        self._call("POST", "finish_weight_update", (500,), json={"weight_version": _INCOMPLETE})  # 500: none is open
+        # 500: none is open
+        self._call("POST", "finish_weight_update", (500,), json={"weight_version": _INCOMPLETE})
         self._call("POST", "shutdown_weight_transfer_engine")
         self._call("POST", "init_weight_transfer_engine", json={"init_info": init_info})
 
@@ -108,7 +118,9 @@ class VllmServer:
             self._call("POST", "start_weight_update")
 
     def abandon_update(self) -> None:
-        """Leave the server to other runs after an update that failed; it then has the weights of no run."""
+        """Leave the server to other runs after an update that failed; it then has the weights of no
+        run.
+        """
         with suppress(EngineError):  # the error to report is what made the update fail
             self._call("POST", "finish_weight_update", (500,), json={"weight_version": _INCOMPLETE})
             self._call("POST", "resume")
@@ -132,7 +144,8 @@ class VllmServer:
     def abort(self, request_ids: Sequence[str]) -> None:
         """End the requests of these names that are under way."""
         with suppress(EngineError):  # the error to report is what made the caller give up
-            named = [f"generate-tokens-{request_id}" for request_id in request_ids]  # as the route calls them
+            # as the route calls them
+            named = [f"generate-tokens-{request_id}" for request_id in request_ids]
             self._call("POST", "inference/v1/abort_requests", json={"request_ids": named})
 
     async def complete(
@@ -153,27 +166,35 @@ class VllmServer:
         body = {"token_ids": list(prompt), "sampling_params": options, "request_id": request_id}
         [choice] = (await self._ask(session, _GENERATE, body))["choices"]
         others = {part["version"] for part in choice["weight_versions"] or ()} - {weights}
-        if choice["finish_reason"] == "abort":  # only a run that brings its weights does that to others
+        # only a run that brings its weights does that to others
+        if choice["finish_reason"] == "abort":
             others = {"those of a run that is just bringing them"}
         if others:
             raise EngineError(
-                f"the vLLM server at {self.url} samples with weights that are not this run's ({others.pop()})",
+                f"the vLLM server at {self.url} samples with weights that are not this run's "
+                f"({others.pop()})",
                 "rollout.vllm.server_base_urls",
                 "give every run servers of its own; if the server was restarted, resume the run",
             )
         if choice["finish_reason"] not in ("stop", "length"):
             raise EngineError(
-                f"the vLLM server at {self.url} did not finish a request: {choice['finish_reason']}",
+                f"the vLLM server at {self.url} did not finish a request: "
+                f"{choice['finish_reason']}",
                 "rollout.vllm.server_base_urls",
                 "see the server's log",
             )
         logprobs = tuple(entry["logprob"] for entry in choice["logprobs"]["content"])
         return Sample(tuple(choice["token_ids"]), logprobs, choice["finish_reason"])
 
-    def _call(self, method: str, route: str, allowed: Sequence[int] = (), **options: Any) -> requests.Response:
+    def _call(
+        self, method: str, route: str, allowed: Sequence[int] = (), **options: Any
+    ) -> requests.Response:
         try:
             response = requests.request(
-                method, f"{self.url}/{route}", headers=self._headers, **{"timeout": _TIMEOUTS_S, **options}
+                method,
+                f"{self.url}/{route}",
+                headers=self._headers,
+                **{"timeout": _TIMEOUTS_S, **options},
             )
         except requests.RequestException as error:
             raise self._gone(route, error) from error
@@ -183,7 +204,9 @@ class VllmServer:
 
     async def _ask(self, session: aiohttp.ClientSession, route: str, body: Any) -> Any:
         try:
-            async with session.post(f"{self.url}/{route}", json=body, headers=self._headers) as response:
+            async with session.post(
+                f"{self.url}/{route}", json=body, headers=self._headers
+            ) as response:
                 if response.ok:
                     return await response.json(content_type=None)
                 text = await response.text()
@@ -209,7 +232,8 @@ class VllmServer:
         return EngineError(
             f"the vLLM server at {self.url} refused /{route}: {status} {reason}",
             "rollout.vllm.server_base_urls",
-            "see the server's log; it must have been started by `trainer serve` with the policy's model",
+            "see the server's log; it must have been started by `trainer serve` with the policy's "
+            "model",
         )
 
 
@@ -217,5 +241,7 @@ def sampling_session() -> aiohttp.ClientSession:
     """Connections for many requests that take as long as sampling does."""
     # A connection is not used again: the server may be closing it just then.
     connector = aiohttp.TCPConnector(limit=_CONCURRENT_REQUESTS, force_close=True)
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_TIMEOUTS_S[0], sock_read=_SAMPLING_TIMEOUT_S)
+    timeout = aiohttp.ClientTimeout(
+        total=None, sock_connect=_TIMEOUTS_S[0], sock_read=_SAMPLING_TIMEOUT_S
+    )
     return aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=True)

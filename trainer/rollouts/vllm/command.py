@@ -1,4 +1,6 @@
-"""The command line of a vLLM server that samples for trainers: vLLM's own server, started as they need it."""
+"""The command line of a vLLM server that samples for trainers: vLLM's own server, started as they
+need it.
+"""
 
 import json
 import os
@@ -43,23 +45,29 @@ def serve(config: TrainConfig, host: str, port: int, gpu_memory_utilization: flo
     if device.type == "cuda":
         check_compiler()
     command = server_command(config, host, port, share)
-    # Without the mode vLLM has no routes that take weights; with it, anybody may use them but for our guard.
+    # Without the mode vLLM has no routes that take weights; with it, anybody may use them but for
+    # our guard.
     mode = {"VLLM_SERVER_DEV_MODE": "1", TOKEN_VARIABLE: server_token()}
     os.execve(command[0], command, {**NO_FLASHINFER_SAMPLER, **os.environ, **mode})
 
 
-def server_command(config: TrainConfig, host: str, port: int, gpu_memory_utilization: float | None) -> list[str]:
-    """Return the command line of the server: the run's model with placeholder weights and the run's context.
+def server_command(
+    config: TrainConfig, host: str, port: int, gpu_memory_utilization: float | None
+) -> list[str]:
+    """Return the command line of the server: the run's model with placeholder weights and the run's
+    context.
 
-    ``gpu_memory_utilization`` is None on a CPU. A server shares its GPU with nobody, so that of `rollout.vllm`,
-    made for an engine beside a trainer, is not its default.
+    ``gpu_memory_utilization`` is None on a CPU. A server shares its GPU with nobody, so that of
+    `rollout.vllm`, made for an engine beside a trainer, is not its default.
     """
     on_gpu = gpu_memory_utilization is not None
     device = torch.device("cuda" if on_gpu else "cpu")
     model = config.model
     settings = config.rollout.vllm
     source = model_source(model)
-    shape = AutoConfig.from_pretrained(source, revision=model.revision, trust_remote_code=model.trust_remote_code)
+    shape = AutoConfig.from_pretrained(
+        source, revision=model.revision, trust_remote_code=model.trust_remote_code
+    )
     setup = EngineSetup(
         source,
         context_length(config, SimpleNamespace(config=shape)),
@@ -81,7 +89,8 @@ def server_command(config: TrainConfig, host: str, port: int, gpu_memory_utiliza
     }
     if on_gpu:
         options["max_num_batched_tokens"] = None  # vLLM's own: there is no trainer to make room for
-    # `vllm serve` is the same server, but needs the package's name to be vllm, which that for CPUs is not.
+    # `vllm serve` is the same server, but needs the package's name to be vllm, which that for CPUs
+    # is not.
     return [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *_words(options)]
 
 

@@ -15,12 +15,15 @@ import torch.distributed as dist
 
 # Who sets VLLM_LOGGING_LEVEL gets vLLM's own messages where vLLM sends them.
 _OWN_LOGGING = "VLLM_LOGGING_LEVEL"
-# nvcc compiles FlashInfer's sampler as an engine starts, which fails without nvcc and with that of another CUDA.
+# nvcc compiles FlashInfer's sampler as an engine starts, which fails without nvcc and with that of
+# another CUDA.
 NO_FLASHINFER_SAMPLER = {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
 
 
 def send_log_to(path: Path | None) -> None:
-    """Write vLLM's messages to a file, or drop them: between a run's own lines they would be noise."""
+    """Write vLLM's messages to a file, or drop them: between a run's own lines they would
+    be noise.
+    """
     if _OWN_LOGGING in os.environ:
         return
     os.environ["VLLM_CONFIGURE_LOGGING"] = "0"
@@ -28,8 +31,12 @@ def send_log_to(path: Path | None) -> None:
     for handler in list(logger.handlers):
         logger.removeHandler(handler)
         handler.close()
-    logger.addHandler(logging.NullHandler() if path is None else logging.FileHandler(path, delay=True))
-    logger.handlers[0].setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logger.addHandler(
+        logging.NullHandler() if path is None else logging.FileHandler(path, delay=True)
+    )
+    logger.handlers[0].setFormatter(
+        logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    )
     logger.setLevel(logging.INFO)
     logger.propagate = False
 
@@ -52,8 +59,8 @@ def random_state_kept() -> Iterator[None]:
 def process_state_kept(local_rank: int) -> Iterator[None]:
     """Restore what starting vLLM changes besides: the environment and PyTorch's threads.
 
-    ``LD_PRELOAD`` would reach every process started later, ``LOCAL_WORLD_SIZE`` whatever asks the launcher how
-    many ranks there are. Variables of vLLM's own stay: it reads them again later.
+    ``LD_PRELOAD`` would reach every process started later, ``LOCAL_WORLD_SIZE`` whatever asks the
+    launcher how many ranks there are. Variables of vLLM's own stay: it reads them again later.
     """
     before = dict(os.environ)
     set_num_threads = torch.set_num_threads
@@ -61,7 +68,8 @@ def process_state_kept(local_rank: int) -> Iterator[None]:
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     for name, value in NO_FLASHINFER_SAMPLER.items():
         os.environ.setdefault(name, value)
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # weights are handed over as tensors, so in this process
+    # weights are handed over as tensors, so in this process
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ["LOCAL_RANK"] = str(local_rank)
     try:
         with warnings.catch_warnings():
@@ -70,19 +78,25 @@ def process_state_kept(local_rank: int) -> Iterator[None]:
     finally:
         torch.set_num_threads = set_num_threads
         set_num_threads(threads)
-        for name in [name for name in os.environ if name not in before and not name.startswith("VLLM_")]:
+        for name in [
+            name for name in os.environ if name not in before and not name.startswith("VLLM_")
+        ]:
             del os.environ[name]
         os.environ.update(before)
 
 
 def eager_on_cpu(device: torch.device) -> AbstractContextManager[Any]:
-    """On a CPU, run what vLLM marks for compilation as it is: compiling takes longer than most runs there."""
+    """On a CPU, run what vLLM marks for compilation as it is: compiling takes longer than most runs
+    there.
+    """
     return torch.compiler.set_stance("force_eager") if device.type == "cpu" else nullcontext()
 
 
 @contextmanager
 def default_group_kept() -> Iterator[None]:
-    """Keep vLLM's shutdown from destroying the default process group, which belongs to the trainer."""
+    """Keep vLLM's shutdown from destroying the default process group, which belongs to the
+    trainer.
+    """
     destroy = dist.destroy_process_group
 
     def destroy_subgroup(group: dist.ProcessGroup | None = None) -> None:

@@ -15,7 +15,14 @@ from transformers import PreTrainedModel
 from trainer.background import in_background
 from trainer.errors import ConfigError, EngineError
 from trainer.parallel.gpus import check_compiler
-from trainer.rollouts.engine import NO_RUN, EngineRun, RolloutEngine, Sample, SamplingParams, sampling_options
+from trainer.rollouts.engine import (
+    NO_RUN,
+    EngineRun,
+    RolloutEngine,
+    Sample,
+    SamplingParams,
+    sampling_options,
+)
 from trainer.rollouts.vllm.containment import (
     default_group_kept,
     eager_on_cpu,
@@ -32,7 +39,8 @@ _kept: list["VllmEngine"] = []  # at most one, of a run that has ended
 
 
 def engine_for(model: PreTrainedModel, setup: EngineSetup, run: EngineRun) -> "VllmEngine":
-    """Return the engine that the run before in this process has left, if it was started with the same, or a new one.
+    """Return the engine that the run before in this process has left, if it was started with the
+    same, or a new one.
 
     Starting takes most of a minute on a GPU, where graphs are captured.
     """
@@ -48,9 +56,10 @@ def engine_for(model: PreTrainedModel, setup: EngineSetup, run: EngineRun) -> "V
 class VllmEngine(RolloutEngine):
     """A vLLM engine that takes its weights from the live policy after every update.
 
-    It starts with placeholder weights and only ever runs what `sync_weights` gave it. The completions of a group
-    are separate requests with their own seeds that share the cached prefix of their prompt. A request's
-    log-probabilities are those of the distribution sampled from, as ``Sample`` defines them.
+    It starts with placeholder weights and only ever runs what `sync_weights` gave it. The
+    completions of a group are separate requests with their own seeds that share the cached prefix
+    of their prompt. A request's log-probabilities are those of the distribution sampled from, as
+    ``Sample`` defines them.
 
     Raises:
         ConfigError: vLLM is not installed, or the ranks do not divide into tensor-parallel groups.
@@ -60,14 +69,17 @@ class VllmEngine(RolloutEngine):
 
     def __init__(self, model: PreTrainedModel, setup: EngineSetup, run: EngineRun = NO_RUN) -> None:
         if not vllm_installed():
-            raise ConfigError("vLLM is not installed", "rollout.engine", f"{INSTALL}, or rollout.engine=auto")
+            raise ConfigError(
+                "vLLM is not installed", "rollout.engine", f"{INSTALL}, or rollout.engine=auto"
+            )
         self.setup = setup
         self.device = next(model.parameters()).device
         self.sleep_level = setup.settings.sleep_level if self.device.type == "cuda" else 0
         world_size = dist.get_world_size() if dist.is_initialized() else 1
         if world_size % setup.settings.tensor_parallel:
             raise ConfigError(
-                f"{world_size} ranks cannot be split into engines of {setup.settings.tensor_parallel}",
+                f"{world_size} ranks cannot be split into engines of "
+                f"{setup.settings.tensor_parallel}",
                 "rollout.vllm.tensor_parallel",
                 f"choose a divisor of {world_size}",
             )
@@ -79,31 +91,39 @@ class VllmEngine(RolloutEngine):
         self.llm = self._start(llm_options(setup, self.device, world_size))
 
     def begin_run(self, run: EngineRun) -> None:
-        """Sample for another run of the same setup, whose first synchronization is checked again."""
+        """Sample for another run of the same setup, whose first synchronization is checked
+        again.
+        """
         self._serves = run
         self._checked = False
         self.news = {}
         send_log_to(run.log_file)
 
     def _start(self, options: dict[str, Any]) -> Any:
-        with random_state_kept(), process_state_kept(self.device.index or 0), eager_on_cpu(self.device):
+        with (
+            random_state_kept(),
+            process_state_kept(self.device.index or 0),
+            eager_on_cpu(self.device),
+        ):
             with failures_named("as it starts"):
-                # Something keeps the frames of this import, and the run in those below it: a thread has none.
+                # Something keeps the frames of this import, and the run in those below it: a thread
+                # has none.
                 llm_of = in_background(lambda: import_module("vllm").LLM, "import of vLLM").result()
                 try:
                     llm = llm_of(**options)
                 except Exception:
                     self._tear_down()
                     raise
-            gc.unfreeze()  # vLLM has frozen all there is, the run's models among it: they would stay for ever
+            # vLLM has frozen all there is, the run's models among it: they would stay for ever
+            gc.unfreeze()
             return llm
 
     def sync_weights(self, policy_model: nn.Module) -> None:
         """Copy the policy's weights; every rank at the same time where ranks share parameters.
 
         Raises:
-            EngineError: memory for them is missing, the cache of the old ones is in use, or, after the first
-                synchronization, engine and policy disagree about a prompt of the run.
+            EngineError: memory for them is missing, the cache of the old ones is in use, or, after
+                the first synchronization, engine and policy disagree about a prompt of the run.
         """
         self._wake("weights")
         with random_state_kept(), eager_on_cpu(self.device):
@@ -117,7 +137,10 @@ class VllmEngine(RolloutEngine):
         try:
             with failures_named("while its weights were checked"):
                 difference = check_weights_arrived(
-                    partial(engine_logprobs, self.llm), policy_model, self.setup.dtype, self._serves.check_ids
+                    partial(engine_logprobs, self.llm),
+                    policy_model,
+                    self.setup.dtype,
+                    self._serves.check_ids,
                 )
         except EngineError:
             self.shut_down()
@@ -126,14 +149,18 @@ class VllmEngine(RolloutEngine):
         self._checked = True
 
     def sleep(self) -> None:
-        """Free GPU memory: KV cache and weights, which go to host memory (level 1) or nowhere (level 2)."""
+        """Free GPU memory: KV cache and weights, which go to host memory (level 1) or nowhere
+        (level 2).
+        """
         if self.sleep_level and not self._asleep:
             with failures_named("while it hands back its memory"):
                 self.llm.sleep(level=self.sleep_level)
             self._asleep = set(_MEMORY)
 
     def wake(self) -> None:
-        """Take the KV cache's memory back; `sync_weights` in between has already taken that of the weights."""
+        """Take the KV cache's memory back; `sync_weights` in between has already taken that of the
+        weights.
+        """
         self._wake(*_MEMORY)
 
     def _wake(self, *tags: str) -> None:
@@ -146,22 +173,35 @@ class VllmEngine(RolloutEngine):
             self._asleep -= set(tags)
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], params: SamplingParams
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[Sequence[int]],
+        params: SamplingParams,
     ) -> list[list[Sample]]:
-        """Sample ``len(seeds[p])`` completions of each prompt, in the order of ``prompts`` and ``seeds``.
+        """Sample ``len(seeds[p])`` completions of each prompt, in the order of ``prompts`` and
+        ``seeds``.
 
-        The ranks of a tensor-parallel group call this together; each gets the completions of its own prompts.
+        The ranks of a tensor-parallel group call this together; each gets the completions of its
+        own prompts.
 
         Raises:
             EngineError: a request failed.
         """
-        assert self._checked and not self._asleep, "the engine has no weights: synchronize and wake it first"
-        requests = [(tuple(prompt), seed) for prompt, row in zip(prompts, seeds, strict=True) for seed in row]
+        assert self._checked and not self._asleep, (
+            "the engine has no weights: synchronize and wake it first"
+        )
+        requests = [
+            (tuple(prompt), seed)
+            for prompt, row in zip(prompts, seeds, strict=True)
+            for seed in row
+        ]
         samples = iter(self._complete(requests, params))
         return [[next(samples) for _ in row_seeds] for row_seeds in seeds]
 
     def close(self) -> None:
-        """End the run: keep the engine, asleep, for the next one of this process, or shut it down."""
+        """End the run: keep the engine, asleep, for the next one of this process, or shut
+        it down.
+        """
         if self._serves.is_one_of_many and self.llm is not None:
             self.sleep()
             self.begin_run(NO_RUN)
@@ -174,7 +214,8 @@ class VllmEngine(RolloutEngine):
         if self.llm is None:
             return
         # vLLM's allocator fails for good when tensors are freed whose memory sleep has handed back.
-        with suppress(EngineError):  # there is no room any more: the error that made it close is the one to tell
+        # there is no room any more: the error that made it close is the one to tell
+        with suppress(EngineError):
             self._wake(*_MEMORY)
         self._asleep = set()
         core = self.llm.llm_engine.engine_core
@@ -188,8 +229,12 @@ class VllmEngine(RolloutEngine):
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _complete(self, requests: list[tuple[tuple[int, ...], int]], params: SamplingParams) -> list[Sample]:
-        """Return one sample per (prompt, seed), of this rank's requests or of all in its tensor-parallel group."""
+    def _complete(
+        self, requests: list[tuple[tuple[int, ...], int]], params: SamplingParams
+    ) -> list[Sample]:
+        """Return one sample per (prompt, seed), of this rank's requests or of all in its
+        tensor-parallel group.
+        """
         if self.setup.settings.tensor_parallel == 1:
             return self._run(requests, params)
         from vllm.distributed.parallel_state import get_tp_group
@@ -201,12 +246,16 @@ class VllmEngine(RolloutEngine):
         start = sum(len(part) for part in gathered[: group.rank_in_group])
         return samples[start : start + len(requests)]
 
-    def _run(self, requests: list[tuple[tuple[int, ...], int]], params: SamplingParams) -> list[Sample]:
+    def _run(
+        self, requests: list[tuple[tuple[int, ...], int]], params: SamplingParams
+    ) -> list[Sample]:
         from vllm import SamplingParams as VllmParams
 
         if not requests:
             return []
-        options = [VllmParams(**sampling_options(params, seed), flat_logprobs=True) for _, seed in requests]
+        options = [
+            VllmParams(**sampling_options(params, seed), flat_logprobs=True) for _, seed in requests
+        ]
         asked = [{"prompt_token_ids": list(token_ids)} for token_ids, _ in requests]
         with random_state_kept(), eager_on_cpu(self.device), failures_named("while sampling"):
             outputs = self.llm.generate(asked, options, use_tqdm=False)
@@ -217,14 +266,18 @@ def _sample(index: int, output: Any) -> Sample:
     [completion] = output.outputs
     if completion.finish_reason not in ("stop", "length"):
         raise EngineError(
-            f"vLLM did not finish request {index} (prompt of {len(output.prompt_token_ids)} tokens, "
-            f"{len(completion.token_ids)} sampled): {completion.finish_reason or 'no reason given'}",
+            f"vLLM did not finish request {index} (prompt of {len(output.prompt_token_ids)} "
+            "tokens, "
+            f"{len(completion.token_ids)} sampled): "
+            f"{completion.finish_reason or 'no reason given'}",
             "rollout.engine",
             "see the run's vllm.log",
         )
     flat = completion.logprobs
     return Sample(
-        tuple(completion.token_ids), tuple(flat.logprobs[i] for i in flat.start_indices), completion.finish_reason
+        tuple(completion.token_ids),
+        tuple(flat.logprobs[i] for i in flat.start_indices),
+        completion.finish_reason,
     )
 
 

@@ -24,14 +24,17 @@ def failures_named(when: str) -> Iterator[None]:
             raise EngineError(
                 f"vLLM does not get the memory it needs {when}: {first_line(error)}",
                 "rollout.vllm.gpu_memory_utilization",
-                "raise gpu_memory_utilization (or kv_cache_mb) if the cache is too small, else lower it; a smaller "
-                "max_model_len or a larger tensor_parallel needs less, a smaller optim.tokens_per_microbatch or "
+                "raise gpu_memory_utilization (or kv_cache_mb) if the cache is too small, else "
+                "lower it; a smaller "
+                "max_model_len or a larger tensor_parallel needs less, a smaller "
+                "optim.tokens_per_microbatch or "
                 "parallel.offload=optimizer leaves more",
             ) from error
         raise EngineError(
             f"vLLM failed {when}: {first_line(error)}",
             "rollout.engine",
-            "see the run's vllm.log, and docs/guides/gpu.md for what vLLM needs; or use rollout.engine=transformers",
+            "see the run's vllm.log, and docs/guides/gpu.md for what vLLM needs; or use "
+            "rollout.engine=transformers",
         ) from error
 
 

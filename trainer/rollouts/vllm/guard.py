@@ -1,7 +1,8 @@
 """Who may use a vLLM server: whoever has its token, and no web page.
 
-vLLM's own key covers its public routes alone, not those that pause sampling, replace weights or call any method of
-a worker; and it takes a body of any type, so that a page open in a browser on the same machine could reach them.
+vLLM's own key covers its public routes alone, not those that pause sampling, replace weights or
+call any method of a worker; and it takes a body of any type, so that a page open in a browser on
+the same machine could reach them.
 """
 
 import hmac
@@ -27,8 +28,8 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 def server_token() -> str:
-    """Return the token of the user's servers: ``$LOPTUNE_SERVER_TOKEN``, else the one kept in the cache, made if need
-    be.
+    """Return the token of the user's servers: ``$LOPTUNE_SERVER_TOKEN``, else the one kept in the
+    cache, made if need be.
 
     Raises:
         StorageError: the cache cannot be written or read.
@@ -39,7 +40,9 @@ def server_token() -> str:
         return given or _kept_token(path)
     except OSError as error:
         raise StorageError(
-            f"cannot keep the token of vLLM servers: {error.strerror}", str(path), f"set {TOKEN_VARIABLE}"
+            f"cannot keep the token of vLLM servers: {error.strerror}",
+            str(path),
+            f"set {TOKEN_VARIABLE}",
         ) from error
 
 

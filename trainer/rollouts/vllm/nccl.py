@@ -1,7 +1,9 @@
-"""Weights from the trainer's GPU to those of vLLM servers, by vLLM's own NCCL backend and its trainer side.
+"""Weights from the trainer's GPU to those of vLLM servers, by vLLM's own NCCL backend and its
+trainer side.
 
-Rank 0 broadcasts to all workers of all servers, a few parameters at a time; HTTP carries only names and shapes.
-The group is formed over an open port with vLLM's pickles, and NCCL trusts its network: for machines of your own.
+Rank 0 broadcasts to all workers of all servers, a few parameters at a time; HTTP carries only names
+and shapes. The group is formed over an open port with vLLM's pickles, and NCCL trusts its network:
+for machines of your own.
 """
 
 import socket
@@ -52,7 +54,8 @@ class NcclTransfer:
             raise EngineError(
                 f"weights do not reach the vLLM servers by NCCL: {type(error).__name__}: {error}",
                 "rollout.vllm.server_weight_transfer",
-                "see the servers' logs, with NCCL_DEBUG=INFO; or use server_weight_transfer=http on both sides",
+                "see the servers' logs, with NCCL_DEBUG=INFO; or use server_weight_transfer=http "
+                "on both sides",
             ) from error
 
     def _connect(self, model: nn.Module) -> Any:
@@ -75,7 +78,11 @@ class PolicyWeights(WeightSource):  # type: ignore[misc]
     def metadata(self) -> list[Any]:
         """Return names, dtypes and whole shapes; gathers nothing."""
         return [
-            ParamMeta(base.name, self.dtype, tuple(getattr(base.parameter, "ds_shape", base.parameter.shape)))
+            ParamMeta(
+                base.name,
+                self.dtype,
+                tuple(getattr(base.parameter, "ds_shape", base.parameter.shape)),
+            )
             for base in base_parameters(self.model)
         ]
 
@@ -104,13 +111,19 @@ class _AllServers:
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
         """Let the servers receive the weights; they answer when they have everything."""
-        _at_once(lambda server, info: server.update(info), self._servers, [update_info] * len(self._servers))
+        _at_once(
+            lambda server, info: server.update(info),
+            self._servers,
+            [update_info] * len(self._servers),
+        )
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
         """Nothing: the engine names the weights when it ends the update."""
 
 
-def _at_once(call: Callable[[VllmServer, Any], None], servers: Sequence[VllmServer], infos: Sequence[Any]) -> None:
+def _at_once(
+    call: Callable[[VllmServer, Any], None], servers: Sequence[VllmServer], infos: Sequence[Any]
+) -> None:
     with ThreadPoolExecutor(len(servers), thread_name_prefix="weights") as pool:
         list(pool.map(call, servers, infos))
 

@@ -1,9 +1,10 @@
-"""The side of a vLLM server that takes weights over HTTP: a weight-transfer backend named `loptune_http`.
+"""The side of a vLLM server that takes weights over HTTP: a weight-transfer backend named
+`loptune_http`.
 
-vLLM's own backends need GPUs that see each other (NCCL, CUDA IPC, RDMA). This one needs a connection to the
-server's port and nothing else: each request carries some weights as safetensors, so trainer and server may come
-and go on their own. vLLM loads the module in every process of a server through the entry point
-`vllm.general_plugins`; it must not import anything of the trainer's.
+vLLM's own backends need GPUs that see each other (NCCL, CUDA IPC, RDMA). This one needs a
+connection to the server's port and nothing else: each request carries some weights as safetensors,
+so trainer and server may come and go on their own. vLLM loads the module in every process of a
+server through the entry point `vllm.general_plugins`; it must not import anything of the trainer's.
 """
 
 import base64
@@ -17,7 +18,10 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferInitInfo,
     WeightTransferUpdateInfo,
 )
-from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.model_executor.model_loader.reload import (
+    finalize_layerwise_reload,
+    initialize_layerwise_reload,
+)
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
 from trainer.rollouts.vllm.output import repack_output_embedding

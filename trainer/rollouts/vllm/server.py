@@ -1,7 +1,8 @@
 """Rollouts from vLLM servers on other GPUs or nodes, reached over HTTP.
 
-`trainer serve` starts such a server. It is asked in tokens, not in text, and takes its weights through vLLM's
-weight-transfer routes (`trainer.rollouts.vllm.receiver` and vLLM's NCCL backend are the receiving sides).
+`trainer serve` starts such a server. It is asked in tokens, not in text, and takes its weights
+through vLLM's weight-transfer routes (`trainer.rollouts.vllm.receiver` and vLLM's NCCL backend are
+the receiving sides).
 """
 
 import asyncio
@@ -31,11 +32,11 @@ CHUNK_BYTES = 64 << 20  # of weights in one request
 class VllmServerEngine(RolloutEngine):
     """Engines in processes of their own; rank r samples from the server ``r % number of servers``.
 
-    A server holds the weights of one run at a time. Each synchronization gives them a name of their own, and the
-    server says with every completion under which name it sampled: a completion of other weights, those of
-    another run or of a server that was restarted, is an error and never trained on. Requests may need
-    ``max_model_len`` tokens; policy and servers compute in ``dtype``, float32 or bfloat16, and are compared on
-    the prompt ``check_ids``.
+    A server holds the weights of one run at a time. Each synchronization gives them a name of their
+    own, and the server says with every completion under which name it sampled: a completion of
+    other weights, those of another run or of a server that was restarted, is an error and never
+    trained on. Requests may need ``max_model_len`` tokens; policy and servers compute in ``dtype``,
+    float32 or bfloat16, and are compared on the prompt ``check_ids``.
 
     Raises:
         MissingError: a server does not answer in time.
@@ -43,7 +44,9 @@ class VllmServerEngine(RolloutEngine):
         ConfigError: a server's context is too short, or NCCL is asked for where it cannot be.
     """
 
-    def __init__(self, settings: VllmConfig, max_model_len: int, dtype: str, check_ids: Sequence[int] = ()) -> None:
+    def __init__(
+        self, settings: VllmConfig, max_model_len: int, dtype: str, check_ids: Sequence[int] = ()
+    ) -> None:
         rank = dist.get_rank() if dist.is_initialized() else 0
         self._servers = [VllmServer(url) for url in settings.server_base_urls]
         self._pushed_to = self._servers if rank == 0 else []
@@ -67,7 +70,8 @@ class VllmServerEngine(RolloutEngine):
         """Push the policy's weights to all servers; every rank at the same time.
 
         Raises:
-            EngineError: a server refused them, or disagrees with the policy about a short text afterwards.
+            EngineError: a server refused them, or disagrees with the policy about a short text
+                afterwards.
         """
         self._synchronizations += 1
         try:
@@ -83,7 +87,9 @@ class VllmServerEngine(RolloutEngine):
         if dist.is_initialized():
             dist.barrier()  # no rank samples before the servers have the weights
         if not self._checked:
-            difference = check_weights_arrived(self._own.prompt_logprobs, policy_model, self.dtype, self._check_ids)
+            difference = check_weights_arrived(
+                self._own.prompt_logprobs, policy_model, self.dtype, self._check_ids
+            )
             self.news = {"rollout/sync_difference": difference}
             self._checked = True
 
@@ -91,15 +97,22 @@ class VllmServerEngine(RolloutEngine):
         return f"{self._run}-{self._synchronizations}"
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], params: SamplingParams
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[Sequence[int]],
+        params: SamplingParams,
     ) -> list[list[Sample]]:
-        """Sample ``len(seeds[p])`` completions of each prompt, in the order of ``prompts`` and ``seeds``.
+        """Sample ``len(seeds[p])`` completions of each prompt, in the order of ``prompts`` and
+        ``seeds``.
 
         Raises:
-            EngineError: a request failed, or was answered with other weights than the last synchronized.
+            EngineError: a request failed, or was answered with other weights than the last
+                synchronized.
         """
         assert self._checked, "the servers have no weights: synchronize first"
-        requested = [(prompt, seed) for prompt, row in zip(prompts, seeds, strict=True) for seed in row]
+        requested = [
+            (prompt, seed) for prompt, row in zip(prompts, seeds, strict=True) for seed in row
+        ]
         call = uuid.uuid4().hex
         request_ids = [f"{call}-{place}" for place in range(len(requested))]
         try:
@@ -110,13 +123,18 @@ class VllmServerEngine(RolloutEngine):
         return [[next(samples) for _ in row] for row in seeds]
 
     async def _complete(
-        self, requested: Sequence[tuple[Sequence[int], int]], request_ids: Sequence[str], params: SamplingParams
+        self,
+        requested: Sequence[tuple[Sequence[int], int]],
+        request_ids: Sequence[str],
+        params: SamplingParams,
     ) -> list[Sample]:
         """Return all completions at once, in order; the first error cancels the others."""
         name = self._name()
         async with sampling_session() as session:
             answers = [
-                asyncio.ensure_future(self._own.complete(session, prompt, seed, params, name, request_id))
+                asyncio.ensure_future(
+                    self._own.complete(session, prompt, seed, params, name, request_id)
+                )
                 for (prompt, seed), request_id in zip(requested, request_ids, strict=True)
             ]
             try:

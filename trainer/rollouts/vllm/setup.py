@@ -15,10 +15,12 @@ from trainer.parallel.device import compute_dtype, dtype_name
 from trainer.parallel.gpus import SHARE_VARIABLE
 from trainer.policy.load import model_source
 
-# vLLM makes room for this many tokens of prompts at one time, and for the logits of so many requests: its own
-# defaults on large GPUs, 16,384 and 1,024, take 2 to 4 GB beside a trainer that needs them.
+# vLLM makes room for this many tokens of prompts at one time, and for the logits of so many
+# requests: its own defaults on large GPUs, 16,384 and 1,024, take 2 to 4 GB beside a trainer that
+# needs them.
 _GPU_STEP_TOKENS = 8192
-_CACHE_FRACTION = 0.8  # of what weights leave of a share of a GPU; the rest is for activations and graphs
+# of what weights leave of a share of a GPU; the rest is for activations and graphs
+_CACHE_FRACTION = 0.8
 FEWEST_REQUESTS = 16
 MOST_REQUESTS = 512
 CPU_KV_CACHE_MB = 256
@@ -33,19 +35,25 @@ def vllm_installed() -> bool:
 
 
 def context_length(config: TrainConfig, model: PreTrainedModel) -> int:
-    """Return how many tokens the longest request of a run can have, or ``rollout.vllm.max_model_len``.
+    """Return how many tokens the longest request of a run can have, or
+    ``rollout.vllm.max_model_len``.
 
     Raises:
-        ConfigError: a prompt and its completion can be longer than the engine's or the model's context.
+        ConfigError: a prompt and its completion can be longer than the engine's or the model's
+            context.
     """
     completion = config.rollout.max_new_tokens
     longest = config.data.max_prompt_tokens + completion
     limit = config.rollout.vllm.max_model_len or longest
     positions = getattr(model.config, "max_position_embeddings", None) or limit
-    for key, allowed in (("rollout.vllm.max_model_len", limit), ("max_position_embeddings of the model", positions)):
+    for key, allowed in (
+        ("rollout.vllm.max_model_len", limit),
+        ("max_position_embeddings of the model", positions),
+    ):
         if longest > allowed:
             raise ConfigError(
-                f"a prompt of {config.data.max_prompt_tokens} and a completion of {completion} tokens need a "
+                f"a prompt of {config.data.max_prompt_tokens} and a completion of {completion} "
+                "tokens need a "
                 f"context of {longest}, but {key} is {allowed}",
                 "data.max_prompt_tokens, rollout.max_new_tokens",
                 f"lower them to {allowed} tokens together"
@@ -58,11 +66,14 @@ def check_dense(model: PreTrainedModel) -> None:
     """Whether vLLM can take the policy's weights.
 
     Raises:
-        ConfigError: a mixture of experts. transformers keeps a layer's experts in one tensor, under a name that no
-            file of weights has and vLLM's loading does not know.
+        ConfigError: a mixture of experts. transformers keeps a layer's experts in one tensor, under
+            a name that no file of weights has and vLLM's loading does not know.
     """
     text = model.config.get_text_config()
-    if any(getattr(text, name, None) for name in ("num_experts", "num_local_experts", "n_routed_experts")):
+    if any(
+        getattr(text, name, None)
+        for name in ("num_experts", "num_local_experts", "n_routed_experts")
+    ):
         raise ConfigError(
             f"{text.model_type} is a mixture of experts, whose weights vLLM cannot take over here",
             "rollout.engine",
@@ -83,8 +94,8 @@ def transfer_kind(settings: VllmConfig, on_gpus: bool) -> Literal["http", "nccl"
 def without_dual_chunk_attention(config: Any) -> Any:
     """Return the model's configuration without its attention for contexts of a million tokens.
 
-    Qwen2.5-1M models ask vLLM for it, which needs a backend of its own; the policy in transformers attends
-    plainly, and below a chunk (262,144 tokens) the two are the same.
+    Qwen2.5-1M models ask vLLM for it, which needs a backend of its own; the policy in transformers
+    attends plainly, and below a chunk (262,144 tokens) the two are the same.
     """
     if hasattr(config, "dual_chunk_attention_config"):
         del config.dual_chunk_attention_config
@@ -113,7 +124,12 @@ def engine_setup(config: TrainConfig, model: PreTrainedModel, ranks: int) -> Eng
     """
     dtype = dtype_name(compute_dtype(config.model, next(model.parameters()).device))
     settings = _on_a_share(config.rollout.vllm, model, dtype)
-    requests = -(-config.rollout.prompts_per_step * config.rollout.group_size * settings.tensor_parallel // ranks)
+    requests = -(
+        -config.rollout.prompts_per_step
+        * config.rollout.group_size
+        * settings.tensor_parallel
+        // ranks
+    )
     return EngineSetup(
         model_source(config.model),
         context_length(config, model),
@@ -128,8 +144,8 @@ def engine_setup(config: TrainConfig, model: PreTrainedModel, ranks: int) -> Eng
 def _on_a_share(settings: VllmConfig, model: PreTrainedModel, dtype: str) -> VllmConfig:
     """Return the settings of an engine that may use a fraction of its GPU, beside other trials.
 
-    By itself vLLM derives the size of its cache from the free memory of the whole GPU, and stops if a neighbor frees
-    some while it measures. With a given size it does not measure.
+    By itself vLLM derives the size of its cache from the free memory of the whole GPU, and stops if
+    a neighbor frees some while it measures. With a given size it does not measure.
     """
     share = float(os.environ.get(SHARE_VARIABLE, "1"))
     device = next(model.parameters()).device
@@ -139,7 +155,10 @@ def _on_a_share(settings: VllmConfig, model: PreTrainedModel, dtype: str) -> Vll
     weights = model.num_parameters() * getattr(torch, dtype).itemsize
     left = utilization * torch.cuda.get_device_properties(device).total_memory - weights
     cache_mb = max(1, int(_CACHE_FRACTION * left) >> 20)
-    shared = {"gpu_memory_utilization": utilization, "kv_cache_mb": settings.kv_cache_mb or cache_mb}
+    shared = {
+        "gpu_memory_utilization": utilization,
+        "kv_cache_mb": settings.kv_cache_mb or cache_mb,
+    }
     return settings.model_copy(update=shared)
 
 
@@ -170,13 +189,15 @@ def llm_options(setup: EngineSetup, device: torch.device, ranks: int) -> dict[st
     if ranks > 1:
         options["distributed_executor_backend"] = "external_launcher"
     if settings.tensor_parallel > 1:
-        # vLLM's own all-reduce needs to see its peers' devices, which a scheduler may hide from each rank.
+        # vLLM's own all-reduce needs to see its peers' devices, which a scheduler may hide from
+        # each rank.
         options["disable_custom_all_reduce"] = torch.cuda.device_count() < settings.tensor_parallel
     if on_cpu:
         options |= {
             "kv_cache_memory_bytes": (settings.kv_cache_mb or CPU_KV_CACHE_MB) << 20,
             "block_size": CPU_BLOCK_SIZE,
-            # A request whose prompt is cut in two winds its generator back, which CPU generators cannot.
+            # A request whose prompt is cut in two winds its generator back, which CPU generators
+            # cannot.
             "enable_chunked_prefill": False,
             "max_num_batched_tokens": max(CPU_STEP_TOKENS, setup.max_model_len),
         }

@@ -13,31 +13,36 @@ from trainer.rollouts.vllm.output import repack_output_embedding
 
 MOST_CHECKED = 512  # tokens
 _CHECK_TOKENS = 32  # where no prompt is given
-# Largest mean |difference| of the log-probabilities of the checked tokens [nats]. Two correct implementations
-# differ by rounding alone: 1e-5 in float32, 0.05 in bfloat16. A weight that did not arrive costs several nats,
-# because the engine starts from placeholder weights, not from the checkpoint.
+# Largest mean |difference| of the log-probabilities of the checked tokens [nats]. Two correct
+# implementations differ by rounding alone: 1e-5 in float32, 0.05 in bfloat16. A weight that did not
+# arrive costs several nats, because the engine starts from placeholder weights, not from the
+# checkpoint.
 _CHECK_BOUNDS = {"float32": 1e-2, "bfloat16": 0.5}
 
 
 def named_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield every parameter of a Hugging Face model under its name, whole on this rank, one at a time.
+    """Yield every parameter of a Hugging Face model under its name, whole on this rank, one at a
+    time.
 
-    Tied parameters come once, adapters merged into the weights of their layers. Parameters that ZeRO-3 has
-    partitioned are gathered one by one; all ranks must iterate together.
+    Tied parameters come once, adapters merged into the weights of their layers. Parameters that
+    ZeRO-3 has partitioned are gathered one by one; all ranks must iterate together.
     """
     for base in base_parameters(model):
         if hasattr(base.parameter, "ds_id"):
             from deepspeed.runtime.zero import GatheredParameters
 
             with GatheredParameters(base.parts):
-                weight = base.merged().clone()  # the receiver may hold it until its layer is complete
+                # the receiver may hold it until its layer is complete
+                weight = base.merged().clone()
             yield base.name, weight
         else:
             yield base.name, base.merged()
 
 
 def load_weights(llm: Any, model: nn.Module) -> None:
-    """Replace all weights of the engine in one call and forget the cached prefixes of the old ones."""
+    """Replace all weights of the engine in one call and forget the cached prefixes of the
+    old ones.
+    """
     with torch.no_grad():
         llm.collective_rpc("reload_weights", kwargs={"weights_iterator": named_weights(model)})
         llm.collective_rpc(_repack_worker)
@@ -51,16 +56,20 @@ def _repack_worker(worker: Any) -> None:
 
 
 def check_weights_arrived(
-    engine_logprobs: Callable[[list[int]], Tensor], model: nn.Module, dtype: str, prompt: Sequence[int] = ()
+    engine_logprobs: Callable[[list[int]], Tensor],
+    model: nn.Module,
+    dtype: str,
+    prompt: Sequence[int] = (),
 ) -> float:
-    """Return the mean |difference| of the log-probabilities that engine and policy give a prompt [nats].
+    """Return the mean |difference| of the log-probabilities that engine and policy give a prompt
+    [nats].
 
-    ``engine_logprobs`` takes tokens [n] to those of all but the first [n - 1]; without a prompt any tokens do, of
-    which rounding makes more than of a real text.
+    ``engine_logprobs`` takes tokens [n] to those of all but the first [n - 1]; without a prompt any
+    tokens do, of which rounding makes more than of a real text.
 
     Raises:
-        EngineError: they differ by more than rounding; training would follow a policy that is not the one
-            sampled from.
+        EngineError: they differ by more than rounding; training would follow a policy that is not
+            the one sampled from.
     """
     token_ids = list(prompt[-MOST_CHECKED:])
     if len(token_ids) < 2:
@@ -72,7 +81,8 @@ def check_weights_arrived(
     difference = float((theirs - ours).abs().mean())
     if not difference <= _CHECK_BOUNDS[dtype]:
         raise EngineError(
-            f"the vLLM engine disagrees with the policy after a weight synchronization: the log-probabilities of "
+            "the vLLM engine disagrees with the policy after a weight synchronization: the "
+            "log-probabilities of "
             f"{len(token_ids) - 1} tokens differ by {difference:.3g} nats on average "
             f"({_CHECK_BOUNDS[dtype]:g} is expected of {dtype} at most)",
             "rollout.engine",
@@ -82,7 +92,9 @@ def check_weights_arrived(
 
 
 def engine_logprobs(llm: Any, token_ids: list[int]) -> Tensor:
-    """Return log-probabilities that an engine of this process gives the tokens after the first, [n - 1]."""
+    """Return log-probabilities that an engine of this process gives the tokens after the first, [n
+    - 1].
+    """
     from vllm import SamplingParams
 
     prompt = {"prompt_token_ids": token_ids}

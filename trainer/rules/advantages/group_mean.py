@@ -11,13 +11,16 @@ from trainer.types import Tensor
 class Grpo(Advantage):
     """``(r - mean of group) / (std of group + 1e-6)`` [arXiv:2402.03300, section 4.1.2].
 
-    The standard deviation is unbiased. As verl and the published code of arXiv:2505.12929; TRL adds 1e-4.
+    The standard deviation is unbiased. As verl and the published code of arXiv:2505.12929; TRL adds
+    1e-4.
     """
 
     name: Literal["grpo"] = "grpo"
 
     def __call__(self, inputs: AdvantageInputs) -> Tensor:
-        return centered(inputs.rewards, inputs.group_ids) / (group_std(inputs.rewards, inputs.group_ids) + 1e-6)
+        return centered(inputs.rewards, inputs.group_ids) / (
+            group_std(inputs.rewards, inputs.group_ids) + 1e-6
+        )
 
 
 class DrGrpo(Advantage):
@@ -30,7 +33,9 @@ class DrGrpo(Advantage):
 
 
 class Rloo(Advantage):
-    """``r - mean of the others of the group = G / (G - 1) (r - mean)`` [arXiv:2402.14740, section 2]. As verl."""
+    """``r - mean of the others of the group = G / (G - 1) (r - mean)`` [arXiv:2402.14740, section
+    2]. As verl.
+    """
 
     name: Literal["rloo"] = "rloo"
 

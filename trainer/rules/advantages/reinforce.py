@@ -10,7 +10,9 @@ from trainer.types import Tensor
 
 
 class ReinforcePlusPlus(Advantage):
-    """Discounted returns of token rewards, whitened over the completion tokens of all ranks. As verl."""
+    """Discounted returns of token rewards, whitened over the completion tokens of all ranks. As
+    verl.
+    """
 
     kl_placements: ClassVar[tuple[KlPlacement, ...]] = ("reward", "loss")
     needs_groups: ClassVar[bool] = False
@@ -27,8 +29,8 @@ class ReinforcePlusPlus(Advantage):
 def token_rewards(inputs: AdvantageInputs) -> Tensor:
     """Return the KL penalty at every token and the reward at the last one, [B, T].
 
-    ``-kl_coef * (old_logprob - ref_logprob)``, plus ``r`` at the last completion token; a completion without
-    tokens has no place for its reward.
+    ``-kl_coef * (old_logprob - ref_logprob)``, plus ``r`` at the last completion token; a
+    completion without tokens has no place for its reward.
     """
     mask = inputs.completion_mask
     is_last = mask.bool() & (mask.cumsum(dim=1) == mask.sum(dim=1, keepdim=True))

@@ -10,8 +10,8 @@ from trainer.section import NonNegative, Probability
 class Cispo(PolicyLoss):
     """CISPO [arXiv:2506.13585, equations 4 and 5]: no token loses its gradient.
 
-    ``l = -sg(clip(r, 1 - low, 1 + high)) A logprob``. The value of the loss means nothing; its gradient does. As
-    TRL, verl.
+    ``l = -sg(clip(r, 1 - low, 1 + high)) A logprob``. The value of the loss means nothing; its
+    gradient does. As TRL, verl.
     """
 
     name: Literal["cispo"] = "cispo"

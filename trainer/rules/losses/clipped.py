@@ -11,11 +11,12 @@ from trainer.types import Tensor
 
 
 class Clipped(PolicyLoss):
-    """PPO's clipped surrogate [arXiv:1707.06347, equation 7] with dual clip [arXiv:1912.09729, equation 5].
+    """PPO's clipped surrogate [arXiv:1707.06347, equation 7] with dual clip [arXiv:1912.09729,
+    equation 5].
 
-    ``l = max(-A r, -A clip(r, 1 - low, 1 + high))``; where ``A < 0``, ``l = min(l, -A c)``. GRPO's loss
-    [arXiv:2402.03300, equation 3]; with ``high > low`` DAPO's [arXiv:2503.14476, equation 8]. As verl, TRL. The
-    default range is that of arXiv:2505.12929.
+    ``l = max(-A r, -A clip(r, 1 - low, 1 + high))``; where ``A < 0``, ``l = min(l, -A c)``. GRPO's
+    loss [arXiv:2402.03300, equation 3]; with ``high > low`` DAPO's [arXiv:2503.14476, equation 8].
+    As verl, TRL. The default range is that of arXiv:2505.12929.
     """
 
     name: Literal["clipped"] = "clipped"
@@ -28,10 +29,14 @@ class Clipped(PolicyLoss):
 
     def __call__(self, tokens: LossInputs) -> TokenLosses:
         ratio = tokens.log_ratio.exp()
-        losses, clipped = surrogate(ratio, tokens.advantages, self.clip_ratio_low, self.clip_ratio_high)
+        losses, clipped = surrogate(
+            ratio, tokens.advantages, self.clip_ratio_low, self.clip_ratio_high
+        )
         bound = -tokens.advantages * self.dual_clip
         bad = tokens.advantages < 0
-        return TokenLosses(losses.minimum(bound).where(bad, losses), clipped, (losses > bound) & bad)
+        return TokenLosses(
+            losses.minimum(bound).where(bad, losses), clipped, (losses > bound) & bad
+        )
 
 
 def surrogate(ratio: Tensor, advantages: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:

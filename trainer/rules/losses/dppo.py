@@ -14,9 +14,9 @@ class DppoTv(PolicyLoss):
     """DPPO with total variation [arXiv:2602.04879].
 
     ``l = -sg(min(r, 20)) A logprob``, and 0 where the token has moved with the sign of A and
-    ``|pi - pi_old| > threshold``. Ratio clipping stops low-probability tokens first, at the same ratio but a far
-    smaller change of the policy; this does not. As verl. Where the engine's log-probabilities are the old ones r
-    has no bound but the engine correction's, as in prime-rl.
+    ``|pi - pi_old| > threshold``. Ratio clipping stops low-probability tokens first, at the same
+    ratio but a far smaller change of the policy; this does not. As verl. Where the engine's
+    log-probabilities are the old ones r has no bound but the engine correction's, as in prime-rl.
     """
 
     name: Literal["dppo_tv"] = "dppo_tv"
@@ -29,7 +29,9 @@ class DppoTv(PolicyLoss):
 
 
 def within_divergence(tokens: LossInputs, divergence: Tensor, threshold: float) -> TokenLosses:
-    """Return ``-sg(r) A logprob``, 0 at tokens that moved with A by a divergence above the threshold."""
+    """Return ``-sg(r) A logprob``, 0 at tokens that moved with A by a divergence above the
+    threshold.
+    """
     moved_with_advantage = (tokens.logprobs.detach() - tokens.old_logprobs) * tokens.advantages > 0
     held_back = moved_with_advantage & (divergence > threshold)
     ratio = tokens.log_ratio.detach().exp()

@@ -12,10 +12,11 @@ class Gspo(PolicyLoss):
     """GSPO in its token form [arXiv:2507.18071, equations 13 and 14].
 
     ``s = exp(mean over the completion of log r)``; ``s_t = sg(s) pi / sg(pi)``;
-    ``l = max(-A s_t, -A clip(s_t, 1 - low, 1 + high))``. The mean is over all tokens of the completion in every
-    isolation pass. The token form has GSPO's gradient where A is one number for the completion, and applies A's
-    that differ by token (AR), which the plain form would average. Without dual clip. As verl, SkyRL. Aggregated by
-    ``seq_mean_token_sum`` it is LUSPO [arXiv:2602.05261].
+    ``l = max(-A s_t, -A clip(s_t, 1 - low, 1 + high))``. The mean is over all tokens of the
+    completion in every isolation pass. The token form has GSPO's gradient where A is one number for
+    the completion, and applies A's that differ by token (AR), which the plain form would average.
+    Without dual clip. As verl, SkyRL. Aggregated by ``seq_mean_token_sum`` it is LUSPO
+    [arXiv:2602.05261].
     """
 
     aggregations: ClassVar[tuple[Aggregation, ...]] = ("seq_mean_token_mean", "seq_mean_token_sum")
@@ -30,7 +31,11 @@ class Gspo(PolicyLoss):
     def __call__(self, tokens: LossInputs) -> TokenLosses:
         mask = tokens.completion_mask
         lengths = mask.sum(dim=1, keepdim=True).clamp(min=1)
-        log_ratio = ((tokens.logprobs - tokens.old_logprobs) * mask).sum(dim=1, keepdim=True) / lengths
+        log_ratio = ((tokens.logprobs - tokens.old_logprobs) * mask).sum(
+            dim=1, keepdim=True
+        ) / lengths
         log_ratio = log_ratio.detach().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
         ratio = (tokens.logprobs - tokens.logprobs.detach() + log_ratio).exp()
-        return TokenLosses(*surrogate(ratio, tokens.advantages, self.clip_ratio_low, self.clip_ratio_high))
+        return TokenLosses(
+            *surrogate(ratio, tokens.advantages, self.clip_ratio_low, self.clip_ratio_high)
+        )

@@ -10,8 +10,9 @@ from trainer.section import Positive
 class Sapo(PolicyLoss):
     """SAPO [arXiv:2511.20347].
 
-    ``l = -(4 / tau) sigmoid(tau (r - 1)) A`` with ``tau = tau_positive`` where ``A > 0``, else ``tau_negative``:
-    the gradient is that of ``-A r`` at ``r = 1`` and fades on both sides. As TRL, verl.
+    ``l = -(4 / tau) sigmoid(tau (r - 1)) A`` with ``tau = tau_positive`` where ``A > 0``, else
+    ``tau_negative``: the gradient is that of ``-A r`` at ``r = 1`` and fades on both sides. As TRL,
+    verl.
     """
 
     aggregations: ClassVar[tuple[Aggregation, ...]] = (

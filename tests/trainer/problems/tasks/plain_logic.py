@@ -9,4 +9,9 @@ def holds(statement, roles) -> bool:
     if kind == "not":
         return not holds(parts[0], roles)
     left, right = (holds(part, roles) for part in parts)
-    return {"and": left and right, "or": left or right, "->": not left or right, "<=>": left == right}[kind]
+    return {
+        "and": left and right,
+        "or": left or right,
+        "->": not left or right,
+        "<=>": left == right,
+    }[kind]

@@ -7,7 +7,13 @@ import pytest
 
 from tests.paths import DATA
 from tests.trainer.problems.tasks.plain_logic import holds
-from trainer.problems.tasks.knights_knaves import Puzzle, compact_prompt, difficulty, read_answer, solve
+from trainer.problems.tasks.knights_knaves import (
+    Puzzle,
+    compact_prompt,
+    difficulty,
+    read_answer,
+    solve,
+)
 from trainer.problems.tasks.puzzle_generator import generate
 
 PUBLISHED = pq.read_table(DATA / "knights_knaves.parquet").to_pylist()
@@ -15,9 +21,12 @@ KNIGHT = ("telling-truth", 0)
 KNAVE = ("lying", 0)
 SPEAKING = re.compile(
     r'"(?P<a>[^"]*)," (?P<an>\w+) (claimed|declared|mentioned)\.|"(?P<b>[^"]*)" - (?P<bn>\w+)\.|'
-    r'(?P<cn>\w+) (asserted:|commented,|noted,|remarked,|stated,|was heard saying,) "(?P<c>[^"]*)"\.|'
-    r'(?P<dn>\w+) (expressed that|said that|told you that) (?P<d>[^".]*)\.|(?P<en>\w+) said, "(?P<e>[^"]*)\."|'
-    r'(According to|As) (?P<fn>\w+)( put it)?, "(?P<f>[^"]*)"\.|In a statement by (?P<gn>\w+): "(?P<g>[^"]*)"\.|'
+    r"(?P<cn>\w+) (asserted:|commented,|noted,|remarked,|stated,|was heard saying,) "
+    r'"(?P<c>[^"]*)"\.|'
+    r'(?P<dn>\w+) (expressed that|said that|told you that) (?P<d>[^".]*)\.|(?P<en>\w+) said, '
+    r'"(?P<e>[^"]*)\."|'
+    r'(According to|As) (?P<fn>\w+)( put it)?, "(?P<f>[^"]*)"\.|In a statement by (?P<gn>\w+): '
+    r'"(?P<g>[^"]*)"\.|'
     r'In (?P<hn>\w+)\'s words: "(?P<h>[^"]*)"\.'
 )
 
@@ -30,7 +39,10 @@ def brute_force(statements):
     return [
         roles
         for roles in itertools.product([False, True], repeat=len(statements))
-        if all(holds(statement, roles) == role for statement, role in zip(statements, roles, strict=True))
+        if all(
+            holds(statement, roles) == role
+            for statement, role in zip(statements, roles, strict=True)
+        )
     ]
 
 
@@ -79,7 +91,9 @@ def spoken(text: str) -> list[tuple[str, str]]:
     body = text[text.index("inhabitants: ") : text.index(" So who")].split(". ", 1)[1]
     claims = []
     for match in SPEAKING.finditer(body):
-        who = next(match[key] for key in ("an", "bn", "cn", "dn", "en", "fn", "gn", "hn") if match[key])
+        who = next(
+            match[key] for key in ("an", "bn", "cn", "dn", "en", "fn", "gn", "hn") if match[key]
+        )
         claims.append((who, next(match[key] for key in "abcdefgh" if match[key])))
     assert SPEAKING.sub("", body).strip() == ""
     return claims
@@ -104,11 +118,14 @@ def test_text_by_hand():
     assert puzzle.solution_text == "(1) Ava is a knight\n(2) Ben is a knave\n(3) Cleo is a knight"
     assert compact_prompt(puzzle) == (
         "people : Ava , Ben , Cleo ; Ava says not Ben is a knight ; "
-        "Ben says if Ava is a knight then Cleo is a knave ; Cleo says Ava is a knave iff Ben is a knight ;"
+        "Ben says if Ava is a knight then Cleo is a knave ; Cleo says Ava is a knave iff Ben is a "
+        "knight ;"
     )
 
 
-@pytest.mark.parametrize("value", ["42", None, {"statements": "()"}, {"solution_text_format": None}, ["a"]])
+@pytest.mark.parametrize(
+    "value", ["42", None, {"statements": "()"}, {"solution_text_format": None}, ["a"]]
+)
 def test_answers_of_another_form_are_refused(value):
     with pytest.raises(ValueError, match="Zoey is a knight"):
         read_answer(value)

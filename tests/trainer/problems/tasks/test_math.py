@@ -41,5 +41,9 @@ def test_other_answers_are_refused(value, message):
 
 def test_the_instruction_is_added_unless_the_question_says_how_to_answer():
     assert ask("What is 6 * 7?") == f"What is 6 * 7? {INSTRUCTION}"
-    for question in (r"Put it into \boxed{}.", "Write #### before it.", "Let's think step by step."):
+    for question in (
+        r"Put it into \boxed{}.",
+        "Write #### before it.",
+        "Let's think step by step.",
+    ):
         assert ask(question) == question

@@ -1,4 +1,6 @@
-"""Small random models whose attention heads vLLM's CPU kernels support, and what is compared with them."""
+"""Small random models whose attention heads vLLM's CPU kernels support, and what is compared with
+them.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,11 +42,15 @@ def saved_config(folder: Path, model: PreTrainedModel) -> str:
 
 def prompts(lengths: Sequence[int], seed: int = 0) -> list[list[int]]:
     generator = torch.Generator().manual_seed(seed)
-    return [torch.randint(6, VOCABULARY, (length,), generator=generator).tolist() for length in lengths]
+    return [
+        torch.randint(6, VOCABULARY, (length,), generator=generator).tolist() for length in lengths
+    ]
 
 
 @torch.no_grad()
-def completion_logits(model: PreTrainedModel, prompt: Sequence[int], completion: Sequence[int]) -> Tensor:
+def completion_logits(
+    model: PreTrainedModel, prompt: Sequence[int], completion: Sequence[int]
+) -> Tensor:
     """Logits that predict the completion's tokens, [T, vocabulary]."""
     ids = torch.tensor([[*prompt, *completion]])
     return model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1].float()
@@ -62,7 +68,10 @@ def largest_difference(model, all_prompts, all_samples, temperature: float) -> f
     """Largest |engine - model| log-probability over all sampled tokens [nats]."""
     return max(
         float(
-            (torch.tensor(sample.logprobs) - completion_logprobs(model, prompt, sample.token_ids, temperature))
+            (
+                torch.tensor(sample.logprobs)
+                - completion_logprobs(model, prompt, sample.token_ids, temperature)
+            )
             .abs()
             .max()
         )
@@ -72,11 +81,17 @@ def largest_difference(model, all_prompts, all_samples, temperature: float) -> f
 
 
 def adamw_step(model, optimizer, all_prompts, all_samples) -> None:
-    """One real update on the sampled completions: those of even index made likelier, the others less likely."""
+    """One real update on the sampled completions: those of even index made likelier, the others
+    less likely.
+    """
     for prompt, group in zip(all_prompts, all_samples, strict=True):
         for index, sample in enumerate(group):
             ids = torch.tensor([[*prompt, *sample.token_ids]])
-            logprobs = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1].log_softmax(dim=-1)
+            logprobs = (
+                model(input_ids=ids, use_cache=False)
+                .logits[0, len(prompt) - 1 : -1]
+                .log_softmax(dim=-1)
+            )
             chosen = logprobs.gather(-1, ids[0, len(prompt) :, None])
             loss = -chosen.mean() * (1 if index % 2 == 0 else -0.5)
             loss.backward()

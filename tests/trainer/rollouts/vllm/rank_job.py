@@ -1,4 +1,6 @@
-"""One rank of a training run that samples from vLLM: five updates, differences after each synchronization."""
+"""One rank of a training run that samples from vLLM: five updates, differences after each
+synchronization.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,9 @@ TEMPERATURE = 0.7
 
 
 def as_tensors(asked, samples) -> dict[str, torch.Tensor]:
-    rows = [(prompt, sample) for prompt, group in zip(asked, samples, strict=True) for sample in group]
+    rows = [
+        (prompt, sample) for prompt, group in zip(asked, samples, strict=True) for sample in group
+    ]
     length = max(len(prompt) + len(sample.token_ids) for prompt, sample in rows)
     width = max(len(sample.token_ids) for _, sample in rows)
     input_ids = torch.zeros(len(rows), length, dtype=torch.int64)
@@ -46,7 +50,10 @@ def work(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
         engine = VllmServerEngine(settings, 128, "float32")
     else:
         engine = VllmEngine(
-            model, EngineSetup(saved_config(folder / f"model-{parallel.rank}", model), 128, settings=settings)
+            model,
+            EngineSetup(
+                saved_config(folder / f"model-{parallel.rank}", model), 128, settings=settings
+            ),
         )
     engine.sync_weights(model)
 

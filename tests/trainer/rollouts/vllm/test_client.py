@@ -32,7 +32,11 @@ class FakeServer(ThreadingHTTPServer):
         self.version = "default"
         self.world_size = 1
         self.options: dict[str, Any] = {
-            "model_config": {"max_model_len": 64, "dtype": "torch.float32", "logprobs_mode": "processed_logprobs"},
+            "model_config": {
+                "max_model_len": 64,
+                "dtype": "torch.float32",
+                "logprobs_mode": "processed_logprobs",
+            },
             "weight_transfer_config": {"backend": "loptune_http"},
         }
         self.finish_reason = "stop"
@@ -52,7 +56,10 @@ class FakeServer(ThreadingHTTPServer):
             self.version = body["new_version"]
         if route == "/inference/v1/generate":
             content = [{"token_id": 7, "logprob": -0.5}, {"token_id": 9, "logprob": -2.0}]
-            prompt = [None, *({str(token): {"logprob": -float(token)}} for token in body["token_ids"][1:])]
+            prompt = [
+                None,
+                *({str(token): {"logprob": -float(token)}} for token in body["token_ids"][1:]),
+            ]
             choice = {
                 "token_ids": [7, 9],
                 "logprobs": {"content": content},
@@ -70,11 +77,15 @@ class _Handler(BaseHTTPRequestHandler):
         route = self.path.partition("?")[0]
         text = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         body = json.loads(text) if text else None
-        assert route == "/health" or self.headers["Authorization"] == authorization()["Authorization"]
+        assert (
+            route == "/health" or self.headers["Authorization"] == authorization()["Authorization"]
+        )
         self.server.asked.append((self.path, body))
         statuses = self.server.status.get(route)
         status = statuses.pop(0) if statuses else 200
-        answer = json.dumps(self.server.answer(route, body) if status == 200 else {"error": "no such thing"})
+        answer = json.dumps(
+            self.server.answer(route, body) if status == 200 else {"error": "no such thing"}
+        )
         self.send_response(status)
         self.end_headers()
         self.wfile.write(answer.encode())
@@ -104,11 +115,14 @@ def server() -> Iterator[FakeServer]:
 
 @pytest.fixture
 def engine(server, monkeypatch) -> VllmServerEngine:
-    monkeypatch.setattr(vllm_server, "check_weights_arrived", lambda *_: 0.0)  # the fake has no model
+    # the fake has no model
+    monkeypatch.setattr(vllm_server, "check_weights_arrived", lambda *_: 0.0)
     return VllmServerEngine(VllmConfig(server_base_urls=[server.url]), 64, "float32")
 
 
-PARAMS = SamplingParams(temperature=0.7, top_p=0.9, top_k=5, min_p=0.1, max_new_tokens=4, stop_token_ids=(9,))
+PARAMS = SamplingParams(
+    temperature=0.7, top_p=0.9, top_k=5, min_p=0.1, max_new_tokens=4, stop_token_ids=(9,)
+)
 
 
 def routes(server: FakeServer) -> list[str]:
@@ -120,9 +134,17 @@ def test_an_update_pauses_the_server_and_carries_every_weight_once(server, engin
     model = random_model()
     server.asked.clear()
     engine.sync_weights(model)
-    assert routes(server)[:3] == ["/pause?mode=abort", "/update_weight_version", "/start_weight_update"]
+    assert routes(server)[:3] == [
+        "/pause?mode=abort",
+        "/update_weight_version",
+        "/start_weight_update",
+    ]
     assert routes(server)[-2:] == ["/finish_weight_update", "/resume"]
-    updates = [body["update_info"]["safetensors"] for path, body in server.asked if path == "/update_weights"]
+    updates = [
+        body["update_info"]["safetensors"]
+        for path, body in server.asked
+        if path == "/update_weights"
+    ]
     assert len(updates) > 1
     arrived: dict[str, torch.Tensor] = {}
     for update in updates:
@@ -137,8 +159,14 @@ def test_an_update_pauses_the_server_and_carries_every_weight_once(server, engin
 def test_weights_travel_in_the_dtype_the_servers_compute_in(server, monkeypatch):
     monkeypatch.setattr(vllm_server, "check_weights_arrived", lambda *_: 0.0)
     server.options["model_config"]["dtype"] = "torch.bfloat16"
-    VllmServerEngine(VllmConfig(server_base_urls=[server.url]), 64, "bfloat16").sync_weights(random_model())
-    [update] = [body["update_info"]["safetensors"] for path, body in server.asked if path == "/update_weights"]
+    VllmServerEngine(VllmConfig(server_base_urls=[server.url]), 64, "bfloat16").sync_weights(
+        random_model()
+    )
+    [update] = [
+        body["update_info"]["safetensors"]
+        for path, body in server.asked
+        if path == "/update_weights"
+    ]
     assert {weight.dtype for weight in load(base64.b64decode(update)).values()} == {torch.bfloat16}
 
 
@@ -146,7 +174,11 @@ def test_an_update_that_a_dead_trainer_left_open_is_ended_first(server, engine):
     server.asked.clear()
     server.status["/start_weight_update"] = [500]
     engine.sync_weights(random_model())
-    assert routes(server)[2:5] == ["/start_weight_update", "/finish_weight_update", "/start_weight_update"]
+    assert routes(server)[2:5] == [
+        "/start_weight_update",
+        "/finish_weight_update",
+        "/start_weight_update",
+    ]
     assert server.asked[3][1] == {"weight_version": "incomplete"}
     assert server.version.endswith("-1")
 
@@ -155,8 +187,13 @@ def test_requests_and_answers(server, engine):
     engine.sync_weights(random_model())
     server.asked.clear()
     samples = engine.generate([[1, 2], [3]], [[11, 12], [13]], PARAMS)
-    assert samples == [[Sample((7, 9), (-0.5, -2.0), "stop")] * 2, [Sample((7, 9), (-0.5, -2.0), "stop")]]
-    asked = sorted((body for _, body in server.asked), key=lambda body: body["sampling_params"]["seed"])
+    assert samples == [
+        [Sample((7, 9), (-0.5, -2.0), "stop")] * 2,
+        [Sample((7, 9), (-0.5, -2.0), "stop")],
+    ]
+    asked = sorted(
+        (body for _, body in server.asked), key=lambda body: body["sampling_params"]["seed"]
+    )
     assert [body["token_ids"] for body in asked] == [[1, 2], [1, 2], [3]]
     assert asked[0]["sampling_params"] == {
         "temperature": 0.7,
@@ -179,16 +216,48 @@ def test_prompt_log_probabilities_are_those_of_the_prompts_own_tokens(server):
 @pytest.mark.parametrize(
     ("status", "options", "settings", "error", "message"),
     [
-        ({"/health": [503] * 5}, {}, {"server_timeout_s": 0.1}, MissingError, "(?s)no vLLM server.*trainer serve"),
+        (
+            {"/health": [503] * 5},
+            {},
+            {"server_timeout_s": 0.1},
+            MissingError,
+            "(?s)no vLLM server.*trainer serve",
+        ),
         ({"/weight_info": [404]}, {}, {}, EngineError, "takes no weights"),
-        ({}, {"logprobs_mode": "raw"}, {}, EngineError, "--logprobs-mode raw.* needs processed_logprobs"),
-        ({}, {"dtype": "torch.bfloat16"}, {}, EngineError, "--dtype bfloat16, this run needs float32"),
+        (
+            {},
+            {"logprobs_mode": "raw"},
+            {},
+            EngineError,
+            "--logprobs-mode raw.* needs processed_logprobs",
+        ),
+        (
+            {},
+            {"dtype": "torch.bfloat16"},
+            {},
+            EngineError,
+            "--dtype bfloat16, this run needs float32",
+        ),
         ({}, {"max_model_len": 63}, {}, ConfigError, "context of 63 tokens, this run needs 64"),
-        ({}, {"backend": "nccl"}, {}, EngineError, "--weight-transfer-config nccl.* needs loptune_http"),
-        ({}, {"backend": "nccl"}, {"server_weight_transfer": "nccl"}, ConfigError, "from GPU to GPU"),
+        (
+            {},
+            {"backend": "nccl"},
+            {},
+            EngineError,
+            "--weight-transfer-config nccl.* needs loptune_http",
+        ),
+        (
+            {},
+            {"backend": "nccl"},
+            {"server_weight_transfer": "nccl"},
+            ConfigError,
+            "from GPU to GPU",
+        ),
     ],
 )
-def test_a_server_that_does_not_fit_is_refused(server, monkeypatch, status, options, settings, error, message):
+def test_a_server_that_does_not_fit_is_refused(
+    server, monkeypatch, status, options, settings, error, message
+):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     server.status |= status
     server.options["weight_transfer_config" if "backend" in options else "model_config"] |= options
@@ -215,7 +284,9 @@ def test_a_failed_request_ends_the_others(server, engine):
     server.asked.clear()
     with pytest.raises(EngineError, match="refused /inference/v1/generate: 500"):
         engine.generate([[1, 2]], [[1, 2]], PARAMS)
-    [aborted] = [body["request_ids"] for path, body in server.asked if path == "/inference/v1/abort_requests"]
+    [aborted] = [
+        body["request_ids"] for path, body in server.asked if path == "/inference/v1/abort_requests"
+    ]
     asked = {body["request_id"] for path, body in server.asked if path == "/inference/v1/generate"}
     assert len(aborted) == 2 and {f"generate-tokens-{name}" for name in asked} <= set(aborted)
 

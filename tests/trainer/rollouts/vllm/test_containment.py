@@ -33,7 +33,13 @@ def test_random_numbers_go_on_as_if_there_had_been_no_engine():
 
 
 def test_the_environment_is_as_before_but_for_what_is_vllms_own(monkeypatch):
-    for name in ("VLLM_NO_USAGE_STATS", "VLLM_USE_FLASHINFER_SAMPLER", "VLLM_MADE", "LD_PRELOAD", "LOCAL_RANK"):
+    for name in (
+        "VLLM_NO_USAGE_STATS",
+        "VLLM_USE_FLASHINFER_SAMPLER",
+        "VLLM_MADE",
+        "LD_PRELOAD",
+        "LOCAL_RANK",
+    ):
         monkeypatch.setenv(name, "")  # so that what is set is taken back
         monkeypatch.delenv(name)
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
@@ -122,7 +128,9 @@ def test_messages_go_to_the_file_of_the_run_that_is_sampled_for(vllm_logger, tmp
     assert caplog.messages == []
 
 
-def test_who_sets_the_level_gets_the_messages_where_vllm_sends_them(vllm_logger, tmp_path, monkeypatch):
+def test_who_sets_the_level_gets_the_messages_where_vllm_sends_them(
+    vllm_logger, tmp_path, monkeypatch
+):
     monkeypatch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
     send_log_to(tmp_path / "vllm.log")
     vllm_logger.error("seen")

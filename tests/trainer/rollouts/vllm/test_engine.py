@@ -68,11 +68,15 @@ def test_agrees_with_the_policy_after_every_optimizer_step(model, start):
         before = copy.deepcopy(model)
         adamw_step(model, optimizer, asked, samples)
         engine.sync_weights(model)
-        samples = engine.generate(asked, [[seed + 100 * step for seed in row] for row in SEEDS], params)
+        samples = engine.generate(
+            asked, [[seed + 100 * step for seed in row] for row in SEEDS], params
+        )
         difference = largest_difference(model, asked, samples, 0.7)
         print(f"step {step + 1}: largest difference {difference:.2e} nats")
         assert difference < AGREEMENT
-        assert largest_difference(before, asked, samples, 0.7) > 0.05, "the step must move the weights visibly"
+        assert largest_difference(before, asked, samples, 0.7) > 0.05, (
+            "the step must move the weights visibly"
+        )
 
 
 def test_self_check_catches_a_sync_without_the_output_embedding(model, start, monkeypatch):
@@ -82,7 +86,9 @@ def test_self_check_catches_a_sync_without_the_output_embedding(model, start, mo
     else:
         complete = sync.named_weights
         monkeypatch.setattr(
-            sync, "named_weights", lambda policy: (w for w in complete(policy) if not w[0].startswith("lm_head"))
+            sync,
+            "named_weights",
+            lambda policy: (w for w in complete(policy) if not w[0].startswith("lm_head")),
         )
     with pytest.raises(EngineError, match="disagrees with the policy"):
         engine.sync_weights(model)
@@ -106,7 +112,9 @@ def test_agrees_with_a_policy_whose_adapter_is_trained(start):
         print(f"step {step + 1}: largest difference {difference:.2e} nats")
         assert difference < AGREEMENT
         with adapter_off(model):
-            assert largest_difference(model, asked, samples, 0.7) > 0.05, "the adapter must be seen in the samples"
+            assert largest_difference(model, asked, samples, 0.7) > 0.05, (
+                "the adapter must be seen in the samples"
+            )
 
 
 def test_an_engine_leaves_nothing_and_another_can_follow(start):
@@ -114,7 +122,9 @@ def test_an_engine_leaves_nothing_and_another_can_follow(start):
     asked = prompts(LENGTHS)
     params = SamplingParams(temperature=1.0, max_new_tokens=8)
     children = {p.pid for p in psutil.Process().children(recursive=True)}
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("VLLM_")
+    }
     threads = torch.set_num_threads, torch.get_num_threads(), os.sched_getaffinity(0)
     states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
     first = start(model)
@@ -122,7 +132,11 @@ def test_an_engine_leaves_nothing_and_another_can_follow(start):
     expected = first.generate(asked, SEEDS, params)
     first.close()
     first.close()
-    assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == states
+    assert (
+        random.getstate(),
+        np.random.get_state()[1].tolist(),
+        torch.get_rng_state().tolist(),
+    ) == states
     assert {n: v for n, v in os.environ.items() if not n.startswith("VLLM_")} == environment
     assert (torch.set_num_threads, torch.get_num_threads(), os.sched_getaffinity(0)) == threads
     assert not torch.distributed.is_initialized()
@@ -185,7 +199,9 @@ def test_a_model_that_asks_for_dual_chunk_attention_is_attended_as_the_policy_do
 
 
 def test_a_synchronized_engine_samples_as_if_it_had_sampled_nothing(tmp_path):
-    """In bfloat16 a cached prefix may round otherwise than a computed one; new weights empty the cache."""
+    """In bfloat16 a cached prefix may round otherwise than a computed one; new weights empty the
+    cache.
+    """
     model = random_qwen(tied=True).to(torch.bfloat16)
     engine = VllmEngine(model, EngineSetup(saved_config(tmp_path, model), 256, "bfloat16"))
     asked = prompts((100, 70), seed=5)

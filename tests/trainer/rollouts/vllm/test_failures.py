@@ -26,7 +26,8 @@ def test_a_failed_start_names_the_knobs(message, knob):
         (
             RuntimeError("CUDA Error: out of memory at cumem.cpp:139\nand more"),
             "rollout.vllm.gpu_memory_utilization",
-            "vLLM does not get the memory it needs while it samples: CUDA Error: out of memory at cumem.cpp:139",
+            "vLLM does not get the memory it needs while it samples: CUDA Error: out of memory at "
+            "cumem.cpp:139",
         ),
         (torch.OutOfMemoryError("too large"), "rollout.vllm.gpu_memory_utilization", None),
         (ValueError("bad request"), "rollout.engine", "vLLM failed while it samples: bad request"),

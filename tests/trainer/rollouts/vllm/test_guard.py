@@ -17,7 +17,11 @@ def ask(path: str = "/update_weights", kind: str = "http", **headers: str) -> in
     async def send(message):
         sent.append(message)
 
-    scope = {"type": kind, "path": path, "headers": [(k.encode(), v.encode()) for k, v in headers.items()]}
+    scope = {
+        "type": kind,
+        "path": path,
+        "headers": [(k.encode(), v.encode()) for k, v in headers.items()],
+    }
     asyncio.run(Guard(app)(scope, None, send))
     return sent[0].get("status", sent[0]["type"])
 

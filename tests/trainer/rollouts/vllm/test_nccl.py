@@ -1,4 +1,6 @@
-"""vLLM's NCCL trainer side against servers that only record; NCCL itself, which needs GPUs, is replaced."""
+"""vLLM's NCCL trainer side against servers that only record; NCCL itself, which needs GPUs, is
+replaced.
+"""
 
 import pytest
 import torch
@@ -32,9 +34,13 @@ def sent(monkeypatch) -> list[tuple[str, torch.Tensor]]:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "synchronize", lambda *_: None)
     monkeypatch.setattr(nccl_engine, "open_trainer_endpoint", lambda info: object())
-    monkeypatch.setattr(nccl_engine.NCCLTrainerWeightTransferEngine, "_post_send_sync", lambda _: None)
     monkeypatch.setattr(
-        nccl_engine, "packed_nccl_broadcast_producer", lambda iterator, **_: broadcast.extend(iterator)
+        nccl_engine.NCCLTrainerWeightTransferEngine, "_post_send_sync", lambda _: None
+    )
+    monkeypatch.setattr(
+        nccl_engine,
+        "packed_nccl_broadcast_producer",
+        lambda iterator, **_: broadcast.extend(iterator),
     )
     monkeypatch.setattr(vllm_server, "check_weights_arrived", lambda *_: 0.0)
     return broadcast
@@ -54,7 +60,8 @@ def test_workers_of_all_servers_join_one_group_and_hear_of_every_weight(servers,
     model = random_model()
     connect(servers).sync_weights(model)
     infos = [bodies(server, "/init_weight_transfer_engine")[0]["init_info"] for server in servers]
-    assert [info["rank_offset"] for info in infos] == [1, 3]  # the trainer is 0, the first server has 1 and 2
+    # the trainer is 0, the first server has 1 and 2
+    assert [info["rank_offset"] for info in infos] == [1, 3]
     assert [info["world_size"] for info in infos] == [4, 4]
     assert infos[0]["master_port"] == infos[1]["master_port"]
     expected = {name: parameter.to(torch.bfloat16) for name, parameter in model.named_parameters()}

@@ -33,10 +33,16 @@ def _killed_run():
 )
 def test_agrees_with_the_policy_after_each_of_five_optimizer_steps(overrides, tied, tmp_path):
     results = run_ranks(
-        "tests.trainer.rollouts.vllm.rank_job", 2, {"overrides": overrides, "tied": tied}, tmp_path, timeout=280
+        "tests.trainer.rollouts.vllm.rank_job",
+        2,
+        {"overrides": overrides, "tied": tied},
+        tmp_path,
+        timeout=280,
     )
     for rank, result in enumerate(results):
-        print(f"rank {rank}: largest differences {[f'{d:.1e}' for d in result['differences']]} nats")
+        print(
+            f"rank {rank}: largest differences {[f'{d:.1e}' for d in result['differences']]} nats"
+        )
         assert len(result["differences"]) == 6 and max(result["differences"]) < AGREEMENT
         assert min(result["movements"]) > 0.05, "every step must move the weights visibly"
         assert result["alive"] == 2, "the ranks stay connected after the engine is gone"

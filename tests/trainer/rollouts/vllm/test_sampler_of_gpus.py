@@ -1,4 +1,5 @@
-"""The sampling kernels that vLLM uses on GPUs (model runner V2), in Triton's interpreter, against torch.
+"""The sampling kernels that vLLM uses on GPUs (model runner V2), in Triton's interpreter, against
+torch.
 
 On a CPU vLLM samples by other code, so that no other test meets them.
 """
@@ -34,7 +35,8 @@ expected = torch.log_softmax(scaled.double(), dim=-1).gather(1, tokens)
 def draw(logits, seeds, positions, temperature=1.0):
     each = torch.arange(len(logits), dtype=torch.int32)
     seeds, positions = torch.tensor(seeds), torch.tensor(positions)
-    return gumbel_sample(logits, each, torch.full((len(logits),), temperature), seeds, positions, True, False)
+    temperatures = torch.full((len(logits),), temperature)
+    return gumbel_sample(logits, each, temperatures, seeds, positions, True, False)
 
 row = torch.tensor([0.5, 0.0, -0.3, 0.2])
 count = 200

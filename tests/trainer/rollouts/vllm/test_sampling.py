@@ -27,7 +27,9 @@ pytestmark = pytest.mark.vllm
 def shared(tmp_path_factory):
     """One engine and its model for the tests that only sample."""
     model = random_qwen(tied=True)
-    engine = VllmEngine(model, EngineSetup(saved_config(tmp_path_factory.mktemp("model"), model), 256))
+    engine = VllmEngine(
+        model, EngineSetup(saved_config(tmp_path_factory.mktemp("model"), model), 256)
+    )
     engine.sync_weights(model)
     yield engine, model
     engine.close()
@@ -39,9 +41,13 @@ def test_greedy_completions_are_those_of_the_transformers_engine(shared):
     params = SamplingParams(temperature=0, max_new_tokens=40, stop_token_ids=(STOP, 80))
     theirs = TransformersEngine(model, pad_token_id=0).generate(asked, [[0]] * 6, params)
     ours = engine.generate(asked, [[0]] * 6, params)
-    assert [[s.token_ids for s in group] for group in ours] == [[s.token_ids for s in group] for group in theirs]
+    assert [[s.token_ids for s in group] for group in ours] == [
+        [s.token_ids for s in group] for group in theirs
+    ]
     assert [g[0].finish_reason for g in ours] == [g[0].finish_reason for g in theirs]
-    assert {g[0].finish_reason for g in ours} == {"stop", "length"}, "the prompts must cover both ends"
+    assert {g[0].finish_reason for g in ours} == {"stop", "length"}, (
+        "the prompts must cover both ends"
+    )
     for mine, other in zip(ours, theirs, strict=True):
         assert mine[0].logprobs == pytest.approx(other[0].logprobs, abs=AGREEMENT)
 
@@ -57,7 +63,9 @@ def test_truncated_logprobs_are_renormalized_over_the_kept_tokens(shared, trunca
     params = SamplingParams(temperature=0.8, max_new_tokens=24, **truncation)
     for prompt, group in zip(asked, engine.generate(asked, [[1, 2], [3, 4]], params), strict=True):
         for sample in group:
-            logprobs = (completion_logits(model, prompt, sample.token_ids) / 0.8).log_softmax(dim=-1)
+            logprobs = (completion_logits(model, prompt, sample.token_ids) / 0.8).log_softmax(
+                dim=-1
+            )
             kept = truncations(params)(None, logprobs).log_softmax(dim=-1)
             expected = kept.gather(-1, torch.tensor(sample.token_ids)[:, None])[:, 0]
             assert sample.logprobs == pytest.approx(expected.tolist(), abs=AGREEMENT)
@@ -71,7 +79,16 @@ def test_a_completion_depends_on_its_prompt_and_seed_alone(shared):
     [[alone]] = engine.generate([asked[0]], [[12]], params)
     assert together[0][1].token_ids == alone.token_ids
     assert together[0][0].token_ids == together[0][2].token_ids != together[0][1].token_ids
-    assert len({s.token_ids for g in engine.generate([asked[0]], [list(range(50, 58))], params) for s in g}) == 8
+    assert (
+        len(
+            {
+                s.token_ids
+                for g in engine.generate([asked[0]], [list(range(50, 58))], params)
+                for s in g
+            }
+        )
+        == 8
+    )
 
 
 def test_more_prompt_tokens_than_one_step_takes(shared):
@@ -95,7 +112,9 @@ def test_a_group_shares_the_prefix_of_its_prompt(shared, monkeypatch):
     monkeypatch.setattr(engine.llm, "generate", recorded)
     [prompt] = prompts((100,), seed=77)
     engine.generate([prompt], [[1, 2, 3]], SamplingParams(temperature=1.0, max_new_tokens=2))
-    assert [output.num_cached_tokens for output in outputs][1:] == [96, 96], "whole blocks of 32 tokens"
+    assert [output.num_cached_tokens for output in outputs][1:] == [96, 96], (
+        "whole blocks of 32 tokens"
+    )
 
 
 def test_a_failing_engine_says_so_and_goes_on(shared, monkeypatch):
@@ -103,7 +122,11 @@ def test_a_failing_engine_says_so_and_goes_on(shared, monkeypatch):
     asked = prompts((8,))
     params = SamplingParams(temperature=1.0, max_new_tokens=4)
     with monkeypatch.context() as patch:
-        patch.setattr(engine.llm.llm_engine, "step", lambda: (_ for _ in ()).throw(RuntimeError("kernel broke")))
+        patch.setattr(
+            engine.llm.llm_engine,
+            "step",
+            lambda: (_ for _ in ()).throw(RuntimeError("kernel broke")),
+        )
         with pytest.raises(EngineError, match="kernel broke"):
             engine.generate(asked, [[1]], params)
     [[sample]] = engine.generate(asked, [[2]], params)

@@ -1,4 +1,6 @@
-"""Real vLLM servers on the CPU, started by `trainer serve`, against the model whose weights are pushed to them."""
+"""Real vLLM servers on the CPU, started by `trainer serve`, against the model whose weights are
+pushed to them.
+"""
 
 import asyncio
 import base64
@@ -22,7 +24,14 @@ from tests.invariants.ranks import run_ranks
 from tests.paths import ROOT
 from tests.run_cli import run_cli
 from tests.sockets import listening, open_to_others
-from tests.trainer.rollouts.vllm.models import AGREEMENT, STOP, adamw_step, largest_difference, prompts, random_qwen
+from tests.trainer.rollouts.vllm.models import (
+    AGREEMENT,
+    STOP,
+    adamw_step,
+    largest_difference,
+    prompts,
+    random_qwen,
+)
 from trainer.config.rollout import VllmConfig
 from trainer.errors import EngineError
 from trainer.parallel.interface import free_port
@@ -34,7 +43,12 @@ from trainer.rollouts.vllm.server import VllmServerEngine
 pytest.importorskip("vllm")
 pytestmark = pytest.mark.vllm
 
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "VLLM_NO_USAGE_STATS": "1"}
+ENVIRONMENT = {
+    **os.environ,
+    "OMP_NUM_THREADS": "1",
+    "PYTHONPATH": str(ROOT),
+    "VLLM_NO_USAGE_STATS": "1",
+}
 SEEDS = [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]]
 PARAMS = SamplingParams(temperature=0.7, max_new_tokens=32, stop_token_ids=(STOP,))
 
@@ -46,7 +60,16 @@ class Server:
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         options = [f"model.name_or_path={model}", "rollout.vllm.kv_cache_mb=64", *overrides]
-        command = [sys.executable, "-m", "trainer", "serve", "tiny_kk", *options, "--port", str(port)]
+        command = [
+            sys.executable,
+            "-m",
+            "trainer",
+            "serve",
+            "tiny_kk",
+            *options,
+            "--port",
+            str(port),
+        ]
         self.log = folder / "server.log"
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
@@ -75,7 +98,9 @@ class Server:
 
 def start(model, folder: Path) -> Server:
     model.save_pretrained(folder / "model")
-    server = Server(folder / "model", folder, "data.max_prompt_tokens=120", "rollout.max_new_tokens=136")
+    server = Server(
+        folder / "model", folder, "data.max_prompt_tokens=120", "rollout.max_new_tokens=136"
+    )
     try:
         server.wait()
     except BaseException:
@@ -93,7 +118,9 @@ def served(request, tmp_path_factory):
 
 
 def connect(server: Server) -> VllmServerEngine:
-    return VllmServerEngine(VllmConfig(server_base_urls=[server.url], server_timeout_s=120), 256, "float32")
+    return VllmServerEngine(
+        VllmConfig(server_base_urls=[server.url], server_timeout_s=120), 256, "float32"
+    )
 
 
 def assert_takes_over(engine: VllmServerEngine, model) -> None:
@@ -120,7 +147,9 @@ def test_agrees_with_the_policy_after_each_of_five_optimizer_steps(served):
         difference = largest_difference(model, asked, samples, 0.7)
         print(f"step {step + 1}: largest difference {difference:.2e} nats")
         assert difference < AGREEMENT
-        assert largest_difference(before, asked, samples, 0.7) > 0.05, "the step must move the weights visibly"
+        assert largest_difference(before, asked, samples, 0.7) > 0.05, (
+            "the step must move the weights visibly"
+        )
 
 
 def test_it_listens_on_loopback_alone_and_asks_for_its_token(served):
@@ -128,10 +157,20 @@ def test_it_listens_on_loopback_alone_and_asks_for_its_token(served):
     sockets = listening(psutil.Process(server.process.pid))
     assert server.url.rpartition(":")[2] in {str(port) for _, _, port in sockets}
     assert open_to_others(sockets) == set()
-    for route in ("pause", "resume", "update_weights", "collective_rpc", "v1/models", "inference/v1/generate"):
+    for route in (
+        "pause",
+        "resume",
+        "update_weights",
+        "collective_rpc",
+        "v1/models",
+        "inference/v1/generate",
+    ):
         assert requests.post(f"{server.url}/{route}", json={}, timeout=10).status_code == 401
         page = {**authorization(), "Origin": "http://evil.example", "Content-Type": "text/plain"}
-        assert requests.post(f"{server.url}/{route}", data="{}", headers=page, timeout=10).status_code == 403
+        assert (
+            requests.post(f"{server.url}/{route}", data="{}", headers=page, timeout=10).status_code
+            == 403
+        )
     assert requests.get(f"{server.url}/v1/models", headers=authorization(), timeout=10).ok
 
 
@@ -171,7 +210,10 @@ def test_a_trainer_that_died_amid_an_update_leaves_a_server_for_the_next(served)
 def test_a_refused_weight_does_not_spoil_the_next_update(served):
     model, server = served
     layer = "model.layers.0.self_attn"
-    wrong = {f"{layer}.q_proj.weight": torch.ones(256, 256), f"{layer}.k_proj.weight": torch.ones(7, 7)}
+    wrong = {
+        f"{layer}.q_proj.weight": torch.ones(256, 256),
+        f"{layer}.k_proj.weight": torch.ones(7, 7),
+    }
     engine = connect(server)
     engine._own.begin_update()
     engine._own.start_update()
@@ -183,7 +225,9 @@ def test_a_refused_weight_does_not_spoil_the_next_update(served):
 
 @pytest.fixture
 def interruptible():
-    """Ctrl-C raises KeyboardInterrupt, as in a terminal, also where a background job was told to ignore it."""
+    """Ctrl-C raises KeyboardInterrupt, as in a terminal, also where a background job was told to
+    ignore it.
+    """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -219,8 +263,14 @@ def test_interrupted_sampling_ends_its_requests_on_the_server(served, monkeypatc
 
 def sampled_tokens(server: Server) -> float:
     """All tokens the server has sampled."""
-    lines = requests.get(f"{server.url}/metrics", timeout=10, headers=authorization()).text.splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:generation_tokens_total{"))
+    lines = requests.get(
+        f"{server.url}/metrics", timeout=10, headers=authorization()
+    ).text.splitlines()
+    return sum(
+        float(line.split()[-1])
+        for line in lines
+        if line.startswith("vllm:generation_tokens_total{")
+    )
 
 
 def as_safetensors(weights: dict[str, torch.Tensor]) -> dict[str, str]:
@@ -231,15 +281,26 @@ def test_a_run_trains_with_a_server(tmp_path):
     run = ["rollout.max_new_tokens=48"]
     server = Server(TINY_FOLDER, tmp_path, *run)
     command = ["trainer", "run", "tiny_kk", *run]
-    command += [f"rollout.vllm.server_base_urls=[{server.url}]", "rollout.vllm.mode=server", "max_steps=3"]
-    command += ["rollout.engine=vllm", "rollout.prompts_per_step=4", "evaluation.sets={dev: {split: dev, size: 6}}"]
+    command += [
+        f"rollout.vllm.server_base_urls=[{server.url}]",
+        "rollout.vllm.mode=server",
+        "max_steps=3",
+    ]
+    command += [
+        "rollout.engine=vllm",
+        "rollout.prompts_per_step=4",
+        "evaluation.sets={dev: {split: dev, size: 6}}",
+    ]
     try:
         place = ["--offline", "--name", "served", "--runs-dir", tmp_path]
         done = run_cli(*command, *place, environment=ENVIRONMENT, timeout=240)
     finally:
         server.stop()
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    rows = [json.loads(line) for line in (tmp_path / "served" / "metrics.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (tmp_path / "served" / "metrics.jsonl").read_text().splitlines()
+    ]
     differences = [row["rollout/engine_logprob_diff_max"] for row in rows if "time/sync" in row]
     print(f"largest differences {differences} nats")
     assert len(differences) == 3 and max(differences) < AGREEMENT

@@ -56,18 +56,24 @@ def test_on_a_share_of_a_gpu_the_cache_is_not_measured(monkeypatch):
         num_parameters=lambda: 500_000_000,
         config=SimpleNamespace(max_position_embeddings=8192),
     )
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=80 * 10**9))
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=80 * 10**9)
+    )
     whole = engine_setup(config(), model, ranks=1).settings
     assert (whole.gpu_memory_utilization, whole.kv_cache_mb) == (0.45, None)
     monkeypatch.setenv("LOPTUNE_GPU_SHARE", "0.5")
-    shared = llm_options(engine_setup(apply_overrides(config(), {"model.dtype": "bfloat16"}), model, ranks=1), GPU, 1)
+    shared = llm_options(
+        engine_setup(apply_overrides(config(), {"model.dtype": "bfloat16"}), model, ranks=1), GPU, 1
+    )
     assert shared["gpu_memory_utilization"] == 0.225
     # 0.8 of what 0.225 of 80 GB leave beside 1 GB of weights
     assert shared["kv_cache_memory_bytes"] == int(0.8 * 17e9) >> 20 << 20
 
 
 def test_options_on_a_gpu():
-    setup = EngineSetup("model", 4496, "bfloat16", VllmConfig(gpu_memory_utilization=0.4), requests=128)
+    setup = EngineSetup(
+        "model", 4496, "bfloat16", VllmConfig(gpu_memory_utilization=0.4), requests=128
+    )
     options = llm_options(setup, GPU, ranks=4)
     assert options["max_num_seqs"] == 128
     assert options["max_num_batched_tokens"] == 8192
@@ -75,7 +81,9 @@ def test_options_on_a_gpu():
     assert options["enable_sleep_mode"] and not options["enforce_eager"]
     assert options["distributed_executor_backend"] == "external_launcher"
     assert "kv_cache_memory_bytes" not in options and "block_size" not in options
-    assert not llm_options(EngineSetup("model", 64, settings=VllmConfig(sleep_level=0)), GPU, 1)["enable_sleep_mode"]
+    assert not llm_options(EngineSetup("model", 64, settings=VllmConfig(sleep_level=0)), GPU, 1)[
+        "enable_sleep_mode"
+    ]
 
 
 def test_weights_go_by_nccl_between_gpus_and_by_http_elsewhere():

@@ -17,7 +17,9 @@ GPU = torch.device("cuda", 0)
 class FakeLlm:
     def __init__(self) -> None:
         self.calls: list[tuple] = []
-        self.llm_engine = SimpleNamespace(engine_core=SimpleNamespace(shutdown=lambda: self.calls.append(("end",))))
+        self.llm_engine = SimpleNamespace(
+            engine_core=SimpleNamespace(shutdown=lambda: self.calls.append(("end",)))
+        )
         self.room = True
 
     def sleep(self, level: int) -> None:
@@ -57,7 +59,13 @@ def test_a_synchronization_wakes_the_weights_alone(engine):
     engine.sync_weights(random_model())
     engine.wake()
     engine.wake()
-    expected = [("sleep", 2), ("wake", "weights"), ("reload_weights",), ("repack",), ("wake", "kv_cache")]
+    expected = [
+        ("sleep", 2),
+        ("wake", "weights"),
+        ("reload_weights",),
+        ("repack",),
+        ("wake", "kv_cache"),
+    ]
     assert engine.llm.calls == expected
     assert engine.metrics() == {}
 
@@ -111,6 +119,11 @@ def test_a_kept_engine_sleeps_until_the_next_run_and_its_first_sync_wakes_it_who
     llm.calls.clear()
     assert vllm.engine_for(random_model(), EngineSetup("unused", 64), EngineRun()) is engine
     engine.sync_weights(random_model())
-    assert llm.calls == [("wake", "weights"), ("reload_weights",), ("repack",), ("wake", "kv_cache")]
+    assert llm.calls == [
+        ("wake", "weights"),
+        ("reload_weights",),
+        ("repack",),
+        ("wake", "kv_cache"),
+    ]
     engine.close()
     assert llm.calls[-1] == ("end",)

@@ -1,4 +1,6 @@
-"""A sweep whose trials sample from vLLM: two at a time on one machine, then two more in the warm ranks."""
+"""A sweep whose trials sample from vLLM: two at a time on one machine, then two more in the warm
+ranks.
+"""
 
 import json
 
@@ -41,6 +43,8 @@ def test_trials_of_a_sweep_sample_from_vllm(tmp_path):
     assert len(trials) == 4
     for trial in trials:
         steps = [json.loads(line) for line in (trial / "metrics.jsonl").read_text().splitlines()]
-        differences = [step["rollout/engine_logprob_diff_max"] for step in steps if "time/sync" in step]
+        differences = [
+            step["rollout/engine_logprob_diff_max"] for step in steps if "time/sync" in step
+        ]
         print(f"{trial.name}: largest differences {differences} nats")
         assert len(differences) == 2 and max(differences) < AGREEMENT

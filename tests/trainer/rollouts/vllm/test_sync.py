@@ -19,7 +19,9 @@ def engine_off_by(nats: float):
     def logprobs(token_ids: list[int]) -> torch.Tensor:
         asked.append(token_ids)
         ids = torch.tensor([token_ids])
-        exact = model(input_ids=ids).logits[0, :-1].log_softmax(-1).gather(-1, ids[0, 1:, None])[:, 0]
+        exact = (
+            model(input_ids=ids).logits[0, :-1].log_softmax(-1).gather(-1, ids[0, 1:, None])[:, 0]
+        )
         return exact + nats * (-1.0) ** torch.arange(len(exact))
 
     return logprobs, model, asked
@@ -27,7 +29,9 @@ def engine_off_by(nats: float):
 
 def test_a_prompt_of_the_run_is_compared():
     logprobs, model, asked = engine_off_by(0.005)
-    assert check_weights_arrived(logprobs, model, "float32", PROMPT) == pytest.approx(0.005, abs=1e-5)
+    assert check_weights_arrived(logprobs, model, "float32", PROMPT) == pytest.approx(
+        0.005, abs=1e-5
+    )
     assert asked == [PROMPT]
 
 
@@ -46,7 +50,9 @@ def test_without_a_prompt_any_tokens_serve():
 
 def test_rounding_of_bfloat16_does_not_stop_a_run_and_other_weights_do():
     logprobs, model, _ = engine_off_by(0.2)
-    assert check_weights_arrived(logprobs, model, "bfloat16", PROMPT) == pytest.approx(0.2, abs=0.05)
+    assert check_weights_arrived(logprobs, model, "bfloat16", PROMPT) == pytest.approx(
+        0.2, abs=0.05
+    )
     with pytest.raises(EngineError, match=r"of 5 tokens differ by 0\.2"):
         check_weights_arrived(logprobs, model, "float32", PROMPT)
     logprobs, model, _ = engine_off_by(2.0)
