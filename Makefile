@@ -81,10 +81,10 @@ $(VLLM_STAMP): constraints-vllm.txt pyproject.toml
 		"$$(grep -o '^triton==[^ ;]*' constraints-gpu.txt)"
 	@touch $@
 
-# One thread: vLLM's CPU kernels collapse when several threads share a busy core. The file that takes half of the time
-# first, beside the others.
+# One thread, on any core: vLLM's CPU kernels collapse when several threads share a busy core, and each engine would bind
+# to the first. The file that takes half of the time first, beside the others.
 test-vllm: $(VLLM_STAMP)
-	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=20 -m vllm \
+	OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind $(VLLM_VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=20 -m vllm \
 		tests/trainer/rollouts/vllm/test_server.py tests/trainer/rollouts tests/gpu tests/llm
 
 # With the environment of install-gpu, else with any Python that has torch, transformers, accelerate and pytest. The
