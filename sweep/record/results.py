@@ -19,7 +19,7 @@ from sweep.space.arms import arm_of, arms
 from sweep.space.spec import SweepSpec
 from trainer.evaluation.correctness import read_correctness
 from trainer.files import Record, read_records
-from trainer.metrics.declared import CORRECTNESS_FILE
+from trainer.run_folder import RunFolder
 from trainer.shell.run_folder import holder
 from trainer.tracking.inputs import accepted_changes
 
@@ -117,7 +117,7 @@ class _Reading:
         key = TrialKey(configuration.number, seed)
         run_dir = sweep.folder.trial(key.name)
         result = configuration.results.get(seed)
-        records = read_records(run_dir / "metrics.jsonl")
+        records = read_records(RunFolder(run_dir).metrics)
         if result is None and not records:
             return None
         state: State = "RUNNING" if self.running else "KILLED"
@@ -149,7 +149,9 @@ class _Reading:
             test=curves_of[objective.sealed].end(objective.window),
             curves={name: curve for name, curve in curves_of.items() if curve.steps},
             latest=_latest(records),
-            solved=_solved(run_dir / CORRECTNESS_FILE, objective) if state == "COMPLETE" else None,
+            solved=_solved(RunFolder(run_dir).correctness, objective)
+            if state == "COMPLETE"
+            else None,
         )
 
 

@@ -20,9 +20,9 @@ from trainer.parallel.start import make_parallel
 from trainer.policy.load import load_policy
 from trainer.rollouts.build import build_engine
 from trainer.rollouts.prepared import Prepared, prepare
+from trainer.run_folder import RunFolder
 from trainer.shell.table import print_table
 from trainer.tracking.mlflow_store import prepare_store, tracking_uri
-from trainer.tracking.shipping import RESULT_FILE
 from trainer.tracking.tracker import NullTracker, Tracker
 from trainer.types import RunContext
 
@@ -55,7 +55,7 @@ def run_evaluation(
             if parallel.is_main:
                 rows = evaluation_rows(result)
                 summary = _summary(config, model, rows, time.monotonic() - started)
-                file = runs_dir / name / RESULT_FILE
+                file = RunFolder(runs_dir / name).evaluation
                 _record(tracker, result, summary, file)
                 if as_json:
                     print(json.dumps(summary, indent=2))

@@ -26,6 +26,7 @@ from trainer.config.extends import preset_specs
 from trainer.config.schema import TrainConfig, apply_overrides, load_config, save_config
 from trainer.errors import ConfigError, EngineError
 from trainer.policy.architectures import KNOWN, TINY_FOLDER, model_size
+from trainer.run_folder import RunFolder
 from trainer.shell.arguments import count
 from trainer.shell.table import print_table
 
@@ -138,7 +139,7 @@ def rehearse(
         with contextlib.redirect_stdout(sys.stderr):
             small = shrunken(config, make_model(config, place / "model"), engine, device)
         size = 1 if small.parallel.strategy == "none" else ranks
-        save_config(small, place / "config.yaml")
+        save_config(small, RunFolder(place).config)
         _run_ranks(place, size, name, device == "cuda")
         measured = [json.loads((place / f"rank-{rank}.json").read_text()) for rank in range(size)]
         yield Rehearsal(name, small, measured)

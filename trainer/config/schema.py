@@ -73,16 +73,14 @@ class TrainConfig(Section):
         if self.max_steps is not None and self.optim.warmup_steps > self.max_steps:
             raise ValueError(
                 f"optim.warmup_steps {self.optim.warmup_steps} is longer than the run, which never "
-                "reaches optim.lr: "
-                f"set it to at most max_steps, {self.max_steps}"
+                f"reaches optim.lr: set it to at most max_steps, {self.max_steps}"
             )
         if not self.evaluation.sets:
             raise ValueError("evaluation.sets is empty: name at least one dataset")
         if self.checkpoint.every_steps % self.evaluation.every_steps:
             raise ValueError(
                 "checkpoints are written after evaluations: make checkpoint.every_steps a multiple "
-                "of "
-                "evaluation.every_steps"
+                "of evaluation.every_steps"
             )
         return self
 

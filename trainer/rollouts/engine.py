@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from trainer.types import FinishReason
+from trainer.types import Completion
 
 
 @dataclass(frozen=True)
@@ -23,20 +23,6 @@ class SamplingParams:
     min_p: float = 0.0
     max_new_tokens: int = 4096
     stop_token_ids: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One completion, stop token included.
-
-    ``logprobs`` are those of the distribution the tokens were drawn from: of ``log_softmax(logits /
-    T)``, renormalized over the kept tokens where top_k, top_p or min_p drop some; of
-    ``log_softmax(logits)`` where the completion is greedy.
-    """
-
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    finish_reason: FinishReason
 
 
 @dataclass(frozen=True)
@@ -92,7 +78,7 @@ class RolloutEngine:
         prompts: Sequence[Sequence[int]],
         seeds: Sequence[Sequence[int]],
         params: SamplingParams,
-    ) -> list[list[Sample]]:
+    ) -> list[list[Completion]]:
         """Sample ``len(seeds[p])`` completions of ``prompts[p]``, completion g seeded with
         ``seeds[p][g]``.
         """

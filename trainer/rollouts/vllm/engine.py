@@ -19,7 +19,6 @@ from trainer.rollouts.engine import (
     NO_RUN,
     EngineRun,
     RolloutEngine,
-    Sample,
     SamplingParams,
     sampling_options,
 )
@@ -33,6 +32,7 @@ from trainer.rollouts.vllm.containment import (
 from trainer.rollouts.vllm.failures import failures_named
 from trainer.rollouts.vllm.setup import INSTALL, EngineSetup, llm_options, vllm_installed
 from trainer.rollouts.vllm.sync import check_weights_arrived, engine_logprobs, load_weights
+from trainer.types import Completion
 
 _MEMORY = ("weights", "kv_cache")  # by vLLM's tags
 _kept: list["VllmEngine"] = []  # at most one, of a run that has ended
@@ -59,7 +59,7 @@ class VllmEngine(RolloutEngine):
     It starts with placeholder weights and only ever runs what `sync_weights` gave it. The
     completions of a group are separate requests with their own seeds that share the cached prefix
     of their prompt. A request's log-probabilities are those of the distribution sampled from, as
-    ``Sample`` defines them.
+    `Completion` defines them.
 
     Raises:
         ConfigError: vLLM is not installed, or the ranks do not divide into tensor-parallel groups.
@@ -177,7 +177,7 @@ class VllmEngine(RolloutEngine):
         prompts: Sequence[Sequence[int]],
         seeds: Sequence[Sequence[int]],
         params: SamplingParams,
-    ) -> list[list[Sample]]:
+    ) -> list[list[Completion]]:
         """Sample ``len(seeds[p])`` completions of each prompt, in the order of ``prompts`` and
         ``seeds``.
 
@@ -231,7 +231,7 @@ class VllmEngine(RolloutEngine):
 
     def _complete(
         self, requests: list[tuple[tuple[int, ...], int]], params: SamplingParams
-    ) -> list[Sample]:
+    ) -> list[Completion]:
         """Return one sample per (prompt, seed), of this rank's requests or of all in its
         tensor-parallel group.
         """
@@ -248,7 +248,7 @@ class VllmEngine(RolloutEngine):
 
     def _run(
         self, requests: list[tuple[tuple[int, ...], int]], params: SamplingParams
-    ) -> list[Sample]:
+    ) -> list[Completion]:
         from vllm import SamplingParams as VllmParams
 
         if not requests:
@@ -262,19 +262,18 @@ class VllmEngine(RolloutEngine):
         return [_sample(index, output) for index, output in enumerate(outputs)]
 
 
-def _sample(index: int, output: Any) -> Sample:
+def _sample(index: int, output: Any) -> Completion:
     [completion] = output.outputs
     if completion.finish_reason not in ("stop", "length"):
         raise EngineError(
             f"vLLM did not finish request {index} (prompt of {len(output.prompt_token_ids)} "
-            "tokens, "
-            f"{len(completion.token_ids)} sampled): "
+            f"tokens, {len(completion.token_ids)} sampled): "
             f"{completion.finish_reason or 'no reason given'}",
             "rollout.engine",
             "see the run's vllm.log",
         )
     flat = completion.logprobs
-    return Sample(
+    return Completion(
         tuple(completion.token_ids),
         tuple(flat.logprobs[i] for i in flat.start_indices),
         completion.finish_reason,

@@ -18,10 +18,11 @@ from torch import Tensor, nn
 
 from trainer.config.rollout import VllmConfig
 from trainer.errors import ConfigError
-from trainer.rollouts.engine import RolloutEngine, Sample, SamplingParams
+from trainer.rollouts.engine import RolloutEngine, SamplingParams
 from trainer.rollouts.vllm.client import VllmServer, sampling_session
 from trainer.rollouts.vllm.setup import INSTALL, transfer_kind, vllm_installed
 from trainer.rollouts.vllm.sync import check_weights_arrived, named_weights
+from trainer.types import Completion
 
 if TYPE_CHECKING:
     from trainer.rollouts.vllm.nccl import NcclTransfer
@@ -101,7 +102,7 @@ class VllmServerEngine(RolloutEngine):
         prompts: Sequence[Sequence[int]],
         seeds: Sequence[Sequence[int]],
         params: SamplingParams,
-    ) -> list[list[Sample]]:
+    ) -> list[list[Completion]]:
         """Sample ``len(seeds[p])`` completions of each prompt, in the order of ``prompts`` and
         ``seeds``.
 
@@ -127,7 +128,7 @@ class VllmServerEngine(RolloutEngine):
         requested: Sequence[tuple[Sequence[int], int]],
         request_ids: Sequence[str],
         params: SamplingParams,
-    ) -> list[Sample]:
+    ) -> list[Completion]:
         """Return all completions at once, in order; the first error cancels the others."""
         name = self._name()
         async with sampling_session() as session:
