@@ -64,11 +64,9 @@ def signed(value: float) -> str:
 
 def device_time(hours: float, device: str) -> str:
     """Write hours of GPUs or CPUs, or minutes below one."""
-    return (
-        f"{number(hours * 60, 2)} {device}-minutes"
-        if hours < 1
-        else f"{number(hours)} {device}-hours"
-    )
+    if hours < 1:
+        return f"{number(hours * 60, 2)} {device}-minutes"
+    return f"{number(hours)} {device}-hours"
 
 
 def between(interval: tuple[float, float]) -> str:

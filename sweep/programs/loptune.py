@@ -100,9 +100,8 @@ class LoptuneProgram(Program):
 
     def tracked(self, **changes: Any) -> "LoptuneProgram":
         """Return the program with changed `settings`."""
-        return self._with(
-            self.base.model_copy(update={"tracking": self.settings.model_copy(update=changes)})
-        )
+        tracking = self.settings.model_copy(update=changes)
+        return self._with(self.base.model_copy(update={"tracking": tracking}))
 
     def _with(self, config: TrainConfig) -> "LoptuneProgram":
         # Without the overrides, which would undo changes of keys that they name.
@@ -300,11 +299,9 @@ class LoptuneProgram(Program):
 
     def launch_line(self, overrides: Mapping[str, Any], path: Path, workers: int) -> str:
         """Return the ``trainer run`` of a file."""
-        return (
-            f"torchrun --nproc-per-node {workers} -m trainer run {path}"
-            if workers > 1
-            else f"trainer run {path}"
-        )
+        if workers > 1:
+            return f"torchrun --nproc-per-node {workers} -m trainer run {path}"
+        return f"trainer run {path}"
 
     def start(self, assignment: Assignment) -> "Trainer":
         """Build the trainer of ``trainer run``, for a rank."""
@@ -365,12 +362,11 @@ class LoptuneProgram(Program):
             raise ConfigError(
                 what, like.source, "name them: --test FILE, or evaluation.sets.test in the space"
             )
-        changes = {"source": test} if test else {} if self.sealed else {"split": "test"}
-        return self._with(
-            self.configure(
-                {"evaluation.sets": {**sets, _TEST_SET: like.model_copy(update=changes)}}
-            )
-        )
+        if test is not None:
+            like = like.model_copy(update={"source": test})
+        elif self.sealed is None:
+            like = like.model_copy(update={"split": _TEST_SET})
+        return self._with(self.configure({"evaluation.sets": {**sets, _TEST_SET: like}}))
 
     def steps(self, possible: Values) -> tuple[int | None, bool]:
         """Return the training steps of the longest trial, where configuration and space alone

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from sweep.programs.base import Assignment
 from trainer.errors import ConfigError, printable, shortened
-from trainer.files import free_bytes, read_json_lines
+from trainer.files import free_bytes, read_records
 from trainer.parallel.gpus import visible_gpus
 from trainer.run_folder import RunFolder
 from trainer.tracking.tracker import Tracker
@@ -76,8 +76,7 @@ class CommandRun:
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         self._is_used = any(self._folder.iterdir())
-        record = RunFolder(self._run_dir).metrics
-        for line, _ in read_json_lines(record) if record.exists() else ():
+        for line in read_records(RunFolder(self._run_dir).metrics):
             self._known |= _figures(line)
             self.step = max(self.step, line["step"])
         self._read(ended=True)

@@ -133,6 +133,9 @@ class _Reading:
         score = evaluated.end(objective.window)
         if result is not None:
             score = math.nan if result.score is None else result.score
+        solved = None
+        if state == "COMPLETE":
+            solved = _solved(RunFolder(run_dir).correctness, objective)
         return Trial(
             name=key.name,
             configuration=str(spec.reported(configuration.number)),
@@ -149,9 +152,7 @@ class _Reading:
             test=curves_of[objective.sealed].end(objective.window),
             curves={name: curve for name, curve in curves_of.items() if curve.steps},
             latest=_latest(records),
-            solved=_solved(RunFolder(run_dir).correctness, objective)
-            if state == "COMPLETE"
-            else None,
+            solved=solved,
         )
 
 
@@ -186,7 +187,7 @@ def _solved(path: Path, objective: Objective) -> tuple[float, ...] | None:
     accuracy of a set.
     """
     metric = objective.metric
-    if not path.is_file() or not metric.startswith(_ACCURACY):
+    if not metric.startswith(_ACCURACY):
         return None
     sets = read_correctness(path)
     name = next(iter(sets), None) if metric == _ACCURACY else metric.removeprefix(f"{_ACCURACY}/")

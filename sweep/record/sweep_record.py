@@ -23,7 +23,7 @@ from sweep.space.checks import MAX_GRID
 from sweep.space.points import Space, fingerprint
 from sweep.space.spec import SweepSpec
 from trainer.errors import UserError, one_line, printable
-from trainer.files import Record, read_json_lines
+from trainer.files import Record, read_json_lines, read_records
 from trainer.run_folder import RunFolder
 
 _MAX_COUNTED = 1000  # points of a finite space that are compared one by one
@@ -107,7 +107,7 @@ class SweepRecord:
 
     def _metrics(self) -> Iterator[tuple[str, Record]]:
         for metrics in self.folder.trials.glob("*/metrics.jsonl"):
-            for record, _ in read_json_lines(metrics):
+            for record in read_records(metrics):
                 yield metrics.parent.name, record
 
     def _row(self, configuration: Configuration, seed: int, running: bool) -> TrialRow:

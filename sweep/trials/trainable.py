@@ -144,7 +144,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             self._note_failure(error)
             self._close("KILLED", _FAILED_CLOSE_TIMEOUT_S)
             self._end_group()
-            fault = _storage_fault(error, self._assignment.context.run_dir)
+            fault = storage_fault(error, self._assignment.context.run_dir)
             if fault is None and inherited:
                 logger.warning(
                     "%s failed in ranks that ran another trial: tried in new ones",
@@ -330,15 +330,6 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         self._close("KILLED")
         storage = None if fault is None else (fault.what, fault.where, fault.hint)
         return TrialReport(self._last_step, interrupted=True, storage=storage).to_result()
-
-
-def _storage_fault(error: Exception, run_dir: Path) -> StorageError | None:
-    """Return the error as a fault of the storage, which says nothing about the trial; None for any
-    other.
-    """
-    if isinstance(error, OSError):
-        return storage_fault(error, run_dir)
-    return error if isinstance(error, StorageError) else None
 
 
 def windowed(history: Mapping[int, float], window: int) -> float:

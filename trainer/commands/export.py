@@ -148,9 +148,8 @@ def _score_table(run: Path, config: TrainConfig, step: int) -> str:
     """Return the run's own evaluations at a step, the configuration's sets in order; empty without
     any.
     """
-    path = RunFolder(run).correctness
     rows = []
-    for name, by_step in read_correctness(path).items() if path.is_file() else ():
+    for name, by_step in read_correctness(RunFolder(run).correctness).items():
         if step in by_step:
             shares, completions = by_step[step]
             low, high = accuracy_interval(shares, [completions] * len(shares))

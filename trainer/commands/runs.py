@@ -173,11 +173,9 @@ def carry_out_ui(arguments: argparse.Namespace) -> int:
 
     def page() -> str:
         experiment = connect(uri).get_experiment_by_name(config.tracking.experiment or "trainer")
-        return (
-            f"/#/experiments/{experiment.experiment_id}/runs{f'/{run_id}' if run_id else ''}"
-            if experiment
-            else ""
-        )
+        if experiment:
+            return f"/#/experiments/{experiment.experiment_id}/runs{f'/{run_id}' if run_id else ''}"
+        return ""
 
     shown = f"run {name}" if name else "all runs"
     return serve(uri, arguments.port, page, shown, f"trainer ui{f' {name}' if name else ''}")

@@ -25,7 +25,7 @@ from trainer.config.extends import find_spec
 from trainer.config.schema import TrainConfig, dotted_values, load_config, save_config, value_of
 from trainer.config.variants import variant_of
 from trainer.errors import INTERRUPTED, ConfigError, MissingError
-from trainer.files import read_json_lines
+from trainer.files import read_records
 from trainer.planning.advice import advise
 from trainer.run_folder import RunFolder
 from trainer.shell.arguments import add_accept_changes, add_runs_dir, add_sample
@@ -242,7 +242,7 @@ def _is_done(config: TrainConfig, run_dir: Path) -> bool:
     folder = RunFolder(run_dir)
     if config.max_steps not in steps_on_disk(folder.checkpoints):
         return False  # before anything is hashed: the run goes on, and hashes its checkpoint then
-    if not any("final/accuracy" in record for record, _ in read_json_lines(folder.metrics)):
+    if not any("final/accuracy" in record for record in read_records(folder.metrics)):
         return False
     newest = next(intact_checkpoints(folder.checkpoints), None)
     return newest is not None and newest.name == f"step-{config.max_steps}"

@@ -119,9 +119,9 @@ class AlgorithmConfig(Section):
     @property
     def aggregation(self) -> Aggregation:
         """The loss aggregation in force."""
-        return (
-            self.loss.aggregations[0] if self.loss_aggregation == "auto" else self.loss_aggregation
-        )
+        if self.loss_aggregation == "auto":
+            return self.loss.aggregations[0]
+        return self.loss_aggregation
 
     @model_validator(mode="after")
     def _check(self) -> "AlgorithmConfig":

@@ -13,7 +13,7 @@ from trainer.config.schema import TrainConfig
 from trainer.errors import RewardError
 from trainer.parallel.ranks import Parallel
 from trainer.problems.load import encode_prompt
-from trainer.rollouts.engine import RolloutEngine, SamplingParams
+from trainer.rollouts.engine import IntegerRows, RolloutEngine, SamplingParams
 from trainer.types import Completion, Problem, Rollout, RolloutGroup
 
 
@@ -66,8 +66,8 @@ def sampling_params(config: RolloutConfig, tokenizer: PreTrainedTokenizerBase) -
 def sample_completions(
     engine: RolloutEngine,
     tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[Sequence[int]],
-    seeds: Sequence[Sequence[int]],
+    prompts: IntegerRows,
+    seeds: IntegerRows,
     params: SamplingParams,
 ) -> list[list[Completion]]:
     """Return one list of completions per prompt, one completion per seed."""

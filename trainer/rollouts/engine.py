@@ -9,6 +9,8 @@ from torch import nn
 
 from trainer.types import Completion
 
+IntegerRows = Sequence[Sequence[int]]  # of each prompt: its tokens, or its completions' seeds
+
 
 @dataclass(frozen=True)
 class SamplingParams:
@@ -74,10 +76,7 @@ class RolloutEngine:
     news: Mapping[str, float] = {}
 
     def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        seeds: Sequence[Sequence[int]],
-        params: SamplingParams,
+        self, prompts: IntegerRows, seeds: IntegerRows, params: SamplingParams
     ) -> list[list[Completion]]:
         """Sample ``len(seeds[p])`` completions of ``prompts[p]``, completion g seeded with
         ``seeds[p][g]``.

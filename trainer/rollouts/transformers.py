@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from trainer.planning.memory import CPU_BATCH_TOKENS, cache_bytes_per_position
 from trainer.rollouts.decoding import CachedBatch, read_prompts
-from trainer.rollouts.engine import RolloutEngine, SamplingParams
+from trainer.rollouts.engine import IntegerRows, RolloutEngine, SamplingParams
 from trainer.rollouts.sampling import row_uniforms, sample_tokens
 from trainer.rollouts.shared_prefix import SharedPrefixBatch, is_supported
 from trainer.types import Completion
@@ -47,10 +47,7 @@ class TransformersEngine(RolloutEngine):
     on_finished: Callable[[int], None] = lambda count: None
 
     def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        seeds: Sequence[Sequence[int]],
-        params: SamplingParams,
+        self, prompts: IntegerRows, seeds: IntegerRows, params: SamplingParams
     ) -> list[list[Completion]]:
         """Sample ``len(seeds[p])`` completions of each prompt, in the order of ``prompts`` and
         ``seeds``.
@@ -85,8 +82,8 @@ class TransformersEngine(RolloutEngine):
     def _decode(
         self,
         places: Sequence[tuple[int, int]],
-        prompts: Sequence[Sequence[int]],
-        seeds: Sequence[Sequence[int]],
+        prompts: IntegerRows,
+        seeds: IntegerRows,
         params: SamplingParams,
     ) -> list[Completion]:
         """Complete all (prompt, completion) places together, one prefill per prompt."""
@@ -164,10 +161,7 @@ def bytes_per_position(config: Any, dtype: torch.dtype, row_length: int) -> floa
 
 
 def _split(
-    prompts: Sequence[Sequence[int]],
-    seeds: Sequence[Sequence[int]],
-    max_new_tokens: int,
-    budget: int,
+    prompts: IntegerRows, seeds: IntegerRows, max_new_tokens: int, budget: int
 ) -> Iterator[list[tuple[int, int]]]:
     """Yield batches of (prompt, completion) indices within the token budget, of similar prompt
     lengths.

@@ -117,11 +117,9 @@ def _change(recorded: dict[str, str], path: Path) -> str:
     if not path.is_file():
         return "is gone"
     now = _fingerprint(path)
-    return (
-        ""
-        if now["sha256"] == recorded["sha256"]
-        else f"has changed ({recorded['size']} -> {now['size']})"
-    )
+    if now["sha256"] == recorded["sha256"]:
+        return ""
+    return f"has changed ({recorded['size']} -> {now['size']})"
 
 
 def _fingerprint(path: Path) -> dict[str, str]:

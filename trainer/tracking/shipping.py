@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from trainer.config.schema import dotted_values
 from trainer.config.yaml_document import read_yaml
 from trainer.errors import StorageError
-from trainer.files import Record, read_json_lines, write_atomically
+from trainer.files import Record, read_json_lines, read_records, write_atomically
 from trainer.metrics.declared import COMPLETIONS_TABLE, declaration
 from trainer.metrics.tags import CHANGES_TAG
 from trainer.run_folder import RunFolder
@@ -87,7 +87,7 @@ def recorded_times(path: Path) -> tuple[int, int] | None:
     """When the first line began to be measured, and the last was written [ms since 1970]; None
     without lines.
     """
-    records = [record for record, _ in read_json_lines(path)] if path.exists() else []
+    records = read_records(path)
     if not records:
         return None
     first = records[0]

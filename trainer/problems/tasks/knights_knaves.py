@@ -218,11 +218,9 @@ def truth_table(statement: Statement, people: int) -> int:
 
 
 def _enumerate(names: Sequence[str]) -> str:
-    return (
-        f"{names[0]} and {names[1]}"
-        if len(names) == 2
-        else ", ".join(names[:-1]) + f", and {names[-1]}"
-    )
+    if len(names) == 2:
+        return f"{names[0]} and {names[1]}"
+    return ", ".join(names[:-1]) + f", and {names[-1]}"
 
 
 def _claim(

@@ -1,7 +1,6 @@
 """Rollouts from vLLM, inside the process of each trainer rank."""
 
 import gc
-from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from importlib import import_module
@@ -18,6 +17,7 @@ from trainer.parallel.gpus import check_compiler
 from trainer.rollouts.engine import (
     NO_RUN,
     EngineRun,
+    IntegerRows,
     RolloutEngine,
     SamplingParams,
     sampling_options,
@@ -173,10 +173,7 @@ class VllmEngine(RolloutEngine):
             self._asleep -= set(tags)
 
     def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        seeds: Sequence[Sequence[int]],
-        params: SamplingParams,
+        self, prompts: IntegerRows, seeds: IntegerRows, params: SamplingParams
     ) -> list[list[Completion]]:
         """Sample ``len(seeds[p])`` completions of each prompt, in the order of ``prompts`` and
         ``seeds``.

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from trainer.config.rollout import VllmConfig
 from trainer.errors import ConfigError
-from trainer.rollouts.engine import RolloutEngine, SamplingParams
+from trainer.rollouts.engine import IntegerRows, RolloutEngine, SamplingParams
 from trainer.rollouts.vllm.client import VllmServer, sampling_session
 from trainer.rollouts.vllm.setup import INSTALL, transfer_kind, vllm_installed
 from trainer.rollouts.vllm.sync import check_weights_arrived, named_weights
@@ -98,10 +98,7 @@ class VllmServerEngine(RolloutEngine):
         return f"{self._run}-{self._synchronizations}"
 
     def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        seeds: Sequence[Sequence[int]],
-        params: SamplingParams,
+        self, prompts: IntegerRows, seeds: IntegerRows, params: SamplingParams
     ) -> list[list[Completion]]:
         """Sample ``len(seeds[p])`` completions of each prompt, in the order of ``prompts`` and
         ``seeds``.
