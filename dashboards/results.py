@@ -162,11 +162,7 @@ class Results:
         """
         rows = [
             {
-                **{
-                    column: getattr(trial, column)
-                    for column in FIELDS
-                    if column not in ("trial", "minutes", "label")
-                },
+                **vars(trial),
                 "trial": trial.name,
                 "minutes": 60 * trial.hours / self.devices,
                 **trial.parameters,

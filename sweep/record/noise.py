@@ -171,8 +171,8 @@ def _named(sweeps: list[str]) -> str:
 
 
 def _alike(before: SweepSpec, spec: SweepSpec) -> bool:
-    scored = (before.objective.metric, before.objective.window) == (
-        spec.objective.metric,
-        spec.objective.window,
+    return (
+        before.objective.metric == spec.objective.metric
+        and before.objective.window == spec.objective.window
+        and spec.program.is_like(before.program)
     )
-    return scored and spec.program.is_like(before.program)

@@ -305,17 +305,9 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
     def _failed(self, error: Exception) -> dict[str, Any]:
         step = error.step if isinstance(error, DivergedError) else self._last_step
         self._note_failure(error)
-        self._close(
-            "FAILED",
-            _FAILED_CLOSE_TIMEOUT_S
-            if self.plan.spec.resources.workers_per_trial > 1
-            else _CLOSE_TIMEOUT_S,
-        )
-        reason = (
-            str(error)
-            if isinstance(error, DivergedError)
-            else getattr(error, "what", first_line(error))
-        )
+        alone = self.plan.spec.resources.workers_per_trial == 1
+        self._close("FAILED", _CLOSE_TIMEOUT_S if alone else _FAILED_CLOSE_TIMEOUT_S)
+        reason = getattr(error, "what", first_line(error))
         return TrialReport(step, reason=reason).to_result()
 
     def _note_failure(self, error: Exception) -> None:

@@ -9,6 +9,7 @@ from torch import nn
 
 from trainer.types import Completion
 
+Request = tuple[tuple[int, ...], int]  # tokens of a prompt, and the seed of a completion
 IntegerRows = Sequence[Sequence[int]]  # of each prompt: its tokens, or its completions' seeds
 
 
@@ -81,6 +82,16 @@ class RolloutEngine:
         """Sample ``len(seeds[p])`` completions of ``prompts[p]``, completion g seeded with
         ``seeds[p][g]``.
         """
+        requests = [
+            (tuple(prompt), seed)
+            for prompt, row in zip(prompts, seeds, strict=True)
+            for seed in row
+        ]
+        completions = iter(self.complete(requests, params))
+        return [[next(completions) for _ in row] for row in seeds]
+
+    def complete(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
+        """Return one completion per request, in order."""
         raise NotImplementedError
 
     def sync_weights(self, policy_model: nn.Module) -> None:

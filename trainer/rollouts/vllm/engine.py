@@ -1,6 +1,7 @@
 """Rollouts from vLLM, inside the process of each trainer rank."""
 
 import gc
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from importlib import import_module
@@ -17,7 +18,7 @@ from trainer.parallel.gpus import check_compiler
 from trainer.rollouts.engine import (
     NO_RUN,
     EngineRun,
-    IntegerRows,
+    Request,
     RolloutEngine,
     SamplingParams,
     sampling_options,
@@ -172,29 +173,6 @@ class VllmEngine(RolloutEngine):
                 self.llm.wake_up(tags=list(tags))
             self._asleep -= set(tags)
 
-    def generate(
-        self, prompts: IntegerRows, seeds: IntegerRows, params: SamplingParams
-    ) -> list[list[Completion]]:
-        """Sample ``len(seeds[p])`` completions of each prompt, in the order of ``prompts`` and
-        ``seeds``.
-
-        The ranks of a tensor-parallel group call this together; each gets the completions of its
-        own prompts.
-
-        Raises:
-            EngineError: a request failed.
-        """
-        assert self._checked and not self._asleep, (
-            "the engine has no weights: synchronize and wake it first"
-        )
-        requests = [
-            (tuple(prompt), seed)
-            for prompt, row in zip(prompts, seeds, strict=True)
-            for seed in row
-        ]
-        samples = iter(self._complete(requests, params))
-        return [[next(samples) for _ in row_seeds] for row_seeds in seeds]
-
     def close(self) -> None:
         """End the run: keep the engine, asleep, for the next one of this process, or shut
         it down.
@@ -226,12 +204,18 @@ class VllmEngine(RolloutEngine):
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _complete(
-        self, requests: list[tuple[tuple[int, ...], int]], params: SamplingParams
-    ) -> list[Completion]:
-        """Return one sample per (prompt, seed), of this rank's requests or of all in its
-        tensor-parallel group.
+    def complete(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
+        """Return one completion per request, in order.
+
+        The ranks of a tensor-parallel group call this together; each gets the completions of its
+        own requests.
+
+        Raises:
+            EngineError: a request failed.
         """
+        assert self._checked and not self._asleep, (
+            "the engine has no weights: synchronize and wake it first"
+        )
         if self.setup.settings.tensor_parallel == 1:
             return self._run(requests, params)
         from vllm.distributed.parallel_state import get_tp_group
@@ -243,9 +227,7 @@ class VllmEngine(RolloutEngine):
         start = sum(len(part) for part in gathered[: group.rank_in_group])
         return samples[start : start + len(requests)]
 
-    def _run(
-        self, requests: list[tuple[tuple[int, ...], int]], params: SamplingParams
-    ) -> list[Completion]:
+    def _run(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         from vllm import SamplingParams as VllmParams
 
         if not requests:
