@@ -5,7 +5,7 @@ import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import psutil
 from pydantic import Field, model_validator
@@ -18,6 +18,7 @@ from sweep.programs.base import (
     Footprint,
     Program,
     Sample,
+    TrialRun,
     Values,
 )
 from sweep.programs.loptune_trial import shares_engine, start_trainer
@@ -53,9 +54,6 @@ from trainer.problems.sampler import training_steps
 from trainer.rules.kinds import KINDS
 from trainer.rules.names import ADVANTAGE_KEY, LOSS_KEY, rule_name
 from trainer.tracking.inputs import input_files
-
-if TYPE_CHECKING:
-    from trainer.loop import Trainer
 
 _DECIDE_STEPS = ("max_steps", "epochs", "rollout.prompts_per_step")
 _INPUTS = ("data.", "reward.", "evaluation.", *KINDS)
@@ -273,9 +271,7 @@ class LoptuneProgram(Program):
         return Device(True, round((gpu_bytes() or GPU_BYTES) * min(1.0, resources.gpus_per_worker)))
 
     def _input_configs(self, searched: Values) -> Iterator[TrainConfig]:
-        """Yield the base configuration, also with the sealed set, then one for each searched set,
-        reward and rule.
-        """
+        """Yield the base, then with the sealed set, then one per searched set, reward and rule."""
         yield self.base
         if self.sealed is not None:
             yield self.held_out_run("", None).base
@@ -303,7 +299,7 @@ class LoptuneProgram(Program):
             return f"torchrun --nproc-per-node {workers} -m trainer run {path}"
         return f"trainer run {path}"
 
-    def start(self, assignment: Assignment) -> "Trainer":
+    def start(self, assignment: Assignment) -> TrialRun:
         """Build the trainer of ``trainer run``, for a rank."""
         return start_trainer(assignment)
 
