@@ -76,7 +76,7 @@ def _json_lines(path: Path) -> pd.DataFrame:
 def _settings(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
-    settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    settings = yaml.safe_load(path.read_text("utf-8"))
     if not isinstance(settings, Mapping):
         raise ValueError(f"{path.name} holds no settings")
     flat = pd.json_normalize(dict(settings)).iloc[0].to_dict()

@@ -91,7 +91,7 @@ class CommandRun:
         # A trial of several GPUs has a rank on each, which gets its share of the cores.
         gpus = max(1, visible_gpus())
         threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
-        values.write_text(json.dumps(config.values, indent=1), encoding="utf-8")
+        values.write_text(json.dumps(config.values, indent=1), "utf-8")
         environment = {name: value for name, value in os.environ.items() if name not in _OF_A_RANK}
         environment |= {
             "LOPTUNE_CONFIG": str(values),

@@ -173,7 +173,7 @@ def failure_note(run_dir: Path) -> str:
     started.
     """
     note = RunFolder(run_dir).failure
-    return printable(note.read_text(encoding="utf-8").strip()) if note.exists() else ""
+    return printable(note.read_text("utf-8").strip()) if note.exists() else ""
 
 
 def last_step(run_dir: Path) -> int:

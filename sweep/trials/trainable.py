@@ -316,7 +316,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         context = self._assignment.context
         with contextlib.suppress(OSError, StorageError):
             Attempt(context.run_dir, context.attempt).check()
-            self._run_folder.failure.write_text(text + "\n", encoding="utf-8")
+            self._run_folder.failure.write_text(text + "\n", "utf-8")
 
     def _interrupted(self, fault: StorageError | None = None) -> dict[str, Any]:
         self._close("KILLED")

@@ -122,7 +122,7 @@ def _record(tracker: Any, result: EvaluationResult, summary: dict[str, Any], fil
     tracker.log(result.metrics | bounds, summary["step"])
     for name, rollouts in result.rollouts.items():
         tracker.log_completions(completion_rows({name: rollouts}, len(rollouts)), summary["step"])
-    file.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    file.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:

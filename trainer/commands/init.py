@@ -79,11 +79,7 @@ def write_project(folder: Path, model: str = _EXAMPLE_MODEL) -> list[Path]:
             "trains on a CPU), or run the preset: trainer run tiny_kk",
         )
     source = _TEMPLATES / "project"
-    texts = {
-        entry.name: entry.read_text(encoding="utf-8")
-        for entry in source.iterdir()
-        if entry.is_file()
-    }
+    texts = {entry.name: entry.read_text("utf-8") for entry in source.iterdir() if entry.is_file()}
     for name in sorted(texts):
         if (folder / name).exists():
             raise ConfigError(

@@ -210,7 +210,7 @@ def idle_keys(section: Section, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 def save_config(config: TrainConfig, path: Path) -> None:
     """Write the resolved configuration as YAML; running that file repeats the run."""
-    path.write_text(dump_config(config), encoding="utf-8")
+    path.write_text(dump_config(config), "utf-8")
 
 
 def dump_config(config: TrainConfig) -> str:

@@ -41,7 +41,7 @@ def model_size(name: str) -> ModelSize | None:
     parameters = file and sum(_tensor_elements(path) for path in file.parent.glob("*.safetensors"))
     if file is None or not parameters:
         return None
-    return ModelSize(json.loads(file.read_text(encoding="utf-8")), parameters)
+    return ModelSize(json.loads(file.read_text("utf-8")), parameters)
 
 
 def local_folder(name: str) -> Path:

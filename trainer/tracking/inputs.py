@@ -104,7 +104,7 @@ def _recorded(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         return {"files": {}, "accepted": []}
     try:
-        recorded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        recorded: dict[str, Any] = json.loads(path.read_text("utf-8"))
         return {"files": dict(recorded["files"]), "accepted": list(recorded["accepted"])}
     except (OSError, ValueError, TypeError, KeyError) as error:
         message = f"cannot tell whether data or reward have changed: {first_line(error)}"

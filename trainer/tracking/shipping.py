@@ -126,7 +126,7 @@ class TrackingState:
         if not path.exists():
             return None
         try:
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
+            return cls(**json.loads(path.read_text("utf-8")))
         except (ValueError, TypeError) as error:
             raise StorageError(
                 f"cannot read the tracking state: {error}",
