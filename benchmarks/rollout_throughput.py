@@ -121,10 +121,9 @@ def main() -> None:
             )
             print(
                 f"{name} ({model.num_parameters():,} parameters), {arguments.prompts} x "
-                f"{GROUP_SIZE} completions, "
-                f"{arguments.tokens} tokens, {ending}: engine {speed['engine']:,.0f} tokens/s, "
-                f"generate {speed['generate']:,.0f} tokens/s, ratio "
-                f"{speed['engine'] / speed['generate']:.1f}"
+                f"{GROUP_SIZE} completions, {arguments.tokens} tokens, {ending}: engine "
+                f"{speed['engine']:,.0f} tokens/s, generate {speed['generate']:,.0f} tokens/s, "
+                f"ratio {speed['engine'] / speed['generate']:.1f}"
             )
 
 

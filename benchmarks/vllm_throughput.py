@@ -16,10 +16,11 @@ import torch
 from transformers import PreTrainedModel, Qwen2ForCausalLM
 
 from benchmarks.models import small_qwen2
-from trainer.rollouts.engine import RolloutEngine, Sample, SamplingParams
+from trainer.rollouts.engine import RolloutEngine, SamplingParams
 from trainer.rollouts.transformers import TransformersEngine
 from trainer.rollouts.vllm.engine import VllmEngine
 from trainer.rollouts.vllm.setup import EngineSetup
+from trainer.types import Completion
 
 PROMPTS = 8
 GROUP_SIZE = 8
@@ -40,7 +41,7 @@ def make_model() -> PreTrainedModel:
 
 def sample(
     engine: RolloutEngine, prompts: list[list[int]], new_tokens: int, round_: int
-) -> list[list[Sample]]:
+) -> list[list[Completion]]:
     seeds = [
         [(round_ << 20) + p * GROUP_SIZE + g for g in range(GROUP_SIZE)] for p in range(PROMPTS)
     ]
@@ -51,7 +52,7 @@ def sample(
 
 @torch.no_grad()
 def largest_difference(
-    model: PreTrainedModel, prompts: list[list[int]], samples: list[list[Sample]]
+    model: PreTrainedModel, prompts: list[list[int]], samples: list[list[Completion]]
 ) -> float:
     worst = 0.0
     for prompt, group in zip(prompts, samples, strict=True):
@@ -62,7 +63,9 @@ def largest_difference(
             .log_softmax(dim=-1)
         )
         chosen = logprobs.gather(-1, ids[:, len(prompt) :, None])[..., 0]
-        worst = max(worst, float((chosen - torch.tensor([s.logprobs for s in group])).abs().max()))
+        worst = max(
+            worst, float((chosen - torch.tensor([s.rollout_logprobs for s in group])).abs().max())
+        )
     return worst
 
 
@@ -102,8 +105,7 @@ def main() -> None:
         for name in engines:
             print(
                 f"{PROMPTS * GROUP_SIZE} x {new_tokens} {name:>12}: {max(rates[name]):6.0f} "
-                "tokens/s "
-                f"(all rounds: {' '.join(f'{rate:.0f}' for rate in rates[name])}), "
+                f"tokens/s (all rounds: {' '.join(f'{rate:.0f}' for rate in rates[name])}), "
                 f"largest |difference| {worst[name]:.1e} nats"
             )
         ratio = max(rates["vllm"]) / max(rates["transformers"])

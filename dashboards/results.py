@@ -162,11 +162,7 @@ class Results:
         """
         rows = [
             {
-                **{
-                    column: getattr(trial, column)
-                    for column in FIELDS
-                    if column not in ("trial", "minutes", "label")
-                },
+                **vars(trial),
                 "trial": trial.name,
                 "minutes": 60 * trial.hours / self.devices,
                 **trial.parameters,
@@ -186,13 +182,13 @@ class Results:
 
     def history(self, metric: str) -> pd.DataFrame:
         """Return trial, step, value of a metric, of the trials that logged it."""
-        curves = {
-            trial.name: trial.curves[metric] for trial in self.trials if metric in trial.curves
-        }
-        names = [name for name, curve in curves.items() for _ in curve.steps]
-        steps = [step for curve in curves.values() for step in curve.steps]
-        values = [value for curve in curves.values() for value in curve.values]
-        return pd.DataFrame({"trial": names, "step": steps, "value": values})
+        points: list[tuple[str, int, float]] = []
+        for trial in self.trials:
+            if metric in trial.curves:
+                curve = trial.curves[metric]
+                places = zip(curve.steps, curve.values, strict=True)
+                points += [(trial.name, step, value) for step, value in places]
+        return pd.DataFrame(points, columns=["trial", "step", "value"])
 
     @property
     def varied(self) -> tuple[str, ...]:
@@ -276,9 +272,8 @@ class Results:
         failed.
         """
         scores: SeedScores = {}
-        for label, seed, score in zip(
-            self.comparable.label, self.comparable.seed, self.comparable.score, strict=True
-        ):
+        table = self.comparable
+        for label, seed, score in zip(table.label, table.seed, table.score, strict=True):
             scores.setdefault(str(label), {})[seed] = score
         for trial in self.trials:
             label = self.labels[trial.configuration]
@@ -346,6 +341,12 @@ class Results:
         }
         return verdict(scores, base, fresh.objective.mode, earlier=earlier, answers=fresh.answers)
 
+    @property
+    def _varied_in_arms(self) -> pd.DataFrame:
+        """A row an arm, a column a tuned parameter: whether it has several values there."""
+        tuned = [name for name in self.searched if self.kinds.get(name) != "by"]
+        return self.table.groupby("arm")[tuned].nunique() > 1
+
     @cached_property
     def arm_standings(self) -> list[tournament.Standing]:
         """Every arm but the first against it on fresh seeds, the best first; empty before those
@@ -356,8 +357,7 @@ class Results:
         if len(fresh) < 2 or all(map(math.isnan, base.values())):
             return []
         means = self.comparable.groupby(["arm", "configuration"]).score.mean()
-        searched = [name for name in self.searched if self.kinds.get(name) != "by"]
-        parameters = (self.table.groupby("arm")[searched].nunique() > 1).sum(axis="columns")
+        parameters = self._varied_in_arms.sum(axis="columns")
         tunings = {
             arm: tournament.Tuning(
                 list(means.loc[means.index.get_level_values("arm") == arm]), int(parameters[arm])
@@ -382,9 +382,8 @@ class Results:
 
         A failed trial counts with the worst score of all.
         """
-        searched = [name for name in self.searched if self.kinds.get(name) != "by"]
-        within = self.table.groupby("arm")[searched].nunique() > 1
-        tuned = [name for name in searched if within[name].any()]
+        within = self._varied_in_arms
+        tuned = list(within.columns[within.any()])
         if len(self.arms) < 2 or len(tuned) != 1:
             return None
         ended = self.table[self.table.state.isin(["COMPLETE", "FAIL"])]

@@ -64,11 +64,9 @@ def signed(value: float) -> str:
 
 def device_time(hours: float, device: str) -> str:
     """Write hours of GPUs or CPUs, or minutes below one."""
-    return (
-        f"{number(hours * 60, 2)} {device}-minutes"
-        if hours < 1
-        else f"{number(hours)} {device}-hours"
-    )
+    if hours < 1:
+        return f"{number(hours * 60, 2)} {device}-minutes"
+    return f"{number(hours)} {device}-hours"
 
 
 def between(interval: tuple[float, float]) -> str:
@@ -91,15 +89,13 @@ def searched(verdict: Verdict) -> str:
     claim = verdict.claim if isinstance(verdict, Tested) else "none"
     if claim == "evidence":
         return (
-            f"Likely better than the baseline {base}, but not confirmed on fresh seeds. "
-            f"{best}: "
+            f"Likely better than the baseline {base}, but not confirmed on fresh seeds. {best}: "
             f"{gain(verdict)}."
         )
     if claim == "candidate":
         return (
             f"A candidate against the baseline {base}, not yet evidence: the search followed its "
-            "seeds. "
-            f"{best}: {gain(verdict)}."
+            f"seeds. {best}: {gain(verdict)}."
         )
     nearest = "Best candidate" if verdict.improves else "Nearest"
     return (
@@ -154,10 +150,8 @@ def noise(verdict: Verdict) -> str:
         if verdict.by_problem
         else "",
         f"Scores vary between seeds by a standard deviation of {number(verdict.deviation, 2)}. "
-        "With "
-        f"{counted(verdict.seeds, 'seed')}, a gain of {number(verdict.detectable, 2)} would be "
-        "detected with 80% "
-        "power if noise is alike for all.",
+        f"With {counted(verdict.seeds, 'seed')}, a gain of {number(verdict.detectable, 2)} would "
+        "be detected with 80% power if noise is alike for all.",
         f"In the median of the seeds the difference is {signed(verdict.median)}: a few seeds make "
         "the mean."
         if verdict.few_seeds_make_it
@@ -203,8 +197,7 @@ def next_step(verdict: Verdict) -> str:
     if verdict.confirmation_seeds is None:
         return (
             f"The likely true gain, {verdict.shrunken:+.3g}, after correcting for picking the "
-            "best, takes more "
-            f"than {MAX_SEEDS} seeds to show; search for a larger difference."
+            f"best, takes more than {MAX_SEEDS} seeds to show; search for a larger difference."
         )
     everywhere = (
         f" (or every configuration on {verdict.seeds_needed})"
@@ -213,10 +206,8 @@ def next_step(verdict: Verdict) -> str:
     )
     return (
         f"Run {verdict.best} and {verdict.baseline} alone on {verdict.confirmation_seeds} fresh "
-        f"seeds{everywhere}: "
-        f"they detect the likely true gain, {verdict.shrunken:+.3g}, after correcting for picking "
-        "the best, with "
-        "80% power."
+        f"seeds{everywhere}: they detect the likely true gain, {verdict.shrunken:+.3g}, after "
+        "correcting for picking the best, with 80% power."
     )
 
 

@@ -52,11 +52,9 @@ def _digits(formula: Any) -> float:
     largest = max(parts, default=1.0)
     if getattr(formula, "is_Pow", False):
         power = _value(parts[1])
-        return (
-            math.inf
-            if formula.base.is_Add and power > _MAX_POWER_OF_SUM
-            else max(parts[0], 1.0) * power
-        )
+        if formula.base.is_Add and power > _MAX_POWER_OF_SUM:
+            return math.inf
+        return max(parts[0], 1.0) * power
     if type(formula).__name__ in _GROWING:
         return largest * _value(largest)
     return sum(parts) if getattr(formula, "is_Mul", False) else largest

@@ -10,6 +10,7 @@ import pandas as pd
 from trainer.commands.runs import RunSummary, summary
 from trainer.commands.start import Start, existing_run, run_name, start_run
 from trainer.files import read_records
+from trainer.run_folder import RunFolder
 
 
 def train(
@@ -52,4 +53,4 @@ def load_metrics(name: str, runs_dir: str | Path = "runs") -> pd.DataFrame:
     Raises:
         MissingError: there is no such run.
     """
-    return pd.DataFrame(read_records(existing_run(Path(runs_dir), name) / "metrics.jsonl"))
+    return pd.DataFrame(read_records(RunFolder(existing_run(Path(runs_dir), name)).metrics))

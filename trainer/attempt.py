@@ -12,8 +12,7 @@ from pathlib import Path
 
 from trainer.errors import StorageError, first_line
 from trainer.files import storage_error, write_atomically
-
-_FILE = "attempt"
+from trainer.run_folder import RunFolder
 
 
 class SupersededError(StorageError):
@@ -32,7 +31,7 @@ class Attempt:
         if self.number and (newest := newest_attempt(self.run_dir)) > self.number:
             what = f"attempt {newest} of {self.run_dir.name} has begun elsewhere"
             raise SupersededError(
-                what, str(self.run_dir / _FILE), f"nothing: attempt {self.number} ends"
+                what, str(RunFolder(self.run_dir).attempt), f"nothing: attempt {self.number} ends"
             )
 
 
@@ -42,7 +41,7 @@ def newest_attempt(run_dir: Path) -> int:
     Raises:
         StorageError: the file holds no number, or cannot be read.
     """
-    path = run_dir / _FILE
+    path = RunFolder(run_dir).attempt
     try:
         return int(path.read_text())
     except FileNotFoundError:
@@ -66,6 +65,6 @@ def begin_attempt(run_dir: Path, number: int) -> None:
     try:
         Attempt(run_dir, number).check()
         run_dir.mkdir(parents=True, exist_ok=True)
-        write_atomically(run_dir / _FILE, str(number))
+        write_atomically(RunFolder(run_dir).attempt, str(number))
     except OSError as error:
         raise storage_error("begin a trial", run_dir, error) from error

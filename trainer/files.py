@@ -78,7 +78,7 @@ def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> Non
     flush_to_disk(path.parent)
 
 
-def storage_fault(error: OSError, *written: Path) -> StorageError | None:
+def storage_fault(error: Exception, *written: Path) -> StorageError | None:
     """Translate a full, read-only or failing disk into an error for the user; None for other system
     errors.
 
@@ -86,7 +86,9 @@ def storage_fault(error: OSError, *written: Path) -> StorageError | None:
     file it was, it is taken to be on the fullest disk of those that are ``written``, the current
     folder's and that of temporary files.
     """
-    if error.errno not in _REMEDIES:
+    if isinstance(error, StorageError):
+        return error
+    if not isinstance(error, OSError) or error.errno not in _REMEDIES:
         return None
     named = error.filename2 or error.filename
     disks = (

@@ -16,6 +16,7 @@ from trainer.algorithm.token_filters import choose_tokens
 from trainer.algorithm.update import Updater, UpdateStatistics, learning_rate
 from trainer.attempt import Attempt
 from trainer.checkpoint.files import newest_checkpoint, prune_checkpoints, write_checkpoint
+from trainer.checkpoint.run_state import RunState
 from trainer.checkpoint.state import load_training_state, stage_training_state
 from trainer.checkpoint.writer import CheckpointWriter
 from trainer.config.schema import TrainConfig
@@ -47,6 +48,7 @@ from trainer.rollouts.collect import derive_seed
 from trainer.rollouts.engine import EngineRun
 from trainer.rollouts.prepared import prepare
 from trainer.rollouts.source import RolloutSource
+from trainer.run_folder import RunFolder
 from trainer.tracking.tracker import NullTracker, Tracker
 from trainer.types import Rollout, RunContext, TrainBatch
 
@@ -238,7 +240,7 @@ class Trainer:
         """
         self._begin_checkpoint()
         self._checkpoint.wait()
-        return self.context.run_dir / "checkpoints" / f"step-{self.step}"
+        return RunFolder(self.context.run_dir).checkpoint(self.step)
 
     def _begin_checkpoint(self) -> None:
         """Copy the state to host memory and write it while training goes on, after the checkpoint
@@ -247,16 +249,13 @@ class Trainer:
         if self._saved_step == self.step:
             return
         self._checkpoint.wait()
-        root = self.context.run_dir / "checkpoints"
+        root = RunFolder(self.context.run_dir).checkpoints
         parallel = self.parallel
         step = self.step
         models = self.models
-        state = {
-            "step": step,
-            "evaluations": [*self.evaluations],
-            "silent_steps": self.silent_steps,
-            "sampler": self.source.state_dict(),
-        }
+        state = RunState(
+            step, [*self.evaluations], self.silent_steps, self.source.sampler.state_dict()
+        )
         write_files = stage_training_state(
             models.causal_lm, self._own_tokenizer, models.optimizer, state, parallel
         )
@@ -280,7 +279,7 @@ class Trainer:
             ConfigError: the run has ended and only weights were kept of its checkpoints.
             StorageError: there are checkpoints and none is intact.
         """
-        root = self.context.run_dir / "checkpoints"
+        root = RunFolder(self.context.run_dir).checkpoints
         parallel = self.parallel
         newest = newest_checkpoint(root) if parallel.is_main else None
         name = parallel.gather([newest.name if newest else None], after_files=True)[0]
@@ -288,10 +287,10 @@ class Trainer:
             state = load_training_state(
                 root / name, self.models.causal_lm, self.models.optimizer, parallel
             )
-            self.step = self._saved_step = state["step"]
-            self.evaluations = [(step, accuracy) for step, accuracy in state["evaluations"]]
-            self.silent_steps = state["silent_steps"]
-            self.source.load(state["sampler"])
+            self.step = self._saved_step = state.step
+            self.evaluations = state.evaluations
+            self.silent_steps = state.silent_steps
+            self.source.sampler.load_state_dict(state.sampler)
             self.engine.sync_weights(self.models.causal_lm)
         # Without a checkpoint the evaluation before the first step is done again, too.
         self.tracker.rewind(self.step if name is not None else -1)

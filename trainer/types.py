@@ -43,12 +43,18 @@ class Problem:
 
 @dataclass(frozen=True)
 class Completion:
-    """The sampled tokens, stop token included, with the engine's log-probabilities."""
+    """The sampled tokens, stop token included, with the engine's log-probabilities.
+
+    ``rollout_logprobs`` are those of the distribution the tokens were drawn from: of
+    ``log_softmax(logits / T)``, renormalized over the kept tokens where top_k, top_p or min_p drop
+    some; of ``log_softmax(logits)`` where the completion is greedy.
+    """
 
     token_ids: tuple[int, ...]  # (17, 41, 2)
     rollout_logprobs: tuple[float, ...]  # (-0.11, -1.6, -0.02)
-    text: str  # " assume Liam knight ...</answer>", without the stop token
     finish_reason: FinishReason
+    # " assume Liam knight ...</answer>", without the stop token; an engine leaves it to its caller
+    text: str = ""
 
 
 @dataclass(frozen=True)

@@ -82,8 +82,7 @@ def report_html(results: Results, chapters: Mapping[str, Sequence[Picture]]) -> 
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     meta = (
         f"{len(results.trials)} trials, {objective.mode} of {objective.metric} ({window}), read "
-        "from "
-        f"{results.source} on {now}."
+        f"from {results.source} on {now}."
     )
     if results.planned is not None:
         meta += f" The sweep is {results.progress}."

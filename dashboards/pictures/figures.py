@@ -46,8 +46,7 @@ def paired_differences(results: Results) -> Picture | None:
     label = order.index[-1]
     text = (
         f"{int(better.sum())} of {len(order)} configurations beat the baseline {base} on every "
-        "shared seed; "
-        f"the largest mean difference is {signed(order.iloc[-1])} ({label})."
+        f"shared seed; the largest mean difference is {signed(order.iloc[-1])} ({label})."
     )
     if len(drawn) < len(order):
         text += f" The best {len(drawn)} are drawn."

@@ -52,10 +52,8 @@ def fitted_peaks(results: Results) -> Picture | None:
             )
     text = (
         f"Means over seeds at the same values of {grid.parameter} for all, and for each rule the "
-        "parabola through "
-        f"five around its best; a diamond is its peak. Differences are to {grid.rules[0]}; one "
-        "value is that of the "
-        "grid nearest to its peak."
+        "parabola through five around its best; a diamond is its peak. Differences are to "
+        f"{grid.rules[0]}; one value is that of the grid nearest to its peak."
     )
     headings = [
         "rule",

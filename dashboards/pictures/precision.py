@@ -36,10 +36,9 @@ def _what_limits(verdict: Verdict, ours: Array, theirs: Array, worthwhile: float
         return "The best configuration and the baseline differ by the same on every seed."
     text = (
         f"Of what pairing left of the variance between {verdict.best} and {verdict.baseline}, "
-        f"{share:.0%} is "
-        f"evaluation on few problems and {1 - share:.0%} training that differs between seeds: more "
-        f"{'problems' if share > _HALF else 'seeds'} would narrow the interval most for their "
-        "price."
+        f"{share:.0%} is evaluation on few problems and {1 - share:.0%} training that differs "
+        f"between seeds: more {'problems' if share > _HALF else 'seeds'} would narrow the interval "
+        "most for their price."
     )
     return text + _hidden(parts, worthwhile)
 

@@ -47,9 +47,8 @@ def tournament(results: Results) -> Picture | None:
     figures = (drawing, _differences(results, compared, shades)) if compared else (drawing,)
     text = (
         "The score of the best setting so far against the trials that tuned it, a line a rule: "
-        "where a line still "
-        "climbs, more of them may help its rule. The best of many is a little too good; only fresh "
-        "seeds compare."
+        "where a line still climbs, more of them may help its rule. The best of many is a little "
+        "too good; only fresh seeds compare."
     )
     if compared:
         text += (
@@ -110,8 +109,7 @@ def tournament_line(results: Results) -> str:
             )
         return (
             f"{tuned}. On the seeds that chose it the best of each is too good, so nothing is "
-            "compared yet. "
-            f"Next: {step}: {trials} trials."
+            f"compared yet. Next: {step}: {trials} trials."
         )
     return f"{rules(standings, base)} {tuned}."
 

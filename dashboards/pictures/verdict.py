@@ -179,9 +179,7 @@ def _decided(fresh: Results) -> str:
         )
     return (
         f"On fresh seeds, of at most {decision.planned[-1]} planned: {'; '.join(decisions)}. That "
-        f"took {fresh.ended} "
-        "trials "
-        f"of at most {(len(labels) + 1) * decision.planned[-1]}, "
+        f"took {fresh.ended} trials of at most {(len(labels) + 1) * decision.planned[-1]}, "
         f"{device_time(sum(fresh.cost), fresh.device)}."
     )
 

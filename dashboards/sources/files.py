@@ -11,8 +11,8 @@ import pandas as pd
 import yaml
 
 from trainer.errors import ConfigError, MissingError, StorageError, first_line
+from trainer.run_folder import RunFolder
 
-CONFIG_FILE = "config.yaml"  # beside a file: the settings of its run
 _SPECIAL = re.compile(r"(\{\w+\}|\*\*/|\*|\?)")
 _PATTERNS = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
 
@@ -56,7 +56,7 @@ def _read(path: Path, named: re.Pattern[str]) -> pd.DataFrame:
         )
     try:
         table = reader(path)
-        settings = _settings(path.with_name(CONFIG_FILE))
+        settings = _settings(RunFolder(path.parent).config)
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise StorageError(
             f"cannot read it: {first_line(error)}", str(path), "repair it or leave it out"
@@ -76,12 +76,12 @@ def _json_lines(path: Path) -> pd.DataFrame:
 def _settings(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
-    settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    settings = yaml.safe_load(path.read_text("utf-8"))
     if not isinstance(settings, Mapping):
         raise ValueError(f"{path.name} holds no settings")
     flat = pd.json_normalize(dict(settings)).iloc[0].to_dict()
     lists = {key: str(value) for key, value in flat.items() if isinstance(value, list)}
-    return {f"{CONFIG_FILE}:{key}": value for key, value in {**flat, **lists}.items()}
+    return {f"{path.name}:{key}": value for key, value in {**flat, **lists}.items()}
 
 
 _READERS: dict[str, Callable[[Path], pd.DataFrame]] = {

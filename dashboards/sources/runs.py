@@ -303,12 +303,11 @@ def _baseline(
                 "--baseline",
                 nearest(column, question.by),
             )
-    place = {column: list(question.by).index(column) for column in question.baseline}
-    matching = [
-        point
-        for point in numbers
-        if all(_equal(point[place[column]], value) for column, value in question.baseline.items())
-    ]
+    matching = []
+    for point in numbers:
+        settings = dict(zip(question.by, point, strict=False))
+        if all(_equal(settings[column], value) for column, value in question.baseline.items()):
+            matching.append(point)
     arms = list(dict.fromkeys(arm[point] for point in matching))
     if len(arms) != 1:
         count = f"matches {len(arms)} configurations" if arms else "matches no configuration"

@@ -420,9 +420,8 @@ def summary(found: Diagnosis) -> list[str]:
     for row in found.share_rows():
         lines.append(
             f"{row['update']:<{width}}  mean change {row['change_abs']:.2e}, moved "
-            f"{row['moved']:.1%}; of these, "
-            f"A > 0 that rose {row['positive_rose']:.1%}, A < 0 that fell "
-            f"{row['negative_fell']:.1%}"
+            f"{row['moved']:.1%}; of these, A > 0 that rose {row['positive_rose']:.1%}, A < 0 that "
+            f"fell {row['negative_fell']:.1%}"
         )
     return lines
 

@@ -157,8 +157,7 @@ def main(arguments: Sequence[str]) -> int:
     for result in analyze(completions):
         print(
             f"{result.category:<22}{result.occurrences:>7}  {result.per_100_words:6.2f} per 100 "
-            "words  "
-            f"used by {result.used_by:4.0%}  rank correlation {result.correlation:+.2f} "
+            f"words  used by {result.used_by:4.0%}  rank correlation {result.correlation:+.2f} "
             f"({result.low:+.2f}..{result.high:+.2f})"
         )
     print(f"{len(completions.texts)} completions, mean reward {completions.rewards.mean():.3f}")

@@ -9,6 +9,7 @@ from sweep.search.history import RETRIED, TrialKey
 from sweep.search.ledger import Ledger
 from trainer.checkpoint.files import check_whole, newest_checkpoint, start_over, steps_on_disk
 from trainer.errors import StorageError
+from trainer.run_folder import RunFolder
 
 
 def retry_failed(sweep: SweepRecord) -> list[str]:
@@ -76,12 +77,12 @@ def _check_trial(sweep: SweepRecord, trial: str) -> None:
 
 
 def _is_lost(sweep: SweepRecord, trial: str) -> bool:
-    checkpoints = sweep.folder.trial(trial) / "checkpoints"
+    checkpoints = RunFolder(sweep.folder.trial(trial)).checkpoints
     try:
         newest_checkpoint(checkpoints)
         _check_trial(sweep, trial)
     except StorageError:
-        record = checkpoints.parent / "metrics.jsonl"
+        record = RunFolder(checkpoints.parent).metrics
         # they cannot be read, which says nothing about them
         if steps_on_disk(checkpoints) and record.is_file():
             raise

@@ -46,9 +46,9 @@ from trainer.errors import (
     UserError,
     first_line,
 )
+from trainer.run_folder import RunFolder
 from trainer.shell.run_folder import hold, raise_held
 from trainer.tracking.inputs import check_inputs, record_inputs
-from trainer.tracking.shipping import CONFIG_FILE
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ def start_sweep(sweep: SweepRecord, options: Options) -> int:
             str(folder.root),
             f"{sweep.command('resume')}, or choose another --name",
         )
-    if (folder.root / CONFIG_FILE).exists():
+    if RunFolder(folder.root).config.exists():
         raise ConfigError(f"{folder.name} is a run", str(folder.root), "choose another --name")
     _check_program(sweep.spec)
     try:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 
+from trainer.run_folder import RunFolder
+
 
 class Report:
     """``report(step, {"eval/accuracy": 0.61})`` records an evaluation; the trial's folder is
@@ -23,7 +25,7 @@ class Report:
     def __call__(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append a line to ``metrics.jsonl``."""
         line = {"step": step, **{metric: float(value) for metric, value in metrics.items()}}
-        with (self.folder / "metrics.jsonl").open("a") as file:
+        with RunFolder(self.folder).metrics.open("a") as file:
             file.write(json.dumps(line) + "\n")
 
 

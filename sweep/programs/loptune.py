@@ -5,7 +5,7 @@ import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import psutil
 from pydantic import Field, model_validator
@@ -18,8 +18,10 @@ from sweep.programs.base import (
     Footprint,
     Program,
     Sample,
+    TrialRun,
     Values,
 )
+from sweep.programs.loptune_trial import shares_engine, start_trainer
 from sweep.programs.resources import ResourcesSpec
 from trainer.config.evaluation import EvaluationSet
 from trainer.config.schema import (
@@ -49,39 +51,13 @@ from trainer.planning.memory import (
 )
 from trainer.policy.architectures import TINY
 from trainer.problems.sampler import training_steps
-from trainer.progress import ProgressReport
 from trainer.rules.kinds import KINDS
 from trainer.rules.names import ADVANTAGE_KEY, LOSS_KEY, rule_name
 from trainer.tracking.inputs import input_files
 
-if TYPE_CHECKING:
-    from trainer.loop import Trainer
-
 _DECIDE_STEPS = ("max_steps", "epochs", "rollout.prompts_per_step")
 _INPUTS = ("data.", "reward.", "evaluation.", *KINDS)
-_OF_THE_ENGINE = (
-    "model",
-    "data.max_prompt_tokens",
-    "rollout.engine",
-    "rollout.vllm",
-    "rollout.max_new_tokens",
-    "rollout.prompts_per_step",
-    "rollout.group_size",
-)
 _TEST_SET = "test"
-
-
-class StopWatcher(ProgressReport):
-    """Called after every training step; asks the trainer to stop once the stop file exists."""
-
-    def __init__(self, stop_file: Path) -> None:
-        self._stop_file = stop_file
-        self.trainer: Trainer | None = None
-
-    def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """A training step is done."""
-        if self.trainer is not None and self._stop_file.exists():
-            self.trainer.request_stop()
 
 
 class LoptuneProgram(Program):
@@ -92,18 +68,14 @@ class LoptuneProgram(Program):
     estimates_sizes: ClassVar[bool] = True
     always_shown: ClassVar[tuple[str, ...]] = ("algorithm.ar_alpha", "algorithm.lopti_eta")
 
-    preset: str | None = Field(
-        None, description="preset[:variant] or YAML file (relative to the search space)"
-    )
-    overrides: dict[str, Any] = Field(
-        default_factory=dict, description="dotted trainer keys -> values"
-    )
-    config: TrainConfig | None = Field(
-        None, description="resolved configuration, as space.lock.yaml keeps it; replaces the preset"
-    )
-    sealed: EvaluationSet | None = Field(
-        None, description="evaluation.sets.test, taken out: only `sweep confirm` evaluates on it"
-    )
+    preset: str | None = None
+    """preset[:variant] or YAML file (relative to the search space)"""
+    overrides: dict[str, Any] = Field({})
+    """dotted trainer keys -> values"""
+    config: TrainConfig | None = None
+    """resolved configuration, as space.lock.yaml keeps it; replaces the preset"""
+    sealed: EvaluationSet | None = None
+    """evaluation.sets.test, taken out: only `sweep confirm` evaluates on it"""
 
     @model_validator(mode="after")
     def _check(self) -> "LoptuneProgram":
@@ -126,9 +98,8 @@ class LoptuneProgram(Program):
 
     def tracked(self, **changes: Any) -> "LoptuneProgram":
         """Return the program with changed `settings`."""
-        return self._with(
-            self.base.model_copy(update={"tracking": self.settings.model_copy(update=changes)})
-        )
+        tracking = self.settings.model_copy(update=changes)
+        return self._with(self.base.model_copy(update={"tracking": tracking}))
 
     def _with(self, config: TrainConfig) -> "LoptuneProgram":
         # Without the overrides, which would undo changes of keys that they name.
@@ -300,9 +271,7 @@ class LoptuneProgram(Program):
         return Device(True, round((gpu_bytes() or GPU_BYTES) * min(1.0, resources.gpus_per_worker)))
 
     def _input_configs(self, searched: Values) -> Iterator[TrainConfig]:
-        """Yield the base configuration, also with the sealed set, then one for each searched set,
-        reward and rule.
-        """
+        """Yield the base, then with the sealed set, then one per searched set, reward and rule."""
         yield self.base
         if self.sealed is not None:
             yield self.held_out_run("", None).base
@@ -326,43 +295,19 @@ class LoptuneProgram(Program):
 
     def launch_line(self, overrides: Mapping[str, Any], path: Path, workers: int) -> str:
         """Return the ``trainer run`` of a file."""
-        return (
-            f"torchrun --nproc-per-node {workers} -m trainer run {path}"
-            if workers > 1
-            else f"trainer run {path}"
-        )
+        if workers > 1:
+            return f"torchrun --nproc-per-node {workers} -m trainer run {path}"
+        return f"trainer run {path}"
 
-    def start(self, assignment: Assignment) -> "Trainer":
+    def start(self, assignment: Assignment) -> TrialRun:
         """Build the trainer of ``trainer run``, for a rank."""
-        from trainer.loop import Trainer
-        from trainer.parallel.device import free_memory
-        from trainer.parallel.start import make_parallel
-        from trainer.tracking.tracker import NullTracker, Tracker
-
-        config = assignment.config
-        context = assignment.context
-        free_memory()  # of the trial before in this process
-        parallel = make_parallel(config)
-        # MLflow may be away: the record is on disk, and is sent once it answers.
-        tracker = (
-            Tracker(config, context, must_connect=False) if parallel.is_main else NullTracker()
-        )
-        watcher = StopWatcher(assignment.stop_file)
-        try:
-            watcher.trainer = Trainer(config, context, tracker, watcher, parallel)
-        except BaseException:
-            tracker.close("FAILED")
-            raise
-        return watcher.trainer
+        return start_trainer(assignment)
 
     def shares_process(self, before: TrainConfig, after: TrainConfig) -> bool:
         """Return whether a rank's engine can serve both: vLLM does not free all it takes of a GPU
         within one process.
         """
-        colocated = after.rollout.engine != "transformers" and after.rollout.vllm.mode == "colocate"
-        return not colocated or all(
-            value_of(before, key) == value_of(after, key) for key in _OF_THE_ENGINE
-        )
+        return shares_engine(before, after)
 
     def flat(self, resolved: Mapping[str, Any]) -> dict[str, Any]:
         """Return the searched values, a rule's parameters below its name."""
@@ -413,12 +358,11 @@ class LoptuneProgram(Program):
             raise ConfigError(
                 what, like.source, "name them: --test FILE, or evaluation.sets.test in the space"
             )
-        changes = {"source": test} if test else {} if self.sealed else {"split": "test"}
-        return self._with(
-            self.configure(
-                {"evaluation.sets": {**sets, _TEST_SET: like.model_copy(update=changes)}}
-            )
-        )
+        if test is not None:
+            like = like.model_copy(update={"source": test})
+        elif self.sealed is None:
+            like = like.model_copy(update={"split": _TEST_SET})
+        return self._with(self.configure({"evaluation.sets": {**sets, _TEST_SET: like}}))
 
     def steps(self, possible: Values) -> tuple[int | None, bool]:
         """Return the training steps of the longest trial, where configuration and space alone

@@ -17,10 +17,9 @@ from typing import Any, BinaryIO
 
 from sweep.programs.base import Assignment
 from trainer.errors import ConfigError, printable, shortened
-from trainer.files import free_bytes, read_json_lines
-from trainer.metrics.declared import CORRECTNESS_FILE
+from trainer.files import free_bytes, read_records
 from trainer.parallel.gpus import visible_gpus
-from trainer.tracking.shipping import METRICS_FILE
+from trainer.run_folder import RunFolder
 from trainer.tracking.tracker import Tracker
 
 _POLL_S = 0.1
@@ -56,14 +55,14 @@ class CommandRun:
         self._assignment = assignment
         self._run_dir = assignment.context.run_dir
         self._folder = self._run_dir / "out"
-        self._errors = self._run_dir / "stderr.log"
+        self._errors = RunFolder(self._run_dir).stderr
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline = -1
         self._waiting: deque[dict[str, Any]] = deque()  # lines that are read and not recorded
         self._known: set[_Figure] = set()  # of all lines so far
         self._files = [
-            _Lines(self._folder / METRICS_FILE, ""),
-            _Lines(self._run_dir / "stdout.log", _PREFIX),
+            _Lines(RunFolder(self._folder).metrics, ""),
+            _Lines(RunFolder(self._run_dir).stdout, _PREFIX),
         ]
         self.step = 0
         self.done = self.stopping = False
@@ -77,8 +76,7 @@ class CommandRun:
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         self._is_used = any(self._folder.iterdir())
-        record = self._run_dir / METRICS_FILE
-        for line, _ in read_json_lines(record) if record.exists() else ():
+        for line in read_records(RunFolder(self._run_dir).metrics):
             self._known |= _figures(line)
             self.step = max(self.step, line["step"])
         self._read(ended=True)
@@ -93,7 +91,7 @@ class CommandRun:
         # A trial of several GPUs has a rank on each, which gets its share of the cores.
         gpus = max(1, visible_gpus())
         threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
-        values.write_text(json.dumps(config.values, indent=1), encoding="utf-8")
+        values.write_text(json.dumps(config.values, indent=1), "utf-8")
         environment = {name: value for name, value in os.environ.items() if name not in _OF_A_RANK}
         environment |= {
             "LOPTUNE_CONFIG": str(values),
@@ -104,7 +102,7 @@ class CommandRun:
             "PYTHONUNBUFFERED": "1",  # so that lines on standard output are seen at once
         }
         theirs, self._lifeline = os.pipe()
-        with (self._run_dir / "stdout.log").open("ab") as output:
+        with RunFolder(self._run_dir).stdout.open("ab") as output:
             process = subprocess.Popen(
                 [
                     sys.executable,
@@ -162,7 +160,7 @@ class CommandRun:
         if self._process is not None:
             self._log({})
         with contextlib.suppress(FileNotFoundError):
-            shutil.copy(self._folder / CORRECTNESS_FILE, self._run_dir)
+            shutil.copy(RunFolder(self._folder).correctness, self._run_dir)
         self._tracker.close(status)
 
     def _read(self, ended: bool = False) -> None:

@@ -2,7 +2,6 @@
 its own.
 """
 
-import json
 import logging
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -10,10 +9,12 @@ from pathlib import Path
 
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import TrialKey
-from trainer.checkpoint.files import STATE_FILE, keep_weights, steps_on_disk
+from trainer.checkpoint.files import keep_weights, steps_on_disk
+from trainer.checkpoint.run_state import RunState
 from trainer.errors import StorageError
 from trainer.evaluation.history import best_evaluation
 from trainer.files import free_bytes, size_text
+from trainer.run_folder import RunFolder
 
 logger = logging.getLogger(__name__)
 
@@ -38,19 +39,15 @@ class EndedTrials:
                 trial = TrialKey(configuration.number, seed).name
                 if trial not in self.done and result.state in ("COMPLETE", "PRUNED"):
                     self.done.add(trial)
-                    _keep_last_and_best(self.sweep.folder.trial(trial) / "checkpoints")
+                    _keep_last_and_best(RunFolder(self.sweep.folder.trial(trial)).checkpoints)
 
 
 def _keep_last_and_best(root: Path) -> None:
     try:
-        newest = steps_on_disk(root)[:1]
-        state = root / f"step-{newest[0]}" / STATE_FILE if newest else None
-        evaluations = (
-            json.loads(state.read_text())["evaluations"] if state and state.is_file() else []
-        )
-        best = best_evaluation([(int(step), float(accuracy)) for step, accuracy in evaluations])
-        keep_weights(root, {best[0]} if best else set())
-    except (OSError, ValueError, KeyError) as error:  # space is lost, and nothing else
+        for step in steps_on_disk(root)[:1]:
+            best = best_evaluation(RunState.read(root / f"step-{step}").evaluations)
+            keep_weights(root, {best[0]} if best else set())
+    except (OSError, ValueError, KeyError, TypeError) as error:  # space is lost, and nothing else
         logger.warning("the checkpoints in %s stay as they are: %s", root, error)
 
 
@@ -83,8 +80,7 @@ class CheckpointRoom:
             return None
         return StorageError(
             f"no room for the checkpoints of trial {trial}: with those of {len(running)} running "
-            "trials "
-            f"{size_text(needed)} will be written",
+            f"trials {size_text(needed)} will be written",
             f"{self._folder.root}, {size_text(free)} free",
             "free some space, then resume",
         )
@@ -95,7 +91,7 @@ def checkpoint_sizes(run_dir: Path) -> list[int]:
     nothing.
     """
     sizes = []
-    for checkpoint in (run_dir / "checkpoints").glob("*step-*"):
+    for checkpoint in RunFolder(run_dir).checkpoints.glob("*step-*"):
         try:
             sizes.append(
                 sum(path.stat().st_size for path in checkpoint.rglob("*") if path.is_file())

@@ -9,6 +9,7 @@ from pathlib import Path
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import TrialKey
 from trainer.files import read_records
+from trainer.run_folder import RunFolder
 
 # of metrics that differ in any case; TRL logs eval/runtime
 _TIMES = re.compile(r"time|per_second$")
@@ -38,7 +39,7 @@ def _measured(run_dir: Path) -> str:
     """Return a run's metrics without its times, as text that only the same measurements have; else
     its folder.
     """
-    records = read_records(run_dir / "metrics.jsonl")
+    records = read_records(RunFolder(run_dir).metrics)
     lines = [
         {name: value for name, value in line.items() if not _TIMES.search(name)} for line in records
     ]

@@ -10,8 +10,8 @@ from sweep.space.file import dump_space, load_space
 from sweep.space.spec import SweepSpec
 from trainer.errors import MissingError, StorageError
 from trainer.files import write_atomically
+from trainer.run_folder import RunFolder
 from trainer.shell.run_folder import check_name
-from trainer.tracking.inputs import INPUTS_FILE
 
 _HEADING = re.compile(r"# crc32 of the lines below: ([0-9a-f]{8})")
 
@@ -133,7 +133,7 @@ def free_name(folder: SweepFolder) -> None:
     """Remove what a start wrote that failed before any trial was issued; files of anybody else
     stay.
     """
-    for path in (folder.root / INPUTS_FILE, folder.space, folder.lock, folder.log, folder.stop):
+    for path in (RunFolder(folder.root).inputs, folder.space, folder.lock, folder.log, folder.stop):
         path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # not empty, or gone
         folder.root.rmdir()

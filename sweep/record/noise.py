@@ -116,14 +116,12 @@ def noise_lines(
     if forecast is None:
         return [
             "how much scores vary between seeds is not known yet, nor which gains this plan would "
-            "detect; two "
-            f"seeds of the baselines measure it: sweep run {space} "
+            f"detect; two seeds of the baselines measure it: sweep run {space} "
             f"search.configurations=0 'seeds=[0, 1]' --name {spec.name}-noise"
         ]
     lines = [
         f"scores vary between seeds by a standard deviation of {forecast.deviation:.2g} "
-        f"({forecast.source}, "
-        f"{counted(forecast.freedom, 'degree')} of freedom)"
+        f"({forecast.source}, {counted(forecast.freedom, 'degree')} of freedom)"
     ]
     seeds = f"with {counted(len(spec.seeds), 'seed')} of {counted(planned, 'configuration')}"
     if forecast.detectable is None:
@@ -140,8 +138,7 @@ def noise_lines(
         )
         lines.append(
             f"to detect the {name} gain of {gain:.2g} takes {all_}, or at most {alone} fresh seeds "
-            "of baseline "
-            "and finalist: sweep confirm --rounds"
+            "of baseline and finalist: sweep confirm --rounds"
         )
     return lines
 
@@ -174,8 +171,8 @@ def _named(sweeps: list[str]) -> str:
 
 
 def _alike(before: SweepSpec, spec: SweepSpec) -> bool:
-    scored = (before.objective.metric, before.objective.window) == (
-        spec.objective.metric,
-        spec.objective.window,
+    return (
+        before.objective.metric == spec.objective.metric
+        and before.objective.window == spec.objective.window
+        and spec.program.is_like(before.program)
     )
-    return scored and spec.program.is_like(before.program)

@@ -19,7 +19,7 @@ from sweep.space.arms import arm_of, arms
 from sweep.space.spec import SweepSpec
 from trainer.evaluation.correctness import read_correctness
 from trainer.files import Record, read_records
-from trainer.metrics.declared import CORRECTNESS_FILE
+from trainer.run_folder import RunFolder
 from trainer.shell.run_folder import holder
 from trainer.tracking.inputs import accepted_changes
 
@@ -117,7 +117,7 @@ class _Reading:
         key = TrialKey(configuration.number, seed)
         run_dir = sweep.folder.trial(key.name)
         result = configuration.results.get(seed)
-        records = read_records(run_dir / "metrics.jsonl")
+        records = read_records(RunFolder(run_dir).metrics)
         if result is None and not records:
             return None
         state: State = "RUNNING" if self.running else "KILLED"
@@ -133,6 +133,9 @@ class _Reading:
         score = evaluated.end(objective.window)
         if result is not None:
             score = math.nan if result.score is None else result.score
+        solved = None
+        if state == "COMPLETE":
+            solved = _solved(RunFolder(run_dir).correctness, objective)
         return Trial(
             name=key.name,
             configuration=str(spec.reported(configuration.number)),
@@ -149,7 +152,7 @@ class _Reading:
             test=curves_of[objective.sealed].end(objective.window),
             curves={name: curve for name, curve in curves_of.items() if curve.steps},
             latest=_latest(records),
-            solved=_solved(run_dir / CORRECTNESS_FILE, objective) if state == "COMPLETE" else None,
+            solved=solved,
         )
 
 
@@ -184,7 +187,7 @@ def _solved(path: Path, objective: Objective) -> tuple[float, ...] | None:
     accuracy of a set.
     """
     metric = objective.metric
-    if not path.is_file() or not metric.startswith(_ACCURACY):
+    if not metric.startswith(_ACCURACY):
         return None
     sets = read_correctness(path)
     name = next(iter(sets), None) if metric == _ACCURACY else metric.removeprefix(f"{_ACCURACY}/")

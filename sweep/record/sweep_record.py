@@ -23,9 +23,9 @@ from sweep.space.checks import MAX_GRID
 from sweep.space.points import Space, fingerprint
 from sweep.space.spec import SweepSpec
 from trainer.errors import UserError, one_line, printable
-from trainer.files import Record, read_json_lines
+from trainer.files import Record, read_json_lines, read_records
+from trainer.run_folder import RunFolder
 
-FAILURE_FILE = "failure.txt"  # in a trial's folder: the last thing that went wrong
 _MAX_COUNTED = 1000  # points of a finite space that are compared one by one
 
 
@@ -107,7 +107,7 @@ class SweepRecord:
 
     def _metrics(self) -> Iterator[tuple[str, Record]]:
         for metrics in self.folder.trials.glob("*/metrics.jsonl"):
-            for record, _ in read_json_lines(metrics):
+            for record in read_records(metrics):
                 yield metrics.parent.name, record
 
     def _row(self, configuration: Configuration, seed: int, running: bool) -> TrialRow:
@@ -123,7 +123,7 @@ class SweepRecord:
             row.state = result.state
             row.score = result.score
             row.reason = self.failure_reason(key, result)
-        elif running and (run_dir / "config.yaml").exists():
+        elif running and RunFolder(run_dir).config.exists():
             row.state = "RUNNING"
         return row
 
@@ -172,13 +172,13 @@ def failure_note(run_dir: Path) -> str:
     """Return the last thing that went wrong in a trial; empty if nothing did since it was last
     started.
     """
-    note = run_dir / FAILURE_FILE
-    return printable(note.read_text(encoding="utf-8").strip()) if note.exists() else ""
+    note = RunFolder(run_dir).failure
+    return printable(note.read_text("utf-8").strip()) if note.exists() else ""
 
 
 def last_step(run_dir: Path) -> int:
     """Return the last training step in a trial's ``metrics.jsonl``, from the end of the file."""
-    path = run_dir / "metrics.jsonl"
+    path = RunFolder(run_dir).metrics
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - 8192))

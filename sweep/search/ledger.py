@@ -17,8 +17,7 @@ CHECKSUM = "crc32"
 
 _ADVICE = (
     "restore it from a backup, or remove the line: a lost result is trained again from its last "
-    "checkpoint, "
-    "a lost configuration cannot be replaced"
+    "checkpoint, a lost configuration cannot be replaced"
 )
 
 

@@ -243,8 +243,6 @@ def direction(spec: SweepSpec) -> str:
 
 def _label(option: Any) -> Any:
     """Return a choice as a value that Optuna can store: lists and mappings as JSON text."""
-    return (
-        option
-        if option is None or isinstance(option, bool | int | float | str)
-        else json.dumps(option)
-    )
+    if option is None or isinstance(option, bool | int | float | str):
+        return option
+    return json.dumps(option)

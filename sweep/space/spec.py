@@ -200,9 +200,9 @@ class SweepSpec(Section):
         """Return the number under which MLflow has a configuration: a finalist's is that of the
         sweep that chose it.
         """
-        return (
-            configuration if self.confirms is None else self.confirms.configurations[configuration]
-        )
+        if self.confirms is None:
+            return configuration
+        return self.confirms.configurations[configuration]
 
     @property
     def adaptive(self) -> bool:

@@ -20,7 +20,8 @@ from trainer.metrics.tags import (
     STATE_TAG,
     SWEEP_TAG,
 )
-from trainer.tracking.inputs import INPUTS_FILE, change_tags
+from trainer.run_folder import RunFolder
+from trainer.tracking.inputs import change_tags
 from trainer.tracking.mlflow_store import (
     connect,
     find_experiment,
@@ -193,7 +194,7 @@ def open_parent(sweep: SweepRecord) -> ParentRun | None:
     if spec.confirms:
         tags[CONFIRMS_TAG] = spec.confirms.sweep
     parent = open_parent_run(uri, spec.experiment, spec.name, tags)
-    for file in (sweep.folder.space, sweep.folder.root / INPUTS_FILE):
+    for file in (sweep.folder.space, RunFolder(sweep.folder.root).inputs):
         if file.is_file():
             parent.log_artifact(file)
     save_view(uri, spec)

@@ -12,9 +12,10 @@ from sweep.tracking.outcomes import trial_outcomes
 from sweep.tracking.parent_run import open_parent, told
 from trainer.errors import StorageError
 from trainer.metrics.tags import PARENT_TAG
+from trainer.run_folder import RunFolder
 from trainer.shell.run_folder import hold
 from trainer.tracking.mlflow_store import tracking_uri
-from trainer.tracking.shipping import STATE_FILE, has_unsent
+from trainer.tracking.shipping import has_unsent
 from trainer.tracking.tracker import upload
 
 _NAMED = 5  # trials in a message
@@ -38,8 +39,9 @@ def upload_sweep(sweep: SweepRecord) -> Path:
         parent = open_parent(sweep)
         assert parent is not None, "the space is online"
         uri = tracking_uri(sweep.spec.program.settings, folder.runs_dir)
-        for state in sorted(folder.trials.glob(f"*/{STATE_FILE}")):
-            upload(state.parent, uri, {PARENT_TAG: parent.run_id})
+        for trial in sorted(folder.trials.glob("*/")):
+            if RunFolder(trial).tracking.is_file():
+                upload(trial, uri, {PARENT_TAG: parent.run_id})
         outcomes = [
             replace(outcome, tags={**outcome.tags, PARENT_TAG: parent.run_id})
             for outcome in trial_outcomes(sweep)

@@ -9,6 +9,7 @@ MLflow 3.17 stores a saved view of the runs' page as a tag of the experiment,
 import json
 import time
 import uuid
+from pathlib import Path
 from typing import Any
 
 from sweep.space.spec import SweepSpec
@@ -21,7 +22,8 @@ _KIND_TAG = "mlflow.experimentKind"  # without it MLflow shows its pages of GenA
 SCORE = "final/score"
 NAME = "attributes.`Run Name`"
 WIDTH = 120  # [px] of a column
-GRID = {"isReordered": True, "columns": 2, "cardHeight": 400}  # how charts are laid out
+# what is the same in every view: of the page, of its section and of a chart of each kind
+_TEMPLATE = json.loads(Path(__file__).with_name("view.json").read_text())
 # ids of views and charts are made of names
 _SPACE = uuid.UUID("5d9d2c5e-6f0c-4a57-9c43-5a2b0f1e7a10")
 
@@ -71,78 +73,44 @@ def view_state(spec: SweepSpec) -> dict[str, Any]:
         *(f"tags.`{tag}`" for tag in (SEED_TAG, VARIANT_TAG, STATE_TAG)),
     ]
     section = view_id("section")
+    charts = [{**chart, "metricSectionId": section} for chart in _charts(spec, searched)]
     return {
+        **_TEMPLATE["page"],
         "searchFilter": f"tags.`{SWEEP_TAG}` = '{spec.name}'",
         "orderByKey": columns[0],
         "orderByAsc": spec.objective.mode == "min",
-        "startTime": "ALL",
-        "lifecycleFilter": "Active",
-        "modelVersionFilter": "All Runs",
-        "datasetsFilter": [],
         # All trials have the same devices, so that their duration is what they cost.
         "selectedColumns": [*columns, "attributes.`Duration`", "attributes.`Description`"],
         "columnOrder": [NAME, *columns, "duration", "attributes.`Description`"],
         "columnWidths": {NAME: 3 * WIDTH, **dict.fromkeys(columns, WIDTH)},
-        "runsHiddenMode": "SHOW_ALL",
         "compareRunSections": [
-            {"uuid": section, "name": f"Sweep {spec.name}", "display": True, **GRID}
+            {**_TEMPLATE["section"], "uuid": section, "name": f"Sweep {spec.name}"}
         ],
-        "compareRunCharts": [
-            {**chart, "metricSectionId": section} for chart in _charts(spec, searched)
-        ],
-        "isAccordionReordered": True,  # so that MLflow puts its own sections below
-        "viewMaximized": False,
-        "runListHidden": False,
-        "groupBy": None,
-        "groupsExpanded": {},
-        "useGroupedValuesInCharts": True,
-        "hideEmptyCharts": True,
-        "autoRefreshEnabled": True,
-        "globalLineChartConfig": {
-            "xAxisKey": "step",
-            "lineSmoothness": 0,
-            "selectedXAxisMetricKey": "",
-        },
+        "compareRunCharts": charts,
     }
 
 
 def _charts(spec: SweepSpec, searched: list[str]) -> list[dict[str, Any]]:
     metric = spec.objective.metric
-    names = short_names(searched)
-    curves = {
-        "type": "LINE",
-        "metricKey": metric,
-        "selectedMetricKeys": [metric],
-        "xAxisKey": "step",
-        "selectedXAxisMetricKey": "",
-        "yAxisKey": "metric",
-        "yAxisExpressions": [],
-        "scaleType": "linear",
-        "xAxisScaleType": "linear",
-        "lineSmoothness": 0,
-        "range": {},
-        "ignoreOutliers": False,
-        "useGlobalXaxisKey": True,
-        "useGlobalLineSmoothing": True,
-    }
-    parallel = {
-        "type": "PARALLEL",
-        "selectedParams": searched,
-        "selectedMetrics": [SCORE],
-        "showAllRuns": False,
-    }
     charts = {
-        f"{metric} of every trial, a color per update rule": curves,
-        "All settings and the score": parallel,
+        f"{metric} of every trial, a color per update rule": {
+            **_TEMPLATE["lines"],
+            "metricKey": metric,
+            "selectedMetricKeys": [metric],
+        },
+        "All settings and the score": {
+            **_TEMPLATE["parallel"],
+            "selectedParams": searched,
+            "selectedMetrics": [SCORE],
+        },
     }
-    for key, name in names.items():
+    for key, name in short_names(searched).items():
         charts[f"Score against {name}"] = {
             "type": "SCATTER",
             "xaxis": {"key": key, "type": "PARAM"},
             "yaxis": {"key": SCORE, "type": "METRIC"},
         }
-    common = {"runsCountToCompare": 100, "deleted": False, "isGenerated": False}
     return [
-        {**common, **chart, "uuid": view_id(name), "displayName": name}
+        {**_TEMPLATE["chart"], **chart, "uuid": view_id(name), "displayName": name}
         for name, chart in charts.items()
     ]

@@ -99,8 +99,7 @@ def check_fit(resources: ResourcesSpec, nodes: list[Node]) -> None:
     where = "" if len(nodes) == 1 else f" on {len(nodes)} nodes"
     raise MissingError(
         f"a trial needs {counted(resources.gpus_per_trial, 'GPU')} and {counted(cpus, 'CPU')}; "
-        "present: "
-        f"{node_text(total)}{where}",
+        f"present: {node_text(total)}{where}",
         "resources.gpus_per_trial"
         if resources.gpus_per_trial > total.gpus
         else "resources.workers_per_trial",
@@ -197,8 +196,7 @@ def check_address(address: str | None) -> None:
             "a sweep is not driven through a Ray client",
             f"--address {address}",
             "type it on a node of the cluster with --address auto, or send it there with `ray job "
-            "submit` "
-            "(docs/guides/cluster.md)",
+            "submit` (docs/guides/cluster.md)",
         )
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
@@ -242,9 +240,8 @@ def warn_if_open(host: str, port: int) -> None:
     if asks_for_no_token(host, port):
         print(
             f"warning: the Ray cluster at {host}:{port} asks for no token: whoever reaches it can "
-            "run code on "
-            "all its nodes and read its passwords. Start every node with RAY_AUTH_MODE=token "
-            "(docs/guides/cluster.md)",
+            "run code on all its nodes and read its passwords. Start every node with "
+            "RAY_AUTH_MODE=token (docs/guides/cluster.md)",
             flush=True,
         )
 

@@ -38,7 +38,7 @@ def write_credentials(path: Path) -> None:
 def take_credentials(path: Path) -> None:
     """Put the credentials of the file, if there is one, into the environment of this process."""
     if path.is_file():
-        os.environ.update(json.loads(path.read_text(encoding="utf-8")))
+        os.environ.update(json.loads(path.read_text("utf-8")))
 
 
 def _forwarded() -> dict[str, str]:

@@ -9,6 +9,7 @@ from sweep.search.history import TrialKey
 from sweep.search.trial_report import EVALUATION, SCORE
 from sweep.space.spec import SchedulerSpec, SweepSpec
 from sweep.trials.trainable import windowed
+from trainer.run_folder import RunFolder
 
 
 def make_scheduler(sweep: SweepRecord) -> TrialScheduler:
@@ -46,7 +47,7 @@ class _EndedTrial:
 def _replay(scheduler: TrialScheduler, ended: _EndedTrial, sweep: SweepRecord) -> None:
     objective = sweep.spec.objective
     history = evaluation_history(
-        sweep.folder.trial(ended.trial_id) / "metrics.jsonl", objective.metric
+        RunFolder(sweep.folder.trial(ended.trial_id)).metrics, objective.metric
     )
     scheduler.on_trial_add(None, ended)
     evaluated = sorted(step for step in history if step > 0)

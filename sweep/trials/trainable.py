@@ -19,7 +19,7 @@ from ray.util import get_current_placement_group
 
 from sweep.programs.base import Assignment
 from sweep.record.folder import SweepFolder
-from sweep.record.sweep_record import FAILURE_FILE, evaluation_history
+from sweep.record.sweep_record import evaluation_history
 from sweep.search.history import TrialKey
 from sweep.search.trial_report import GIVEN_UP, TrialReport
 from sweep.space.spec import SweepSpec
@@ -38,6 +38,7 @@ from trainer.errors import (
 )
 from trainer.files import storage_fault
 from trainer.metrics.tags import PARENT_TAG, VARIANT_TAG
+from trainer.run_folder import RunFolder
 from trainer.tracking.inputs import check_inputs
 from trainer.types import RunContext
 
@@ -143,7 +144,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             self._note_failure(error)
             self._close("KILLED", _FAILED_CLOSE_TIMEOUT_S)
             self._end_group()
-            fault = _storage_fault(error, self._assignment.context.run_dir)
+            fault = storage_fault(error, self._assignment.context.run_dir)
             if fault is None and inherited:
                 logger.warning(
                     "%s failed in ranks that ran another trial: tried in new ones",
@@ -216,7 +217,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
 
     def _run_period(self) -> Period:
         group = self._ready_group()
-        metrics_file = self._assignment.context.run_dir / "metrics.jsonl"
+        metrics_file = self._run_folder.metrics
         periods: list[Period] = group.call(
             "run_period",
             timeout=self.plan.spec.limits.stall_timeout_s,
@@ -230,6 +231,10 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             raise WorkerLostError(f"the ranks disagree on the training step: {sorted(steps)}")
         return periods[0]
 
+    @property
+    def _run_folder(self) -> RunFolder:
+        return RunFolder(self._assignment.context.run_dir)
+
     def _ready_group(self) -> WorkerGroup:
         resources = self.plan.spec.resources
         if self._group is None:
@@ -242,24 +247,10 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
                 resources.gpus_per_worker,
             )
         if not self._built:
-            leave_if_blind(self.plan.inputs)
-            if not self.plan.folder.root.exists():
-                raise StorageError(
-                    "the sweep's folder has disappeared", str(self.plan.folder.root), "put it back"
-                )
-            context = self._assignment.context
-            begin_attempt(context.run_dir, context.attempt)
-            try:
-                check_inputs(self.plan.folder.root, "sweep", False, self.plan.working_dir)
-            # of the sweep, not of this trial: all others would train on it too
-            except ConfigError as error:
-                again = self.plan.folder.name
-                raise StorageError(
-                    error.what, error.where, f"sweep resume {again}, or with --accept-changes"
-                ) from None
-            (context.run_dir / FAILURE_FILE).unlink(missing_ok=True)
+            self._take_over_folder()
+            self._check_inputs()
             program = self.plan.spec.program
-            program.save(self._overrides, context.run_dir / "config.yaml")
+            program.save(self._overrides, self._run_folder.config)
             # Loading takes its time, on a busy machine more; the limit of a stall is one of
             # training steps.
             timeout = max(START_TIMEOUT_S, self.plan.spec.limits.stall_timeout_s)
@@ -268,11 +259,29 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             self._built = True
         return self._group
 
+    def _take_over_folder(self) -> None:
+        """Shut out earlier attempts at the trial, and forget how they failed."""
+        leave_if_blind(self.plan.inputs)
+        root = self.plan.folder.root
+        if not root.exists():
+            raise StorageError("the sweep's folder has disappeared", str(root), "put it back")
+        context = self._assignment.context
+        begin_attempt(context.run_dir, context.attempt)
+        self._run_folder.failure.unlink(missing_ok=True)
+
+    def _check_inputs(self) -> None:
+        """Refuse to train on files that have changed since the sweep began."""
+        folder = self.plan.folder
+        try:
+            check_inputs(folder.root, "sweep", False, self.plan.working_dir)
+        # of the sweep, not of this trial: all others would train on it too
+        except ConfigError as error:
+            again = f"sweep resume {folder.name}, or with --accept-changes"
+            raise StorageError(error.what, error.where, again) from None
+
     def _report(self, period: Period) -> dict[str, Any]:
         objective = self.plan.spec.objective
-        history = evaluation_history(
-            self._assignment.context.run_dir / "metrics.jsonl", objective.metric
-        )
+        history = evaluation_history(self._run_folder.metrics, objective.metric)
         if objective.metric in period.metrics:
             history[period.step] = float(period.metrics[objective.metric])
         latest = history[max(history)] if history else math.nan
@@ -296,17 +305,9 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
     def _failed(self, error: Exception) -> dict[str, Any]:
         step = error.step if isinstance(error, DivergedError) else self._last_step
         self._note_failure(error)
-        self._close(
-            "FAILED",
-            _FAILED_CLOSE_TIMEOUT_S
-            if self.plan.spec.resources.workers_per_trial > 1
-            else _CLOSE_TIMEOUT_S,
-        )
-        reason = (
-            str(error)
-            if isinstance(error, DivergedError)
-            else getattr(error, "what", first_line(error))
-        )
+        alone = self.plan.spec.resources.workers_per_trial == 1
+        self._close("FAILED", _CLOSE_TIMEOUT_S if alone else _FAILED_CLOSE_TIMEOUT_S)
+        reason = getattr(error, "what", first_line(error))
         return TrialReport(step, reason=reason).to_result()
 
     def _note_failure(self, error: Exception) -> None:
@@ -315,21 +316,12 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         context = self._assignment.context
         with contextlib.suppress(OSError, StorageError):
             Attempt(context.run_dir, context.attempt).check()
-            (context.run_dir / FAILURE_FILE).write_text(text + "\n", encoding="utf-8")
+            self._run_folder.failure.write_text(text + "\n", "utf-8")
 
     def _interrupted(self, fault: StorageError | None = None) -> dict[str, Any]:
         self._close("KILLED")
         storage = None if fault is None else (fault.what, fault.where, fault.hint)
         return TrialReport(self._last_step, interrupted=True, storage=storage).to_result()
-
-
-def _storage_fault(error: Exception, run_dir: Path) -> StorageError | None:
-    """Return the error as a fault of the storage, which says nothing about the trial; None for any
-    other.
-    """
-    if isinstance(error, OSError):
-        return storage_fault(error, run_dir)
-    return error if isinstance(error, StorageError) else None
 
 
 def windowed(history: Mapping[int, float], window: int) -> float:

@@ -33,6 +33,7 @@ from sweep.trials.nodes import (
 from trainer.errors import one_line
 from trainer.parallel.gpus import SHARE_VARIABLE
 from trainer.policy.cache import cache_folder, own_folder
+from trainer.run_folder import RunFolder
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ class RankWorker:
     def build(self, program: Program, assignment: Assignment) -> int:
         """Begin the trial, or continue from what its folder holds, and return the step."""
         leave_if_blind(assignment.inputs)
-        with (assignment.context.run_dir / "stderr.log").open("ab") as log:
+        with RunFolder(assignment.context.run_dir).stderr.open("ab") as log:
             os.dup2(log.fileno(), 2)
         self.close("KILLED")
         if assignment.working_dir.is_dir():  # a node of a cluster may lack it

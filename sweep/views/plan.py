@@ -105,11 +105,7 @@ def make_plan(sweep: SweepRecord, nodes: list[Node], given_step_seconds: float |
         searches_steps=searches_steps,
         disk=disk,
         free_bytes=free,
-        short=[
-            *_short_machines(spec, nodes),
-            *_short_disk(disk, free),
-            *short_memory(memory, nodes, at_a_time),
-        ],
+        short=[*_shortages(spec, nodes, disk, free), *short_memory(memory, nodes, at_a_time)],
         memory=memory,
         step_seconds=seconds_per_step,
         trial_seconds=trial_seconds,
@@ -129,14 +125,11 @@ def _planned_disk(spec: SweepSpec, trials: int, at_a_time: int) -> Disk | None:
     return Disk(kept.whole, kept.ended, at_most)
 
 
-def _short_machines(spec: SweepSpec, nodes: list[Node]) -> Iterator[str]:
+def _shortages(spec: SweepSpec, nodes: list[Node], disk: Disk | None, free: int) -> Iterator[str]:
     try:
         check_fit(spec.resources, nodes)
     except MissingError as error:
         yield error.what
-
-
-def _short_disk(disk: Disk | None, free: int) -> Iterator[str]:
     if disk is not None and disk.at_most > free:
         yield f"disk: {size_text(disk.at_most)} needed, {size_text(free)} there"
 

@@ -23,7 +23,7 @@ LOW = torch.bfloat16
 
 
 def architecture(device):
-    return KNOWN["Qwen/Qwen2.5-3B"].settings() if device.type == "cuda" else SIZES
+    return KNOWN["Qwen/Qwen2.5-3B"].settings if device.type == "cuda" else SIZES
 
 
 def make_model(device):

@@ -83,7 +83,7 @@ def difference(engine, model) -> float:
                 again = (
                     scorer(ids, torch.tensor([len(prompt)], device=device), mask).logprobs[0].cpu()
                 )
-            differences.append((again - torch.tensor(sample.logprobs)).abs())
+            differences.append((again - torch.tensor(sample.rollout_logprobs)).abs())
     return float(torch.cat(differences).mean())
 
 

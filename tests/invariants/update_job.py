@@ -26,6 +26,7 @@ from trainer.algorithm.token_filters import choose_tokens
 from trainer.algorithm.update import Updater, UpdateStatistics
 from trainer.attempt import Attempt
 from trainer.checkpoint.files import write_checkpoint
+from trainer.checkpoint.run_state import RunState
 from trainer.checkpoint.state import load_training_state, stage_training_state
 from trainer.config.schema import TrainConfig, apply_overrides
 from trainer.parallel import models
@@ -144,7 +145,11 @@ class Updates:
             root,
             step,
             stage_training_state(
-                self.causal_lm, NoTokenizer(), self.optimizer, {"step": step}, self.parallel
+                self.causal_lm,
+                NoTokenizer(),
+                self.optimizer,
+                RunState(step, [], 0, {}),
+                self.parallel,
             ),
             self.parallel,
             Attempt(root.parent),

@@ -62,7 +62,7 @@ def test_sampled_log_probabilities_are_the_policys(engine, policy, prompts):
         (prompt, s.token_ids) for prompt, group in zip(prompts, samples, strict=True) for s in group
     ]
     scores = LogprobModel(policy, TEMPERATURE, chunk_tokens=64)(*as_batch(rows))
-    sampled = [s.logprobs for group in samples for s in group]
+    sampled = [s.rollout_logprobs for group in samples for s in group]
     for row, logprobs in enumerate(sampled):
         assert scores.logprobs[row, : len(logprobs)].tolist() == pytest.approx(logprobs, abs=1e-4)
 

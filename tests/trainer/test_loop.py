@@ -336,7 +336,7 @@ def test_dynamic_sampling_keeps_the_size_of_the_batch_and_counts_what_it_costs(
     }
     trainer = build(small_config(tiny_policy, **overrides), tmp_path / "r")
     metrics = [trainer.training_step() for _ in range(2)]
-    sampled = trainer.source.state_dict()
+    sampled = trainer.source.sampler.state_dict()
     trainer.close()
     dropped = sum(step["rollout/dropped_groups"] for step in metrics)
     assert dropped > 0

@@ -69,9 +69,8 @@ def _loss_problems(config: AlgorithmConfig) -> Iterator[str]:
     if config.isolates and not torch.allclose(halves, whole, rtol=1e-4, atol=1e-6):
         yield (
             "cannot be combined with Lopti: the gradients of two passes over parts of the tokens "
-            "do not add up to "
-            "that of one pass, because a token's loss depends on tokens.token_mask or on other "
-            "tokens' gradients"
+            "do not add up to that of one pass, because a token's loss depends on "
+            "tokens.token_mask or on other tokens' gradients"
         )
 
 

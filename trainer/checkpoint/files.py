@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainer.attempt import Attempt
+from trainer.checkpoint.run_state import STATE_FILE
 from trainer.errors import ConfigError, StorageError
 from trainer.files import flush_to_disk, read_records, storage_error, write_atomically
+from trainer.run_folder import RunFolder
 
 if TYPE_CHECKING:  # torch takes seconds to import, and most commands only look what there is
     from trainer.parallel.ranks import Parallel
@@ -27,8 +29,6 @@ MANIFEST = "manifest.json"
 _NAME = re.compile(r"step-(\d+)")
 _PART = re.compile(r"training_state-(\d+)-of-\d+\.safetensors")
 _SET_ASIDE = re.compile(r"damaged-step-(\d+)")
-_RECORD = ("metrics.jsonl", "completions.jsonl")
-STATE_FILE = "training_state.json"  # how far the run was
 # optimizer and random states, which only a resumption needs
 _TENSORS = "training_state*.safetensors"
 
@@ -232,8 +232,8 @@ def check_whole(run_dir: Path, at_least: int, again: str) -> None:
     Raises:
         StorageError: its checkpoints or its record are gone.
     """
-    checkpoints = run_dir / "checkpoints"
-    metrics = run_dir / _RECORD[0]
+    checkpoints = RunFolder(run_dir).checkpoints
+    metrics = RunFolder(run_dir).metrics
     last = max((int(record.get("step", 0)) for record in read_records(metrics)), default=0)
     # One that is being written, or is damaged, is a checkpoint for this.
     kept = checkpoints.is_dir() and any(checkpoints.iterdir())
@@ -254,8 +254,7 @@ def raise_if_ended(folder: Path) -> None:
     if keeps_weights_only(folder):
         raise ConfigError(
             f"{folder.parent.parent.name} has ended, at {folder.name.replace('-', ' ')}: its "
-            "weights were kept, "
-            "its optimizer state was not",
+            "weights were kept, its optimizer state was not",
             str(folder),
             "use its weights as the model of a new run: model.name_or_path=FOLDER",
         )
@@ -265,16 +264,17 @@ def start_over(run_dir: Path) -> Path | None:
     """Put a run's checkpoints and a copy of its record into ``earlier-N``, returned; None where it
     has neither.
     """
-    checkpoints = run_dir / "checkpoints"
-    if not checkpoints.is_dir() and not (run_dir / _RECORD[0]).is_file():
+    folder = RunFolder(run_dir)
+    checkpoints = folder.checkpoints
+    if not checkpoints.is_dir() and not folder.metrics.is_file():
         return None
     number = next(n for n in itertools.count(1) if not (run_dir / f"earlier-{n}").exists())
     earlier = run_dir / f"earlier-{number}"
     earlier.mkdir()
-    for name in _RECORD:
+    for record in (folder.metrics, folder.completions):
         # A copy: from the original the tracker learns what MLflow has already.
-        if (run_dir / name).exists():
-            shutil.copy2(run_dir / name, earlier)
+        if record.exists():
+            shutil.copy2(record, earlier)
     if checkpoints.is_dir():
         checkpoints.rename(earlier / checkpoints.name)
     return earlier

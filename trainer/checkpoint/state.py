@@ -1,6 +1,5 @@
 """The files of a checkpoint: weights, optimizer, random states, progress."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,31 +8,30 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
-from trainer.checkpoint.files import STATE_FILE, raise_if_ended
+from trainer.checkpoint.files import raise_if_ended
+from trainer.checkpoint.run_state import RunState
 from trainer.errors import StorageError
 from trainer.parallel.ranks import Parallel
 from trainer.policy.weights import save_weights
 
+_OPTIMIZER = "optimizer/"  # before the names of its tensors
+
 
 def stage_training_state(
-    model: PreTrainedModel,
-    tokenizer: Any,
-    optimizer: Any,
-    state: dict[str, Any],
-    parallel: Parallel,
+    model: PreTrainedModel, tokenizer: Any, optimizer: Any, state: RunState, parallel: Parallel
 ) -> Callable[[Path], None]:
     """Copy what training changes to host memory; returns what writes it into a folder while
     training goes on.
 
     Weights or adapter and tokenizer are written in Hugging Face's formats, the rest as safetensors.
     Rank 0 writes what the ranks have in common; where the optimizer's state is in parts, each
-    writes its own. Nothing else may use the tokenizer meanwhile; ``state`` holds JSON values.
+    writes its own. Nothing else may use the tokenizer meanwhile.
     """
     weights = parallel.weights(model)
     tensors: dict[str, torch.Tensor] = {}
     if parallel.is_main or parallel.shards_optimizer:
         of_optimizer = parallel.training_tensors(model, optimizer)
-        tensors = {f"optimizer/{name}": tensor for name, tensor in of_optimizer.items()}
+        tensors = {f"{_OPTIMIZER}{name}": tensor for name, tensor in of_optimizer.items()}
         tensors["random/cpu"] = torch.get_rng_state()
         if torch.cuda.is_available():
             tensors["random/cuda"] = torch.cuda.get_rng_state()
@@ -42,7 +40,7 @@ def stage_training_state(
         if parallel.is_main:
             save_weights(folder, model, weights)
             tokenizer.save_pretrained(folder)
-            (folder / STATE_FILE).write_text(json.dumps(state, indent=1))
+            state.write(folder)
         if tensors:
             save_file(tensors, folder / _state_file(parallel))
 
@@ -51,7 +49,7 @@ def stage_training_state(
 
 def load_training_state(
     folder: Path, model: PreTrainedModel, optimizer: Any, parallel: Parallel
-) -> dict[str, Any]:
+) -> RunState:
     """Restore what `stage_training_state` copied; returns its ``state``.
 
     Raises:
@@ -69,21 +67,16 @@ def load_training_state(
             "resume with as many ranks and the same parallel.* as wrote it",
         )
     tensors = load_file(path)
-    parallel.load_training_tensors(
-        folder,
-        model,
-        optimizer,
-        {
-            name.removeprefix("optimizer/"): t
-            for name, t in tensors.items()
-            if name.startswith("optimizer/")
-        },
-    )
+    of_optimizer = {
+        name.removeprefix(_OPTIMIZER): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(_OPTIMIZER)
+    }
+    parallel.load_training_tensors(folder, model, optimizer, of_optimizer)
     torch.set_rng_state(tensors["random/cpu"])
     if "random/cuda" in tensors and torch.cuda.is_available():
         torch.cuda.set_rng_state(tensors["random/cuda"])
-    state: dict[str, Any] = json.loads((folder / STATE_FILE).read_text())
-    return state
+    return RunState.read(folder)
 
 
 def _state_file(parallel: Parallel) -> str:

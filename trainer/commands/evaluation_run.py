@@ -20,9 +20,9 @@ from trainer.parallel.start import make_parallel
 from trainer.policy.load import load_policy
 from trainer.rollouts.build import build_engine
 from trainer.rollouts.prepared import Prepared, prepare
+from trainer.run_folder import RunFolder
 from trainer.shell.table import print_table
 from trainer.tracking.mlflow_store import prepare_store, tracking_uri
-from trainer.tracking.shipping import RESULT_FILE
 from trainer.tracking.tracker import NullTracker, Tracker
 from trainer.types import RunContext
 
@@ -55,7 +55,7 @@ def run_evaluation(
             if parallel.is_main:
                 rows = evaluation_rows(result)
                 summary = _summary(config, model, rows, time.monotonic() - started)
-                file = runs_dir / name / RESULT_FILE
+                file = RunFolder(runs_dir / name).evaluation
                 _record(tracker, result, summary, file)
                 if as_json:
                     print(json.dumps(summary, indent=2))
@@ -122,7 +122,7 @@ def _record(tracker: Any, result: EvaluationResult, summary: dict[str, Any], fil
     tracker.log(result.metrics | bounds, summary["step"])
     for name, rollouts in result.rollouts.items():
         tracker.log_completions(completion_rows({name: rollouts}, len(rollouts)), summary["step"])
-    file.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    file.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:

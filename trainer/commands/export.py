@@ -16,11 +16,10 @@ from trainer.errors import ConfigError, MissingError, StorageError
 from trainer.evaluation.correctness import read_correctness
 from trainer.evaluation.estimators import accuracy_interval
 from trainer.files import write_atomically
-from trainer.metrics.declared import CORRECTNESS_FILE
 from trainer.rules.names import label_of
+from trainer.run_folder import RunFolder
 from trainer.shell.arguments import add_runs_dir
 from trainer.tracking.inputs import recorded_files
-from trainer.tracking.shipping import CONFIG_FILE
 
 _FOR_RESUMPTION = shutil.ignore_patterns("manifest.json*", "training_state*")
 
@@ -51,24 +50,25 @@ def _export_model(run: Path, output: Path, step: int | None = None, merge: bool 
     """
     if output.exists():
         raise ConfigError(f"{output} exists", "--output", "name a new folder")
-    steps = steps_on_disk(run / "checkpoints")
+    folder = RunFolder(run)
+    steps = steps_on_disk(folder.checkpoints)
     if not steps:
         raise MissingError(
-            f"{run.name} has no checkpoint", str(run / "checkpoints"), "train it first"
+            f"{run.name} has no checkpoint", str(folder.checkpoints), "train it first"
         )
     if step is not None and step not in steps:
         there = ", ".join(map(str, sorted(steps)))
         raise MissingError(
-            f"no checkpoint of step {step}", str(run / "checkpoints"), f"there are: {there}"
+            f"no checkpoint of step {step}", str(folder.checkpoints), f"there are: {there}"
         )
     step = steps[0] if step is None else step
-    checkpoint = run / "checkpoints" / f"step-{step}"
+    checkpoint = folder.checkpoint(step)
     damaged = damaged_files(checkpoint)
     if damaged:
         raise StorageError(
             f"damaged: {', '.join(damaged)}", str(checkpoint), "export another --step"
         )
-    config = load_config(str(run / CONFIG_FILE))
+    config = load_config(str(folder.config))
     if merge and config.model.lora.r == 0:
         raise ConfigError(
             "the run trained whole weights: there is no adapter", "--merge", "leave out --merge"
@@ -82,7 +82,7 @@ def _export_model(run: Path, output: Path, step: int | None = None, merge: bool 
         raise StorageError(fault, str(output), "choose another --output") from error
     if merge:
         _merge(config, partial)
-    shutil.copyfile(run / CONFIG_FILE, partial / "run.yaml")
+    shutil.copyfile(folder.config, partial / "run.yaml")
     is_adapter = config.model.lora.r > 0 and not merge
     write_atomically(partial / "README.md", _card(run, config, step, is_adapter))
     for path in (partial, *partial.rglob("*")):
@@ -148,9 +148,8 @@ def _score_table(run: Path, config: TrainConfig, step: int) -> str:
     """Return the run's own evaluations at a step, the configuration's sets in order; empty without
     any.
     """
-    path = run / CORRECTNESS_FILE
     rows = []
-    for name, by_step in read_correctness(path).items() if path.is_file() else ():
+    for name, by_step in read_correctness(RunFolder(run).correctness).items():
         if step in by_step:
             shares, completions = by_step[step]
             low, high = accuracy_interval(shares, [completions] * len(shares))

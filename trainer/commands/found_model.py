@@ -6,6 +6,7 @@ from pathlib import Path
 
 from trainer.checkpoint.files import damaged_files, intact_checkpoints
 from trainer.errors import MissingError, StorageError
+from trainer.run_folder import RunFolder
 
 _STEP = re.compile(r"step-(\d+)")
 
@@ -28,8 +29,8 @@ def find_model(model: str) -> FoundModel:
         StorageError: a checkpoint whose files are not what was written.
     """
     folder = Path(model).expanduser()
-    if (folder / "config.yaml").is_file() and not (folder / "config.json").is_file():
-        newest = next(intact_checkpoints(folder / "checkpoints"), None)
+    if RunFolder(folder).config.is_file() and not (folder / "config.json").is_file():
+        newest = next(intact_checkpoints(RunFolder(folder).checkpoints), None)
         if newest is None:
             raise MissingError(
                 f"run {folder.name} has no intact checkpoint", str(folder), "train it first"
@@ -45,5 +46,5 @@ def find_model(model: str) -> FoundModel:
             str(folder),
             "evaluate another step of the run",
         )
-    config = folder.parent.parent / "config.yaml"
+    config = RunFolder(folder.parent.parent).config
     return FoundModel(str(folder), config if config.is_file() else None, int(step[1]))

@@ -39,12 +39,10 @@ def carry_out_init(arguments: argparse.Namespace) -> int:
     for path in write_project(arguments.folder, arguments.model):
         print(f"written: {path}")
     print(
-        f"cd {arguments.folder}\n"
-        "trainer run run.yaml --dry-run    # one prompt, one scored completion, memory and steps\n"
-        "trainer run run.yaml              # train\n"
-        "sweep plan space.yaml             # the sweep over it\n"
-        "sweep schema > space.schema.json  # what an editor with a YAML language server completes "
-        "it by"
+        f"cd {arguments.folder}\ntrainer run run.yaml --dry-run    # one prompt, one scored "
+        "completion, memory and steps\ntrainer run run.yaml              # train\nsweep plan "
+        "space.yaml             # the sweep over it\nsweep schema > space.schema.json  # what an "
+        "editor with a YAML language server completes it by"
     )
     return 0
 
@@ -57,10 +55,9 @@ def _init_rule(folder: Path) -> int:
             f"cannot write there: {error.strerror}", str(folder), "choose a new folder"
         ) from error
     print(
-        f"cd {folder}\n"
-        "python -m pytest               # the rule's equation\n"
-        "sweep run rule_space.yaml      # the rule and GRPO, each tuned alone\n"
-        "sweep confirm my-rule          # the best of each on fresh seeds"
+        f"cd {folder}\npython -m pytest               # the rule's equation\nsweep run "
+        "rule_space.yaml      # the rule and GRPO, each tuned alone\nsweep confirm my-rule         "
+        " # the best of each on fresh seeds"
     )
     return 0
 
@@ -79,15 +76,10 @@ def write_project(folder: Path, model: str = _EXAMPLE_MODEL) -> list[Path]:
             "the built-in tiny model reads nothing but its generated puzzles",
             "--model",
             "take --model random (to try data and reward in seconds) or smollm2-135m (98 MB, "
-            "trains on a CPU), "
-            "or run the preset: trainer run tiny_kk",
+            "trains on a CPU), or run the preset: trainer run tiny_kk",
         )
     source = _TEMPLATES / "project"
-    texts = {
-        entry.name: entry.read_text(encoding="utf-8")
-        for entry in source.iterdir()
-        if entry.is_file()
-    }
+    texts = {entry.name: entry.read_text("utf-8") for entry in source.iterdir() if entry.is_file()}
     for name in sorted(texts):
         if (folder / name).exists():
             raise ConfigError(

@@ -61,7 +61,7 @@ def memory_comment(config: TrainConfig, ranks: int | None, gpu_gb: float | None)
 
 
 def _first_comment(path: Path) -> str:
-    first = path.read_text(encoding="utf-8").partition("\n")[0]
+    first = path.read_text("utf-8").partition("\n")[0]
     return first.removeprefix("#").strip() if first.startswith("#") else ""
 
 

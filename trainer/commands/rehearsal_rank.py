@@ -20,6 +20,7 @@ from trainer.parallel.ranks import end_rank, leave_ranks
 from trainer.parallel.start import make_parallel
 from trainer.policy.logprobs import TokenScores
 from trainer.rollouts.collect import sampling_params
+from trainer.run_folder import RunFolder
 from trainer.tracking.tracker import NullTracker
 from trainer.types import RunContext, TrainBatch
 
@@ -104,7 +105,7 @@ def _engine_after_a_long_prompt(trainer: Trainer) -> float:
     ids = torch.tensor([[*prompt, *sample.token_ids]], device=device)
     mask = torch.ones(1, len(sample.token_ids), device=device)
     again: TokenScores = trainer.models.policy(ids, torch.tensor([LONG], device=device), mask)
-    return _mean(again.logprobs[0].cpu() - torch.tensor(sample.logprobs))
+    return _mean(again.logprobs[0].cpu() - torch.tensor(sample.rollout_logprobs))
 
 
 def _first_ratio(trainer: Trainer) -> float:
@@ -127,7 +128,7 @@ def _mean(difference: Tensor) -> float:
 
 def main(folder: Path) -> None:
     """Rehearse the configuration in a folder, and write what was found of it there."""
-    measured = measure(load_config(str(folder / "config.yaml")), folder)
+    measured = measure(load_config(str(RunFolder(folder).config)), folder)
     leave_ranks()
     (folder / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(measured))
     end_rank(0)

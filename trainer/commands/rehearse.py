@@ -24,12 +24,15 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from trainer.config.extends import preset_specs
 from trainer.config.schema import TrainConfig, apply_overrides, load_config, save_config
+from trainer.config.yaml_document import read_yaml
 from trainer.errors import ConfigError, EngineError
 from trainer.policy.architectures import KNOWN, TINY_FOLDER, model_size
+from trainer.run_folder import RunFolder
 from trainer.shell.arguments import count
 from trainer.shell.table import print_table
 
 _RANKS = 2
+_SHRUNKEN = Path(__file__).with_name("rehearsal.yaml")
 RANK_MODULE = "trainer.commands.rehearsal_rank"
 _WIDTHS = {
     "hidden_size": 128,
@@ -138,7 +141,7 @@ def rehearse(
         with contextlib.redirect_stdout(sys.stderr):
             small = shrunken(config, make_model(config, place / "model"), engine, device)
         size = 1 if small.parallel.strategy == "none" else ranks
-        save_config(small, place / "config.yaml")
+        save_config(small, RunFolder(place).config)
         _run_ranks(place, size, name, device == "cuda")
         measured = [json.loads((place / f"rank-{rank}.json").read_text()) for rank in range(size)]
         yield Rehearsal(name, small, measured)
@@ -146,50 +149,20 @@ def rehearse(
 
 def shrunken(config: TrainConfig, model: Path, engine: str, device: str = "cpu") -> TrainConfig:
     """Return the configuration with small sizes and generated puzzles, in the dtype of a GPU."""
-    puzzles = {"source": "generated", "people": [2, 3]}
-    updates = (
-        2
-        if config.rollout.prompts_per_step * config.rollout.group_size
-        > config.optim.update_batch_size
-        else 1
-    )
+    rollout = config.rollout
     attention = config.model.attn_implementation
+    several = rollout.prompts_per_step * rollout.group_size > config.optim.update_batch_size
     return apply_overrides(
         config,
         {
+            **read_yaml(_SHRUNKEN).data,
             "model.name_or_path": str(model),
-            "model.revision": None,
             "model.dtype": "bfloat16" if config.model.dtype == "auto" else config.model.dtype,
             "model.attn_implementation": attention if attention in ("sdpa", "eager") else "sdpa",
-            "data.task": "knights_knaves",
-            "data.train": [{**puzzles, "split": "train", "size": 20}],
-            "data.prompt_format": "raw",
-            "data.prompt_template": None,
-            "data.max_prompt_tokens": 160,
-            "reward.functions": {
-                f"trainer.commands.rehearsal_reward:share_of_{letter}": 1.0 for letter in "eo"
-            },
-            "reward.workers": 1,
             "reward.overlong_buffer": min(config.reward.overlong_buffer, 8),
-            "rollout.engine": engine if config.rollout.engine != "transformers" else "transformers",
-            "rollout.prompts_per_step": 4,
-            "rollout.group_size": 4,
-            "rollout.max_new_tokens": 40,
-            "rollout.stop_token_ids": [],
-            "rollout.vllm.mode": "colocate",
-            "rollout.vllm.tensor_parallel": 1,
-            "rollout.vllm.max_model_len": 2100,
-            "optim.update_batch_size": 16 // updates,
-            "optim.tokens_per_microbatch": 640,
-            "optim.warmup_steps": 0,
+            "rollout.engine": engine if rollout.engine != "transformers" else rollout.engine,
+            "optim.update_batch_size": 8 if several else 16,
             "parallel.device": device,
-            "evaluation.every_steps": 1,
-            "evaluation.at_start": True,
-            "evaluation.completions_per_problem": 1,
-            "evaluation.sets": {"dev": {**puzzles, "split": "dev", "size": 4}},
-            "checkpoint.every_steps": 1,
-            "tracking.offline": True,
-            "max_steps": 3,
         },
     )
 
@@ -201,7 +174,7 @@ def make_model(config: TrainConfig, folder: Path) -> Path:
     transformers.utils.logging.disable_progress_bar()
     size = model_size(config.model.name_or_path)
     tokenizer = AutoTokenizer.from_pretrained(TINY_FOLDER)
-    settings = size.settings if size else KNOWN["Qwen/Qwen2.5-7B"].settings()
+    settings = (size or KNOWN["Qwen/Qwen2.5-7B"]).settings
     ends = {
         "vocab_size": len(tokenizer),
         "eos_token_id": tokenizer.eos_token_id,

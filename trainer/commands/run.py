@@ -11,6 +11,7 @@ from trainer.loop import Trainer
 from trainer.parallel.ranks import Parallel, leave_ranks
 from trainer.parallel.start import make_parallel
 from trainer.planning.advice import advise_data
+from trainer.run_folder import RunFolder
 from trainer.shell.interrupt import graceful_stop
 from trainer.shell.progress import Progress, silent_warning
 from trainer.shell.run_folder import resume_command
@@ -86,6 +87,7 @@ def report_outcome(outcome: RunOutcome) -> int:
     trainer = outcome.trainer
     context = outcome.trainer.context
     run_dir = context.run_dir
+    folder = RunFolder(run_dir)
     step = trainer.step
     done = outcome.done
     if outcome.diverged is not None:
@@ -97,7 +99,7 @@ def report_outcome(outcome: RunOutcome) -> int:
         code = 1
         stream = sys.stderr
     elif not done:
-        saved = max(steps_on_disk(run_dir / "checkpoints"), default=None)
+        saved = max(steps_on_disk(folder.checkpoints), default=None)
         kept = (
             "nothing was saved; to begin again:"
             if saved is None
@@ -111,8 +113,8 @@ def report_outcome(outcome: RunOutcome) -> int:
         code = INTERRUPTED
         stream = sys.stdout
     else:
-        model = run_dir / "checkpoints" / f"step-{step}"
-        lines = [f"model:    {model}", f"metrics:  {run_dir / 'metrics.jsonl'}"]
+        model = folder.checkpoint(step)
+        lines = [f"model:    {model}", f"metrics:  {folder.metrics}"]
         code = 0
         stream = sys.stdout
     if trainer.parallel.is_main:

@@ -6,16 +6,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from trainer.checkpoint.files import steps_on_disk
 from trainer.commands.start import SWEEP_FILE, existing_run, rule_of
 from trainer.config.schema import TrainConfig, load_config
 from trainer.errors import MissingError, UserError, printable
 from trainer.files import read_records
+from trainer.run_folder import RunFolder
 from trainer.shell.arguments import add_json, add_runs_dir, count, port
 from trainer.shell.run_folder import holder, resume_command, run_path
 from trainer.shell.table import number, print_table
 from trainer.shell.ui import serve
 from trainer.tracking.mlflow_store import connect, tracking_uri
-from trainer.tracking.shipping import COMPLETIONS_FILE, CONFIG_FILE, RESULT_FILE, TrackingState
+from trainer.tracking.shipping import TrackingState
 from trainer.tracking.tracker import upload
 
 _EVALUATIONS = 5  # that `trainer status` shows
@@ -70,8 +72,8 @@ def add_upload(parser: argparse.ArgumentParser) -> None:
 def summary(folder: Path) -> RunSummary:
     """Summarize a run from its own files; ``state`` says why a folder cannot be read."""
     try:
-        config = load_config(str(folder / CONFIG_FILE))
-        records = read_records(folder / "metrics.jsonl")
+        config = load_config(str(RunFolder(folder).config))
+        records = read_records(RunFolder(folder).metrics)
         state = _state(folder, records)
     except UserError as error:
         return RunSummary(folder.name, error.what)
@@ -83,12 +85,13 @@ def summary(folder: Path) -> RunSummary:
 
 def carry_out_ls(arguments: argparse.Namespace) -> int:
     """Carry out ``trainer ls``."""
-    folders = sorted(config.parent for config in arguments.runs_dir.glob(f"*/{CONFIG_FILE}"))
-    others = (RESULT_FILE, SWEEP_FILE)
+    folders = map(RunFolder, sorted(arguments.runs_dir.glob("*/")))
     runs = [
-        summary(folder)
+        summary(folder.root)
         for folder in folders
-        if not any((folder / other).is_file() for other in others)
+        if folder.config.is_file()
+        and not folder.evaluation.is_file()
+        and not (folder.root / SWEEP_FILE).is_file()
     ]
     if arguments.json:
         print(json.dumps([asdict(run) for run in runs], indent=2))
@@ -116,11 +119,8 @@ def carry_out_status(arguments: argparse.Namespace) -> int:
     """Carry out ``trainer status``."""
     folder = existing_run(arguments.runs_dir, arguments.name)
     run = summary(folder)
-    steps = sorted(
-        int(path.name.removeprefix("step-"))
-        for path in (folder / "checkpoints").glob("step-[0-9]*")
-    )
-    records = read_records(folder / "metrics.jsonl")
+    steps = steps_on_disk(RunFolder(folder).checkpoints)[::-1]
+    records = read_records(RunFolder(folder).metrics)
     evaluations = [record for record in records if "eval/accuracy" in record][-_EVALUATIONS:]
     if arguments.json:
         print(
@@ -139,7 +139,7 @@ def carry_out_status(arguments: argparse.Namespace) -> int:
             ],
         )
     for row in (
-        read_records(folder / COMPLETIONS_FILE)[-arguments.completions :]
+        read_records(RunFolder(folder).completions)[-arguments.completions :]
         if arguments.completions
         else []
     ):
@@ -167,17 +167,15 @@ def carry_out_ui(arguments: argparse.Namespace) -> int:
     """Serve MLflow on this machine, at one run or at the table of runs."""
     name: str | None = arguments.name
     folder = existing_run(arguments.runs_dir, name) if name else None
-    config = load_config(str(folder / CONFIG_FILE)) if folder else TrainConfig()
+    config = load_config(str(RunFolder(folder).config)) if folder else TrainConfig()
     run_id = _run_id(folder) if folder else None
     uri = tracking_uri(config.tracking, arguments.runs_dir)
 
     def page() -> str:
         experiment = connect(uri).get_experiment_by_name(config.tracking.experiment or "trainer")
-        return (
-            f"/#/experiments/{experiment.experiment_id}/runs{f'/{run_id}' if run_id else ''}"
-            if experiment
-            else ""
-        )
+        if experiment:
+            return f"/#/experiments/{experiment.experiment_id}/runs{f'/{run_id}' if run_id else ''}"
+        return ""
 
     shown = f"run {name}" if name else "all runs"
     return serve(uri, arguments.port, page, shown, f"trainer ui{f' {name}' if name else ''}")

@@ -25,15 +25,15 @@ from trainer.config.extends import find_spec
 from trainer.config.schema import TrainConfig, dotted_values, load_config, save_config, value_of
 from trainer.config.variants import variant_of
 from trainer.errors import INTERRUPTED, ConfigError, MissingError
-from trainer.files import read_json_lines
+from trainer.files import read_records
 from trainer.planning.advice import advise
+from trainer.run_folder import RunFolder
 from trainer.shell.arguments import add_accept_changes, add_runs_dir, add_sample
 from trainer.shell.interrupt import unhurried
 from trainer.shell.main import rank
 from trainer.shell.preflight import check_reports, share_cores
 from trainer.shell.run_folder import check_name, hold, resume_command
 from trainer.tracking.inputs import check_inputs, input_files, record_inputs
-from trainer.tracking.shipping import CONFIG_FILE
 
 # What may differ between a run and its resumption without making it another run.
 _RESUMABLE = (
@@ -46,8 +46,6 @@ _RESUMABLE = (
 )
 # in the folder of a sweep, whose trials `sweep ls` and `sweep status` show
 SWEEP_FILE = "space.lock.yaml"
-# what a resumption is compared with: config.yaml may have been edited since
-_FIRST_CONFIG = "started.yaml"
 
 
 @dataclass(frozen=True)
@@ -119,9 +117,9 @@ def start_run(start: Start) -> int:
         try:
             if start.start_over and (earlier := start_over(run_dir)) is not None:
                 print(f"starting over; checkpoints and record so far: {earlier}", flush=True)
-            save_config(config, run_dir / CONFIG_FILE)
+            save_config(config, RunFolder(run_dir).config)
             if not start.resume:
-                save_config(config, run_dir / _FIRST_CONFIG)
+                save_config(config, RunFolder(run_dir).first_config)
             record_inputs(run_dir, input_files([config]), changes)
             print(
                 f"{'resuming' if start.resume else 'run'} {name}: {config.model.name_or_path}, "
@@ -164,7 +162,7 @@ def carry_out_run(arguments: argparse.Namespace) -> int:
 
 def carry_out_resume(arguments: argparse.Namespace) -> int:
     """Carry out ``trainer resume``."""
-    saved = existing_run(arguments.runs_dir, arguments.name) / CONFIG_FILE
+    saved = RunFolder(existing_run(arguments.runs_dir, arguments.name)).config
     where = (str(saved), _overrides(arguments), arguments.runs_dir)
     return start_run(Start(*where, None, True, arguments.start_over, arguments.accept_changes))
 
@@ -192,7 +190,7 @@ def existing_run(runs_dir: Path, name: str) -> Path:
     folder = runs_dir / check_name(name)
     if (folder / SWEEP_FILE).is_file():
         raise MissingError(f"{name} is a sweep", str(folder), f"sweep status {name}")
-    if not (folder / CONFIG_FILE).is_file():
+    if not RunFolder(folder).config.is_file():
         raise MissingError(f"no run {name}", str(folder), "see `trainer ls`")
     return folder
 
@@ -209,7 +207,8 @@ def run_name(start: Start) -> str:
     file = find_spec(start.spec)
     path = file.path
     in_run_folder = (
-        path.name == CONFIG_FILE and path.parent.parent.resolve() == start.runs_dir.resolve()
+        path == RunFolder(path.parent).config
+        and path.parent.parent.resolve() == start.runs_dir.resolve()
     )
     if start.name is None and start.resume and not in_run_folder:
         raise ConfigError(
@@ -223,12 +222,11 @@ def run_name(start: Start) -> str:
 
 def _check_folder(config: TrainConfig, run_dir: Path, start: Start) -> None:
     if start.resume:
-        _check_same_run(
-            config, load_config(str(existing_run(start.runs_dir, run_dir.name) / _FIRST_CONFIG))
-        )
-        for step in steps_on_disk(run_dir / "checkpoints")[:1] if not start.start_over else ():
-            raise_if_ended(run_dir / "checkpoints" / f"step-{step}")
+        folder = RunFolder(existing_run(start.runs_dir, run_dir.name))
+        _check_same_run(config, load_config(str(folder.first_config)))
         if not start.start_over:
+            for step in steps_on_disk(folder.checkpoints)[:1]:
+                raise_if_ended(folder.checkpoint(step))
             check_whole(run_dir, 1, f"{resume_command(run_dir.name, start.runs_dir)} --start-over")
     elif (run_dir / SWEEP_FILE).exists():
         raise ConfigError(f"{run_dir.name} is a sweep", str(run_dir), "choose another --name")
@@ -241,13 +239,12 @@ def _check_folder(config: TrainConfig, run_dir: Path, start: Start) -> None:
 
 def _is_done(config: TrainConfig, run_dir: Path) -> bool:
     """Return whether the last step is trained, evaluated and saved."""
-    if config.max_steps not in steps_on_disk(run_dir / "checkpoints"):
+    folder = RunFolder(run_dir)
+    if config.max_steps not in steps_on_disk(folder.checkpoints):
         return False  # before anything is hashed: the run goes on, and hashes its checkpoint then
-    if not any(
-        "final/accuracy" in record for record, _ in read_json_lines(run_dir / "metrics.jsonl")
-    ):
+    if not any("final/accuracy" in record for record in read_records(folder.metrics)):
         return False
-    newest = next(intact_checkpoints(run_dir / "checkpoints"), None)
+    newest = next(intact_checkpoints(folder.checkpoints), None)
     return newest is not None and newest.name == f"step-{config.max_steps}"
 
 
@@ -264,8 +261,9 @@ def _check_same_run(config: TrainConfig, saved: TrainConfig) -> None:
 
 def _has_history(run_dir: Path) -> bool:
     # A start that was refused leaves a configuration and nothing to lose.
-    metrics = run_dir / "metrics.jsonl"
-    return (metrics.is_file() and metrics.stat().st_size > 0) or (run_dir / "checkpoints").is_dir()
+    folder = RunFolder(run_dir)
+    has_metrics = folder.metrics.is_file() and folder.metrics.stat().st_size > 0
+    return has_metrics or folder.checkpoints.is_dir()
 
 
 def _train(config: TrainConfig, name: str, start: Start) -> int:

@@ -119,9 +119,9 @@ class AlgorithmConfig(Section):
     @property
     def aggregation(self) -> Aggregation:
         """The loss aggregation in force."""
-        return (
-            self.loss.aggregations[0] if self.loss_aggregation == "auto" else self.loss_aggregation
-        )
+        if self.loss_aggregation == "auto":
+            return self.loss.aggregations[0]
+        return self.loss_aggregation
 
     @model_validator(mode="after")
     def _check(self) -> "AlgorithmConfig":
@@ -130,8 +130,7 @@ class AlgorithmConfig(Section):
         if self.kl_coef > 0 and self.kl_placement not in ("auto", *self.advantage.kl_placements):
             raise ValueError(
                 f"advantage {self.advantage.name} has no KL penalty in the {self.kl_placement}: "
-                "set "
-                "algorithm.kl_placement to auto"
+                "set algorithm.kl_placement to auto"
             )
         if self.aggregation not in self.loss.aggregations:
             raise ValueError(

@@ -15,9 +15,8 @@ def engine_logprob_problems(
     if algorithm.engine_correction is not None and truncations:
         yield (
             "rollout.top_p, top_k and min_p renormalize the engine's probabilities over the tokens "
-            "they keep: "
-            "their ratio to the trainer's is no mismatch. Sample from all tokens, or set "
-            "algorithm.engine_correction to null"
+            "they keep: their ratio to the trainer's is no mismatch. Sample from all tokens, or "
+            "set algorithm.engine_correction to null"
         )
     if optim.old_logprobs == "recompute":
         return
@@ -25,22 +24,19 @@ def engine_logprob_problems(
         key = truncations[0]
         yield (
             f"optim.old_logprobs rollout and rollout.{key} {getattr(rollout, key):g}: the engine "
-            "renormalizes its "
-            "probabilities over the tokens it keeps, and they are not the policy's. Set "
-            f"rollout.{key} to "
-            f"{1 if key == 'top_p' else 0}, or optim.old_logprobs to recompute"
+            "renormalizes its probabilities over the tokens it keeps, and they are not the "
+            f"policy's. Set rollout.{key} to {1 if key == 'top_p' else 0}, or optim.old_logprobs "
+            "to recompute"
         )
     if algorithm.engine_correction is not None and algorithm.engine_correction.level != "token":
         yield (
             "optim.old_logprobs rollout bounds the ratio of every token, as no forward before the "
-            "update knows "
-            "that of a completion: set algorithm.engine_correction.level to token"
+            "update knows that of a completion: set algorithm.engine_correction.level to token"
         )
     if algorithm.needs_distributions:
         yield (
             f"algorithm.{algorithm.needs_distributions} needs the next-token distributions of "
-            "before the update, "
-            "which the engine does not give: set optim.old_logprobs to recompute"
+            "before the update, which the engine does not give: set optim.old_logprobs to recompute"
         )
 
 

@@ -73,16 +73,14 @@ class TrainConfig(Section):
         if self.max_steps is not None and self.optim.warmup_steps > self.max_steps:
             raise ValueError(
                 f"optim.warmup_steps {self.optim.warmup_steps} is longer than the run, which never "
-                "reaches optim.lr: "
-                f"set it to at most max_steps, {self.max_steps}"
+                f"reaches optim.lr: set it to at most max_steps, {self.max_steps}"
             )
         if not self.evaluation.sets:
             raise ValueError("evaluation.sets is empty: name at least one dataset")
         if self.checkpoint.every_steps % self.evaluation.every_steps:
             raise ValueError(
                 "checkpoints are written after evaluations: make checkpoint.every_steps a multiple "
-                "of "
-                "evaluation.every_steps"
+                "of evaluation.every_steps"
             )
         return self
 
@@ -212,7 +210,7 @@ def idle_keys(section: Section, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 def save_config(config: TrainConfig, path: Path) -> None:
     """Write the resolved configuration as YAML; running that file repeats the run."""
-    path.write_text(dump_config(config), encoding="utf-8")
+    path.write_text(dump_config(config), "utf-8")
 
 
 def dump_config(config: TrainConfig) -> str:

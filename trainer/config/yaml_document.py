@@ -75,11 +75,9 @@ class YamlDocument:
         nearest_line = path
         while nearest_line and nearest_line not in self.lines:
             nearest_line = nearest_line[:-1]
-        return (
-            f"{self.source}:{self.lines[nearest_line]}"
-            if nearest_line in self.lines
-            else self.source
-        )
+        if nearest_line in self.lines:
+            return f"{self.source}:{self.lines[nearest_line]}"
+        return self.source
 
     def where(self, path: KeyPath) -> str:
         """Return file, line and dotted key."""
@@ -292,11 +290,9 @@ def _hint(model: type[BaseModel], error: Any) -> str:
 def field_names(model: type[BaseModel], path: KeyPath = ()) -> list[str]:
     """Return names of the fields of the model found by following ``path`` from ``model``."""
     current = submodel(model, path)
-    return (
-        [info.alias or name for name, info in current.model_fields.items()]
-        if current is not None
-        else []
-    )
+    if current is not None:
+        return [info.alias or name for name, info in current.model_fields.items()]
+    return []
 
 
 def leaf_keys(model: type[BaseModel], prefix: str = "") -> list[str]:

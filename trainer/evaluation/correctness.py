@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.errors import StorageError
-from trainer.files import read_json_lines
+from trainer.files import read_records
 
 Counts = NDArray[np.int64]
+# set -> step -> the share of correct completions of every problem, [P], and completions of each
+Correctness = dict[str, dict[int, tuple[NDArray[np.float64], int]]]
 
 
 def correctness_record(sets: Mapping[str, tuple[Counts, Counts]]) -> dict[str, Any]:
@@ -29,13 +31,11 @@ def correctness_record(sets: Mapping[str, tuple[Counts, Counts]]) -> dict[str, A
     }
 
 
-def read_correctness(path: Path) -> dict[str, dict[int, tuple[NDArray[np.float64], int]]]:
-    """Set -> step -> the share of correct completions of every problem, [P], and completions of
-    each.
-    """
-    by_set: dict[str, dict[int, tuple[NDArray[np.float64], int]]] = {}
+def read_correctness(path: Path) -> Correctness:
+    """Return the evaluations of a run; none where there is no record."""
+    by_set: Correctness = {}
     try:
-        for record, _ in read_json_lines(path):
+        for record in read_records(path):
             for name, of_set in record["sets"].items():
                 completions = int(of_set["completions"])
                 by_set.setdefault(name, {})[record["step"]] = (

@@ -21,8 +21,8 @@ from trainer.algorithm.reweighting import reweighted
 from trainer.algorithm.token_filters import low_probability_tokens
 from trainer.errors import ConfigError
 from trainer.files import JsonLines
-from trainer.metrics.declared import CORRECTNESS_FILE
-from trainer.tracking.shipping import METRICS_FILE, end_of_step
+from trainer.run_folder import RunFolder
+from trainer.tracking.shipping import end_of_step
 
 _PASSES = 2
 # their denominators do not come from the mask of the loss
@@ -181,9 +181,8 @@ class RunRecord(TrainerCallback):  # type: ignore[misc]
         self._is_training = False
         if state.is_world_process_zero:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._files = [
-                JsonLines(self.folder / name) for name in (METRICS_FILE, CORRECTNESS_FILE)
-            ]
+            folder = RunFolder(self.folder)
+            self._files = [JsonLines(folder.metrics), JsonLines(folder.correctness)]
             for file in self._files:
                 file.cut(end_of_step(file.path, _step(args, state) or -1))
         if threading.current_thread() is threading.main_thread():

@@ -80,11 +80,9 @@ def _completion_tokens(batch: TrainBatch) -> tuple[Tensor, Tensor]:
 
 def _shares(quantity: str, sums: Tensor) -> dict[str, float]:
     total = float(sums.sum())
-    return (
-        {f"tokens/{quantity}/{name}": value / total for name, value in _named(sums)}
-        if total
-        else {}
-    )
+    if total:
+        return {f"tokens/{quantity}/{name}": value / total for name, value in _named(sums)}
+    return {}
 
 
 def _means(quantity: str, sums: Tensor, counts: Tensor) -> dict[str, float]:

@@ -9,8 +9,6 @@ Reduction = Literal["mean", "sum", "max"]
 
 # of a run's MLflow record: what evaluations and training sampled
 COMPLETIONS_TABLE = "completions.json"
-# of a run and its MLflow record: which problems each evaluation solved
-CORRECTNESS_FILE = "correctness.jsonl"
 
 
 @dataclass(frozen=True)
@@ -71,8 +69,7 @@ _DECLARED = [
     Metric(
         "rollout/importance_cut",
         "share of completion tokens whose engine correction is capped (token level) or 0 (sequence "
-        "level)"
-        f"{_RECOMPUTED}",
+        f"level){_RECOMPUTED}",
         "share",
     ),
     Metric(

@@ -40,11 +40,9 @@ def make_parallel(config: TrainConfig) -> Parallel:
         from trainer.parallel.deepspeed import DeepSpeedParallel  # takes seconds to import
 
         return DeepSpeedParallel(config)
-    return (
-        DistributedParallel(config)
-        if world_size > 1
-        else Parallel(local_device(config.parallel.device))
-    )
+    if world_size > 1:
+        return DistributedParallel(config)
+    return Parallel(local_device(config.parallel.device))
 
 
 def check_divisible(config: TrainConfig, world_size: int) -> None:

@@ -44,8 +44,7 @@ def advise(config: TrainConfig) -> Iterator[Advice]:
     if completions > optim.update_batch_size and completions % optim.update_batch_size:
         yield Advice(
             f"{completions} completions of a step are no multiple of {optim.update_batch_size}: "
-            "the last optimizer"
-            f" step of each has {completions % optim.update_batch_size}",
+            f"the last optimizer step of each has {completions % optim.update_batch_size}",
             "optim.update_batch_size",
             f"make it a divisor of {rollout.prompts_per_step} x {rollout.group_size}",
         )
@@ -87,8 +86,7 @@ def advise_data(
     if prompts > problems:
         yield Advice(
             f"a step takes {prompts} prompts from {problems} problems: each comes up to "
-            f"{-(-prompts // problems)} "
-            "times in the same step",
+            f"{-(-prompts // problems)} times in the same step",
             "rollout.prompts_per_step",
             f"lower it to at most {problems}, or add data",
         )
@@ -96,8 +94,7 @@ def advise_data(
     if context is not None and config.data.max_prompt_tokens + completion > context:
         yield Advice(
             f"a prompt of {config.data.max_prompt_tokens} and a completion of {completion} tokens "
-            "are longer than "
-            f"the model's context of {context}",
+            f"are longer than the model's context of {context}",
             "data.max_prompt_tokens, rollout.max_new_tokens",
             f"lower them to {context} tokens together",
         )
@@ -107,8 +104,7 @@ def advise_data(
         if shared:
             yield Advice(
                 f"{shared} of {len(of_set)} problems of the evaluation set {name} are trained on "
-                "too: its accuracy "
-                "is not that of new problems",
+                "too: its accuracy is not that of new problems",
                 f"evaluation.sets.{name}",
                 "take them out of data.train",
             )

@@ -175,7 +175,7 @@ def adapter_base(folder: Path) -> tuple[str, str | None]:
     """
     file = folder / SETTINGS_FILE
     try:
-        settings = json.loads(file.read_text(encoding="utf-8"))
+        settings = json.loads(file.read_text("utf-8"))
         kind = settings["peft_type"]
         name = settings["base_model_name_or_path"]
         revision = settings.get("revision")

@@ -24,44 +24,11 @@ class ModelSize:
     parameters: int
 
 
-@dataclass(frozen=True)
-class Architecture:
-    """The fields of a ``config.json`` that determine a model's memory."""
-
-    parameters: int
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    vocab_size: int
-    tie_word_embeddings: bool = True
-    model_type: str = "qwen2"
-
-    def settings(self) -> dict[str, Any]:
-        """Return the fields under their names in ``config.json``."""
-        return {name: value for name, value in vars(self).items() if name != "parameters"}
-
-
-_QWEN_0_5B = Architecture(494_032_768, 896, 4864, 24, 14, 2, 151_936)
-_QWEN_1_5B = Architecture(1_543_714_304, 1536, 8960, 28, 12, 2, 151_936)
-_QWEN_3B = Architecture(3_085_938_688, 2048, 11008, 36, 16, 2, 151_936)
-_QWEN_7B = Architecture(7_615_616_512, 3584, 18944, 28, 28, 4, 152_064, tie_word_embeddings=False)
-
-KNOWN = {
-    "smollm2-135m": Architecture(134_515_008, 576, 1536, 30, 9, 3, 49_152, model_type="llama"),
-    **{
-        f"Qwen/Qwen2.5-{size}{suffix}": architecture
-        for size, architecture in (
-            ("0.5B", _QWEN_0_5B),
-            ("1.5B", _QWEN_1_5B),
-            ("3B", _QWEN_3B),
-            ("7B", _QWEN_7B),
-        )
-        for suffix in ("", "-Instruct")
-    },
-    "Qwen/Qwen2.5-7B-Instruct-1M": _QWEN_7B,
-}
+# name -> its size, by the fields of its `config.json` that determine a model's memory
+KNOWN: dict[str, ModelSize] = {}
+for _model in json.loads(Path(__file__).with_name("known_models.json").read_text()):
+    _size = ModelSize(_model["settings"], _model["parameters"])
+    KNOWN |= dict.fromkeys(_model["names"], _size)
 
 
 def model_size(name: str) -> ModelSize | None:
@@ -69,12 +36,12 @@ def model_size(name: str) -> ModelSize | None:
     None for any other.
     """
     if name in KNOWN:
-        return ModelSize(KNOWN[name].settings(), KNOWN[name].parameters)
+        return KNOWN[name]
     file = _config_file(name)
     parameters = file and sum(_tensor_elements(path) for path in file.parent.glob("*.safetensors"))
     if file is None or not parameters:
         return None
-    return ModelSize(json.loads(file.read_text(encoding="utf-8")), parameters)
+    return ModelSize(json.loads(file.read_text("utf-8")), parameters)
 
 
 def local_folder(name: str) -> Path:

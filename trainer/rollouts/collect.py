@@ -13,7 +13,7 @@ from trainer.config.schema import TrainConfig
 from trainer.errors import RewardError
 from trainer.parallel.ranks import Parallel
 from trainer.problems.load import encode_prompt
-from trainer.rollouts.engine import RolloutEngine, Sample, SamplingParams
+from trainer.rollouts.engine import IntegerRows, RolloutEngine, SamplingParams
 from trainer.types import Completion, Problem, Rollout, RolloutGroup
 
 
@@ -66,26 +66,23 @@ def sampling_params(config: RolloutConfig, tokenizer: PreTrainedTokenizerBase) -
 def sample_completions(
     engine: RolloutEngine,
     tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[Sequence[int]],
-    seeds: Sequence[Sequence[int]],
+    prompts: IntegerRows,
+    seeds: IntegerRows,
     params: SamplingParams,
 ) -> list[list[Completion]]:
     """Return one list of completions per prompt, one completion per seed."""
-    sampled = engine.generate(prompts, seeds, params)
-    return [[_completion(sample, tokenizer, params) for sample in group] for group in sampled]
 
+    def with_text(completion: Completion) -> Completion:
+        token_ids = completion.token_ids
+        ended = bool(token_ids) and token_ids[-1] in params.stop_token_ids
+        text = tokenizer.decode(
+            token_ids[:-1] if ended else token_ids,
+            skip_special_tokens=True,
+            clean_up_tokenization_spaces=False,
+        )
+        return replace(completion, text=text)
 
-def _completion(
-    sample: Sample, tokenizer: PreTrainedTokenizerBase, params: SamplingParams
-) -> Completion:
-    token_ids = sample.token_ids
-    ended = bool(token_ids) and token_ids[-1] in params.stop_token_ids
-    text = tokenizer.decode(
-        token_ids[:-1] if ended else token_ids,
-        skip_special_tokens=True,
-        clean_up_tokenization_spaces=False,
-    )
-    return Completion(token_ids, sample.logprobs, text, sample.finish_reason)
+    return [list(map(with_text, group)) for group in engine.generate(prompts, seeds, params)]
 
 
 def sample_groups(

@@ -4,7 +4,6 @@
 """
 
 import inspect
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache
+
+from trainer.rollouts.engine import IntegerRows
 
 
 @dataclass(frozen=True)
@@ -24,9 +25,7 @@ class Prefill:
     positions: Tensor  # [P], of the last prompt token
 
 
-def read_prompts(
-    model: PreTrainedModel, prompts: Sequence[Sequence[int]], pad_token_id: int
-) -> Prefill:
+def read_prompts(model: PreTrainedModel, prompts: IntegerRows, pad_token_id: int) -> Prefill:
     """Run the model over the prompts, none of them empty."""
     length = max(map(len, prompts))
     device = next(model.parameters()).device

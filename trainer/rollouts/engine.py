@@ -7,7 +7,10 @@ from typing import Any
 
 from torch import nn
 
-from trainer.types import FinishReason
+from trainer.types import Completion
+
+Request = tuple[tuple[int, ...], int]  # tokens of a prompt, and the seed of a completion
+IntegerRows = Sequence[Sequence[int]]  # of each prompt: its tokens, or its completions' seeds
 
 
 @dataclass(frozen=True)
@@ -23,20 +26,6 @@ class SamplingParams:
     min_p: float = 0.0
     max_new_tokens: int = 4096
     stop_token_ids: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One completion, stop token included.
-
-    ``logprobs`` are those of the distribution the tokens were drawn from: of ``log_softmax(logits /
-    T)``, renormalized over the kept tokens where top_k, top_p or min_p drop some; of
-    ``log_softmax(logits)`` where the completion is greedy.
-    """
-
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    finish_reason: FinishReason
 
 
 @dataclass(frozen=True)
@@ -88,14 +77,21 @@ class RolloutEngine:
     news: Mapping[str, float] = {}
 
     def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        seeds: Sequence[Sequence[int]],
-        params: SamplingParams,
-    ) -> list[list[Sample]]:
+        self, prompts: IntegerRows, seeds: IntegerRows, params: SamplingParams
+    ) -> list[list[Completion]]:
         """Sample ``len(seeds[p])`` completions of ``prompts[p]``, completion g seeded with
         ``seeds[p][g]``.
         """
+        requests = [
+            (tuple(prompt), seed)
+            for prompt, row in zip(prompts, seeds, strict=True)
+            for seed in row
+        ]
+        completions = iter(self.complete(requests, params))
+        return [[next(completions) for _ in row] for row in seeds]
+
+    def complete(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
+        """Return one completion per request, in order."""
         raise NotImplementedError
 
     def sync_weights(self, policy_model: nn.Module) -> None:

@@ -32,7 +32,7 @@ def sample_tokens(
         params: temperature and truncation.
 
     Returns:
-        Token ids [R] and their log-probabilities [R] (float32) as defined by ``Sample.logprobs``.
+        Token ids [R] and their log-probabilities [R] (float32) as defined by `Completion`.
         Rows whose
         logits are not finite get a log-probability that is not finite either.
     """

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 from torch import nn
 from transformers import PreTrainedTokenizerBase
@@ -79,18 +78,6 @@ class RolloutSource:
         with stopwatch("sync"):
             self.engine.sync_weights(model)
             self.engine.wake()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position in the problems, as JSON values."""
-        return self.sampler.state_dict()
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Continue from a checkpoint's `state_dict`.
-
-        Raises:
-            ConfigError: the state belongs to another number of problems.
-        """
-        self.sampler.load_state_dict(state)
 
     def close(self) -> None:
         """End scoring and the engine."""

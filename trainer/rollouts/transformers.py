@@ -15,9 +15,10 @@ from transformers import PreTrainedModel
 
 from trainer.planning.memory import CPU_BATCH_TOKENS, cache_bytes_per_position
 from trainer.rollouts.decoding import CachedBatch, read_prompts
-from trainer.rollouts.engine import RolloutEngine, Sample, SamplingParams
+from trainer.rollouts.engine import IntegerRows, RolloutEngine, SamplingParams
 from trainer.rollouts.sampling import row_uniforms, sample_tokens
 from trainer.rollouts.shared_prefix import SharedPrefixBatch, is_supported
+from trainer.types import Completion
 
 # of finished rows; copying the cache costs about as much as one decoding step
 _COMPACT_FRACTION = 1 / 8
@@ -46,11 +47,8 @@ class TransformersEngine(RolloutEngine):
     on_finished: Callable[[int], None] = lambda count: None
 
     def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        seeds: Sequence[Sequence[int]],
-        params: SamplingParams,
-    ) -> list[list[Sample]]:
+        self, prompts: IntegerRows, seeds: IntegerRows, params: SamplingParams
+    ) -> list[list[Completion]]:
         """Sample ``len(seeds[p])`` completions of each prompt, in the order of ``prompts`` and
         ``seeds``.
 
@@ -58,7 +56,7 @@ class TransformersEngine(RolloutEngine):
         on how the batch was split (up to float rounding). The global random state is neither read
         nor changed.
         """
-        samples: dict[tuple[int, int], Sample] = {}
+        samples: dict[tuple[int, int], Completion] = {}
         longest = max(map(len, prompts), default=0)
         with self.whole_weights(), _evaluating(self.model), torch.no_grad(), self._autocast():
             budget = self._tokens_in_memory(longest + params.max_new_tokens)
@@ -84,10 +82,10 @@ class TransformersEngine(RolloutEngine):
     def _decode(
         self,
         places: Sequence[tuple[int, int]],
-        prompts: Sequence[Sequence[int]],
-        seeds: Sequence[Sequence[int]],
+        prompts: IntegerRows,
+        seeds: IntegerRows,
         params: SamplingParams,
-    ) -> list[Sample]:
+    ) -> list[Completion]:
         """Complete all (prompt, completion) places together, one prefill per prompt."""
         unique = list(dict.fromkeys(p for p, _ in places))
         prefill = read_prompts(self.model, [prompts[p] for p in unique], self.pad_token_id)
@@ -130,14 +128,16 @@ class TransformersEngine(RolloutEngine):
         return _samples(tokens.cpu(), logprobs.cpu(), stop_ids.cpu())
 
 
-def _samples(tokens: Tensor, logprobs: Tensor, stop_ids: Tensor) -> list[Sample]:
+def _samples(tokens: Tensor, logprobs: Tensor, stop_ids: Tensor) -> list[Completion]:
     """Cut every row after its first stop token; what a finished row sampled later is not part of
     it.
     """
     stops = torch.isin(tokens, stop_ids)
     lengths = torch.where(stops.any(dim=-1), stops.int().argmax(dim=-1) + 1, tokens.shape[-1])
     return [
-        Sample(tuple(row[:length]), tuple(row_logprobs[:length]), "stop" if stopped else "length")
+        Completion(
+            tuple(row[:length]), tuple(row_logprobs[:length]), "stop" if stopped else "length"
+        )
         for row, row_logprobs, length, stopped in zip(
             tokens.tolist(),
             logprobs.tolist(),
@@ -161,10 +161,7 @@ def bytes_per_position(config: Any, dtype: torch.dtype, row_length: int) -> floa
 
 
 def _split(
-    prompts: Sequence[Sequence[int]],
-    seeds: Sequence[Sequence[int]],
-    max_new_tokens: int,
-    budget: int,
+    prompts: IntegerRows, seeds: IntegerRows, max_new_tokens: int, budget: int
 ) -> Iterator[list[tuple[int, int]]]:
     """Yield batches of (prompt, completion) indices within the token budget, of similar prompt
     lengths.

@@ -63,8 +63,7 @@ class RuleKind:
                 )
                 raise ValueError(
                     f"{given['name']} has no parameter {parameter} ({having or 'no rule'} has it); "
-                    "its parameters: "
-                    f"{parameters}"
+                    f"its parameters: {parameters}"
                 )
         return rule(**given)
 

@@ -51,8 +51,7 @@ def load_rule(name: str, base: type[Any], folder: str) -> type[Any]:
     if not (issubclass(value, base) if is_class else callable(value)):
         raise ValueError(
             f"{name} is no rule: write `class {attribute}({base.__name__})`, from trainer.rules "
-            "import "
-            f"{base.__name__}, or a function"
+            f"import {base.__name__}, or a function"
         )
     parent = value if is_class else base
     named: type[Any] = create_model(

@@ -136,6 +136,6 @@ def _hint(option: str, words: Sequence[str], prefix: str) -> str | None:
         value = following[0] if following and not following[0].startswith("-") else "VALUE"
     wanted = name.lstrip("-").replace("-", "_")
     key = next((key for key in dotted_keys() if wanted in (key, key.rpartition(".")[2])), None)
-    return (
-        f"write {prefix}{key}={value} (keys of the configuration have no dashes)" if key else None
-    )
+    if key:
+        return f"write {prefix}{key}={value} (keys of the configuration have no dashes)"
+    return None

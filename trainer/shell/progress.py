@@ -51,17 +51,15 @@ def learning_warning(step: int, metrics: Mapping[str, float]) -> str | None:
     cut = metrics.get(_CUT, 0.0)
     if cut > _MOST_CUT:
         return (
-            f"warning: the engine correction cut {cut:.0%} of the tokens of step {step}\n"
-            "where:   algorithm.engine_correction\n"
-            "next:    raise its cap or lower its floor, lower optim.lr, or look why "
-            "rollout/engine_ratio is far from 1"
+            f"warning: the engine correction cut {cut:.0%} of the tokens of step {step}\nwhere:   "
+            "algorithm.engine_correction\nnext:    raise its cap or lower its floor, lower "
+            "optim.lr, or look why rollout/engine_ratio is far from 1"
         )
     if metrics.get("optim/updates") == 0 and metrics.get(_SILENT, 1.0) < 1:
         return (
-            f"warning: step {step} had no gradient, and the weights were left as they are\n"
-            "where:   algorithm.engine_correction, algorithm.mask_truncated, "
-            "rollout.max_new_tokens\n"
-            "next:    look at optim/updates_skipped, rollout/truncated and rollout/importance_cut"
+            f"warning: step {step} had no gradient, and the weights were left as they are\nwhere:  "
+            " algorithm.engine_correction, algorithm.mask_truncated, rollout.max_new_tokens\nnext: "
+            "   look at optim/updates_skipped, rollout/truncated and rollout/importance_cut"
         )
     return None
 
@@ -70,10 +68,8 @@ def silent_warning(steps: str) -> str:
     """Return the warning of a run whose rewards tell no completion from another."""
     return (
         f"warning: in {steps} all completions of every prompt had the same reward: nothing was "
-        "learned\n"
-        "where:   reward.functions, rollout.temperature\n"
-        "next:    look at one with --dry-run; take easier or harder problems, or raise the "
-        "temperature"
+        "learned\nwhere:   reward.functions, rollout.temperature\nnext:    look at one with "
+        "--dry-run; take easier or harder problems, or raise the temperature"
     )
 
 

@@ -100,7 +100,7 @@ def hold(folder: Path, what: str = "run") -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         held = FileLock(path).acquire(timeout=_LOOK_S, poll_interval=0.01)
     except Timeout:
-        raise _held_error(folder, _read_holder(path.read_text(encoding="utf-8")), what) from None
+        raise _held_error(folder, _read_holder(path.read_text("utf-8")), what) from None
     except OSError as error:
         raise StorageError(
             f"cannot write the {what}'s folder: {error.strerror}", str(folder), "choose --runs-dir"

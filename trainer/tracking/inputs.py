@@ -22,8 +22,8 @@ from trainer.config.schema import TrainConfig
 from trainer.errors import ConfigError, StorageError, first_line
 from trainer.files import write_atomically
 from trainer.metrics.tags import CHANGES_TAG
+from trainer.run_folder import RunFolder
 
-INPUTS_FILE = "inputs.json"
 _INSTALLED = {"site-packages", "dist-packages"}
 # kinds of modules, as `modulefinder` numbers them
 _SOURCE = 1
@@ -51,7 +51,7 @@ def check_inputs(
     if changes and not accept:
         raise ConfigError(
             f"{'; '.join(changes)} since the {what} began",
-            str(folder / INPUTS_FILE),
+            str(RunFolder(folder).inputs),
             f"put it back, start another {what} with --name, or go on and have it recorded: "
             "--accept-changes",
         )
@@ -70,7 +70,7 @@ def record_inputs(
     when = time.strftime("%Y-%m-%d %H:%M")
     accepted = [*_recorded(folder)["accepted"], *(f"{when}: {change}" for change in changes)]
     write_atomically(
-        folder / INPUTS_FILE, json.dumps({"files": files, "accepted": accepted}, indent=1)
+        RunFolder(folder).inputs, json.dumps({"files": files, "accepted": accepted}, indent=1)
     )
 
 
@@ -94,17 +94,17 @@ def recorded_files(folder: Path) -> dict[str, dict[str, str]]:
 
 def inherit_inputs(folder: Path, origin: Path) -> None:
     """Hold a new folder to the inputs of another, unless it has its own."""
-    if (origin / INPUTS_FILE).is_file() and not (folder / INPUTS_FILE).is_file():
+    if RunFolder(origin).inputs.is_file() and not RunFolder(folder).inputs.is_file():
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / INPUTS_FILE, (origin / INPUTS_FILE).read_bytes())
+        write_atomically(RunFolder(folder).inputs, RunFolder(origin).inputs.read_bytes())
 
 
 def _recorded(folder: Path) -> dict[str, Any]:
-    path = folder / INPUTS_FILE
+    path = RunFolder(folder).inputs
     if not path.is_file():
         return {"files": {}, "accepted": []}
     try:
-        recorded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        recorded: dict[str, Any] = json.loads(path.read_text("utf-8"))
         return {"files": dict(recorded["files"]), "accepted": list(recorded["accepted"])}
     except (OSError, ValueError, TypeError, KeyError) as error:
         message = f"cannot tell whether data or reward have changed: {first_line(error)}"
@@ -117,11 +117,9 @@ def _change(recorded: dict[str, str], path: Path) -> str:
     if not path.is_file():
         return "is gone"
     now = _fingerprint(path)
-    return (
-        ""
-        if now["sha256"] == recorded["sha256"]
-        else f"has changed ({recorded['size']} -> {now['size']})"
-    )
+    if now["sha256"] == recorded["sha256"]:
+        return ""
+    return f"has changed ({recorded['size']} -> {now['size']})"
 
 
 def _fingerprint(path: Path) -> dict[str, str]:

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 from trainer.config.schema import dotted_values
 from trainer.config.yaml_document import read_yaml
 from trainer.errors import StorageError
-from trainer.files import Record, read_json_lines, write_atomically
-from trainer.metrics.declared import COMPLETIONS_TABLE, CORRECTNESS_FILE, declaration
+from trainer.files import Record, read_json_lines, read_records, write_atomically
+from trainer.metrics.declared import COMPLETIONS_TABLE, declaration
 from trainer.metrics.tags import CHANGES_TAG
-from trainer.tracking.inputs import INPUTS_FILE
+from trainer.run_folder import RunFolder
 from trainer.tracking.mlflow_store import (
     connect,
     find_experiment,
@@ -35,12 +35,6 @@ from trainer.tracking.mlflow_store import (
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
-
-METRICS_FILE = "metrics.jsonl"
-COMPLETIONS_FILE = "completions.jsonl"
-CONFIG_FILE = "config.yaml"
-RESULT_FILE = "evaluation.json"  # of `trainer evaluate`
-STATE_FILE = "tracking.json"
 
 _MAX_METRICS_PER_BATCH = 1000  # MLflow's limit for one request
 _MAX_TABLE_ROWS = 800  # the table is uploaded whole each time; completions.jsonl keeps all rows
@@ -93,7 +87,7 @@ def recorded_times(path: Path) -> tuple[int, int] | None:
     """When the first line began to be measured, and the last was written [ms since 1970]; None
     without lines.
     """
-    records = [record for record, _ in read_json_lines(path)] if path.exists() else []
+    records = read_records(path)
     if not records:
         return None
     first = records[0]
@@ -128,11 +122,11 @@ class TrackingState:
         Raises:
             StorageError: the file is not what ``save`` wrote.
         """
-        path = run_dir / STATE_FILE
+        path = RunFolder(run_dir).tracking
         if not path.exists():
             return None
         try:
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
+            return cls(**json.loads(path.read_text("utf-8")))
         except (ValueError, TypeError) as error:
             raise StorageError(
                 f"cannot read the tracking state: {error}",
@@ -143,7 +137,7 @@ class TrackingState:
     def save(self, run_dir: Path) -> None:
         """Replace the stored state, whatever thread has changed it."""
         with _saving:
-            write_atomically(run_dir / STATE_FILE, json.dumps(asdict(self)))
+            write_atomically(RunFolder(run_dir).tracking, json.dumps(asdict(self)))
 
 
 def has_unsent(run_dir: Path) -> bool:
@@ -172,6 +166,7 @@ class Shipper:
     monitored: bool = False
 
     def __post_init__(self) -> None:
+        self._folder = RunFolder(self.run_dir)
         self._monitor: SystemMetricsMonitor | None = None
         self._opened: MlflowClient | None = None
         self._completions_sent = 0  # bytes of completions.jsonl
@@ -189,7 +184,7 @@ class Shipper:
         client = connect(self.uri)
         state = self.state
         experiment_id = find_experiment(client, self.uri, state.experiment)
-        times = recorded_times(self.run_dir / METRICS_FILE)
+        times = recorded_times(self._folder.metrics)
         run_id = open_run(
             client,
             self.uri,
@@ -226,8 +221,8 @@ class Shipper:
         ``ended`` is when [ms since 1970], where that was not now.
         """
         self.send_all()
-        for name in (CORRECTNESS_FILE, RESULT_FILE):
-            self._send_file(self._client, self._run_id, name)
+        for path in (self._folder.correctness, self._folder.evaluation):
+            self._send_file(self._client, self._run_id, path)
         if self._monitor is not None:
             self._monitor.finish()
         self._client.set_terminated(self._run_id, self.state.status or otherwise, ended)
@@ -247,21 +242,19 @@ class Shipper:
         return self.state.run_id
 
     def _describe(self, client: "MlflowClient", run_id: str) -> None:
-        log_missing_params(
-            client, run_id, dotted_values(read_yaml(self.run_dir / CONFIG_FILE).data)
-        )
-        for name in (CONFIG_FILE, INPUTS_FILE):
-            self._send_file(client, run_id, name)
+        log_missing_params(client, run_id, dotted_values(read_yaml(self._folder.config).data))
+        for path in (self._folder.config, self._folder.inputs):
+            self._send_file(client, run_id, path)
         if CHANGES_TAG in self.state.tags:
             client.set_tag(run_id, CHANGES_TAG, self.state.tags[CHANGES_TAG])
 
-    def _send_file(self, client: "MlflowClient", run_id: str, name: str) -> None:
-        if (self.run_dir / name).is_file():
-            client.log_artifact(run_id, str(self.run_dir / name))
+    def _send_file(self, client: "MlflowClient", run_id: str, path: Path) -> None:
+        if path.is_file():
+            client.log_artifact(run_id, str(path))
 
     def _send_metrics(self) -> bool:
         """Send one batch of lines; False when none is left."""
-        path = self.run_dir / METRICS_FILE
+        path = self._folder.metrics
         offset = self.state.metrics_sent
         if not path.exists() or path.stat().st_size <= offset:
             return False
@@ -285,7 +278,7 @@ class Shipper:
 
     def _send_completions(self) -> None:
         """Send the table of completions, whole, if it has grown."""
-        path = self.run_dir / COMPLETIONS_FILE
+        path = self._folder.completions
         if not path.exists() or path.stat().st_size <= self._completions_sent:
             return
         lines = list(read_json_lines(path))

@@ -19,13 +19,10 @@ from trainer.config.tracking import Tracked, TrackingConfig
 from trainer.config.yaml_document import dump_yaml, read_yaml
 from trainer.errors import MissingError, StorageError
 from trainer.files import JsonLines, storage_error, write_atomically
-from trainer.metrics.declared import CORRECTNESS_FILE
 from trainer.metrics.tags import RUN_TAG
+from trainer.run_folder import RunFolder
 from trainer.tracking.mlflow_store import prepare_store, reason, retry, tracking_uri
 from trainer.tracking.shipping import (
-    COMPLETIONS_FILE,
-    CONFIG_FILE,
-    METRICS_FILE,
     Shipper,
     TrackingState,
     end_of_step,
@@ -75,13 +72,14 @@ class Tracker:
         close_limit_s: float = _CLOSE_LIMIT_S,
     ) -> None:
         self.run_dir = context.run_dir
+        folder = RunFolder(context.run_dir)
         self._attempt = Attempt(context.run_dir, context.attempt)
         self._attempt.check()
         self._close_limit_s = close_limit_s
         self._shipper: Shipper | None = None
         try:
             self.run_dir.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.run_dir / CONFIG_FILE, dump_yaml(config.model_dump(mode="json")))
+            write_atomically(folder.config, dump_yaml(config.model_dump(mode="json")))
             self._state = _load_state(config, context)
             self._state.save(self.run_dir)
         except OSError as error:
@@ -92,9 +90,9 @@ class Tracker:
             self._shipper = Shipper(self.run_dir, uri, self._state, self._attempt.check, monitored)
             if must_connect:
                 self._shipper.connect()
-        self._metrics = JsonLines(self.run_dir / METRICS_FILE)
-        self._completions = JsonLines(self.run_dir / COMPLETIONS_FILE)
-        self._correctness = JsonLines(self.run_dir / CORRECTNESS_FILE)
+        self._metrics = JsonLines(folder.metrics)
+        self._completions = JsonLines(folder.completions)
+        self._correctness = JsonLines(folder.correctness)
         self._writers = Writers(config, context)
         self._declared = declared
         self._last_step = 0
@@ -250,20 +248,19 @@ def upload(run_dir: Path, uri: str | None = None, tags: Mapping[str, str] | None
         MissingError: the folder holds no run.
         StorageError: MLflow cannot be reached or refuses the data.
     """
+    folder = RunFolder(run_dir)
     state = TrackingState.load(run_dir)
-    if state is None or not (run_dir / CONFIG_FILE).exists():
+    if state is None or not folder.config.exists():
         raise MissingError(
             "no run in this folder", str(run_dir), "name a folder that holds tracking.json"
         )
     state.tags |= tags or {}
-    settings = TrackingConfig.model_validate(
-        read_yaml(run_dir / CONFIG_FILE).data.get("tracking", {})
-    )
+    settings = TrackingConfig.model_validate(read_yaml(folder.config).data.get("tracking", {}))
     target = uri or tracking_uri(settings, Path(state.runs_dir))
     prepare_store(target)
     shipper = Shipper(run_dir, target, state)
     # A run that never closed was killed.
-    times = recorded_times(run_dir / METRICS_FILE)
+    times = recorded_times(folder.metrics)
     retry(lambda: shipper.finish("KILLED", times and times[1]), target)
     assert state.run_id is not None
     return state.run_id

@@ -198,10 +198,9 @@ open(sys.argv[1] + "/metrics.jsonl", "a").write(second)
         assert run.done
     with trial(tmp_path, script.replace('"step": 1', '"step": 3')) as run:
         assert run.run_period() == {"step": 3, "eval/accuracy": 1.5, "seed": 4, "resume": 1}
-    record = (root / "metrics.jsonl").read_text().splitlines()
-    assert all(
-        "time/step" not in line and "time/evaluation" in line for line in map(json.loads, record)
-    )
+    record = [json.loads(line) for line in (root / "metrics.jsonl").read_text().splitlines()]
+    assert record
+    assert all("time/step" not in line and "time/evaluation" in line for line in record)
 
 
 def test_a_file_that_a_command_writes_anew_repeats_no_line(tmp_path: Path) -> None:

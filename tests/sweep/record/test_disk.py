@@ -1,4 +1,3 @@
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.spaces import make_spec
 from tests.trainer.checkpoint.test_files import write_checkpoint as write_whole
 from trainer.checkpoint.files import keeps_weights_only, steps_on_disk
+from trainer.checkpoint.run_state import RunState
 from trainer.planning.memory import planned_checkpoint_bytes
 
 ONE = 105_920 * (4 + 8)  # float32 weights of the embedded policy and Adam's two moments
@@ -97,7 +97,7 @@ def run_trial(folder: SweepFolder, trial: str) -> Path:
         ]
         (partial / "model.safetensors").write_bytes(bytes(4))
         (partial / "training_state.safetensors").write_bytes(bytes(8))
-        (partial / "training_state.json").write_text(json.dumps({"evaluations": evaluations}))
+        RunState(int(partial.name[6]), evaluations, 0, {}).write(partial)
 
     for step in (2, 4, 6, 8):
         write_whole(root, step, write)

@@ -6,7 +6,6 @@ import pytest
 
 from sweep.record.folder import sweep_folder
 from sweep.record.sweep_record import (
-    FAILURE_FILE,
     SweepRecord,
     evaluation_history,
     last_step,
@@ -44,7 +43,7 @@ def test_what_failed_is_explained_by_its_last_error(tmp_path: Path) -> None:
     sweep = open_sweep(tmp_path, "demo")
     (failed,) = (outcome for outcome in trial_outcomes(sweep) if outcome.state == "FAIL")
     assert (failed.key, failed.reason) == ("demo/c001-s1", "diverged at step 3: policy/loss is nan")
-    (sweep.folder.trial("c001-s1") / FAILURE_FILE).write_text("rank 1: out of memory\n")
+    (sweep.folder.trial("c001-s1") / "failure.txt").write_text("rank 1: out of memory\n")
     assert {row.trial: row.reason for row in sweep.rows()}["c001-s1"] == "rank 1: out of memory"
 
 

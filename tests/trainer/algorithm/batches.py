@@ -29,7 +29,7 @@ def make_groups(
         problem = Problem(str(group_id), "", "", "", "test")
         rollouts = []
         for k, length in enumerate(lengths):
-            completion = Completion(tokens(length), (-1.0,) * length, "", "stop")
+            completion = Completion(tokens(length), (-1.0,) * length, "stop")
             reward = rewards[k % 2]
             parts = {"first": 0.75 * reward, "second": 0.25 * reward}
             rollouts.append(

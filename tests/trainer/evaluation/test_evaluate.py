@@ -13,7 +13,6 @@ from trainer.evaluation.evaluate import (
 )
 from trainer.metrics.declared import declaration
 from trainer.parallel.ranks import Parallel
-from trainer.rollouts.engine import Sample
 from trainer.types import Completion, Problem, Rollout
 
 
@@ -22,7 +21,7 @@ def rollout(
 ) -> Rollout:
     problem = Problem(f"p{group}", "question", "", "answer", source, difficulty)
     finish = "length" if tokens > 5 else "stop"
-    completion = Completion((7,) * tokens, (0.0,) * tokens, "text", finish)
+    completion = Completion((7,) * tokens, (0.0,) * tokens, finish, "text")
     return Rollout(
         group, problem, (1,), completion, 3.0 if correct else -1.0, {}, correct, **scored
     )
@@ -125,7 +124,7 @@ class Echo:
             for prompt, of_prompt in zip(prompts, seeds, strict=True)
         }
         return [
-            [Sample((prompt[0],), (0.0,), "stop") for _ in of_prompt]
+            [Completion((prompt[0],), (0.0,), "stop") for _ in of_prompt]
             for prompt, of_prompt in zip(prompts, seeds, strict=True)
         ]
 

@@ -23,7 +23,7 @@ def look(rewards, truncated: float = 0.0) -> Look:
                     index,
                     problem,
                     (),
-                    Completion((0,) * 5, (-0.3,) * 5, "", "length" if is_cut else "stop"),
+                    Completion((0,) * 5, (-0.3,) * 5, "length" if is_cut else "stop"),
                     reward,
                     correct=bool(reward > 0),
                 )

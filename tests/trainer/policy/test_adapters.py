@@ -120,7 +120,10 @@ def test_samples_are_those_of_the_merged_model():
     for sample, expected in zip(chain(*ours), chain(*theirs), strict=True):
         assert sample.token_ids == expected.token_ids
         torch.testing.assert_close(
-            torch.tensor(sample.logprobs), torch.tensor(expected.logprobs), atol=1e-4, rtol=0
+            torch.tensor(sample.rollout_logprobs),
+            torch.tensor(expected.rollout_logprobs),
+            atol=1e-4,
+            rtol=0,
         )
 
 

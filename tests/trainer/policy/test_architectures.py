@@ -22,7 +22,7 @@ def test_the_tiny_model_is_measured_in_its_folder():
     "name", ["smollm2-135m", "Qwen/Qwen2.5-0.5B", "Qwen/Qwen2.5-3B", "Qwen/Qwen2.5-7B"]
 )
 def test_written_sizes_are_those_of_the_models_that_transformers_builds(name):
-    settings = KNOWN[name].settings()
+    settings = KNOWN[name].settings
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**settings))
     assert model.num_parameters() == KNOWN[name].parameters

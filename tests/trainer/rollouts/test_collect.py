@@ -4,7 +4,7 @@ from rewards import Score
 from rewards.sandbox import ScoredText
 from tests.trainer.tokenizers_for_tests import byte_tokenizer
 from trainer.rollouts.collect import GroupRequest, sample_groups, score_groups
-from trainer.rollouts.engine import Sample, SamplingParams
+from trainer.rollouts.engine import SamplingParams
 from trainer.types import Completion, Problem, Rollout, RolloutGroup
 
 
@@ -23,7 +23,7 @@ class Scores:
 
 def group_of(number: int, answer: str, *texts: str) -> RolloutGroup:
     problem = Problem(str(number), "", "<", answer, "test")
-    completions = [Completion((9,), (0.0,), text, "stop") for text in texts]
+    completions = [Completion((9,), (0.0,), "stop", text) for text in texts]
     return RolloutGroup(
         number, [Rollout(number, problem, (number, 2), completion) for completion in completions]
     )
@@ -49,7 +49,7 @@ class Engine:
     """Answers every prompt with its seeds."""
 
     def generate(self, prompts, seeds, params):
-        return [[Sample((seed,), (-0.5,), "length") for seed in row] for row in seeds]
+        return [[Completion((seed,), (-0.5,), "length") for seed in row] for row in seeds]
 
 
 def test_groups_are_sampled_by_request_and_have_no_reward_yet():

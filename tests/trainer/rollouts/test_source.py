@@ -9,9 +9,8 @@ from trainer.metrics.stopwatch import Stopwatch
 from trainer.parallel.ranks import Parallel
 from trainer.problems.sampler import ProblemSampler
 from trainer.progress import ProgressReport
-from trainer.rollouts.engine import Sample
 from trainer.rollouts.source import RolloutSource
-from trainer.types import Problem
+from trainer.types import Completion, Problem
 
 PROBLEMS = [Problem(name, name, "", name, "test") for name in "abcdef"]
 
@@ -24,7 +23,7 @@ class Engine:
 
     def generate(self, prompts, seeds, params):
         self.events.append(byte_tokenizer().decode([prompt[0] for prompt in prompts]))
-        return [[Sample((9,), (-0.5,), "length") for _ in row] for row in seeds]
+        return [[Completion((9,), (-0.5,), "length") for _ in row] for row in seeds]
 
     def sleep(self):
         self.events.append("sleep")

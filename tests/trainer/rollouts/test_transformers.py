@@ -15,9 +15,10 @@ from transformers import (
 
 from tests.rounding import forward_terms, sum_tolerance
 from trainer.policy.logprobs import LogprobModel
-from trainer.rollouts.engine import Sample, SamplingParams
+from trainer.rollouts.engine import SamplingParams
 from trainer.rollouts.shared_prefix import is_supported
 from trainer.rollouts.transformers import TransformersEngine, bytes_per_position
+from trainer.types import Completion
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10], [5] * 17]
 SEEDS = [[1, 2, 3], [4, 5], [6, 7, 8, 9]]
@@ -62,7 +63,7 @@ def make_model(family: str = "qwen2") -> PreTrainedModel:
 
 def sample(
     model: PreTrainedModel, params: SamplingParams = PARAMS, budget: int = 10_000
-) -> list[list[Sample]]:
+) -> list[list[Completion]]:
     engine = TransformersEngine(model, pad_token_id=0)
     engine._tokens_in_memory = lambda row_length: budget
     return engine.generate(PROMPTS, SEEDS, params)
@@ -95,7 +96,7 @@ def test_logprobs_are_those_of_a_double_precision_pass(family: str, temperature:
                 teacher_forced(model, prompt, completion.token_ids) / temperature, dim=-1
             )
             chosen = logprobs.gather(-1, torch.tensor(completion.token_ids)[:, None])[:, 0]
-            error = chosen - torch.tensor(completion.logprobs, dtype=torch.float64)
+            error = chosen - torch.tensor(completion.rollout_logprobs, dtype=torch.float64)
             assert error.abs().max() <= rounding(model)
 
 
@@ -112,7 +113,9 @@ def test_a_batch_does_not_depend_on_how_it_is_split(family: str) -> None:
     for p in (0, 2):
         alone = engine.generate([PROMPTS[p]], [SEEDS[p][1:2]], PARAMS)
         assert alone[0][0].token_ids == whole[p][1].token_ids
-        assert alone[0][0].logprobs == pytest.approx(whole[p][1].logprobs, abs=rounding(model))
+        assert alone[0][0].rollout_logprobs == pytest.approx(
+            whole[p][1].rollout_logprobs, abs=rounding(model)
+        )
 
 
 def test_completions_end_at_their_first_stop_token_or_the_limit() -> None:
@@ -120,7 +123,7 @@ def test_completions_end_at_their_first_stop_token_or_the_limit() -> None:
     assert {completion.finish_reason for completion in completions} == {"stop", "length"}
     for completion in completions:
         stops = [token in PARAMS.stop_token_ids for token in completion.token_ids]
-        assert len(completion.logprobs) == len(stops) <= 30
+        assert len(completion.rollout_logprobs) == len(stops) <= 30
         assert not any(stops[:-1])
         assert completion.finish_reason == ("stop" if stops[-1] else "length")
         assert stops[-1] or len(stops) == 30
@@ -135,7 +138,7 @@ def test_greedy_follows_the_largest_logit_at_temperature_one() -> None:
         logits = teacher_forced(model, prompt, group[0].token_ids)
         assert logits.argmax(dim=-1).tolist() == list(group[0].token_ids)
         expected = torch.log_softmax(logits, dim=-1).amax(dim=-1)
-        assert group[0].logprobs == pytest.approx(expected.tolist(), abs=rounding(model))
+        assert group[0].rollout_logprobs == pytest.approx(expected.tolist(), abs=rounding(model))
 
 
 def watch(model: PreTrainedModel) -> tuple[list[tuple[int, int]], list[int]]:
@@ -228,7 +231,7 @@ def test_a_float32_policy_that_computes_in_bfloat16_is_sampled_in_bfloat16() -> 
         scores = LogprobModel(model, 0.7, 100, torch.bfloat16)(
             ids, torch.tensor([len(prompt)]), mask
         )
-    assert (scores.logprobs[0] - torch.tensor(sample.logprobs)).abs().mean() < 0.05
+    assert (scores.logprobs[0] - torch.tensor(sample.rollout_logprobs)).abs().mean() < 0.05
 
 
 def test_the_batch_takes_the_free_memory_of_a_gpu(monkeypatch) -> None:

@@ -9,7 +9,6 @@ from trainer.config.schema import load_config
 from trainer.errors import ConfigError, StorageError
 from trainer.metrics.tags import CHANGES_TAG
 from trainer.tracking.inputs import (
-    INPUTS_FILE,
     change_tags,
     check_inputs,
     inherit_inputs,
@@ -84,7 +83,7 @@ def test_a_changed_input_is_refused_unless_accepted(project, name, text, change)
 
 @pytest.mark.parametrize("damage", ["{", "[]", '{"files": 1, "accepted": []}'])
 def test_a_damaged_record_is_not_taken_for_none(project, damage):
-    (project / "r" / INPUTS_FILE).write_text(damage)
+    (project / "r" / "inputs.json").write_text(damage)
     with pytest.raises(StorageError, match="cannot tell whether data or reward have changed"):
         check_inputs(project / "r", "run", accept=True)
 
@@ -117,4 +116,4 @@ def test_a_run_goes_on_with_a_changed_reward_only_when_told(
     assert main([*resume, "--accept-changes"]) == 0
     state = json.loads((tmp_path / "runs" / "r" / "tracking.json").read_text())
     assert "judge.py" in state["tags"]["loptune.accepted_changes"]
-    assert (tmp_path / "runs" / "r" / INPUTS_FILE).is_file()
+    assert (tmp_path / "runs" / "r" / "inputs.json").is_file()

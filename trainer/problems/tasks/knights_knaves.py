@@ -27,16 +27,12 @@ NAMES = ("Ava", "Emma", "Jack", "Liam", "Mia", "Noah", "Owen", "Zoey")
 
 SYSTEM_PROMPT = (
     "You are a helpful assistant. The assistant first thinks about the reasoning process in the "
-    "mind and then "
-    "provides the user with the answer. The reasoning process and answer are enclosed within "
-    "<think> </think> "
-    "and<answer> </answer> tags, respectively, i.e., <think> reasoning process here "
-    "</think><answer> answer here "
-    "</answer>.  Now the user asks you to solve a logical reasoning problem. After thinking, when "
-    "you finally "
-    "reach a conclusion, clearly state the identity of each character within <answer> </answer> "
-    "tags. i.e., "
-    "<answer> (1) Zoey is a knight\n(2) ... </answer>."
+    "mind and then provides the user with the answer. The reasoning process and answer are "
+    "enclosed within <think> </think> and<answer> </answer> tags, respectively, i.e., <think> "
+    "reasoning process here </think><answer> answer here </answer>.  Now the user asks you to "
+    "solve a logical reasoning problem. After thinking, when you finally reach a conclusion, "
+    "clearly state the identity of each character within <answer> </answer> tags. i.e., <answer> "
+    "(1) Zoey is a knight\n(2) ... </answer>."
 )
 
 # The published prompts are in this form, whatever the model.
@@ -114,9 +110,8 @@ class Puzzle:
         ]
         return (
             "A very special island is inhabited only by knights and knaves. Knights always tell "
-            "the truth, and "
-            f"knaves always lie. You meet {len(self.names)} inhabitants: {_enumerate(self.names)}. "
-            f"{' '.join(spoken)} So who is a knight and who is a knave?"
+            f"the truth, and knaves always lie. You meet {len(self.names)} inhabitants: "
+            f"{_enumerate(self.names)}. {' '.join(spoken)} So who is a knight and who is a knave?"
         )
 
     @property
@@ -223,11 +218,9 @@ def truth_table(statement: Statement, people: int) -> int:
 
 
 def _enumerate(names: Sequence[str]) -> str:
-    return (
-        f"{names[0]} and {names[1]}"
-        if len(names) == 2
-        else ", ".join(names[:-1]) + f", and {names[-1]}"
-    )
+    if len(names) == 2:
+        return f"{names[0]} and {names[1]}"
+    return ", ".join(names[:-1]) + f", and {names[-1]}"
 
 
 def _claim(

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from trainer.errors import ConfigError, EngineError, MissingError
-from trainer.rollouts.engine import PROMPT_OPTIONS, Sample, SamplingParams, sampling_options
+from trainer.rollouts.engine import PROMPT_OPTIONS, SamplingParams, sampling_options
 from trainer.rollouts.vllm.guard import TOKEN_VARIABLE, authorization
+from trainer.types import Completion
 
 _TIMEOUTS_S = (10.0, 600.0)  # to connect, and for an answer
 _SAMPLING_TIMEOUT_S = 3600.0  # for an answer: a batch of long completions may queue that long
@@ -156,7 +157,7 @@ class VllmServer:
         params: SamplingParams,
         weights: str,
         request_id: str,
-    ) -> Sample:
+    ) -> Completion:
         """Return one completion by the weights of this name. Canceled, it ends on the server too.
 
         Raises:
@@ -184,7 +185,7 @@ class VllmServer:
                 "see the server's log",
             )
         logprobs = tuple(entry["logprob"] for entry in choice["logprobs"]["content"])
-        return Sample(tuple(choice["token_ids"]), logprobs, choice["finish_reason"])
+        return Completion(tuple(choice["token_ids"]), logprobs, choice["finish_reason"])
 
     def _call(
         self, method: str, route: str, allowed: Sequence[int] = (), **options: Any

@@ -18,8 +18,8 @@ from trainer.parallel.gpus import check_compiler
 from trainer.rollouts.engine import (
     NO_RUN,
     EngineRun,
+    Request,
     RolloutEngine,
-    Sample,
     SamplingParams,
     sampling_options,
 )
@@ -33,6 +33,7 @@ from trainer.rollouts.vllm.containment import (
 from trainer.rollouts.vllm.failures import failures_named
 from trainer.rollouts.vllm.setup import INSTALL, EngineSetup, llm_options, vllm_installed
 from trainer.rollouts.vllm.sync import check_weights_arrived, engine_logprobs, load_weights
+from trainer.types import Completion
 
 _MEMORY = ("weights", "kv_cache")  # by vLLM's tags
 _kept: list["VllmEngine"] = []  # at most one, of a run that has ended
@@ -59,7 +60,7 @@ class VllmEngine(RolloutEngine):
     It starts with placeholder weights and only ever runs what `sync_weights` gave it. The
     completions of a group are separate requests with their own seeds that share the cached prefix
     of their prompt. A request's log-probabilities are those of the distribution sampled from, as
-    ``Sample`` defines them.
+    `Completion` defines them.
 
     Raises:
         ConfigError: vLLM is not installed, or the ranks do not divide into tensor-parallel groups.
@@ -172,32 +173,6 @@ class VllmEngine(RolloutEngine):
                 self.llm.wake_up(tags=list(tags))
             self._asleep -= set(tags)
 
-    def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        seeds: Sequence[Sequence[int]],
-        params: SamplingParams,
-    ) -> list[list[Sample]]:
-        """Sample ``len(seeds[p])`` completions of each prompt, in the order of ``prompts`` and
-        ``seeds``.
-
-        The ranks of a tensor-parallel group call this together; each gets the completions of its
-        own prompts.
-
-        Raises:
-            EngineError: a request failed.
-        """
-        assert self._checked and not self._asleep, (
-            "the engine has no weights: synchronize and wake it first"
-        )
-        requests = [
-            (tuple(prompt), seed)
-            for prompt, row in zip(prompts, seeds, strict=True)
-            for seed in row
-        ]
-        samples = iter(self._complete(requests, params))
-        return [[next(samples) for _ in row_seeds] for row_seeds in seeds]
-
     def close(self) -> None:
         """End the run: keep the engine, asleep, for the next one of this process, or shut
         it down.
@@ -229,12 +204,18 @@ class VllmEngine(RolloutEngine):
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _complete(
-        self, requests: list[tuple[tuple[int, ...], int]], params: SamplingParams
-    ) -> list[Sample]:
-        """Return one sample per (prompt, seed), of this rank's requests or of all in its
-        tensor-parallel group.
+    def complete(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
+        """Return one completion per request, in order.
+
+        The ranks of a tensor-parallel group call this together; each gets the completions of its
+        own requests.
+
+        Raises:
+            EngineError: a request failed.
         """
+        assert self._checked and not self._asleep, (
+            "the engine has no weights: synchronize and wake it first"
+        )
         if self.setup.settings.tensor_parallel == 1:
             return self._run(requests, params)
         from vllm.distributed.parallel_state import get_tp_group
@@ -246,9 +227,7 @@ class VllmEngine(RolloutEngine):
         start = sum(len(part) for part in gathered[: group.rank_in_group])
         return samples[start : start + len(requests)]
 
-    def _run(
-        self, requests: list[tuple[tuple[int, ...], int]], params: SamplingParams
-    ) -> list[Sample]:
+    def _run(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         from vllm import SamplingParams as VllmParams
 
         if not requests:
@@ -262,19 +241,18 @@ class VllmEngine(RolloutEngine):
         return [_sample(index, output) for index, output in enumerate(outputs)]
 
 
-def _sample(index: int, output: Any) -> Sample:
+def _sample(index: int, output: Any) -> Completion:
     [completion] = output.outputs
     if completion.finish_reason not in ("stop", "length"):
         raise EngineError(
             f"vLLM did not finish request {index} (prompt of {len(output.prompt_token_ids)} "
-            "tokens, "
-            f"{len(completion.token_ids)} sampled): "
+            f"tokens, {len(completion.token_ids)} sampled): "
             f"{completion.finish_reason or 'no reason given'}",
             "rollout.engine",
             "see the run's vllm.log",
         )
     flat = completion.logprobs
-    return Sample(
+    return Completion(
         tuple(completion.token_ids),
         tuple(flat.logprobs[i] for i in flat.start_indices),
         completion.finish_reason,

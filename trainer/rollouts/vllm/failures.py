@@ -25,10 +25,8 @@ def failures_named(when: str) -> Iterator[None]:
                 f"vLLM does not get the memory it needs {when}: {first_line(error)}",
                 "rollout.vllm.gpu_memory_utilization",
                 "raise gpu_memory_utilization (or kv_cache_mb) if the cache is too small, else "
-                "lower it; a smaller "
-                "max_model_len or a larger tensor_parallel needs less, a smaller "
-                "optim.tokens_per_microbatch or "
-                "parallel.offload=optimizer leaves more",
+                "lower it; a smaller max_model_len or a larger tensor_parallel needs less, a "
+                "smaller optim.tokens_per_microbatch or parallel.offload=optimizer leaves more",
             ) from error
         raise EngineError(
             f"vLLM failed {when}: {first_line(error)}",

@@ -18,10 +18,11 @@ from torch import Tensor, nn
 
 from trainer.config.rollout import VllmConfig
 from trainer.errors import ConfigError
-from trainer.rollouts.engine import RolloutEngine, Sample, SamplingParams
+from trainer.rollouts.engine import Request, RolloutEngine, SamplingParams
 from trainer.rollouts.vllm.client import VllmServer, sampling_session
 from trainer.rollouts.vllm.setup import INSTALL, transfer_kind, vllm_installed
 from trainer.rollouts.vllm.sync import check_weights_arrived, named_weights
+from trainer.types import Completion
 
 if TYPE_CHECKING:
     from trainer.rollouts.vllm.nccl import NcclTransfer
@@ -96,38 +97,25 @@ class VllmServerEngine(RolloutEngine):
     def _name(self) -> str:
         return f"{self._run}-{self._synchronizations}"
 
-    def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        seeds: Sequence[Sequence[int]],
-        params: SamplingParams,
-    ) -> list[list[Sample]]:
-        """Sample ``len(seeds[p])`` completions of each prompt, in the order of ``prompts`` and
-        ``seeds``.
+    def complete(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
+        """Return one completion per request, in order.
 
         Raises:
             EngineError: a request failed, or was answered with other weights than the last
                 synchronized.
         """
         assert self._checked, "the servers have no weights: synchronize first"
-        requested = [
-            (prompt, seed) for prompt, row in zip(prompts, seeds, strict=True) for seed in row
-        ]
         call = uuid.uuid4().hex
-        request_ids = [f"{call}-{place}" for place in range(len(requested))]
+        request_ids = [f"{call}-{place}" for place in range(len(requests))]
         try:
-            samples = iter(asyncio.run(self._complete(requested, request_ids, params)))
+            return asyncio.run(self._complete(requests, request_ids, params))
         except BaseException:
             self._own.abort(request_ids)  # those that the server has read but not yet begun
             raise
-        return [[next(samples) for _ in row] for row in seeds]
 
     async def _complete(
-        self,
-        requested: Sequence[tuple[Sequence[int], int]],
-        request_ids: Sequence[str],
-        params: SamplingParams,
-    ) -> list[Sample]:
+        self, requests: Sequence[Request], request_ids: Sequence[str], params: SamplingParams
+    ) -> list[Completion]:
         """Return all completions at once, in order; the first error cancels the others."""
         name = self._name()
         async with sampling_session() as session:
@@ -135,7 +123,7 @@ class VllmServerEngine(RolloutEngine):
                 asyncio.ensure_future(
                     self._own.complete(session, prompt, seed, params, name, request_id)
                 )
-                for (prompt, seed), request_id in zip(requested, request_ids, strict=True)
+                for (prompt, seed), request_id in zip(requests, request_ids, strict=True)
             ]
             try:
                 return await asyncio.gather(*answers)

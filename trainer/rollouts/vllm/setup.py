@@ -53,8 +53,7 @@ def context_length(config: TrainConfig, model: PreTrainedModel) -> int:
         if longest > allowed:
             raise ConfigError(
                 f"a prompt of {config.data.max_prompt_tokens} and a completion of {completion} "
-                "tokens need a "
-                f"context of {longest}, but {key} is {allowed}",
+                f"tokens need a context of {longest}, but {key} is {allowed}",
                 "data.max_prompt_tokens, rollout.max_new_tokens",
                 f"lower them to {allowed} tokens together"
                 + (", or raise rollout.vllm.max_model_len" if limit < positions else ""),

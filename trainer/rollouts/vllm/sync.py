@@ -82,9 +82,8 @@ def check_weights_arrived(
     if not difference <= _CHECK_BOUNDS[dtype]:
         raise EngineError(
             "the vLLM engine disagrees with the policy after a weight synchronization: the "
-            "log-probabilities of "
-            f"{len(token_ids) - 1} tokens differ by {difference:.3g} nats on average "
-            f"({_CHECK_BOUNDS[dtype]:g} is expected of {dtype} at most)",
+            f"log-probabilities of {len(token_ids) - 1} tokens differ by {difference:.3g} nats on "
+            f"average ({_CHECK_BOUNDS[dtype]:g} is expected of {dtype} at most)",
             "rollout.engine",
             "this vLLM does not accept the weights of this model: use rollout.engine=transformers",
         )

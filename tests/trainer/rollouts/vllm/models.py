@@ -69,7 +69,7 @@ def largest_difference(model, all_prompts, all_samples, temperature: float) -> f
     return max(
         float(
             (
-                torch.tensor(sample.logprobs)
+                torch.tensor(sample.rollout_logprobs)
                 - completion_logprobs(model, prompt, sample.token_ids, temperature)
             )
             .abs()

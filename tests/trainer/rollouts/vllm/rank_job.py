@@ -33,7 +33,7 @@ def as_tensors(asked, samples) -> dict[str, torch.Tensor]:
         ids = torch.tensor([*prompt, *sample.token_ids])
         input_ids[row, : len(ids)] = ids
         mask[row, : len(sample.token_ids)] = 1
-        engine[row, : len(sample.token_ids)] = torch.tensor(sample.logprobs)
+        engine[row, : len(sample.token_ids)] = torch.tensor(sample.rollout_logprobs)
     lengths = torch.tensor([len(prompt) for prompt, _ in rows])
     return {"input_ids": input_ids, "lengths": lengths, "mask": mask, "engine": engine}
 

@@ -15,11 +15,12 @@ from safetensors.torch import load
 from tests.conftest import random_model
 from trainer.config.rollout import VllmConfig
 from trainer.errors import ConfigError, EngineError, MissingError
-from trainer.rollouts.engine import Sample, SamplingParams
+from trainer.rollouts.engine import SamplingParams
 from trainer.rollouts.vllm import server as vllm_server
 from trainer.rollouts.vllm.client import VllmServer
 from trainer.rollouts.vllm.guard import authorization
 from trainer.rollouts.vllm.server import VllmServerEngine
+from trainer.types import Completion
 
 
 class FakeServer(ThreadingHTTPServer):
@@ -188,8 +189,8 @@ def test_requests_and_answers(server, engine):
     server.asked.clear()
     samples = engine.generate([[1, 2], [3]], [[11, 12], [13]], PARAMS)
     assert samples == [
-        [Sample((7, 9), (-0.5, -2.0), "stop")] * 2,
-        [Sample((7, 9), (-0.5, -2.0), "stop")],
+        [Completion((7, 9), (-0.5, -2.0), "stop")] * 2,
+        [Completion((7, 9), (-0.5, -2.0), "stop")],
     ]
     asked = sorted(
         (body for _, body in server.asked), key=lambda body: body["sampling_params"]["seed"]

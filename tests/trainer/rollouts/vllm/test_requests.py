@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from trainer.errors import EngineError
-from trainer.rollouts.engine import Sample
 from trainer.rollouts.vllm import engine as vllm
+from trainer.types import Completion
 
 
 def finished(reason: str | None) -> SimpleNamespace:
@@ -17,7 +17,7 @@ def finished(reason: str | None) -> SimpleNamespace:
 
 
 def test_a_sample_has_the_log_probabilities_of_its_own_tokens():
-    assert vllm._sample(0, finished("stop")) == Sample((7, 9), (-0.5, -2.0), "stop")
+    assert vllm._sample(0, finished("stop")) == Completion((7, 9), (-0.5, -2.0), "stop")
 
 
 @pytest.mark.parametrize("reason", ["abort", "error", None])

@@ -49,7 +49,7 @@ def test_greedy_completions_are_those_of_the_transformers_engine(shared):
         "the prompts must cover both ends"
     )
     for mine, other in zip(ours, theirs, strict=True):
-        assert mine[0].logprobs == pytest.approx(other[0].logprobs, abs=AGREEMENT)
+        assert mine[0].rollout_logprobs == pytest.approx(other[0].rollout_logprobs, abs=AGREEMENT)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_truncated_logprobs_are_renormalized_over_the_kept_tokens(shared, trunca
             )
             kept = truncations(params)(None, logprobs).log_softmax(dim=-1)
             expected = kept.gather(-1, torch.tensor(sample.token_ids)[:, None])[:, 0]
-            assert sample.logprobs == pytest.approx(expected.tolist(), abs=AGREEMENT)
+            assert sample.rollout_logprobs == pytest.approx(expected.tolist(), abs=AGREEMENT)
 
 
 def test_a_completion_depends_on_its_prompt_and_seed_alone(shared):

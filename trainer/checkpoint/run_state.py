@@ -1,0 +1,28 @@
+"""How far a run is: what a checkpoint holds beside weights, optimizer and random states."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+STATE_FILE = "training_state.json"
+
+
+@dataclass(frozen=True)
+class RunState:
+    """Counters of a run after a training step; JSON values."""
+
+    step: int
+    evaluations: list[tuple[int, float]]  # training step, accuracy
+    silent_steps: int  # without a difference between the rewards of any prompt
+    sampler: dict[str, int]  # `ProblemSampler.state_dict`
+
+    def write(self, checkpoint: Path) -> None:
+        """Write it into the folder of a checkpoint."""
+        (checkpoint / STATE_FILE).write_text(json.dumps(asdict(self), indent=1))
+
+    @classmethod
+    def read(cls, checkpoint: Path) -> "RunState":
+        """Return the state that a checkpoint holds."""
+        values = json.loads((checkpoint / STATE_FILE).read_text())
+        evaluations = [(step, accuracy) for step, accuracy in values.pop("evaluations")]
+        return cls(evaluations=evaluations, **values)
