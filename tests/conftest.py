@@ -12,6 +12,8 @@ if TYPE_CHECKING:  # they take seconds to import, and many tests need neither
     from transformers import PreTrainedModel
 
 os.environ["OMP_NUM_THREADS"] = "1"
+# Hundreds of processes that tests start would compile the packages again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_configure(config):
@@ -49,6 +51,7 @@ def random_model(
     vocab_size: int = 61,
     seed: int = 0,
     max_position_embeddings: int = 512,
+    layers: int = 2,
 ) -> "PreTrainedModel":
     """A small random model in float32 with weights large enough for peaked distributions."""
     import torch
@@ -58,7 +61,7 @@ def random_model(
         "vocab_size": vocab_size,
         "hidden_size": 32,
         "intermediate_size": 48,
-        "num_hidden_layers": 2,
+        "num_hidden_layers": layers,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "max_position_embeddings": max_position_embeddings,

@@ -19,7 +19,7 @@ from dashboards.statistics.verdict import verdict
 
 
 @pytest.mark.parametrize("kind", [normal, noisy_baseline])
-@pytest.mark.parametrize(("configurations", "seeds"), [(3, 2), (5, 3), (10, 5)])
+@pytest.mark.parametrize(("configurations", "seeds"), [(3, 2), (5, 3)])
 def test_many_sweeps_at_once_are_decided_like_each_alone(kind, configurations, seeds):
     scores = kind(np.random.default_rng(1), (40, configurations, seeds))
     scores[::2, 1] += 8

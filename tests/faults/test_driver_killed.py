@@ -1,16 +1,13 @@
-"""The driver is killed with SIGKILL at several moments; `sweep resume` brings the sweep to
-its end.
-"""
+"""The driver is killed with SIGKILL amid its trials; `sweep resume` brings the sweep to its end."""
 
 import os
-import random
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from sweep.driver.guard import MARKER, end_leftovers, marked
+from sweep.driver.guard import MARKER, end_leftovers
 from sweep.record.folder import sweep_folder
 from tests.sweep.harness import (
     history,
@@ -27,55 +24,36 @@ from tests.sweep.harness import (
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-Resumed = tuple[Path, list[int], int]
-
 
 @pytest.fixture(scope="module")
-def resumed(tmp_path_factory: pytest.TempPathFactory) -> Resumed:
-    """A sweep of six trials whose driver was killed twice.
+def resumed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """A sweep of six trials whose driver was killed when two had ended.
 
-    With the number of processes left over after each kill, and the return code of a process that
-    carries the sweep's marker, as what a rank starts does, and notices nothing.
+    With the return code of a process that carries the sweep's marker, as what a rank starts does,
+    and notices nothing.
     """
     runs = tmp_path_factory.mktemp("runs")
     folder = runs / "fake"
+    every = {"max_steps": 12, "evaluation.every_steps": 2, "checkpoint.every_steps": 2}
     space = write_space(
-        runs / "space.yaml",
-        seeds=[0, 1],
-        trainer={
-            "preset": "tiny_kk",
-            "overrides": {
-                "max_steps": 12,
-                "evaluation.every_steps": 2,
-                "checkpoint.every_steps": 2,
-            },
-        },
+        runs / "space.yaml", seeds=[0, 1], trainer={"preset": "tiny_kk", "overrides": every}
     )
-    moments = random.Random(7)
-    left: list[int] = []
-    arguments = ["run", space, "--runs-dir", runs, "--cpus", 2]
+    here = ["--runs-dir", runs, "--cpus", 2]
     deaf = subprocess.Popen(
         ["sleep", "600"], env={**os.environ, MARKER: str(sweep_folder(runs, "fake").root)}
     )
-    for ended in (0, 2):
+    with running("run", space, *here, "--offline", step_s=0.15) as process:
         # Past the first checkpoint, which is at step 2, and well before the last step.
-        moment = moments.randint(3, 8)
-        with running(*arguments, step_s=0.15) as process:
-            wait_until(
-                lambda ended=ended, moment=moment: (
-                    len(results(folder)) >= ended
-                    and any(moment <= steps < 11 for steps in trained(folder))
-                ),
-                what=f"{ended} trials to end and another to train {moment} steps",
-            )
-            kill(process)
-        deaf.wait(timeout=60)
-        wait_until_gone(sweep_folder(runs, "fake"))
-        left.append(len(marked(sweep_folder(runs, "fake").root)))
-        arguments = ["resume", "fake", "--runs-dir", runs, "--cpus", 2]
-    code, _, err = sweep(*arguments, step_s=0.05)
+        wait_until(
+            lambda: len(results(folder)) >= 2 and any(3 <= steps < 9 for steps in trained(folder)),
+            what="two trials to end and another to train",
+        )
+        kill(process)
+    deaf.wait(timeout=60)
+    wait_until_gone(sweep_folder(runs, "fake"))
+    code, _, err = sweep("resume", "fake", *here, step_s=0.05)
     assert code == 0, err
-    return folder, left, deaf.returncode
+    return folder, deaf.returncode
 
 
 def trained(folder: Path) -> list[int]:
@@ -86,8 +64,10 @@ def trained(folder: Path) -> list[int]:
     ]
 
 
-def test_every_trial_and_configuration_is_there_once_with_every_step(resumed: Resumed) -> None:
-    folder, *_ = resumed
+def test_every_trial_and_configuration_is_there_once_with_every_step(
+    resumed: tuple[Path, int],
+) -> None:
+    folder, _ = resumed
     assert sorted(path.name for path in (folder / "trials").iterdir()) == sorted(results(folder))
     assert [result["state"] for result in results(folder).values()] == ["COMPLETE"] * 6
     for trial in results(folder):
@@ -95,18 +75,17 @@ def test_every_trial_and_configuration_is_there_once_with_every_step(resumed: Re
     resumed_at = [
         event["step"] for trial in results(folder) for event in history(folder, trial, "resume")
     ]
-    assert sum(step > 0 for step in resumed_at) >= 2  # from their checkpoints
+    assert any(step > 0 for step in resumed_at)  # from its checkpoint
     proposed = [
         record["configuration"] for record in ledger(folder) if record["event"] == "configuration"
     ]
     assert proposed == [0, 1, 2]
 
 
-def test_a_process_that_cannot_notice_it_ends_with_the_driver(resumed: Resumed) -> None:
-    assert resumed[2] == -signal.SIGKILL
+def test_a_process_that_cannot_notice_it_ends_with_the_driver(resumed: tuple[Path, int]) -> None:
+    assert resumed[1] == -signal.SIGKILL
 
 
-def test_nothing_is_left_over(resumed: Resumed) -> None:
-    folder, left, *_ = resumed
-    assert left == [0, 0]
+def test_nothing_is_left_over(resumed: tuple[Path, int]) -> None:
+    folder, _ = resumed
     assert end_leftovers(sweep_folder(folder.parent, "fake").root, wait_s=0) == 0

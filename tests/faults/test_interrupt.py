@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from sweep.cli import main
 from sweep.record.folder import sweep_folder
 from tests.sweep.harness import (
     finish,
     history,
     results,
     running,
-    sweep,
     wait_until,
     wait_until_gone,
     write_space,
@@ -42,21 +42,20 @@ def stepping(folder: Path, at_a_time: int = 1) -> bool:
     return all(len(history(folder, trial, "step")) > 2 for trial in TRIALS[:at_a_time])
 
 
-def test_interrupt_stop_and_resume(tmp_path: Path) -> None:
+def test_interrupt_stop_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "fake"
-    here = ["--runs-dir", tmp_path]
+    here = ["--runs-dir", str(tmp_path)]
     with running(*start(tmp_path, at_a_time=2)) as process:
         wait_until(lambda: stepping(folder, at_a_time=2))
 
-        code, _, err = sweep("resume", "fake", *here)
-        assert code == 5
-        assert f"process {process.pid} on " in err
-        code, out, _ = sweep("status", "fake", *here, "--json")
-        assert code == 0
-        assert [trial["state"] for trial in json.loads(out)["trials"]] == ["RUNNING", "RUNNING"]
+        assert main(["resume", "fake", *here]) == 5
+        assert f"process {process.pid} on " in capsys.readouterr().err
+        assert main(["status", "fake", *here, "--json"]) == 0
+        trials = json.loads(capsys.readouterr().out)["trials"]
+        assert [trial["state"] for trial in trials] == ["RUNNING", "RUNNING"]
 
-        # A terminal sends the signal to the whole group.
-        os.killpg(process.pid, signal.SIGINT)
+        # `timeout` and a job's end send the signal to the whole group, as a terminal does below.
+        os.killpg(process.pid, signal.SIGTERM)
         code, out, err = finish(process)
         assert code == 130, err
         assert out.splitlines()[-1] == f"python -m sweep resume fake --cpus 2 --runs-dir {tmp_path}"
@@ -76,24 +75,10 @@ def test_interrupt_stop_and_resume(tmp_path: Path) -> None:
         )
         for trial, step in stopped.items():
             assert history(folder, trial, "resume")[-1]["step"] == step
-        code, out, _ = sweep("stop", "fake", *here)
-        assert code == 0
+        os.killpg(process.pid, signal.SIGINT)
         code, out, _ = finish(process)
         assert code == 130
         assert "resume fake" in out.splitlines()[-1]
-    wait_until_gone(sweep_folder(tmp_path, "fake"))
-
-
-def test_a_termination_of_the_whole_group_is_as_orderly_as_an_interrupt(tmp_path: Path) -> None:
-    folder = tmp_path / "fake"
-    with running(*start(tmp_path)) as process:
-        wait_until(lambda: stepping(folder))
-        os.killpg(process.pid, signal.SIGTERM)
-        code, out, err = finish(process)
-        assert code == 130, err
-        assert out.splitlines()[-1] == f"python -m sweep resume fake --cpus 2 --runs-dir {tmp_path}"
-    last = history(folder, TRIALS[0], "step")[-1]["step"]
-    assert (folder / "trials" / TRIALS[0] / "checkpoints" / f"step-{last}").is_dir()
     wait_until_gone(sweep_folder(tmp_path, "fake"))
 
 

@@ -1,4 +1,6 @@
-"""Nothing of a sweep on this machine can be reached from another one, nor without its token."""
+"""Nothing of a sweep on this machine can be reached from another one, nor without its token; it
+ends when it is asked to.
+"""
 
 import os
 import subprocess
@@ -8,10 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from sweep.cli import main
 from sweep.driver.guard import marked
 from tests.paths import ROOT
 from tests.sockets import listening, open_to_others
-from tests.sweep.harness import SEVERAL_RANKS, history, running, wait_until, write_space
+from tests.sweep.harness import SEVERAL_RANKS, finish, history, running, wait_until, write_space
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -30,7 +33,8 @@ def test_a_sweep_listens_on_loopback_alone_and_asks_for_its_token(tmp_path: Path
         resources={"workers_per_trial": 2},
         limits={"max_concurrent": 1},
     )
-    with running("run", space, "--runs-dir", tmp_path, "--offline", "--cpus", 2) as driver:
+    here = ["--runs-dir", str(tmp_path)]
+    with running("run", space, *here, "--offline", "--cpus", 2) as driver:
         wait_until(lambda: len(history(tmp_path / "fake", "c000-s0", "step")) > 2)
         sockets = listening(psutil.Process(driver.pid), *marked(tmp_path / "fake"))
         assert {"gcs_server", "raylet"} <= {name for name, _, _ in sockets}
@@ -48,3 +52,8 @@ def test_a_sweep_listens_on_loopback_alone_and_asks_for_its_token(tmp_path: Path
         )
         assert "came in" not in stranger.stdout
         assert "AuthenticationError" in stranger.stderr
+
+        assert main(["stop", "fake", *here]) == 0
+        code, out, err = finish(driver)
+        assert code == 130, err
+        assert "resume fake" in out.splitlines()[-1]

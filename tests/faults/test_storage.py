@@ -110,7 +110,7 @@ def test_trials_begin_and_end_and_have_their_report_while_mlflow_is_away(tmp_pat
         limits={"max_concurrent": 1, "max_failures": 0},
     )
     try:
-        with running("run", space, *here, "--cpus", 2) as process:
+        with running("run", space, *here, "--cpus", 2, report=True) as process:
             wait_until(lambda: len(history(folder, "c000-s0", "step")) > 0, what="the first step")
             server.kill()
             code, out, err = finish(process)
@@ -124,7 +124,7 @@ def test_trials_begin_and_end_and_have_their_report_while_mlflow_is_away(tmp_pat
         assert report == {"report.html", "trials.csv", "results.json.gz", "best.yaml"}
 
         server.start()
-        code, out, err = sweep("resume", "fake", *here, "--cpus", 2)
+        code, out, err = sweep("resume", "fake", *here, "--cpus", 2, report=True)
         assert code == 0, out + err
         assert (folder / "report" / "report.html").is_file()
         client = mlflow.MlflowClient(server.uri)

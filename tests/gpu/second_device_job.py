@@ -19,7 +19,7 @@ SMALL = {
     "reward.functions": {"tests.gpu.varied_reward:varied": 1.0},
     "reward.workers": 1,
     "rollout.prompts_per_step": 4,
-    "rollout.max_new_tokens": 8,
+    "rollout.max_new_tokens": 4,
     "optim.update_batch_size": 8,
     "evaluation.sets": {"dev": {"source": "generated", "split": "dev", "size": 2}},
 }

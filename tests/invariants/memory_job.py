@@ -17,7 +17,7 @@ from tests.invariants.train_job import small_config
 from trainer.parallel.device import free_memory
 from trainer.types import RunContext
 
-TRIALS = 3
+TRIALS = 2
 
 
 def live_bytes() -> int:

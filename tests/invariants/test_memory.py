@@ -14,7 +14,7 @@ def deepspeed(stage: int) -> dict[str, object]:
 STRATEGIES = {
     "none": {},
     "ddp": {"parallel.strategy": "ddp"},
-    **{f"zero-{stage}": deepspeed(stage) for stage in (0, 2, 3)},
+    **{f"zero-{stage}": deepspeed(stage) for stage in (2, 3)},
 }
 
 

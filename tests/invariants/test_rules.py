@@ -139,8 +139,14 @@ def test_accumulation_is_one_batch(name):
     assert difference(cut, whole) < TOLERANCE
 
 
-@pytest.mark.parametrize(("alpha", "eta"), [(0.0, 0.0), (0.3, 0.0), (0.0, 0.02), (0.3, 0.02)])
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize(
+    ("name", "alpha", "eta"),
+    [
+        *((name, *both) for name in RULES for both in ((0.0, 0.0), (0.3, 0.02))),
+        # reweighting and passes do not know the rule
+        *(("grpo", *alone) for alone in ((0.3, 0.0), (0.0, 0.02))),
+    ],
+)
 def test_alpha_and_eta_do_what_their_equations_say_and_nothing_where_they_are_zero(
     name, alpha, eta
 ):

@@ -41,9 +41,11 @@ def write_space(path: Path, space: Mapping[str, Any] = FAKE, **changes: Any) -> 
 
 
 @contextmanager
-def running(*arguments: object, step_s: float = 0.1) -> Iterator[subprocess.Popen[str]]:
+def running(
+    *arguments: object, step_s: float = 0.1, report: bool = False
+) -> Iterator[subprocess.Popen[str]]:
     """``sweep ARGUMENTS`` with fake trials as a process, which does not outlive the block."""
-    process = start(*arguments, step_s=step_s)
+    process = start(*arguments, step_s=step_s, report=report)
     try:
         yield process
     finally:
@@ -51,11 +53,12 @@ def running(*arguments: object, step_s: float = 0.1) -> Iterator[subprocess.Pope
             kill(process)
 
 
-def start(*arguments: object, step_s: float = 0.1) -> subprocess.Popen[str]:
-    """Start ``sweep ARGUMENTS`` with fake trials."""
-    return start_cli(
-        "tests.sweep.fake_driver", *arguments, environment={"LOPTUNE_FAKE_STEP_S": str(step_s)}
-    )
+def start(*arguments: object, step_s: float = 0.1, report: bool = False) -> subprocess.Popen[str]:
+    """Start ``sweep ARGUMENTS`` with fake trials; it names the best and reports where wanted."""
+    environment = {"LOPTUNE_FAKE_STEP_S": str(step_s)}
+    if not report:
+        environment["LOPTUNE_NO_REPORT"] = "1"
+    return start_cli("tests.sweep.fake_driver", *arguments, environment=environment)
 
 
 def finish(process: subprocess.Popen[str], timeout: float = 500) -> tuple[int, str, str]:
@@ -64,10 +67,10 @@ def finish(process: subprocess.Popen[str], timeout: float = 500) -> tuple[int, s
     return process.returncode, out, err
 
 
-def sweep(*arguments: object, step_s: float = 0.1, timeout: float = 500) -> tuple[int, str, str]:
+def sweep(*arguments: object, step_s: float = 0.1, report: bool = False) -> tuple[int, str, str]:
     """Run ``sweep ARGUMENTS`` with fake trials to its end."""
-    with running(*arguments, step_s=step_s) as process:
-        return finish(process, timeout)
+    with running(*arguments, step_s=step_s, report=report) as process:
+        return finish(process)
 
 
 def wait_until(condition: Callable[[], bool], timeout: float = 300, what: str = "") -> None:

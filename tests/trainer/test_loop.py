@@ -148,15 +148,6 @@ def test_the_memory_of_the_first_step_is_shown_once_beside_the_estimate(tiny_pol
     )
 
 
-def test_resume_equals_never_having_stopped(undisturbed, tiny_policy, tmp_path):
-    second = resumed_after_two_steps(small_config(tiny_policy), tmp_path / "run")
-    assert_same_end(undisturbed, second)
-    moments = optimizer_tensors(undisturbed.models.causal_lm, undisturbed.models.optimizer)
-    resumed = optimizer_tensors(second.models.causal_lm, second.models.optimizer)
-    assert moments.keys() == resumed.keys()
-    assert all(torch.equal(moments[name], resumed[name]) for name in moments)
-
-
 def test_a_run_with_an_adapter_resumes_as_if_never_stopped_and_keeps_the_adapter_alone(
     tiny_policy, tmp_path
 ):
@@ -205,9 +196,7 @@ def test_a_run_on_the_engines_logprobs_measures_the_same_and_resumes_as_if_never
     assert_same_end(whole, second)
 
 
-def test_training_goes_on_while_a_checkpoint_is_written_which_holds_what_was_there_when_it_began(
-    undisturbed, tiny_policy, tmp_path, monkeypatch
-):
+def test_resume_equals_never_having_stopped(undisturbed, tiny_policy, tmp_path, monkeypatch):
     trained = threading.Event()
 
     def write_late(*arguments):
@@ -227,6 +216,10 @@ def test_training_goes_on_while_a_checkpoint_is_written_which_holds_what_was_the
     second.train()
     second.close()
     assert_same_end(undisturbed, second)
+    moments = optimizer_tensors(undisturbed.models.causal_lm, undisturbed.models.optimizer)
+    resumed = optimizer_tensors(second.models.causal_lm, second.models.optimizer)
+    assert moments.keys() == resumed.keys()
+    assert all(torch.equal(moments[name], resumed[name]) for name in moments)
 
 
 def test_a_checkpoint_that_cannot_be_written_ends_the_run(tiny_policy, tmp_path, monkeypatch):

@@ -107,9 +107,7 @@ def test_page_refers_to_nothing_outside(report: Path) -> None:
     assert len(layouts) >= 10 and not any(layout["margin"]["autoexpand"] for layout in layouts)
 
 
-@pytest.mark.parametrize(
-    ("width", "scheme"), [(1200, "light"), (1200, "dark"), (390, "light"), (390, "dark")]
-)
+@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (390, "dark")])
 def test_page_in_a_browser(browser: Any, report: Path, width: int, scheme: str) -> None:
     visit = Visit(browser, report, width, scheme)
     page = visit.page

@@ -45,7 +45,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str, 
     space = write_space(
         runs / "space.yaml", baselines=baselines, search={"sampler": "random", "configurations": 2}
     )
-    code, out, err = sweep("run", space, "--runs-dir", runs, "--offline", "--cpus", 2)
+    code, out, err = sweep("run", space, "--runs-dir", runs, "--offline", "--cpus", 2, report=True)
     return runs / "fake", code, out, err
 
 

@@ -3,7 +3,6 @@ import sys
 
 import pytest
 
-from tests.run_cli import run_cli
 from trainer.cli import main
 from trainer.commands.init import write_project
 from trainer.config.schema import load_config
@@ -73,18 +72,3 @@ def test_a_file_in_the_place_of_the_folder_is_an_error(tmp_path, capsys):
         write_project(tmp_path / "mine")
     assert main(["init", str(tmp_path / "mine")]) == 4
     assert len(capsys.readouterr().err.splitlines()) == 3
-
-
-def test_the_random_policy_trains_on_the_project(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    written = run_cli("trainer", "init", "mine", "--model", "random", cwd=tmp_path)
-    assert (written.returncode, written.stderr) == (0, "") and written.stdout.startswith(
-        "written: mine"
-    )
-    monkeypatch.chdir(tmp_path / "mine")
-    words = ["max_steps=1", "rollout.max_new_tokens=8", "tracking.offline=true", "--name", "r"]
-    assert main(["run", "run.yaml", *words]) == 0
-    assert (
-        "in its only step all completions of every prompt had the same reward"
-        in capsys.readouterr().err
-    )

@@ -19,6 +19,7 @@ def test_the_rule_passes_its_test_trains_and_is_compared_with_grpo(tmp_path, mon
         "rollout.prompts_per_step=4",
         "optim.update_batch_size=16",
         "evaluation.at_start=false",
+        "evaluation.sets.dev.size=4",
     ]
     rule = ["algorithm.loss=my_rules:Cautious", "algorithm.loss.strength=0.3"]
     trained = run_cli("trainer", "run", "tiny_kk", *rule, *small, "--name", "own", cwd=folder)
