@@ -1,14 +1,13 @@
 """Limits that keep a formula written by a policy from costing more than one written by a person."""
 
 import contextlib
-import gc
 import itertools
 import math
 import re
-import signal
-import time
 from collections.abc import Iterator
 from typing import Any
+
+from rewards.limits import processor_time
 
 _MAX_CHARS = 1000
 _MAX_NESTING = 12  # parsing time doubles with every level of brackets
@@ -22,13 +21,8 @@ _LONGEST_S = 1.5
 _LEAST_S = 0.03
 _FADING_S = 0.8  # lost time that divides the limit by e
 _FORGIVEN_S = 0.02  # by each block that ends in time
-_AGAIN_S = 0.1
 _GROWING = ("factorial", "factorial2", "Sum", "Product")
 _lost_s = 0.0
-
-
-class _OutOfTime(BaseException):
-    """End of a time limit; no Exception, because sympy catches these."""
 
 
 def may_parse(text: str) -> bool:
@@ -74,41 +68,20 @@ def _value(digits: float) -> float:
 
 @contextlib.contextmanager
 def time_limit() -> Iterator[None]:
-    """Limit the block's processor time, the more the more was lost to blocks that were stopped;
-    main thread only.
+    """Limit the block's processor time, the more the more was lost to blocks that were stopped.
 
     The limit is 1.5 s at first and falls to 0.03 s, so that a hundred endless blocks in a row cost
-    5 s together. The time of other threads does not count, nor does collecting garbage, which walks
-    through all objects of the process: it waits for the end of the block.
+    5 s together.
 
     Raises:
         TimeoutError: the block takes longer.
     """
     global _lost_s
     limit_s = max(_LEAST_S, _LONGEST_S * math.exp(-_lost_s / _FADING_S))
-    end_s = time.thread_time() + limit_s
-
-    def stop(*_: Any) -> None:
-        left_s = end_s - time.thread_time()
-        if left_s > 0:  # the timer counts other threads, too
-            signal.setitimer(signal.ITIMER_PROF, left_s)
-            return
-        # should anything catch the exception, such as the interpreter in a callback
-        signal.setitimer(signal.ITIMER_PROF, _AGAIN_S)
-        raise _OutOfTime
-
-    collects_garbage = gc.isenabled()
-    gc.disable()
-    before = signal.signal(signal.SIGPROF, stop)
     try:
-        signal.setitimer(signal.ITIMER_PROF, limit_s)
-        yield
-        _lost_s = max(0.0, _lost_s - _FORGIVEN_S)
-    except _OutOfTime:
+        with processor_time(limit_s):
+            yield
+    except TimeoutError:
         _lost_s += limit_s
-        raise TimeoutError(f"took more than {limit_s:.2g} s") from None
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
-        if collects_garbage:
-            gc.enable()
+        raise
+    _lost_s = max(0.0, _lost_s - _FORGIVEN_S)

@@ -100,12 +100,17 @@ def test_a_bad_completion_costs_only_itself(text, status, message):
 
 def test_secrets_of_the_environment_are_inherited_only_if_named(monkeypatch):
     secrets = ["MLFLOW_TRACKING_PASSWORD", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "JUDGE_API_KEY"]
+    urls = {
+        "MLFLOW_TRACKING_URI": "http://me:secret@host:5000/a",
+        "PROXY": "http://host:80/a:b@c",
+        "HTTPS_PROXY": "http://me:secret@proxy",
+    }
     harmless = ["TOKENIZERS_PARALLELISM", "KEYBOARD", "LANG"]
-    for name in (*secrets, *harmless):
-        monkeypatch.setenv(name, "set")
-    with pool(f"{OWN}:has_variable", environment=["JUDGE_API_KEY"]) as rewards:
-        scored = rewards.score([*secrets, *harmless], [None] * 7)
-    assert [result.score.reward for result in scored] == [0, 0, 0, 1, 1, 1, 1]
+    for name, value in (dict.fromkeys([*secrets, *harmless], "set") | urls).items():
+        monkeypatch.setenv(name, value)
+    with pool(f"{OWN}:has_variable", environment=["JUDGE_API_KEY", "HTTPS_PROXY"]) as rewards:
+        scored = rewards.score([*secrets, *urls, *harmless], [None] * 10)
+    assert [result.score.reward for result in scored] == [0, 0, 0, 1, 0, 1, 1, 1, 1, 1]
 
 
 def test_a_hundred_hostile_formulas_cost_little_more_than_one_time_limit():
