@@ -351,12 +351,12 @@ class _Worker:
             os.close(self.lifeline)
             self.lifeline = None
         self.requests.close()
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_END_LIMIT_S):
                 await self.process.wait()
-        except TimeoutError:  # something it started cannot be killed
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
+        # nothing is left in its group, unless something cannot be killed or the supervisor was
+        with contextlib.suppress(OSError):
+            os.killpg(self.process.pid, signal.SIGKILL)
 
 
 async def _end_all(workers: Iterable[_Worker]) -> None:

@@ -168,6 +168,13 @@ def test_what_got_away_from_its_session_and_parent_is_ended_too(tmp_path, functi
     assert wait_until_gone({daemon}, 5) == set()
 
 
+def test_a_function_that_kills_its_supervisor_leaves_no_child(tmp_path):
+    with pool(f"{OWN}:kill_supervisor") as rewards:
+        (scored,) = rewards.score(["a"], [str(tmp_path / "pid")])
+    assert "the scoring process ended (exit -9)" in scored.message
+    assert wait_until_gone({int((tmp_path / "pid").read_text())}, 5) == set()
+
+
 def test_a_worker_that_goes_on_writing_has_a_deadline():
     with pool(f"{OWN}:trickle", timeout_s=1.0) as rewards:
         begin = time.monotonic()
