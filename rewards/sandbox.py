@@ -34,6 +34,7 @@ _GRACE_S = 0.1  # to take what a worker wrote while this process was stopped or 
 _GATHER_S = 0.0005
 _GATHER_ABOVE = 64
 _SECRET = re.compile(r"(^|_)(PASSWORD|PASSWD|SECRET|TOKEN|KEY|CREDENTIALS?)(_|$)", re.IGNORECASE)
+_URL_WITH_PASSWORD = re.compile(r"://[^/\s]*:[^/\s]*@")
 
 
 @dataclass(frozen=True)
@@ -243,7 +244,8 @@ class RewardPool:
         inherited = {
             name: value
             for name, value in os.environ.items()
-            if name in self._environment or not _SECRET.search(name)
+            if name in self._environment
+            or not (_SECRET.search(name) or _URL_WITH_PASSWORD.search(value))
         }
         environment = inherited | {
             "PYTHONPATH": os.pathsep.join([*paths, ours, users]),
@@ -349,12 +351,12 @@ class _Worker:
             os.close(self.lifeline)
             self.lifeline = None
         self.requests.close()
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_END_LIMIT_S):
                 await self.process.wait()
-        except TimeoutError:  # something it started cannot be killed
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
+        # nothing is left in its group, unless something cannot be killed or the supervisor was
+        with contextlib.suppress(OSError):
+            os.killpg(self.process.pid, signal.SIGKILL)
 
 
 async def _end_all(workers: Iterable[_Worker]) -> None:

@@ -18,6 +18,7 @@ import sys
 from typing import Any
 
 from rewards import columns, combine_batch, minimum, prepare, wants_batches
+from rewards.limits import address_space
 from rewards.score import BatchRewardFunction, Score
 from rewards.supervisor import supervise
 
@@ -60,9 +61,7 @@ def _limit_memory(memory_mb: int) -> None:
     """Let scoring take so much address space beyond that of the imports, which may be gigabytes
     (torch).
     """
-    with open("/proc/self/statm") as sizes:
-        taken = int(sizes.read().split()[0]) * resource.getpagesize()
-    limit = taken + memory_mb * _MIB
+    limit = address_space() + memory_mb * _MIB
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

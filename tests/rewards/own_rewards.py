@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -51,6 +52,14 @@ def misbehave(text, answer):
     if text == "deep":
         return misbehave(text, answer)
     return 1.0
+
+
+def kill_supervisor(text, answer):
+    child = subprocess.Popen(["sleep", "60"])
+    with open(answer, "w") as file:
+        file.write(str(child.pid))
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(60)
 
 
 def _start_daemon(note):

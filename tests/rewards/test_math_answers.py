@@ -1,4 +1,7 @@
 import contextlib
+import gc
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -8,6 +11,12 @@ from rewards.math_guard import may_evaluate, may_parse, time_limit
 from tests.paths import DATA
 
 prepare()
+
+
+@pytest.fixture(autouse=True)
+def nothing_lost(monkeypatch):
+    """Give each test the whole time limit, whatever the tests before it have lost."""
+    monkeypatch.setattr(math_guard, "_lost_s", 0.0)
 
 
 def test_pairs_judged_by_hand():
@@ -106,8 +115,26 @@ def test_formulas_that_must_not_be_evaluated(formula):
     assert may_evaluate(sympify("(1 + x)**20 + 10**1000", evaluate=False))
 
 
-def test_the_time_limit_falls_with_each_block_that_reaches_it_and_recovers(monkeypatch):
-    monkeypatch.setattr(math_guard, "_lost_s", 0.0)
+def test_neither_other_threads_nor_the_collection_of_garbage_count(monkeypatch):
+    monkeypatch.setattr(math_guard, "_LONGEST_S", 0.2)
+    with ThreadPoolExecutor(1) as threads, time_limit():
+        assert not gc.isenabled()
+        # without the interpreter's lock
+        threads.submit(hashlib.pbkdf2_hmac, "sha256", b"", b"", 3_000_000).result()
+    assert gc.isenabled()
+
+
+def test_a_limit_swallowed_by_a_callback_is_raised_again(monkeypatch):
+    monkeypatch.setattr(math_guard, "_LONGEST_S", 0.1)
+    with pytest.raises(TimeoutError), time_limit():
+        with contextlib.suppress(BaseException):
+            while True:
+                pass
+        while True:
+            pass
+
+
+def test_the_time_limit_falls_with_each_block_that_reaches_it_and_recovers():
     limits = []
     for _ in range(3):
         with pytest.raises(TimeoutError) as late, time_limit():
@@ -115,8 +142,8 @@ def test_the_time_limit_falls_with_each_block_that_reaches_it_and_recovers(monke
                 with contextlib.suppress(Exception):
                     sum(range(1000))
         limits.append(float(str(late.value).split()[-2]))
-    assert limits == [1.0, 0.04, 0.04]
-    for _ in range(60):
+    assert limits == [1.5, 0.23, 0.17]
+    for _ in range(100):
         with time_limit():
             pass
     assert math_guard._lost_s == 0.0

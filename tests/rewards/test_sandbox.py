@@ -100,18 +100,23 @@ def test_a_bad_completion_costs_only_itself(text, status, message):
 
 def test_secrets_of_the_environment_are_inherited_only_if_named(monkeypatch):
     secrets = ["MLFLOW_TRACKING_PASSWORD", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "JUDGE_API_KEY"]
+    urls = {
+        "MLFLOW_TRACKING_URI": "http://me:secret@host:5000/a",
+        "PROXY": "http://host:80/a:b@c",
+        "HTTPS_PROXY": "http://me:secret@proxy",
+    }
     harmless = ["TOKENIZERS_PARALLELISM", "KEYBOARD", "LANG"]
-    for name in (*secrets, *harmless):
-        monkeypatch.setenv(name, "set")
-    with pool(f"{OWN}:has_variable", environment=["JUDGE_API_KEY"]) as rewards:
-        scored = rewards.score([*secrets, *harmless], [None] * 7)
-    assert [result.score.reward for result in scored] == [0, 0, 0, 1, 1, 1, 1]
+    for name, value in (dict.fromkeys([*secrets, *harmless], "set") | urls).items():
+        monkeypatch.setenv(name, value)
+    with pool(f"{OWN}:has_variable", environment=["JUDGE_API_KEY", "HTTPS_PROXY"]) as rewards:
+        scored = rewards.score([*secrets, *urls, *harmless], [None] * 10)
+    assert [result.score.reward for result in scored] == [0, 0, 0, 1, 0, 1, 1, 1, 1, 1]
 
 
 def test_a_hundred_hostile_formulas_cost_little_more_than_one_time_limit():
     texts = [r"\boxed{9^{9^{9}}}", r"\boxed{\binom{100000}{50000}}", r"\boxed{(a+b+c+d)^{300}}"]
     endless = [r"\boxed{\Gamma(10^{10})}", r"\boxed{\tan(\tan(\tan(\tan(\tan(\tan(10))))))}"]
-    with pool("math", timeout_s=5.0) as rewards:
+    with pool("math", timeout_s=120.0) as rewards:  # the pool counts what other processes take
         before = workers_alive()
         scored = rewards.score([*(texts + endless) * 20, r"\boxed{6/4}"], ["3"] * 100 + ["1.5"])
         assert workers_alive() == before
@@ -161,6 +166,13 @@ def test_what_got_away_from_its_session_and_parent_is_ended_too(tmp_path, functi
         else:
             assert wait_until_gone({daemon}, 5) == set()
     assert wait_until_gone({daemon}, 5) == set()
+
+
+def test_a_function_that_kills_its_supervisor_leaves_no_child(tmp_path):
+    with pool(f"{OWN}:kill_supervisor") as rewards:
+        (scored,) = rewards.score(["a"], [str(tmp_path / "pid")])
+    assert "the scoring process ended (exit -9)" in scored.message
+    assert wait_until_gone({int((tmp_path / "pid").read_text())}, 5) == set()
 
 
 def test_a_worker_that_goes_on_writing_has_a_deadline():

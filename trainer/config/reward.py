@@ -19,7 +19,7 @@ class RewardConfig(Section):
     workers: Count = Field(1, le=256)
     """scoring processes, of 64 MB at least"""
     environment: list[str] = Field(default_factory=list)
-    """variables that scoring inherits although they are named like secrets, as OPENAI_API_KEY"""
+    """secret variables that scoring inherits nevertheless, as OPENAI_API_KEY"""
     overlong_buffer: Annotated[int, Field(ge=0)] = 0
     """tokens before max_new_tokens over which DAPO's soft penalty rises; 0 is off [tokens]"""
     overlong_penalty: NonNegative = needs("overlong_buffer", 1.0)

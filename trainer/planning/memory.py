@@ -94,7 +94,7 @@ def footprint(
     Ranks have GPUs of 80 GB where no device is given.
     """
     size = size or model_size(config.model.name_or_path)
-    if size is None or not size.settings.keys() >= _NEEDED:
+    if size is None or any(not size.settings.get(name) for name in _NEEDED):
         return None
     run = RunMemory(config, size, device or Device(), ranks)
     training = run.training()

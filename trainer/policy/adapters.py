@@ -183,13 +183,7 @@ def adapter_base(folder: Path) -> tuple[str, str | None]:
         kind = None
         name = None
         revision = None
-    itself = isinstance(name, str) and Path(name).expanduser().resolve() == folder.resolve()
-    if (
-        kind != "LORA"
-        or not isinstance(name, str)
-        or not isinstance(revision, str | None)
-        or itself
-    ):
+    if kind != "LORA" or not isinstance(name, str) or not isinstance(revision, str | None):
         raise MissingError(
             "this is no low-rank adapter that names its base model",
             str(file),

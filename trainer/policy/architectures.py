@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 TINY = "tiny"  # the name of the built-in model
+MAX_SETTINGS_BYTES = 8 << 20  # of a config.json and its like
 TINY_FOLDER = Path(__file__).with_name("tiny")
 # Float32 logits that exist together, on a GPU and on a CPU: its caches favor few, and a GPU is idle
 # between chunks.
@@ -38,6 +39,8 @@ def model_size(name: str) -> ModelSize | None:
     if name in KNOWN:
         return KNOWN[name]
     file = _config_file(name)
+    if file is not None and file.stat().st_size > MAX_SETTINGS_BYTES:
+        return None
     parameters = file and sum(_tensor_elements(path) for path in file.parent.glob("*.safetensors"))
     if file is None or not parameters:
         return None

@@ -24,7 +24,7 @@ from trainer.cpu.attention import use_packed_attention
 from trainer.errors import ConfigError, MissingError, UserError, first_line
 from trainer.hub import hub_answers
 from trainer.policy.adapters import SETTINGS_FILE, adapter_base, with_adapter_merged
-from trainer.policy.architectures import local_folder
+from trainer.policy.architectures import MAX_SETTINGS_BYTES, local_folder
 from trainer.policy.gguf import PACKAGED, SUFFIX, ensure_converted, ensure_gguf
 
 _log = logging.getLogger(__name__)
@@ -41,6 +41,7 @@ _LOAD_ERRORS = (
     RuntimeError,
     TypeError,
     AttributeError,
+    ArithmeticError,
     StrictDataclassError,
 )
 
@@ -156,10 +157,24 @@ def is_adapter(config: ModelConfig) -> bool:
     return (folder / SETTINGS_FILE).is_file() and not (folder / "config.json").is_file()
 
 
-def _base_of(config: ModelConfig) -> ModelConfig:
-    """Return the model that an adapter was made for, in place of the adapter."""
-    name, revision = adapter_base(Path(config.name_or_path).expanduser())
-    return config.model_copy(update={"name_or_path": name, "revision": revision})
+def _base_of(config: ModelConfig, above: frozenset[Path] = frozenset()) -> ModelConfig:
+    """Return the model that an adapter was made for, in place of the adapter.
+
+    Raises:
+        MissingError: as in `adapter_base`, or adapters name each other as their base.
+    """
+    folder = Path(config.name_or_path).expanduser().resolve()
+    if folder in above:
+        raise MissingError(
+            "the adapter is its own base, directly or through others",
+            str(folder / SETTINGS_FILE),
+            "set base_model_name_or_path to the folder or hub name of the model below",
+        )
+    name, revision = adapter_base(folder)
+    base = config.model_copy(update={"name_or_path": name, "revision": revision})
+    if is_adapter(base):
+        _base_of(base, above | {folder})
+    return base
 
 
 def model_source(config: ModelConfig) -> str:
@@ -186,11 +201,24 @@ def model_source(config: ModelConfig) -> str:
                 "model.name_or_path",
                 "give a folder saved by save_pretrained",
             )
+        _check_sizes(folder)
         return str(folder)
     if folder.exists() or name.startswith(("/", "./", "../", "~")) or name.count("/") > 1:
         raise MissingError(f"no such model folder: {name}", "model.name_or_path", "check the path")
     hub_answers()
     return name
+
+
+def _check_sizes(folder: Path) -> None:
+    """Refuse settings so large that reading them would take minutes."""
+    for file in [*folder.glob("*config.json"), *folder.glob("*.jinja")]:
+        if file.stat().st_size > MAX_SETTINGS_BYTES:
+            raise MissingError(
+                f"{file.name} has {file.stat().st_size >> 20} MiB; settings have less than "
+                f"{MAX_SETTINGS_BYTES >> 20} MiB",
+                str(file),
+                "download the model again, or save it with save_pretrained",
+            )
 
 
 def check_weights(config: ModelConfig) -> None:

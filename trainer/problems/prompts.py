@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from jinja2 import TemplateError, TemplateSyntaxError
 from transformers import PreTrainedTokenizerBase
 
+from rewards.limits import memory, processor_time
 from trainer.config.data import DataConfig
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, first_line
 from trainer.problems.tasks import Task
 
 _CONTROL_MARKS = (
@@ -17,6 +18,9 @@ _CONTROL_MARKS = (
     "[INST]",
     "<start_of_turn>",
 )
+_TEMPLATE_LIMIT_S = 5.0  # an honest one takes a millisecond
+_TEMPLATE_LIMIT_MIB = 1024
+_MAX_PROMPT_CHARS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -134,20 +138,30 @@ def _chat_prompt(
         messages.insert(0, {"role": "system", "content": system})
     messages.append({"role": "user", "content": _user_message(question, task, data)})
     try:
-        return str(
-            tokenizer.apply_chat_template(
-                [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
+        with processor_time(_TEMPLATE_LIMIT_S), memory(_TEMPLATE_LIMIT_MIB):
+            prompt = str(
+                tokenizer.apply_chat_template(
+                    [dict(message) for message in messages],
+                    tokenize=False,
+                    add_generation_prompt=True,
+                )
             )
-        )
-    except TemplateSyntaxError as error:
-        raise ConfigError(
-            f"the tokenizer's chat template is broken: {error}",
-            "chat_template of its tokenizer_config.json",
-            "repair it, or set data.prompt_format=raw",
-        ) from error
-    except TemplateError as error:
-        raise ConfigError(
-            f"the tokenizer's chat template refuses the prompt: {error}",
-            "data.system_prompt",
-            'models without a system role need data.system_prompt=""',
-        ) from error
+    except Exception as error:  # a template is a program: it may raise anything
+        if isinstance(error, TemplateError) and not isinstance(error, TemplateSyntaxError):
+            raise ConfigError(
+                f"the tokenizer's chat template refuses the prompt: {error}",
+                "data.system_prompt",
+                'models without a system role need data.system_prompt=""',
+            ) from error
+        raise _broken_template(f"{type(error).__name__}: {first_line(error)}", tokenizer) from error
+    if not prompt.strip() or len(prompt) > _MAX_PROMPT_CHARS:
+        raise _broken_template(f"it gives a prompt of {len(prompt)} characters", tokenizer)
+    return prompt
+
+
+def _broken_template(fault: str, tokenizer: PreTrainedTokenizerBase) -> ConfigError:
+    return ConfigError(
+        f"the tokenizer's chat template is broken: {fault}",
+        f"chat_template of {tokenizer.name_or_path}",
+        "repair it (tokenizer_config.json or chat_template.jinja), or set data.prompt_format=raw",
+    )

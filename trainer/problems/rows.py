@@ -1,5 +1,6 @@
 """Rows of problems from local files and the Hugging Face hub."""
 
+import contextlib
 import csv
 import itertools
 import json
@@ -10,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rewards.limits import memory
 from trainer.config.data import DatasetConfig
 from trainer.config.yaml_document import nearest
 from trainer.errors import ConfigError, MissingError, first_line
@@ -32,6 +34,10 @@ _OTHER_FILE_TYPES = (
     ".zip",
     ".zst",
 )
+# Honest files take less: memory per byte of the file, and the least, of which Arrow reserves 1 GiB.
+_UNPACKING = 50
+_LEAST_MEMORY_MIB = 2560
+_MAX_LINE_CHARS = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -82,10 +88,22 @@ def read_rows(dataset: DatasetConfig) -> list[Row]:
         )
     else:
         rows = _read_file(path)
-    kept = [
-        Row(values, dataset.source, number)
-        for number, values in enumerate(itertools.islice(rows, dataset.limit), start=1)
-    ]
+    limit_mib = _LEAST_MEMORY_MIB
+    if path.is_file():
+        limit_mib += _UNPACKING * path.stat().st_size // 2**20
+    try:
+        # the hub's library maps its files, which takes address space, not memory
+        with memory(limit_mib) if is_file_source(dataset) else contextlib.nullcontext():
+            kept = [
+                Row(values, dataset.source, number)
+                for number, values in enumerate(itertools.islice(rows, dataset.limit), start=1)
+            ]
+    except MemoryError:
+        raise ConfigError(
+            f"the data take more than {limit_mib} MiB of memory",
+            dataset.source,
+            "read fewer rows (limit), or remove those that unpack to so much",
+        ) from None
     if not kept:
         raise MissingError(
             "the dataset has no rows", dataset.source, "give a file with at least one problem"
@@ -161,22 +179,33 @@ def _read_file(path: Path) -> Iterator[Mapping[str, Any]]:
         if path.suffix == ".parquet":
             yield from _read_parquet(path)
         elif path.suffix == ".csv":
-            with path.open(encoding="utf-8-sig", newline="") as lines:
-                reader = csv.DictReader(lines)
-                _check_names(reader.fieldnames or (), f"{path}, line 1")
-                for row in reader:
-                    if None in row:  # under which the reader puts what is too much
-                        where = f"{path}, line {reader.line_num}"
-                        raise ConfigError(
-                            "more values than columns", where, "quote a value that has commas"
-                        )
-                    yield row
+            reader = csv.DictReader(_lines(path, encoding="utf-8-sig", newline=""))
+            _check_names(reader.fieldnames or (), f"{path}, line 1")
+            for row in reader:
+                if None in row:  # under which the reader puts what is too much
+                    where = f"{path}, line {reader.line_num}"
+                    raise ConfigError(
+                        "more values than columns", where, "quote a value that has commas"
+                    )
+                yield row
         else:
             yield from _read_json(path)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise MissingError(
             f"cannot read the data file: {error}", str(path), "check or fetch it again"
         ) from error
+
+
+def _lines(path: Path, **options: Any) -> Iterator[str]:
+    with path.open(**options) as file:
+        for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE_CHARS), ""), start=1):
+            if len(line) == _MAX_LINE_CHARS:
+                raise ConfigError(
+                    f"the line has {_MAX_LINE_CHARS} characters or more",
+                    f"{path}, line {number}",
+                    "write one problem per line",
+                )
+            yield line
 
 
 def _check_names(names: Sequence[str], where: str) -> None:
@@ -196,23 +225,27 @@ def _read_parquet(path: Path) -> Iterator[Mapping[str, Any]]:
 
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=1024):
+            # every thread would reserve address space
+            for batch in file.iter_batches(batch_size=1024, use_threads=False):
                 yield from batch.to_pylist()
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, OSError) as error:
+        if isinstance(error, MemoryError):
+            raise
         raise MissingError(
             f"not a whole parquet file: {error}", str(path), "it may be cut short; fetch it again"
         ) from error
 
 
 def _read_json(path: Path) -> Iterator[Mapping[str, Any]]:
-    content = path.read_text("utf-8")
-    whole = path.suffix == ".json" and content.lstrip().startswith("[")
-    for number, text in enumerate([content] if whole else content.split("\n"), start=1):
+    content = path.read_text(encoding="utf-8") if path.suffix == ".json" else ""
+    whole = content.lstrip().startswith("[")
+    lines = [content] if whole else _lines(path, encoding="utf-8")
+    for number, text in enumerate(lines, start=1):
         if not text.strip():
             continue
         try:
             parsed = json.loads(
-                text, object_pairs_hook=partial(_as_object, f"{path}, line {number}")
+                text.rstrip("\n"), object_pairs_hook=partial(_as_object, f"{path}, line {number}")
             )
         except json.JSONDecodeError as error:
             line = number + error.lineno - 1

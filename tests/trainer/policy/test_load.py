@@ -7,7 +7,10 @@ from tests.conftest import random_model
 from tests.trainer.algorithm.batches import make_batch
 from tests.trainer.tokenizers_for_tests import byte_tokenizer
 from trainer.config.model import ModelConfig
+from trainer.config.schema import load_config
 from trainer.errors import ConfigError, MissingError
+from trainer.planning.memory import footprint
+from trainer.policy.architectures import MAX_SETTINGS_BYTES, model_size
 from trainer.policy.load import check_weights, load_policy, load_tokenizer
 from trainer.policy.logprobs import LogprobModel
 
@@ -36,6 +39,10 @@ def folder(tmp_path):
     return tmp_path
 
 
+def edit_json(file, **changes):
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
 @pytest.mark.parametrize("size", [4, 1000])
 def test_weights_that_are_cut_short_are_named(folder, size):
     weights = folder / "model.safetensors"
@@ -46,6 +53,35 @@ def test_weights_that_are_cut_short_are_named(folder, size):
     assert caught.value.where == str(weights)
     with pytest.raises(MissingError, match=r"cannot load the model .* deserializing header"):
         load_policy(config, torch.device("cpu"))
+
+
+def test_settings_that_make_the_model_fail_are_refused(folder):
+    edit_json(folder / "config.json", num_attention_heads=0)
+    config = load_config("tiny_kk", [f"model.name_or_path={folder}"])
+    assert footprint(config, 1) is None
+    with pytest.raises(MissingError, match=r"cannot load the model .*ZeroDivisionError"):
+        load_policy(config.model, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("name", ["config.json", "chat_template.jinja"])
+def test_settings_of_many_megabytes_are_not_read(folder, name):
+    with (folder / name).open("w") as file:
+        file.truncate(MAX_SETTINGS_BYTES + 1)
+    with pytest.raises(MissingError, match=f"{name} has 8 MiB"):
+        load_tokenizer(ModelConfig(name_or_path=str(folder)))
+    assert name != "config.json" or model_size(str(folder)) is None
+
+
+def test_adapters_that_name_each_other_are_refused(tmp_path):
+    for name, base in (("a", "b"), ("b", "a"), ("c", "c")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "adapter_model.safetensors").touch()
+        settings = {"peft_type": "LORA", "base_model_name_or_path": str(tmp_path / base)}
+        (tmp_path / name / "adapter_config.json").write_text(json.dumps(settings))
+    for name in "abc":
+        with pytest.raises(MissingError, match="is its own base") as caught:
+            check_weights(ModelConfig(name_or_path=str(tmp_path / name)))
+        assert caught.value.where == str(tmp_path / name / "adapter_config.json")
 
 
 def test_a_folder_without_tokenizer_is_refused(folder):

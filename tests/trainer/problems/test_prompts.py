@@ -3,6 +3,7 @@ import pytest
 from tests.trainer.tokenizers_for_tests import CHAT_TEMPLATE, NO_SYSTEM_TEMPLATE, byte_tokenizer
 from trainer.config.data import DataConfig
 from trainer.errors import ConfigError
+from trainer.problems import prompts
 from trainer.problems.prompts import as_question, build_prompt, check_template
 from trainer.problems.tasks import TASKS
 from trainer.problems.tasks.knights_knaves import SYSTEM_PROMPT
@@ -95,6 +96,26 @@ def test_a_template_without_system_role_says_what_to_set():
         built("Who?", tokenizer, task="knights_knaves", system_prompt="")[0]
         == "<user>Who?</user><assistant>"
     )
+
+
+@pytest.mark.parametrize(
+    ("template", "fault"),
+    [
+        ("{% include 'a' %}", "TypeError"),
+        ("{% for i in range(10 ** 12) %}{% endfor %}", "OverflowError"),
+        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "RecursionError"),
+        ("{{ 'x' * 10 ** 10 }}", "MemoryError"),
+        ("{{ 'x' * (2 ** 20 + 1) }}", "a prompt of 1048577 characters"),
+        ("{% for i in range(99999) %}" * 3 + "{% endfor %}" * 3, "TimeoutError"),
+        ("{% if %}", "TemplateSyntaxError"),
+        (" \n", "a prompt of"),
+    ],
+)
+def test_a_template_that_fails_or_does_not_end_is_refused(template, fault, monkeypatch):
+    monkeypatch.setattr(prompts, "_TEMPLATE_LIMIT_S", 0.5)
+    with pytest.raises(ConfigError, match=f"chat template is broken: .*{fault}") as caught:
+        built("What?", byte_tokenizer(template))
+    assert "data.prompt_format=raw" in caught.value.hint
 
 
 def test_a_template_without_question_is_refused():

@@ -1,4 +1,7 @@
+import gzip
 import json
+import os
+import resource
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,6 +11,7 @@ import pytest
 from tests.paths import DATA
 from trainer.config.data import DatasetConfig
 from trainer.errors import ConfigError, MissingError
+from trainer.problems import rows
 from trainer.problems.rows import Row, check_fields, need_column, read_rows, value_at
 
 KNIGHTS = DATA / "knights_knaves.parquet"
@@ -141,6 +145,37 @@ def test_missing_empty_and_broken_files(tmp_path):
     (tmp_path / "a.txt").write_text("a")
     with pytest.raises(ConfigError, match=r"not \.txt"):
         rows_of(tmp_path / "a.txt")
+
+
+def test_a_parquet_file_that_unpacks_to_gigabytes_is_refused(tmp_path):
+    text = pa.array(["a" * 10_000_000])
+    shared = pa.DictionaryArray.from_arrays(pa.array([0] * 2000, pa.int32()), text)
+    pq.write_table(pa.table({"prompt": shared}), tmp_path / "a.parquet", compression="zstd")
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    with pytest.raises(ConfigError, match=r"take more than 2560 MiB of memory\n.*a.parquet"):
+        rows_of(tmp_path / "a.parquet")
+    assert resource.getrlimit(resource.RLIMIT_AS) == limits
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.json"])
+def test_a_line_without_end_is_not_read_to_its_end(tmp_path, name, monkeypatch):
+    monkeypatch.setattr(rows, "_MAX_LINE_CHARS", 1000)
+    first = "prompt,answer" if name == "a.csv" else '{"prompt": "a", "answer": 1}'
+    (tmp_path / name).write_text(f"{first}\n{'a' * 1000}\n")
+    with pytest.raises(ConfigError, match=rf"1000 characters or more\n.*{name}, line 2"):
+        rows_of(tmp_path / name)
+
+
+def test_packed_files_loops_and_devices_are_no_data(tmp_path):
+    (tmp_path / "gz.jsonl").write_bytes(gzip.compress(b'{"prompt": "a"}\n'))
+    with pytest.raises(MissingError, match="cannot read the data file"):
+        rows_of(tmp_path / "gz.jsonl")
+    (tmp_path / "loop.jsonl").symlink_to("loop.jsonl")
+    (tmp_path / "zero.csv").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "pipe.csv")
+    for name in ("loop.jsonl", "zero.csv", "pipe.csv", "../none.jsonl"):
+        with pytest.raises(MissingError, match="no such data file"):
+            rows_of(tmp_path / name)
 
 
 def test_a_hub_dataset_that_cannot_be_had(monkeypatch):
