@@ -148,9 +148,8 @@ def _pairs(text: str) -> dict[str, str]:
     pairs = {}
     for name in _names(text):
         column, equals, value = name.partition("=")
-        if not equals:
-            raise ConfigError(
-                f"{name} is not COLUMN=VALUE", "command line", "for example --baseline loss=grpo"
-            )
+        if not equals or column in pairs:
+            fault = "is a second value of its column" if equals else "is not COLUMN=VALUE"
+            raise ConfigError(f"{name} {fault}", "command line", "for example --baseline loss=grpo")
         pairs[column] = value
     return pairs

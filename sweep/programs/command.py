@@ -5,14 +5,14 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import Field, TypeAdapter, ValidationError, model_serializer, model_validator
 
 from sweep.programs.base import ABSENT, Assignment, Program, Values
-from sweep.programs.process import CommandRun
+from sweep.programs.process import OF_RECORD, CommandRun
 from sweep.programs.resources import ResourcesSpec
 from trainer.config.tracking import TrackingConfig
 from trainer.config.yaml_document import YamlDocument, nearest
@@ -21,6 +21,7 @@ from trainer.section import Count, Section
 from trainer.tracking.inputs import module_files
 
 _PLACE = re.compile(r"(?<!\$)\{([\w./-]+)\}")  # not a shell's ${NAME}
+_MEANT = re.compile(r"(?<!\$)\{\s*([\w./-]+)\s*(?::\.?\d*[defgs])?\}")  # as Python's formats
 _SCRIPT = re.compile(r"[^\s=${},:]+\.(py|sh)")  # a word that is nothing but the name of one
 _SEED = "seed"  # the trial's, among the overrides of a trial
 _RESERVED = ("out", "command", "tracking")  # names in a trial's command line and record
@@ -84,13 +85,16 @@ class CommandProgram(Program):
     def _check(self) -> "CommandProgram":
         if bool(self.command) == bool(self.function):
             raise ValueError("write one of command and function")
-        for key in [*self.defaults, *self.held_out]:
-            if key in (_SEED, *self.seeds, *_RESERVED):
-                raise ValueError(f"{key} is set for each trial: remove it, or name it otherwise")
+        clash = {*self.defaults, *self.held_out} & {_SEED, *self.seeds, *_RESERVED}
+        for key in clash | {*self.seeds} & {*_RESERVED}:
+            raise ValueError(f"{key} is set for each trial: remove it, or name it otherwise")
         places = {name for word in self.command for name in _PLACE.findall(word)}
         keys = [*self.defaults, *self.seeds, "out"]
         for place in sorted(places - set(keys)):
             raise ValueError(f"command: {{{place}}} is no key: {nearest(place, keys)}")
+        for name in (name for word in self.command for name in _MEANT.findall(word)):
+            if name in keys and name not in places:
+                raise ValueError(f"command: write {{{name}}}, without spaces or a format")
         return self
 
     @property
@@ -101,6 +105,16 @@ class CommandProgram(Program):
     def tracked(self, **changes: Any) -> "CommandProgram":
         """Return the program with changed `settings`."""
         return self.model_copy(update={"tracking": self.tracking.model_copy(update=changes)})
+
+    def resolved(self, folder: Path, document: YamlDocument) -> "CommandProgram":
+        """Refuse held-out values that are those of the search."""
+        if self.is_held_out and not document.data.get("confirms"):
+            raise ConfigError(
+                "program.held_out changes nothing: its values are the defaults",
+                document.where(("program", "held_out")),
+                "name the held-out data, or remove it",
+            )
+        return self
 
     def keys(self) -> list[str]:
         """Return the keys with defaults."""
@@ -121,9 +135,19 @@ class CommandProgram(Program):
                 where,
                 "remove one of the two",
             )
+        from dashboards.results import FIELDS  # pandas takes a second to import
 
-    def check_metric(self, metric: str, searched: Collection[str], document: YamlDocument) -> None:
-        """Accept any name: the command's lines decide."""
+        if key in FIELDS:
+            raise ConfigError(
+                f"{key} is a column of every sweep's table", where, "give the key another name"
+            )
+
+    def check_metric(self, metric: str, searched: Values, document: YamlDocument) -> None:
+        """Refuse what every line has; any other name is the command's affair."""
+        if metric in ("", "step", *OF_RECORD):
+            what = f"{metric!r} is no score"
+            where = document.where(("objective", "metric"))
+            raise ConfigError(what, where, "name a metric of the command's lines")
 
     def check_machine(
         self,
@@ -145,11 +169,14 @@ class CommandProgram(Program):
                 "write a whole number",
             )
 
-    def check_early(self, searched: Values, resources: ResourcesSpec) -> None:
+    def check_early(self, searched: Values, resources: ResourcesSpec, metric: str) -> None:
         """Look for the command, its scripts and the inputs."""
         missing = [name for name in [*self._scripts, *self.inputs] if not Path(name).is_file()]
-        if self.function and "program" not in dict(self.files(searched)).values():
-            missing.append(f"with {self.function}")
+        if self.function:
+            modules = [path for path, role in self.files(searched) if role == "program"]
+            missing += [f"with {self.function}"] * (not modules)
+            for path in modules:
+                _check_function(path, self.function.partition(":")[2])
         if missing:
             raise MissingError(
                 f"no file {missing[0]}",
@@ -263,3 +290,16 @@ class CommandProgram(Program):
         return isinstance(other, CommandProgram) and self.model_dump(
             exclude=apart
         ) == other.model_dump(exclude=apart)
+
+
+def _check_function(path: Path, name: str) -> None:
+    """Refuse a file that cannot be compiled or does not mention a function; it is not run."""
+    source = path.read_text(encoding="utf-8", errors="replace")
+    try:
+        compile(source, path, "exec")
+    except SyntaxError as error:
+        where = f"{path}:{error.lineno}"
+        raise ConfigError(f"{path.name}: {error.msg}", where, "correct the line") from None
+    if not re.search(rf"\b{name}\b", source):
+        defined = re.findall(r"^def (\w+)", source, re.MULTILINE)
+        raise ConfigError(f"{path.name} has no {name}", str(path), nearest(name, defined))

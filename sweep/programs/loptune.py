@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -39,7 +39,7 @@ from trainer.config.yaml_document import YamlDocument, nearest
 from trainer.errors import ConfigError
 from trainer.metrics.declared import METRICS, declaration
 from trainer.parallel.gpus import gpu_bytes
-from trainer.planning.advice import advise
+from trainer.planning.advice import advise, judge_of
 from trainer.planning.memory import (
     GPU_BYTES,
     Device,
@@ -185,7 +185,7 @@ class LoptuneProgram(Program):
             )
         check_key(key, document.place(("parameters", key)))
 
-    def check_metric(self, metric: str, searched: Collection[str], document: YamlDocument) -> None:
+    def check_metric(self, metric: str, searched: Values, document: YamlDocument) -> None:
         """Refuse what no evaluation of a search measures, and parameters by which evaluations would
         differ.
         """
@@ -194,9 +194,13 @@ class LoptuneProgram(Program):
             raise ConfigError(
                 what, document.where(("objective", "metric")), "name another set, or eval/accuracy"
             )
-        ruler = ("evaluation.", "reward.") if metric.startswith("eval/reward") else ("evaluation.",)
+        ruler = ["evaluation.", "data.task", "data.max_prompt_tokens"]
+        if metric.startswith("eval/reward"):
+            ruler.append("reward.")
+        if len({judge_of(functions) for functions in searched.get("reward.functions", ())}) > 1:
+            ruler.append("reward.functions")  # another one would say what is correct
         for key in searched:
-            if key.startswith(ruler):
+            if key.startswith(tuple(ruler)):
                 what = f"{key} changes what {metric} measures, and scores would not compare"
                 raise ConfigError(
                     what, document.where(("parameters", key)), f"fix it: trainer.{key}=VALUE"
@@ -266,7 +270,7 @@ class LoptuneProgram(Program):
         """Return the values that a search gives a key; the base's where it is not searched."""
         return searched[key] if key in searched else [value_of(self.base, key)]
 
-    def check_early(self, searched: Values, resources: ResourcesSpec) -> None:
+    def check_early(self, searched: Values, resources: ResourcesSpec, metric: str) -> None:
         """Read models, tokenizer and data as a trial will, try own rules on random tensors, and
         score a row.
 
@@ -277,6 +281,7 @@ class LoptuneProgram(Program):
         # before.
         from trainer.algorithm.rule_check import check_rules
         from trainer.policy.load import check_weights
+        from trainer.problems.load import metric_names
         from trainer.rollouts.build import build_rewards
         from trainer.rollouts.prepared import load_data, prepare
 
@@ -290,8 +295,14 @@ class LoptuneProgram(Program):
         if any(key.startswith(("reward", "data")) for key in searched):
             load_data(self.base)
             build_rewards(self.base.reward).close()
-        else:
-            prepare(self.base).rewards.close()
+            return
+        prepared = prepare(self.base)
+        prepared.rewards.close()
+        measured = list(metric_names(prepared.sets))
+        if metric not in measured:
+            raise ConfigError(
+                f"no evaluation measures {metric}", "objective.metric", nearest(metric, measured)
+            )
 
     def _device(self, resources: ResourcesSpec) -> Device:
         """Return what a rank computes on: a share of a GPU, or this machine's memory."""

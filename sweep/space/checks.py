@@ -12,7 +12,7 @@ from sweep.space.parameters import ParameterSpec
 from sweep.space.points import Parameters, Space, allowed_values, fingerprint
 from sweep.space.spec import SchedulerSpec, SweepSpec
 from trainer.config.yaml_document import KeyPath, YamlDocument, nearest
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, shortened
 
 _MAX_CORNERS = 512
 MAX_GRID = 10_000
@@ -24,13 +24,14 @@ def check_space(spec: SweepSpec, document: YamlDocument) -> None:
     Raises:
         ConfigError: the first thing that is wrong, with file, line and key.
     """
-    spec.program.check_metric(spec.objective.metric, spec.parameters, document)
+    spec.program.check_metric(spec.objective.metric, spec.searched, document)
     objective = spec.objective
-    if spec.trainer and objective.metric.startswith("eval/accuracy") and objective.worthwhile >= 1:
-        where = document.where(("objective", "worthwhile"))
-        raise ConfigError(
-            "no accuracy gains 1, which is 100%", where, "write the gain as a share, such as 0.05"
-        )
+    for key in ("worthwhile", "published"):
+        is_accuracy = spec.trainer and objective.metric.startswith("eval/accuracy")
+        if is_accuracy and (getattr(objective, key) or 0) >= 1:
+            what = "no accuracy gains 1, which is 100%"
+            where = document.where(("objective", key))
+            raise ConfigError(what, where, "write the gain as a share, such as 0.05")
     space = _check_conditions(spec.parameters, document)
     _check_keys(spec, document)
     _check_combinations(spec.program, space, document)
@@ -94,16 +95,24 @@ def _check_conditions(parameters: Mapping[str, ParameterSpec], document: YamlDoc
                     raise ConfigError(
                         f"impossible condition of {key}: {parent} is never {value!r}",
                         where,
-                        f"valid: {', '.join(map(repr, options))}",
+                        f"valid: {shortened(', '.join(map(repr, options)), 200)}",
                     )
     try:
-        return Space(parameters)
+        space = Space(parameters)
     except ValueError as circle:
         raise ConfigError(
             f"conditions lead in a circle: {circle}",
             document.where(("parameters",)),
             "remove one of them",
         ) from None
+    for key in parameters:
+        if parent := space.excluding(key):
+            raise ConfigError(
+                f"{key} is never searched: no value of {parent} fits all conditions",
+                document.where(("parameters", key, "when")),
+                f"change its conditions, or those of what they name, on {parent}",
+            )
+    return space
 
 
 def _check_baselines(spec: SweepSpec, space: Space, document: YamlDocument) -> None:
@@ -237,11 +246,20 @@ def _check_arms(spec: SweepSpec, document: YamlDocument) -> None:
             nearest(key, choices) if choices else "add a switch, such as rule: {choice: [GRPO, AR]}"
         )
         raise ConfigError(f"tune_within names {key}, which {fault}", where, hint)
+    if len(spec.parameters[key].options or []) == 1:
+        raise ConfigError(
+            f"{key} has one value, and tune_within compares values", where, "add another value"
+        )
+    if spec.search.configurations == 0:
+        where = document.where(("search", "configurations"))
+        raise ConfigError(
+            "tune_within tunes nothing with 0 configurations", where, "raise them, or remove it"
+        )
     if spec.scheduler != SchedulerSpec():
         what = "early stopping leaves tune_within too few whole trials to tell the luck of tuning"
         raise ConfigError(what, document.where(("scheduler",)), "write scheduler: none")
     counts = {name: len(arm.baselines) for name, arm in arms(spec).items()}
-    if spec.search.configurations != 0 and len(set(counts.values())) > 1:
+    if len(set(counts.values())) > 1:
         budgets = ", ".join(f"{name} {count}" for name, count in counts.items())
         hint = f"list as many baselines for every value of {key}, or none"
         raise ConfigError(
