@@ -21,7 +21,6 @@ from trainer.section import Count, Section
 from trainer.tracking.inputs import module_files
 
 _PLACE = re.compile(r"(?<!\$)\{([\w./-]+)\}")  # not a shell's ${NAME}
-_MEANT = re.compile(r"(?<!\$)\{\s*([\w./-]+)\s*(?::\.?\d*[defgs])?\}")  # as Python's formats
 _SCRIPT = re.compile(r"[^\s=${},:]+\.(py|sh)")  # a word that is nothing but the name of one
 _SEED = "seed"  # the trial's, among the overrides of a trial
 _RESERVED = ("out", "command", "tracking")  # names in a trial's command line and record
@@ -92,9 +91,6 @@ class CommandProgram(Program):
         keys = [*self.defaults, *self.seeds, "out"]
         for place in sorted(places - set(keys)):
             raise ValueError(f"command: {{{place}}} is no key: {nearest(place, keys)}")
-        for name in (name for word in self.command for name in _MEANT.findall(word)):
-            if name in keys and name not in places:
-                raise ValueError(f"command: write {{{name}}}, without spaces or a format")
         return self
 
     @property
@@ -109,9 +105,9 @@ class CommandProgram(Program):
     def resolved(self, folder: Path, document: YamlDocument) -> "CommandProgram":
         """Refuse held-out values that are those of the search."""
         if self.is_held_out and not document.data.get("confirms"):
-            raise ConfigError(
+            raise document.error(
                 "program.held_out changes nothing: its values are the defaults",
-                document.where(("program", "held_out")),
+                ("program", "held_out"),
                 "name the held-out data, or remove it",
             )
         return self
@@ -146,8 +142,9 @@ class CommandProgram(Program):
         """Refuse what every line has; any other name is the command's affair."""
         if metric in ("", "step", *OF_RECORD):
             what = f"{metric!r} is no score"
-            where = document.where(("objective", "metric"))
-            raise ConfigError(what, where, "name a metric of the command's lines")
+            raise document.error(
+                what, ("objective", "metric"), "name a metric of the command's lines"
+            )
 
     def check_machine(
         self,
@@ -158,14 +155,14 @@ class CommandProgram(Program):
     ) -> None:
         """Refuse more than one worker."""
         if resources.workers_per_trial > 1:
-            where = document.where(("resources", "workers_per_trial"))
             hint = "write gpus_per_trial alone, and let torchrun or accelerate start the ranks"
-            raise ConfigError("a command starts its ranks itself", where, hint)
+            raise document.error(
+                "a command starts its ranks itself", ("resources", "workers_per_trial"), hint
+            )
         if resources.gpus_per_trial > 1 and resources.gpus_per_trial % 1:
-            where = document.where(("resources", "gpus_per_trial"))
-            raise ConfigError(
+            raise document.error(
                 f"a trial cannot have {resources.gpus_per_trial:g} GPUs",
-                where,
+                ("resources", "gpus_per_trial"),
                 "write a whole number",
             )
 
@@ -301,5 +298,4 @@ def _check_function(path: Path, name: str) -> None:
         where = f"{path}:{error.lineno}"
         raise ConfigError(f"{path.name}: {error.msg}", where, "correct the line") from None
     if not re.search(rf"\b{name}\b", source):
-        defined = re.findall(r"^def (\w+)", source, re.MULTILINE)
-        raise ConfigError(f"{path.name} has no {name}", str(path), nearest(name, defined))
+        raise ConfigError(f"{path.name} has no {name}", str(path), "correct program.function")

@@ -142,7 +142,7 @@ class LoptuneProgram(Program):
             config = apply_overrides(base, self.overrides)
         except ConfigError as error:
             path = ("trainer", "overrides", *([error.key] if error.key in self.overrides else []))
-            raise ConfigError(error.what, document.where(path), error.hint) from None
+            raise document.error(error.what, path, error.hint) from None
         sets = dict(config.evaluation.sets)
         if document.data.get("confirms"):
             return self.model_copy(update={"config": config})
@@ -152,9 +152,7 @@ class LoptuneProgram(Program):
                 f"{_TEST_SET} is the sealed set of a sweep, and here the first set, which "
                 "trials are evaluated on"
             )
-            raise ConfigError(
-                what, document.where(("trainer",)), "rename it, or put another set before it"
-            )
+            raise document.error(what, ("trainer",), "rename it, or put another set before it")
         sealed = sets.pop(_TEST_SET, self.sealed)
         searched = config.model_copy(
             update={"evaluation": config.evaluation.model_copy(update={"sets": sets})}
@@ -191,8 +189,8 @@ class LoptuneProgram(Program):
         """
         if metric.endswith(f"/{_TEST_SET}"):
             what = f"{metric} is of the sealed set, which no trial of a search is evaluated on"
-            raise ConfigError(
-                what, document.where(("objective", "metric")), "name another set, or eval/accuracy"
+            raise document.error(
+                what, ("objective", "metric"), "name another set, or eval/accuracy"
             )
         ruler = ["evaluation.", "data.task", "data.max_prompt_tokens"]
         if metric.startswith("eval/reward"):
@@ -202,9 +200,7 @@ class LoptuneProgram(Program):
         for key in searched:
             if key.startswith(tuple(ruler)):
                 what = f"{key} changes what {metric} measures, and scores would not compare"
-                raise ConfigError(
-                    what, document.where(("parameters", key)), f"fix it: trainer.{key}=VALUE"
-                )
+                raise document.error(what, ("parameters", key), f"fix it: trainer.{key}=VALUE")
         with contextlib.suppress(KeyError):
             declaration(metric)
             if metric.startswith("eval/"):
@@ -212,9 +208,7 @@ class LoptuneProgram(Program):
         hint = nearest(
             metric, [name for name in METRICS if name.startswith("eval/")], "trainer metrics eval/"
         )
-        raise ConfigError(
-            f"no evaluation measures {metric}", document.where(("objective", "metric")), hint
-        )
+        raise document.error(f"no evaluation measures {metric}", ("objective", "metric"), hint)
 
     def check_machine(
         self,
@@ -234,7 +228,7 @@ class LoptuneProgram(Program):
                 f"one worker drives one GPU: workers_per_trial is {workers}, gpus_per_trial is "
                 f"{gpus:g}"
             )
-            raise ConfigError(what, document.where(("resources",)), "make the two equal")
+            raise document.error(what, ("resources",), "make the two equal")
         where = document.where(("resources", "workers_per_trial"))
         for key in ("parallel.strategy", "rollout.prompts_per_step", "optim.update_batch_size"):
             for value in self._possible(searched, key):
@@ -253,15 +247,15 @@ class LoptuneProgram(Program):
             and rollout.vllm.mode == "server"
             and max_concurrent != 1
         ):
-            raise ConfigError(
+            raise document.error(
                 "trials at the same time would overwrite each other's weights on the vLLM servers",
-                document.where(("limits", "max_concurrent")),
+                ("limits", "max_concurrent"),
                 "add limits.max_concurrent=1, or trainer.rollout.vllm.mode=colocate",
             )
         if self.base.parallel.device == "cuda" and gpus == 0:
-            raise ConfigError(
+            raise document.error(
                 "the trainer's configuration is for GPUs, and a trial is given none",
-                document.where(("resources", "gpus_per_trial")),
+                ("resources", "gpus_per_trial"),
                 "add resources.gpus_per_trial=N, or trainer.parallel.device=cpu to compute on the "
                 "CPU all the same",
             )

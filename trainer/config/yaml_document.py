@@ -85,6 +85,10 @@ class YamlDocument:
         """Return file, line and dotted key."""
         return f"{self.place(path)}, key {dotted(path)}" if path else self.source
 
+    def error(self, what: str, path: KeyPath, hint: str) -> ConfigError:
+        """Return the error of a key, with its file and line."""
+        return ConfigError(what, self.where(path), hint)
+
 
 def dotted(path: Iterable[str | int]) -> str:
     """``("algorithm", "name")`` as ``algorithm.name``."""

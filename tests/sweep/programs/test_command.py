@@ -56,8 +56,6 @@ def spec_of(tmp_path: Path, **program: Any) -> SweepSpec:
             {"defaults": {"learning_rate": "high", "loss_type": "grpo"}},
             "learning_rate is 0.1, and its default is 'high'",
         ),
-        ({"command": ["true", "{ learning_rate }"]}, "command: write {learning_rate}, without"),
-        ({"command": ["true", "{learning_rate:.3f}"]}, "command: write {learning_rate}, without"),
         ({"held_out": {"loss_type": "grpo"}}, "program.held_out changes nothing"),
         ({"seeds": ["out"]}, "out is set for each trial"),
         ({"comand": ["true"]}, "unknown key program.comand"),
@@ -92,7 +90,7 @@ def test_a_searched_key_may_not_be_a_column_of_the_table(tmp_path: Path, key: st
 @pytest.mark.parametrize(
     ("source", "what", "hint"),
     [
-        ("def trian(config, report): ...", "mine.py has no train", "did you mean trian?"),
+        ("def trian(config, report): ...", "mine.py has no train", "correct program.function"),
         ("def train(config) return", "mine.py: expected ':'", "correct the line"),
     ],
 )

@@ -158,9 +158,6 @@ unequal arms: [{search: {configurations: 2, tune_within: rule}, parameters: *rul
 arms that are stopped early: [{search: {configurations: 2, tune_within: rule}, parameters: *rules,
   baselines: [],
   scheduler: asha}, early stopping leaves tune_within too few, 'scheduler: none']
-one arm: [{search: {configurations: 2, tune_within: rule}, baselines: [],
-  parameters: {rule: {choice: [AR]}, algorithm.ar_alpha: {by: {rule: {AR: 0.3}}}}},
-  rule has one value, add another value, search.tune_within]
 arms that are not tuned: [{search: {configurations: 0, tune_within: rule}, parameters: *rules,
   baselines: [{rule: GRPO}, {rule: AR}]}, tune_within tunes nothing, raise them,
   search.configurations]
