@@ -10,6 +10,7 @@ Positive = Annotated[float, Field(gt=0)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0, lt=1 << 32)]
 
 
 def needs(key: str, default: Any, **constraints: Any) -> Any:
@@ -38,6 +39,8 @@ class Section(BaseModel):
     def _no_truth(cls, value: Any, info: ValidationInfo) -> Any:
         """Refuse true and false as numbers: pydantic reads them as 1 and 0."""
         allowed = str(cls.model_fields[str(info.field_name)].annotation)
-        if isinstance(value, bool) and "bool" not in allowed and "Any" not in allowed:
+        values = value if isinstance(value, list | tuple) else [value]
+        given = any(isinstance(item, bool) for item in values)
+        if given and "bool" not in allowed and "Any" not in allowed:
             raise PydanticCustomError("float_type", "true and false are no numbers")
         return value

@@ -18,7 +18,7 @@ from dashboards.pictures.tournament import tournament
 from dashboards.pictures.verdict import headline, verdict
 from dashboards.results import Results
 from trainer.config.variants import short_names
-from trainer.files import write_atomically
+from trainer.files import storage_error, write_atomically
 
 _REPORT_FILE = "report.html"
 _TRIALS_FILE = "trials.csv"
@@ -48,7 +48,10 @@ _NEXT_SEARCH = "where to search next, and which parameters to leave out"
 
 def write_pages(results: Results, out_dir: Path) -> Path:
     """Write ``report.html`` and ``trials.csv``; return the page."""
-    out_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        out_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise storage_error("write the report", out_dir, error) from None
     path = out_dir / _REPORT_FILE
     write_atomically(out_dir / _TRIALS_FILE, results.table.to_csv(index=False))
     write_atomically(path, report_html(results, chapters_of(results)))

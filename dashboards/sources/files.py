@@ -1,7 +1,7 @@
 """Tables of runs from files: CSV, JSON lines or Parquet, one file or many."""
 
+import csv
 import glob
-import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,8 +12,9 @@ import yaml
 
 from trainer.errors import ConfigError, MissingError, StorageError, first_line
 from trainer.run_folder import RunFolder
+from trainer.text_tables import read_csv, read_json
 
-_SPECIAL = re.compile(r"(\{\w+\}|\*\*/|\*|\?)")
+_SPECIAL = re.compile(r"(\{[A-Za-z_]\w*\}|\*\*/|\*|\?)")
 _PATTERNS = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
 
 
@@ -36,7 +37,10 @@ def read_files(pattern: str) -> pd.DataFrame:
         raise MissingError(
             "no such file", pattern, "quote a pattern, so that the shell leaves it alone"
         )
-    named = re.compile("".join(map(_expression, parts)))
+    try:
+        named = re.compile("".join(map(_expression, parts)))
+    except re.error as error:
+        raise ConfigError(error.msg, pattern, "give each part another name") from None
     return pd.concat([_read(Path(path), named) for path in paths], ignore_index=True)
 
 
@@ -57,7 +61,7 @@ def _read(path: Path, named: re.Pattern[str]) -> pd.DataFrame:
     try:
         table = reader(path)
         settings = _settings(RunFolder(path.parent).config)
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError, csv.Error, yaml.YAMLError) as error:
         raise StorageError(
             f"cannot read it: {first_line(error)}", str(path), "repair it or leave it out"
         ) from None
@@ -68,9 +72,14 @@ def _read(path: Path, named: re.Pattern[str]) -> pd.DataFrame:
 
 def _json_lines(path: Path) -> pd.DataFrame:
     """Return a row a line; nested keys are joined by dots."""
-    return pd.json_normalize(
-        [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
-    )
+    return pd.json_normalize(map(dict, read_json(path)))
+
+
+def _csv(path: Path) -> pd.DataFrame:
+    """Return the rows, once nothing is found that pandas would shift or rename."""
+    for _ in read_csv(path):
+        pass
+    return pd.read_csv(path)
 
 
 def _settings(path: Path) -> dict[str, Any]:
@@ -85,7 +94,7 @@ def _settings(path: Path) -> dict[str, Any]:
 
 
 _READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
-    ".csv": pd.read_csv,
+    ".csv": _csv,
     ".jsonl": _json_lines,
     ".parquet": pd.read_parquet,
 }

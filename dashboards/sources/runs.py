@@ -43,6 +43,11 @@ class Question:
         return [*self.by, *self.tuned]
 
     @property
+    def columns(self) -> list[str]:
+        """Every column that has a meaning; ``step`` need not be there."""
+        return [*self.point, self.score, self.seed, *self.ignore, self.step]
+
+    @property
     def keys(self) -> list[str]:
         """The parameters of a trial that these columns become."""
         return [f"by.{column}" if column in FIELDS else column for column in self.point]
@@ -144,11 +149,16 @@ def with_fresh(results: Results, table: pd.DataFrame, question: Question) -> Res
 
 def _typed(table: pd.DataFrame, question: Question) -> pd.DataFrame:
     """Return the rows with numbers where all of a column are, and seeds as texts."""
-    for column in [*question.point, question.score, question.seed, *question.ignore]:
-        if column not in table:
+    if not question.by or table.empty:
+        what = "the table has no rows" if question.by else "no column makes up a configuration"
+        raise ConfigError(what, "--by, --where", "name columns with --by, and rows that are there")
+    for column in [*question.columns, question.trial]:
+        if column not in table and column not in ("step", "trial"):
             raise ConfigError(
                 f"no column {column}", "table", nearest(column, map(str, table.columns))
             )
+        if question.columns.count(column) > 1:
+            raise ConfigError(f"{column} is named twice", "command line", "give it one meaning")
     runs = table.copy()
     for column in question.point:
         runs[column] = _numbers(runs[column].astype(object).where(runs[column].notna(), "none"))
@@ -169,10 +179,9 @@ def _typed(table: pd.DataFrame, question: Question) -> pd.DataFrame:
     runs[question.score] = scores
     if question.step in runs:
         steps = pd.to_numeric(runs[question.step], errors="coerce")
-        if steps[scores.notna()].isna().any():
-            raise ConfigError(
-                "a score has no number as its step", question.step, "name the column with --step"
-            )
+        if not (steps[scores.notna()] % 1 == 0).all():
+            what = "a score has no whole number as its step"
+            raise ConfigError(what, question.step, "name the column with --step")
         runs[question.step] = steps
     for lists in runs.select_dtypes("object"):  # which cannot be compared
         runs[lists] = runs[lists].astype(str)
@@ -192,14 +201,7 @@ def _kind(values: "pd.Series[Any]") -> str:
 
 def _check_apart(runs: pd.DataFrame, question: Question) -> None:
     """Refuse configurations that differ in a setting which is no part of them."""
-    spoken = {
-        *question.point,
-        *question.ignore,
-        question.score,
-        question.seed,
-        question.step,
-        question.trial,
-    }
+    spoken = {*question.columns, question.trial}
     others = [str(column) for column in runs if column not in spoken]
     trials = runs.groupby([*question.point, question.seed], sort=False)[others].nunique(
         dropna=False

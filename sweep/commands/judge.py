@@ -33,9 +33,15 @@ def add_commands(commands: Commands) -> None:
         "--seed": "column of the seed",
     }.items():
         judge.add_argument(option, required=True, help=text)
-    judge.add_argument(
-        "--baseline", default="", help="COLUMN=VALUE,... of the configuration to beat"
-    )
+    for option, text in {
+        "--baseline": "COLUMN=VALUE,... of the configuration to beat",
+        "--tuned": "columns that were tuned within each of --by",
+        "--ignore": "columns that may differ between configurations",
+        "--where": "COLUMN=VALUE,... of the rows to take",
+        "--fresh-table": "a second table: the chosen configurations on fresh seeds",
+        "--problems": "table of the problems each run solved: trial, problem, correct",
+    }.items():
+        judge.add_argument(option, default="", help=text)
     judge.add_argument(
         "--mode",
         choices=["max", "min"],
@@ -46,21 +52,10 @@ def add_commands(commands: Commands) -> None:
         "--window", type=count, default=3, help="evaluations whose mean is the score (default: 3)"
     )
     judge.add_argument("--step", default="step", help="column of the training step (default: step)")
-    judge.add_argument("--tuned", default="", help="columns that were tuned within each of --by")
     judge.add_argument("--fresh", action="store_true", help="nobody chose anything by these seeds")
-    judge.add_argument(
-        "--fresh-table", help="a second table: the chosen configurations on fresh seeds"
-    )
-    judge.add_argument(
-        "--problems", help="table of the problems each run solved: trial, problem, correct"
-    )
     judge.add_argument(
         "--trial", default="trial", help="column of the run's name, for --problems (default: trial)"
     )
-    judge.add_argument(
-        "--ignore", default="", help="columns that may differ between configurations"
-    )
-    judge.add_argument("--where", default="", help="COLUMN=VALUE,... of the rows to take")
     judge.add_argument("--store", help="URI of the MLflow store (default: that of the runs folder)")
     judge.add_argument(
         "--output", type=Path, default=Path("judged"), help="folder of the report (default: judged)"
@@ -148,9 +143,8 @@ def _pairs(text: str) -> dict[str, str]:
     pairs = {}
     for name in _names(text):
         column, equals, value = name.partition("=")
-        if not equals:
-            raise ConfigError(
-                f"{name} is not COLUMN=VALUE", "command line", "for example --baseline loss=grpo"
-            )
+        if not equals or column in pairs:
+            fault = "is a second value of its column" if equals else "is not COLUMN=VALUE"
+            raise ConfigError(f"{name} {fault}", "command line", "for example --baseline loss=grpo")
         pairs[column] = value
     return pairs

@@ -174,7 +174,7 @@ def resume_sweep(sweep: SweepRecord, options: Options) -> int:
 def _check_program(spec: SweepSpec) -> None:
     """Look for whatever would keep a trial from running."""
     say("checks what a trial runs")
-    spec.program.check_early(spec.searched, spec.resources)
+    spec.program.check_early(spec.searched, spec.resources, spec.objective.metric)
 
 
 def _keep_inputs(sweep: SweepRecord, options: Options) -> None:

@@ -1,7 +1,7 @@
 """A program: what a trial of a sweep runs, and all that a sweep knows of it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol, Self
@@ -11,6 +11,7 @@ from trainer.config.tracking import TrackingConfig
 from trainer.config.yaml_document import YamlDocument
 from trainer.errors import ConfigError
 from trainer.planning.advice import Advice as Advice
+from trainer.planning.advice import advise_idle as advise_idle
 from trainer.planning.memory import Footprint as Footprint
 from trainer.section import Section
 from trainer.types import RunContext
@@ -124,7 +125,7 @@ class Program(Section, ABC):
         """Refuse a parameter of the program that cannot be searched."""
 
     @abstractmethod
-    def check_metric(self, metric: str, searched: Collection[str], document: YamlDocument) -> None:
+    def check_metric(self, metric: str, searched: Values, document: YamlDocument) -> None:
         """Refuse an objective that the program does not measure, and parameters that change what it
         measures.
         """
@@ -140,7 +141,7 @@ class Program(Section, ABC):
         """Refuse resources that the program cannot use."""
 
     @abstractmethod
-    def check_early(self, searched: Values, resources: ResourcesSpec) -> None:
+    def check_early(self, searched: Values, resources: ResourcesSpec, metric: str) -> None:
         """Look for whatever would keep a trial from running, before Ray starts."""
 
     @abstractmethod

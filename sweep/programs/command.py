@@ -5,14 +5,14 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import Field, TypeAdapter, ValidationError, model_serializer, model_validator
 
 from sweep.programs.base import ABSENT, Assignment, Program, Values
-from sweep.programs.process import CommandRun
+from sweep.programs.process import OF_RECORD, CommandRun
 from sweep.programs.resources import ResourcesSpec
 from trainer.config.tracking import TrackingConfig
 from trainer.config.yaml_document import YamlDocument, nearest
@@ -80,9 +80,9 @@ class CommandProgram(Program):
     def _check(self) -> "CommandProgram":
         if bool(self.command) == bool(self.function):
             raise ValueError("write one of command and function")
-        for key in [*self.defaults, *self.held_out]:
-            if key in (_SEED, *self.seeds, *_RESERVED):
-                raise ValueError(f"{key} is set for each trial: remove it, or name it otherwise")
+        clash = {*self.defaults, *self.held_out} & {_SEED, *self.seeds, *_RESERVED}
+        for key in clash | {*self.seeds} & {*_RESERVED}:
+            raise ValueError(f"{key} is set for each trial: remove it, or name it otherwise")
         places = {name for word in self.command for name in _PLACE.findall(word)}
         keys = [*self.defaults, *self.seeds, "out"]
         for place in sorted(places - set(keys)):
@@ -97,6 +97,16 @@ class CommandProgram(Program):
     def tracked(self, **changes: Any) -> "CommandProgram":
         """Return the program with changed `settings`."""
         return self.model_copy(update={"tracking": self.tracking.model_copy(update=changes)})
+
+    def resolved(self, folder: Path, document: YamlDocument) -> "CommandProgram":
+        """Refuse held-out values that are those of the search."""
+        if self.is_held_out and not document.data.get("confirms"):
+            raise document.error(
+                "program.held_out changes nothing: its values are the defaults",
+                ("program", "held_out"),
+                "name the held-out data, or remove it",
+            )
+        return self
 
     def keys(self) -> list[str]:
         """Return the keys with defaults."""
@@ -117,9 +127,20 @@ class CommandProgram(Program):
                 where,
                 "remove one of the two",
             )
+        from dashboards.results import FIELDS  # pandas takes a second to import
 
-    def check_metric(self, metric: str, searched: Collection[str], document: YamlDocument) -> None:
-        """Accept any name: the command's lines decide."""
+        if key in FIELDS:
+            raise ConfigError(
+                f"{key} is a column of every sweep's table", where, "give the key another name"
+            )
+
+    def check_metric(self, metric: str, searched: Values, document: YamlDocument) -> None:
+        """Refuse what every line has; any other name is the command's affair."""
+        if metric in ("", "step", *OF_RECORD):
+            what = f"{metric!r} is no score"
+            raise document.error(
+                what, ("objective", "metric"), "name a metric of the command's lines"
+            )
 
     def check_machine(
         self,
@@ -130,22 +151,25 @@ class CommandProgram(Program):
     ) -> None:
         """Refuse more than one worker."""
         if resources.workers_per_trial > 1:
-            where = document.where(("resources", "workers_per_trial"))
             hint = "write gpus_per_trial alone, and let torchrun or accelerate start the ranks"
-            raise ConfigError("a command starts its ranks itself", where, hint)
+            raise document.error(
+                "a command starts its ranks itself", ("resources", "workers_per_trial"), hint
+            )
         if resources.gpus_per_trial > 1 and resources.gpus_per_trial % 1:
-            where = document.where(("resources", "gpus_per_trial"))
-            raise ConfigError(
+            raise document.error(
                 f"a trial cannot have {resources.gpus_per_trial:g} GPUs",
-                where,
+                ("resources", "gpus_per_trial"),
                 "write a whole number",
             )
 
-    def check_early(self, searched: Values, resources: ResourcesSpec) -> None:
+    def check_early(self, searched: Values, resources: ResourcesSpec, metric: str) -> None:
         """Look for the command, its scripts and the inputs."""
         missing = [name for name in [*self._scripts, *self.inputs] if not Path(name).is_file()]
-        if self.function and "program" not in dict(self.files(searched)).values():
-            missing.append(f"with {self.function}")
+        if self.function:
+            modules = [path for path, role in self.files(searched) if role == "program"]
+            missing += [f"with {self.function}"] * (not modules)
+            for path in modules:
+                _check_function(path, self.function.partition(":")[2])
         if missing:
             raise MissingError(
                 f"no file {missing[0]}",
@@ -259,3 +283,15 @@ class CommandProgram(Program):
         return isinstance(other, CommandProgram) and self.model_dump(
             exclude=apart
         ) == other.model_dump(exclude=apart)
+
+
+def _check_function(path: Path, name: str) -> None:
+    """Refuse a file that cannot be compiled or does not mention a function; it is not run."""
+    source = path.read_text(encoding="utf-8", errors="replace")
+    try:
+        compile(source, path, "exec")
+    except SyntaxError as error:
+        where = f"{path}:{error.lineno}"
+        raise ConfigError(f"{path.name}: {error.msg}", where, "correct the line") from None
+    if not re.search(rf"\b{name}\b", source):
+        raise ConfigError(f"{path.name} has no {name}", str(path), "correct program.function")

@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -41,7 +41,7 @@ from trainer.config.yaml_document import YamlDocument, nearest
 from trainer.errors import ConfigError
 from trainer.metrics.declared import METRICS, declaration
 from trainer.parallel.gpus import gpu_bytes
-from trainer.planning.advice import advise
+from trainer.planning.advice import advise, judge_of
 from trainer.planning.memory import (
     GPU_BYTES,
     Device,
@@ -113,7 +113,7 @@ class LoptuneProgram(Program):
             config = apply_overrides(base, self.overrides)
         except ConfigError as error:
             path = ("trainer", "overrides", *([error.key] if error.key in self.overrides else []))
-            raise ConfigError(error.what, document.where(path), error.hint) from None
+            raise document.error(error.what, path, error.hint) from None
         sets = dict(config.evaluation.sets)
         if document.data.get("confirms"):
             return self.model_copy(update={"config": config})
@@ -123,9 +123,7 @@ class LoptuneProgram(Program):
                 f"{_TEST_SET} is the sealed set of a sweep, and here the first set, which "
                 "trials are evaluated on"
             )
-            raise ConfigError(
-                what, document.where(("trainer",)), "rename it, or put another set before it"
-            )
+            raise document.error(what, ("trainer",), "rename it, or put another set before it")
         sealed = sets.pop(_TEST_SET, self.sealed)
         searched = config.model_copy(
             update={"evaluation": config.evaluation.model_copy(update={"sets": sets})}
@@ -156,22 +154,24 @@ class LoptuneProgram(Program):
             )
         check_key(key, document.place(("parameters", key)))
 
-    def check_metric(self, metric: str, searched: Collection[str], document: YamlDocument) -> None:
+    def check_metric(self, metric: str, searched: Values, document: YamlDocument) -> None:
         """Refuse what no evaluation of a search measures, and parameters by which evaluations would
         differ.
         """
         if metric.endswith(f"/{_TEST_SET}"):
             what = f"{metric} is of the sealed set, which no trial of a search is evaluated on"
-            raise ConfigError(
-                what, document.where(("objective", "metric")), "name another set, or eval/accuracy"
+            raise document.error(
+                what, ("objective", "metric"), "name another set, or eval/accuracy"
             )
-        ruler = ("evaluation.", "reward.") if metric.startswith("eval/reward") else ("evaluation.",)
+        ruler = ["evaluation.", "data.task", "data.max_prompt_tokens"]
+        if metric.startswith("eval/reward"):
+            ruler.append("reward.")
+        if len({judge_of(functions) for functions in searched.get("reward.functions", ())}) > 1:
+            ruler.append("reward.functions")  # another one would say what is correct
         for key in searched:
-            if key.startswith(ruler):
+            if key.startswith(tuple(ruler)):
                 what = f"{key} changes what {metric} measures, and scores would not compare"
-                raise ConfigError(
-                    what, document.where(("parameters", key)), f"fix it: trainer.{key}=VALUE"
-                )
+                raise document.error(what, ("parameters", key), f"fix it: trainer.{key}=VALUE")
         with contextlib.suppress(KeyError):
             declaration(metric)
             if metric.startswith("eval/"):
@@ -179,9 +179,7 @@ class LoptuneProgram(Program):
         hint = nearest(
             metric, [name for name in METRICS if name.startswith("eval/")], "trainer metrics eval/"
         )
-        raise ConfigError(
-            f"no evaluation measures {metric}", document.where(("objective", "metric")), hint
-        )
+        raise document.error(f"no evaluation measures {metric}", ("objective", "metric"), hint)
 
     def check_machine(
         self,
@@ -201,7 +199,7 @@ class LoptuneProgram(Program):
                 f"one worker drives one GPU: workers_per_trial is {workers}, gpus_per_trial is "
                 f"{gpus:g}"
             )
-            raise ConfigError(what, document.where(("resources",)), "make the two equal")
+            raise document.error(what, ("resources",), "make the two equal")
         where = document.where(("resources", "workers_per_trial"))
         for key in ("parallel.strategy", "rollout.prompts_per_step", "optim.update_batch_size"):
             for value in self._possible(searched, key):
@@ -220,15 +218,15 @@ class LoptuneProgram(Program):
             and rollout.vllm.mode == "server"
             and max_concurrent != 1
         ):
-            raise ConfigError(
+            raise document.error(
                 "trials at the same time would overwrite each other's weights on the vLLM servers",
-                document.where(("limits", "max_concurrent")),
+                ("limits", "max_concurrent"),
                 "add limits.max_concurrent=1, or trainer.rollout.vllm.mode=colocate",
             )
         if self.base.parallel.device == "cuda" and gpus == 0:
-            raise ConfigError(
+            raise document.error(
                 "the trainer's configuration is for GPUs, and a trial is given none",
-                document.where(("resources", "gpus_per_trial")),
+                ("resources", "gpus_per_trial"),
                 "add resources.gpus_per_trial=N, or trainer.parallel.device=cpu to compute on the "
                 "CPU all the same",
             )
@@ -237,7 +235,7 @@ class LoptuneProgram(Program):
         """Return the values that a search gives a key; the base's where it is not searched."""
         return searched[key] if key in searched else [value_of(self.base, key)]
 
-    def check_early(self, searched: Values, resources: ResourcesSpec) -> None:
+    def check_early(self, searched: Values, resources: ResourcesSpec, metric: str) -> None:
         """Read models, tokenizer and data as a trial will, try own rules on random tensors, and
         score a row.
 
@@ -248,6 +246,7 @@ class LoptuneProgram(Program):
         # before.
         from trainer.algorithm.rule_check import check_rules
         from trainer.policy.load import check_weights
+        from trainer.problems.load import metric_names
         from trainer.rollouts.build import build_rewards
         from trainer.rollouts.prepared import load_data, prepare
 
@@ -261,8 +260,14 @@ class LoptuneProgram(Program):
         if any(key.startswith(("reward", "data")) for key in searched):
             load_data(self.base)
             build_rewards(self.base.reward).close()
-        else:
-            prepare(self.base).rewards.close()
+            return
+        prepared = prepare(self.base)
+        prepared.rewards.close()
+        measured = list(metric_names(prepared.sets))
+        if metric not in measured:
+            raise ConfigError(
+                f"no evaluation measures {metric}", "objective.metric", nearest(metric, measured)
+            )
 
     def _device(self, resources: ResourcesSpec) -> Device:
         """Return what a rank computes on: a share of a GPU, or this machine's memory."""

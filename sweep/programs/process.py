@@ -27,7 +27,7 @@ _SAVE_S = 300.0  # for a command to save and leave when it is asked to
 _LEAVE_S = 5.0  # for one whose work is not needed any more
 _PREFIX = "[loptune]"  # of lines of metrics on standard output
 _SECONDS = "time/evaluation"  # of the process since the line before: the cost of a trial
-_OF_RECORD = ("time", "nonfinite", "time/step")  # names that the record of a trial writes itself
+OF_RECORD = ("time", "nonfinite", "time/step")  # names that the record of a trial writes itself
 # Of the rank that takes care of the command: its own ranks, and a Ray of its own, begin without.
 _OF_A_RANK = (
     "RAY_ADDRESS",
@@ -283,7 +283,7 @@ class _Lines:
             numbers = {
                 name: math.nan if value is None else float(value)
                 for name, value in line.items()
-                if name not in _OF_RECORD and isinstance(value, int | float | None)
+                if name not in OF_RECORD and isinstance(value, int | float | None)
             }
             yield {**numbers, "step": int(line["step"])}
         except (ValueError, TypeError, KeyError, OverflowError):

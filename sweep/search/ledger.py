@@ -61,9 +61,10 @@ def read_ledger(path: Path) -> Iterator[Record]:
         missing = _missing_configuration(record, proposed)
         if missing is not None:
             raise StorageError(
-                f"{path} has lost the line that proposes configuration {missing}",
+                f"{path} does not propose configuration {missing} here: a line was lost, or two "
+                "files were joined",
                 f"before {path}:{number}",
-                "restore it from a backup, or start a sweep with another --name",
+                "restore it from a backup, or start a sweep under another name",
             )
         proposed += record["event"] == PROPOSED
         yield record

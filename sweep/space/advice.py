@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from sweep.programs.base import Advice
+from sweep.programs.base import Advice, advise_idle
 from sweep.space.spec import SweepSpec
 
 
@@ -17,6 +17,7 @@ def advise_space(spec: SweepSpec) -> Iterator[Advice]:
             f"lower it to at most {evaluations}, or evaluate more often: "
             "trainer.evaluation.every_steps",
         )
+    yield from advise_idle(spec.search, "search.")
     for index, baseline in enumerate(spec.baselines):
         for key, value in baseline.items():
             parameter = spec.parameters[key]

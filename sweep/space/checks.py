@@ -12,7 +12,7 @@ from sweep.space.parameters import ParameterSpec
 from sweep.space.points import Parameters, Space, allowed_values, fingerprint
 from sweep.space.spec import SchedulerSpec, SweepSpec
 from trainer.config.yaml_document import KeyPath, YamlDocument, nearest
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, shortened
 
 _MAX_CORNERS = 512
 MAX_GRID = 10_000
@@ -24,13 +24,15 @@ def check_space(spec: SweepSpec, document: YamlDocument) -> None:
     Raises:
         ConfigError: the first thing that is wrong, with file, line and key.
     """
-    spec.program.check_metric(spec.objective.metric, spec.parameters, document)
+    spec.program.check_metric(spec.objective.metric, spec.searched, document)
     objective = spec.objective
-    if spec.trainer and objective.metric.startswith("eval/accuracy") and objective.worthwhile >= 1:
-        where = document.where(("objective", "worthwhile"))
-        raise ConfigError(
-            "no accuracy gains 1, which is 100%", where, "write the gain as a share, such as 0.05"
-        )
+    for key in ("worthwhile", "published"):
+        is_accuracy = spec.trainer and objective.metric.startswith("eval/accuracy")
+        if is_accuracy and (getattr(objective, key) or 0) >= 1:
+            what = "no accuracy gains 1, which is 100%"
+            raise document.error(
+                what, ("objective", key), "write the gain as a share, such as 0.05"
+            )
     space = _check_conditions(spec.parameters, document)
     _check_keys(spec, document)
     _check_combinations(spec.program, space, document)
@@ -94,16 +96,22 @@ def _check_conditions(parameters: Mapping[str, ParameterSpec], document: YamlDoc
                     raise ConfigError(
                         f"impossible condition of {key}: {parent} is never {value!r}",
                         where,
-                        f"valid: {', '.join(map(repr, options))}",
+                        f"valid: {shortened(', '.join(map(repr, options)), 200)}",
                     )
     try:
-        return Space(parameters)
+        space = Space(parameters)
     except ValueError as circle:
-        raise ConfigError(
-            f"conditions lead in a circle: {circle}",
-            document.where(("parameters",)),
-            "remove one of them",
+        raise document.error(
+            f"conditions lead in a circle: {circle}", ("parameters",), "remove one of them"
         ) from None
+    for key in parameters:
+        if parent := space.excluding(key):
+            raise document.error(
+                f"{key} is never searched: no value of {parent} fits all conditions",
+                ("parameters", key, "when"),
+                f"change its conditions, or those of what they name, on {parent}",
+            )
+    return space
 
 
 def _check_baselines(spec: SweepSpec, space: Space, document: YamlDocument) -> None:
@@ -187,32 +195,28 @@ def _try_point(
         # whole point.
         for key in space.parameters:
             if error.key == key or error.key.startswith(f"{key}."):
-                raise ConfigError(error.what, document.where((*path, key)), error.hint) from None
-        raise ConfigError(
-            f"{what} is refused: {error.what}", document.where(path), error.hint
-        ) from None
+                raise document.error(error.what, (*path, key), error.hint) from None
+        raise document.error(f"{what} is refused: {error.what}", path, error.hint) from None
 
 
 def _check_search(spec: SweepSpec, space: Space, document: YamlDocument) -> None:
     search = spec.search
     where = document.where(("search", "sampler"))
     if not space.parameters and (search.configurations or not spec.baselines):
-        raise ConfigError(
-            "nothing to search: no parameters", document.where(("parameters",)), "add a parameter"
-        )
+        raise document.error("nothing to search: no parameters", ("parameters",), "add a parameter")
     if not spec.baselines and search.configurations == 0:
-        raise ConfigError(
+        raise document.error(
             "nothing to run: no baselines and no configurations",
-            document.where(("search", "configurations")),
+            ("search", "configurations"),
             "raise search.configurations",
         )
     if search.sampler == "grid":
         for key, parameter in space.parameters.items():
             if parameter.options is None:
                 hint = f"write {key}: {{choice: [...]}} or {{int: [low, high, step]}}"
-                raise ConfigError(
+                raise document.error(
                     f"a grid needs values to go through, and {key} is {parameter.kind}",
-                    document.where(("parameters", key)),
+                    ("parameters", key),
                     hint,
                 )
         if space.grid_size(MAX_GRID + 1) > MAX_GRID:
@@ -237,25 +241,29 @@ def _check_arms(spec: SweepSpec, document: YamlDocument) -> None:
             nearest(key, choices) if choices else "add a switch, such as rule: {choice: [GRPO, AR]}"
         )
         raise ConfigError(f"tune_within names {key}, which {fault}", where, hint)
+    if spec.search.configurations == 0:
+        where = document.where(("search", "configurations"))
+        raise ConfigError(
+            "tune_within tunes nothing with 0 configurations", where, "raise them, or remove it"
+        )
     if spec.scheduler != SchedulerSpec():
         what = "early stopping leaves tune_within too few whole trials to tell the luck of tuning"
-        raise ConfigError(what, document.where(("scheduler",)), "write scheduler: none")
+        raise document.error(what, ("scheduler",), "write scheduler: none")
     counts = {name: len(arm.baselines) for name, arm in arms(spec).items()}
-    if spec.search.configurations != 0 and len(set(counts.values())) > 1:
+    if len(set(counts.values())) > 1:
         budgets = ", ".join(f"{name} {count}" for name, count in counts.items())
         hint = f"list as many baselines for every value of {key}, or none"
-        raise ConfigError(
-            f"budgets differ: baselines add to them ({budgets})",
-            document.where(("baselines",)),
-            hint,
+        raise document.error(
+            f"budgets differ: baselines add to them ({budgets})", ("baselines",), hint
         )
 
 
 def _check_limits(spec: SweepSpec, document: YamlDocument) -> None:
     if spec.limits.gpu_hours is not None and not spec.resources.gpus_per_trial:
-        where = document.where(("limits", "gpu_hours"))
-        raise ConfigError(
-            "a limit of GPU hours ends nothing: trials have no GPU", where, "remove it"
+        raise document.error(
+            "a limit of GPU hours ends nothing: trials have no GPU",
+            ("limits", "gpu_hours"),
+            "remove it",
         )
 
 
@@ -263,10 +271,10 @@ def _check_scheduler(spec: SweepSpec, document: YamlDocument) -> None:
     asha = spec.scheduler.asha
     evaluations = spec.evaluations or math.inf
     if asha is not None and asha.grace_period > evaluations:
-        raise ConfigError(
+        raise document.error(
             f"grace_period {asha.grace_period} is longer than a trial, which has {evaluations} "
             "evaluations",
-            document.where(("scheduler", "asha", "grace_period")),
+            ("scheduler", "asha", "grace_period"),
             f"write at most {evaluations}",
         )
 

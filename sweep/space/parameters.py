@@ -20,6 +20,7 @@ _IntegerRange = Annotated[list[int], Field(min_length=2, max_length=3)]
 
 KINDS = ("choice", "uniform", "loguniform", "int", "value", "by")
 _LISTED = ("choice", "value", "by")  # any values, one by one
+_MOST_VALUES = 100_000  # of an integer range, which are listed
 
 
 class ParameterSpec(Section):
@@ -148,3 +149,5 @@ def _check_bounds(kind: str, low: float, high: float, step: float | None) -> Non
         raise ValueError(f"{kind}: low {low} must be above 0 on a logarithmic scale")
     if step is not None and not 0 < step <= high - low:
         raise ValueError(f"{kind}: step {step} must be above 0 and at most high - low")
+    if step is not None and (high - low) / step > _MOST_VALUES:
+        raise ValueError(f"{kind}: more than {_MOST_VALUES:,} values: write a larger step")

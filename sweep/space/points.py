@@ -137,15 +137,25 @@ class Space:
     def is_finite(self) -> bool:
         """Whether every parameter that may be active has a list of values."""
         return all(
-            parameter.options is not None or not self._may_hold(parameter.when)
-            for parameter in self.parameters.values()
+            parameter.options is not None or self.excluding(key)
+            for key, parameter in self.parameters.items()
         )
 
-    def _may_hold(self, conditions: Mapping[str, Any]) -> bool:
-        return all(
-            any(self.parameters[parent].contains(value) for value in allowed_values(values))
-            for parent, values in conditions.items()
-        )
+    def excluding(self, key: str) -> str:
+        """Return the parameter that has no value with which all conditions of another and of its
+        parents hold; empty where there is none.
+        """
+        allowed: dict[str, list[Any]] = {}
+        waiting = [key]
+        while waiting:
+            for parent, values in self.parameters[waiting.pop()].when.items():
+                options = allowed.get(parent, self.parameters[parent].options or [])
+                held = allowed_values(values)
+                allowed[parent] = [
+                    option for option in options if any(same_value(option, value) for value in held)
+                ]
+                waiting.append(parent)
+        return next((parent for parent, options in allowed.items() if not options), "")
 
     def grid_size(self, limit: int) -> int:
         """Return the number of points of a finite space, counted no further than ``limit``."""

@@ -13,7 +13,7 @@ from sweep.programs.command import CommandProgram
 from sweep.programs.loptune import LoptuneProgram
 from sweep.programs.resources import ResourcesSpec
 from sweep.space.parameters import ParameterSpec, ValueMapping
-from trainer.section import Count, Positive, Section
+from trainer.section import Count, Positive, Section, Seed, needs
 from trainer.shell.run_folder import NAME_RULE, is_name
 
 
@@ -49,7 +49,7 @@ class SearchSpec(Section):
     """parameter each of whose values is tuned alone, by so many configurations"""
     seed: int = Field(0, ge=0)
     """seed of the sampler"""
-    startup: Count | None = None
+    startup: Count | None = needs("sampler=auto|tpe|gp", None)
     """random configurations before the sampler learns (baselines count)"""
     warm_start: Annotated[list[str], AfterValidator(_differing)] = Field(default_factory=list)
     """earlier sweeps whose best configurations run after the baselines"""
@@ -143,9 +143,7 @@ class SweepSpec(Section):
     """configurations to run first"""
     search: SearchSpec
     """which configurations are tried"""
-    seeds: Annotated[list[Annotated[int, Field(ge=0)]], AfterValidator(_differing)] = Field(
-        [0], min_length=1
-    )
+    seeds: Annotated[list[Seed], AfterValidator(_differing)] = Field([0], min_length=1)
     """every configuration runs once per seed"""
     scheduler: Annotated[SchedulerSpec, BeforeValidator(_read_scheduler, _SchedulerInput)] = (
         SchedulerSpec()

@@ -32,7 +32,7 @@ _BEGINNINGS = (  # a file of a trial, what it holds from then on, and what that 
     ("stderr.log", "ready at step", "what they run is loaded; the first step begins"),
     ("metrics.jsonl", "}", "first step done"),
 )
-_HEADLINES = ("eval/accuracy", "eval/reward", "eval/completion_length")  # shown beside the score
+_HEADLINE = "eval/accuracy"  # shown beside the score, a mean of several
 
 
 def say(text: str) -> None:
@@ -90,9 +90,7 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         report = TrialReport.of(result)
         if report.score is not None:
             self._beginnings.clear()
-            shown = " ".join(
-                f"{name} {number(result[name])}" for name in _HEADLINES if name in result
-            )
+            shown = f"{_HEADLINE} {number(result[_HEADLINE])}" if _HEADLINE in result else ""
             total = f"/{report.total_steps}" if report.total_steps else ""
             if shown or not report.finished:  # a command ends some time after its last evaluation
                 self._event(

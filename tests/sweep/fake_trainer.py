@@ -168,7 +168,7 @@ def open_tracker(assignment: Assignment) -> Any:
 class FakeProgram(LoptuneProgram):
     """loptune's trainer but for what it trains."""
 
-    def check_early(self, searched: Values, resources: ResourcesSpec) -> None:
+    def check_early(self, searched: Values, resources: ResourcesSpec, metric: str) -> None:
         """Take whatever model and data the space names."""
 
     def start(self, assignment: Assignment) -> Any:

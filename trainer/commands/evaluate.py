@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainer.commands.found_model import FoundModel, find_model
+from trainer.commands.start import check_no_sweep
 from trainer.config.evaluation import PER_SET
 from trainer.config.schema import TrainConfig, apply_overrides, load_config
 from trainer.config.yaml_document import parse_override
@@ -23,7 +24,7 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
     """``trainer evaluate``."""
     parser.add_argument(
         "model",
-        help="a run (its newest checkpoint), a checkpoint, a model folder, a hub name, or tiny",
+        help="a run or trial (its newest checkpoint), a checkpoint, a folder, a hub name, or tiny",
     )
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. data.task=math")
     parser.add_argument(
@@ -64,7 +65,9 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
 
 def carry_out_evaluate(arguments: argparse.Namespace) -> int:
     """Carry out ``trainer evaluate``."""
-    model = find_model(str(run_path(arguments.model, arguments.runs_dir)))
+    place = run_path(arguments.model, arguments.runs_dir)
+    check_no_sweep(place)
+    model = find_model(str(place))
     flags = {
         key: value for key, value in vars(arguments).items() if "." in key and value is not None
     }

@@ -26,7 +26,7 @@ _FOR_RESUMPTION = shutil.ignore_patterns("manifest.json*", "training_state*")
 
 def add_export(parser: argparse.ArgumentParser) -> None:
     """``trainer export``."""
-    parser.add_argument("name", help="name of the run, see `trainer ls`")
+    parser.add_argument("name", help="name of the run, see `trainer ls`, or a trial's folder")
     parser.add_argument("--step", type=int, help="checkpoint to export (default: the newest)")
     parser.add_argument("--output", type=Path, help="folder to create (default: NAME-model)")
     parser.add_argument(
@@ -38,7 +38,7 @@ def add_export(parser: argparse.ArgumentParser) -> None:
 def carry_out_export(arguments: argparse.Namespace) -> int:
     """Carry out ``trainer export``."""
     run = existing_run(arguments.runs_dir, arguments.name)
-    output = arguments.output or Path(f"{arguments.name}-model")
+    output = arguments.output or Path(f"{run.name}-model")
     step = _export_model(run, output, arguments.step, arguments.merge)
     print(f"model: {output}  (step {step}; README.md is its card, run.yaml the configuration)")
     return 0

@@ -26,6 +26,7 @@ from trainer.config.extends import preset_specs
 from trainer.config.schema import TrainConfig, apply_overrides, load_config, save_config
 from trainer.config.yaml_document import read_yaml
 from trainer.errors import ConfigError, EngineError
+from trainer.parallel.device import local_device
 from trainer.policy.architectures import KNOWN, TINY_FOLDER, model_size
 from trainer.run_folder import RunFolder
 from trainer.shell.arguments import count
@@ -107,6 +108,7 @@ def carry_out_rehearse(arguments: argparse.Namespace) -> int:
     """Carry out ``trainer rehearse``."""
     if arguments.all == bool(arguments.spec):
         raise ConfigError("which preset?", "trainer rehearse", "name one, or give --all")
+    local_device(arguments.device)  # whether it is there
     names = preset_specs() if arguments.all else [arguments.spec]
     configs = {name: load_config(name, arguments.overrides) for name in names}
     engine = "vllm" if importlib.util.find_spec("vllm") else "transformers"

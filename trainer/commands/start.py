@@ -32,7 +32,7 @@ from trainer.shell.arguments import add_accept_changes, add_runs_dir, add_sample
 from trainer.shell.interrupt import unhurried
 from trainer.shell.main import rank
 from trainer.shell.preflight import check_reports, share_cores
-from trainer.shell.run_folder import check_name, hold, resume_command
+from trainer.shell.run_folder import check_name, hold, resume_command, run_path
 from trainer.tracking.inputs import check_inputs, input_files, record_inputs
 
 # What may differ between a run and its resumption without making it another run.
@@ -180,16 +180,26 @@ def _overrides(arguments: argparse.Namespace) -> list[str]:
     return [*arguments.overrides, *(["tracking.offline=true"] if arguments.offline else [])]
 
 
-def existing_run(runs_dir: Path, name: str) -> Path:
-    """Return the folder of a run.
+def check_no_sweep(folder: Path) -> None:
+    """Refuse the folder of a sweep.
 
     Raises:
-        ConfigError: not a plain name.
+        MissingError: names the command and the runs that it has instead.
+    """
+    if (folder / SWEEP_FILE).is_file():
+        hint = f"sweep status {folder.name}, or name one of its trials: {folder}/trials/ID"
+        raise MissingError(f"{folder.name} is a sweep", str(folder), hint)
+
+
+def existing_run(runs_dir: Path, name: str) -> Path:
+    """Return the folder of a run, which is given by its name or, as a trial of a sweep, by its
+    path.
+
+    Raises:
         MissingError: there is no such run, or it is a sweep.
     """
-    folder = runs_dir / check_name(name)
-    if (folder / SWEEP_FILE).is_file():
-        raise MissingError(f"{name} is a sweep", str(folder), f"sweep status {name}")
+    folder = run_path(name, runs_dir)
+    check_no_sweep(folder)
     if not RunFolder(folder).config.is_file():
         raise MissingError(f"no run {name}", str(folder), "see `trainer ls`")
     return folder

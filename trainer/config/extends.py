@@ -99,10 +99,8 @@ def _has_variant(spec: str, relative_to: Path) -> bool:
 def _resolve(file: RunFile, is_section: _IsSection, seen: tuple[Path, ...]) -> YamlDocument:
     document = read_yaml(file.path)
     if not isinstance(document.data.get("variants") or {}, Mapping):
-        raise ConfigError(
-            "variants must map names to settings",
-            document.where(("variants",)),
-            "write name: {...}",
+        raise document.error(
+            "variants must map names to settings", ("variants",), "write name: {...}"
         )
     base = document.data.pop("extends", None)
     if base is not None:
@@ -131,14 +129,12 @@ def _with_variant(document: YamlDocument, file: RunFile, is_section: _IsSection)
             if variants
             else f"{file.path.stem} has no variants"
         )
-        raise ConfigError(f"no variant {file.variant}", document.where(("variants",)), hint)
+        raise document.error(f"no variant {file.variant}", ("variants",), hint)
     at = ("variants", file.variant)
     changes = variants[file.variant] or {}
     if not isinstance(changes, Mapping):
-        raise ConfigError(
-            "a variant must be a mapping of sections",
-            document.where(at),
-            "write section: {key: value}",
+        raise document.error(
+            "a variant must be a mapping of sections", at, "write section: {key: value}"
         )
     lines = {
         path[2:]: line for path, line in document.lines.items() if path[:2] == at and len(path) > 2

@@ -16,8 +16,8 @@ class RewardConfig(Section):
     """time limit of a completion, or a batch function's call [s]"""
     memory_mb: int = Field(1024, ge=16)
     """memory a completion's scoring may take, beyond the process's imports [MiB]"""
-    workers: Count = Field(1, le=256)
-    """scoring processes, of 64 MB at least"""
+    workers: Count = 1
+    """scoring processes, of 64 MB at least; at most 4 for each core of the machine"""
     environment: list[str] = Field(default_factory=list)
     """secret variables that scoring inherits nevertheless, as OPENAI_API_KEY"""
     overlong_buffer: Annotated[int, Field(ge=0)] = 0

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, model_validator
 
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.config.data import DataConfig, DatasetConfig
@@ -36,7 +36,7 @@ from trainer.config.yaml_document import (
 from trainer.errors import ConfigError
 from trainer.rules.kinds import KINDS
 from trainer.rules.rule import Rule
-from trainer.section import Count, Positive, Section
+from trainer.section import Count, Positive, Section, Seed
 
 
 class TrainConfig(Section):
@@ -58,7 +58,7 @@ class TrainConfig(Section):
     """training steps (rollout batches); epochs decide if null"""
     epochs: Positive = 1.0
     """passes over the training problems"""
-    seed: int = Field(0, ge=0, lt=1 << 32)
+    seed: Seed = 0
     """seed of data order, rollouts and random weights"""
 
     @model_validator(mode="after")

@@ -24,7 +24,7 @@ class TrackingConfig(Section):
 
     uri: UrlWithoutCredentials | None = None
     """tracking URI; MLFLOW_TRACKING_URI, else SQLite in the runs folder"""
-    experiment: str | None = None
+    experiment: Annotated[str, Field(min_length=1, max_length=500)] | None = None
     """experiment name; the run's or sweep's name if null"""
     offline: bool = False
     """write only metrics.jsonl; `trainer upload` sends it later"""

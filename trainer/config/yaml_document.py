@@ -83,6 +83,10 @@ class YamlDocument:
         """Return file, line and dotted key."""
         return f"{self.place(path)}, key {dotted(path)}" if path else self.source
 
+    def error(self, what: str, path: KeyPath, hint: str) -> ConfigError:
+        """Return the error of a key, with its file and line."""
+        return ConfigError(what, self.where(path), hint)
+
 
 def dotted(path: Iterable[str | int]) -> str:
     """``("algorithm", "name")`` as ``algorithm.name``."""
@@ -321,8 +325,9 @@ def submodel(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
     for part in path:
         if current is None:
             return None
-        if part in current.model_fields:
-            current = _model_in(current.model_fields[str(part)].annotation)
+        fields = {info.alias or name: info for name, info in current.model_fields.items()}
+        if part in fields:
+            current = _model_in(fields[str(part)].annotation)
         # any other part is a list index or the key of a mapping whose model is already `current`
     return current
 

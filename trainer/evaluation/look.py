@@ -143,9 +143,11 @@ class Look:
     def _evaluation(self, config: TrainConfig, name: str) -> str:
         section = config.evaluation.of_set(name)
         how = "greedy" if section.temperature == 0 else f"x {section.completions_per_problem}"
+        error = self.error_on(config, name)
+        known = f"about {error:.3f} from sampling alone" if error else "unknown size: none differed"
         return (
             f"an evaluation on {name} ({self.set_sizes[name]} problems, {how}) has a standard "
-            f"error of about {self.error_on(config, name):.3f} from sampling alone"
+            f"error of {known}"
         )
 
 

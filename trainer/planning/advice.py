@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from trainer.config.schema import TrainConfig, idle_keys
+from trainer.section import Section
 from trainer.types import Problem
 
 _LOW_LR = 5e-6  # for an adapter; with whole weights 1e-6 is usual
@@ -23,16 +24,26 @@ class Advice:
         return f"warning: {self.what}\nwhere:   {self.where}\nnext:    {self.hint}"
 
 
-def advise(config: TrainConfig) -> Iterator[Advice]:
-    """Yield advice from the configuration alone."""
-    rollout = config.rollout
-    optim = config.optim
-    for key, needed in idle_keys(config):
+def advise_idle(section: Section, prefix: str = "") -> Iterator[Advice]:
+    """Yield advice on each key that is set and has no effect."""
+    for key, needed in idle_keys(section, prefix):
         yield Advice(
             f"{key} has no effect with the rest of the configuration",
             f"{key}, {needed.partition('=')[0]}",
             f"set {needed}, or leave {key} out",
         )
+
+
+def judge_of(functions: Mapping[str, float]) -> str:
+    """Return the reward function that says what is correct."""
+    return max(functions, key=lambda name: abs(functions[name]))
+
+
+def advise(config: TrainConfig) -> Iterator[Advice]:
+    """Yield advice from the configuration alone."""
+    rollout = config.rollout
+    optim = config.optim
+    yield from advise_idle(config)
     if rollout.group_size == 1 and config.algorithm.advantage.needs_groups:
         yield Advice(
             f"with one completion per prompt there is nothing {config.algorithm.advantage.name} "
@@ -55,7 +66,8 @@ def advise(config: TrainConfig) -> Iterator[Advice]:
             "optim.lr",
             "try 1e-5 to 1e-4",
         )
-    judge, of_judge = max(config.reward.functions.items(), key=lambda weighted: abs(weighted[1]))
+    judge = judge_of(config.reward.functions)
+    of_judge = config.reward.functions[judge]
     if of_judge < 0:
         yield Advice(
             f"accuracy counts what {judge} calls correct, and its weight of {of_judge:g} trains "

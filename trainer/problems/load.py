@@ -3,7 +3,7 @@
 import hashlib
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from trainer.problems.rows import Row, check_fields, find_column, need_column, r
 from trainer.problems.tasks import TASKS, Task, addition, puzzle_generator
 from trainer.problems.tasks.knights_knaves import compact_prompt
 from trainer.types import Problem
+
+_QUANTITIES = ("accuracy", "reward", "completion_length", "truncated", "pass_at_k")
 
 _log = logging.getLogger(__name__)
 
@@ -42,11 +44,31 @@ def load_problems(
 def load_evaluation_sets(
     config: TrainConfig, tokenizer: PreTrainedTokenizerBase
 ) -> dict[str, list[Problem]]:
-    """Return the problems of every evaluation set; raises as `load_problems`."""
-    return {
+    """Return the problems of every evaluation set; raises as `load_problems`, and ConfigError if
+    two would write one metric.
+    """
+    sets = {
         name: load_problems(dataset, config.data, tokenizer)
         for name, dataset in config.evaluation.sets.items()
     }
+    names = list(metric_names(sets))
+    twice = next((name for name in names if names.count(name) > 1), "")
+    if twice:
+        label = twice.removeprefix("eval/accuracy/")
+        what = f"{label} is a set and a difficulty of another: both would write {twice}"
+        raise ConfigError(what, f"evaluation.sets.{label}", "give the set another name")
+    return sets
+
+
+def metric_names(sets: Mapping[str, Sequence[Problem]]) -> Iterator[str]:
+    """Yield the names of the metrics that an evaluation on some sets may have."""
+    yield "eval/scoring_failures"
+    for index, (name, problems) in enumerate(sets.items()):
+        suffix = f"/{name}" * bool(index)
+        yield from (f"eval/{quantity}{suffix}" for quantity in _QUANTITIES)
+        labels = {problem.difficulty or "none" for problem in problems}
+        prefix = f"eval/accuracy/{name}." if index else "eval/accuracy/"
+        yield from (prefix + label for label in labels if len(labels) > 1)
 
 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, problem: Problem) -> tuple[int, ...]:

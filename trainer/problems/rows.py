@@ -3,11 +3,9 @@
 import contextlib
 import csv
 import itertools
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from trainer.config.data import DatasetConfig
 from trainer.config.yaml_document import nearest
 from trainer.errors import ConfigError, MissingError, first_line
 from trainer.hub import hub_answers
+from trainer.text_tables import read_csv, read_json
 
 _ABSENT = object()
 _FIELDS = ("prompt", "answer", "difficulty", "source")
@@ -37,7 +36,6 @@ _OTHER_FILE_TYPES = (
 # Honest files take less: memory per byte of the file, and the least, of which Arrow reserves 1 GiB.
 _UNPACKING = 50
 _LEAST_MEMORY_MIB = 2560
-_MAX_LINE_CHARS = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -179,44 +177,13 @@ def _read_file(path: Path) -> Iterator[Mapping[str, Any]]:
         if path.suffix == ".parquet":
             yield from _read_parquet(path)
         elif path.suffix == ".csv":
-            reader = csv.DictReader(_lines(path, encoding="utf-8-sig", newline=""))
-            _check_names(reader.fieldnames or (), f"{path}, line 1")
-            for row in reader:
-                if None in row:  # under which the reader puts what is too much
-                    where = f"{path}, line {reader.line_num}"
-                    raise ConfigError(
-                        "more values than columns", where, "quote a value that has commas"
-                    )
-                yield row
+            yield from read_csv(path)
         else:
-            yield from _read_json(path)
+            yield from read_json(path)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise MissingError(
             f"cannot read the data file: {error}", str(path), "check or fetch it again"
         ) from error
-
-
-def _lines(path: Path, **options: Any) -> Iterator[str]:
-    with path.open(**options) as file:
-        for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE_CHARS), ""), start=1):
-            if len(line) == _MAX_LINE_CHARS:
-                raise ConfigError(
-                    f"the line has {_MAX_LINE_CHARS} characters or more",
-                    f"{path}, line {number}",
-                    "write one problem per line",
-                )
-            yield line
-
-
-def _check_names(names: Sequence[str], where: str) -> None:
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ConfigError(f"two columns are called {twice}", where, "rename or remove one")
-
-
-def _as_object(where: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    _check_names([name for name, _ in pairs], where)
-    return dict(pairs)
 
 
 def _read_parquet(path: Path) -> Iterator[Mapping[str, Any]]:
@@ -234,57 +201,6 @@ def _read_parquet(path: Path) -> Iterator[Mapping[str, Any]]:
         raise MissingError(
             f"not a whole parquet file: {error}", str(path), "it may be cut short; fetch it again"
         ) from error
-
-
-def _read_json(path: Path) -> Iterator[Mapping[str, Any]]:
-    content = path.read_text(encoding="utf-8") if path.suffix == ".json" else ""
-    whole = content.lstrip().startswith("[")
-    lines = [content] if whole else _lines(path, encoding="utf-8")
-    for number, text in enumerate(lines, start=1):
-        if not text.strip():
-            continue
-        try:
-            parsed = json.loads(
-                text.rstrip("\n"), object_pairs_hook=partial(_as_object, f"{path}, line {number}")
-            )
-        except json.JSONDecodeError as error:
-            line = number + error.lineno - 1
-            raise ConfigError(
-                f"not JSON: {error.msg}", f"{path}, line {line}", "one object per line"
-            ) from error
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(
-                f"cannot read the JSON: {first_line(error)}",
-                f"{path}, line {number}",
-                "correct the line",
-            ) from error
-        for index, item in enumerate(parsed if whole else [parsed], start=1):
-            where = f"{path}, row {index}" if whole else f"{path}, line {number}"
-            _check_characters(item, where)
-            yield _as_row(item, where)
-
-
-def _check_characters(item: Any, where: str) -> None:
-    """Refuse halves of surrogate pairs, which JSON can write and neither a tokenizer nor a file can
-    take.
-    """
-    try:
-        json.dumps(item, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        half = f"\\u{ord(error.object[error.start]):04x}"
-        raise ConfigError(
-            f"{half} is half of a surrogate pair, no character", where, "correct the text"
-        ) from None
-
-
-def _as_row(item: Any, where: str) -> Mapping[str, Any]:
-    if isinstance(item, list) and item and all(isinstance(turn, dict) for turn in item):
-        # A conversation, as in the ORZ files: its turns are the columns "0", "1" ..., as the hub
-        # shows them too.
-        return {str(number): turn for number, turn in enumerate(item)}
-    if not isinstance(item, dict):
-        raise ConfigError(f"a row is a JSON object, not {type(item).__name__}", where)
-    return item
 
 
 def _read_hub(dataset: DatasetConfig) -> Iterator[Mapping[str, Any]]:

@@ -1,10 +1,12 @@
 """The configured rollout engine and scoring processes."""
 
 import logging
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import psutil
 import torch.distributed as dist
 from transformers import PreTrainedModel
 
@@ -19,6 +21,9 @@ from trainer.rollouts.vllm.engine import engine_for
 from trainer.rollouts.vllm.setup import check_dense, context_length, engine_setup, vllm_installed
 
 logger = logging.getLogger(__name__)
+
+_WORKERS_A_CORE = 4  # some wait for a compiler or a judge
+_WORKER_BYTES = 64 << 20  # of a scoring process at least
 
 SLOW = (
     "the transformers engine samples on this GPU, token by token without CUDA graphs; vLLM (make "
@@ -72,8 +77,14 @@ def build_rewards(config: RewardConfig, max_failure_rate: float = 1.0) -> Reward
     """Return the scoring processes.
 
     Raises:
-        ConfigError: a reward function that does not exist or cannot be imported.
+        ConfigError: a reward function that does not exist or cannot be imported, or more processes
+            than this machine bears.
     """
+    cores = os.cpu_count() or 1
+    most = min(_WORKERS_A_CORE * cores, psutil.virtual_memory().available // _WORKER_BYTES)
+    if config.workers > most:
+        what = f"{config.workers} scoring processes on {cores} cores: this machine bears {most} now"
+        raise ConfigError(what, "reward.workers", f"set it to at most {most}")
     try:
         return RewardPool(
             config.functions,

@@ -128,7 +128,9 @@ def score_groups(groups: Sequence[RolloutGroup], rewards: RewardPool) -> list[Ro
 def scoring_error(what: str, where: str = "reward.functions") -> RewardError:
     """Return the error of rewards that are mostly failures of the scoring."""
     return RewardError(
-        what, where, "repair the reward function, or raise reward.timeout_s or reward.memory_mb"
+        what,
+        where,
+        "name a reward for such answers, repair it, or raise reward.timeout_s or reward.memory_mb",
     )
 
 

@@ -38,7 +38,7 @@ def load_rule(name: str, base: type[Any], folder: str) -> type[Any]:
         sys.path.append(folder)  # last: the user's files hide no installed module
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         advice = (
             f"start in the folder of {module_name}.py, or add it to PYTHONPATH; looked in {folder}"
         )
@@ -82,7 +82,7 @@ def _errors_named(name: str) -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         where = _place(error, name.partition(":")[0]) or name
         raise ConfigError(
             f"rule {name} raised {_in_words(error)}", where, "correct the rule"

@@ -87,11 +87,18 @@ def tracking_uri(config: TrackingConfig, runs_dir: Path) -> str:
     are recorded and printed.
 
     Raises:
-        ConfigError: the environment names a database with its password.
+        ConfigError: the environment names a database with its password, or MLflow would open
+            another file.
     """
     uri = config.uri or _environment_uri() or f"sqlite:///{runs_dir.resolve()}/mlflow.db"
     path = sqlite_path(uri)
-    return uri if path is None else f"sqlite:///{path.resolve()}"
+    if path is None:
+        return uri
+    place = str(path.resolve())
+    if not set("%#?").isdisjoint(place):
+        what = "MLflow opens another file where a path has %, # or ?"
+        raise ConfigError(what, place, "choose another --runs-dir, or set tracking.uri")
+    return f"sqlite:///{place}"
 
 
 def _environment_uri() -> str | None:

@@ -44,11 +44,36 @@ def test_parts_of_paths_and_settings_beside_a_file_become_columns(tmp_path: Path
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"step"')
     (tmp_path / "b.txt").touch()
+    (tmp_path / "c.csv").touch()
     for name, error in [
-        ("a.jsonl", StorageError),
+        ("a.jsonl", ConfigError),
+        ("c.csv", StorageError),
         ("b.txt", ConfigError),
-        ("c*.csv", MissingError),
+        ("d*.csv", MissingError),
+        ("{a}{a}.csv", ConfigError),
     ]:
         with pytest.raises(error) as caught:
             read_files(str(tmp_path / name))
         assert name in caught.value.where
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "what"),
+    [
+        ("a.csv", "loss;seed;acc\na;0;.5\n", "its columns are separated by ';'"),
+        ("a.csv", "loss\tseed\tacc\na\t0\t.5\n", "its columns are separated by '\\t'"),
+        ("a.csv", "loss,acc,acc\na,.4,.5\n", "two columns are called acc"),
+        ("a.csv", "loss,acc\na,0,.5\n", "more values than columns"),
+        ("a.jsonl", '{"acc": 0.5, "acc": 0.6}\n', "two columns are called acc"),
+        ("a.jsonl", "3\n", "a row is a JSON object, not int"),
+    ],
+)
+def test_rows_that_would_be_shifted_or_renamed_are_refused(
+    tmp_path: Path, name: str, text: str, what: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_files(str(tmp_path / name))
+    assert (caught.value.what, caught.value.where) == (what, f"{tmp_path / name}, line 1") or (
+        "more values" in what and caught.value.what == what
+    )

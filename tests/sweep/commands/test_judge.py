@@ -109,6 +109,11 @@ def test_numbers_for_scripts_and_errors(place: Path, capsys: pytest.CaptureFixtu
     assert (
         main([*call, "--baseline", "grpo"]) == 2 and "not COLUMN=VALUE" in capsys.readouterr().err
     )
+    assert main([*call, "--where", "loss=grpo,loss=dapo"]) == 2
+    assert "loss=dapo is a second value of its column" in capsys.readouterr().err
+    (place / "taken").touch()
+    assert main([*call, "--output", "taken"]) == 4
+    assert "cannot write the report" in capsys.readouterr().err
     sqlite_store(place / "runs")
     missing = ["judge", "mlflow:none", *call[2:]]
     assert main(missing) == 3 and "no experiment none" in capsys.readouterr().err

@@ -56,6 +56,9 @@ def spec_of(tmp_path: Path, **program: Any) -> SweepSpec:
             {"defaults": {"learning_rate": "high", "loss_type": "grpo"}},
             "learning_rate is 0.1, and its default is 'high'",
         ),
+        ({"held_out": {"loss_type": "grpo"}}, "program.held_out changes nothing"),
+        ({"seeds": ["out"]}, "out is set for each trial"),
+        ({"comand": ["true"]}, "unknown key program.comand"),
     ],
 )
 def test_a_program_that_cannot_run_is_refused(
@@ -64,6 +67,42 @@ def test_a_program_that_cannot_run_is_refused(
     with pytest.raises(ConfigError) as refused:
         spec_of(tmp_path, **changes)
     assert what in refused.value.what
+
+
+@pytest.mark.parametrize("metric", ["", "step", "time"])
+def test_what_every_line_has_is_no_score(tmp_path: Path, metric: str) -> None:
+    path = tmp_path / "space.yaml"
+    path.write_text(yaml.safe_dump({**SPACE, "objective": {"metric": metric}}))
+    with pytest.raises(ConfigError, match="is no score"):
+        load_space(path)
+
+
+@pytest.mark.parametrize("key", ["rule", "score", "step"])
+def test_a_searched_key_may_not_be_a_column_of_the_table(tmp_path: Path, key: str) -> None:
+    program = {"command": ["true"], "defaults": {key: 1}}
+    space = {**SPACE, "program": program, "parameters": {key: {"choice": [1, 2]}}, "baselines": []}
+    path = tmp_path / "space.yaml"
+    path.write_text(yaml.safe_dump(space))
+    with pytest.raises(ConfigError, match=f"{key} is a column of every sweep's table"):
+        load_space(path)
+
+
+@pytest.mark.parametrize(
+    ("source", "what", "hint"),
+    [
+        ("def trian(config, report): ...", "mine.py has no train", "correct program.function"),
+        ("def train(config) return", "mine.py: expected ':'", "correct the line"),
+    ],
+)
+def test_a_function_that_is_not_there_is_found_before_ray_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, what: str, hint: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(source)
+    program = spec_of(tmp_path, command=[], function="mine:train").program
+    with pytest.raises(ConfigError) as refused:
+        program.check_early({}, spec_of(tmp_path).resources, "acc")
+    assert (refused.value.what, refused.value.hint) == (what, hint)
 
 
 def test_what_is_not_there_is_found_before_ray_starts(
@@ -78,7 +117,7 @@ def test_what_is_not_there_is_found_before_ray_starts(
     ):
         spec = spec_of(tmp_path, **changes)
         with pytest.raises(MissingError) as missing:
-            spec.program.check_early(spec.searched, spec.resources)
+            spec.program.check_early(spec.searched, spec.resources, "acc")
         assert missing.value.what == what
 
 
@@ -91,7 +130,7 @@ def test_a_word_that_only_ends_like_a_script_is_no_file(tmp_path: Path) -> None:
     ]
     command += ["train_{loss_type}.py"]
     spec = spec_of(tmp_path, command=command, defaults={"learning_rate": 0.1, "loss_type": "grpo"})
-    spec.program.check_early(spec.searched, spec.resources)
+    spec.program.check_early(spec.searched, spec.resources, "acc")
     assert spec.program.configure({}).words(tmp_path)[1:] == [*command[1:-1], "train_grpo.py"]
 
 

@@ -105,9 +105,7 @@ def test_a_lost_configuration_is_named(ledger: Path) -> None:
     place = index_of(ledger, "configuration", 1)
     lines.pop(place)
     ledger.write_bytes(b"".join(lines))
-    with pytest.raises(
-        StorageError, match="has lost the line that proposes configuration 1"
-    ) as raised:
+    with pytest.raises(StorageError, match="does not propose configuration 1 here") as raised:
         list(read_ledger(ledger))
     assert raised.value.where.startswith("before ")
 
@@ -117,7 +115,7 @@ def test_a_lost_configuration_is_named(ledger: Path) -> None:
     [
         ("result", {"configuration": 17}, "configuration 17"),
         ("result", {"configuration": -1}, "configuration -1"),
-        ("configuration", {"configuration": 4}, "proposes configuration 3"),
+        ("configuration", {"configuration": 4}, "propose configuration 3"),
         ("retry", {"configuration": 9}, "configuration 9"),
         ("look", {"standings": [{"finalist": "9"}]}, "configuration 9"),
         ("result", {}, "a second result of one trial"),

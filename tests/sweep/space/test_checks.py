@@ -34,6 +34,18 @@ objective on the sealed set: [{objective: {metric: eval/accuracy/test}}, is of t
   objective.metric]
 sealed set as the first: [{fixed: {evaluation.sets: {test: {split: test}, dev: {split: dev}}}},
   test is the sealed set of a sweep, put another set before it, key trainer]
+published gain of 500 percent: [{objective: {published: 5}}, no accuracy gains 1, such as 0.05,
+  objective.published]
+true as a seed: [{seeds: [false, true]}, true and false are no numbers, search_space.md, seeds]
+seed of 33 bits: [{seeds: [4294967296]}, seeds.0, search_space.md, seeds.0]
+searched task: [{searched: {data.task: {choice: [knights_knaves, addition]}}},
+  data.task changes what, 'fix it: trainer.data.task=VALUE']
+searched problems: [{searched: {data.max_prompt_tokens: {int: [64, 512]}}},
+  data.max_prompt_tokens changes what eval/accuracy measures, fix it]
+searched judge: [{searched: {reward.functions: {choice: [{knights_knaves: 1.0}, {format: 1.0}]}}},
+  reward.functions changes what eval/accuracy measures, fix it]
+endless integers: [{searched: {optim.tokens_per_microbatch: {int: [1, 10000000000]}}},
+  'more than 100,000 values: write a larger step', search_space.md]
 gain of 500 percent: [{objective: {worthwhile: 5}}, no accuracy gains 1, such as 0.05,
   objective.worthwhile]
 section as override: [{fixed: {optim: {lr: 0.1}}}, 'optim is a section, not a value', optim.,
@@ -82,6 +94,11 @@ unknown parent: [{searched: {algorithm.lopti_eta: {uniform: [0.2, 0.9], when: {l
   'names lopty, which is no parameter', 'did you mean lopti?']
 impossible value: [{searched: {algorithm.lopti_eta: {uniform: [0.2, 0.9], when: {lopti: 'on'}}}},
   'impossible condition of algorithm.lopti_eta: lopti is never ''on''', 'valid: False, True']
+conditions that exclude each other: [{searched: {s: {choice: [1, 2], when: {lopti: false}},
+  algorithm.lopti_eta: {uniform: [0.2, 0.9], when: {lopti: true, s: 1}}}},
+  algorithm.lopti_eta is never searched, on lopti, algorithm.lopti_eta.when]
+condition without values: [{searched: {algorithm.lopti_eta: {uniform: [0, 1], when: {lopti: []}}}},
+  algorithm.lopti_eta is never searched, on lopti]
 1 is not true: [{searched: {algorithm.lopti_eta: {uniform: [0.2, 0.9], when: {lopti: 1}}}},
   lopti is never 1, 'valid: False, True']
 circle: [{searched: {lopti: {choice: [false, true], when: {other: 1}},
@@ -102,8 +119,8 @@ long grace period: [{scheduler: {asha: {grace_period: 7}}},
 unknown scheduler: [{scheduler: ahsa}, unknown key scheduler.ahsa, 'did you mean asha?']
 grid over a range: [{search: {sampler: grid}},
   'a grid needs values to go through, and algorithm.ar_alpha is uniform', choice]
-huge grid: [{search: {sampler: grid}, parameters: {data.max_prompt_tokens: {int: [1, 10001]}},
-  baselines: []},
+huge grid: [{search: {sampler: grid}, baselines: [],
+  parameters: {optim.tokens_per_microbatch: {int: [1, 10001]}}},
   more than 10000 points, random]
 nothing to search: [{parameters: {}, baselines: []}, nothing to search, add a parameter]
 nothing to run: [{baselines: [], search: {configurations: 0}}, nothing to run,
@@ -141,6 +158,9 @@ unequal arms: [{search: {configurations: 2, tune_within: rule}, parameters: *rul
 arms that are stopped early: [{search: {configurations: 2, tune_within: rule}, parameters: *rules,
   baselines: [],
   scheduler: asha}, early stopping leaves tune_within too few, 'scheduler: none']
+arms that are not tuned: [{search: {configurations: 0, tune_within: rule}, parameters: *rules,
+  baselines: [{rule: GRPO}, {rule: AR}]}, tune_within tunes nothing, raise them,
+  search.configurations]
 value of no arm: [{parameters: {rule: {choice: [GRPO, AR]},
   algorithm.ar_alpha: {by: {rule: {ARR: 0.3}}}},
   baselines: []}, 'impossible condition of algorithm.ar_alpha: rule is never ''ARR''', '']

@@ -209,6 +209,16 @@ def test_what_cannot_be_evaluated_is_refused_with_the_next_step(run):
         evaluation_config(find_model(str(run)), None, [], {"evaluation.sets": ["a={sorce: x}"]})
 
 
+def test_a_sweep_is_no_model(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "s").mkdir(parents=True)
+    (tmp_path / "runs" / "s" / "space.lock.yaml").touch()
+    for command in ("evaluate", "export"):
+        assert main([command, "s"]) == 3
+        message = capsys.readouterr().err
+        assert "error: s is a sweep" in message and "runs/s/trials/ID" in message
+
+
 def test_flags_hold_for_every_set_of_the_run(run):
     asked = {COMPLETIONS: 4, "evaluation.temperature": 0.5}
     for overrides, flags in (([], asked), ([f"{key}={value}" for key, value in asked.items()], {})):

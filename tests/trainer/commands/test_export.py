@@ -69,6 +69,12 @@ def test_the_card_has_front_matter_and_the_score_of_that_step(runs, tmp_path):
     assert "after 1 steps" in text
 
 
+def test_a_folder_is_exported_under_its_name(runs, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", str(runs / "first")]) == 0
+    assert (tmp_path / "first-model" / "model.safetensors").is_file()
+
+
 def test_what_cannot_be_exported_leaves_nothing(runs, tmp_path, capsys):
     assert export(runs, tmp_path / "model", "--step", "7") == 3
     assert "there are: 1, 2" in capsys.readouterr().err

@@ -12,9 +12,10 @@ from tests.trainer.problems.test_rows import write_jsonl
 from tests.trainer.tokenizers_for_tests import CHAT_TEMPLATE, byte_tokenizer
 from trainer.config.data import DataConfig, DatasetConfig
 from trainer.config.model import ModelConfig
+from trainer.config.schema import load_config
 from trainer.errors import ConfigError
 from trainer.policy.load import load_tokenizer
-from trainer.problems.load import encode_prompt, load_problems
+from trainer.problems.load import encode_prompt, load_evaluation_sets, load_problems, metric_names
 from trainer.problems.rows import read_rows
 from trainer.problems.tasks.puzzle_generator import generate
 from trainer.types import Problem
@@ -288,3 +289,18 @@ def test_json_that_no_tokenizer_can_take_is_refused_with_its_place(
         read_rows(DatasetConfig(source=str(tmp_path / name)))
     assert what in refused.value.what
     assert refused.value.where == f"{tmp_path / name}, {where}"
+
+
+def test_the_metrics_of_sets_and_a_set_called_like_a_difficulty():
+    sets = "evaluation.sets={dev: {size: 4, people: [2, 3]}, NAME: {size: 4, people: [2, 3]}}"
+    config = load_config("tiny_kk", [sets.replace("NAME", "hard")])
+    named = set(metric_names(load_evaluation_sets(config, TINY)))
+    assert {f"eval/accuracy{end}" for end in ("", "/2", "/hard", "/hard.3")} <= named
+    assert "eval/reward/hard" in named
+    assert not named & {"eval/accuracy/dev", "eval/accuracy/shrt", "eval/reward/2"}
+    with pytest.raises(ConfigError) as caught:
+        load_evaluation_sets(load_config("tiny_kk", [sets.replace("NAME", "'2'")]), TINY)
+    assert caught.value.what == (
+        "2 is a set and a difficulty of another: both would write eval/accuracy/2"
+    )
+    assert caught.value.where == "evaluation.sets.2"

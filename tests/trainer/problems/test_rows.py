@@ -31,6 +31,8 @@ def write_jsonl(path, rows):
     [
         ("prompt,answer,answer\na,1,2\n", "two columns are called answer"),
         ("prompt,answer\na,1,2\n", "more values than columns"),
+        ("prompt;answer\nx;1\n", "its columns are separated by ';'"),
+        ("prompt\tanswer\nx\t1\n", "its columns are separated by"),
     ],
 )
 def test_csv_whose_columns_are_unclear_is_refused(tmp_path, text, message):
@@ -142,6 +144,10 @@ def test_missing_empty_and_broken_files(tmp_path):
     latin.write_bytes(b"prompt,answer\n\xff,1\n")
     with pytest.raises(MissingError, match="cannot read"):
         rows_of(latin)
+    quoted = tmp_path / "quoted.csv"
+    quoted.write_text('prompt,answer\n"a,1\nb,2\n')
+    with pytest.raises(MissingError, match="cannot read the data file: unexpected end of data"):
+        rows_of(quoted)
     (tmp_path / "a.txt").write_text("a")
     with pytest.raises(ConfigError, match=r"not \.txt"):
         rows_of(tmp_path / "a.txt")

@@ -36,7 +36,8 @@ def test_a_failure_names_text_and_answer():
     assert str(refused.value).splitlines() == [
         "error: the reward fails on the first problem: no score after 5 s",
         "where: reward.functions, text '<think>3', answer '3'",
-        "next:  repair the reward function, or raise reward.timeout_s or reward.memory_mb",
+        "next:  name a reward for such answers, repair it, or raise reward.timeout_s or "
+        "reward.memory_mb",
     ]
 
 

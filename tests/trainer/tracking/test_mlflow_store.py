@@ -30,6 +30,9 @@ def test_uri_is_the_configured_one_then_the_environments_then_the_runs_folders(
     monkeypatch.chdir(tmp_path)
     relative = TrackingConfig(uri="sqlite:///a/b.db")
     assert tracking_uri(relative, tmp_path) == f"sqlite:///{tmp_path}/a/b.db"
+    for mark in "%#?":
+        with pytest.raises(ConfigError, match="MLflow opens another file"):
+            tracking_uri(TrackingConfig(), tmp_path / f"a{mark}41b")
 
 
 def test_credentials_of_the_environment_reach_the_server_and_no_record(tmp_path, monkeypatch):

@@ -1,0 +1,74 @@
+"""Every command and option that a message of ours names can be typed."""
+
+import argparse
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+
+import sweep.cli
+import trainer.cli
+from docs.generate import _trainer_command
+from tests.paths import ROOT
+
+PACKAGES = ("trainer", "sweep", "dashboards", "rewards")
+COMMAND = re.compile(r"(?:^|`)(trainer|sweep) ([a-z]+)([^`;,]*)")
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+# of torchrun, Ray, argparse, hf, pip, nvidia-smi and vLLM
+NOT_OURS = {"--nproc-per-node", "--head", "--help", "--local-dir", "--no-deps"}
+NOT_OURS |= {"--format", "--query-gpu", "--logprobs-mode", "--dtype", "--weight-transfer-config"}
+
+
+def options_of(parser: argparse.ArgumentParser) -> set[str]:
+    return {word for action in parser._actions for word in action.option_strings}
+
+
+@cache
+def commands(program: str) -> dict[str, set[str]]:
+    """Command -> its options."""
+    if program == "trainer":
+        return {name: options_of(_trainer_command(name)) for name in trainer.cli._COMMANDS}
+    (choices,) = [
+        action
+        for action in sweep.cli._parser()._actions
+        if isinstance(action, argparse._SubParsersAction)
+    ]
+    return {name: options_of(parser) for name, parser in choices.choices.items()}
+
+
+def texts(tree: ast.Module) -> Iterator[str]:
+    """The strings of a module, values in them as X; docstrings left out."""
+    inside = {
+        id(part)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.JoinedStr)
+        for part in node.values
+    }
+    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(
+                str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values
+            )
+        elif isinstance(node, ast.Constant) and id(node) not in inside | docs:
+            yield str(node.value)
+
+
+def test_what_messages_name_can_be_typed() -> None:
+    wrong = []
+    both = [*commands("trainer").values(), *commands("sweep").values()]
+    options = NOT_OURS.union(*both)
+    messages = 0
+    for path in (file for package in PACKAGES for file in ROOT.glob(f"{package}/**/*.py")):
+        for text in texts(ast.parse(path.read_text(encoding="utf-8"))):
+            if " " not in text:  # a word of a command line
+                continue
+            wrong += [(path.name, word) for word in OPTION.findall(text) if word not in options]
+            for program, command, rest in COMMAND.findall(text):
+                messages += 1
+                of_command = commands(program).get(command)
+                words = {*OPTION.findall(rest)}
+                if of_command is None or not words <= of_command | NOT_OURS:
+                    wrong.append((path.name, f"{program} {command}{rest}"))
+    assert wrong == [], wrong
+    assert messages > 40

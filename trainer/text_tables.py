@@ -1,0 +1,113 @@
+"""Rows of CSV and JSON files, in which nothing is renamed, shifted or lost."""
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import ConfigError, first_line
+
+_MAX_LINE_CHARS = 1 << 24
+
+
+def read_csv(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of a CSV file as texts.
+
+    Raises:
+        ConfigError: columns that are not separated by commas or have one name, a row that is too
+            long.
+        csv.Error: a quote that is not closed.
+    """
+    reader = csv.DictReader(_lines(path, encoding="utf-8-sig", newline=""), strict=True)
+    names = reader.fieldnames or ()
+    _check_names(names, f"{path}, line 1")
+    others = [mark for mark in ";\t|" if len(names) == 1 and mark in names[0]]
+    if others:
+        what = f"its columns are separated by {others[0]!r}"
+        raise ConfigError(what, f"{path}, line 1", "write commas between them")
+    for row in reader:
+        if None in row:  # under which the reader puts what is too much
+            where = f"{path}, line {reader.line_num}"
+            raise ConfigError("more values than columns", where, "quote a value that has commas")
+        yield row
+
+
+def _lines(path: Path, **options: Any) -> Iterator[str]:
+    with path.open(**options) as file:
+        for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE_CHARS), ""), start=1):
+            if len(line) == _MAX_LINE_CHARS:
+                raise ConfigError(
+                    f"the line has {_MAX_LINE_CHARS} characters or more",
+                    f"{path}, line {number}",
+                    "write one problem per line",
+                )
+            yield line
+
+
+def _check_names(names: Sequence[str], where: str) -> None:
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"two columns are called {twice}", where, "rename or remove one")
+
+
+def _as_object(where: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    _check_names([name for name, _ in pairs], where)
+    return dict(pairs)
+
+
+def read_json(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield the objects of a file with one a line, or with a list of them.
+
+    Raises:
+        ConfigError: a line or row is something else; names it.
+    """
+    content = path.read_text("utf-8") if path.suffix == ".json" else ""
+    whole = content.lstrip().startswith("[")
+    lines = [content] if whole else _lines(path, encoding="utf-8")
+    for number, text in enumerate(lines, start=1):
+        if not text.strip():
+            continue
+        try:
+            parsed = json.loads(
+                text.rstrip("\n"), object_pairs_hook=partial(_as_object, f"{path}, line {number}")
+            )
+        except json.JSONDecodeError as error:
+            line = number + error.lineno - 1
+            raise ConfigError(
+                f"not JSON: {error.msg}", f"{path}, line {line}", "one object per line"
+            ) from error
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(
+                f"cannot read the JSON: {first_line(error)}",
+                f"{path}, line {number}",
+                "correct the line",
+            ) from error
+        for index, item in enumerate(parsed if whole else [parsed], start=1):
+            where = f"{path}, row {index}" if whole else f"{path}, line {number}"
+            _check_characters(item, where)
+            yield _as_row(item, where)
+
+
+def _check_characters(item: Any, where: str) -> None:
+    """Refuse halves of surrogate pairs, which JSON can write and neither a tokenizer nor a file can
+    take.
+    """
+    try:
+        json.dumps(item, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(error.object[error.start]):04x}"
+        raise ConfigError(
+            f"{half} is half of a surrogate pair, no character", where, "correct the text"
+        ) from None
+
+
+def _as_row(item: Any, where: str) -> Mapping[str, Any]:
+    if isinstance(item, list) and item and all(isinstance(turn, dict) for turn in item):
+        # A conversation, as in the ORZ files: its turns are the columns "0", "1" ..., as the hub
+        # shows them too.
+        return {str(number): turn for number, turn in enumerate(item)}
+    if not isinstance(item, dict):
+        raise ConfigError(f"a row is a JSON object, not {type(item).__name__}", where)
+    return item
