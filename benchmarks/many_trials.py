@@ -1,10 +1,17 @@
-"""Sweeps of 100, 300 and 1,000 simulated trials, eight at a time: what grows, and how fast.
+"""Sweeps of 30 to 1,000 trials: what grows, and how fast.
 
+    python -m benchmarks.many_trials 30 100 300 1000 --written
     python -m benchmarks.many_trials 100 300 1000
     python -m benchmarks.many_trials 300 --nodes 3      # of a cluster simulated on this machine
 
-A trial has four steps of no length and two evaluations, recorded in MLflow (SQLite), so that all of
-the time is the platform's own. The peak is the report's, which the driver writes at the end.
+``--written`` writes the folder of an ended sweep, two seeds of each configuration and 50
+evaluations a trial, and measures the commands that read it. Their figures are processor seconds and
+peak memory of the command's own process, so they hold on a busy machine;
+docs/explanation/benchmarks.md has the table.
+
+Otherwise a sweep runs under Ray, eight trials at a time. A trial has four steps of no length and
+two evaluations, recorded in MLflow (SQLite), so that all of the time is the platform's own. The
+peak is the report's, which the driver writes at the end.
 
 Measured on two cores of an Intel Xeon that other work used too:
 
@@ -23,13 +30,15 @@ trials run, and the peak.
 """
 
 import argparse
+import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,8 +46,14 @@ import psutil
 import yaml
 
 from benchmarks.tables import print_rows
+from dashboards.results import TRAINING_CURVES
+from sweep.record.folder import sweep_folder
+from tests.sweep.ended_sweeps import write_sweep
 
 AT_A_TIME = 8
+EVALUATIONS = 50  # of a written trial, one every second step
+PROBLEMS = 100  # of an evaluation
+OTHER_METRICS = 40  # of a step; a line is then as long as one of the preset tiny_kk
 SAMPLE_S = 0.5
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "LOPTUNE_FAKE_STEP_S": "0"}
 
@@ -50,40 +65,37 @@ class Command:
     seconds: float
     peak_mb: float
     half_mb: float  # largest in the first half of its time
-    cpu_s: float  # processor time of its own process, without Ray's and the trials'
+    cpu_s: float  # processor time of it and of children that it waited for
     out: str
 
 
-def run(*arguments: object) -> Command:
-    """A `sweep` command with simulated trials to its end, its memory sampled.
+def run(*arguments: object, module: str = "tests.sweep.fake_driver") -> Command:
+    """A `sweep` command to its end, by default with simulated trials, its memory sampled.
 
     Raises:
         RuntimeError: it failed.
     """
     started = time.monotonic()
-    command = [sys.executable, "-m", "tests.sweep.fake_driver", *map(str, arguments)]
-    with (
-        tempfile.TemporaryFile("w+") as out,
-        subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=ENVIRONMENT) as process,
-    ):
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    with tempfile.TemporaryFile("w+") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=ENVIRONMENT)
         watched = psutil.Process(process.pid)
         samples = [0]
-        cpu_s = 0.0
-        while process.poll() is None:
-            try:
+        ended, status, usage = os.wait4(process.pid, os.WNOHANG)
+        while not ended:
+            with suppress(psutil.Error):
                 samples.append(watched.memory_info().rss)
-                cpu_s = sum(watched.cpu_times()[:2])
-            except psutil.Error:
-                break
             time.sleep(SAMPLE_S)
-        code = process.wait()
+            ended, status, usage = os.wait4(process.pid, os.WNOHANG)
+        code = process.returncode = os.waitstatus_to_exitcode(status)
         seconds = time.monotonic() - started
+        cpu_s = usage.ru_utime + usage.ru_stime
         out.seek(0)
         text = out.read()
     if code:
         raise RuntimeError(f"{' '.join(command)} ended with {code}:\n{text[-2000:]}")
     half = samples[: len(samples) // 2 + 1]
-    return Command(seconds, max(samples) / 2**20, max(half) / 2**20, cpu_s, text)
+    return Command(seconds, usage.ru_maxrss / 2**10, max(half) / 2**20, cpu_s, text)
 
 
 @contextmanager
@@ -145,6 +157,58 @@ def measure(trials: int, folder: Path, place: list[str]) -> list[str]:
     ]
 
 
+def write_trials(trials: int, folder: Path) -> str:
+    """Write the folder of an ended sweep of so many trials; returns its name."""
+    chance = random.Random(trials)
+    name = f"many-{trials}"
+    numbers = range(trials // 2)
+    levels = {number: 0.5 + chance.gauss(0, 0.02) for number in numbers}
+    scores = {
+        number: {seed: level + chance.gauss(0, 0.02) for seed in (0, 1)}
+        for number, level in levels.items()
+    }
+    search = {"sampler": "tpe", "configurations": len(numbers) - 1}
+    baselines = [{"algorithm.ar_alpha": 0.0}]
+    overrides = {"max_steps": 2 * EVALUATIONS, "tracking.offline": True}
+    trainer = {"preset": "tiny_kk", "overrides": overrides}
+    space = {"search": search, "baselines": baselines, "trainer": trainer}
+    write_sweep(folder, name, scores, trials, seeds=[0, 1], **space)
+    for number, seeds in scores.items():
+        for seed, score in seeds.items():
+            write_records(sweep_folder(folder, name).trial(f"c{number:03d}-s{seed}"), score, chance)
+    return name
+
+
+def write_records(run_dir: Path, score: float, chance: random.Random) -> None:
+    """Write metrics and correctness of a trial whose accuracy climbs to a score."""
+    names = [*TRAINING_CURVES, *(f"tokens/other/{place}" for place in range(OTHER_METRICS))]
+    metrics = []
+    correctness = []
+    for step in range(1, 2 * EVALUATIONS + 1):
+        record = {"step": step, "time": 1e9 + step, "time/step": 1.0}
+        record |= {name: chance.random() for name in names}
+        if step % 2 == 0:
+            accuracy = score * step / (2 * EVALUATIONS)
+            record |= {"eval/accuracy": accuracy, "time/evaluation": 1.0}
+            correct = [int(chance.random() < accuracy) for _ in range(PROBLEMS)]
+            sets = {"dev": {"completions": 1, "correct": correct}}
+            correctness.append(json.dumps({"step": step, "sets": sets}) + "\n")
+        metrics.append(json.dumps(record) + "\n")
+    (run_dir / "metrics.jsonl").write_text("".join(metrics))
+    (run_dir / "correctness.jsonl").write_text("".join(correctness))
+
+
+def measure_written(trials: int, folder: Path) -> list[str]:
+    """Read the folder of an ended sweep by three commands; returns a row of the table."""
+    name = write_trials(trials, folder)
+    row = [str(trials)]
+    for verb, more in (("status", ()), ("report", ()), ("resume", ("--cpus", 2))):
+        command = run(verb, name, "--runs-dir", folder, *more, module="sweep")
+        row.append(f"{command.cpu_s:.1f} s, {command.peak_mb:.0f} MB")
+    return row
+
+
+WRITTEN_HEADINGS = ["trials", "status", "report", "resume"]
 HEADINGS = [
     "trials",
     "sweep [s]",
@@ -165,9 +229,16 @@ def main() -> None:
     )
     parser.add_argument("trials", nargs="+", type=int)
     parser.add_argument("--nodes", type=int, default=0)
+    parser.add_argument("--written", action="store_true", help="folders of ended sweeps, no Ray")
     arguments = parser.parse_args()
     rows = []
     for trials in arguments.trials:
+        if arguments.written:
+            with tempfile.TemporaryDirectory(prefix="many-trials-") as name:
+                rows.append(measure_written(trials, Path(name)))
+            title = f"ended sweeps of {EVALUATIONS} evaluations a trial, read"
+            print_rows(title, WRITTEN_HEADINGS, rows)
+            continue
         with (
             tempfile.TemporaryDirectory(prefix="many-trials-") as folder,
             where(arguments.nodes) as place,

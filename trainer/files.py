@@ -40,9 +40,10 @@ def storage_error(action: str, path: Path, error: Exception) -> StorageError:
     text = first_line(error)
     number = getattr(error, "errno", 0)
     reason = getattr(error, "strerror", None) or text
-    remedy = "put the folder back" if number in _GONE else _REMEDIES.get(number, "repair that")
+    gone = "file" if path.parent.exists() else "folder"
+    remedy = f"put the {gone} back" if number in _GONE else _REMEDIES.get(number, "repair that")
     if "No space left" in text or "disk is full" in text:
-        remedy = _FULL
+        remedy = _FULL if _has_inodes(path) else "its inodes are used up: remove some files"
     return StorageError(
         f"cannot {action}: {reason}",
         f"{path}, {_free_space(path)} free",
@@ -250,10 +251,21 @@ def free_bytes(path: Path) -> int:
     Raises:
         OSError: it cannot be told.
     """
+    return shutil.disk_usage(_existing(path)).free
+
+
+def _existing(path: Path) -> Path:
+    """Return the path, or the nearest folder above it that exists."""
     place = path.absolute()
     while not place.exists() and place != place.parent:
         place = place.parent
-    return shutil.disk_usage(place).free
+    return place
+
+
+def _has_inodes(path: Path) -> bool:
+    """Return whether another file fits on the disk of a path; some file systems do not count."""
+    disk = os.statvfs(_existing(path))
+    return disk.f_files == 0 or disk.f_favail > 0
 
 
 def _free_space(path: Path) -> str:

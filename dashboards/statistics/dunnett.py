@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, special, stats
+from scipy import optimize, special
 
 Vector = NDArray[np.float64]
 # the seeds that each compared configuration shares with the baseline
@@ -50,6 +50,9 @@ def _below(t: float, shared: Shared, freedom: int) -> float:
     overlap = np.array([[len(ours & theirs) for theirs in shared] for ours in shared], float)
     sizes = np.sqrt(np.diag(overlap))
     correlation = overlap / (2 * np.outer(sizes, sizes)) + np.eye(len(shared)) / 2
+    # a second to import, which a sweep without failed seeds does not need
+    from scipy import stats
+
     distribution = stats.multivariate_t(shape=correlation, df=freedom, seed=0)
     return float(distribution.cdf(np.full(len(shared), t)))
 
@@ -67,7 +70,13 @@ def _below_alike(t: float, comparisons: int, freedom: int) -> float:
 
 @functools.cache
 def _nodes(freedom: int) -> tuple[Vector, Vector, Vector]:
+    points, z, weights = _gauss()
+    chi_square = 2 * special.gammaincinv(freedom / 2, (points + 1) / 2)
+    return np.sqrt(chi_square / freedom), z, weights
+
+
+@functools.cache
+def _gauss() -> tuple[Vector, Vector, Vector]:
     z, normal = np.polynomial.hermite_e.hermegauss(_NODES)
     points, uniform = np.polynomial.legendre.leggauss(_NODES)
-    deviations = np.sqrt(stats.chi2.ppf((points + 1) / 2, freedom) / freedom)
-    return deviations, z, np.outer(uniform / 2, normal / normal.sum())
+    return points, z, np.outer(uniform / 2, normal / normal.sum())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 from dashboards.statistics.dunnett import critical_value
 
@@ -71,7 +71,7 @@ def evaluation_alone(variances: Variances) -> NDArray[np.bool_]:
     for (variance, freedom), level in zip(estimates, UNSEEN, strict=True):
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.nan_to_num(variance / variances.evaluation, nan=np.inf)
-        unseen &= stats.f.sf(ratio, freedom, variances.evaluation_freedom) > level
+        unseen &= special.fdtrc(freedom, variances.evaluation_freedom, ratio) > level
     return unseen
 
 
@@ -100,7 +100,7 @@ def _guarded(variances: Variances, comparisons: int) -> Vector:
     # whole ones, which are common, must not depend on rounding
     fewer = np.floor(welch + 1e-6).astype(np.int64)
     if variances.base_freedom > 1:
-        noisier = stats.f.sf(ratio, variances.base_freedom, variances.others_freedom) < NOISIER
+        noisier = special.fdtrc(variances.base_freedom, variances.others_freedom, ratio) < NOISIER
         fewer = np.where(noisier, fewer, variances.freedom)
     needed = critical_values(comparisons, fewer) / critical_value(comparisons, variances.freedom)
     return np.maximum(deviation, needed * between)

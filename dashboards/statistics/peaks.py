@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 from dashboards.statistics.dunnett import FALSE_CLAIMS
 
@@ -101,7 +101,7 @@ def jackknife(
     """
     count = len(parts)
     error = math.sqrt((count - 1) * np.var(parts))
-    half = float(stats.t.isf(outside, count - 1)) * error
+    half = float(special.stdtrit(count - 1, 1 - outside)) * error
     return whole - half, whole + half
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from dashboards.statistics.dunnett import FALSE_CLAIMS
 from dashboards.statistics.seed_noise import Scores, paired_differences
@@ -114,8 +114,8 @@ def standings(
         tuned = np.mean([np.mean(variances[one.parameters]) for one in (rule_tuning, base)])
         error = math.sqrt(float(values.var(ddof=1)) / len(values) + tuned)
         freedom = len(values) - 1
-        half = float(stats.t.isf(FALSE_CLAIMS / len(paired), freedom)) * error
-        p_value = min(1.0, len(paired) * float(stats.t.sf(sign * difference / error, freedom)))
+        half = float(special.stdtrit(freedom, 1 - FALSE_CLAIMS / len(paired))) * error
+        p_value = min(1.0, len(paired) * float(special.stdtr(freedom, -sign * difference / error)))
         standings.append(
             Standing(rule, difference, (difference - half, difference + half), p_value)
         )

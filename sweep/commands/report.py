@@ -39,6 +39,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> int:
+    from sweep.record.best import choose_best
     from sweep.record.results import read_results
     from sweep.tracking.parent_run import find_parent
     from sweep.tracking.report import send_report, write_report
@@ -46,6 +47,8 @@ def _report(arguments: argparse.Namespace) -> int:
 
     sweep = open_sweep(arguments.runs_dir, arguments.name)
     results = read_results(sweep)
+    if best := choose_best(sweep, results).text(sweep.spec.objective):
+        print(best)
     print(write_report(sweep, results))
     parent = find_parent(sweep)
     if parent is None:

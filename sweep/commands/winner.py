@@ -162,7 +162,9 @@ def _asked_for(sweep: SweepRecord, arguments: argparse.Namespace) -> tuple[Best,
     Raises:
         MissingError: it has no score, or the evidence names none.
     """
-    chosen = choose_best(sweep)
+    from sweep.record.results import read_results  # which takes a second to import
+
+    chosen = choose_best(sweep, read_results(sweep))
     number = arguments.configuration
     if arguments.baseline:
         first = finalists_of(sweep, 1)[0]

@@ -94,15 +94,18 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
         return self.reason is not None and self._running() == 0
 
     def check_folder(self) -> None:
-        """Raise a StorageError if the sweep's folder is gone: a trial that cannot write is a
-        consequence.
+        """Raise a StorageError if the sweep's folder, its ledger or its space is gone: a trial that
+        cannot write is a consequence.
         """
-        if not self.folder.ledger.exists() or not self.folder.space.exists():
-            raise StorageError(
-                f"the folder of sweep {self.folder.name} has disappeared",
-                str(self.folder.root),
-                "put it back, then resume",
-            )
+        folder = self.folder
+        parts = {"folder": folder.root, "ledger": folder.ledger, "search space": folder.space}
+        for what, path in parts.items():
+            if not path.exists():
+                raise StorageError(
+                    f"the {what} of sweep {folder.name} has disappeared",
+                    str(path),
+                    "put it back, then resume",
+                )
 
     def _poll(self, now: float) -> None:
         self.check_folder()

@@ -33,6 +33,7 @@ from sweep.tracking.parent_run import ParentRun, open_parent
 from sweep.tracking.upload import send_unsent
 from sweep.trials.cluster import Node, check_fit, present_nodes, ray_running, slots, spreads
 from sweep.trials.credentials import write_credentials
+from sweep.trials.limits import with_limits
 from sweep.trials.reach import check_reach
 from sweep.trials.scheduler import make_scheduler
 from sweep.trials.trainable import TrialPlan, bind
@@ -313,7 +314,8 @@ def _ray(options: Options, control: StopControl, folder: Path) -> Iterator[list[
         except UserError:
             raise
         except Exception as error:  # what Ray raises where one of its daemons does not come up
-            raise ResumableError(f"Ray does not start: {first_line(error)}", control) from error
+            what = with_limits(f"Ray does not start: {first_line(error)}")
+            raise ResumableError(what, control) from error
         yield nodes
 
 

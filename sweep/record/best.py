@@ -53,13 +53,18 @@ def choose_best(sweep: SweepRecord, results: "Results | None" = None) -> Choice:
     """Return the configuration that fresh seeds name; where none were run, the best of the search.
 
     Fresh seeds that tell nothing apart, and the seeds that tuned several arms, name none.
-    ``results`` are those of the folder; read if None.
+    ``results`` are those of the folder. If None, they are read where fresh seeds were run; else the
+    caveat names the command that compares.
     """
     spec = sweep.spec
     winner = best(sweep.configurations, spec.seeds, spec.objective.mode)
-    if winner is None and not sweep.folder.confirmation.ledger.exists():
+    confirmed = sweep.folder.confirmation.ledger.exists()
+    if winner is None and not confirmed:
         return Choice(None, [])
-    # scipy takes a second to import
+    candidate = described(sweep, None if winner is None else str(winner.number))
+    if results is None and not confirmed:
+        return _unjudged(sweep, candidate)
+    # their libraries take a second to import
     from dashboards.pictures.verdict import headline
     from sweep.record.results import read_results
 
@@ -70,15 +75,26 @@ def choose_best(sweep: SweepRecord, results: "Results | None" = None) -> Choice:
     if results.grid is not None:
         return Choice(None, [front.sentence])
     if spec.search.tune_within is not None:
-        fresh = sweep.command("confirm")
-        return Choice(
-            None, [f"each arm's best was chosen on these seeds; fresh ones compare them: {fresh}"]
-        )
+        return Choice(None, [_fresh_seeds(sweep)])
     # what its seeds say is known of the sweep that it confirms
     caveats = [] if spec.confirms else [front.sentence]
     if caveats and results.verdict is not None and results.verdict.improves:
         caveats.append(f"Only fresh seeds give evidence: {sweep.command('confirm', '--rounds')}")
-    return Choice(described(sweep, None if winner is None else str(winner.number)), caveats)
+    return Choice(candidate, caveats)
+
+
+def _unjudged(sweep: SweepRecord, candidate: Best | None) -> Choice:
+    spec = sweep.spec
+    tuned = spec.search.tune_within is not None
+    if tuned and spec.search.sampler != "grid":
+        return Choice(None, [_fresh_seeds(sweep)])
+    judged = f"how it compares on these seeds: {sweep.command('report')}"
+    return Choice(None if tuned else candidate, [] if spec.confirms else [judged])
+
+
+def _fresh_seeds(sweep: SweepRecord) -> str:
+    fresh = sweep.command("confirm")
+    return f"each arm's best was chosen on these seeds; fresh ones compare them: {fresh}"
 
 
 def described(sweep: SweepRecord, configuration: str | None) -> Best | None:

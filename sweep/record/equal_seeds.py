@@ -4,6 +4,7 @@ they run.
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 from sweep.record.sweep_record import SweepRecord
@@ -21,12 +22,16 @@ def equal_seeds(sweep: SweepRecord) -> list[str]:
     """
     messages = []
     for configuration in sweep.configurations:
+        complete = {
+            TrialKey(configuration.number, seed).name: result.score
+            for seed, result in configuration.results.items()
+            if result.state == "COMPLETE"
+        }
+        scores = Counter(complete.values())
         trials: dict[str, str] = {}  # what was measured -> the first trial
-        for seed, result in configuration.results.items():
-            if result.state == "COMPLETE":
-                trial = TrialKey(configuration.number, seed).name
-                measured = f"{result.score} {_measured(sweep.folder.trial(trial))}"
-                first = trials.setdefault(measured, trial)
+        for trial, score in complete.items():
+            if scores[score] > 1:  # else what they measured need not be read
+                first = trials.setdefault(f"{score} {_measured(sweep.folder.trial(trial))}", trial)
                 if first != trial:
                     messages.append(
                         f"{trial} measured exactly what {first} did: does the seed reach what they "

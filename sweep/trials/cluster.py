@@ -24,6 +24,7 @@ from sweep.trials.internals import (
     ON_LOOPBACK,
     asks_for_no_token,
     bootstrap_address,
+    errors_to,
     read_environment_again,
 )
 from trainer.errors import ConfigError, MissingError
@@ -144,6 +145,7 @@ def ray_running(
 
     log.parent.mkdir(parents=True, exist_ok=True)
     _send_logs_to(log)
+    errors_to(log)
     with contextlib.ExitStack() as stack:
         if address is None:
             node = local_node(cpus)

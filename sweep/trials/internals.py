@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 _TOKEN_LIMIT_S = 30.0
 
@@ -33,6 +35,19 @@ def read_environment_again() -> None:
     ray_constants.ENABLE_RAY_CLUSTER = False
     Config.initialize("")
     AuthenticationTokenLoader.instance().reset_cache()
+
+
+def errors_to(log: Path) -> None:
+    """Write what Ray's daemons report into a file: Ray prints it in color, again for every process
+    that ended, and a trial's lines name the reason.
+    """
+    from ray._private import worker
+
+    def write(data: dict[str, Any], ignore_prefix: bool = False) -> None:
+        with log.open("a") as file:
+            file.writelines(data["lines"])
+
+    worker.print_to_stdstream = write
 
 
 def node_of(actor: str) -> str:

@@ -23,6 +23,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from sweep.programs.base import Assignment, Program, TrialRun
 from sweep.trials.credentials import take_credentials
+from sweep.trials.limits import with_limits
 from sweep.trials.nodes import (
     NodeLostError,
     WorkerLostError,
@@ -290,7 +291,7 @@ def _result(future: ray.ObjectRef, rank: int) -> Any:
         raise WorkerLostError(f"rank {rank} ran out of memory: {one_line(error)}") from error
     except ray.exceptions.RayError as error:
         lost = NodeLostError if is_lost_node(error) else WorkerLostError
-        raise lost(f"rank {rank} died: {one_line(error)}") from error
+        raise lost(with_limits(f"rank {rank} died: {one_line(error)}")) from error
 
 
 def reserve_port() -> socket.socket:

@@ -19,6 +19,7 @@ from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import failure_note
 from sweep.record.table import parameter_text
 from sweep.search.trial_report import GIVEN_UP, TrialReport
+from sweep.trials.limits import with_limits
 from sweep.trials.nodes import is_lost_node
 from trainer.errors import one_line, printable
 from trainer.shell.table import counted, number
@@ -173,7 +174,7 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         for name, trial in pending.items():
             if now - since[name] > _WAITING_S:
                 since[name] = math.inf
-                self._event(trial, f"waits for {_free(self._resources)}")
+                self._event(trial, with_limits(f"waits for {_free(self._resources)}"))
         self._waiting_since = since
 
     def _reason(self, trial: Trial) -> str:

@@ -3,9 +3,11 @@
     python -m tests.faults.chaos --seed 0 --faults 20    # about 15 minutes on two cores; also: make
     chaos SEED=0
 
-Kills the driver, a rank, Ray's raylet and control server, and MLflow for up to a minute; takes a
-rank's memory away; fills the disk where root may mount a small one. Resumes whenever the sweep has
-stopped. Trials are real ones of the embedded policy, with ``--fake`` simulated ones.
+Kills the driver, a rank, Ray's raylet and control server, and MLflow for up to a minute; stops a
+process for some seconds; removes the lock; renames the folder or the ledger until the driver has
+ended; takes a rank's memory or its open files away; fills the disk where root may mount a small
+one. Resumes whenever the sweep has stopped. ``--kinds`` names the faults. Trials are real ones of
+the embedded policy, with ``--fake`` simulated ones.
 """
 
 import argparse
@@ -86,6 +88,7 @@ class Chaos:
     def kinds(self) -> list[str]:
         """The faults that are possible here."""
         possible = ["driver", "rank", "raylet", "control server", "MLflow"]
+        possible += ["stopped", "lock", "ledger", "folder", "files"]
         return possible + (["disk"] if self.disk else []) + ([] if self.fake else ["memory"])
 
     def _pause(self, driver: "subprocess.Popen[str]") -> None:
@@ -95,6 +98,7 @@ class Chaos:
 
     def _strike(self, kind: str, driver: "subprocess.Popen[str]") -> bool:
         """Let something happen; False where there is nothing yet that it could happen to."""
+        root = sweep_folder(self.runs, NAME).root
         strike: dict[str, Callable[[], bool]] = {
             "driver": lambda: _kill([psutil.Process(driver.pid)]),
             "rank": lambda: _kill(self._rank()),
@@ -103,6 +107,11 @@ class Chaos:
             "MLflow": self._outage,
             "disk": self._fill,
             "memory": self._starve,
+            "files": self._take_files,
+            "stopped": lambda: self._stop(driver),
+            "lock": lambda: _unlink(root / "lock"),
+            "ledger": lambda: self._rename(root / "events.jsonl", driver),
+            "folder": lambda: self._rename(root, driver),
         }
         return strike[kind]()
 
@@ -142,6 +151,35 @@ class Chaos:
             with contextlib.suppress(psutil.Error):
                 rank.rlimit(psutil.RLIMIT_AS, (rank.memory_info().vms,) * 2)
         return bool(ranks)
+
+    def _take_files(self) -> bool:
+        """Let a rank open no more files than it has open."""
+        ranks = self._rank()
+        for rank in ranks:
+            with contextlib.suppress(psutil.Error):
+                rank.rlimit(psutil.RLIMIT_NOFILE, (rank.num_fds(),) * 2)
+        return bool(ranks)
+
+    def _stop(self, driver: "subprocess.Popen[str]") -> bool:
+        """Stop the driver or a process of it for some seconds."""
+        processes = [*marked(sweep_folder(self.runs, NAME).root), psutil.Process(driver.pid)]
+        stopped = self.random.choice(processes)
+        with contextlib.suppress(psutil.Error):
+            stopped.suspend()
+            time.sleep(self.random.uniform(2.0, 8.0))
+            stopped.resume()
+        return True
+
+    def _rename(self, path: Path, driver: "subprocess.Popen[str]") -> bool:
+        """Take a file or folder away until the driver has ended, which it must notice."""
+        if not path.exists():
+            return False
+        moved = path.with_name(f"{path.name}-moved")
+        path.rename(moved)
+        driver.wait(timeout=300)
+        assert not path.exists(), f"{path} was made anew"
+        moved.rename(path)
+        return True
 
 
 def space_of(folder: Path, uri: str, fake: bool) -> Path:
@@ -289,6 +327,12 @@ def _folder(path: Path) -> Path:
     return path
 
 
+def _unlink(path: Path) -> bool:
+    existed = path.exists()
+    path.unlink(missing_ok=True)
+    return existed
+
+
 def _kill(processes: list[psutil.Process]) -> bool:
     for target in processes:
         with contextlib.suppress(psutil.Error):
@@ -315,13 +359,18 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--faults", type=int, default=20)
+    parser.add_argument("--kinds", nargs="*", default=(), help="these faults, not drawn ones")
     parser.add_argument("--fake", action="store_true", help="simulated trials")
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="loptune-chaos-") as root:
         happened, state = compare(
-            Path(root), arguments.seed, fake=arguments.fake, faults=arguments.faults
+            Path(root),
+            arguments.seed,
+            fake=arguments.fake,
+            faults=arguments.faults,
+            kinds=arguments.kinds,
         )
     print(f"seed {arguments.seed}: {', '.join(happened)}")
     print(

@@ -17,17 +17,21 @@ SCORES: dict[int, dict[int, float | str]] = {
 
 
 def write_sweep(
-    runs: Path, name: str, scores: Mapping[int, Mapping[int, float | str]], **space: Any
+    runs: Path,
+    name: str,
+    scores: Mapping[int, Mapping[int, float | str]],
+    parts: int = 10,
+    **space: Any,
 ) -> None:
     """A sweep's folder as a driver leaves it: configuration -> seed -> score or reason of
-    failure.
+    failure. A configuration's alpha is its number by ``parts``.
     """
     folder = sweep_folder(runs, name)
     folder.root.mkdir(parents=True)
     write_space(folder.space, name=name, **space)
     events: list[dict[str, Any]] = []
     for number, seeds in scores.items():
-        resolved = {"algorithm.ar_alpha": number / 10}
+        resolved = {"algorithm.ar_alpha": number / parts}
         proposal = {"fingerprint": str(number), "time": 1.0}
         proposal |= {"parameters": resolved, "resolved": resolved}
         events.append({"event": "configuration", "configuration": number, **proposal})

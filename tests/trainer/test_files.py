@@ -1,7 +1,9 @@
+import errno
 import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -83,6 +85,15 @@ def test_a_full_disk_that_the_system_does_not_name_is_the_fullest(tmp_path, monk
     monkeypatch.setattr(files, "free_bytes", lambda path: 0 if path == tmp_path else 2**40)
     fault = storage_fault(OSError(28, "No space left on device"), tmp_path)
     assert fault is not None and fault.where == f"{tmp_path}, 0 MiB free"
+
+
+def test_used_up_inodes_are_named_and_not_the_free_space(tmp_path, monkeypatch):
+    full = OSError(errno.ENOSPC, "No space left on device")
+    assert files.storage_error("write", tmp_path, full).hint.startswith("free some space")
+    disk = SimpleNamespace(f_files=20, f_favail=0)
+    monkeypatch.setattr(files.os, "statvfs", lambda path: disk)
+    monkeypatch.setattr(files, "free_bytes", lambda path: 64 * 2**20)
+    assert "inodes are used up" in files.storage_error("write", tmp_path, full).hint
 
 
 def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from trainer.errors import INTERRUPTED, ConfigError, UserError
+from trainer.errors import INTERRUPTED, ConfigError, StorageError, UserError
 from trainer.files import storage_fault
 
 
@@ -22,7 +22,9 @@ def world_size() -> int:
 def run_main(command: Callable[[], int]) -> int:
     """Carry out a command, print what stops it, and return the exit code."""
     try:
-        return command()
+        code = command()
+        sys.stdout.flush()  # else the interpreter would fail to, after its last word
+        return code
     except UserError as error:
         # all ranks have the same configuration
         if rank() == 0 or not isinstance(error, ConfigError):
@@ -32,11 +34,28 @@ def run_main(command: Callable[[], int]) -> int:
         print("stopped", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # the reader of the output has gone, as in `trainer ls | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 128 + signal.SIGPIPE  # like any program that a closed pipe ends
     except OSError as error:
-        fault = storage_fault(error)
+        unnamed = error.filename is None  # so it may be the output's
+        fault = (_output_fault() if unnamed else None) or storage_fault(error)
         if fault is None:
             raise
         print(fault, file=sys.stderr)
         return fault.exit_code
+
+
+def _output_fault() -> StorageError | None:
+    """Return the fault of a standard output that takes no more, which is given an empty line."""
+    try:
+        print(flush=True)
+    except OSError as error:
+        target = os.path.realpath("/proc/self/fd/1")
+        _drop_output()
+        what = f"cannot write the output: {error.strerror}"
+        return StorageError(what, f"standard output, {target}", "send it elsewhere, then go on")
+    return None
+
+
+def _drop_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,10 +1,14 @@
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from sweep.cli import main
+from sweep.record import equal_seeds as seeds
 from sweep.record.folder import sweep_folder
+from sweep.record.sweep_record import open_sweep
 from tests.sweep.ended_sweeps import SCORES, write_sweep
 
 
@@ -29,7 +33,29 @@ def test_status_reads_ledger_and_folders(
     assert lines[1] == ["c000-s0", "COMPLETE", "3/4", "0.5", "ar_alpha=0"]
     assert lines[4][:4] == ["c001-s1", "FAIL", "3/4", "ar_alpha=0.1"]
     assert "diverged at step 3: policy/loss is nan" in out
-    assert "best: configuration 2  ar_alpha=0.2" in out
+    assert "best: configuration 2  ar_alpha=0.2" in out and "sweep report demo" in out
+
+
+def test_status_of_a_search_imports_nothing_that_judges(tmp_path: Path) -> None:
+    write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
+    code = (
+        "import sys; from sweep.cli import main; "
+        f"main(['status', 'demo', '--runs-dir', {str(tmp_path)!r}]); "
+        "print({'numpy', 'pandas', 'scipy', 'plotly', 'ray'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "best: configuration 2" in done.stdout and done.stdout.endswith("\nset()\n")
+
+
+def test_seeds_whose_scores_differ_are_told_apart_without_their_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = {0: {0: 0.5, 1: 0.6}, 1: {0: 0.4, 1: 0.4, 2: 0.3}}
+    write_sweep(tmp_path, "demo", scores, seeds=[0, 1, 2])
+    read = []
+    monkeypatch.setattr(seeds, "read_records", lambda path: read.append(path.parent.name) or [{}])
+    assert len(seeds.equal_seeds(open_sweep(tmp_path, "demo"))) == 1
+    assert read == ["c001-s0", "c001-s1"]
 
 
 def test_status_names_the_best_of_every_arm(

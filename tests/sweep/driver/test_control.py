@@ -11,6 +11,7 @@ from sweep.record.sweep_record import SweepRecord
 from sweep.search.trial_report import TrialReport
 from sweep.space.file import find_space, load_space
 from sweep.space.spec import LimitsSpec
+from trainer.errors import StorageError
 
 
 @pytest.fixture
@@ -20,6 +21,19 @@ def folder(tmp_path: Path) -> SweepFolder:
     new_folder.ledger.touch()
     new_folder.space.touch()
     return new_folder
+
+
+@pytest.mark.parametrize(
+    ("part", "what"), [("root", "folder"), ("ledger", "ledger"), ("space", "search space")]
+)
+def test_the_part_that_has_disappeared_is_named(folder: SweepFolder, part: str, what: str) -> None:
+    stop = control(folder)
+    stop.check_folder()
+    path = getattr(folder, part)
+    path.rename(folder.runs_dir / "moved")
+    with pytest.raises(StorageError, match=f"the {what} of sweep demo has disappeared") as raised:
+        stop.check_folder()
+    assert raised.value.where == str(path)
 
 
 class Clock:

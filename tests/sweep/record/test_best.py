@@ -20,9 +20,11 @@ def test_the_best_has_the_verdict_of_the_report(tmp_path: Path) -> None:
         search = {"sampler": "tpe", "configurations": 2}
         write_sweep(tmp_path, name, scores, seeds=[0] if name == "one" else [0, 1], search=search)
         sweep = open_sweep(tmp_path, name)
-        choice = choose_best(sweep)
+        results = read_results(sweep)
+        choice = choose_best(sweep, results)
         choices[name] = [choice.best and choice.best.configuration, *choice.caveats]
-        assert choice.caveats[0] == verdict(read_results(sweep))[0]
+        assert choice.caveats[0] == verdict(results)[0]
+        assert choose_best(sweep).best == choice.best
     command = f"sweep confirm {{}} --rounds --runs-dir {tmp_path}"
     assert choices["gain"][0] == 1 and choices["gain"][2].endswith(command.format("gain"))
     assert choices["gain"][1].startswith("A candidate against the baseline #0")

@@ -1,0 +1,36 @@
+import errno
+import subprocess
+import sys
+
+import pytest
+
+from trainer.shell.main import run_main
+
+PROGRAM = (
+    "from trainer.shell.main import run_main; raise SystemExit(run_main(lambda: print(1) or 0))"
+)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_output_that_is_full_is_named_and_not_the_working_folder(unbuffered: str) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={"PYTHONUNBUFFERED": unbuffered},
+        )
+    assert done.stderr.splitlines()[:2] == [
+        "error: cannot write the output: No space left on device",
+        "where: standard output, /dev/full",
+    ]
+    assert done.returncode == 4
+
+
+def test_a_disk_that_is_full_is_no_fault_of_the_output(capsys: pytest.CaptureFixture[str]) -> None:
+    def command() -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    assert run_main(command) == 4
+    assert capsys.readouterr().err.startswith("error: cannot use the disk")
