@@ -112,13 +112,15 @@ class Look:
             for size, silent in values["silent_groups"].items()
         ]
         return [
-            f"{len(right)} problems x {of[0]} completions: accuracy {values['accuracy']:.3f} (95% "
-            f"interval {low:.3f} to {high:.3f}), pass@{of[0]} {values['pass_at_k']:.3f}, reward "
+            f"{len(right)} problems x {of[0]} completions: accuracy {values['accuracy']:.3f} "
+            f"(95% interval {low:.3f} to {high:.3f}), pass@{of[0]} {values['pass_at_k']:.3f}, "
+            "reward "
             f"{values['reward']:.3f}; {sum(right == 0)} problems never solved, {sum(right == of)} "
             "always",
             f"{values['completion_length']:.0f} tokens (90% at most "
-            f"{values['completion_length_p90']:.0f}), {values['truncated']:.0%} truncated at "
-            f"{config.rollout.max_new_tokens}; entropy {values['entropy']:.2f} nats a token",
+            f"{values['completion_length_p90']:.0f}), "
+            f"{values['truncated']:.0%} truncated at {config.rollout.max_new_tokens}; "
+            f"entropy {values['entropy']:.2f} nats a token",
             *groups,
             *(self._evaluation(config, name) for name in self.set_sizes),
         ]
@@ -145,7 +147,8 @@ class Look:
         how = "greedy" if section.temperature == 0 else f"x {section.completions_per_problem}"
         return (
             f"an evaluation on {name} ({self.set_sizes[name]} problems, {how}) has a standard "
-            f"error of about {self.error_on(config, name):.3f} from sampling alone"
+            "error of about "
+            f"{self.error_on(config, name):.3f} from sampling alone"
         )
 
 

@@ -205,7 +205,7 @@ def _read_parquet(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _read_json(path: Path) -> Iterator[Mapping[str, Any]]:
-    content = path.read_text("utf-8")
+    content = path.read_text(encoding="utf-8")
     whole = path.suffix == ".json" and content.lstrip().startswith("[")
     for number, text in enumerate([content] if whole else content.split("\n"), start=1):
         if not text.strip():
