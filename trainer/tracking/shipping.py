@@ -178,9 +178,9 @@ class Shipper:
         Raises:
             StorageError: MLflow does not answer, or refuses.
         """
+        self.check()  # before its lines are read: another attempt may just write them anew
         if self._opened is not None:
             return
-        self.check()
         client = connect(self.uri)
         state = self.state
         experiment_id = find_experiment(client, self.uri, state.experiment)
