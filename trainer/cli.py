@@ -22,7 +22,6 @@ _COMMANDS = {
     "options": ("reference", "list configuration keys: default, allowed values, meaning"),
     "schema": ("reference", "print the JSON Schema of run files, for editors"),
     "metrics": ("reference", "list logged metrics: formula, unit"),
-    "rehearse": ("rehearse", "train a GPU preset in small on the CPU"),
     "evaluate": (
         "evaluate",
         "measure a model's accuracy and pass@k, by difficulty, with intervals",

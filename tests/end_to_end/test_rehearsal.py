@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from benchmarks.rehearsal.rank import _compared_step
+from benchmarks.rehearsal.rehearse import Rehearsal, _run_ranks, rehearse
 from sweep.space.file import load_space
 from sweep.space.points import Space
 from tests.paths import SEARCH_SPACES
-from trainer.commands.rehearsal_rank import _compared_step
-from trainer.commands.rehearse import Rehearsal, _run_ranks, rehearse
 from trainer.config.extends import preset_specs
 from trainer.config.schema import TrainConfig, apply_overrides, load_config
 from trainer.errors import EngineError
@@ -36,7 +36,7 @@ def configurations() -> dict[str, TrainConfig]:
     """The fewest presets and published baselines that bring everything which any of them brings,
     chosen greedily.
 
-    `trainer rehearse --all` goes through all presets and variants. Rules alone bring nothing here:
+    `python -m benchmarks.rehearsal --all` goes through all presets and variants. Rules alone bring nothing here:
     they differ in what tests/invariants/test_rules.py holds against one rank.
     """
     every = {name: load_config(name) for name in preset_specs()}
@@ -106,7 +106,7 @@ def test_what_ends_a_rank_of_a_rehearsal_is_shown(tmp_path, monkeypatch, capsys)
     (tmp_path / "a_bad_rank.py").write_text(
         "import os\nassert os.environ['RANK'] == '0', 'no such layer'\n"
     )
-    monkeypatch.setattr("trainer.commands.rehearse.RANK_MODULE", "a_bad_rank")
+    monkeypatch.setattr("benchmarks.rehearsal.rehearse.RANK_MODULE", "a_bad_rank")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(EngineError, match="the rehearsal of kk_3b failed"):
         _run_ranks(tmp_path, 2, "kk_3b", on_gpus=False)

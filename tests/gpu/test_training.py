@@ -5,8 +5,8 @@ resumes.
 import pytest
 import torch
 
+from benchmarks.rehearsal.rehearse import rehearse
 from tests.gpu.conftest import ON_GPU
-from trainer.commands.rehearse import rehearse
 from trainer.config.schema import apply_overrides, load_config
 
 DEEPSPEED = {"parallel.strategy": "deepspeed", "rollout.engine": "transformers"}

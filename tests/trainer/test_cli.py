@@ -76,12 +76,6 @@ def test_a_run_without_weights_or_with_pickled_ones_is_refused(tmp_path, capsys,
     assert not marker.exists()
 
 
-def test_a_rehearsal_is_told_which_preset(capsys):
-    assert main(["rehearse"]) == 2
-    assert main(["rehearse", "kk_3b", "--all"]) == 2
-    assert "name one, or give --all" in capsys.readouterr().err
-
-
 def test_a_reader_that_has_gone_ends_the_output_without_a_trace():
     with start_cli("trainer", "options") as process:
         process.stdout.close()
@@ -91,11 +85,7 @@ def test_a_reader_that_has_gone_ends_the_output_without_a_trace():
 
 @pytest.mark.parametrize(
     ("program", "words", "light"),
-    [
-        ("trainer", "['']", ""),
-        ("sweep", "['']", ""),
-        ("trainer", "set(cli._COMMANDS) - {'rehearse'}", "n"),
-    ],
+    [("trainer", "['']", ""), ("sweep", "['']", ""), ("trainer", "cli._COMMANDS", "n")],
 )
 def test_help_waits_for_no_heavy_import(program, words, light):
     heavy = {

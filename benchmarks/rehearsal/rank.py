@@ -1,4 +1,4 @@
-"""One rank of ``trainer rehearse``: trains a shrunken preset for two steps and measures what must
+"""One rank of a rehearsal: trains a shrunken preset for two steps and measures what must
 hold of it.
 """
 

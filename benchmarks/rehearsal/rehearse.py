@@ -1,4 +1,5 @@
-"""``trainer rehearse``: a preset for GPUs, on a CPU, with everything but its sizes as it is.
+"""``python -m benchmarks.rehearsal``: a preset for GPUs, on a CPU, with everything but its sizes
+as it is.
 
 Kept are the dtype, strategy, stage, checkpointing, reference, engine and update rule; shrunken are
 the model's width and depth, the lengths and the batch. A random model knows no answers: it reads
@@ -33,8 +34,9 @@ from trainer.shell.arguments import count
 from trainer.shell.table import print_table
 
 _RANKS = 2
-_SHRUNKEN = Path(__file__).with_name("rehearsal.yaml")
-RANK_MODULE = "trainer.commands.rehearsal_rank"
+_ROOT = Path(__file__).resolve().parents[2]  # of this checkout
+_SHRUNKEN = Path(__file__).with_name("small.yaml")
+RANK_MODULE = "benchmarks.rehearsal.rank"
 _WIDTHS = {
     "hidden_size": 128,
     "intermediate_size": 192,
@@ -56,7 +58,7 @@ class Rehearsal:
 
     name: str
     config: TrainConfig  # shrunken
-    ranks: Sequence[Mapping[str, float]]  # see `rehearsal_rank.measure`
+    ranks: Sequence[Mapping[str, float]]  # see `rank.measure`
 
     def bounds(self) -> dict[str, float]:
         """Return how far each may be."""
@@ -91,8 +93,8 @@ class Rehearsal:
         }
 
 
-def add_rehearse(parser: argparse.ArgumentParser) -> None:
-    """``trainer rehearse``."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the preset, the device and the ranks."""
     parser.add_argument("spec", nargs="?", help="preset[:variant] or YAML file")
     parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="e.g. parallel.zero_stage=3"
@@ -104,10 +106,10 @@ def add_rehearse(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def carry_out_rehearse(arguments: argparse.Namespace) -> int:
-    """Carry out ``trainer rehearse``."""
+def carry_out(arguments: argparse.Namespace) -> int:
+    """Rehearse what was asked for, print a table, and return whether anything failed."""
     if arguments.all == bool(arguments.spec):
-        raise ConfigError("which preset?", "trainer rehearse", "name one, or give --all")
+        raise ConfigError("which preset?", "benchmarks.rehearsal", "name one, or give --all")
     local_device(arguments.device)  # whether it is there
     names = preset_specs() if arguments.all else [arguments.spec]
     configs = {name: load_config(name, arguments.overrides) for name in names}
@@ -198,7 +200,7 @@ def _run_ranks(folder: Path, size: int, name: str, on_gpus: bool) -> None:
         os.environ | {"OMP_NUM_THREADS": "1"} | ({} if on_gpus else {"CUDA_VISIBLE_DEVICES": ""})
     )
     with Popen(
-        command, env=environment, stdout=PIPE, stderr=STDOUT, text=True, errors="replace"
+        command, cwd=_ROOT, env=environment, stdout=PIPE, stderr=STDOUT, text=True, errors="replace"
     ) as torchrun:
         try:
             written, _ = torchrun.communicate()
@@ -207,5 +209,7 @@ def _run_ranks(folder: Path, size: int, name: str, on_gpus: bool) -> None:
     if torchrun.returncode != 0:
         print(written, file=sys.stderr)
         raise EngineError(
-            f"the rehearsal of {name} failed", "trainer rehearse", "see above what its ranks wrote"
+            f"the rehearsal of {name} failed",
+            "benchmarks.rehearsal",
+            "see above what its ranks wrote",
         )

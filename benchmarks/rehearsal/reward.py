@@ -1,4 +1,4 @@
-"""The rewards of ``trainer rehearse``, in a file that scoring processes import in no time."""
+"""The rewards of a rehearsal, in a file that scoring processes import in no time."""
 
 
 def share_of_e(text: str) -> float:
