@@ -59,26 +59,25 @@ class CommandProgram(Program):
     held_out_instead: ClassVar[bool] = True
     forecast_needs: ClassVar[str] = "run this sweep, and plan again once a trial has ended"
 
-    command: list[str] = Field(
-        default_factory=list, description="words; {KEY} stands for a value, {out} for a folder"
-    )
+    command: list[str] = Field([])
+    """words; {KEY} stands for a value, {out} for a folder"""
     function: str | None = Field(
         None,
         pattern=r"^[\w.]+:\w+$",
         description="module:function(config, report), instead of a command",
     )
-    defaults: dict[str, Any] = Field(
-        default_factory=dict, description="keys that may be searched -> values"
-    )
-    seeds: list[str] = Field([_SEED], description="keys that get the trial's seed")
-    held_out: dict[str, Any] = Field(default_factory=dict, description="values of `sweep confirm`")
-    planned: Count | None = Field(
-        None, alias="evaluations", description="evaluations of a trial, for the plan"
-    )
-    inputs: list[str] = Field(
-        default_factory=list, description="files that must not change, besides scripts"
-    )
-    tracking: TrackingConfig = Field(TrackingConfig(), description="MLflow")
+    defaults: dict[str, Any] = Field({})
+    """keys that may be searched -> values"""
+    seeds: list[str] = Field([_SEED])
+    """keys that get the trial's seed"""
+    held_out: dict[str, Any] = Field({})
+    """values of `sweep confirm`"""
+    planned: Count | None = Field(None, alias="evaluations")
+    """evaluations of a trial, for the plan"""
+    inputs: list[str] = Field([])
+    """files that must not change, besides scripts"""
+    tracking: TrackingConfig = TrackingConfig()
+    """MLflow"""
 
     @model_validator(mode="after")
     def _check(self) -> "CommandProgram":

@@ -92,18 +92,14 @@ class LoptuneProgram(Program):
     estimates_sizes: ClassVar[bool] = True
     always_shown: ClassVar[tuple[str, ...]] = ("algorithm.ar_alpha", "algorithm.lopti_eta")
 
-    preset: str | None = Field(
-        None, description="preset[:variant] or YAML file (relative to the search space)"
-    )
-    overrides: dict[str, Any] = Field(
-        default_factory=dict, description="dotted trainer keys -> values"
-    )
-    config: TrainConfig | None = Field(
-        None, description="resolved configuration, as space.lock.yaml keeps it; replaces the preset"
-    )
-    sealed: EvaluationSet | None = Field(
-        None, description="evaluation.sets.test, taken out: only `sweep confirm` evaluates on it"
-    )
+    preset: str | None = None
+    """preset[:variant] or YAML file (relative to the search space)"""
+    overrides: dict[str, Any] = Field({})
+    """dotted trainer keys -> values"""
+    config: TrainConfig | None = None
+    """resolved configuration, as space.lock.yaml keeps it; replaces the preset"""
+    sealed: EvaluationSet | None = None
+    """evaluation.sets.test, taken out: only `sweep confirm` evaluates on it"""
 
     @model_validator(mode="after")
     def _check(self) -> "LoptuneProgram":

@@ -1,18 +1,17 @@
 """Resources that are reserved for a trial."""
 
-from pydantic import Field
-
 from trainer.section import Count, NonNegative, Section
 
 
 class ResourcesSpec(Section):
     """Resources of one trial; its own process, which waits for the ranks, is not counted."""
 
-    gpus_per_trial: NonNegative = Field(
-        0, description="GPUs; one worker drives one; below 1 is a share"
-    )
-    workers_per_trial: Count = Field(1, description="rank processes")
-    cpus_per_worker: Count = Field(1, description="CPU cores of a rank")
+    gpus_per_trial: NonNegative = 0
+    """GPUs; one worker drives one; below 1 is a share"""
+    workers_per_trial: Count = 1
+    """rank processes"""
+    cpus_per_worker: Count = 1
+    """CPU cores of a rank"""
 
     @property
     def gpus_per_worker(self) -> float:

@@ -18,7 +18,7 @@ class RewardConfig(Section):
     """memory a completion's scoring may take, beyond the process's imports [MiB]"""
     workers: Count = 1
     """scoring processes, of 64 MB at least; at most 4 for each core of the machine"""
-    environment: list[str] = Field(default_factory=list)
+    environment: list[str] = Field([])
     """variables that scoring inherits although they are named like secrets, as OPENAI_API_KEY"""
     overlong_buffer: Annotated[int, Field(ge=0)] = 0
     """tokens before max_new_tokens over which DAPO's soft penalty rises; 0 is off [tokens]"""
