@@ -38,7 +38,7 @@ class ParameterSpec(Section):
     """always this value"""
     by: dict[str, dict[Any, Any]] | None = None
     """{other: {its value: value}}: a constant for each value of another parameter"""
-    when: ValueMapping = Field(default_factory=dict)
+    when: ValueMapping = Field({})
     """active only where these parameters have these values (or one of a list)"""
     otherwise: Any = Field(None, alias="else")
     """the value while inactive; the trainer preset's if not written"""

@@ -51,9 +51,9 @@ class SearchSpec(Section):
     """seed of the sampler"""
     startup: Count | None = needs("sampler=auto|tpe|gp", None)
     """random configurations before the sampler learns (baselines count)"""
-    warm_start: Annotated[list[str], AfterValidator(_differing)] = Field(default_factory=list)
+    warm_start: Annotated[list[str], AfterValidator(_differing)] = Field([])
     """earlier sweeps whose best configurations run after the baselines"""
-    earlier_seeds: list[int] = Field(default_factory=list)
+    earlier_seeds: list[int] = Field([])
     """seeds of the sweeps of `warm_start`; written by `sweep run`"""
 
     @model_validator(mode="after")
@@ -137,9 +137,9 @@ class SweepSpec(Section):
     """a command or function of your own"""
     objective: ObjectiveSpec = ObjectiveSpec()
     """the number to optimize"""
-    parameters: dict[str, ParameterSpec] = Field(default_factory=dict)
+    parameters: dict[str, ParameterSpec] = Field({})
     """trainer key or switch -> range"""
-    baselines: list[ValueMapping] = Field(default_factory=list)
+    baselines: list[ValueMapping] = Field([])
     """configurations to run first"""
     search: SearchSpec
     """which configurations are tried"""

@@ -17,7 +17,7 @@ class DatasetConfig(Section):
     """hub configuration (subset) name"""
     split: str = "train"
     """hub split, or the generator's split: train, dev or test"""
-    columns: dict[str, str] = Field(default_factory=dict)
+    columns: dict[str, str] = Field({})
     """our field (prompt, answer, difficulty, source) -> column"""
     people: list[Annotated[int, Field(ge=2, le=8)]] = needs(
         "source=generated", [2, 3], min_length=1

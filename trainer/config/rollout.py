@@ -60,7 +60,7 @@ class RolloutConfig(Section):
     """drop tokens below this share of the largest probability"""
     max_new_tokens: Count = 4096
     """completion limit [tokens]"""
-    stop_token_ids: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
+    stop_token_ids: list[Annotated[int, Field(ge=0)]] = Field([])
     """stop tokens besides the tokenizer's EOS"""
     vllm: VllmConfig = needs("engine=auto|vllm", VllmConfig())
     """settings of the vLLM engine"""

@@ -28,13 +28,13 @@ class TrackingConfig(Section):
     """experiment name; the run's or sweep's name if null"""
     offline: bool = False
     """write only metrics.jsonl; `trainer upload` sends it later"""
-    report_to: list[Literal["tensorboard", "wandb", "trackio"]] = Field(default_factory=list)
+    report_to: list[Literal["tensorboard", "wandb", "trackio"]] = Field([])
     """send metrics also to tensorboard, wandb, trackio (pip install them)"""
     completions: Annotated[int, Field(ge=0)] = 8
     """completions recorded per evaluation, and as many of the training step before it"""
     system_metrics: bool = True
     """log MLflow's system metrics of the first rank's machine; not offline"""
-    tags: dict[str, str] = Field(default_factory=dict)
+    tags: dict[str, str] = Field({})
     """MLflow tags of the run"""
 
 
