@@ -57,21 +57,24 @@ def processor_time(limit_s: float) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def memory(mebibytes: float) -> Iterator[None]:
-    """Let the process take so much address space beyond what it has; a block that takes more gets
-    a MemoryError.
+def memory(mebibytes: int) -> Iterator[None]:
+    """Let a block take so much address space beyond what the process has; MemoryError beyond
+    that.
     """
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    limits = [limit for limit in before if limit != resource.RLIM_INFINITY]
-    limit = min([address_space() + int(mebibytes * 2**20), *limits])
-    resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
+    before = limit_memory(mebibytes)
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
-def address_space() -> int:
-    """Return the size of the process's address space [bytes]."""
+def limit_memory(mebibytes: int) -> tuple[int, int]:
+    """Let the process take so much address space beyond what it has, which may be gigabytes
+    (torch). Returns the limits of before.
+    """
+    before = resource.getrlimit(resource.RLIMIT_AS)
     with open("/proc/self/statm") as sizes:
-        return int(sizes.read().split()[0]) * resource.getpagesize()
+        taken = int(sizes.read().split()[0]) * resource.getpagesize()
+    limits = [limit for limit in before if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_AS, (min([taken + mebibytes * 2**20, *limits]), before[1]))
+    return before

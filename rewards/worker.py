@@ -18,11 +18,10 @@ import sys
 from typing import Any
 
 from rewards import columns, combine_batch, minimum, prepare, wants_batches
-from rewards.limits import address_space
+from rewards.limits import limit_memory
 from rewards.score import BatchRewardFunction, Score
 from rewards.supervisor import supervise
 
-_MIB = 1 << 20
 _MESSAGE_CHARS = 500
 MAX_REPLY_BYTES = 1 << 20
 
@@ -46,7 +45,7 @@ def main() -> None:
             replies, "", {"status": "refused", "message": _describe(error, settings["memory_mb"])}
         )
         return
-    _limit_memory(settings["memory_mb"])
+    limit_memory(settings["memory_mb"])
     _reply(
         replies, "", {"status": "ready", "minimum": lowest, "batches": batches, "columns": wanted}
     )
@@ -55,16 +54,6 @@ def main() -> None:
             return
         token, *problems = json.loads(line)
         _reply(replies, token, _score(function, problems, settings["memory_mb"]))
-
-
-def _limit_memory(memory_mb: int) -> None:
-    """Let scoring take so much address space beyond that of the imports, which may be gigabytes
-    (torch).
-    """
-    limit = address_space() + memory_mb * _MIB
-    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 def _private_descriptors() -> tuple[int, int]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from jinja2 import TemplateError, TemplateSyntaxError
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from rewards.limits import memory, processor_time
@@ -147,7 +147,7 @@ def _chat_prompt(
                 )
             )
     except Exception as error:  # a template is a program: it may raise anything
-        if isinstance(error, TemplateError) and not isinstance(error, TemplateSyntaxError):
+        if type(error) is TemplateError:  # from the template's raise_exception
             raise ConfigError(
                 f"the tokenizer's chat template refuses the prompt: {error}",
                 "data.system_prompt",
