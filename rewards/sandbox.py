@@ -84,6 +84,7 @@ class RewardPool:
         self._failure_score = 0.0  # the functions' weighted minimum, which the first worker reports
         self._max_failure_rate = max_failure_rate
         self._failures: list[str] = []  # of the call in progress, a message for each completion
+        self._retried: set[str] = set()  # tokens of jobs whose process was killed
         self._workers: dict[int, _Worker] = {}  # by place
         self._columns: list[str] = []  # that functions ask for
         # whether a function takes many completions in one call; the first worker reports it
@@ -170,7 +171,13 @@ class RewardPool:
             except _LostError as error:
                 worker.ready = False
                 worker.in_flight.popleft()
-                self._fail(job, results, error.status, str(error))
+                killed = worker.process.returncode == -signal.SIGKILL
+                if killed and job.token not in self._retried:
+                    # By the system for memory, or by somebody: that is no fault of the text yet.
+                    self._retried.add(job.token)
+                    waiting.appendleft(job)
+                else:
+                    self._fail(job, results, error.status, str(error))
                 await self._replace(place, waiting)
                 continue
             worker.in_flight.popleft()

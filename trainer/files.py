@@ -40,8 +40,7 @@ def storage_error(action: str, path: Path, error: Exception) -> StorageError:
     text = first_line(error)
     number = getattr(error, "errno", 0)
     reason = getattr(error, "strerror", None) or text
-    gone = "file" if path.parent.exists() else "folder"
-    remedy = f"put the {gone} back" if number in _GONE else _REMEDIES.get(number, "repair that")
+    remedy = "put it back" if number in _GONE else _REMEDIES.get(number, "repair that")
     if "No space left" in text or "disk is full" in text:
         remedy = _FULL if _has_inodes(path) else "its inodes are used up: remove some files"
     return StorageError(

@@ -13,7 +13,9 @@ Vector = NDArray[np.float64]
 Shared = tuple[frozenset[Hashable], ...]
 
 FALSE_CLAIMS = 0.05  # one-sided: only a gain over the baseline is claimed
-_NODES = 80  # of a quadrature
+# nodes and weights of quadratures
+_NORMAL = np.polynomial.hermite_e.hermegauss(80)
+_UNIFORM = np.polynomial.legendre.leggauss(80)
 
 
 def p_value(t: float, shared: Shared, freedom: int) -> float:
@@ -70,13 +72,7 @@ def _below_alike(t: float, comparisons: int, freedom: int) -> float:
 
 @functools.cache
 def _nodes(freedom: int) -> tuple[Vector, Vector, Vector]:
-    points, z, weights = _gauss()
+    z, normal = _NORMAL
+    points, uniform = _UNIFORM
     chi_square = 2 * special.gammaincinv(freedom / 2, (points + 1) / 2)
-    return np.sqrt(chi_square / freedom), z, weights
-
-
-@functools.cache
-def _gauss() -> tuple[Vector, Vector, Vector]:
-    z, normal = np.polynomial.hermite_e.hermegauss(_NODES)
-    points, uniform = np.polynomial.legendre.leggauss(_NODES)
-    return points, z, np.outer(uniform / 2, normal / normal.sum())
+    return np.sqrt(chi_square / freedom), z, np.outer(uniform / 2, normal / normal.sum())

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from functools import partial
 
 from sweep.commands.arguments import add_named
+from sweep.record.best import choose_best
 from sweep.record.sweep_record import open_sweep
 from sweep.tracking.view import save_view
 from trainer.config.tracking import TrackingConfig
@@ -39,7 +40,6 @@ def add_commands(commands: Commands) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from sweep.record.best import choose_best
     from sweep.record.results import read_results
     from sweep.tracking.parent_run import find_parent
     from sweep.tracking.report import send_report, write_report

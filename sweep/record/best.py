@@ -62,8 +62,14 @@ def choose_best(sweep: SweepRecord, results: "Results | None" = None) -> Choice:
     if winner is None and not confirmed:
         return Choice(None, [])
     candidate = described(sweep, None if winner is None else str(winner.number))
+    fresh = sweep.command("confirm")
+    arms_best = f"each arm's best was chosen on these seeds; fresh ones compare them: {fresh}"
+    tuned = spec.search.tune_within is not None
     if results is None and not confirmed:
-        return _unjudged(sweep, candidate)
+        if tuned:
+            return Choice(None, [arms_best])
+        judged = f"how it compares on these seeds: {sweep.command('report')}"
+        return Choice(candidate, [] if spec.confirms else [judged])
     # their libraries take a second to import
     from dashboards.pictures.verdict import headline
     from sweep.record.results import read_results
@@ -74,27 +80,13 @@ def choose_best(sweep: SweepRecord, results: "Results | None" = None) -> Choice:
         return Choice(described(sweep, front.configuration), [front.sentence])
     if results.grid is not None:
         return Choice(None, [front.sentence])
-    if spec.search.tune_within is not None:
-        return Choice(None, [_fresh_seeds(sweep)])
+    if tuned:
+        return Choice(None, [arms_best])
     # what its seeds say is known of the sweep that it confirms
     caveats = [] if spec.confirms else [front.sentence]
     if caveats and results.verdict is not None and results.verdict.improves:
         caveats.append(f"Only fresh seeds give evidence: {sweep.command('confirm', '--rounds')}")
     return Choice(candidate, caveats)
-
-
-def _unjudged(sweep: SweepRecord, candidate: Best | None) -> Choice:
-    spec = sweep.spec
-    tuned = spec.search.tune_within is not None
-    if tuned and spec.search.sampler != "grid":
-        return Choice(None, [_fresh_seeds(sweep)])
-    judged = f"how it compares on these seeds: {sweep.command('report')}"
-    return Choice(None if tuned else candidate, [] if spec.confirms else [judged])
-
-
-def _fresh_seeds(sweep: SweepRecord) -> str:
-    fresh = sweep.command("confirm")
-    return f"each arm's best was chosen on these seeds; fresh ones compare them: {fresh}"
 
 
 def described(sweep: SweepRecord, configuration: str | None) -> Best | None:

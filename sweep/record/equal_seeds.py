@@ -22,16 +22,14 @@ def equal_seeds(sweep: SweepRecord) -> list[str]:
     """
     messages = []
     for configuration in sweep.configurations:
-        complete = {
-            TrialKey(configuration.number, seed).name: result.score
-            for seed, result in configuration.results.items()
-            if result.state == "COMPLETE"
-        }
-        scores = Counter(complete.values())
+        scores = Counter(result.score for result in configuration.results.values())
         trials: dict[str, str] = {}  # what was measured -> the first trial
-        for trial, score in complete.items():
-            if scores[score] > 1:  # else what they measured need not be read
-                first = trials.setdefault(f"{score} {_measured(sweep.folder.trial(trial))}", trial)
+        for seed, result in configuration.results.items():
+            # only of equal scores, what was measured need be read
+            if result.state == "COMPLETE" and scores[result.score] > 1:
+                trial = TrialKey(configuration.number, seed).name
+                measured = f"{result.score} {_measured(sweep.folder.trial(trial))}"
+                first = trials.setdefault(measured, trial)
                 if first != trial:
                     messages.append(
                         f"{trial} measured exactly what {first} did: does the seed reach what they "

@@ -24,7 +24,7 @@ from sweep.trials.internals import (
     ON_LOOPBACK,
     asks_for_no_token,
     bootstrap_address,
-    errors_to,
+    log_errors,
     read_environment_again,
 )
 from trainer.errors import ConfigError, MissingError
@@ -145,7 +145,7 @@ def ray_running(
 
     log.parent.mkdir(parents=True, exist_ok=True)
     _send_logs_to(log)
-    errors_to(log)
+    log_errors()
     with contextlib.ExitStack() as stack:
         if address is None:
             node = local_node(cpus)

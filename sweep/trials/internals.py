@@ -3,12 +3,11 @@
 An upgrade of Ray may take one away: tests/sweep/trials/test_internals.py then names it.
 """
 
+import logging
 import os
 import subprocess
 import sys
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 _TOKEN_LIMIT_S = 30.0
 
@@ -37,17 +36,14 @@ def read_environment_again() -> None:
     AuthenticationTokenLoader.instance().reset_cache()
 
 
-def errors_to(log: Path) -> None:
-    """Write what Ray's daemons report into a file: Ray prints it in color, again for every process
-    that ended, and a trial's lines name the reason.
+def log_errors() -> None:
+    """Log what Ray's daemons report: Ray prints it in color, again for every process that ended,
+    and a trial's lines name the reason.
     """
     from ray._private import worker
 
-    def write(data: dict[str, Any], ignore_prefix: bool = False) -> None:
-        with log.open("a") as file:
-            file.writelines(data["lines"])
-
-    worker.print_to_stdstream = write
+    log = logging.getLogger("ray")
+    worker.print_to_stdstream = lambda data, **_: log.warning("%s", *data["lines"])
 
 
 def node_of(actor: str) -> str:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/cgroup")  # lines of number:controllers:path
-# file of a limit: what it limits, and the file and the word that count how often it was reached
-_LIMITS = {
-    "pids.max": ("processes and threads", "pids.events", "max"),
-    "memory.max": ("bytes of memory", "memory.events", "oom_kill"),
-    "memory.limit_in_bytes": ("bytes of memory", "memory.oom_control", "oom_kill"),
+# file of a limit -> the file and the word that count how often it was reached
+_COUNTS = {
+    "pids.max": ("pids.events", "max"),
+    "memory.max": ("memory.events", "oom_kill"),
+    "memory.limit_in_bytes": ("memory.oom_control", "oom_kill"),
 }
 
 
@@ -23,10 +23,10 @@ def _reached() -> Iterator[tuple[Path, int]]:
             _, controllers, path = line.split(":", 2)
             lowest = _GROUPS / controllers / path.strip("/")
             for folder in (lowest, *lowest.parents):
-                for name, (_, counter, word) in _LIMITS.items():
+                for limit, (counter, word) in _COUNTS.items():
                     with suppress(OSError, ValueError, KeyError):
                         lines = (folder / counter).read_text().splitlines()
-                        yield folder / name, int(dict(map(str.split, lines))[word])
+                        yield folder / limit, int(dict(map(str.split, lines))[word])
 
 
 _AT_START = dict(_reached())
@@ -34,9 +34,7 @@ _AT_START = dict(_reached())
 
 def with_limits(text: str) -> str:
     """Return the text, and behind it the limits that were reached since this process began."""
-    reached = [
-        f"{path.read_text().strip()} {_LIMITS[path.name][0]} ({path})"
-        for path, count in _reached()
-        if count > _AT_START.get(path, 0)
-    ]
-    return "; limit reached: ".join([text, *reached])
+    for path, count in _reached():
+        if count > _AT_START.get(path, 0):
+            text += f"; limit reached: {path} is {path.read_text().strip()}"
+    return text

@@ -88,7 +88,8 @@ class Chaos:
     def kinds(self) -> list[str]:
         """The faults that are possible here."""
         possible = ["driver", "rank", "raylet", "control server", "MLflow"]
-        possible += ["stopped", "lock", "ledger", "folder", "files"]
+        possible += ["stopped", "lock", "ledger", "files"]
+        possible += [] if self.fake else ["folder"]  # simulated trials may make it anew
         return possible + (["disk"] if self.disk else []) + ([] if self.fake else ["memory"])
 
     def _pause(self, driver: "subprocess.Popen[str]") -> None:

@@ -189,3 +189,12 @@ def for_trl(completions, answer, **columns):
 
 
 not_a_function = 3
+
+
+def killed_once(text, answer):
+    """Be killed at the first try, and at every try where the text is ``always``."""
+    if not os.path.exists(text):
+        if text != "always":
+            open(text, "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return 1

@@ -98,6 +98,15 @@ def test_a_bad_completion_costs_only_itself(text, status, message):
     assert again[0].score.reward == 1.0
 
 
+def test_a_process_that_was_killed_once_costs_no_completion_its_score(tmp_path):
+    texts = [str(tmp_path / f"killed-{place}") for place in range(3)]
+    with pool(f"{OWN}:killed_once") as rewards:
+        scored = rewards.score(texts, [None] * 3)
+        assert [result.score.reward for result in scored] == [1, 1, 1]
+        (always,) = rewards.score(["always"], [None])
+    assert always.status == "error" and "exit -9" in always.message
+
+
 def test_secrets_of_the_environment_are_inherited_only_if_named(monkeypatch):
     secrets = ["MLFLOW_TRACKING_PASSWORD", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "JUDGE_API_KEY"]
     urls = {

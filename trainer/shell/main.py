@@ -33,29 +33,26 @@ def run_main(command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # the reader of the output has gone, as in `trainer ls | head`
-        _drop_output()
-        return 128 + signal.SIGPIPE  # like any program that a closed pipe ends
     except OSError as error:
-        unnamed = error.filename is None  # so it may be the output's
-        fault = (_output_fault() if unnamed else None) or storage_fault(error)
+        fault = storage_fault(error)
+        output = _lost_output() if error.filename is None else ""
+        if output:
+            if isinstance(error, BrokenPipeError):  # its reader has gone, as in `trainer ls | head`
+                return 128 + signal.SIGPIPE  # like any program that a closed pipe ends
+            what = f"cannot write the output: {error.strerror}"
+            fault = StorageError(what, output, "send it elsewhere")
         if fault is None:
             raise
         print(fault, file=sys.stderr)
         return fault.exit_code
 
 
-def _output_fault() -> StorageError | None:
-    """Return the fault of a standard output that takes no more, which is given an empty line."""
+def _lost_output() -> str:
+    """Return where standard output goes if it takes no empty line, and drop it; else nothing."""
     try:
         print(flush=True)
-    except OSError as error:
-        target = os.path.realpath("/proc/self/fd/1")
-        _drop_output()
-        what = f"cannot write the output: {error.strerror}"
-        return StorageError(what, f"standard output, {target}", "send it elsewhere, then go on")
-    return None
-
-
-def _drop_output() -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError:
+        output = os.readlink("/proc/self/fd/1")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return output
+    return ""

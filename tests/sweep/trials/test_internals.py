@@ -1,7 +1,6 @@
 import inspect
 import pkgutil
 import threading
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -22,7 +21,7 @@ PRIVATE = {
     "ray._private.ray_constants:ENABLE_RAY_CLUSTER": "read_environment_again",
     "ray._raylet:Config.initialize": "read_environment_again",
     "ray._raylet:AuthenticationTokenLoader.reset_cache": "read_environment_again",
-    "ray._private.worker:print_to_stdstream": "errors_to",
+    "ray._private.worker:print_to_stdstream": "log_errors",
 }
 
 
@@ -37,20 +36,17 @@ def test_what_ray_keeps_private_and_a_sweep_needs_is_there(name: str) -> None:
         )
 
 
-def test_what_a_daemon_reports_goes_into_the_log_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_daemon_reports_goes_into_the_log_alone(monkeypatch, capsys):
+    log = Mock()
     monkeypatch.setattr(worker, "print_to_stdstream", worker.print_to_stdstream)
-    internals.errors_to(tmp_path / "log")
-    report = {"job_id": None, "error_message": "a worker was killed: low on memory\n"}
-    polled = iter([(None, report), (None, report)])
+    monkeypatch.setattr(internals, "logging", Mock(getLogger=Mock(return_value=log)))
+    internals.log_errors()
     ended = threading.Event()
-    subscriber = Mock()
-    subscriber.poll.side_effect = lambda: next(polled, None) or ended.set() or (None, None)
-    fake = Mock(gcs_error_subscriber=subscriber)
-    fake.current_job_id.binary.return_value = b"job"
-    worker.listen_error_messages(fake, ended)
-    assert (tmp_path / "log").read_text() == 2 * report["error_message"]
+    reports = iter([(None, {"job_id": None, "error_message": "low on memory"})])
+    client = Mock()
+    client.gcs_error_subscriber.poll = lambda: next(reports, None) or ended.set() or (None, None)
+    worker.listen_error_messages(client, ended)
+    log.warning.assert_called_once_with("%s", "low on memory")
     assert capsys.readouterr() == ("", "")
 
 

@@ -23,7 +23,7 @@ def test_an_output_that_is_full_is_named_and_not_the_working_folder(unbuffered: 
         )
     assert done.stderr.splitlines()[:2] == [
         "error: cannot write the output: No space left on device",
-        "where: standard output, /dev/full",
+        "where: /dev/full",
     ]
     assert done.returncode == 4
 
