@@ -36,8 +36,8 @@ def configurations() -> dict[str, TrainConfig]:
     """The fewest presets and published baselines that bring everything which any of them brings,
     chosen greedily.
 
-    `python -m benchmarks.rehearsal --all` goes through all presets and variants. Rules alone bring nothing here:
-    they differ in what tests/invariants/test_rules.py holds against one rank.
+    `python -m benchmarks.rehearsal --all` goes through all presets and variants. Rules alone bring
+    nothing here: they differ in what tests/invariants/test_rules.py holds against one rank.
     """
     every = {name: load_config(name) for name in preset_specs()}
     for path in sorted(SEARCH_SPACES.glob("*.yaml")):
