@@ -9,6 +9,7 @@ import pytest
 from dashboards import judge
 from dashboards.statistics.verdict import Tested, verdict
 from tests.dashboards.table import results_of
+from tests.tables import table
 from trainer.errors import ConfigError
 
 SCORES = {
@@ -178,10 +179,7 @@ TWICE = pd.concat([runs(), runs().iloc[:1].assign(acc=0.7)])
 @pytest.mark.parametrize(
     ("table", "asked", "what"),
     [
-        (runs(), {"score": "ac"}, "no column ac"),
-        (runs(), {"baseline": {"loss": "ppo"}}, "the baseline loss=ppo matches no configuration"),
-        (runs(), {"baseline": {}}, "matches 3 configurations"),
-        (runs(), {"baseline": {"los": "grpo"}}, "the baseline names los, which is not in --by"),
+        *((runs(), *row) for row in table("judging_errors")),
         (runs().query("seed == 0"), {}, "every configuration has one seed"),
         (runs().assign(acc="high"), {}, "'high' is no score"),
         (runs().assign(acc=np.nan), {}, "no row has a score"),
@@ -202,17 +200,7 @@ TWICE = pd.concat([runs(), runs().iloc[:1].assign(acc=0.7)])
             "not every answer",
         ),
         (runs().assign(step="last"), {}, "a score has no whole number as its step"),
-        (runs(), {"by": ["loss", "loss"]}, "loss is named twice"),
-        (runs(), {"by": ["loss", "seed"]}, "seed is named twice"),
-        (runs(), {"tuned": ["loss"]}, "loss is named twice"),
-        (runs(), {"ignore": ["loss"]}, "loss is named twice"),
-        (runs(), {"score": "seed"}, "seed is named twice"),
-        (runs(), {"seed": "acc"}, "acc is named twice"),
-        (runs(), {"step": "acc"}, "acc is named twice"),
-        (runs(), {"by": []}, "no column makes up a configuration"),
         (runs()[:0], {}, "the table has no rows"),
-        (runs(), {"step": "epch"}, "no column epch"),
-        (runs(), {"trial": "nam"}, "no column nam"),
         (runs().assign(step=np.inf), {}, "no whole number as its step"),
         (runs().assign(step=1.5), {}, "no whole number as its step"),
     ],

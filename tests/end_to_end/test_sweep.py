@@ -15,45 +15,17 @@ from safetensors.torch import load_file
 
 from sweep.cli import main
 from sweep.record.folder import sweep_folder
+from tests.paths import DATA
 from tests.run_cli import start_cli
-from tests.sweep.harness import kill, metrics, results, wait_until, wait_until_gone
+from tests.sweep.harness import kill, metrics, results, states, wait_until, wait_until_gone
 from trainer.checkpoint.files import intact_checkpoints
 from trainer.cli import main as trainer
 from trainer.policy.adapters import WEIGHTS_FILE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-STEPS = 2
-SPACE = {
-    "name": "tiny",
-    "trainer": {
-        "preset": "tiny_kk",
-        "overrides": {
-            "model.lora.r": 4,
-            "optim.lr": 1e-2,
-            "max_steps": STEPS,
-            "evaluation.every_steps": 1,
-            "checkpoint.every_steps": 1,
-            "rollout.prompts_per_step": 2,
-            "rollout.group_size": 4,
-            "optim.update_batch_size": 8,
-            "evaluation.sets": {
-                "dev": {"source": "generated", "split": "dev", "people": [2], "size": 8}
-            },
-        },
-    },
-    "parameters": {
-        "algorithm.advantage": {"choice": ["grpo", "reinforce_plus_plus"]},
-        "lopti": {"choice": [False, True]},
-        "algorithm.lopti_eta": {"uniform": [0.2, 0.9], "when": {"lopti": True}, "else": 0.0},
-    },
-    "baselines": [
-        {"algorithm.advantage": "grpo", "lopti": False},
-        {"algorithm.advantage": "reinforce_plus_plus", "lopti": True, "algorithm.lopti_eta": 0.5},
-    ],
-    "search": {"sampler": "random", "configurations": 1},
-    "limits": {"max_concurrent": 1},
-}
+SPACE = DATA / "adapters_space.yaml"
+STEPS = 2  # of its trials
 TRIALS = [f"c00{number}-s0" for number in range(3)]
 
 
@@ -63,8 +35,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     one printed.
     """
     runs = tmp_path_factory.mktemp("runs")
-    (runs / "space.yaml").write_text(yaml.safe_dump(SPACE))
-    with start_cli("sweep", "run", runs / "space.yaml", "--runs-dir", runs, "--cpus", 2) as process:
+    with start_cli("sweep", "run", SPACE, "--runs-dir", runs, "--cpus", 2) as process:
         first = runs / "tiny" / "trials" / TRIALS[0] / "checkpoints" / "step-1"
         wait_until(first.exists, 300, "a checkpoint of the first trial")
         kill(process)
@@ -79,9 +50,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 def test_every_trial_trained_once_to_its_end_and_the_score_is_the_mean_of_its_evaluations(finished):
     sweep = finished[0] / "tiny"
     out = finished[1]
-    assert {trial: result["state"] for trial, result in results(sweep).items()} == dict.fromkeys(
-        TRIALS, "COMPLETE"
-    )
+    assert states(sweep) == dict.fromkeys(TRIALS, "COMPLETE")
     assert "3 trials: 3 complete, 0 stopped early, 0 failed" in out
     assert sorted(path.name for path in (sweep / "trials").iterdir()) == TRIALS
     for trial in TRIALS:

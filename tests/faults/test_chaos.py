@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def test_a_sweep_under_faults_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
-    kinds = ["rank", "MLflow"]  # killed daemons: test_daemons.py
+    kinds = ["rank", "MLflow", "driver"]  # killed daemons: test_daemons.py
     happened, state = compare(tmp_path, 0, fake=True, kinds=kinds)
     assert happened == kinds
     assert {trial: of_trial["result"][0] for trial, of_trial in state.items()} == {

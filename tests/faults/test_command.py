@@ -13,10 +13,10 @@ import psutil
 import pytest
 
 from sweep.cli import main
-from tests.faults.chaos import fill
 from tests.run_cli import start_cli
-from tests.sweep.harness import finish, metrics, results, wait_until
-from tests.sweep.programs.scripts import write_project
+from tests.sweep.harness import finish, metrics, results, states, wait_until
+from tests.sweep.programs.scripts import assert_complete, write_project
+from tests.sweep.programs.test_command import trial
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -48,9 +48,9 @@ def metrics_of(root: Path, trial: str) -> list[dict[str, float]]:
 
 def test_every_trial_is_there_once_with_every_evaluation(project: Path) -> None:
     root = project / "runs" / "mine"
-    assert [result["state"] for result in results(root).values()] == ["COMPLETE"] * 4
-    for trial in results(root):
-        evaluated = [line["step"] for line in metrics(root, trial) if "eval/accuracy" in line]
+    assert list(states(root).values()) == ["COMPLETE"] * 4
+    for name in states(root):
+        evaluated = [line["step"] for line in metrics(root, name) if "eval/accuracy" in line]
         assert evaluated == [1, 2, 3]
 
 
@@ -98,10 +98,10 @@ def test_a_killed_rank_and_a_stopped_command_are_tried_again(tmp_path: Path) -> 
     process = start_cli(
         "sweep", "run", space, "--offline", "--runs-dir", tmp_path / "runs", cwd=tmp_path
     )
-    for trial in ("c000-s0", "c000-s1"):
-        wait_until(lambda trial=trial: len(metrics_of(root, trial)) >= 2, what="two evaluations")
-        if trial == "c000-s0":
-            log = (root / "trials" / trial / "stderr.log").read_text()
+    for name in ("c000-s0", "c000-s1"):
+        wait_until(lambda name=name: len(metrics_of(root, name)) >= 2, what="two evaluations")
+        if name == "c000-s0":
+            log = (root / "trials" / name / "stderr.log").read_text()
             os.kill(
                 int(re.findall(r"^rank 0: process (\d+)", log, re.MULTILINE)[-1]), signal.SIGKILL
             )
@@ -109,16 +109,12 @@ def test_a_killed_rank_and_a_stopped_command_are_tried_again(tmp_path: Path) -> 
             (script,) = (
                 candidate
                 for candidate in psutil.process_iter()
-                if is_script(candidate, str(root / "trials" / trial))
+                if is_script(candidate, str(root / "trials" / name))
             )
             script.suspend()
     code, out, err = finish(process)
     assert code == 0 and "retry 1 of 3: rank 0 died" in out and " for 20 s" in out, out + err
-    for trial, result in results(root).items():
-        lines = (root / "trials" / trial / "out" / "metrics.jsonl").read_text().splitlines()
-        assert result["state"] == "COMPLETE" and [
-            json.loads(line)["step"] for line in lines
-        ] == list(range(1, 13))
+    assert_complete(root, steps=12)
 
 
 def is_script(process: psutil.Process, folder: str) -> bool:
@@ -131,41 +127,12 @@ def is_script(process: psutil.Process, folder: str) -> bool:
     return False
 
 
-def test_a_full_disk_is_no_failure_of_the_trial_that_meets_it(disk: Path, tmp_path: Path) -> None:
-    steps = {"learning_rate": 0.1, "loss_type": "grpo", "steps": 12, "step_s": 0.5}
-    limits = {"max_concurrent": 1, "max_failures": 0}
-    space = write_project(
-        tmp_path, defaults=steps, limits=limits, search={"sampler": "random", "configurations": 0}
-    )
-    script = (tmp_path / "train.py").read_text()
-    checkpoint = "lines.with_name(str(step)).write_bytes(bytes(100_000))"
-    (tmp_path / "train.py").write_text(
-        script.replace("        time.sleep", f"        {checkpoint}\n        time.sleep")
-    )
-    root = disk / "mine"
-    here = ["--runs-dir", disk]
-    process = start_cli("sweep", "run", space, "--offline", *here, cwd=tmp_path)
-    wait_until(
-        lambda: len(metrics_of(root, "c000-s1")) >= 2, what="two evaluations of the second trial"
-    )
-    ballast = fill(disk)
-    code, out, err = finish(process)
-    assert code == 4 and "No space left on device" in out and "Traceback" not in out + err, (
-        out + err
-    )
-    assert {trial: result["state"] for trial, result in results(root).items()} == {
-        "c000-s0": "COMPLETE"
-    }
-
-    ballast.unlink()
-    process = start_cli("sweep", "resume", "mine", *here, cwd=tmp_path)
-    code, out, err = finish(process)
-    assert code == 0, out + err
-    for trial, result in results(root).items():
-        lines = (root / "trials" / trial / "out" / "metrics.jsonl").read_text().splitlines()
-        assert result["state"] == "COMPLETE" and [
-            json.loads(line)["step"] for line in lines
-        ] == list(range(1, 13))
+def test_a_disk_that_a_script_finds_full_is_no_failure_of_its_trial(disk: Path) -> None:
+    script = 'import sys; open(sys.argv[1] + "/state", "wb").write(bytes(16 * 2**20))'
+    with trial(disk, script) as run:
+        with pytest.raises(OSError, match="No space left on device"):
+            run.run_period()
+        (disk / "trials" / "c000-s0" / "out" / "state").unlink()
 
 
 def test_a_failed_trial_keeps_its_reason_and_seeds_that_reach_no_script_are_named(

@@ -14,6 +14,7 @@ from tests.sweep.harness import (
     metrics,
     results,
     running,
+    states,
     sweep,
     wait_until,
     write_space,
@@ -36,9 +37,7 @@ def test_a_full_disk_costs_no_trial_and_failed_ones_are_tried_again_where_that_i
     assert code == 4, err
     assert "error: cannot use the disk: No space left on device" in out
     assert out.splitlines()[-1] == f"python -m sweep resume fake --cpus 2 --runs-dir {tmp_path}"
-    assert {trial: result["state"] for trial, result in results(folder).items()} == {
-        "c000-s0": "FAIL"
-    }
+    assert states(folder) == {"c000-s0": "FAIL"}
     assert "1 failed" in out
 
     (tmp_path / "full").unlink()
@@ -46,8 +45,8 @@ def test_a_full_disk_costs_no_trial_and_failed_ones_are_tried_again_where_that_i
     code, out, err = sweep("resume", "fake", *here, "--cpus", 2, "--retry-failed")
     assert code == 0, err
     assert "trying again: c000-s0" in out
-    states = [record["state"] for record in ledger(folder) if record["event"] == "result"]
-    assert states == ["FAIL", "COMPLETE", "COMPLETE", "COMPLETE"]
+    ends = [record["state"] for record in ledger(folder) if record["event"] == "result"]
+    assert ends == ["FAIL", "COMPLETE", "COMPLETE", "COMPLETE"]
     assert history(folder, "c000-s0", "resume")[-1]["step"] == 2
     for trial in ("c000-s0", "c001-s0"):
         assert [line["step"] for line in metrics(folder, trial)] == [1, 2, 3, 4]
@@ -86,9 +85,7 @@ def test_a_real_disk_that_is_full_at_the_start_too_small_or_full_in_a_step(
     assert "No space left on device" in out
     assert "Traceback" not in out + err
     assert out.splitlines()[-1] == f"python -m sweep resume fake --cpus 2 --runs-dir {disk}"
-    assert {trial: result["state"] for trial, result in results(folder).items()} == {
-        "c000-s0": "COMPLETE"
-    }
+    assert states(folder) == {"c000-s0": "COMPLETE"}
 
     ballast.unlink()
     code, _, err = sweep("resume", "fake", *here, "--cpus", 2)
@@ -115,9 +112,7 @@ def test_trials_begin_and_end_and_have_their_report_while_mlflow_is_away(tmp_pat
             server.kill()
             code, out, err = finish(process)
         assert code == 4, err
-        assert {trial: result["state"] for trial, result in results(folder).items()} == {
-            f"c00{number}-s0": "COMPLETE" for number in range(2)
-        }
+        assert states(folder) == {f"c00{number}-s0": "COMPLETE" for number in range(2)}
         assert "error: MLflow lacks a part of the record of c000-s0, c001-s0" in out
         assert f"python -m sweep resume fake --runs-dir {tmp_path} sends it" in out
         report = {path.name for path in (folder / "report").iterdir()}

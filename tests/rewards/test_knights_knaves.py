@@ -1,42 +1,12 @@
 import pytest
 
 from rewards.knights_knaves import score, share_right
+from tests.tables import table
 
 SOLUTION = "(1) Ava is a knight\n(2) Ben is a knave"
 
 
-@pytest.mark.parametrize(
-    ("text", "reward", "correct", "parsed"),
-    [
-        (
-            "<think>a</think><answer>(1) Ava is a knight (2) Ben is a knave</answer>",
-            3.0,
-            True,
-            True,
-        ),
-        ("<think>a</think><answer>Ben is a knave, Ava is a knight</answer>", 3.0, True, True),
-        ("<think>a</think><answer>ava IS A Knight, BEN is  a\nknave</answer>", 3.0, True, True),
-        ("<think>a</think><answer>Ava is a knight, Ben is a knight</answer>", -0.5, False, True),
-        ("<think>a</think><answer>Ava is the knight, Ben is a knave</answer>", -1.0, False, False),
-        (
-            "<think>a</think><answer>Ava is a knight, Ben is a knave, not a knight</answer>",
-            -1.0,
-            False,
-            False,
-        ),
-        ("<think>a</think><answer>Ava is a knight</answer>", -1.0, False, False),
-        ("<think>a</think><answer></answer>", -1.0, False, False),
-        ("<think>a</think>Ava is a knight, Ben is a knave", -3.0, False, False),
-        ("a</think><answer>Ava is a knight, Ben is a knave</answer>", -3.0, False, False),
-        ("</think><think><answer>Ava is a knight, Ben is a knave</answer>", -3.0, False, False),
-        (
-            "<think><think></think><answer>Ava is a knight, Ben is a knave</answer>",
-            -3.0,
-            False,
-            False,
-        ),
-    ],
-)
+@pytest.mark.parametrize(("text", "reward", "correct", "parsed"), table("knights_knaves_scores"))
 def test_score(text, reward, correct, parsed):
     result = score(text, SOLUTION)
     assert (result.reward, result.correct, result.parsed) == (reward, correct, parsed)

@@ -1,21 +1,13 @@
 import pytest
 
 from rewards.last_number import score
+from tests.tables import table
+
+HUGE = ("9" * 400, "14", 0.0, True)  # no trap
 
 
 @pytest.mark.parametrize(
-    ("text", "answer", "reward", "parsed"),
-    [
-        ("14", "14", 1.0, True),
-        ("7 + 7 = 14.", 14, 1.0, True),
-        ("14.0", "14", 1.0, True),
-        ("The answer is -3", "-3", 1.0, True),
-        ("14, or 15", "14", 0.0, True),
-        ("2 + 3", "5", 0.0, True),  # nothing is computed
-        ("fourteen", "14", 0.0, False),
-        ("", "0", 0.0, False),
-        ("9" * 400, "14", 0.0, True),  # a huge number is no trap
-    ],
+    ("text", "answer", "reward", "parsed"), [*table("last_number_scores"), HUGE]
 )
 def test_score(text, answer, reward, parsed):
     scored = score(text, answer)

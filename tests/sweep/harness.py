@@ -127,6 +127,11 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
     return by_trial
 
 
+def states(folder: Path) -> dict[str, str]:
+    """Return the state that each trial has ended in."""
+    return {trial: result["state"] for trial, result in results(folder).items()}
+
+
 def history(folder: Path, trial: str, event: str | None = None) -> list[dict[str, Any]]:
     """What a fake trial recorded of itself."""
     path = folder / "trials" / trial / "fake.jsonl"

@@ -9,29 +9,9 @@ import yaml
 from sweep.space.file import load_space
 from sweep.space.spec import SweepSpec
 from tests.sweep.harness import write_space
+from tests.tables import table
 
-SPACE: dict[str, Any] = {
-    "name": "kk",
-    "trainer": {"preset": "base.yaml"},
-    "objective": {"metric": "eval/accuracy", "mode": "max", "window": 2},
-    "parameters": {
-        "algorithm.advantage": {"choice": ["grpo", "reinforce_plus_plus"]},
-        "algorithm.ar_alpha": {"uniform": [0.0, 0.5]},
-        "lopti": {"choice": [False, True]},
-        "algorithm.lopti_eta": {"uniform": [0.2, 0.9], "when": {"lopti": True}, "else": 0.0},
-    },
-    "baselines": [
-        {"algorithm.advantage": "grpo", "algorithm.ar_alpha": 0.0, "lopti": False},
-        {
-            "algorithm.advantage": "grpo",
-            "algorithm.ar_alpha": 0.3,
-            "lopti": True,
-            "algorithm.lopti_eta": 0.5,
-        },
-    ],
-    "search": {"sampler": "tpe", "configurations": 3, "seed": 0, "startup": 2},
-    "seeds": [0, 1],
-}
+SPACE: dict[str, Any] = table("kk_space")
 
 # 6 evaluations after the first step.
 TRAINER = {"max_steps": 60, "evaluation": {"every_steps": 10}, "checkpoint": {"every_steps": 10}}

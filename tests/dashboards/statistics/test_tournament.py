@@ -7,6 +7,7 @@ from scipy import stats
 
 from benchmarks.tournament_errors import Layout, claims
 from dashboards.statistics.tournament import Tuning, standings, tuning_variance
+from tests.tables import table
 
 
 def test_the_variance_of_tuning_is_that_of_the_best_of_halves() -> None:
@@ -39,19 +40,7 @@ def test_a_rule_is_judged_by_fresh_seeds_and_the_luck_of_tuning(mode) -> None:
     assert worst.p_value == 1
 
 
-@pytest.mark.parametrize(
-    ("base", "rule", "refusal"),
-    [
-        ((8, 1), (16, 1), None),
-        ((8, 1), (24, 2), "smaller budget"),
-        ((8, 1), (7, 1), "few trials"),
-        ((7, 1), (8, 1), "few trials"),
-        ((24, 2), (24, 1), "baseline tunes more"),
-        ((12, 1), (24, 2), None),
-        ((24, 2), (23, 2), "few trials of two"),
-        ((24, 1), (24, 3), "many parameters"),
-    ],
-)
+@pytest.mark.parametrize(("base", "rule", "refusal"), table("compared_budgets"))
 def test_what_the_trials_cannot_tell_is_not_compared(base, rule, refusal) -> None:
     tunings = {
         name: Tuning([*range(trials)], tuned)

@@ -8,6 +8,7 @@ from dashboards.statistics import dunnett
 from dashboards.statistics.comparison import count_failures
 from dashboards.statistics.power import seeds_for
 from dashboards.statistics.verdict import Undecided, verdict
+from tests.tables import table
 
 HAND = {
     "base": {0: 1.0, 1: 2.0, 2: 3.0},
@@ -124,22 +125,7 @@ def test_nothing_above_the_baseline_is_no_evidence_for_anything():
     )
 
 
-@pytest.mark.parametrize(
-    ("scores", "best", "seeds", "why"),
-    [
-        ({"base": {0: 0.1}, "a": {0: 0.9}, "b": {0: 0.5}}, "a", 1, "one seed"),
-        ({"base": {0: 0.5, 1: 0.5, 2: 0.5}, "a": {0: 0.6, 1: 0.6, 2: 0.6}}, "a", 3, "no spread"),
-        (
-            {"base": {0: 0.5, 1: 0.5}, "a": {0: 0.5, 1: 0.5}, "b": {0: 0.5, 1: 0.5}},
-            "a",
-            2,
-            "no spread",
-        ),
-        ({"base": {0: 0.1, 1: 0.1}, "a": {2: 0.9, 3: 0.9}}, "a", 0, "no shared seed"),
-        ({"base": {0: 0.1}, "a": {}}, "base", 0, "alone"),
-        ({"base": {0: 0.1}, "a": {0: math.nan}}, "base", 0, "others failed"),
-    ],
-)
+@pytest.mark.parametrize(("scores", "best", "seeds", "why"), table("undecided_seeds"))
 def test_seeds_that_cannot_tell_say_why(scores, best, seeds, why):
     judged = verdict(scores, "base")
     assert isinstance(judged, Undecided)

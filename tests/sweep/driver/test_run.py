@@ -18,7 +18,15 @@ from sweep.record.folder import sweep_folder
 from sweep.record.sweep_record import SweepRecord
 from sweep.space.file import load_space
 from sweep.trials.cluster import Node
-from tests.sweep.harness import history, metrics, results, sweep, wait_until_gone, write_space
+from tests.sweep.harness import (
+    history,
+    metrics,
+    results,
+    states,
+    sweep,
+    wait_until_gone,
+    write_space,
+)
 from trainer.errors import ConfigError, MissingError, StorageError
 
 pytestmark = pytest.mark.slow
@@ -54,9 +62,8 @@ def test_failed_trials_give_exit_code_1_and_the_sweep_goes_on(
 ) -> None:
     folder, code, out, err = finished
     assert code == 1, err
-    states = {trial: result["state"] for trial, result in results(folder).items()}
     ends = ["COMPLETE"] * 2 + ["FAIL"] * 4 + ["COMPLETE"] * 2
-    assert states == {f"c00{number}-s0": state for number, state in enumerate(ends)}
+    assert states(folder) == {f"c00{number}-s0": state for number, state in enumerate(ends)}
     assert "8 trials: 4 complete, 0 stopped early, 4 failed" in out
     assert "failed: c005-s0  the disk caught fire" in out
     assert "failed: c003-s0  rank 0 died" in out

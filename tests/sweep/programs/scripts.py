@@ -1,10 +1,14 @@
 """A project of somebody's own: a script whose trials take milliseconds, and its search space."""
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from tests.sweep.harness import states
+from tests.tables import table
 
 SCRIPT = """
 import argparse, json, os, random, sys, time
@@ -29,29 +33,7 @@ for step in range(1, 1 + config["steps"]):
             line = {"step": step, "eval/accuracy": score, "eval/runtime": time.time()}
             file.write(json.dumps(line) + "\\n")
 """
-KEYS = ("learning_rate", "loss_type", "seed")
-SPACE: dict[str, Any] = {
-    "name": "mine",
-    "program": {
-        "command": [
-            "python",
-            "train.py",
-            *(word for key in KEYS for word in (f"--{key}", f"{{{key}}}")),
-        ],
-        "defaults": {"learning_rate": 0.1, "loss_type": "grpo", "steps": 3, "step_s": 0.01},
-        "evaluations": 3,
-        "held_out": {"eval_file": "test.jsonl"},
-    },
-    "objective": {"metric": "eval/accuracy", "window": 2},
-    "parameters": {
-        "learning_rate": {"uniform": [0.1, 0.5]},
-        "loss_type": {"choice": ["grpo", "dapo"]},
-    },
-    "baselines": [{"learning_rate": 0.1, "loss_type": "grpo"}],
-    "search": {"sampler": "random", "configurations": 1},
-    "seeds": [0, 1],
-    "limits": {"max_concurrent": 2, "max_failures": 1},
-}
+SPACE: dict[str, Any] = table("script_space")
 
 
 def write_project(folder: Path, **changes: Any) -> Path:
@@ -65,3 +47,11 @@ def write_project(folder: Path, **changes: Any) -> Path:
     path = folder / "space.yaml"
     path.write_text(yaml.safe_dump(space, sort_keys=False))
     return path
+
+
+def assert_complete(root: Path, steps: int) -> None:
+    """Assert that every trial has ended well and its script has written every line once."""
+    for trial, state in states(root).items():
+        lines = (root / "trials" / trial / "out" / "metrics.jsonl").read_text().splitlines()
+        assert state == "COMPLETE"
+        assert [json.loads(line)["step"] for line in lines] == list(range(1, steps + 1))

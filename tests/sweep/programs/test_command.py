@@ -23,6 +23,7 @@ from sweep.programs.process import CommandRun
 from sweep.space.file import load_space
 from sweep.space.spec import SweepSpec
 from tests.sweep.programs.scripts import SPACE, write_project
+from tests.tables import table
 from trainer.errors import ConfigError, MissingError
 from trainer.types import RunContext
 
@@ -35,32 +36,7 @@ def spec_of(tmp_path: Path, **program: Any) -> SweepSpec:
     return load_space(path)
 
 
-@pytest.mark.parametrize(
-    ("changes", "what"),
-    [
-        (
-            {"command": ["python", "train.py", "{learning_rat}"]},
-            "{learning_rat} is no key: did you mean learning_rate?",
-        ),
-        ({"function": "module:train"}, "write one of command and function"),
-        ({"defaults": {"seed": 1}}, "seed is set for each trial"),
-        (
-            {"held_out": {"learning_rate": 1}},
-            "learning_rate is both searched and set by program.held_out",
-        ),
-        (
-            {"command": ["true"], "defaults": {"loss_type": "grpo"}},
-            "switch learning_rate is used in no `when` and is no key of the program",
-        ),
-        (
-            {"defaults": {"learning_rate": "high", "loss_type": "grpo"}},
-            "learning_rate is 0.1, and its default is 'high'",
-        ),
-        ({"held_out": {"loss_type": "grpo"}}, "program.held_out changes nothing"),
-        ({"seeds": ["out"]}, "out is set for each trial"),
-        ({"comand": ["true"]}, "unknown key program.comand"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "what"), table("program_errors"))
 def test_a_program_that_cannot_run_is_refused(
     changes: dict[str, Any], what: str, tmp_path: Path
 ) -> None:
@@ -276,6 +252,7 @@ with open(sys.argv[1] + "/metrics.jsonl", "w") as file:
             RuntimeError,
             "the command was ended by SIGKILL: it wrote nothing",
         ),
+        ("raise SystemExit('[Errno 28] No space left on device')", OSError, "No space left"),
         ("pass", ConfigError, "the command ended without a line with eval/accuracy"),
         ("print('[loptune] {\"eval/accuracy\": 1}')", ConfigError, "not a line of metrics"),
         ("import time; time.sleep(60)", RuntimeError, "the command has written no line for 1 s"),

@@ -15,6 +15,7 @@ from sweep.search.history import replay
 from sweep.search.ledger import Ledger, read_ledger
 from tests.sweep.search.instant_sweeps import drain, searcher_in
 from tests.sweep.spaces import make_spec
+from tests.tables import table
 from trainer.errors import StorageError, UserError
 
 
@@ -110,17 +111,7 @@ def test_a_lost_configuration_is_named(ledger: Path) -> None:
     assert raised.value.where.startswith("before ")
 
 
-@pytest.mark.parametrize(
-    ("event", "change", "message"),
-    [
-        ("result", {"configuration": 17}, "configuration 17"),
-        ("result", {"configuration": -1}, "configuration -1"),
-        ("configuration", {"configuration": 4}, "propose configuration 3"),
-        ("retry", {"configuration": 9}, "configuration 9"),
-        ("look", {"standings": [{"finalist": "9"}]}, "configuration 9"),
-        ("result", {}, "a second result of one trial"),
-    ],
-)
+@pytest.mark.parametrize(("event", "change", "message"), table("impossible_records"))
 def test_a_record_that_cannot_be_is_refused_with_a_right_checksum_too(
     ledger: Path, event: str, change: dict[str, Any], message: str
 ) -> None:

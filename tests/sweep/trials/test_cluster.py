@@ -28,10 +28,11 @@ from tests.sweep.harness import (
     metrics,
     results,
     running,
+    states,
     wait_until,
     write_space,
 )
-from tests.sweep.programs.scripts import write_project
+from tests.sweep.programs.scripts import assert_complete, write_project
 
 RAY_FIRST = """
 import ray
@@ -173,9 +174,7 @@ def test_trials_fill_the_nodes_and_outlive_one(simulated, tmp_path, monkeypatch)
         simulated.remove(removed)
         code, out, err = finish(process)
     assert code == 0, out + err
-    assert {trial: result["state"] for trial, result in results(folder).items()} == {
-        f"c00{number}-s0": "COMPLETE" for number in range(5)
-    }
+    assert states(folder) == {f"c00{number}-s0": "COMPLETE" for number in range(5)}
     again = history(folder, "c001-s0", "build")
     assert [event["node"] == removed for event in again] == [True, False]
     assert [event["step"] for event in history(folder, "c001-s0", "resume")] == [0, 2]
@@ -234,11 +233,8 @@ def test_a_command_whose_node_is_lost_ends_there_and_goes_on_on_another(
     code, out, err = finish(process)
     assert code == 0, out + err
     assert out.count("retry") == len(re.findall(r"c000-s1 +retry not counted", out)) == 1, out
-    for trial, folder in folders.items():
-        assert results(root)[trial]["state"] == "COMPLETE"
-        lines = (folder / "out" / "metrics.jsonl").read_text().splitlines()
-        # nobody wrote one twice
-        assert [json.loads(line)["step"] for line in lines] == list(range(1, 13))
+    assert states(root).keys() == folders.keys()
+    assert_complete(root, steps=12)
 
 
 def ranks_space(path: Path, resources: dict[str, Any]) -> Path:

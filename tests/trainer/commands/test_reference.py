@@ -1,5 +1,6 @@
 import pytest
 
+from tests.tables import table
 from trainer.cli import main
 from trainer.commands.reference import find_options
 from trainer.config.schema import dotted_keys
@@ -33,20 +34,7 @@ def test_a_parameter_of_several_rules_is_listed_for_each():
     assert defaults == [0.2, 3e-4, 1.0]  # clipped, GSPO, CISPO
 
 
-@pytest.mark.parametrize(
-    ("key", "allowed", "default"),
-    [
-        ("data.prompt_format", "auto | raw | chat", "auto"),
-        ("algorithm.ar_alpha", "number 0 to 1", 0.0),
-        ("optim.lr", "number > 0", 1e-6),
-        ("rollout.top_p", "number > 0 ≤ 1", 1.0),
-        ("max_steps", "integer ≥ 1 or null", None),
-        ("data.train.people", "list of integer 2 to 8", [2, 3]),
-        ("evaluation.sets.NAME.limit", "integer ≥ 1 or null", None),
-        ("reward.functions", "name -> number", {"knights_knaves": 1.0}),
-        ("tracking.offline", "true | false", False),
-    ],
-)
+@pytest.mark.parametrize(("key", "allowed", "default"), table("allowed_values"))
 def test_allowed_values_and_defaults(key, allowed, default):
     assert by_key(key)[key] == (allowed, default)
 

@@ -2,6 +2,7 @@ import pytest
 import yaml
 
 from sweep.space.file import load_space
+from tests.tables import table
 from tests.trainer.config.test_extends import write
 from trainer.config.schema import TrainConfig, load_config
 from trainer.config.yaml_document import (
@@ -18,54 +19,7 @@ from trainer.config.yaml_document import (
 from trainer.errors import ConfigError, MissingError
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "what", "hint"),
-    [
-        (
-            "seed: 1\nalgorithm:\n  ar_alpa: 0.3\n",
-            3,
-            "unknown key algorithm.ar_alpa",
-            "did you mean ar_alpha?",
-        ),
-        ("algorithm:\n  advantage: gpo\n", 2, "algorithm.advantage", "did you mean grpo?"),
-        (
-            "optim: {lr: fast}\n",
-            1,
-            "optim.lr: Input should be a valid number",
-            "trainer options optim.lr",
-        ),
-        (
-            "max_steps: 0\n",
-            1,
-            "Input should be greater than or equal to 1, got 0",
-            "trainer options max_steps",
-        ),
-        ("algorithm:\n  ar_alpha: .nan\n", 2, "finite", ""),
-        (
-            "evaluation:\n  sets:\n    dev: {sorce: x.parquet}\n",
-            3,
-            "evaluation.sets.dev.sorce",
-            "source",
-        ),
-        ("a: [1\n", 2, "not valid YAML", ""),
-        ("rollout: {vllm: {server_base_urls: [ftp://x]}}\n", 1, "String should match pattern", ""),
-        (
-            "optim: {betas: [0.9, 1]}\n",
-            1,
-            "optim.betas.1: Input should be less than 1, got 1",
-            "optim.betas",
-        ),
-        (
-            "max_steps: 3\noptim: {warmup_steps: 4}\n",
-            "",
-            "warmup_steps 4 is longer than the run",
-            "",
-        ),
-        ("seed: true\n", 1, "seed: true and false are no numbers", ""),
-        ("max_steps: 1:30\n", 1, "max_steps: Input should be a valid integer", ""),
-        ("seed: 1\nseed: 2\n", 2, "stands twice (lines 1 and 2)", ""),
-    ],
-)
+@pytest.mark.parametrize(("text", "line", "what", "hint"), table("config_errors"))
 def test_errors_name_file_line_key_and_the_nearest_choice(tmp_path, text, line, what, hint):
     path = write(tmp_path, text)
     with pytest.raises(ConfigError) as caught:

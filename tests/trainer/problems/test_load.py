@@ -8,6 +8,7 @@ import pytest
 
 from rewards import REWARDS
 from tests.paths import DATA
+from tests.tables import table
 from tests.trainer.problems.test_rows import write_jsonl
 from tests.trainer.tokenizers_for_tests import CHAT_TEMPLATE, byte_tokenizer
 from trainer.config.data import DataConfig, DatasetConfig
@@ -164,39 +165,15 @@ def test_an_answer_the_reward_cannot_use_is_named(tmp_path, task, answer):
     assert refused.value.where.startswith(f"{path}, row 1, column answer")
 
 
-@pytest.mark.parametrize(
-    ("row", "prompt", "answer", "difficulty"),
-    [
-        # The columns of the hub's copies, with values as they have them.
-        ({"problem": "1+1?", "answer": "2", "solution": "It is 2."}, "1+1?", "2", ""),  # DeepScaleR
-        (
-            {"problem": "1+1?", "solution": "2", "answer": "2", "subject": "Algebra", "level": 5},
-            "1+1?",
-            "2",
-            "5",
-        ),
-        ({"question": "1+1?", "answer": "2.4e16"}, "1+1?", "2.4e16", ""),  # Minerva
-        (
-            {"id": 7, "question": "1+1?", "final_answer": ["2", "-2"], "unit": None},
-            "1+1?",
-            ["2", "-2"],
-            "",
-        ),
-        ({"id": 0, "problem": "1+1?", "answer": 142.0, "url": "u"}, "1+1?", 142, ""),  # AMC
-        # AIME
-        ({"id": 60, "problem": "1+1?", "solution": "s", "answer": "073"}, "1+1?", "073", ""),
-        ({"question": "1+1?", "answer": "1+1=<<1+1=2>>2\n#### 2"}, "1+1?", "2", ""),  # GSM8K
-    ],
-    ids=["deepscaler", "math-500", "minerva", "olympiad-bench", "amc", "aime", "gsm8k"],
-)
-def test_the_hubs_mathematics_sets_need_no_mapping(monkeypatch, row, prompt, answer, difficulty):
+@pytest.mark.parametrize(("row", "answer", "difficulty"), table("hub_mathematics"))
+def test_the_hubs_mathematics_sets_need_no_mapping(monkeypatch, row, answer, difficulty):
     import datasets
 
     monkeypatch.setattr(
         datasets, "load_dataset", lambda source, name, split: datasets.Dataset.from_list([row])
     )
     (problem,) = load("org/set", task="math")
-    assert problem.prompt.startswith(f"{prompt} Let's think step by step")
+    assert problem.prompt.startswith("1+1? Let's think step by step")
     assert (problem.answer, problem.difficulty) == (answer, difficulty)
     accepted = answer[0] if isinstance(answer, list) else answer
     assert REWARDS["math"](f"\\boxed{{{accepted}}}", problem.answer).correct

@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from tests.tables import table
 from trainer.errors import ConfigError
 from trainer.problems.sampler import ProblemSampler, training_steps
 from trainer.types import Problem
@@ -57,16 +58,7 @@ def test_drop_last_begins_the_next_epoch_before_a_step_of_both():
 
 
 @pytest.mark.parametrize(
-    ("epochs", "problems", "prompts", "drop_last", "steps"),
-    [
-        (5, 4_500, 64, True, 350),  # Knights and Knaves as published
-        (5, 4_500, 64, False, 352),
-        (5, 10_000, 128, True, 390),  # DSR-Uniform as published
-        (5, 10_000, 128, False, 391),
-        (1, 57_000, 128, True, 445),  # ORZ, of about so many
-        (1, 4, 4, True, 1),
-        (0.5, 10, 4, True, 1),
-    ],
+    ("epochs", "problems", "prompts", "drop_last", "steps"), table("epoch_steps")
 )
 def test_steps_of_epochs(epochs, problems, prompts, drop_last, steps):
     assert training_steps(epochs, problems, prompts, drop_last) == steps

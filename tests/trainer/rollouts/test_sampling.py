@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tests.rounding import sum_tolerance
+from tests.tables import table
 from trainer.rollouts.engine import SamplingParams
 from trainer.rollouts.sampling import row_uniforms, sample_tokens, truncations
 
@@ -34,18 +35,7 @@ def test_temperature_sharpens_the_distribution() -> None:
     assert draw(0.55, temperature=0.5) == (1, pytest.approx(0.01 / 0.30, rel=ROUNDING))
 
 
-@pytest.mark.parametrize(
-    ("options", "kept"),
-    [
-        ({"top_k": 9}, [True, True, True, True]),
-        ({"top_p": 0.41}, [True, False, True, False]),
-        ({"min_p": 0.6}, [True, False, True, False]),
-        # the two left have .4 / .7 = .571 and .3 / .7
-        ({"top_k": 2, "top_p": 0.55}, [True, False, False, False]),
-        ({"top_k": 2, "top_p": 0.58}, [True, False, True, False]),
-        ({"min_p": 0.49, "top_k": 3, "top_p": 0.99}, [True, False, True, True]),
-    ],
-)
+@pytest.mark.parametrize(("options", "kept"), table("kept_tokens"))
 def test_kept_tokens(options: dict[str, float], kept: list[bool]) -> None:
     left = truncations(SamplingParams(1.0, **options))(None, LOGITS)
     assert left.isfinite().tolist() == [kept]

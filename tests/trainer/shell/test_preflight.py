@@ -8,34 +8,12 @@ import pytest
 from sweep.cli import main as sweep
 from tests.paths import ROOT
 from tests.sweep.ended_sweeps import SCORES, write_sweep
+from tests.tables import table
 from trainer.cli import main
 from trainer.commands.init import write_project
 
-# What is wrong -> exit code and words, all of it before the model is loaded.
-WRONG = [
-    (["data.train=absent.jsonl"], 3, "there is no such data file"),
-    (["data.train=broken.jsonl"], 2, "not JSON"),
-    (["reward.functions={leaving: 1}"], 2, "no reward named leaving"),
-    (
-        ["reward.functions={leaving:exact: 1}"],
-        2,
-        "ended (exit 3) at its start: leaving:exact does not import",
-    ),
-    (["tracking.uri=foo://bar"], 2, "MLflow has no store such as foo://bar"),
-    (["tracking.uri=http://[::1"], 2, "MLflow has no store such as http://[::1"),
-    (["tracking.uri=127.0.0.1:5000"], 2, "MLflow has no store such as 127.0.0.1:5000"),
-    (
-        ["reward.functions={lowest:exact: 1}"],
-        2,
-        "reward lowest:exact: MINIMUM is 'low', not a number",
-    ),
-    (["tracking.report_to=[trackio]"], 2, "trackio is not installed"),
-    (["--runs-dir", "broken.jsonl"], 4, "cannot write the run's folder"),
-    (["--runs-dir", "broken.jsonl/runs"], 4, "cannot write the run's folder"),
-]
 
-
-@pytest.mark.parametrize(("words", "code", "message"), WRONG)
+@pytest.mark.parametrize(("words", "code", "message"), table("preflight_errors"))
 def test_what_fails_soon_fails_before_the_model(
     tmp_path, monkeypatch, capsys, words, code, message
 ):
