@@ -1,5 +1,5 @@
-"""A sweep of a script: its rank is killed, it is stopped, its disk fills, the winner is confirmed,
-offline.
+"""A sweep of a script: driver and rank are killed, it is stopped, its disk fills, the winner is
+confirmed, offline.
 """
 
 import contextlib
@@ -13,8 +13,18 @@ import psutil
 import pytest
 
 from sweep.cli import main
+from sweep.record.folder import sweep_folder
 from tests.run_cli import start_cli
-from tests.sweep.harness import finish, metrics, results, states, wait_until
+from tests.sweep.harness import (
+    finish,
+    kill,
+    ledger,
+    metrics,
+    results,
+    states,
+    wait_until,
+    wait_until_gone,
+)
 from tests.sweep.programs.scripts import assert_complete, write_project
 from tests.sweep.programs.test_command import trial
 
@@ -35,9 +45,19 @@ def sweep(project: Path, *arguments: object) -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four trials of a script, ended."""
+    """Four trials of a script, ended after the driver was killed amid the first two."""
     project = tmp_path_factory.mktemp("project")
-    code, output = sweep(project, "run", write_project(project), "--offline")
+    space = write_project(
+        project, defaults={"learning_rate": 0.1, "loss_type": "grpo", "steps": 10, "step_s": 0.3}
+    )
+    folder = sweep_folder(project / "runs", "mine")
+    process = start_cli(
+        "sweep", "run", space, "--offline", "--runs-dir", project / "runs", cwd=project
+    )
+    wait_until(lambda: len(metrics_of(folder.root, "c000-s0")) >= 3, what="three evaluations")
+    kill(process)
+    wait_until_gone(folder)
+    code, output = sweep(project, "resume", "mine")
     assert code == 0, output
     return project
 
@@ -51,7 +71,9 @@ def test_every_trial_is_there_once_with_every_evaluation(project: Path) -> None:
     assert list(states(root).values()) == ["COMPLETE"] * 4
     for name in states(root):
         evaluated = [line["step"] for line in metrics(root, name) if "eval/accuracy" in line]
-        assert evaluated == [1, 2, 3]
+        assert evaluated == list(range(1, 11))
+    trials = [record for record in ledger(root) if record["event"] == "trial"]
+    assert sum(record["configuration"] == 0 for record in trials) > 2  # again after the kill
 
 
 def test_the_winner_is_confirmed_on_held_out_problems_and_reported(
