@@ -234,6 +234,7 @@ def _search(session: _Session, scratch: Path) -> None:
     ended = EndedTrials(sweep)
 
     def begin_trial(trial: str, running: Sequence[str]) -> int:
+        session.control.check_folder()
         ended.thin()
         lack = room.lack(trial, running)
         if lack is not None:
