@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from sweep.cli import main
+from sweep.commands import status
 from sweep.record import equal_seeds as seeds
 from sweep.record.folder import sweep_folder
 from sweep.record.sweep_record import open_sweep
@@ -98,15 +99,26 @@ def test_ls_lists_every_sweep_even_a_broken_one(
     write_sweep(tmp_path, "one", SCORES, seeds=[0, 1])
     write_sweep(tmp_path, "two", {0: {0: 0.5}, 1: {0: 0.4}, 2: {0: 0.1}})
     (tmp_path / "three").mkdir()
+    write_sweep(tmp_path, "zero", {0: {0: 0.5}})
+    (tmp_path / "zero/lock").mkdir()
     (tmp_path / "three" / "space.lock.yaml").write_text("nonsense: [")
     assert main(["ls", "--runs-dir", str(tmp_path), "--json"]) == 0
     listed = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
-    assert list(listed) == ["one", "three", "two"]
+    assert list(listed) == ["one", "three", "two", "zero"]
     assert (listed["two"]["state"], listed["two"]["best"]) == ("done", 0.5)
     assert (listed["one"]["ended"], listed["one"]["planned"]) == (7, 6)
     assert "YAML" in listed["three"]["state"]
+    assert "Is a directory" in listed["zero"]["state"]
     assert main(["ls", "--runs-dir", str(tmp_path / "none")]) == 0
     assert "no sweeps" in capsys.readouterr().out
+
+
+def test_clean_does_not_mind_a_guard_that_removes_the_same_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status, "dead_scratch", lambda: [(tmp_path, tmp_path / "demo")])
+    monkeypatch.setattr(Path, "rglob", lambda folder, _: [folder / "removed"])
+    assert main(["clean", "--runs-dir", str(tmp_path)]) == 0
 
 
 def test_stopping_a_sweep_that_does_not_run_says_so(
