@@ -198,6 +198,12 @@ def test_a_hub_dataset_that_cannot_be_had(monkeypatch):
         rows_of("org/puzzles", name="hard", split="test")
 
 
+def test_a_folder_is_named_as_one(tmp_path):
+    with pytest.raises(MissingError, match=f"the folder {tmp_path}.*") as raised:
+        rows_of(tmp_path)
+    assert raised.value.hint == "give a file in it: .parquet, .jsonl, .json, .csv"
+
+
 @pytest.mark.parametrize("source", ["me.txt", "data/me.tsv", "./absent", "~/absent"])
 def test_what_is_no_data_file_is_not_looked_for_on_the_hub(source):
     with pytest.raises(ConfigError, match=r"data files are \.parquet, \.jsonl, \.json, \.csv, not"):
