@@ -184,7 +184,7 @@ TWICE = pd.concat([runs(), runs().iloc[:1].assign(acc=0.7)])
         (runs(), {"baseline": {"los": "grpo"}}, "the baseline names los, which is not in --by"),
         (runs().query("seed == 0"), {}, "every configuration has one seed"),
         (runs().assign(acc="high"), {}, "'high' is no score"),
-        (runs().assign(acc=1e308), {}, "'1e+308' is no score"),
+        (runs().assign(acc=1e308), {}, "'1e.308' is no score"),
         (runs().assign(acc=np.nan), {}, "no row has a score"),
         (WITH_RATE, {}, "runs differ in lr, which --by leaves out"),
         (TWICE, {}, "loss=grpo has seed 0 several times"),
