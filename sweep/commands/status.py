@@ -3,7 +3,6 @@ one, tidy up.
 """
 
 import argparse
-import contextlib
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,7 +17,6 @@ from sweep.record.table import duration, print_trials
 from sweep.search.history import best, outcome
 from sweep.views.time_left import seconds_left
 from trainer.errors import ConfigError, UserError
-from trainer.files import size_text
 from trainer.shell.arguments import Commands, add_json, add_runs_dir
 from trainer.shell.run_folder import holder
 from trainer.shell.table import number, print_json, print_table
@@ -101,28 +99,16 @@ def _stop(arguments: argparse.Namespace) -> int:
 
 
 def _clean(arguments: argparse.Namespace) -> int:
-    freed = 0
     for scratch, root in list(dead_scratch()):
         held = holder(root) is not None  # by a driver that came later
         ended = 0 if held else end_leftovers(root, wait_s=0)
-        size = 0
-        with contextlib.suppress(FileNotFoundError):  # a guard may remove it meanwhile
-            for path in scratch.rglob("*"):
-                size += path.lstat().st_size
         shutil.rmtree(scratch, ignore_errors=True)
-        print(f"{scratch}: {size_text(size)}, of {root}; processes ended: {ended}")
-        freed += size
+        print(f"{scratch}, of {root}; processes ended: {ended}")
     for folder in all_sweeps(arguments.runs_dir):
-        dead = (
-            [folder.credentials, *folder.root.glob("reach-*")]
-            if holder(folder.root) is None
-            else []
-        )
-        for path in filter(Path.exists, dead):
-            freed += path.stat().st_size
-            path.unlink()
-            print(path)
-    print(f"freed {size_text(freed)}")
+        if holder(folder.root) is None:
+            for path in [*folder.root.glob("reach-*"), *folder.root.glob(folder.credentials.name)]:
+                path.unlink()
+                print(path)
     return 0
 
 

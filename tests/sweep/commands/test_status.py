@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from sweep.cli import main
-from sweep.commands import status
 from sweep.record import equal_seeds as seeds
 from sweep.record.folder import sweep_folder
 from sweep.record.sweep_record import open_sweep
@@ -111,14 +110,6 @@ def test_ls_lists_every_sweep_even_a_broken_one(
     assert "Is a directory" in listed["zero"]["state"]
     assert main(["ls", "--runs-dir", str(tmp_path / "none")]) == 0
     assert "no sweeps" in capsys.readouterr().out
-
-
-def test_clean_does_not_mind_a_guard_that_removes_the_same_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(status, "dead_scratch", lambda: [(tmp_path, tmp_path / "demo")])
-    monkeypatch.setattr(Path, "rglob", lambda folder, _: [folder / "removed"])
-    assert main(["clean", "--runs-dir", str(tmp_path)]) == 0
 
 
 def test_stopping_a_sweep_that_does_not_run_says_so(

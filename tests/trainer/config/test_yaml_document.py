@@ -62,7 +62,6 @@ from trainer.errors import ConfigError, MissingError
             "",
         ),
         ("rollout: {group_size: 1000000000}\n", "", "rollout.group_size is 64,000,000,000", ""),
-        ("rollout: {prompts_per_step: 1000000000}\n", "", "rollout.prompts_per_step x", ""),
         (
             "evaluation: {completions_per_problem: 1000000000}\n",
             1,
