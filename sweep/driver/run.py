@@ -424,9 +424,7 @@ def _complete_mlflow(
     if parent is None:
         return None
     try:
-        unsent = send_unsent(sweep, parent.uri)
-        if unsent is not None:
-            return unsent
+        send_unsent(sweep, parent.uri)
         parent.reconcile(trial_outcomes(sweep))
         parent.finish("KILLED" if control.reason is not None else "FINISHED")
     except StorageError as error:
