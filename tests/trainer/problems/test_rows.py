@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.paths import DATA
+from trainer import text_tables
 from trainer.config.data import DatasetConfig
 from trainer.errors import ConfigError, MissingError
-from trainer.problems import rows
 from trainer.problems.rows import Row, check_fields, need_column, read_rows, value_at
 
 KNIGHTS = DATA / "knights_knaves.parquet"
@@ -165,7 +165,7 @@ def test_a_parquet_file_that_unpacks_to_gigabytes_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.json"])
 def test_a_line_without_end_is_not_read_to_its_end(tmp_path, name, monkeypatch):
-    monkeypatch.setattr(rows, "_MAX_LINE_CHARS", 1000)
+    monkeypatch.setattr(text_tables, "_MAX_LINE_CHARS", 1000)
     first = "prompt,answer" if name == "a.csv" else '{"prompt": "a", "answer": 1}'
     (tmp_path / name).write_text(f"{first}\n{'a' * 1000}\n")
     with pytest.raises(ConfigError, match=rf"1000 characters or more\n.*{name}, line 2"):
