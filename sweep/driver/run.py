@@ -363,12 +363,10 @@ def _finish(
     in_mlflow = _complete_mlflow(sweep, parent, control)
     problem = control.problem or in_mlflow
     report, best = _read_again(sweep, options, parent if in_mlflow is None else None)
-    states = {
-        state: sum(row.state == state for row in rows) for state in ("COMPLETE", "PRUNED", "FAIL")
-    }
+    states = [row.state for row in rows]
     print(
-        f"\n{len(ended)} trials: {states['COMPLETE']} complete, {states['PRUNED']} stopped early, "
-        f"{states['FAIL']} failed"
+        f"\n{len(ended)} trials: {states.count('COMPLETE')} complete, "
+        f"{states.count('PRUNED')} stopped early, {len(failed)} failed"
     )
     for row in failed:
         print(f"failed: {row.trial}  {row.reason}  ({folder.trial(row.trial) / 'stderr.log'})")

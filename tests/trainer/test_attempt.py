@@ -96,7 +96,7 @@ def test_a_sweep_that_has_vanished_is_not_made_anew_by_a_trial_that_begins(tmp_p
     ):
         with pytest.raises((StorageError, FileNotFoundError), match="No such file"):
             begin()
-        assert not any(tmp_path.iterdir())
+        assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("content", [b"", b"2\n3", b"\xff", None])
