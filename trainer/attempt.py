@@ -64,7 +64,9 @@ def begin_attempt(run_dir: Path, number: int) -> None:
     """
     try:
         Attempt(run_dir, number).check()
-        run_dir.mkdir(parents=True, exist_ok=True)
+        # not the folders above: a sweep that has vanished is not made anew
+        run_dir.parent.mkdir(exist_ok=True)
+        run_dir.mkdir(exist_ok=True)
         write_atomically(RunFolder(run_dir).attempt, str(number))
     except OSError as error:
         raise storage_error("begin a trial", run_dir, error) from error

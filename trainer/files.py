@@ -24,7 +24,9 @@ _REMEDIES = {  # of faults of a disk, and of what lies in a file's place
     errno.EIO: "repair the disk",
     errno.EACCES: "change the permissions",
     errno.EPERM: "change the permissions",
-    **dict.fromkeys((errno.EISDIR, errno.ENOTDIR, errno.ELOOP), "move away what is in its place"),
+    **dict.fromkeys(
+        (errno.EISDIR, errno.EEXIST, errno.ENOTDIR, errno.ELOOP), "move away what is in its place"
+    ),
 }
 
 _logger = logging.getLogger(__name__)

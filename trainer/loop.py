@@ -91,8 +91,8 @@ class Trainer:
             config, self.parallel.world_size, device, quiet=not self.parallel.is_main
         )
         self._peak_shown = False
-        # here and never again: one that vanishes is an error
-        context.run_dir.mkdir(parents=True, exist_ok=True)
+        # here and never again: one that vanishes is an error; a trial's is there already
+        context.run_dir.mkdir(parents=context.attempt == 0, exist_ok=True)
 
         self.progress.phase("loading the data")
         prepared = prepare(config, max_failure_rate=MAX_FAILURE_RATE)

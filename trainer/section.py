@@ -10,6 +10,8 @@ Positive = Annotated[float, Field(gt=0)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
+MOST_COMPLETIONS = 500_000  # sampled at one time: 2 KB each without its tokens
+Completions = Annotated[int, Field(ge=1, le=MOST_COMPLETIONS)]
 Seed = Annotated[int, Field(ge=0, lt=1 << 32)]
 
 

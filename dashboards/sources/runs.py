@@ -18,6 +18,7 @@ from trainer.errors import ConfigError
 _SETTINGS = ("params.", "config.yaml:")  # columns that begin so hold settings and no results
 _MAX_NAMED = 8  # configurations or columns in a message
 _ROUNDING = 1e-3  # of a score in a table
+_TOO_LARGE = (1e100, np.finfo(float).max)  # finite scores whose powers may be none
 
 
 @dataclass(frozen=True)
@@ -169,10 +170,12 @@ def _typed(table: pd.DataFrame, question: Question) -> pd.DataFrame:
         )
     runs[question.seed] = [str(seed).removesuffix(".0") for seed in runs[question.seed]]
     scores = pd.to_numeric(runs[question.score], errors="coerce")
-    wrong = runs[question.score][scores.isna() & runs[question.score].notna()]
+    wrong = runs[question.score][
+        (scores.isna() & runs[question.score].notna()) | scores.abs().between(*_TOO_LARGE)
+    ]
     if len(wrong):
         raise ConfigError(
-            f"{wrong.iloc[0]!r} is no score", question.score, "leave it blank where a run failed"
+            f"'{wrong.iloc[0]}' is no score", question.score, "leave it blank where a run failed"
         )
     if scores.isna().all():
         raise ConfigError("no row has a score", question.score, "name another column with --score")
@@ -190,7 +193,7 @@ def _typed(table: pd.DataFrame, question: Question) -> pd.DataFrame:
 
 def _numbers(values: "pd.Series[Any]") -> "pd.Series[Any]":
     numbers = pd.to_numeric(values, errors="coerce")
-    return numbers if numbers.notna().all() else values.astype(str)
+    return numbers if numbers.notna().all() else values.astype(str).str.strip()
 
 
 def _kind(values: "pd.Series[Any]") -> str:

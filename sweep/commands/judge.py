@@ -131,7 +131,7 @@ def _table(place: str, arguments: argparse.Namespace) -> "pd.DataFrame":
             raise ConfigError(
                 f"no column {column}", "--where", nearest(column, map(str, table.columns))
             )
-        table = table[table[column].astype(str) == value]
+        table = table[table[column].astype(str).str.strip() == value]
     return table
 
 

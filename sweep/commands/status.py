@@ -3,6 +3,7 @@ one, tidy up.
 """
 
 import argparse
+import contextlib
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -100,25 +101,20 @@ def _stop(arguments: argparse.Namespace) -> int:
 
 
 def _clean(arguments: argparse.Namespace) -> int:
-    freed = 0
     for scratch, root in list(dead_scratch()):
         held = holder(root) is not None  # by a driver that came later
         ended = 0 if held else end_leftovers(root, wait_s=0)
-        size = sum(path.lstat().st_size for path in scratch.rglob("*"))
+        size = 0
+        with contextlib.suppress(FileNotFoundError):  # a guard may remove it meanwhile
+            for path in scratch.rglob("*"):
+                size += path.lstat().st_size
         shutil.rmtree(scratch, ignore_errors=True)
-        print(f"{scratch}: {size_text(size)}, of {root}; processes ended: {ended}")
-        freed += size
+        print(f"freed {size_text(size)}: {scratch}, of {root}; processes ended: {ended}")
     for folder in all_sweeps(arguments.runs_dir):
-        dead = (
-            [folder.credentials, *folder.root.glob("reach-*")]
-            if holder(folder.root) is None
-            else []
-        )
-        for path in filter(Path.exists, dead):
-            freed += path.stat().st_size
-            path.unlink()
-            print(path)
-    print(f"freed {size_text(freed)}")
+        if holder(folder.root) is None:
+            for path in [*folder.root.glob("reach-*"), *folder.root.glob(folder.credentials.name)]:
+                path.unlink()
+                print(path)
     return 0
 
 
@@ -152,12 +148,13 @@ def _ls(arguments: argparse.Namespace) -> int:
             sweep = SweepRecord(read_spec(folder), folder)
             rows = sweep.rows()
             winner = best(sweep.configurations, sweep.spec.seeds, sweep.spec.objective.mode)
+            running = holder(folder.root)
         except UserError as error:
             listings.append(_Listed(folder.name, error.what))
             continue
         ended = sum(row.ended for row in rows)
         planned = sweep.planned
-        state = "running" if holder(folder.root) else "done" if ended >= planned else "stopped"
+        state = "running" if running else "done" if ended >= planned else "stopped"
         score = None if winner is None else outcome(winner, sweep.spec.seeds).score
         listings.append(_Listed(folder.name, state, ended, planned, score))
     if arguments.json:

@@ -234,6 +234,7 @@ def _search(session: _Session, scratch: Path) -> None:
     ended = EndedTrials(sweep)
 
     def begin_trial(trial: str, running: Sequence[str]) -> int:
+        session.control.check_folder()
         ended.thin()
         lack = room.lack(trial, running)
         if lack is not None:
@@ -362,12 +363,10 @@ def _finish(
     in_mlflow = _complete_mlflow(sweep, parent, control)
     problem = control.problem or in_mlflow
     report, best = _read_again(sweep, options, parent if in_mlflow is None else None)
-    states = {
-        state: sum(row.state == state for row in rows) for state in ("COMPLETE", "PRUNED", "FAIL")
-    }
+    states = [row.state for row in rows]
     print(
-        f"\n{len(ended)} trials: {states['COMPLETE']} complete, {states['PRUNED']} stopped early, "
-        f"{states['FAIL']} failed"
+        f"\n{len(ended)} trials: {states.count('COMPLETE')} complete, "
+        f"{states.count('PRUNED')} stopped early, {len(failed)} failed"
     )
     for row in failed:
         print(f"failed: {row.trial}  {row.reason}  ({folder.trial(row.trial) / 'stderr.log'})")
@@ -423,9 +422,7 @@ def _complete_mlflow(
     if parent is None:
         return None
     try:
-        unsent = send_unsent(sweep, parent.uri)
-        if unsent is not None:
-            return unsent
+        send_unsent(sweep, parent.uri)
         parent.reconcile(trial_outcomes(sweep))
         parent.finish("KILLED" if control.reason is not None else "FINISHED")
     except StorageError as error:

@@ -74,7 +74,7 @@ class CommandRun:
         """Read what an earlier process wrote and nobody recorded; the next one starts with the
         first period.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(exist_ok=True)
         self._is_used = any(self._folder.iterdir())
         for line in read_records(RunFolder(self._run_dir).metrics):
             self._known |= _figures(line)

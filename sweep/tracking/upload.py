@@ -55,9 +55,11 @@ def upload_sweep(sweep: SweepRecord) -> Path:
         return path
 
 
-def send_unsent(sweep: SweepRecord, uri: str) -> StorageError | None:
-    """Send what trials could not send; returns the error that prevents it. No driver may be at
-    work.
+def send_unsent(sweep: SweepRecord, uri: str) -> None:
+    """Send what trials could not send. No driver may be at work.
+
+    Raises:
+        StorageError: what prevents it, and the trials that it leaves.
     """
     waiting = [path for path in sorted(sweep.folder.trials.glob("*")) if has_unsent(path)]
     left = []
@@ -73,11 +75,11 @@ def send_unsent(sweep: SweepRecord, uri: str) -> StorageError | None:
             problem = error
         left.append(run_dir.name)
     if problem is None:
-        return None
+        return
     names = ", ".join(left[:_NAMED]) + (
         f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
     )
-    return StorageError(
+    raise StorageError(
         f"MLflow lacks a part of the record of {names}: {problem.what}",
         problem.where,
         f"repair that, then {sweep.command('resume')} sends it",

@@ -143,7 +143,6 @@ def ray_running(
     prepare_environment(address)
     import ray
 
-    log.parent.mkdir(parents=True, exist_ok=True)
     _send_logs_to(log)
     log_errors()
     with contextlib.ExitStack() as stack:

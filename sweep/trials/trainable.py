@@ -262,9 +262,6 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
     def _take_over_folder(self) -> None:
         """Shut out earlier attempts at the trial, and forget how they failed."""
         leave_if_blind(self.plan.inputs)
-        root = self.plan.folder.root
-        if not root.exists():
-            raise StorageError("the sweep's folder has disappeared", str(root), "put it back")
         context = self._assignment.context
         begin_attempt(context.run_dir, context.attempt)
         self._run_folder.failure.unlink(missing_ok=True)

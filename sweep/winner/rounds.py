@@ -62,16 +62,10 @@ def decide(
         fresh = SweepRecord(fresh.spec.model_copy(update={"seeds": numbers}), fresh.folder)
         price = _price(fresh, sweep)
         if budget is not None and price > budget:
-            if not decision.looks:
-                say(
-                    f"Not started: the first round needs {price:.3g} {hours}, the budget is "
-                    f"{budget:g}"
-                )
-            else:
-                say(
-                    f"Stopped: with the next round it would take {price:.3g} {hours}, the budget "
-                    f"is {budget:g}"
-                )
+            reason = "Not started: the first round needs"
+            if decision.looks:
+                reason = "Stopped: with the next round it would take"
+            say(f"{reason} {price:.3g} {hours}, the budget is {budget:g}")
             say(f"Undecided. With a larger budget: {asked.again}")
             return code, decision
         before = "with all before it " if decision.looks else ""
@@ -82,8 +76,10 @@ def decide(
             say(f"Undecided. To go on: {asked.again}")
             return (code if code not in (0, 1) else INTERRUPTED), decision
         decision = _look(fresh, decision)
-        for line in _look_text(decision, fresh.spec):
-            say(line)
+        place = f"round {len(decision.looks)} of at most {len(decision.design.looks)}"
+        for stands in decision.looks[-1]:
+            name = f"#{_reported(stands, fresh.spec)}"
+            say(f"{place}: {standing(name, stands, decision.design.worthwhile)}")
     return code, decision
 
 
@@ -208,12 +204,3 @@ def _plan_text(decision: Decision, spec: SweepSpec) -> str:
         f"{spec.objective.metric} is worthwhile; "
         f"{spread if noise.freedom else 'how much scores vary between seeds is not known yet'}"
     )
-
-
-def _look_text(decision: Decision, space: SweepSpec) -> list[str]:
-    place = f"round {len(decision.looks)} of at most {len(decision.design.looks)}"
-    worthwhile = decision.design.worthwhile
-    return [
-        f"{place}: {standing(f'#{_reported(stands, space)}', stands, worthwhile)}"
-        for stands in decision.looks[-1]
-    ]

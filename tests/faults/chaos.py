@@ -76,7 +76,8 @@ class Chaos:
             if driver.returncode == 0:
                 assert not left, f"the sweep ended before {left}: give it more steps"
                 return
-            resumable = driver.returncode == 4 or BY_FORCE in err
+            # no sweep: its folder was away before the driver had looked for it
+            resumable = driver.returncode == 4 or BY_FORCE in err or "no sweep named" in err
             assert resumable, (
                 f"exit code {driver.returncode} after {self.happened}:\n{out[-2000:]}\n{err}"
             )
@@ -88,8 +89,7 @@ class Chaos:
     def kinds(self) -> list[str]:
         """The faults that are possible here."""
         possible = ["driver", "rank", "raylet", "control server", "MLflow"]
-        possible += ["stopped", "lock", "ledger", "files"]
-        possible += [] if self.fake else ["folder"]  # simulated trials may make it anew
+        possible += ["stopped", "lock", "ledger", "folder", "files"]
         return possible + (["disk"] if self.disk else []) + ([] if self.fake else ["memory"])
 
     def _pause(self, driver: "subprocess.Popen[str]") -> None:

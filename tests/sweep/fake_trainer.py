@@ -73,7 +73,8 @@ class FakeTrainer:
 
     def save_checkpoint(self) -> Path:
         folder = self.run_dir / "checkpoints" / f"step-{self.step}"
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(exist_ok=True)
+        folder.mkdir(exist_ok=True)
         partial = folder / "state.json.tmp"
         partial.write_text(json.dumps(self.state()))
         partial.rename(folder / "state.json")

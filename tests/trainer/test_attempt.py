@@ -13,7 +13,9 @@ import pytest
 from tests.trainer.tracking.store import config_for, context_for, history, runs_of, sqlite_store
 from trainer.attempt import Attempt, SupersededError, begin_attempt, newest_attempt
 from trainer.checkpoint.files import damaged_files, write_checkpoint
+from trainer.config.schema import load_config
 from trainer.errors import StorageError
+from trainer.loop import Trainer
 from trainer.parallel.ranks import Parallel
 from trainer.tracking.tracker import Tracker
 
@@ -83,6 +85,18 @@ def test_a_run_that_no_sweep_began_asks_nobody(tmp_path: Path) -> None:
     Attempt(tmp_path).check()
     Attempt(tmp_path, 3).check()
     Attempt(tmp_path / "not there", 1).check()  # what cannot be written says so by itself
+
+
+def test_a_sweep_that_has_vanished_is_not_made_anew_by_a_trial_that_begins(tmp_path: Path) -> None:
+    context = replace(context_for(tmp_path / "gone"), attempt=1)
+    for begin in (
+        lambda: begin_attempt(context.run_dir, 1),
+        lambda: Tracker(config_for("unused"), context),
+        lambda: Trainer(load_config("tiny_kk"), context),
+    ):
+        with pytest.raises((StorageError, FileNotFoundError), match="No such file"):
+            begin()
+        assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("content", [b"", b"2\n3", b"\xff", None])

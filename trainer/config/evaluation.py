@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, field_validator
 
 from trainer.config.data import DatasetConfig, as_dataset
-from trainer.section import Count, Fraction, NonNegative, Section
+from trainer.section import Completions, Count, Fraction, NonNegative, Section
 
 _SET_NAME = re.compile(r"\w[\w.-]*")
 PER_SET = ("temperature", "completions_per_problem")  # what a set may do otherwise
@@ -17,7 +17,7 @@ class EvaluationSetConfig(DatasetConfig):
 
     temperature: NonNegative | None = None
     """of this set; evaluation.temperature if null"""
-    completions_per_problem: Count | None = None
+    completions_per_problem: Completions | None = None
     """of this set; evaluation.completions_per_problem if null"""
 
 
@@ -39,7 +39,7 @@ class EvaluationConfig(Section):
     """0 is greedy"""
     top_p: Fraction = 1.0
     """probability mass of nucleus sampling"""
-    completions_per_problem: Count = 1
+    completions_per_problem: Completions = 1
     """completions per problem; its accuracy is their mean, and k of pass@k their number"""
 
     @field_validator("sets")

@@ -36,7 +36,7 @@ from trainer.config.yaml_document import (
 from trainer.errors import ConfigError
 from trainer.rules.kinds import KINDS
 from trainer.rules.rule import Rule
-from trainer.section import Count, Positive, Section, Seed
+from trainer.section import MOST_COMPLETIONS, Count, Positive, Section, Seed
 
 
 class TrainConfig(Section):
@@ -68,6 +68,12 @@ class TrainConfig(Section):
             raise ValueError(problem)
         if self.rollout.dynamic_sampling and self.rollout.group_size == 1:
             raise ValueError("a group of one has no spread: set rollout.dynamic_sampling to false")
+        completions = self.rollout.prompts_per_step * self.rollout.group_size
+        if completions > MOST_COMPLETIONS:
+            raise ValueError(
+                f"rollout.prompts_per_step x rollout.group_size is {completions:,} completions a "
+                f"step, more than memory holds: make it at most {MOST_COMPLETIONS:,}"
+            )
         if self.reward.overlong_buffer > self.rollout.max_new_tokens:
             raise ValueError("reward.overlong_buffer must be at most rollout.max_new_tokens")
         if self.max_steps is not None and self.optim.warmup_steps > self.max_steps:

@@ -211,10 +211,11 @@ def _read_hub(dataset: DatasetConfig) -> Iterator[Mapping[str, Any]]:
         # Every failure there is an exception of another library: hub, network, files, arrow.
         yield from load_dataset(dataset.source, dataset.name, split=dataset.split)
     except Exception as error:
+        kind = "folder" if Path(dataset.source).expanduser().is_dir() else "dataset"
         raise MissingError(
-            f"cannot load the dataset {dataset.source}, split {dataset.split}: {first_line(error)}",
+            f"cannot load the {kind} {dataset.source}, split {dataset.split}: {first_line(error)}",
             f"source {dataset.source}",
-            "give an existing file, or check hub name, subset, split and network",
+            f"give a file ({', '.join(_FILE_TYPES)}), or check hub name, subset, split and network",
         ) from error
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from rewards.own import OWN_PACKAGES
-from trainer.errors import ConfigError, NameHeldError, StorageError, shortened
+from trainer.errors import ConfigError, NameHeldError, shortened
 from trainer.files import storage_error
 
 LONGEST_NAME = 64
@@ -55,11 +55,18 @@ def check_name(name: str) -> str:
 
 
 def holder(folder: Path) -> str | None:
-    """Name the process that writes into a folder; None without one."""
+    """Name the process that writes into a folder; None without one.
+
+    Raises:
+        StorageError: its lock cannot be read.
+    """
+    path = folder / "lock"
     try:
-        lock = (folder / "lock").open(encoding="utf-8")
+        lock = path.open(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise storage_error("read the lock", path, error) from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -102,9 +109,7 @@ def hold(folder: Path, what: str = "run") -> Iterator[None]:
     except Timeout:
         raise _held_error(folder, _read_holder(path.read_text("utf-8")), what) from None
     except OSError as error:
-        raise StorageError(
-            f"cannot write the {what}'s folder: {error.strerror}", str(folder), "choose --runs-dir"
-        ) from None
+        raise storage_error(f"write the {what}'s folder", path, error) from None
     with held:
         try:
             path.write_text(

@@ -78,7 +78,7 @@ class Tracker:
         self._close_limit_s = close_limit_s
         self._shipper: Shipper | None = None
         try:
-            self.run_dir.mkdir(parents=True, exist_ok=True)
+            self.run_dir.mkdir(parents=context.attempt == 0, exist_ok=True)
             write_atomically(folder.config, dump_yaml(config.model_dump(mode="json")))
             self._state = _load_state(config, context)
             self._state.save(self.run_dir)

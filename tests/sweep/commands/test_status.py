@@ -98,13 +98,16 @@ def test_ls_lists_every_sweep_even_a_broken_one(
     write_sweep(tmp_path, "one", SCORES, seeds=[0, 1])
     write_sweep(tmp_path, "two", {0: {0: 0.5}, 1: {0: 0.4}, 2: {0: 0.1}})
     (tmp_path / "three").mkdir()
+    write_sweep(tmp_path, "zero", {0: {0: 0.5}})
+    (tmp_path / "zero/lock").mkdir()
     (tmp_path / "three" / "space.lock.yaml").write_text("nonsense: [")
     assert main(["ls", "--runs-dir", str(tmp_path), "--json"]) == 0
     listed = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
-    assert list(listed) == ["one", "three", "two"]
+    assert list(listed) == ["one", "three", "two", "zero"]
     assert (listed["two"]["state"], listed["two"]["best"]) == ("done", 0.5)
     assert (listed["one"]["ended"], listed["one"]["planned"]) == (7, 6)
     assert "YAML" in listed["three"]["state"]
+    assert "Is a directory" in listed["zero"]["state"]
     assert main(["ls", "--runs-dir", str(tmp_path / "none")]) == 0
     assert "no sweeps" in capsys.readouterr().out
 

@@ -8,6 +8,7 @@ from sweep.space.file import find_space, load_space
 from sweep.tracking.upload import send_unsent, upload_sweep
 from tests.sweep.ended_sweeps import write_sweep
 from tests.trainer.tracking.store import config_for, history, runs_of, sqlite_store
+from trainer.errors import StorageError
 from trainer.metrics.recorded_runs import find_runs
 from trainer.parallel.interface import free_port
 from trainer.tracking.mlflow_store import connect
@@ -72,7 +73,7 @@ def test_what_trials_could_not_send_is_sent_once(folder: SweepFolder, tmp_path: 
     trials = [record(folder, "c000-s0", away), record(folder, "c001-s0", away, status=None)]
     assert all(map(has_unsent, trials))
     uri = sqlite_store(tmp_path / "store")
-    assert send_unsent(SweepRecord(SPEC, folder), uri) is None
+    send_unsent(SweepRecord(SPEC, folder), uri)
     assert not any(map(has_unsent, trials))
     runs = {run.data.tags["loptune.run"]: run for run in runs_of(uri)}
     assert {key: run.info.status for key, run in runs.items()} == {
@@ -81,7 +82,7 @@ def test_what_trials_could_not_send_is_sent_once(folder: SweepFolder, tmp_path: 
     }
     for run in runs.values():
         assert history(uri, run.info.run_id, "rollout/reward") == [(1, 0.5), (2, 1.0), (3, 1.5)]
-    assert send_unsent(SweepRecord(SPEC, folder), uri) is None
+    send_unsent(SweepRecord(SPEC, folder), uri)
     assert len(runs_of(uri)) == 2
 
 
@@ -89,8 +90,9 @@ def test_while_mlflow_is_away_all_that_it_lacks_is_named(folder: SweepFolder) ->
     away = f"http://127.0.0.1:{free_port()}"
     for number in range(7):
         record(folder, f"c00{number}-s0", away)
-    problem = send_unsent(SweepRecord(SPEC, folder), away)
-    assert problem is not None
+    with pytest.raises(StorageError) as raised:
+        send_unsent(SweepRecord(SPEC, folder), away)
+    problem = raised.value
     assert problem.what.startswith(
         "MLflow lacks a part of the record of c000-s0, c001-s0, c002-s0, c003-s0, c004-s0 and 2 "
         "more: "
@@ -107,8 +109,7 @@ def test_a_damaged_record_does_not_keep_the_others_from_being_sent(
     whole = record(folder, "c001-s0", away)
     lines = (damaged / "metrics.jsonl").read_text().splitlines()
     (damaged / "metrics.jsonl").write_text("\n".join([lines[0], "{" + lines[1], lines[2]]) + "\n")
-    problem = send_unsent(SweepRecord(SPEC, folder), sqlite_store(tmp_path / "store"))
-    assert problem is not None
-    assert "record of c000-s0: " in problem.what
+    with pytest.raises(StorageError, match="record of c000-s0: "):
+        send_unsent(SweepRecord(SPEC, folder), sqlite_store(tmp_path / "store"))
     assert has_unsent(damaged)
     assert not has_unsent(whole)

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.paths import DATA
+from trainer import text_tables
 from trainer.config.data import DatasetConfig
 from trainer.errors import ConfigError, MissingError
-from trainer.problems import rows
 from trainer.problems.rows import Row, check_fields, need_column, read_rows, value_at
 
 KNIGHTS = DATA / "knights_knaves.parquet"
@@ -165,7 +165,7 @@ def test_a_parquet_file_that_unpacks_to_gigabytes_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.json"])
 def test_a_line_without_end_is_not_read_to_its_end(tmp_path, name, monkeypatch):
-    monkeypatch.setattr(rows, "_MAX_LINE_CHARS", 1000)
+    monkeypatch.setattr(text_tables, "_MAX_LINE_CHARS", 1000)
     first = "prompt,answer" if name == "a.csv" else '{"prompt": "a", "answer": 1}'
     (tmp_path / name).write_text(f"{first}\n{'a' * 1000}\n")
     with pytest.raises(ConfigError, match=rf"1000 characters or more\n.*{name}, line 2"):
@@ -196,6 +196,12 @@ def test_a_hub_dataset_that_cannot_be_had(monkeypatch):
         MissingError, match="cannot load the dataset org/puzzles, split test: no network\n"
     ):
         rows_of("org/puzzles", name="hard", split="test")
+
+
+def test_a_folder_is_named_as_one(tmp_path):
+    with pytest.raises(MissingError, match=f"the folder {tmp_path}.*") as raised:
+        rows_of(tmp_path)
+    assert "give a file (.parquet, .jsonl, .json, .csv)" in raised.value.hint
 
 
 @pytest.mark.parametrize("source", ["me.txt", "data/me.tsv", "./absent", "~/absent"])

@@ -55,6 +55,16 @@ def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None
         pass
 
 
+def test_a_folder_in_the_place_of_the_lock_is_named(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    lock.mkdir()
+    for use in (holder, lambda folder: hold(folder).__enter__()):
+        with pytest.raises(StorageError, match="Is a directory") as raised:
+            use(tmp_path)
+        assert raised.value.where.startswith(f"{lock},")
+        assert "move away what is in its place" in raised.value.hint
+
+
 def test_a_folder_is_held_although_somebody_looks_who_holds_it(tmp_path: Path) -> None:
     with hold(tmp_path):
         pass
