@@ -59,7 +59,7 @@ def metrics_record(
     A value that is not finite is written as null and named under ``nonfinite``.
 
     Raises:
-        KeyError: a name that ``trainer/metrics/declared.py`` does not declare, where all are.
+        KeyError: a name that ``trainer/metrics/declared.yaml`` does not declare, where all are.
     """
     record: dict[str, Any] = {"step": int(step), "time": round(time.time(), 3)}
     nonfinite: dict[str, str] = {}

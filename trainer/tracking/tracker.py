@@ -51,7 +51,7 @@ class Tracker:
         config: the resolved configuration of the run.
         context: where the run lives; ``tags["loptune.run"]`` is its stable id, derived from the
             run's folder where absent.
-        declared: whether names of metrics have to be those of ``trainer/metrics/declared.py``.
+        declared: whether names of metrics have to be those of ``trainer/metrics/declared.yaml``.
         must_connect: whether MLflow has to answer at the start; otherwise the run is opened once it
             does.
         close_limit_s: how long ``close`` may wait for MLflow [s].
@@ -103,7 +103,7 @@ class Tracker:
         """Record metrics of a step. Never waits for MLflow.
 
         Raises:
-            KeyError: a name that ``trainer/metrics/declared.py`` does not declare.
+            KeyError: a name that ``trainer/metrics/declared.yaml`` does not declare.
             StorageError: the record cannot be written; says from which step on it is missing.
         """
         self._append(self._metrics, step, metrics_record(metrics, step, self._declared))
