@@ -117,7 +117,7 @@ def test_a_name_without_a_run_is_refused(tmp_path, capsys):
     assert "see `trainer ls`" in capsys.readouterr().err
     assert main(["ui", "s", "--runs-dir", str(tmp_path)]) == 3
     assert "next:  sweep status s" in capsys.readouterr().err
-    assert main(["status", "../s", "--runs-dir", str(tmp_path)]) == 2
+    assert main(["status", "../s", "--runs-dir", str(tmp_path)]) == 3
 
 
 def test_the_ui_opens_at_the_run(tmp_path, capsys, monkeypatch):

@@ -30,6 +30,7 @@ def test_uri_is_the_configured_one_then_the_environments_then_the_runs_folders(
     monkeypatch.chdir(tmp_path)
     relative = TrackingConfig(uri="sqlite:///a/b.db")
     assert tracking_uri(relative, tmp_path) == f"sqlite:///{tmp_path}/a/b.db"
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
     for mark in "%#?":
         with pytest.raises(ConfigError, match="MLflow opens another file"):
             tracking_uri(TrackingConfig(), tmp_path / f"a{mark}41b")
