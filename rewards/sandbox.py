@@ -84,7 +84,7 @@ class RewardPool:
         self._failure_score = 0.0  # the functions' weighted minimum, which the first worker reports
         self._max_failure_rate = max_failure_rate
         self._failures: list[str] = []  # of the call in progress, a message for each completion
-        self._retried: set[str] = set()  # tokens of jobs whose process was killed
+        self._retried: set[str] = set()  # likewise, tokens of jobs whose process was killed
         self._workers: dict[int, _Worker] = {}  # by place
         self._columns: list[str] = []  # that functions ask for
         # whether a function takes many completions in one call; the first worker reports it
@@ -122,6 +122,7 @@ class RewardPool:
             for start in range(0, len(texts), size)
         )
         self._failures.clear()
+        self._retried.clear()
         try:
             self._runner.run(self._score_all(waiting, results))
         except BaseException:
