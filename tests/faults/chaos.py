@@ -5,9 +5,11 @@
 
 Kills the driver, a rank, Ray's raylet and control server, and MLflow for up to a minute; stops a
 process for some seconds; removes the lock; renames the folder or the ledger until the driver has
-ended; takes a rank's memory or its open files away; fills the disk where root may mount a small
-one. Resumes whenever the sweep has stopped. ``--kinds`` names the faults. Trials are real ones of
-the embedded policy, with ``--fake`` simulated ones.
+ended; takes a rank's memory or its open files away; damages the newest checkpoint of a trial whose
+rank it kills; kills what scores; sets the clock that Python reads back by an hour; fills the disk
+where root may mount a small one. Resumes whenever the sweep has stopped. ``--kinds`` names the
+faults, of which "no MLflow", which ends it until the sweep has ended, comes last. Trials are real
+ones of the embedded policy, with ``--fake`` simulated ones.
 """
 
 import argparse
@@ -20,7 +22,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,12 +32,21 @@ import psutil
 
 from sweep.driver.guard import marked
 from sweep.record.folder import sweep_folder
+from tests.paths import ROOT
 from tests.run_cli import start_cli
 from tests.sweep.harness import results, write_space
 from tests.trainer.tracking.store import Server, history, runs_of
 
 NAME = "fake"  # of the sweep
 DISK_MB = 64
+# Python's alone: Debian's faketime keeps Ray's own processes from starting.
+CLOCK = """
+import time
+from pathlib import Path
+_now = time.time
+_added = Path(__file__).with_name("added")
+time.time = lambda: _now() + float(_added.read_text())
+"""
 # What the guard says after a driver that had no chance to say it: killed, or ended by Ray's own
 # code with code 1.
 BY_FORCE = f"error: the driver of sweep {NAME} was ended by force"
@@ -66,13 +77,14 @@ class Chaos:
         space = space_of(self.root, self.server.uri, self.fake)
         left = list(kinds)
         arguments: list[object] = ["run", space]
+        environment = self._set_clock(0.0)
         for _ in range(len(left) + 10):
-            with process(self.fake, arguments, self.runs) as driver:
+            with process(self.fake, arguments, self.runs, environment) as driver:
                 while driver.poll() is None and left:
                     self._pause(driver)
                     if driver.poll() is None and self._strike(left[0], driver):
                         self.happened.append(left.pop(0))
-                out, err = driver.communicate(timeout=600)
+                out, err = driver.communicate(timeout=1200)
             if driver.returncode == 0:
                 assert not left, f"the sweep ended before {left}: give it more steps"
                 return
@@ -89,13 +101,22 @@ class Chaos:
     def kinds(self) -> list[str]:
         """The faults that are possible here."""
         possible = ["driver", "rank", "raylet", "control server", "MLflow"]
-        possible += ["stopped", "lock", "ledger", "folder", "files"]
-        return possible + (["disk"] if self.disk else []) + ([] if self.fake else ["memory"])
+        possible += ["stopped", "lock", "ledger", "folder", "files", "clock"]
+        possible += [] if self.fake else ["memory", "checkpoint", "scorer"]
+        return possible + (["disk"] if self.disk else [])
+
+    def _set_clock(self, added: float) -> dict[str, str]:
+        """Add seconds to the time of all that a driver starts, by these variables."""
+        folder = self.root / "clock"
+        folder.mkdir(exist_ok=True)
+        (folder / "sitecustomize.py").write_text(CLOCK)
+        (folder / "added.new").write_text(str(added))
+        (folder / "added.new").rename(folder / "added")
+        return {"PYTHONPATH": f"{folder}:{ROOT}"}
 
     def _pause(self, driver: "subprocess.Popen[str]") -> None:
-        longest = 6.0 if self.fake else 30.0
         with contextlib.suppress(subprocess.TimeoutExpired):
-            driver.wait(timeout=self.random.uniform(2.0, longest))
+            driver.wait(timeout=self.random.uniform(2.0, 6.0))
 
     def _strike(self, kind: str, driver: "subprocess.Popen[str]") -> bool:
         """Let something happen; False where there is nothing yet that it could happen to."""
@@ -107,7 +128,11 @@ class Chaos:
             "control server": lambda: _kill(self._daemons("gcs_server")),
             "MLflow": self._outage,
             "disk": self._fill,
+            "no MLflow": lambda: self._end_mlflow(driver),
             "memory": self._starve,
+            "checkpoint": self._damage,
+            "scorer": self._kill_scorer,
+            "clock": lambda: bool(self._set_clock(-3600.0)),
             "files": self._take_files,
             "stopped": lambda: self._stop(driver),
             "lock": lambda: _unlink(root / "lock"),
@@ -153,6 +178,39 @@ class Chaos:
                 rank.rlimit(psutil.RLIMIT_AS, (rank.memory_info().vms,) * 2)
         return bool(ranks)
 
+    def _damage(self) -> bool:
+        """Cut a file of a trial's newest checkpoint or flip a bit of it, and kill the rank."""
+        for rank in self._rank():
+            rank.suspend()
+            run_dir = Path(f"/proc/{rank.pid}/fd/2").resolve().parent  # where its errors go
+            checkpoints = sorted(run_dir.glob("checkpoints/step-*"), key=_step)
+            if len(checkpoints) > 1:
+                shard = self.random.choice([*checkpoints[-1].glob("*.safetensors")])
+                content = bytearray(shard.read_bytes())
+                place = self.random.randrange(len(content))
+                content[place] ^= 1
+                shard.write_bytes(content[: self.random.choice([place, None])])
+                return _kill([rank])
+            rank.resume()
+        return False
+
+    def _kill_scorer(self) -> bool:
+        """Stop a process that scores, so that a batch is under way, and kill it."""
+        below = [child for rank in self._rank() for child in rank.children(recursive=True)]
+        scorers = [child for child in below if "rewards.worker" in _command(child)][-1:]
+        for scorer in scorers:
+            scorer.suspend()
+            time.sleep(2.0)  # less than the limit of a completion
+        return _kill(scorers)
+
+    def _end_mlflow(self, driver: "subprocess.Popen[str]") -> bool:
+        """Kill MLflow for good, as the driver sees it."""
+        self.end_outage()
+        self.server.kill()
+        driver.wait(timeout=600)
+        self.server.start()
+        return True
+
     def _take_files(self) -> bool:
         """Let a rank open no more files than it has open."""
         ranks = self._rank()
@@ -187,20 +245,23 @@ def space_of(folder: Path, uri: str, fake: bool) -> Path:
     """Four trials of some steps, two of them at a time; their experiment in MLflow is named as the
     folder is.
     """
-    steps = 30 if fake else 8
+    steps = 30 if fake else 60
     overrides: dict[str, Any] = {
         "max_steps": steps,
-        "evaluation.every_steps": 2,
-        "checkpoint.every_steps": 2,
+        "evaluation.every_steps": 2 if fake else 3,
+        "checkpoint.every_steps": 2 if fake else 3,
+        "tracking.uri": uri,
+        "tracking.experiment": folder.name,
     }
-    overrides |= {"tracking.uri": uri, "tracking.experiment": folder.name}
     if not fake:
         overrides |= {
-            "rollout.prompts_per_step": 8,
+            "rollout.prompts_per_step": 4,
             "rollout.group_size": 4,
-            "optim.update_batch_size": 32,
+            "rollout.max_new_tokens": 64,
+            "optim.update_batch_size": 8,
+            "evaluation.completions_per_problem": 1,
+            "evaluation.sets.dev.limit": 16,
         }
-        overrides |= {"evaluation.sets.validation.limit": 16}
     return write_space(
         folder / "space.yaml",
         trainer={"preset": "tiny_kk", "overrides": overrides},
@@ -211,11 +272,13 @@ def space_of(folder: Path, uri: str, fake: bool) -> Path:
 
 
 @contextmanager
-def process(fake: bool, arguments: list[object], runs: Path) -> Iterator["subprocess.Popen[str]"]:
+def process(
+    fake: bool, arguments: list[object], runs: Path, environment: Mapping[str, str]
+) -> Iterator["subprocess.Popen[str]"]:
     """``sweep ARGUMENTS``, which does not outlive the block."""
     module = "tests.sweep.fake_driver" if fake else "sweep"
     # read where trials are simulated
-    environment = {"LOPTUNE_FAKE_STEP_S": "0.2", "LOPTUNE_NO_REPORT": "1"}
+    environment = {"LOPTUNE_FAKE_STEP_S": "0.2", "LOPTUNE_NO_REPORT": "1", **environment}
     with start_cli(
         module, *arguments, "--runs-dir", runs, "--cpus", 2, environment=environment
     ) as driver:
@@ -248,7 +311,7 @@ def state_of(runs: Path, uri: str, experiment: str, name: str = NAME) -> dict[st
             assert history(uri, by_trial[trial].info.run_id, metric) == values, (
                 f"{trial}: MLflow differs"
             )
-        last = max((folder / "checkpoints").glob("step-*"), key=lambda path: int(path.name[5:]))
+        last = max((folder / "checkpoints").glob("step-*"), key=_step)
         weights = next(
             path for path in (last / "model.safetensors", last / "state.json") if path.exists()
         )
@@ -326,6 +389,10 @@ def small_disk(folder: Path, megabytes: int = DISK_MB) -> Iterator[bool]:
 def _folder(path: Path) -> Path:
     (path / "runs").mkdir(parents=True)
     return path
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("step-"))
 
 
 def _unlink(path: Path) -> bool:
