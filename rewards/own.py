@@ -9,9 +9,8 @@ as correct)::
     async def judged(texts, answers):       # a whole batch: a parameter is called texts or answers
         return await asyncio.gather(*map(ask_the_judge, texts, answers))
 
-    def allowed(text, numbers):             # others are columns of the problem's row; of a batch,
-    lists of them
-        return float(set(text.split()) <= set(numbers))
+    def allowed(text, numbers):             # others are columns of the problem's row; in a batch
+        return float(set(text.split()) <= set(numbers))    # they are lists of columns
 
 Arguments are bound by the parameters' names, in any order; a function that names neither text nor
 answer takes them by position. An ``async`` function of one completion is called for all completions

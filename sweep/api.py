@@ -39,9 +39,8 @@ def load_results(name: str, runs_dir: str | Path = "runs") -> pd.DataFrame:
 
     Returns:
         columns ``trial``, ``configuration``, ``seed``, ``state`` (WAITING, RUNNING, COMPLETE,
-        PRUNED, FAIL),
-        ``step``, ``score`` (NaN without one), ``reason`` (of a failure), and one for every searched
-        trainer key.
+        PRUNED, FAIL), ``step``, ``score`` (NaN without one), ``reason`` (of a failure), and one for
+        every searched trainer key.
 
     Raises:
         MissingError: there is no such sweep.
