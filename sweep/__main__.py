@@ -10,7 +10,7 @@ if Path(sys.path[0]).resolve() != Path(__file__).resolve().parents[1]:
 
 
 def main() -> int:
-    """`sweep.cli.main`; a Ctrl-C while it is imported ends quietly, too."""
+    """Run `sweep.cli.main`; a Ctrl-C while it is imported ends quietly, too."""
     try:
         from sweep.cli import main as carry_out
     except KeyboardInterrupt:

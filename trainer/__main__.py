@@ -12,7 +12,7 @@ if Path(sys.path[0]).resolve() != Path(__file__).resolve().parents[1]:
 
 
 def main() -> int:
-    """`trainer.cli.main`; a Ctrl-C while it is imported ends quietly, too."""
+    """Run `trainer.cli.main`; a Ctrl-C while it is imported ends quietly, too."""
     try:
         from trainer.cli import main as carry_out
     except KeyboardInterrupt:

@@ -270,7 +270,7 @@ def _has_inodes(path: Path) -> bool:
 
 
 def _free_space(path: Path) -> str:
-    """`free_bytes` for a message."""
+    """Write `free_bytes` for a message."""
     try:
         return f"{free_bytes(path) / 2**20:.0f} MiB"
     except OSError:

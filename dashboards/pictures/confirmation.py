@@ -1,4 +1,4 @@
-"""The picture of the finalists: the score they were chosen for, fresh seeds, and the sealed test
+"""The picture of the finalists: the score they were chosen for, fresh seeds, and the held-out test
 split.
 """
 
@@ -15,12 +15,12 @@ from trainer.shell.table import counted
 _KINDS = {  # in colors that no update rule has
     "searched": ("in the search", MUTED),
     "fresh": ("fresh seeds", PALETTE[-1]),
-    "test": ("fresh seeds, sealed test", PALETTE[-3]),
+    "test": ("fresh seeds, held-out test", PALETTE[-3]),
 }
 
 
 def finalists(results: Results) -> Picture | None:
-    """Return finalists and baseline on unseen seeds and the sealed test split; only drawn where
+    """Return finalists and baseline on fresh seeds and the held-out test set; only drawn where
     such trials exist.
     """
     if results.fresh is None or results.fresh.comparable.empty:
@@ -49,12 +49,12 @@ def finalists(results: Results) -> Picture | None:
     label_rows(drawing, order)
     caption = _sentence(means.loc[order[::-1]], judged, objective.sealed)
     return Picture(
-        "finalists", "Finalists on unseen seeds and the sealed test", caption, (drawing,)
+        "finalists", "Finalists on fresh seeds and the held-out test", caption, (drawing,)
     )
 
 
 def finalist_scores(results: Results, judged: pd.DataFrame) -> pd.DataFrame:
-    """label, kind (searched, fresh or test), seed, value: one row per score of a finalist."""
+    """Return label, kind (searched, fresh or test), seed, value: a row per score of a finalist."""
     # Its label may differ: it names what differs among the trials, and among finalists less does.
     labels = dict(zip(judged.configuration, judged.label, strict=True))
     searched = results.comparable
@@ -79,10 +79,10 @@ def _sentence(means: pd.DataFrame, judged: pd.DataFrame, sealed: str) -> str:
             if "searched" in row:
                 parts.append(f"{row['fresh'] - row['searched']:+.3f} against the search")
         if "test" in row:
-            parts.append(f"{number(row['test'])} on the sealed test")
+            parts.append(f"{number(row['test'])} on the held-out test")
         sentences.append(f"{label}: {', '.join(parts)}")
     note = (
-        f"The sealed test is {sealed}"
+        f"The held-out test is {sealed}"
         if "test" in means
         else f"Nothing was held out: no trial logged {sealed}"
     )

@@ -53,7 +53,7 @@ def probability_bands(results: Results) -> Picture | None:
 
 
 def band_means(results: Results) -> pd.DataFrame:
-    """variant, quantity, band, value: the mean over trials of their last ``tokens/*``."""
+    """Return variant, quantity, band, value: the mean over trials of their last ``tokens/*``."""
     rows = [
         (trial.rule, *match.groups(), value)
         for trial in results.trials

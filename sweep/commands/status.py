@@ -84,7 +84,7 @@ def _status(arguments: argparse.Namespace) -> int:
     if best := chosen.text(sweep.spec.objective):
         print(best)
     if by is None and ended < planned:
-        print(f"to go on: {sweep.command('resume')}")
+        print(f"to resume: {sweep.command('resume')}")
     return 0
 
 

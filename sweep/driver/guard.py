@@ -96,8 +96,8 @@ def _scratch_parent() -> Path:
 
 @contextmanager
 def guarded(root: Path, scratch: Path, last_words: str) -> Iterator[None]:
-    """Should this process be killed inside the block, end all that carries the sweep's marker, then
-    print a text.
+    """Guard the block: should this process be killed inside it, end all that carries the sweep's
+    marker, then print a text.
 
     The scratch folder goes with them. The guard carries the marker itself, and a session of its own
     keeps signals to a terminal's group from it.

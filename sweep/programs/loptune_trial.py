@@ -30,7 +30,7 @@ class StopWatcher(ProgressReport):
         self.trainer: Trainer | None = None
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """A training step is done."""
+        """Note that a training step is done."""
         if self.trainer is not None and self._stop_file.exists():
             self.trainer.request_stop()
 

@@ -42,7 +42,7 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
 def propose_next(spec: SweepSpec, configurations: Sequence[Configuration]) -> Parameters | None:
-    """Like `propose`, for the arm with the fewest configurations; None once every arm has its
+    """Propose for the arm with the fewest configurations; None once every arm has its
     budget.
 
     Each arm is searched by a study of its own, which sees nothing of the others. The samplers of
@@ -231,7 +231,7 @@ def _in_optuna(value: Any, range_: BaseDistribution) -> Any:
 
 
 def _notes(configuration: Configuration) -> dict[str, Any]:
-    """User attributes of a trial for people."""
+    """Return the user attributes of a trial for people."""
     scores = {str(seed): result.score for seed, result in sorted(configuration.results.items())}
     return {"configuration": configuration.resolved, "scores": scores}
 

@@ -29,9 +29,9 @@ def check_space(spec: SweepSpec, document: YamlDocument) -> None:
     for key in ("worthwhile", "published"):
         is_accuracy = spec.trainer and objective.metric.startswith("eval/accuracy")
         if is_accuracy and (getattr(objective, key) or 0) >= 1:
-            what = "no accuracy gains 1, which is 100%"
+            what = "no accuracy improves by 1, which is 100%"
             raise document.error(
-                what, ("objective", key), "write the gain as a share, such as 0.05"
+                what, ("objective", key), "write the improvement as a fraction, such as 0.05"
             )
     space = _check_conditions(spec.parameters, document)
     _check_keys(spec, document)
@@ -149,7 +149,7 @@ def _complete_baseline(
     except KeyError as error:
         key = error.args[0]
         raise ConfigError(
-            f"baseline {index} does not say {key}", where, f"add {key}: VALUE"
+            f"baseline {index} is missing {key}", where, f"add {key}: VALUE"
         ) from None
     for key in baseline:
         if key not in point:
@@ -247,7 +247,9 @@ def _check_arms(spec: SweepSpec, document: YamlDocument) -> None:
             "tune_within tunes nothing with 0 configurations", where, "raise them, or remove it"
         )
     if spec.scheduler != SchedulerSpec():
-        what = "early stopping leaves tune_within too few whole trials to tell the luck of tuning"
+        what = (
+            "early stopping leaves tune_within too few complete trials to estimate tuning variance"
+        )
         raise document.error(what, ("scheduler",), "write scheduler: none")
     counts = {name: len(arm.baselines) for name, arm in arms(spec).items()}
     if len(set(counts.values())) > 1:

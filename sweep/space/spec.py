@@ -33,9 +33,9 @@ class ObjectiveSpec(Section):
     window: Count = 3
     """score = mean of the last N evaluations"""
     worthwhile: Positive = 0.01
-    """smallest gain over the baseline that matters"""
+    """smallest improvement over the baseline that matters"""
     published: Positive | None = None
-    """a gain claimed elsewhere, for `sweep plan`"""
+    """improvement claimed elsewhere, for `sweep plan`"""
 
 
 class SearchSpec(Section):

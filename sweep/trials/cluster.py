@@ -72,8 +72,8 @@ def local_node(cpus: int | None = None) -> Node:
 
 
 def slots(resources: ResourcesSpec, nodes: list[Node]) -> int:
-    """Trials that fit on the nodes at one time: each on one node, or over several if no node holds
-    a whole trial.
+    """Count the trials that fit on the nodes at one time: each on one node, or over several if no
+    node holds a whole trial.
     """
     by_node = [_workers_on(resources, node) for node in nodes]
     workers = resources.workers_per_trial

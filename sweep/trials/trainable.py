@@ -115,12 +115,10 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
 
         Returns:
             ``step``, ``score``, ``evaluation`` and all ``eval/*`` metrics. ``done`` with
-            ``finished`` after the
-            last step, with ``interrupted`` when the sweep is to stop (with ``storage``: because of
-            a full disk or
-            the like, met by this trial), with ``reason`` when the trial failed in a way that a
-            retry would repeat
-            (divergence, bad configuration).
+            ``finished`` after the last step, with ``interrupted`` when the sweep is to stop (with
+            ``storage``: because of a full disk or the like, met by this trial), with ``reason``
+            when the trial failed in a way that a retry would repeat (divergence, bad
+            configuration).
 
         Raises:
             Exception: any other failure, which the driver counts. In ranks that ran another

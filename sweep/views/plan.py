@@ -131,7 +131,7 @@ def _shortages(spec: SweepSpec, nodes: list[Node], disk: Disk | None, free: int)
     except MissingError as error:
         yield error.what
     if disk is not None and disk.at_most > free:
-        yield f"disk: {size_text(disk.at_most)} needed, {size_text(free)} there"
+        yield f"disk: {size_text(disk.at_most)} needed, {size_text(free)} free"
 
 
 def short_memory(memory: Footprint | None, nodes: list[Node], at_a_time: int) -> Iterator[str]:
@@ -143,14 +143,14 @@ def short_memory(memory: Footprint | None, nodes: list[Node], at_a_time: int) ->
     if memory.device.on_gpu and memory.margin < 0:
         needed = max(memory.training, memory.sampling)
         yield (
-            f"GPU memory: {size_text(needed)} needed, {size_text(memory.device.total_bytes)} there"
+            f"GPU memory: {size_text(needed)} needed, {size_text(memory.device.total_bytes)} a GPU"
         )
     there = [node.memory for node in nodes if node.memory is not None]
     if len(there) == len(nodes) and memory.host * at_a_time > sum(there):
         of = "one trial" if at_a_time == 1 else f"{at_a_time} trials at a time"
         yield (
             f"host memory of {of}: {size_text(memory.host * at_a_time)} needed, "
-            f"{size_text(sum(there))} there"
+            f"{size_text(sum(there))} installed"
         )
 
 
@@ -187,7 +187,9 @@ def print_sample(sample: Sample, spec: SweepSpec, configurations: int) -> None:
     if sample.error > 0 and len(spec.seeds) > 1 and configurations > 1:
         hidden = minimum_detectable_effect(sample.error, len(spec.seeds), configurations)
         seeds = f"{counted(len(spec.seeds), 'seed')} of {counted(configurations, 'configuration')}"
-        lines.append(f"with {seeds} that error alone hides gains below {hidden:.2g} (80% power)")
+        lines.append(
+            f"with {seeds} that error alone hides improvements below {hidden:.2g} (80% power)"
+        )
     print_section("sample", lines)
     for advice in sample.advice:
         print(f"\n{advice}", file=sys.stderr)

@@ -29,8 +29,8 @@ logger = logging.getLogger(__name__)
 _WAITING_S = 30.0  # a trial that has its resources starts within seconds
 _LOOK_S = 0.5
 _BEGINNINGS = (  # a file of a trial, what it holds from then on, and what that means
-    ("config.yaml", "", "its ranks are up and load what they run"),
-    ("stderr.log", "ready at step", "what they run is loaded; the first step begins"),
+    ("config.yaml", "", "its ranks have started and load the program"),
+    ("stderr.log", "ready at step", "the program is loaded; the first step starts"),
     ("metrics.jsonl", "}", "first step done"),
 )
 _HEADLINE = "eval/accuracy"  # shown beside the score, a mean of several
@@ -70,7 +70,7 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         return {**self.__dict__, "_changed": None, "_trials": ()}
 
     def running(self) -> int:
-        """Trials that hold resources now."""
+        """Return the trials that hold resources now."""
         return sum(trial.status == Trial.RUNNING for trial in self._trials)
 
     def __getattribute__(self, name: str) -> Any:
@@ -80,14 +80,14 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        """A trial has its resources."""
+        """Report that a trial has its resources."""
         searched = {key: value for key, value in trial.config["overrides"].items() if key != "seed"}
         self._event(trial, f"started    {parameter_text(searched)}")
 
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
-        """A trial has evaluated, or ended early."""
+        """Report that a trial has evaluated, or ended early."""
         report = TrialReport.of(result)
         if report.score is not None:
             self._beginnings.clear()
@@ -101,13 +101,11 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
     def on_trial_complete(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        """A trial has ended; its last result has the state."""
+        """Report that a trial has ended; its last result has the state."""
         report = TrialReport.of(trial.last_result)
         score = number(report.score)
         if report.interrupted:
-            self._event(
-                trial, f"interrupted at step {report.step}; goes on from there after resume"
-            )
+            self._event(trial, f"interrupted at step {report.step}; a resume continues from there")
         elif report.reason:
             self._event(trial, f"failed     {report.reason}")
         elif report.finished:
@@ -119,7 +117,7 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
     def on_trial_error(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        """A trial failed and is not tried again."""
+        """Report that a trial failed and is not tried again."""
         self._event(trial, f"failed     {self._reason(trial)}")
         self._ended(trial)
 
@@ -144,7 +142,7 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
             self._event(trial, f"retry {count}: {self._reason(trial)}")
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        """Called ten times a second."""
+        """Look for waiting and hanging trials, ten times a second."""
         self._trials = trials
         self._tell_waiting()
         if self._trials and self._beginnings and time.monotonic() - self._looked > _LOOK_S:

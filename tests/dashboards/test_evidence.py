@@ -32,7 +32,7 @@ def confirmed(name: str, task: str, gains: list[float], *others: tuple[str, floa
 
 def test_a_rule_is_measured_against_its_baseline_with_the_noise_of_both_stages() -> None:
     (ar, lopti, *_) = measured_in(confirmed("one", "easy", [0.10, 0.14, 0.12]))
-    assert ar.chosen == "chosen for its luck"
+    assert ar.chosen == "chosen for its score"
     assert (ar.rule, ar.baseline, ar.seeds, ar.left_out) == ("grpo + AR", "grpo", 3, "")
     assert ar.gain == pytest.approx(0.12)
     # Fresh differences vary by 0.02 (two degrees of freedom), those of the search, 0.2 and 0.2, by

@@ -142,4 +142,4 @@ def test_what_adapters_found_is_confirmed_on_fresh_seeds(finished, capfd):
     for trial in ("c000-s1", "c001-s1"):
         assert any("eval/accuracy/test" in line for line in metrics(runs / "tiny-confirm", trial))
     page = (runs / "tiny" / "report" / "report.html").read_text()
-    assert "Finalists on unseen seeds and the sealed test" in page and "On fresh seeds: " in page
+    assert "Finalists on fresh seeds and the held-out test" in page and "On fresh seeds: " in page

@@ -44,7 +44,7 @@ def test_a_full_disk_costs_no_trial_and_failed_ones_are_tried_again_where_that_i
     (tmp_path / "faults.json").unlink()
     code, out, err = sweep("resume", "fake", *here, "--cpus", 2, "--retry-failed")
     assert code == 0, err
-    assert "trying again: c000-s0" in out
+    assert "retrying: c000-s0" in out
     ends = [record["state"] for record in ledger(folder) if record["event"] == "result"]
     assert ends == ["FAIL", "COMPLETE", "COMPLETE", "COMPLETE"]
     assert history(folder, "c000-s0", "resume")[-1]["step"] == 2

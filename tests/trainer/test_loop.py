@@ -303,7 +303,7 @@ def test_interrupt_prints_the_command_that_resumes(tiny_policy, tmp_path):
     assert process.returncode == 130, errors
     reached = steps_on_disk(tmp_path / "interrupted" / "checkpoints")[0]
     message, command = output.strip().splitlines()[-2:]
-    assert message == f"stopped at step {reached} of 400; saved at step {reached}; to go on:"
+    assert message == f"stopped at step {reached} of 400; saved at step {reached}; to resume:"
     assert command == f"trainer resume interrupted --runs-dir {tmp_path}"
     assert reached > 0
     again = run_cli(*command.split(), f"max_steps={reached + 1}", timeout=120)

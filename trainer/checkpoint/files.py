@@ -97,13 +97,13 @@ def _publish(partial: Path, final: Path, hashes: dict[str, str]) -> None:
 
 
 def steps_on_disk(root: Path) -> list[int]:
-    """Steps of the checkpoints, newest first; not of those set aside as damaged."""
+    """Return the steps of the checkpoints, newest first; not of those set aside as damaged."""
     return _steps(root, _NAME)
 
 
 def intact_checkpoints(root: Path) -> Iterator[Path]:
-    """Checkpoints whose every file has the recorded hash, newest first; others are reported and
-    passed over.
+    """Yield the checkpoints whose every file has the recorded hash, newest first; others are
+    reported and passed over.
     """
     for step in steps_on_disk(root):
         folder = root / f"step-{step}"

@@ -25,7 +25,7 @@ _FOR_RESUMPTION = shutil.ignore_patterns("manifest.json*", "training_state*")
 
 
 def add_export(parser: argparse.ArgumentParser) -> None:
-    """``trainer export``."""
+    """Add ``trainer export``."""
     parser.add_argument("name", help="name of the run, see `trainer ls`, or a trial's folder")
     parser.add_argument("--step", type=int, help="checkpoint to export (default: the newest)")
     parser.add_argument("--output", type=Path, help="folder to create (default: NAME-model)")

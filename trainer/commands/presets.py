@@ -16,7 +16,7 @@ _USUAL_RANKS = 4  # of a run with DeepSpeed: the presets were made for four GPUs
 
 
 def add_presets(parser: argparse.ArgumentParser) -> None:
-    """``trainer presets``."""
+    """Add ``trainer presets``."""
     parser.add_argument("name", nargs="?", help="preset[:variant] to print")
     parser.add_argument(
         "--ranks", type=count, help="number of ranks (default: 4 with DeepSpeed, else 1)"

@@ -31,21 +31,21 @@ class Option:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """``trainer options``."""
+    """Add ``trainer options``."""
     parser.add_argument(
         "word", nargs="?", default="", help="show only keys whose name contains this"
     )
 
 
 def add_metrics(parser: argparse.ArgumentParser) -> None:
-    """``trainer metrics``."""
+    """Add ``trainer metrics``."""
     parser.add_argument(
         "word", nargs="?", default="", help="show only metrics whose name contains this"
     )
 
 
 def add_schema(parser: argparse.ArgumentParser) -> None:
-    """``trainer schema``."""
+    """Add ``trainer schema``."""
 
 
 def run_schema() -> str:

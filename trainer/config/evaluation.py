@@ -54,7 +54,7 @@ class EvaluationConfig(Section):
         return sets
 
     def of_set(self, name: str) -> "EvaluationConfig":
-        """These settings with those of one set in their place."""
+        """Return these settings with those of one set in their place."""
         section = self.sets[name]
         values = {key: getattr(section, key) for key in PER_SET}
         return self.model_copy(

@@ -89,7 +89,7 @@ class YamlDocument:
 
 
 def dotted(path: Iterable[str | int]) -> str:
-    """``("algorithm", "name")`` as ``algorithm.name``."""
+    """Write ``("algorithm", "name")`` as ``algorithm.name``."""
     return ".".join(str(part) for part in path)
 
 

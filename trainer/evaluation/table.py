@@ -49,6 +49,6 @@ def _row(name: str, by: Part, value: str, rollouts: Sequence[Rollout]) -> dict[s
 
 
 def _in_order(value: str) -> tuple[float, str]:
-    """Numbers by size (bands by their lower end), words after them."""
+    """Sort numbers by size (bands by their lower end), words after them."""
     head = value.split("-")[0]
     return (float(head), value) if head.replace(".", "", 1).isdigit() else (math.inf, value)

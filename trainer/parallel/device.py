@@ -96,7 +96,7 @@ def peak_bytes(device: torch.device) -> int:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """``float32`` or ``bfloat16``."""
+    """Return ``float32`` or ``bfloat16``."""
     return str(dtype).removeprefix("torch.")
 
 

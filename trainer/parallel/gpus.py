@@ -24,7 +24,7 @@ def visible_gpus() -> int:
 
 
 def driver_version() -> str | None:
-    """Version of the NVIDIA driver, None where there is none."""
+    """Return the version of the NVIDIA driver, None where there is none."""
     return next(iter(_nvidia_smi("--query-gpu=driver_version", "--format=csv,noheader")), None)
 
 

@@ -223,7 +223,9 @@ def with_adapter_merged(model: PreTrainedModel, folder: Path) -> PreTrainedModel
 
 
 def _targets(model: PreTrainedModel, wanted: list[str]) -> list[str]:
-    """Last parts of the names of the layers to adapt, those of the configuration checked."""
+    """Return the last parts of the names of the layers to adapt, those of the configuration
+    checked.
+    """
     output = model.get_output_embeddings()
     linear = [
         name

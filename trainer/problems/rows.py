@@ -130,7 +130,7 @@ def find_column(
 
 
 def need_column(row: Row, field: str, columns: Mapping[str, str], defaults: Sequence[str]) -> str:
-    """Like ``find_column``, for a required field.
+    """Find a required column, like ``find_column``.
 
     Raises:
         ConfigError: no column for the field.

@@ -55,34 +55,34 @@ def parse_arguments(
 
 
 def add_runs_dir(parser: argparse.ArgumentParser) -> None:
-    """The folder of all runs."""
+    """Add ``--runs-dir``."""
     parser.add_argument(
         "--runs-dir", type=Path, default=Path("runs"), help="folder of all runs (default: runs)"
     )
 
 
 def add_accept_changes(parser: argparse.ArgumentParser) -> None:
-    """Going on with other data or another reward."""
+    """Add ``--accept-changes``."""
     parser.add_argument(
         "--accept-changes",
         action="store_true",
-        help="go on although data or reward files have changed, and record that",
+        help="continue although data or reward files have changed, and record that",
     )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """JSON in place of a table."""
+    """Add ``--json``."""
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def add_sample(parser: argparse.ArgumentParser, verb: str) -> None:
-    """A look at the start policy."""
+    """Add ``--sample``."""
     parser.add_argument(
         "--sample",
         type=count,
         metavar="N",
-        help=f"{verb} completions of N training problems, and tell which groups would teach "
-        "anything",
+        help=f"{verb} completions of N training problems, and report how many groups would give "
+        "a learning signal",
     )
 
 
@@ -129,7 +129,7 @@ def _version(package: str) -> str:
 
 
 def _hint(option: str, words: Sequence[str], prefix: str) -> str | None:
-    """``--max_steps 3`` as the override that was meant, or None where no key is like it."""
+    """Return ``--max_steps 3`` as the override that was meant, or None where no key is like it."""
     name, _, value = option.partition("=")
     if not value:
         following = words[words.index(option) + 1 :]

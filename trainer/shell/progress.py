@@ -125,7 +125,7 @@ class Progress(ProgressReport):
         self._write(line)
 
     def completed(self, count: int) -> None:
-        """So many parts more are done."""
+        """Advance the phase by ``count`` parts."""
         self._bar.advance(self._phase_task, count)
         if self._in_terminal or time.monotonic() - self._reported < _REPORT_EVERY_S:
             return

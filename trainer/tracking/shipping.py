@@ -84,8 +84,8 @@ def metric_values(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 def recorded_times(path: Path) -> tuple[int, int] | None:
-    """When the first line began to be measured, and the last was written [ms since 1970]; None
-    without lines.
+    """Return when the first line began to be measured, and the last was written [ms since 1970];
+    None without lines.
     """
     records = read_records(path)
     if not records:

@@ -32,11 +32,11 @@ def test_finalists_show_search_fresh_seeds_and_test() -> None:
     picture = shown(finalists(confirmed))
     assert len(picture.figures) == 1
     assert picture.sentence == (
-        "#1 grpo α 0.3: 0.650 on fresh seeds, -0.100 against the search, 0.550 on the sealed test; "
-        "#0 grpo: "
-        "0.500 on fresh seeds, -0.050 against the search, 0.450 on the sealed test (up to 2 fresh "
-        "seeds). The "
-        "sealed test is eval/accuracy/test."
+        "#1 grpo α 0.3: 0.650 on fresh seeds, -0.100 against the search, 0.550 on the held-out "
+        "test; #0 grpo: "
+        "0.500 on fresh seeds, -0.050 against the search, 0.450 on the held-out test (up to 2 "
+        "fresh seeds). The "
+        "held-out test is eval/accuracy/test."
     )
 
 
@@ -47,12 +47,12 @@ def test_scores_on_held_out_problems_alone_are_shown_once() -> None:
     fresh = replace(fresh, objective=replace(fresh.objective, held_out=True))
     picture = shown(finalists(replace(sweep, fresh=fresh)))
     assert picture.sentence == (
-        "#1 grpo α 0.3: 0.650 on the sealed test; #0 grpo: 0.500 on the sealed test (up to 2 fresh "
-        "seeds). The "
-        "sealed test is eval/accuracy."
+        "#1 grpo α 0.3: 0.650 on the held-out test; #0 grpo: 0.500 on the held-out test (up to 2 "
+        "fresh seeds). The "
+        "held-out test is eval/accuracy."
     )
     names = {str(trace.name).removesuffix(", mean") for trace in picture.figures[0].data}
-    assert names == {"in the search", "fresh seeds, sealed test"}
+    assert names == {"in the search", "fresh seeds, held-out test"}
 
 
 def test_finalists_are_the_same_where_less_tells_them_apart() -> None:

@@ -76,7 +76,7 @@ def test_the_verdict_names_all_that_differs_from_the_baseline() -> None:
     assert apart == (
         "#2 differs from the baseline in lr 1e-05 (not 0.0003), temperature 0.7 (not 1), ar_alpha "
         "0.3 (not 0): "
-        "what it gains is that of all of these together."
+        "the improvement belongs to all of these together."
     )
 
 
@@ -88,7 +88,7 @@ def test_the_baseline_is_the_listed_one_and_without_a_list_the_first_plain_one()
         state=sweep.table.state.where(sweep.table.configuration != "0", "FAIL")
     )
     assert with_trials(sweep, failed).baseline_label is None  # no other takes its place
-    assert "the baseline #0 did not run to its end" in verdict(with_trials(sweep, failed))[0]
+    assert "the baseline #0 has not finished" in verdict(with_trials(sweep, failed))[0]
     without_plain = sweep.table[sweep.table[ALPHA] + sweep.table[ETA] > 0]
     sentence = verdict(with_trials(sweep, without_plain, baseline=None))[0]
-    assert "no plain configuration (alpha 0, eta 0) ran to its end" in sentence
+    assert "no plain configuration (alpha 0, eta 0) has finished" in sentence

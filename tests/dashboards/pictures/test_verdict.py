@@ -44,8 +44,8 @@ def test_a_clear_gain_on_matched_seeds_is_evidence() -> None:
     lines = verdict(sweep_with(scores))
     # differences 0.1, 0.1, 0.101
     assert lines[0].startswith(
-        "Likely better than the baseline #0 grpo, but not confirmed on fresh seeds. #1 grpo α 0.3: "
-        "+0.100 (90% "
+        "Evidence of an improvement over the baseline #0 grpo, not confirmed on fresh seeds. #1 "
+        "grpo α 0.3: +0.100 (90% "
         "interval +0."
     )
     assert lines[0].endswith(", 3 seeds).")
@@ -54,12 +54,12 @@ def test_a_clear_gain_on_matched_seeds_is_evidence() -> None:
         "`sweep confirm demo --finalists 1 --seeds 3` does it: 6 trials, about 12 GPU-hours."
         in lines[1]
     )
-    assert lines[1].endswith("With --rounds it stops as soon as it is known.")
+    assert lines[1].endswith("With --rounds it stops as soon as the result is clear.")
     assert "corrected for 2 comparisons on 3 seeds" in lines[2]
     assert lines[2].endswith("3 seeds cannot exclude that up to 63% of seeds collapse.")
     # 9 trials of 4 GPUs for half an hour
-    assert lines[3] == "Cost so far: 18 GPU-hours in 9 trials, 2 GPU-hours a trial in the median."
-    assert lines[4] == "9 trials: 9 complete; only those that ran to their end are compared."
+    assert lines[3] == "Cost so far: 18 GPU-hours for 9 trials, median 2 GPU-hours per trial."
+    assert lines[4] == "9 trials: 9 complete; only complete trials are compared."
 
 
 def test_a_gain_within_the_noise_is_none_and_says_what_would_be_found() -> None:
@@ -72,7 +72,10 @@ def test_a_gain_within_the_noise_is_none_and_says_what_would_be_found() -> None:
     assert first.startswith(
         "No evidence that anything beats the baseline #0 grpo. Best candidate #1 grpo α 0.3: +0.0"
     )
-    assert "With 3 seeds, a gain of 0." in noise and "would be detected with 80% power" in noise
+    assert (
+        "With 3 seeds, an improvement of 0." in noise
+        and "would be detected with 80% power" in noise
+    )
     assert "sweep confirm demo" in step
 
 
@@ -82,14 +85,18 @@ def test_a_gain_that_luck_explains_takes_no_number_of_seeds() -> None:
     ).verdict
     assert isinstance(judged, Tested)
     assert judged.improves
-    assert "no gain is left" in next_step(replace(judged, shrunken=-0.002, confirmation_seeds=None))
+    assert "no improvement is left" in next_step(
+        replace(judged, shrunken=-0.002, confirmation_seeds=None)
+    )
 
 
 def test_one_seed_is_never_evidence() -> None:
     lines = verdict(sweep_with({(0.0, 0.0): [0.1], (0.3, 0.0): [0.9]}))
     assert lines[0].endswith("Best candidate #1 grpo α 0.3: +0.800 (1 seed).")
     assert "--seeds 3` does it: 6 trials, about 12 GPU-hours." in lines[1]
-    assert lines[2].startswith("With 1 seed in common, the difference cannot be told from chance.")
+    assert lines[2].startswith(
+        "With 1 shared seed, the difference cannot be distinguished from chance."
+    )
 
 
 def test_configurations_with_a_stopped_seed_are_not_compared() -> None:
@@ -99,7 +106,7 @@ def test_configurations_with_a_stopped_seed_are_not_compared() -> None:
     lines = verdict(sweep)
     assert "Best candidate #1 grpo α 0.3" in lines[0]
     assert lines[-1].endswith(
-        "1 configurations are left out because the scheduler stopped some of their seeds."
+        "Excluded, because the scheduler stopped some of their seeds: 1 configuration."
     )
 
 
@@ -128,7 +135,7 @@ def test_a_search_names_a_candidate_and_failed_seeds_count_with_the_worst_score(
 @pytest.mark.parametrize("score", [math.nan, 0.5])
 def test_before_anything_ended(score: float) -> None:
     sweep = sweep_with({(0.0, 0.0): [score]}, c0s0="RUNNING")
-    assert verdict(sweep)[0] == "No configuration has run to its end with a score yet."
+    assert verdict(sweep)[0] == "No configuration has finished yet."
     assert verdict(with_trials(sweep, sweep.table.iloc[:0]))[-1] == "The sweep has no trials yet."
 
 
@@ -172,11 +179,8 @@ def test_fresh_seeds_decide() -> None:
             "sweep confirm" in line for line in lines
         )
         # The search's own best is told once, below, as what it is.
-        assert (
-            sum("Likely better" in line for line in lines) == 1
-            and "picked for its luck" in lines[-3]
-        )
-        assert "24 GPU-hours in 12 trials (search and fresh seeds)" in lines[-2]
+        assert sum("Evidence of an" in line for line in lines) == 1 and "biased upward" in lines[-3]
+        assert "24 GPU-hours for 12 trials (search and fresh seeds)" in lines[-2]
         assert lines[0].count("#1 grpo α 0.3") == 1 and not any(
             "#1 grpo α 0.3" in line for line in lines[1:]
         )
@@ -213,4 +217,4 @@ def test_every_finalist_is_told_by_its_last_look_and_the_price_is_named() -> Non
         "trials of at most 27, 12 GPU-hours."
     ) in verdict(replace(search, fresh=replace(search, rounds=rounds)))
     unseen = replace(search, fresh=replace(search, rounds=replace(rounds, standings=())))
-    assert any("the first look is after 3" in line for line in verdict(unseen))
+    assert any("the first interim analysis is after 3" in line for line in verdict(unseen))

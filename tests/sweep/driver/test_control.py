@@ -131,7 +131,7 @@ def test_the_second_signal_raises(folder: SweepFolder, number: signal.Signals) -
         assert stop.interrupted
         assert len(messages) == 1
         # the last line may never come
-        assert messages[0].endswith("To go on later: sweep resume demo")
+        assert messages[0].endswith("To resume later: sweep resume demo")
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
     assert signal.getsignal(number) == before

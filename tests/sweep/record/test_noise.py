@@ -50,11 +50,11 @@ def test_an_earlier_sweep_tells_what_the_plan_can_find(tmp_path: Path) -> None:
     assert forecast.wanted["published"][:2] == (0.14, seeds_for(0.14, noise.deviation, 8))
     lines = noise_lines(forecast, spec, 8, "mine.yaml")
     assert lines[0].endswith(
-        f"deviation of {noise.deviation:.2g} (measured in before, 6 degrees of freedom)"
+        f"between seeds is {noise.deviation:.2g} (measured in before, 6 degrees of freedom)"
     )
-    assert lines[1].startswith("with 3 seeds of 8 configurations, a gain of 0.0")
+    assert lines[1].startswith("with 3 seeds of 8 configurations, an improvement of 0.0")
     assert lines[3].startswith(
-        "to detect the published gain of 0.14 takes 2 seeds of every configuration, or at"
+        "to detect the published improvement of 0.14 takes 2 seeds of every configuration, or at"
     )
 
 
@@ -81,7 +81,7 @@ def test_one_seed_finds_nothing(tmp_path: Path) -> None:
     spec = open_sweep(tmp_path / "other", "planned").spec
     forecast = forecast_noise(spec, readable_sweeps(tmp_path), 4)
     assert forecast is not None and forecast.detectable is None
-    sentence = "with 1 seed of 4 configurations, no difference can be told from chance"
+    sentence = "with 1 seed of 4 configurations, no difference can be distinguished from chance"
     assert noise_lines(forecast, spec, 4, "mine.yaml")[1] == sentence
 
 

@@ -29,13 +29,13 @@ no seeds: [{seeds: []}, seeds, '']
 same seeds: [{seeds: [0, 1, 0]}, 'seeds: these must differ', '']
 warm start from one sweep twice: [{search: {warm_start: [a, a]}},
   'search.warm_start: these must differ', '']
-objective on the sealed set: [{objective: {metric: eval/accuracy/test}}, is of the sealed set,
+objective on the held-out set: [{objective: {metric: eval/accuracy/test}}, is of the held-out set,
   or eval/accuracy,
   objective.metric]
-sealed set as the first: [{fixed: {evaluation.sets: {test: {split: test}, dev: {split: dev}}}},
-  test is the sealed set of a sweep, put another set before it, key trainer]
-published gain of 500 percent: [{objective: {published: 5}}, no accuracy gains 1, such as 0.05,
-  objective.published]
+held-out set as the first: [{fixed: {evaluation.sets: {test: {split: test}, dev: {split: dev}}}},
+  test is held out in a sweep, put another set before it, key trainer]
+published gain of 500 percent: [{objective: {published: 5}}, no accuracy improves by 1,
+  such as 0.05, objective.published]
 true as a seed: [{seeds: [false, true]}, true and false are no numbers, search_space.md, seeds]
 seed of 33 bits: [{seeds: [4294967296]}, seeds.0, search_space.md, seeds.0]
 searched task: [{searched: {data.task: {choice: [knights_knaves, addition]}}},
@@ -46,7 +46,7 @@ searched judge: [{searched: {reward.functions: {choice: [{knights_knaves: 1.0}, 
   reward.functions changes what eval/accuracy measures, fix it]
 endless integers: [{searched: {optim.tokens_per_microbatch: {int: [1, 10000000000]}}},
   'more than 100,000 values: write a larger step', search_space.md]
-gain of 500 percent: [{objective: {worthwhile: 5}}, no accuracy gains 1, such as 0.05,
+gain of 500 percent: [{objective: {worthwhile: 5}}, no accuracy improves by 1, such as 0.05,
   objective.worthwhile]
 section as override: [{fixed: {optim: {lr: 0.1}}}, 'optim is a section, not a value', optim.,
   trainer.overrides.optim]
@@ -107,7 +107,7 @@ baseline of something else: [{baselines: [{lopti: false, algorithm.ar_alfa: 0.1}
   'baseline 0 sets algorithm.ar_alfa, which is not searched', 'did you mean algorithm.ar_alpha?']
 baseline the field refuses: [{baselines: [{lopti: false, algorithm.ar_alpha: 2.0}]},
   "algorithm.ar_alpha: Input should be less than or equal to 1", '']
-baseline without its switch: [{baselines: [{algorithm.ar_alpha: 0.1}]}, does not say lopti,
+baseline without its switch: [{baselines: [{algorithm.ar_alpha: 0.1}]}, is missing lopti,
   add lopti]
 baseline with an impossible switch: [{baselines: [{lopti: 'off'}]}, never 'off', 'False, True']
 baseline with an inactive parameter: [{baselines: [{lopti: false, algorithm.lopti_eta: 0.5}]},

@@ -126,8 +126,8 @@ def test_how_far_the_first_trial_is_is_told_as_it_starts(callback, tmp_path, cap
         callback.on_step_end(0, [first])
         lines.append(capsys.readouterr().out)
     assert [line.removeprefix("c000-s1  ") for line in lines] == [
-        "its ranks are up and load what they run\n",
-        "what they run is loaded; the first step begins\n",
+        "its ranks have started and load the program\n",
+        "the program is loaded; the first step starts\n",
         "first step done\n",
     ]
 

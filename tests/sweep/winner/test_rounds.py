@@ -58,7 +58,7 @@ def test_a_better_finalist_is_found_and_everything_is_on_record(tmp_path: Path) 
     assert (code, decision.outcome) == (0, "better")
     assert (
         "judged after 3, " in lines[0]
-        and "a gain of 0.02 in eval/accuracy is worthwhile" in lines[0]
+        and "an improvement of 0.02 in eval/accuracy is worthwhile" in lines[0]
     )
     assert lines[-2].startswith(
         "round 1 of at most 8: #1 is better than the baseline after 3 seeds: +0."

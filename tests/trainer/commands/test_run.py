@@ -116,7 +116,7 @@ def test_a_stopped_run_ends_with_the_command_that_goes_on(outcome, tmp_path, cap
     stopped = replace(outcome, done=False, trainer=ended_trainer(tmp_path, world_size=2))
     assert report_outcome(stopped) == 130
     message, command = capsys.readouterr().out.splitlines()
-    assert message == "stopped at step 4 of 9; nothing was saved; to begin again:"
+    assert message == "stopped at step 4 of 9; nothing was saved; to start again:"
     assert (
         command
         == f"torchrun --nproc-per-node 2 -m trainer resume r --runs-dir {tmp_path} --start-over"
@@ -124,7 +124,7 @@ def test_a_stopped_run_ends_with_the_command_that_goes_on(outcome, tmp_path, cap
     (tmp_path / "r" / "checkpoints" / "step-2").mkdir(parents=True)
     report_outcome(stopped)
     assert capsys.readouterr().out.startswith(
-        "stopped at step 4 of 9; saved at step 2; to go on:\n"
+        "stopped at step 4 of 9; saved at step 2; to resume:\n"
     )
 
 

@@ -77,7 +77,7 @@ def test_an_interrupt_before_the_first_checkpoint_says_so(
     ]
     assert run(tmp_path, *words) == INTERRUPTED
     message, command = capsys.readouterr().out.splitlines()[-2:]
-    assert message == "stopped at step 0 of 1; nothing was saved; to begin again:"
+    assert message == "stopped at step 0 of 1; nothing was saved; to start again:"
     assert command == f"trainer resume r --runs-dir {tmp_path / 'runs'}"
 
 

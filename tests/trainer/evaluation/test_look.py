@@ -61,7 +61,7 @@ def test_silent_groups_and_the_error_of_an_evaluation_have_no_bias():
 @pytest.mark.parametrize(
     ("sample", "what"),
     [
-        (look([[0, 0], [0, 0]]), "no completion of 4 was correct: nothing will be learned"),
+        (look([[0, 0], [0, 0]]), "no completion of 4 was correct: nothing can be learned"),
         (look([[1, 1], [1, 1]]), "no completion of 4 differs in reward"),
         (look([[1, 0], [1, 0]], truncated=0.75), "75% of the completions are truncated"),
     ],
@@ -95,7 +95,7 @@ def test_plan_and_dry_run_sample_the_start_policy(tmp_path, monkeypatch, capsys,
     )
     assert sweep(["plan", str(space), "--sample", "3"]) == 0
     shown = capsys.readouterr()
-    assert "with group size 16, 100% of the groups teach nothing" in shown.out
+    assert "with group size 16, 100% of the groups have equal rewards" in shown.out
     assert "100% of the completions are truncated" in shown.err
     words = [f"{key}={value}" for key, value in small.items()]
     assert trainer(["run", "tiny_kk", *words, "--dry-run", "--sample", "2"]) == 0
