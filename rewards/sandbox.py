@@ -340,7 +340,7 @@ class _Worker:
             reply = json.loads(line)
             if isinstance(reply, dict) and reply.get("token") == token:
                 return reply
-        raise _LostError("error", "something else than scores came from the scoring process")
+        raise _LostError("error", "the scoring process sent something other than scores")
 
     async def _line(self, limit_s: float) -> bytes:
         assert self.process.stdout is not None, "it is a pipe"

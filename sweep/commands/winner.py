@@ -45,8 +45,7 @@ def add_commands(commands: Commands) -> None:
     confirm.add_argument(
         "--test",
         help="file with the held-out problems, columns mapped as those of the set it stands for "
-        "(default: "
-        "evaluation.sets.test, or the split `test`; none in rounds)",
+        "(default: evaluation.sets.test, or the split `test`; none in rounds)",
     )
     confirm.add_argument(
         "--hours",

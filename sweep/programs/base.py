@@ -251,5 +251,7 @@ class Program(Section, ABC):
             ConfigError: the program cannot be sampled from.
         """
         raise ConfigError(
-            "only loptune's own trainer can be sampled", "command line, --sample", "leave it out"
+            "--sample works only for loptune's own trainer",
+            "command line, --sample",
+            "leave it out",
         )

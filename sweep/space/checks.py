@@ -102,7 +102,7 @@ def _check_conditions(parameters: Mapping[str, ParameterSpec], document: YamlDoc
         space = Space(parameters)
     except ValueError as circle:
         raise document.error(
-            f"conditions lead in a circle: {circle}", ("parameters",), "remove one of them"
+            f"conditions form a circle: {circle}", ("parameters",), "remove one of them"
         ) from None
     for key in parameters:
         if parent := space.excluding(key):

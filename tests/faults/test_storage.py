@@ -70,7 +70,7 @@ def test_a_real_disk_that_is_full_at_the_start_too_small_or_full_in_a_step(
     ballast.write_bytes(bytes(8 * 2**20))
     code, out, err = sweep("run", space, *here, "--offline", "--cpus", 2)
     assert code == 4, err
-    assert "error: no room for the checkpoints of trial c000-s0" in out
+    assert "error: not enough disk space for the checkpoints of trial c000-s0" in out
     assert not (folder / "trials").exists()
 
     ballast.unlink()

@@ -234,7 +234,7 @@ def test_bytes_on_the_reply_descriptor_are_no_scores(text):
         scored = rewards.score(["a", text, "b"], [None] * 3)
     assert [result.status for result in scored] == ["ok", "error", "ok"]
     assert [result.score.reward for result in scored] == [1.0, -7.0, 1.0]
-    assert scored[1].message == "something else than scores came from the scoring process"
+    assert scored[1].message == "the scoring process sent something other than scores"
 
 
 def test_scoring_ends_as_soon_as_too_much_of_it_fails():

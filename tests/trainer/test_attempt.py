@@ -46,7 +46,7 @@ def test_of_two_attempts_that_write_in_turns_only_the_newer_one_counts(tmp_path:
     frozen = os.open(metrics, os.O_WRONLY | os.O_APPEND)
 
     started: list[Tracker] = []
-    with pytest.raises(SupersededError, match="attempt 2 of run-1 has begun elsewhere"):
+    with pytest.raises(SupersededError, match="attempt 2 of run-1 has started elsewhere"):
         checkpoint(1, 4, meanwhile=lambda: started.append(attempt(2)))
     (new,) = started
     new.rewind(2)

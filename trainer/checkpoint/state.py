@@ -64,7 +64,7 @@ def load_training_state(
         raise StorageError(
             f"no {path.name} in the checkpoint, only {', '.join(files) or 'no training state'}",
             str(folder),
-            "resume with as many ranks and the same parallel.* as wrote it",
+            "resume with the ranks and parallel.* settings that wrote it",
         )
     tensors = load_file(path)
     of_optimizer = {

@@ -71,7 +71,7 @@ def _export_model(run: Path, output: Path, step: int | None = None, merge: bool 
     config = load_config(str(folder.config))
     if merge and config.model.lora.r == 0:
         raise ConfigError(
-            "the run trained whole weights: there is no adapter", "--merge", "leave out --merge"
+            "the run trained full weights: there is no adapter", "--merge", "leave out --merge"
         )
     partial = output.with_name(output.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)

@@ -159,7 +159,7 @@ def load_adapter(model: nn.Module, folder: Path) -> None:
         stored = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
         if stored != {name: tuple(tensor.shape) for name, tensor in expected.items()}:
             raise StorageError(
-                "the checkpoint's adapter is of other layers or another rank",
+                "the checkpoint's adapter has other layers or another rank",
                 str(folder),
                 "resume with the configuration the run was started with",
             )
@@ -185,7 +185,7 @@ def adapter_base(folder: Path) -> tuple[str, str | None]:
         revision = None
     if kind != "LORA" or not isinstance(name, str) or not isinstance(revision, str | None):
         raise MissingError(
-            "this is no low-rank adapter that names its base model",
+            "the folder is not a low-rank adapter that names its base model",
             str(file),
             "give a folder saved by peft",
         )

@@ -17,7 +17,7 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 _DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = (
-    "Data sets, rewards, search spaces, clusters and the paper's experiments have pages in "
+    "Datasets, rewards, search spaces, clusters and the paper's experiments have pages in "
     f"{_DOCS if _DOCS.is_dir() else 'docs/ of the repository'}"
 )
 
@@ -90,7 +90,7 @@ def count(text: str) -> int:
     """Return a whole number from 1 on, as the type of an argument."""
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
     return number
 
 
@@ -98,7 +98,7 @@ def positive(text: str) -> float:
     """Return a number above 0, as the type of an argument."""
     number = float(text)
     if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
+        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text}")
     return number
 
 
@@ -106,7 +106,7 @@ def port(text: str) -> int:
     """Return a port to listen on, as the type of an argument."""
     number = int(text)
     if not 1 <= number <= 65535:
-        raise argparse.ArgumentTypeError(f"{text} is no port: they go from 1 to 65535")
+        raise argparse.ArgumentTypeError(f"must be a port from 1 to 65535, got {text}")
     return number
 
 

@@ -49,8 +49,8 @@ def test_a_trial_needs_room_for_what_it_keeps_and_one_more(folder, tmp_path, mon
     problem = checkpoint_room.lack("c000-s0", [])
     assert problem is not None
     assert problem.what == (
-        "no room for the checkpoints of trial c000-s0: with those of 0 running trials 5.1 MB will "
-        "be written"
+        "not enough disk space for the checkpoints of trial c000-s0: with those of 0 running "
+        "trials 5.1 MB will be written"
     )
     assert problem.where == f"{folder.root}, 5.1 MB free"
 

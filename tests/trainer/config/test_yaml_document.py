@@ -110,7 +110,7 @@ def test_a_key_may_stand_in_two_mappings_but_not_twice_in_one():
     assert parse_yaml("a: {x: 1}\nb: {x: 2}\n", "f.yaml").data == {"a": {"x": 1}, "b": {"x": 2}}
     with pytest.raises(ConfigError) as refused:
         parse_yaml("a:\n- x: 1\n  y: 2\n  x: 3\n", "f.yaml")
-    assert refused.value.what == "key a.0.x stands twice (lines 2 and 4)"
+    assert refused.value.what == "key a.0.x appears twice (lines 2 and 4)"
 
 
 @pytest.mark.parametrize(
