@@ -9,6 +9,7 @@ from rich.table import Table
 
 from sweep.record.sweep_record import SweepRecord
 from sweep.record.table import duration, parameter_text, step_text
+from sweep.views.progress import guarded
 from sweep.views.time_left import seconds_left
 from trainer.shell.table import number
 
@@ -21,7 +22,7 @@ def live_table(sweep: SweepRecord, console: Console, scores: Scores) -> Iterator
     """Show the running trials at the bottom of a terminal; elsewhere nothing."""
     shown = Live(
         console=console,
-        get_renderable=lambda: _table(sweep.read_again(), scores()),
+        get_renderable=guarded(lambda: _table(sweep.read_again(), scores())),
         refresh_per_second=1 / _EVERY_S,
         transient=True,
     )

@@ -88,7 +88,7 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
 
     def __getattribute__(self, name: str) -> Any:
         value = super().__getattribute__(name)
-        return _guarded(value) if name.startswith("on_") else value
+        return guarded(value) if name.startswith("on_") else value
 
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
@@ -234,7 +234,9 @@ def _free(resources: ResourcesSpec) -> str:
     )
 
 
-def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that logs its exceptions: a display must not end a sweep."""
+
     @functools.wraps(method)
     def call(*arguments: Any, **options: Any) -> Any:
         try:
