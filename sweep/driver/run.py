@@ -37,7 +37,8 @@ from sweep.trials.limits import with_limits
 from sweep.trials.reach import check_reach
 from sweep.trials.scheduler import make_scheduler
 from sweep.trials.trainable import TrialPlan, bind
-from sweep.views.progress import SweepCallback, say
+from sweep.views.live import live_table
+from sweep.views.progress import CONSOLE, SweepCallback, say
 from trainer.attempt import begin_attempt, newest_attempt
 from trainer.errors import (
     INTERRUPTED,
@@ -248,7 +249,9 @@ def _search(session: _Session, scratch: Path) -> None:
     with orderly_signals(session.control, say), _states_in_mlflow(session) as changed:
         callback = SweepCallback(folder, spec.resources, spec.limits.max_failures, changed)
         session.control.attach(searcher.halt, callback.running)
-        _fit(_tuner(session, searcher, callback, scratch), searcher, session.control)
+        say("starts the first trials")
+        with live_table(sweep, CONSOLE, callback.scores):
+            _fit(_tuner(session, searcher, callback, scratch), searcher, session.control)
     ended.thin()
 
 

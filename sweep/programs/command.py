@@ -1,11 +1,13 @@
 """Any command line, or Python function, as the program of a sweep: docs/guides/any_trainer.md."""
 
+import itertools
 import json
 import re
 import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,6 +23,7 @@ from trainer.section import Count, Section
 from trainer.tracking.inputs import module_files
 
 _PLACE = re.compile(r"(?<!\$)\{([\w./-]+)\}")  # not a shell's ${NAME}
+_FORMAT = re.compile(r"(?<!\$)\{([\w./-]+)[:!][^{}]*\}")
 _SCRIPT = re.compile(r"[^\s=${},:]+\.(py|sh)")  # a word that is nothing but the name of one
 _SEED = "seed"  # the trial's, among the overrides of a trial
 _RESERVED = ("out", "command", "tracking")  # names in a trial's command line and record
@@ -85,6 +88,11 @@ class CommandProgram(Program):
             raise ValueError(f"{key} is set for each trial: remove it, or name it otherwise")
         places = {name for word in self.command for name in _PLACE.findall(word)}
         keys = [*self.defaults, *self.seeds, "out"]
+        for place in (found for word in self.command for found in _FORMAT.finditer(word)):
+            if place[1] in keys:
+                raise ValueError(
+                    f"command: {place[0]} would not be formatted: write {{{place[1]}}}"
+                )
         for place in sorted(places - set(keys)):
             raise ValueError(f"command: {{{place}}} is no key: {nearest(place, keys)}")
         return self
@@ -177,10 +185,20 @@ class CommandProgram(Program):
                 "start the sweep in the folder that has it",
             )
         program = self._words[0]
+        hint = "install it, or write its path"
         if shutil.which(program) is None:
-            raise MissingError(
-                f"no command {program}", "program.command", "install it, or write its path"
-            )
+            raise MissingError(f"no command {program}", "program.command", hint)
+        if self._module and not self.function and not _is_there(self._module):
+            raise MissingError(f"no module {self._module}", "program.command", hint)
+
+    @property
+    def _module(self) -> str:
+        """The module that a trial runs, or that has its function; empty without one."""
+        if self.function:
+            return self.function.partition(":")[0]
+        options = list(itertools.takewhile(lambda word: word.startswith("-"), self._words[1:]))
+        runs_module = self._words[0] == sys.executable and options[-1:] == ["-m"]
+        return "".join(self._words[len(options) + 1 :][:1]) if runs_module else ""
 
     @property
     def _scripts(self) -> list[str]:
@@ -254,8 +272,8 @@ class CommandProgram(Program):
 
     def files(self, searched: Values) -> Iterator[tuple[Path, str]]:
         """Yield scripts, the function's modules and the named inputs."""
-        if self.function:
-            yield from module_files(self.function.partition(":")[0], "program", Path.cwd())
+        if self._module:
+            yield from module_files(self._module, "program", Path.cwd())
         for names, role in ((self._scripts, "program"), (self.inputs, "input")):
             yield from ((Path(name).resolve(), role) for name in names)
 
@@ -283,6 +301,17 @@ class CommandProgram(Program):
         return isinstance(other, CommandProgram) and self.model_dump(
             exclude=apart
         ) == other.model_dump(exclude=apart)
+
+
+def _is_there(module: str) -> bool:
+    """Return whether Python finds a module; nothing is imported to find it."""
+    places: Sequence[str] = [str(Path.cwd()), *sys.path]
+    for name in module.split("."):
+        spec = PathFinder.find_spec(name, places)
+        if spec is None:
+            return False
+        places = list(spec.submodule_search_locations or ())
+    return True
 
 
 def _check_function(path: Path, name: str) -> None:

@@ -233,10 +233,14 @@ def _check_arms(spec: SweepSpec, document: YamlDocument) -> None:
     choices = [
         name
         for name, parameter in spec.parameters.items()
-        if parameter.kind == "choice" and not parameter.when
+        if parameter.kind == "choice" and not parameter.when and len(parameter.options or ()) > 1
     ]
     if key not in choices:
-        fault = "is no parameter" if key not in spec.parameters else "is no unconditional choice"
+        fault = (
+            "is no parameter"
+            if key not in spec.parameters
+            else "is no unconditional choice of several"
+        )
         hint = (
             nearest(key, choices) if choices else "add a switch, such as rule: {choice: [GRPO, AR]}"
         )

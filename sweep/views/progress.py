@@ -3,6 +3,7 @@
 import functools
 import logging
 import math
+import sys
 import threading
 import time
 from collections import Counter
@@ -13,6 +14,8 @@ from typing import Any
 import ray
 from ray import cloudpickle, tune
 from ray.tune.experiment import Trial
+from rich.console import Console
+from rich.text import Text
 
 from sweep.programs.resources import ResourcesSpec
 from sweep.record.folder import SweepFolder
@@ -33,12 +36,14 @@ _BEGINNINGS = (  # a file of a trial, what it holds from then on, and what that 
     ("stderr.log", "ready at step", "the program is loaded; the first step starts"),
     ("metrics.jsonl", "}", "first step done"),
 )
+CONSOLE = Console(highlight=False)
 _HEADLINE = "eval/accuracy"  # shown beside the score, a mean of several
 
 
 def say(text: str) -> None:
-    """Print a line."""
-    print(printable(text), flush=True)
+    """Print a line, above a table that the terminal may show."""
+    CONSOLE.print(Text(printable(text)), soft_wrap=True)
+    sys.stdout.flush()
 
 
 class SweepCallback(tune.Callback):  # type: ignore[misc]
@@ -69,13 +74,21 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         # Tune pickles its callbacks; an event cannot be, and a resumed sweep makes its own.
         return {**self.__dict__, "_changed": None, "_trials": ()}
 
+    def scores(self) -> dict[str, float | None]:
+        """Return the trials that hold resources now, each with its latest score."""
+        return {
+            trial.config["trial"]: TrialReport.of(trial.last_result).score
+            for trial in self._trials
+            if trial.status == Trial.RUNNING
+        }
+
     def running(self) -> int:
-        """Return the trials that hold resources now."""
-        return sum(trial.status == Trial.RUNNING for trial in self._trials)
+        """Return how many trials hold resources now."""
+        return len(self.scores())
 
     def __getattribute__(self, name: str) -> Any:
         value = super().__getattribute__(name)
-        return _guarded(value) if name.startswith("on_") else value
+        return guarded(value) if name.startswith("on_") else value
 
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
@@ -219,7 +232,9 @@ def _free(resources: ResourcesSpec) -> str:
     )
 
 
-def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that logs its exceptions: a display must not end a sweep."""
+
     @functools.wraps(method)
     def call(*arguments: Any, **options: Any) -> Any:
         try:

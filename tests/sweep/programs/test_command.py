@@ -90,11 +90,22 @@ def test_what_is_not_there_is_found_before_ray_starts(
         ({"command": ["no-such-command"]}, "no command no-such-command"),
         ({"command": [], "function": "nowhere:train"}, "no file with nowhere:train"),
         ({"command": ["true"], "inputs": ["data.jsonl"]}, "no file data.jsonl"),
+        ({"command": ["python", "-u", "-m", "json.tol"]}, "no module json.tol"),
     ):
         spec = spec_of(tmp_path, **changes)
         with pytest.raises(MissingError) as missing:
             spec.program.check_early(spec.searched, spec.resources, "acc")
         assert missing.value.what == what
+
+
+def test_a_module_that_python_runs_is_an_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("")
+    spec = spec_of(tmp_path, command=["python", "-m", "mine", "-m", "absent"])
+    spec.program.check_early({}, spec.resources, "acc")
+    assert list(spec.program.files({})) == [(tmp_path / "mine.py", "program")]
 
 
 def test_a_word_that_only_ends_like_a_script_is_no_file(tmp_path: Path) -> None:

@@ -152,6 +152,9 @@ unknown arm: [{search: {configurations: 2, tune_within: rules},
 continuous arm: [{search: {configurations: 2, tune_within: algorithm.ar_alpha}, parameters: *rules,
   baselines: []},
   is no unconditional choice, 'valid: rule']
+one arm: [{search: {configurations: 2, tune_within: rule}, parameters: {rule: {choice: [GRPO]},
+  algorithm.ar_alpha: {by: {rule: {GRPO: 0.3}}}}, baselines: []},
+  is no unconditional choice of several, a switch]
 unequal arms: [{search: {configurations: 2, tune_within: rule}, parameters: *rules,
   baselines: [{rule: AR}]},
   'budgets differ: baselines add to them (GRPO 0, AR 1)', as many baselines]
