@@ -12,7 +12,7 @@ from dashboards.results import TRAINING_CURVES, Results, unit_of
 from dashboards.words import number
 
 _MANY_TRIALS = 20  # above this, lines grow faint to show where they are dense
-MAX_LINES = 300
+MAX_LINES = 100
 _MEAN_OF = 3  # trials of an update rule that get a line of their mean
 _CURVE_TITLES = {
     "policy/kl": "KL to the reference",
@@ -97,13 +97,12 @@ def trial_lines(drawing: Any, results: Results, values: pd.DataFrame, width: flo
         if curve is None:
             continue
         whole = row.state in ("COMPLETE", "RUNNING")
-        points = zip(curve.step, curve.value, strict=True)
-        notes = [hover(row, f"step {step}: {number(value)}") for step, value in points]
         add_points(
             drawing,
             curve.step,
             curve.value,
-            notes,
+            hover(row),  # once for the line: a text for each point is most of a large page
+            hovertemplate="%{hovertext}<br>step %{x}: %{y:.3~g}<extra></extra>",
             mode="lines" if len(curve) > 1 else "markers",
             name=row.rule,
             line={"color": shades[row.rule], "width": width, "dash": "solid" if whole else "dot"},

@@ -14,7 +14,7 @@ RESULTS_FILE = "results.json.gz"
 
 def pack(results: Results) -> bytes:
     """Return results as the content of a file."""
-    return gzip.compress(json.dumps(asdict(results)).encode(), mtime=0)
+    return gzip.compress(json.dumps(asdict(results)).encode(), 6, mtime=0)
 
 
 def unpack(content: bytes, where: str) -> Results:
