@@ -2,8 +2,8 @@
 trial.
 
     sweep run search_spaces/lopti_learning_rate.yaml
-    python -m benchmarks.learning_rate_peaks runs/lopti_learning_rate      # or the folders of
-    several parts
+    # or the folders of several parts
+    python -m benchmarks.learning_rate_peaks runs/lopti_learning_rate
 
 Design: five rules (GRPO; GRPO with two epochs; Lopti 0.5; two passes split at random where Lopti
 splits by probability; AR 0.3), seven learning rates 7.5e-5 to 6e-4 in half octaves, the same for

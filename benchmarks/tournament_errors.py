@@ -11,8 +11,9 @@ so far. The best setting of each then runs on fresh seeds. Behind every rate sta
 error.
 
     fresh alone     a paired t test on fresh seeds, corrected for the number of rules: what was
-    found may differ the verdict     `dashboards.statistics.tournament`, which allows for the luck
-    of tuning better by 3 sd  how often the verdict finds one rule that is, at its own best
+                    found may differ
+    the verdict     `dashboards.statistics.tournament`, which allows for the luck of tuning
+    better by 3 sd  how often the verdict finds one rule that is, at its own best
 
 A second table has rules that tune unequal numbers of parameters, on unequal budgets, or with trials
 that fail.

@@ -9,12 +9,16 @@ tests of a table see the same simulated sweeps, so rows compare. Behind every ra
 standard error.
 
     power      with and without the baseline's own variance; 1, 2 and 3 deviations better than the
-    rest noise      false claims for other noise: lognormal, Student's t, coarse scores, one noisier
-    configuration failed     false claims and power where seeds fail and count with the worst score
+               rest
+    noise      false claims for other noise: lognormal, Student's t, coarse scores, one noisier
+               configuration
+    failed     false claims and power where seeds fail and count with the worst score
     smooth     false claims where noise is smooth in the searched parameter and the search follows
-    it fresh      finalists on fresh seeds, each by its own differences, and by the verdict seeds
-    how often the proposed number of fresh seeds finds a gain, against what is stated alike
-    power for the gain that is stated as detectable, where noise is alike for all and where not
+               it
+    fresh      finalists on fresh seeds, each by its own differences, and by the verdict
+    seeds      how often the proposed number of fresh seeds finds a gain, against what is stated
+    alike      power for the gain that is stated as detectable, where noise is alike for all and
+               where not
     skewed     how often bounds of a paired t interval hold for accuracies near 0 and 1
 """
 

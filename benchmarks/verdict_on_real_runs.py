@@ -1,20 +1,20 @@
 """The verdict and its rivals on real trainings: how often each claims what is not there, and finds
 what is.
 
-    python -m benchmarks.verdict_on_real_runs --cases 400        # cases a study; minutes on one
-    core python -m benchmarks.verdict_on_real_runs --picture docs/pictures/real_runs.png     # three
-    finalists, five seeds
+    python -m benchmarks.verdict_on_real_runs --cases 400    # cases a study; minutes on one core
+    # three finalists, five seeds
+    python -m benchmarks.verdict_on_real_runs --picture docs/pictures/real_runs.png
 
 Data: final scores of DQN and PPO at about 140 points of their hyperparameters with ten seeds each,
 seven studies of ARLBench's Sobol landscapes (Becktepe et al. 2024, arXiv:2409.18827; BSD-3-Clause).
 Many runs collapse; scores are not normal. All seeds are fresh: nothing was chosen by them.
 
     equal means    different configurations, each centered on the mean of its ten seeds: shapes and
-    spreads stay real,
+                   spreads stay real,
                    and every claim is false
     real           the scores as they are; a claim is wrong if the finalist is no better on the
-    seeds that no test saw rounds         the same finalists in rounds of fresh seeds, up to the
-    last number of seeds
+                   seeds that no test saw
+    rounds         the same finalists in rounds of fresh seeds, up to the last number of seeds
 
 Rivals judge each finalist alone, at 5% divided by the number of finalists if they have a level: the
 better mean; all seeds better; Welch's t test; Mann-Whitney's test; a percentile bootstrap of the

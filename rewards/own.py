@@ -9,8 +9,7 @@ as correct)::
     async def judged(texts, answers):       # a whole batch: a parameter is called texts or answers
         return await asyncio.gather(*map(ask_the_judge, texts, answers))
 
-    def allowed(text, numbers):             # others are columns of the problem's row; of a batch,
-    lists of them
+    def allowed(text, numbers):           # others are columns of the row; of a batch, lists of them
         return float(set(text.split()) <= set(numbers))
 
 Arguments are bound by the parameters' names, in any order; a function that names neither text nor
