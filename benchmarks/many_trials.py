@@ -15,15 +15,13 @@ peak is the report's, which the driver writes at the end.
 
 Measured on two cores of an Intel Xeon that other work used too:
 
-    | trials | sweep [s] | a trial [s] | driver's CPU [s] | driver [MB] | status [s] | report [s] |
-    [MB] | resume | | 100    | 66        | 0.66        | 0.161            | 321 / 431   | 2.5
-    | 8.0        | 5.1  | 16.0 s | | 300    | 105       | 0.35        | 0.110            | 323 / 446
-    | 2.5        | 10.5       | 5.5  | 20.7 s | | 1000   | 241       | 0.24        | 0.111
-    | 331 / 605   | 3.0        | 18.5       | 6.4  | 35.6 s |
+    |trials|sweep [s]|a trial [s]|driver's CPU [s]|driver [MB]|status [s]|report [s]|[MB]|resume |
+    |100   |66       |0.66       |0.161           |321 / 431  |2.5       |8.0       |5.1 |16.0 s |
+    |300   |105      |0.35       |0.110           |323 / 446  |2.5       |10.5      |5.5 |20.7 s |
+    |1000  |241      |0.24       |0.111           |331 / 605  |3.0       |18.5      |6.4 |35.6 s |
 
     on three simulated nodes, while other programs kept 40 processes waiting for the two cores:
-    | 60     | 494       | 8.24        | 0.297            | 368 / 417   | 59.3       | 43.3       |
-    2.0  | 109.6 s |
+    |60    |494      |8.24       |0.297           |368 / 417  |59.3      |43.3      |2.0 |109.6 s|
 
 The first 25 s are the start of Ray and of 8 workers. Memory is that of the first half, in which
 trials run, and the peak.

@@ -1,7 +1,7 @@
 """Random faults for a sweep, which must end as one that nobody disturbed.
 
-    python -m tests.faults.chaos --seed 0 --faults 20    # about 15 minutes on two cores; also: make
-    chaos SEED=0
+    # about 15 minutes on two cores; also: make chaos SEED=0
+    python -m tests.faults.chaos --seed 0 --faults 20
 
 Kills the driver, a rank, Ray's raylet and control server, and MLflow for up to a minute; stops a
 process for some seconds; removes the lock; renames the folder or the ledger until the driver has

@@ -251,7 +251,9 @@ def _accelerator(settings: dict[str, Any], device: torch.device) -> Any:
     reset_accelerate()
     # a GPU that is there would be taken instead of the CPU
     os.environ["ACCELERATE_TORCH_DEVICE"] = str(device)
-    os.environ.pop("ACCELERATE_CONFIG_DS_FIELDS", None)  # a launcher's file about ZeRO is not read
+    # what `accelerate launch` sets by its file about ZeRO, and by --cpu, which turns DeepSpeed off
+    for name in ("ACCELERATE_CONFIG_DS_FIELDS", "ACCELERATE_USE_CPU"):
+        os.environ.pop(name, None)
     group = InitProcessGroupKwargs(backend="nccl" if device.type == "cuda" else "gloo")
     return Accelerator(
         mixed_precision="no",

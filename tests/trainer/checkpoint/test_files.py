@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.conftest import random_model
+from tests.invariants.update_job import NoTokenizer
 from trainer.attempt import Attempt
 from trainer.checkpoint import files as checkpoint
 from trainer.checkpoint.files import (
@@ -25,7 +27,8 @@ from trainer.checkpoint.files import (
     start_over,
     steps_on_disk,
 )
-from trainer.checkpoint.state import load_training_state
+from trainer.checkpoint.run_state import RunState
+from trainer.checkpoint.state import load_training_state, stage_training_state
 from trainer.errors import ConfigError, StorageError
 from trainer.parallel.ranks import Parallel
 
@@ -288,6 +291,16 @@ def test_of_an_ended_run_the_weights_of_the_last_and_the_best_are_kept(tmp_path)
         load_training_state(tmp_path / "step-8", None, None, Parallel(torch.device("cpu")))
     (tmp_path / "step-8" / "model.safetensors").write_bytes(b"damaged")
     assert damaged_files(tmp_path / "step-8") == ["model.safetensors"]
+
+
+def test_a_run_on_the_cpu_leaves_a_gpu_alone(tmp_path, monkeypatch):
+    """The state of its generator is not asked for, which would take memory there."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    model = random_model()
+    optimizer = torch.optim.AdamW(model.parameters())
+    state = RunState(1, [], 0, {})
+    stage_training_state(model, NoTokenizer(), optimizer, state, Parallel())(tmp_path)
+    assert load_training_state(tmp_path, model, optimizer, Parallel()) == state
 
 
 class Killed(BaseException):

@@ -85,7 +85,8 @@ def test_the_command_under_torchrun(tiny_policy, tmp_path: Path):
     }
     overrides = [f"{key}={value}" for key, value in settings.items()]
     command = ["trainer", "run", "tiny_kk", *overrides, "--runs-dir", tmp_path, "--offline"]
-    done = run_cli(*TORCHRUN, "-m", *command, timeout=200)
+    launcher = {"ACCELERATE_USE_CPU": "true"}  # of `accelerate launch --cpu`
+    done = run_cli(*TORCHRUN, "-m", *command, timeout=200, environment=launcher)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = done.stdout.splitlines()
     assert sum(line.startswith("step 1/1") for line in lines) == 1  # of the first rank alone
