@@ -199,14 +199,9 @@ def next_step(verdict: Verdict) -> str:
             f"The likely true gain, {verdict.shrunken:+.3g}, after correcting for picking the "
             f"best, takes more than {MAX_SEEDS} seeds to show; search for a larger difference."
         )
-    everywhere = (
-        f" (or every configuration on {verdict.seeds_needed})"
-        if verdict.seeds_needed is not None
-        else ""
-    )
     return (
         f"Run {verdict.best} and {verdict.baseline} alone on {verdict.confirmation_seeds} fresh "
-        f"seeds{everywhere}: they detect the likely true gain, {verdict.shrunken:+.3g}, after "
+        f"seeds: they detect the likely true gain, {verdict.shrunken:+.3g}, after "
         "correcting for picking the best, with 80% power."
     )
 
