@@ -284,9 +284,8 @@ class Results:
     @property
     def counted_scores(self) -> Scores:
         """The seed scores with failed seeds as the verdict counts them: unlucky ones."""
-        assert self.baseline_label is not None
         sign = self.objective.sign
-        counted = count_failures(oriented(self.seed_scores, sign), self.baseline_label)
+        counted = count_failures(oriented(self.seed_scores, sign), self.baseline_label or "")
         return oriented(counted, sign)
 
     @cached_property

@@ -192,14 +192,9 @@ def next_step(verdict: Verdict) -> str:
             f"After correcting for picking the best, {verdict.shrunken:+.3g} is left, which takes "
             f"more than {MAX_SEEDS} seeds to detect: search elsewhere."
         )
-    everywhere = (
-        f" (or every configuration on {verdict.seeds_needed})"
-        if verdict.seeds_needed is not None
-        else ""
-    )
     return (
         f"Run {verdict.best} and {verdict.baseline} alone on {verdict.confirmation_seeds} fresh "
-        f"seeds{everywhere}: they detect {verdict.shrunken:+.3g}, what is left after correcting "
+        f"seeds: they detect {verdict.shrunken:+.3g}, what is left after correcting "
         "for picking the best, with 80% power."
     )
 

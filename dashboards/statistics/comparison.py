@@ -150,7 +150,7 @@ def compare(
     # rounding.
     rounding = max(1e-9 * float(np.ptp(values)), 1e-13 * float(np.abs(values).max()))
     measurable = noise.freedom > 0 and noise.deviation > rounding
-    shared = tuple(frozenset(pair.by_seed) for pair in candidates.values())
+    same_seeds = len({frozenset(pair.by_seed) for pair in candidates.values()}) == 1
     decisions = []
     for name, pair in candidates.items():
         gains = np.array(list(pair.by_seed.values()))
@@ -158,7 +158,9 @@ def compare(
         if measurable and len(gains) > 1:
             evaluation = evaluation_noise(answers or {}, name, baseline, list(pair.by_seed))
             variances = _variances(stages, name, noise, evaluation)
-            decision = _decided(decision, variances, shared, thresholds)
+            decision = _decided(
+                decision, variances, len(candidates), thresholds, same_seeds=same_seeds
+            )
         decisions.append(decision)
     return Comparison(
         tuple(decisions),
@@ -219,14 +221,22 @@ def _variances(stages: list[_Stage], name: str, noise: Noise, evaluation: Noise)
 
 
 def _decided(
-    decision: Decision, variances: Variances, shared: dunnett.Shared, thresholds: Thresholds | None
+    decision: Decision,
+    variances: Variances,
+    comparisons: int,
+    thresholds: Thresholds | None,
+    *,
+    same_seeds: bool,
 ) -> Decision:
     """Add interval and p value."""
-    error = float(difference_noise(variances, len(shared))[0]) / math.sqrt(decision.seeds)
+    error = float(difference_noise(variances, comparisons)[0]) / math.sqrt(decision.seeds)
     p_value = None
     if thresholds is None:
-        p_value = dunnett.p_value(decision.gain / error, shared, variances.freedom)
-        needed = (dunnett.quantile(shared, variances.freedom),) * 2
+        t = decision.gain / error
+        p_value = dunnett.p_value(t, comparisons, variances.freedom, same_seeds=same_seeds)
+        needed = (
+            dunnett.critical_value(comparisons, variances.freedom, same_seeds=same_seeds),
+        ) * 2
     else:
         reached = thresholds(decision.seeds)
         if reached is None:

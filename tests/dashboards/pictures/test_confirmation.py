@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import pandas as pd
@@ -18,7 +19,7 @@ def fresh_finalists() -> pd.DataFrame:
 def test_finalists_show_search_fresh_seeds_and_test() -> None:
     sweep = results_of()
     confirmed = replace(sweep, fresh=with_trials(sweep, fresh_finalists()))
-    table = finalist_scores(confirmed, (confirmed.fresh or sweep).comparable)
+    table = finalist_scores(confirmed, confirmed.fresh or sweep)
     means = table.groupby(["label", "kind"]).value.mean().round(6).to_dict()
     assert means == {
         ("#0 grpo", "searched"): 0.55,
@@ -38,6 +39,14 @@ def test_finalists_show_search_fresh_seeds_and_test() -> None:
         "fresh seeds). The "
         "held-out test is eval/accuracy/test."
     )
+
+
+def test_a_failed_fresh_seed_counts_as_in_the_verdict() -> None:
+    sweep = results_of()
+    lost = fresh_finalists()
+    lost.loc[lost.index[-1], ["state", "score"]] = ["FAIL", math.nan]
+    picture = shown(finalists(replace(sweep, fresh=with_trials(sweep, lost))))
+    assert picture.sentence.startswith("#1 grpo α 0.3: 0.550 on fresh seeds")  # 0.6 and the worst
 
 
 def test_scores_on_held_out_problems_alone_are_shown_once() -> None:
@@ -61,6 +70,6 @@ def test_finalists_are_the_same_where_less_tells_them_apart() -> None:
     searched = with_trials(sweep, ranks, searched=(*sweep.searched, "model.lora.r"))
     assert "#1 grpo α 0.3 r=8" in set(searched.table.label)
     fresh = sweep.table[sweep.table.configuration == "1"].assign(score=0.6)
-    table = finalist_scores(searched, fresh)
+    table = finalist_scores(searched, with_trials(sweep, fresh))
     assert set(table.label) == {"#1 grpo α 0.3"}
     assert list(table[table.kind == "searched"].value) == [0.7, 0.8]

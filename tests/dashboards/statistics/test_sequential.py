@@ -59,8 +59,8 @@ def test_a_single_look_of_several_finalists_is_dunnetts_test():
 
 def test_looks_are_spread_over_the_seeds():
     assert looks_up_to(3) == (3,)
-    assert looks_up_to(5) == (3, 4, 5)
-    assert looks_up_to(40) == (3, 8, 14, 19, 24, 29, 35, 40)
+    assert looks_up_to(7) == (5, 6, 7)
+    assert looks_up_to(41) == (5, 10, 15, 20, 26, 31, 36, 41)
 
 
 def test_a_design_leaves_nothing_open_at_its_end():

@@ -57,11 +57,11 @@ def test_a_better_finalist_is_found_and_everything_is_on_record(tmp_path: Path) 
     code, decision = decide(sweep, Asked(), trains({0.0: 0.5, 0.1: 0.6, 0.2: 0.5}), lines.append)
     assert (code, decision.outcome) == (0, "better")
     assert (
-        "judged after 3, " in lines[0]
+        "judged after 5, " in lines[0]
         and "an improvement of 0.02 in eval/accuracy is worthwhile" in lines[0]
     )
     assert lines[-2].startswith(
-        "round 1 of at most 8: #1 is better than the baseline after 3 seeds: +0."
+        "round 1 of at most 6: #1 is better than the baseline after 5 seeds: +0."
     )
     fresh = sweep.folder.confirmation
     assert decision_of(SweepRecord(read_spec(fresh), fresh)) == decision
@@ -92,8 +92,8 @@ def test_a_finalist_that_is_given_up_costs_no_further_seeds(tmp_path: Path) -> N
     seeds = {
         configuration.number: len(configuration.results) for configuration in record.configurations
     }
-    assert decision.looks[0][1].decision == "worse" and seeds[2] == 3
-    assert seeds[0] == seeds[1] > 3
+    assert decision.looks[0][1].decision == "worse" and seeds[2] == 5
+    assert seeds[0] == seeds[1] > 5
     assert sum(not row.ended for row in record.rows()) == 0
 
 
@@ -105,17 +105,17 @@ def test_a_failed_seed_counts_with_the_worst_score_and_ends_no_finalists_case(
     lines: list[str] = []
     _, decision = decide(sweep, Asked(), trains(truth, failing=(0.1, 4)), lines.append)
     first = decision.looks[0][0]
-    assert first.decision == "open" and first.gain == pytest.approx((0.4 + 0.4 - 0.2) / 3, abs=0.02)
+    assert first.decision == "open" and first.gain == pytest.approx((4 * 0.4 - 0.2) / 5, abs=0.02)
     assert decision.outcome == "better" and len(decision.looks) > 1
 
 
 def test_the_budget_is_counted_before_each_look(tmp_path: Path) -> None:
     sweep = found_sweep(tmp_path)
     lines: list[str] = []
-    # The sweep's trials took 2 s on one CPU: nine trials are 0.005 CPU hours.
-    code, decision = decide(sweep, Asked(hours=0.004), trains({}), lines.append)
+    # The sweep's trials took 2 s on one CPU: 15 trials are 0.0083 CPU hours.
+    code, decision = decide(sweep, Asked(hours=0.008), trains({}), lines.append)
     assert (code, decision.outcome, decision.looks) == (0, "open", ())
-    assert lines[1] == "Not started: the first round needs 0.005 CPU-hours, the budget is 0.004"
+    assert lines[1] == "Not started: the first round needs 0.00833 CPU-hours, the budget is 0.008"
     assert (
         decide(sweep, Asked(hours=1), trains({0.0: 0.5, 0.1: 0.6, 0.2: 0.5}), lines.append)[
             1
@@ -143,7 +143,7 @@ def test_finalists_of_the_first_round_stay_and_others_are_named(tmp_path: Path) 
     assert lines[0].startswith(
         "the finalists stay those of the first round, #0, #1, #2; the sweep's best are #0, #1"
     )
-    assert "next round: 9 trials, about 0.005 CPU-hours" in lines[2]
+    assert "next round: 15 trials, about 0.0083 CPU-hours" in lines[2]
 
 
 def test_rounds_do_not_follow_fixed_seeds(tmp_path: Path) -> None:
