@@ -19,7 +19,6 @@ from tests.paths import DATA
 from tests.run_cli import start_cli
 from tests.sweep.harness import kill, metrics, results, states, wait_until, wait_until_gone
 from trainer.checkpoint.files import intact_checkpoints
-from trainer.cli import main as trainer
 from trainer.policy.adapters import WEIGHTS_FILE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -81,7 +80,7 @@ def test_trials_that_have_ended_keep_weights_alone(finished: tuple[Path, str]) -
             assert not list(checkpoint.glob("training_state*.safetensors"))
 
 
-def test_the_killed_trial_equals_a_run_of_what_is_exported_of_it(finished, tmp_path):
+def test_the_killed_trial_equals_a_run_of_what_is_exported_of_it(finished, tmp_path, typed):
     runs = finished[0]
     best = tmp_path / "best.yaml"
     export = [
@@ -95,10 +94,7 @@ def test_the_killed_trial_equals_a_run_of_what_is_exported_of_it(finished, tmp_p
         str(runs),
     ]
     assert main(export) == 0
-    assert (
-        trainer(["run", str(best), "--name", "alone", "--runs-dir", str(tmp_path), "--offline"])
-        == 0
-    )
+    typed("trainer run", best, "--name", "alone", "--offline")
     killed, alone = (
         load_file(run / "checkpoints" / f"step-{STEPS}" / WEIGHTS_FILE)
         for run in (runs / "tiny" / "trials" / TRIALS[0], tmp_path / "alone")

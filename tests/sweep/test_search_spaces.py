@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from sweep.cli import main
 from sweep.record.sweep_record import planned_trials
 from sweep.space.file import load_space
 from sweep.space.points import Space
@@ -135,12 +134,8 @@ def test_the_two_by_two_is_part_of_the_grid():
         for name in PUBLISHED
     ],
 )
-def test_every_space_plans(name, tmp_path, capsys):
-    assert (
-        main(["plan", str(PUBLISHED[name]), "--runs-dir", str(tmp_path), "--step-seconds", "9"])
-        == 0
-    )
-    assert "trials " in capsys.readouterr().out
+def test_every_space_plans(name, tmp_path, typed):
+    assert "trials " in typed("sweep plan", PUBLISHED[name], "--step-seconds", "9")
     assert list(tmp_path.iterdir()) == []
 
 

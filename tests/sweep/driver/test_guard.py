@@ -3,16 +3,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
-from sweep.cli import main
 from sweep.driver.guard import MARKER, dead_scratch, guarded, marked, scratch_folder
 from sweep.record.folder import sweep_folder
 from tests.paths import ROOT
-from tests.sweep.ended_sweeps import SCORES, write_sweep
+from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.harness import wait_until
 from trainer.shell.run_folder import hold
 
@@ -126,9 +124,7 @@ def scratch_of(root: Path) -> list[Path]:
     return [scratch for scratch, owner in dead_scratch() if owner == root]
 
 
-def test_without_its_guard_a_dead_driver_leaves_what_sweep_clean_removes(
-    tmp_path: Path, capsys: Any
-) -> None:
+def test_without_its_guard_a_dead_driver_leaves_what_sweep_clean_removes(tmp_path, typed):
     dead = tmp_path / "dead"
     living = tmp_path / "living"
     with start(dead) as driver, scratch_folder(living) as kept:
@@ -140,21 +136,19 @@ def test_without_its_guard_a_dead_driver_leaves_what_sweep_clean_removes(
         wait_until(lambda: len(scratch_of(dead)) == 1, timeout=20)
         (scratch,) = scratch_of(dead)
         (scratch / "large").write_bytes(bytes(2_000_000))
-        assert main(["clean", "--runs-dir", str(tmp_path)]) == 0
-        out = capsys.readouterr().out
+        out = typed("sweep clean")
         assert f"freed 2.0 MB: {scratch}, of {dead}; processes ended: 1\n" in out
         assert scratch_of(dead) == marked(dead) == []
         assert kept.is_dir()
     assert not kept.exists()
 
 
-def test_sweep_clean_removes_what_a_dead_driver_wrote_for_a_cluster(tmp_path, capsys):
-    write_sweep(tmp_path, "demo", SCORES)
+def test_sweep_clean_removes_what_a_dead_driver_wrote_for_a_cluster(tmp_path, typed):
+    write_sweep(tmp_path)
     folder = sweep_folder(tmp_path, "demo")
     folder.credentials.write_text("{}")
     with hold(folder.root):
-        assert main(["clean", "--runs-dir", str(tmp_path)]) == 0
+        typed("sweep clean")
     assert folder.credentials.exists()
-    assert main(["clean", "--runs-dir", str(tmp_path)]) == 0
+    assert f"{folder.credentials}\n" in typed("sweep clean")
     assert not folder.credentials.exists()
-    assert f"{folder.credentials}\n" in capsys.readouterr().out

@@ -14,26 +14,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from sweep.cli import main
 from sweep.programs.base import Assignment
 from sweep.programs.command import CommandProgram
 from sweep.programs.process import CommandRun
 from sweep.space.file import load_space
 from sweep.space.spec import SweepSpec
+from tests.sweep.harness import write_space
 from tests.sweep.programs.scripts import SPACE, write_project
 from tests.tables import table
 from trainer.errors import ConfigError, MissingError
+from trainer.files import read_records
 from trainer.types import RunContext
 
 OFFLINE = {"offline": True}
 
 
+def space_in(tmp_path: Path, **changes: Any) -> Path:
+    return write_space(tmp_path / "space.yaml", SPACE, **changes)
+
+
 def spec_of(tmp_path: Path, **program: Any) -> SweepSpec:
-    path = tmp_path / "space.yaml"
-    path.write_text(yaml.safe_dump({**SPACE, "program": {**SPACE["program"], **program}}))
-    return load_space(path)
+    return load_space(space_in(tmp_path, program={**SPACE["program"], **program}))
 
 
 @pytest.mark.parametrize(("changes", "what"), table("program_errors"))
@@ -47,20 +49,17 @@ def test_a_program_that_cannot_run_is_refused(
 
 @pytest.mark.parametrize("metric", ["", "step", "time"])
 def test_what_every_line_has_is_no_score(tmp_path: Path, metric: str) -> None:
-    path = tmp_path / "space.yaml"
-    path.write_text(yaml.safe_dump({**SPACE, "objective": {"metric": metric}}))
     with pytest.raises(ConfigError, match="is no score"):
-        load_space(path)
+        load_space(space_in(tmp_path, objective={"metric": metric}))
 
 
 @pytest.mark.parametrize("key", ["rule", "score", "step"])
 def test_a_searched_key_may_not_be_a_column_of_the_table(tmp_path: Path, key: str) -> None:
     program = {"command": ["true"], "defaults": {key: 1}}
-    space = {**SPACE, "program": program, "parameters": {key: {"choice": [1, 2]}}, "baselines": []}
-    path = tmp_path / "space.yaml"
-    path.write_text(yaml.safe_dump(space))
+    parameters = {key: {"choice": [1, 2]}}
+    space = space_in(tmp_path, program=program, parameters=parameters, baselines=[])
     with pytest.raises(ConfigError, match=f"{key} is a column of every sweep's table"):
-        load_space(path)
+        load_space(space)
 
 
 @pytest.mark.parametrize(
@@ -124,20 +123,17 @@ def test_files_of_the_project_hide_no_package_of_ours(tmp_path: Path) -> None:
 
 
 def test_one_program_is_written_and_its_ranks_are_its_own(tmp_path: Path) -> None:
-    path = tmp_path / "space.yaml"
-    path.write_text(yaml.safe_dump({**SPACE, "trainer": "tiny_kk"}))
     with pytest.raises(ConfigError, match="write one of trainer and program"):
-        load_space(path)
-    path.write_text(yaml.safe_dump({**SPACE, "resources": {"gpus_per_trial": 4}}))
+        load_space(space_in(tmp_path, trainer="tiny_kk"))
+    path = space_in(tmp_path, resources={"gpus_per_trial": 4})
     assert load_space(path).resources.gpus_per_worker == 4
     with pytest.raises(ConfigError, match="a command starts its ranks itself"):
         load_space(path, ["resources.workers_per_trial=4"])
 
 
 def test_the_command_line_of_the_space_reaches_a_default(tmp_path: Path) -> None:
-    path = tmp_path / "space.yaml"
-    path.write_text(yaml.safe_dump(SPACE))
-    program = load_space(path, ["program.defaults.loss_type=dapo", "program.evaluations=7"]).program
+    overrides = ["program.defaults.loss_type=dapo", "program.evaluations=7"]
+    program = load_space(space_in(tmp_path), overrides).program
     assert isinstance(program, CommandProgram)
     assert program.defaults["loss_type"] == "dapo" and program.planned == 7
     config = program.configure({"learning_rate": 0.2, "seed": 3})
@@ -213,7 +209,7 @@ open(sys.argv[1] + "/metrics.jsonl", "a").write(second)
         assert run.done
     with trial(tmp_path, script.replace('"step": 1', '"step": 3')) as run:
         assert run.run_period() == {"step": 3, "eval/accuracy": 1.5, "seed": 4, "resume": 1}
-    record = [json.loads(line) for line in (root / "metrics.jsonl").read_text().splitlines()]
+    record = read_records(root / "metrics.jsonl")
     assert record
     assert all("time/step" not in line and "time/evaluation" in line for line in record)
 
@@ -230,9 +226,7 @@ with open(sys.argv[1] + "/metrics.jsonl", "w") as file:
         with trial(tmp_path, script.replace("SCORES", str(scores))) as run:
             while not run.done:
                 run.run_period()
-    record = map(
-        json.loads, (tmp_path / "trials" / "c000-s0" / "metrics.jsonl").read_text().splitlines()
-    )
+    record = read_records(tmp_path / "trials" / "c000-s0" / "metrics.jsonl")
     evaluated = [
         (line["step"], line["eval/accuracy"]) for line in record if "eval/accuracy" in line
     ]
@@ -320,9 +314,7 @@ os.kill(os.getpid(), 9) if LINES.endswith("ev") else None
         assert run.run_period()["eval/accuracy"] == 0.75
         run.run_period()
         assert run.done
-    record = map(
-        json.loads, (tmp_path / "trials" / "c000-s0" / "metrics.jsonl").read_text().splitlines()
-    )
+    record = read_records(tmp_path / "trials" / "c000-s0" / "metrics.jsonl")
     losses = [line["loss"] for line in record if "loss" in line]
     assert losses == [0.25]  # new of a step that has been recorded
 
@@ -347,10 +339,6 @@ def test_a_command_ends_with_the_rank_that_started_it(tmp_path: Path) -> None:
     assert not Path(f"/proc/{launched}").exists()
 
 
-def test_a_sample_needs_loptunes_trainer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "space.yaml"
-    path.write_text(yaml.safe_dump(SPACE))
-    assert main(["plan", str(path), "--runs-dir", str(tmp_path), "--sample", "4"]) == 2
-    assert "only loptune's own trainer can be sampled" in capsys.readouterr().err
+def test_a_sample_needs_loptunes_trainer(tmp_path, typed):
+    refused = typed("sweep plan --sample 4", space_in(tmp_path), code=2)
+    assert "only loptune's own trainer can be sampled" in refused

@@ -18,8 +18,9 @@ def test_the_best_has_the_verdict_of_the_report(tmp_path: Path) -> None:
     choices = {}
     for name, scores in sweeps.items():
         search = {"sampler": "tpe", "configurations": 2}
-        write_sweep(tmp_path, name, scores, seeds=[0] if name == "one" else [0, 1], search=search)
-        sweep = open_sweep(tmp_path, name)
+        sweep = write_sweep(
+            tmp_path, name, scores, seeds=[0] if name == "one" else [0, 1], search=search
+        )
         results = read_results(sweep)
         choice = choose_best(sweep, results)
         choices[name] = [choice.best and choice.best.configuration, *choice.caveats]
@@ -38,6 +39,6 @@ def test_the_best_has_the_verdict_of_the_report(tmp_path: Path) -> None:
 
 def test_a_confirmation_does_not_ask_to_be_confirmed(tmp_path: Path) -> None:
     confirms = {"sweep": "gain", "configurations": [0, 1, 2]}
-    write_sweep(tmp_path, "gain-confirm", GAIN, seeds=[0, 1], confirms=confirms)
+    write_sweep(tmp_path, "gain-confirm", GAIN, confirms=confirms)
     choice = choose_best(open_sweep(tmp_path, "gain-confirm"))
     assert choice.best and choice.best.configuration == 1 and choice.caveats == []

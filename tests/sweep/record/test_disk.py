@@ -105,7 +105,7 @@ def run_trial(folder: SweepFolder, trial: str) -> Path:
 
 
 def test_trials_that_have_ended_for_good_keep_weights_and_others_everything(tmp_path: Path) -> None:
-    write_sweep(tmp_path, "demo", {0: {0: 0.5}, 1: {0: 0.2}, 2: {0: "diverged"}, 3: {}}, seeds=[0])
+    write_sweep(tmp_path, "demo", {0: {0: 0.5}, 1: {0: 0.2}, 2: {0: "diverged"}, 3: {}})
     folder = sweep_folder(tmp_path, "demo")
     roots = [run_trial(folder, f"c{number:03}-s0") for number in range(4)]
     sweep = SweepRecord(read_spec(folder), folder)
@@ -122,7 +122,7 @@ def test_a_folder_that_cannot_be_thinned_costs_space_and_nothing_else(
     def refuse(*_: object) -> None:
         raise PermissionError("not yours")
 
-    write_sweep(tmp_path, "demo", {0: {0: 0.5}}, seeds=[0])
+    write_sweep(tmp_path, "demo", {0: {0: 0.5}})
     folder = sweep_folder(tmp_path, "demo")
     root = run_trial(folder, "c000-s0")
     monkeypatch.setattr(disk, "keep_weights", refuse)

@@ -19,8 +19,7 @@ WHOLE: dict[int, dict[int, float | str]] = {
 def noise_of(
     runs: Path, name: str, results: dict[int, dict[int, float | str]]
 ) -> tuple[Noise, Noise]:
-    write_sweep(runs, name, results, seeds=[0, 1, 2])
-    sweep = open_sweep(runs, name)
+    sweep = write_sweep(runs, name, results, seeds=[0, 1, 2])
     return sweep_noise(sweep), unpaired_noise(sweep)
 
 
@@ -39,10 +38,9 @@ PUBLISHED = {"worthwhile": 0.02, "published": 0.14}
 
 
 def test_an_earlier_sweep_tells_what_the_plan_can_find(tmp_path: Path) -> None:
-    write_sweep(tmp_path, "before", RESULTS, seeds=[0, 1, 2])
-    noise = sweep_noise(open_sweep(tmp_path, "before"))
-    write_sweep(tmp_path / "other", "planned", {}, seeds=[0, 1, 2], objective=PUBLISHED)
-    spec = open_sweep(tmp_path / "other", "planned").spec
+    sweep = write_sweep(tmp_path, "before", RESULTS, seeds=[0, 1, 2])
+    noise = sweep_noise(sweep)
+    spec = write_sweep(tmp_path / "other", "planned", {}, seeds=[0, 1, 2], objective=PUBLISHED).spec
     forecast = forecast_noise(spec, readable_sweeps(tmp_path), 8)
     assert forecast is not None
     assert (forecast.deviation, forecast.freedom, forecast.source) == (*noise, "measured in before")
@@ -59,8 +57,7 @@ def test_an_earlier_sweep_tells_what_the_plan_can_find(tmp_path: Path) -> None:
 
 
 def test_two_seeds_of_one_baseline_are_an_upper_bound(tmp_path: Path) -> None:
-    write_sweep(tmp_path, "noise", {0: {0: 0.5, 1: 0.52}}, seeds=[0, 1])
-    spec = open_sweep(tmp_path, "noise").spec
+    spec = write_sweep(tmp_path, "noise", {0: {0: 0.5, 1: 0.52}}).spec
     forecast = forecast_noise(spec, readable_sweeps(tmp_path), 4)
     assert forecast is not None and forecast.source == "measured in noise, not paired"
     assert forecast.deviation == pytest.approx(0.02 / math.sqrt(2)) and forecast.freedom == 1
@@ -68,8 +65,7 @@ def test_two_seeds_of_one_baseline_are_an_upper_bound(tmp_path: Path) -> None:
 
 def test_another_evaluation_has_another_noise(tmp_path: Path) -> None:
     write_sweep(tmp_path, "before", RESULTS, seeds=[0, 1, 2])
-    write_sweep(tmp_path / "other", "planned", {}, seeds=[0], objective={"window": 1})
-    spec = open_sweep(tmp_path / "other", "planned").spec
+    spec = write_sweep(tmp_path / "other", "planned", {}, objective={"window": 1}).spec
     assert forecast_noise(spec, readable_sweeps(tmp_path), 4) is None
     (line,) = noise_lines(None, spec, 4, "mine.yaml")
     assert "sweep run mine.yaml search.configurations=0 'seeds=[0, 1]' --name planned-noise" in line
@@ -77,8 +73,7 @@ def test_another_evaluation_has_another_noise(tmp_path: Path) -> None:
 
 def test_one_seed_finds_nothing(tmp_path: Path) -> None:
     write_sweep(tmp_path, "before", RESULTS, seeds=[0, 1, 2])
-    write_sweep(tmp_path / "other", "planned", {}, seeds=[0])
-    spec = open_sweep(tmp_path / "other", "planned").spec
+    spec = write_sweep(tmp_path / "other", "planned", {}).spec
     forecast = forecast_noise(spec, readable_sweeps(tmp_path), 4)
     assert forecast is not None and forecast.detectable is None
     sentence = "with 1 seed of 4 configurations, no difference can be told from chance"

@@ -5,15 +5,9 @@ from pathlib import Path
 import pytest
 
 from sweep.record.folder import sweep_folder
-from sweep.record.sweep_record import (
-    SweepRecord,
-    evaluation_history,
-    last_step,
-    open_sweep,
-    planned_trials,
-)
+from sweep.record.sweep_record import SweepRecord, evaluation_history, last_step, planned_trials
 from sweep.tracking.outcomes import trial_outcomes
-from tests.sweep.ended_sweeps import SCORES, write_sweep
+from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.spaces import make_spec
 
 
@@ -32,15 +26,13 @@ def test_a_finite_space_plans_no_more_than_it_has(tmp_path: Path) -> None:
 
 def test_hours_and_seconds_are_those_on_record(tmp_path: Path) -> None:
     resources = {"gpus_per_trial": 0.5}
-    write_sweep(tmp_path, "demo", {0: {0: 0.5, 1: 0.6}}, seeds=[0, 1], resources=resources)
-    sweep = open_sweep(tmp_path, "demo")
+    sweep = write_sweep(tmp_path, "demo", {0: {0: 0.5, 1: 0.6}}, resources=resources)
     assert sweep.step_seconds() == [2.0, 2.0]  # the torn second line counts no more than it says
     assert sweep.gpu_hours() == pytest.approx(2 * 2.0 * 0.5 / 3600)
 
 
 def test_what_failed_is_explained_by_its_last_error(tmp_path: Path) -> None:
-    write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
-    sweep = open_sweep(tmp_path, "demo")
+    sweep = write_sweep(tmp_path)
     (failed,) = (outcome for outcome in trial_outcomes(sweep) if outcome.state == "FAIL")
     assert (failed.key, failed.reason) == ("demo/c001-s1", "diverged at step 3: policy/loss is nan")
     (sweep.folder.trial("c001-s1") / "failure.txt").write_text("rank 1: out of memory\n")

@@ -39,7 +39,7 @@ def space(folder: Path, **changes: Any) -> SweepSpec:
 
 
 def before(folder: Path) -> None:
-    write_sweep(folder, "before", BEFORE, seeds=[0, 4])
+    write_sweep(folder, "before", BEFORE)
 
 
 def test_the_best_of_an_earlier_sweep_run_after_the_baselines(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_the_best_of_an_earlier_sweep_run_after_the_baselines(tmp_path: Path) ->
 
 def test_every_arm_takes_as_many(tmp_path: Path) -> None:
     arms = {ALPHA: {"choice": [0.0, 0.1]}, "optim.lr": {"uniform": [1e-5, 1e-3]}}
-    write_sweep(tmp_path, "before", {}, seeds=[0], parameters=arms, baselines=[])
+    write_sweep(tmp_path, "before", {}, parameters=arms, baselines=[])
     ledger = Ledger(sweep_folder(tmp_path, "before").ledger)
     for number, (alpha, rate, score) in enumerate(
         [(0.0, 1e-4, 0.5), (0.1, 2e-4, 0.7), (0.1, 3e-4, 0.9)]
@@ -83,8 +83,7 @@ def test_every_arm_takes_as_many(tmp_path: Path) -> None:
 def test_a_sweep_goes_on_with_what_it_took_and_confirms_on_fresh_seeds(tmp_path: Path) -> None:
     before(tmp_path)
     spec, _ = warm_started(space(tmp_path), tmp_path, "")
-    write_sweep(tmp_path, "now", {0: {0: 0.5}, 1: {0: 0.6}})
-    sweep = open_sweep(tmp_path, "now")
+    sweep = write_sweep(tmp_path, "now", {0: {0: 0.5}, 1: {0: 0.6}})
     chosen = finalists_of(sweep, 1)
     assert fresh_space(sweep, chosen, 2).seeds == [1, 2]
     write_spec(sweep.folder, spec)

@@ -18,7 +18,7 @@ from trainer.files import read_json_lines
 
 
 def test_baselines_come_first_and_every_seed_once(tmp_path: Path) -> None:
-    searcher = searcher_in(tmp_path, make_spec(tmp_path))
+    searcher = searcher_in(tmp_path)
     suggestions = drain(searcher)
     assert [s["trial"] for s in suggestions] == [
         f"c{c:03d}-s{seed}" for c in range(5) for seed in (0, 1)
@@ -52,18 +52,18 @@ def test_extending_a_finished_sweep(tmp_path: Path) -> None:
 
 
 def test_a_finalist_that_is_decided_gets_no_more_seeds(tmp_path: Path) -> None:
-    searcher = searcher_in(tmp_path, make_spec(tmp_path))
+    searcher = searcher_in(tmp_path)
     searcher.suggest("a")
     searcher.suggest("b")
     searcher.suggest("c")  # the second configuration
     standings = [{"finalist": "0", "decision": "better"}, {"finalist": "1", "decision": "open"}]
     searcher.ledger.append({"event": "look", "standings": standings, "time": 0.0})
-    resumed = searcher_in(tmp_path, make_spec(tmp_path))
+    resumed = searcher_in(tmp_path)
     assert [key.name for key in resumed.open_pairs] == ["c001-s0", "c001-s1"]
 
 
 def test_reasons_of_failure_are_kept(tmp_path: Path) -> None:
-    searcher = searcher_in(tmp_path, make_spec(tmp_path))
+    searcher = searcher_in(tmp_path)
     diverged = TrialReport(3, reason="diverged at step 3: loss is nan").to_result()
     stopped = TrialReport(20, 0.5).to_result()
     results = [diverged, ended(math.nan), None, {}, ended(math.inf), stopped]
@@ -100,7 +100,7 @@ def test_an_interrupted_or_halted_trial_keeps_its_place(tmp_path: Path) -> None:
 
 
 def test_unknown_and_repeated_completions_are_ignored(tmp_path: Path) -> None:
-    searcher = searcher_in(tmp_path, make_spec(tmp_path))
+    searcher = searcher_in(tmp_path)
     searcher.suggest("a")
     searcher.on_trial_complete("a", ended(0.5))
     lines = (tmp_path / "events.jsonl").read_text()

@@ -17,7 +17,7 @@ from sweep.tracking.parent_run import open_parent_run
 from sweep.tracking.view import TAG, save_view, view_id, view_state
 from tests.run_cli import start_cli
 from tests.sockets import listening, open_to_others
-from tests.sweep.ended_sweeps import SCORES, write_sweep
+from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.harness import wait_until
 from tests.trainer.tracking.store import sqlite_store
 from trainer.parallel.interface import free_port
@@ -61,13 +61,7 @@ def test_the_view_has_columns_and_charts_of_all_that_is_searched(tmp_path: Path)
         LR: {"loguniform": [1e-6, 1e-5]},
         "optim.weight_decay": {"value": 0},
     }
-    write_sweep(
-        tmp_path,
-        "demo",
-        SCORES,
-        parameters=parameters,
-        objective={"metric": "eval/reward", "mode": "min"},
-    )
+    write_sweep(tmp_path, parameters=parameters, objective={"metric": "eval/reward", "mode": "min"})
     state = view_state(read_spec(existing_sweep(tmp_path, "demo")))
     assert state["selectedColumns"][:3] == [
         "metrics.`final/score`",
@@ -83,7 +77,7 @@ def test_the_view_has_columns_and_charts_of_all_that_is_searched(tmp_path: Path)
 
 
 def test_a_view_is_written_once_and_a_changed_one_is_left_alone(tmp_path: Path) -> None:
-    write_sweep(tmp_path, "demo", SCORES)
+    write_sweep(tmp_path)
     spec = read_spec(existing_sweep(tmp_path, "demo"))
     uri = sqlite_store(tmp_path)
     assert save_view(uri, spec) == ""  # nothing has been recorded
@@ -103,7 +97,7 @@ def test_a_view_is_written_once_and_a_changed_one_is_left_alone(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_the_ui_shows_the_sweep_and_refuses_strangers(tmp_path: Path, browser: Any) -> None:
-    write_sweep(tmp_path, "demo", SCORES)
+    write_sweep(tmp_path)
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     prepare_store(uri)
     parent = open_parent_run(uri, "demo", "demo", {})

@@ -46,8 +46,7 @@ def with_parameters(sweep: SweepRecord, parameters: dict[int, dict[str, float]])
 
 
 def test_the_baseline_and_the_best_complete_ones_are_chosen(tmp_path: Path) -> None:
-    write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3])
-    sweep = open_sweep(tmp_path, "demo")
+    sweep = write_sweep(tmp_path, "demo", RESULTS)
     assert [finalist.number for finalist in choose(sweep.spec, sweep.configurations, 2)] == [
         0,
         4,
@@ -67,9 +66,7 @@ def test_of_every_arm_the_best_goes_to_fresh_seeds(tmp_path: Path) -> None:
         "optim.lr": {"uniform": [1e-5, 1e-3]},
     }
     search = {"configurations": 4, "tune_within": "algorithm.ar_alpha"}
-    write_sweep(
-        tmp_path, "demo", RESULTS, seeds=[0, 3], parameters=arms, baselines=[], search=search
-    )
+    write_sweep(tmp_path, "demo", RESULTS, parameters=arms, baselines=[], search=search)
     alphas = {0: 0.3, 1: 0.4, 2: 0.1, 3: 0.2, 4: 0.1}  # 2 and 4 are of the first arm
     parameters = {
         number: {"algorithm.ar_alpha": alpha, "optim.lr": 1e-4} for number, alpha in alphas.items()
@@ -99,8 +96,7 @@ def test_of_every_arm_the_best_goes_to_fresh_seeds(tmp_path: Path) -> None:
 
 
 def test_finalists_run_on_fresh_seeds_and_the_sealed_test(tmp_path: Path) -> None:
-    write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3], scheduler={"asha": {"grace_period": 1}})
-    sweep = open_sweep(tmp_path, "demo")
+    sweep = write_sweep(tmp_path, "demo", RESULTS, scheduler={"asha": {"grace_period": 1}})
     space = confirmation(sweep, finalists=1, seeds=2)
     assert space.name == "demo-confirm" and space.seeds == [4, 5]
     assert space.baselines == [{"algorithm.ar_alpha": 0.0}, {"algorithm.ar_alpha": 0.4}]
@@ -119,8 +115,7 @@ def test_finalists_run_on_fresh_seeds_and_the_sealed_test(tmp_path: Path) -> Non
 def test_the_sealed_problems_are_of_the_set_that_the_objective_is_measured_on(
     tmp_path: Path,
 ) -> None:
-    write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3], objective={"metric": "eval/reward/hard"})
-    sweep = open_sweep(tmp_path, "demo")
+    sweep = write_sweep(tmp_path, "demo", RESULTS, objective={"metric": "eval/reward/hard"})
     sets = sweep.spec.trainer.base.evaluation.sets
     hard = sets["dev"].model_copy(update={"limit": 7})
     space = confirmation(with_sets(sweep, {**sets, "hard": hard}), finalists=1, seeds=1)
@@ -133,8 +128,8 @@ def test_the_sealed_problems_are_added_to_sets_that_the_search_space_names(tmp_p
         "preset": "tiny_kk",
         "overrides": {"evaluation.sets": sets, "tracking.tags": {"team": "ours"}},
     }
-    write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3], trainer=trainer)
-    base = confirmation(open_sweep(tmp_path, "demo"), finalists=1, seeds=2).trainer.base
+    sweep = write_sweep(tmp_path, "demo", RESULTS, trainer=trainer)
+    base = confirmation(sweep, finalists=1, seeds=2).trainer.base
     people = base.evaluation.sets["people"]
     test = base.evaluation.sets["test"]
     assert test == people.model_copy(update={"split": "test"})
@@ -149,8 +144,7 @@ def test_a_set_called_test_is_sealed_until_the_finalists_run(tmp_path: Path) -> 
         "test": {"source": str(file), "columns": {"prompt": "question"}},
     }
     trainer = {"preset": "tiny_kk", "overrides": {"evaluation.sets": sets}}
-    write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3], trainer=trainer)
-    sweep = open_sweep(tmp_path, "demo")
+    sweep = write_sweep(tmp_path, "demo", RESULTS, trainer=trainer)
     assert list(sweep.spec.trainer.base.evaluation.sets) == ["dev"]
     test = confirmation(sweep, 1, 1).trainer.base.evaluation.sets["test"]
     assert (test.source, test.columns) == (str(file), {"prompt": "question"})
@@ -160,11 +154,10 @@ def test_a_set_called_test_is_sealed_until_the_finalists_run(tmp_path: Path) -> 
 
 
 def test_what_cannot_be_confirmed_is_refused(tmp_path: Path) -> None:
-    write_sweep(tmp_path, "none", {0: {0: "diverged"}}, seeds=[0])
+    write_sweep(tmp_path, "none", {0: {0: "diverged"}})
     with pytest.raises(MissingError, match="no configuration of none is complete"):
         confirmation(open_sweep(tmp_path, "none"), 1, 1)
-    write_sweep(tmp_path, "file", SCORES, seeds=[0, 1])
-    sweep = open_sweep(tmp_path, "file")
+    sweep = write_sweep(tmp_path, "file", SCORES)
     dev = sweep.spec.trainer.base.evaluation.sets["dev"].model_copy(
         update={"source": "dev.parquet"}
     )

@@ -9,7 +9,7 @@ import pytest
 from dashboards.statistics.sequential import Standing
 from sweep.record.decision import decision_of
 from sweep.record.folder import read_spec, write_spec
-from sweep.record.sweep_record import SweepRecord, open_sweep
+from sweep.record.sweep_record import SweepRecord
 from sweep.winner.confirm import finalists_of, fresh_space
 from sweep.winner.rounds import Asked, decide
 from tests.sweep.ended_sweeps import write_sweep
@@ -26,8 +26,7 @@ RESULTS: dict[int, dict[int, float | str]] = {
 
 
 def found_sweep(runs: Path) -> SweepRecord:
-    write_sweep(runs, "demo", RESULTS, seeds=[0, 1, 2], objective={"worthwhile": 0.02})
-    return open_sweep(runs, "demo")
+    return write_sweep(runs, "demo", RESULTS, objective={"worthwhile": 0.02})
 
 
 def trains(
@@ -77,8 +76,7 @@ def test_a_command_is_judged_on_its_held_out_problems(tmp_path: Path) -> None:
         "defaults": {"algorithm.ar_alpha": 0.0},
         "held_out": {"split": "test"},
     }
-    write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 1, 2], trainer=None, program=program)
-    sweep = open_sweep(tmp_path, "demo")
+    sweep = write_sweep(tmp_path, "demo", RESULTS, trainer=None, program=program)
     decide(sweep, Asked(), trains({0.0: 0.5, 0.1: 0.6, 0.2: 0.5}), lambda line: None)
     assert read_spec(sweep.folder.confirmation).program.values({}, ["split"]) == {"split": "test"}
 
@@ -157,15 +155,15 @@ def test_rounds_do_not_follow_fixed_seeds(tmp_path: Path) -> None:
 
 
 def test_nothing_to_decide_is_said(tmp_path: Path) -> None:
-    write_sweep(tmp_path, "alone", {0: {0: 0.5}}, seeds=[0])
+    sweep = write_sweep(tmp_path, "alone", {0: {0: 0.5}})
     with pytest.raises(MissingError, match="no baseline and another configuration"):
-        decide(open_sweep(tmp_path, "alone"), Asked(), trains({}), lambda line: None)
+        decide(sweep, Asked(), trains({}), lambda line: None)
 
 
 def test_equal_scores_are_coarse_and_decide_nothing(tmp_path: Path) -> None:
     flat: dict[int, dict[int, float | str]] = {0: {0: 0.5, 1: 0.5}, 1: {0: 0.6, 1: 0.6}}
-    write_sweep(tmp_path, "flat", flat, seeds=[0, 1])
+    sweep = write_sweep(tmp_path, "flat", flat, seeds=[0, 1])
     run = trains({0.0: 0.5, 0.1: 0.6}, deviation=0.0)
-    _, decision = decide(open_sweep(tmp_path, "flat"), Asked(max_seeds=5), run, lambda line: None)
+    _, decision = decide(sweep, Asked(max_seeds=5), run, lambda line: None)
     assert decision.outcome == "undecided"
     assert decision.looks[-1] == (Standing("1", 5, pytest.approx(0.1), None, None, "open"),)
