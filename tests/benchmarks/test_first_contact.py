@@ -12,7 +12,7 @@ from benchmarks.first_contact import Machine, Part, first_contact, parts, this_m
 CPU = Machine(gpus=0, vllm=False, ray=True)
 
 
-def python(name: str, program: str, limit_s: float = 60.0) -> Part:
+def python(name, program, limit_s=60.0):
     return Part(name, "?", limit_s, (sys.executable, "-c", program))
 
 

@@ -5,8 +5,6 @@ Its driver is killed in the first trial: resumed, it ends as if left alone. Fres
 it found.
 """
 
-from pathlib import Path
-
 import mlflow
 import pytest
 import torch
@@ -29,7 +27,7 @@ TRIALS = [f"c00{number}-s0" for number in range(3)]
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def finished(tmp_path_factory):
     """The folder with the sweep, whose driver was killed in the first trial, and what the second
     one printed.
     """
@@ -70,7 +68,7 @@ def test_every_trial_trained_once_to_its_end_and_the_score_is_the_mean_of_its_ev
     assert second["rollout"]["prompts_per_step"] == 2
 
 
-def test_trials_that_have_ended_keep_weights_alone(finished: tuple[Path, str]) -> None:
+def test_trials_that_have_ended_keep_weights_alone(finished):
     for trial in TRIALS:
         kept = list(intact_checkpoints(finished[0] / "tiny" / "trials" / trial / "checkpoints"))
         assert kept[0].name == f"step-{STEPS}"
@@ -107,7 +105,7 @@ def test_the_killed_trial_equals_a_run_of_what_is_exported_of_it(finished, tmp_p
     )
 
 
-def test_mlflow_has_the_parent_its_report_and_every_trial(finished: tuple[Path, str]) -> None:
+def test_mlflow_has_the_parent_its_report_and_every_trial(finished):
     runs, out = finished
     client = mlflow.MlflowClient(f"sqlite:///{runs / 'mlflow.db'}")
     recorded = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])

@@ -1,7 +1,6 @@
 """Faults of disk and tracking interrupt a sweep; they are no results of its trials."""
 
 import json
-from pathlib import Path
 
 import mlflow
 import pytest
@@ -73,7 +72,7 @@ def test_a_real_disk_that_is_full_at_the_start_too_small_or_full_in_a_step_costs
         assert [line["step"] for line in metrics(folder, trial)] == [1, 2, 3, 4]
 
 
-def test_trials_begin_and_end_and_have_their_report_while_mlflow_is_away(tmp_path: Path) -> None:
+def test_trials_begin_and_end_and_have_their_report_while_mlflow_is_away(tmp_path):
     folder = tmp_path / "fake"
     here = ["--runs-dir", tmp_path]
     server = Server(tmp_path / "server")

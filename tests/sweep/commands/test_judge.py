@@ -1,7 +1,6 @@
 """The commands of docs/guides/judge.md, on runs as their programs record them."""
 
 import json
-from pathlib import Path
 
 import mlflow
 import pandas as pd
@@ -16,18 +15,13 @@ PAGE = (ROOT / "docs/guides/judge.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     return tmp_path
 
 
-def log_run(
-    client: mlflow.MlflowClient,
-    experiment: str,
-    params: dict[str, object],
-    points: dict[str, list[float]],
-):
+def log_run(client, experiment, params, points):
     run = client.create_run(experiment).info.run_id
     for name, value in params.items():
         client.log_param(run, name, value)
@@ -37,7 +31,7 @@ def log_run(
     client.set_terminated(run)
 
 
-def write_runs(place: Path) -> None:
+def write_runs(place):
     """The files and stores that the page's commands read."""
     table = runs().assign(lr=1e-6).rename(columns={"acc": "accuracy"})
     table.to_csv(place / "runs.csv", index=False)

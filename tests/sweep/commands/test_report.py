@@ -16,7 +16,7 @@ OFFLINE = {"preset": "tiny_kk", "overrides": {**SHORT, "tracking.offline": True}
 
 
 @pytest.fixture(autouse=True)
-def no_store_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_store_of_the_environment(monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
 

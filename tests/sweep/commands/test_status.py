@@ -1,7 +1,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -29,7 +28,7 @@ def test_status_reads_ledger_and_folders(tmp_path, typed):
     assert "best: configuration 2  ar_alpha=0.2" in out and "sweep report demo" in out
 
 
-def test_status_of_a_search_imports_nothing_that_judges(tmp_path: Path) -> None:
+def test_status_of_a_search_imports_nothing_that_judges(tmp_path):
     write_sweep(tmp_path)
     code = (
         "import sys; from sweep.cli import main; "
@@ -40,9 +39,7 @@ def test_status_of_a_search_imports_nothing_that_judges(tmp_path: Path) -> None:
     assert "best: configuration 2" in done.stdout and done.stdout.endswith("\nset()\n")
 
 
-def test_seeds_whose_scores_differ_are_told_apart_without_their_metrics(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_seeds_whose_scores_differ_are_told_apart_without_their_metrics(tmp_path, monkeypatch):
     scores = {0: {0: 0.5, 1: 0.6}, 1: {0: 0.4, 1: 0.4, 2: 0.3}}
     sweep = write_sweep(tmp_path, "demo", scores)
     read = []

@@ -1,5 +1,4 @@
 import json
-from pathlib import Path
 
 import pytest
 
@@ -30,7 +29,7 @@ def test_an_exported_file_is_started_on_as_many_ranks(tmp_path, typed):
 
 
 @pytest.mark.slow
-def test_accelerate_starts_the_ranks_too(tiny_policy: Path, tmp_path: Path) -> None:
+def test_accelerate_starts_the_ranks_too(tiny_policy, tmp_path):
     overrides = {
         "model.name_or_path": str(tiny_policy),
         "rollout.prompts_per_step": 4,
@@ -74,9 +73,7 @@ def test_more_finalists_than_there_are(tmp_path, typed):
     )
 
 
-def test_one_of_several_plain_configurations_is_the_baseline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_of_several_plain_configurations_is_the_baseline(tmp_path, monkeypatch):
     sweep = write_sweep(tmp_path)
     monkeypatch.setattr("sweep.commands.winner.is_baseline", lambda spec, configuration: True)
     assert _finalists(sweep, 1) == 1

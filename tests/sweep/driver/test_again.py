@@ -1,5 +1,4 @@
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -14,8 +13,8 @@ from trainer.errors import StorageError
 from trainer.parallel.ranks import Parallel
 
 
-def write_one(root: Path) -> None:
-    def write_files(partial: Path) -> None:
+def write_one(root):
+    def write_files(partial):
         (partial / "weights").write_bytes(b"1")
 
     root.mkdir(parents=True)
@@ -23,7 +22,7 @@ def write_one(root: Path) -> None:
     write_checkpoint(root, 4, write_files, Parallel(), Attempt(root.parent))
 
 
-def test_failures_are_taken_back_and_the_trials_issued_again(tmp_path: Path) -> None:
+def test_failures_are_taken_back_and_the_trials_issued_again(tmp_path):
     sweep = write_sweep(tmp_path)
     failed = [row.trial for row in sweep.rows() if row.state == "FAIL"]
     ended = sum(row.ended for row in sweep.rows())
@@ -44,7 +43,7 @@ def test_failures_are_taken_back_and_the_trials_issued_again(tmp_path: Path) -> 
     assert (best.configuration, best.score) == (1, pytest.approx(0.9))
 
 
-def test_trials_without_an_intact_checkpoint_begin_again_and_no_others(tmp_path: Path) -> None:
+def test_trials_without_an_intact_checkpoint_begin_again_and_no_others(tmp_path):
     sweep = write_sweep(tmp_path, "demo", {0: {0: 0.5}, 1: {}, 2: {}, 3: {}})
     folder = sweep.folder
     damaged = [folder.trial(name) for name in ("c000-s0", "c001-s0")]  # the first has ended
@@ -68,9 +67,7 @@ def test_trials_without_an_intact_checkpoint_begin_again_and_no_others(tmp_path:
 @pytest.mark.parametrize(
     ("lost", "message"), [("checkpoints", "has no checkpoint"), ("metrics.jsonl", "the record of")]
 )
-def test_trials_that_lost_a_part_begin_again_only_when_told(
-    tmp_path: Path, lost: str, message: str
-) -> None:
+def test_trials_that_lost_a_part_begin_again_only_when_told(tmp_path, lost, message):
     sweep = write_sweep(tmp_path, "demo", {0: {}, 1: {}, 2: {}})
     every = sweep.spec.trainer.base.checkpoint.every_steps
     for trial, step in (("c000-s0", every + 9), ("c001-s0", every)):
@@ -93,7 +90,7 @@ def test_a_checkpoint_that_may_not_be_read_is_no_reason_to_begin_again(tmp_path,
     root = folder.trial("c000-s0") / "checkpoints"
     write_one(root)
 
-    def refuse(checkpoint: Path) -> list[str]:
+    def refuse(checkpoint):
         raise StorageError("may not read the checkpoint: Permission denied", str(checkpoint))
 
     monkeypatch.setattr("trainer.checkpoint.files.damaged_files", refuse)

@@ -2,7 +2,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import psutil
 import pytest
@@ -32,22 +31,21 @@ with scratch_folder(root) as scratch, guarded(root, scratch, "go on with: sweep 
 """
 
 
-def start(root: Path, how: str = "stay") -> "subprocess.Popen[str]":
+def start(root, how="stay"):
     command = [sys.executable, "-c", DRIVER, str(root), how]
     pipe = subprocess.PIPE
     driver = subprocess.Popen(
         command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, start_new_session=True
     )
-    assert driver.stdout is not None
     assert driver.stdout.readline() == "ready\n"
     return driver
 
 
-def guards(root: Path) -> list[psutil.Process]:
+def guards(root):
     return [process for process in marked(root) if "guard.py" in " ".join(command_line(process))]
 
 
-def command_line(process: psutil.Process) -> list[str]:
+def command_line(process):
     """Read a process's arguments; one that has just ended has none."""
     try:
         return process.cmdline()
@@ -55,7 +53,7 @@ def command_line(process: psutil.Process) -> list[str]:
         return []
 
 
-def test_what_a_killed_driver_leaves_is_ended_and_nothing_else(tmp_path: Path) -> None:
+def test_what_a_killed_driver_leaves_is_ended_and_nothing_else(tmp_path):
     root = tmp_path / "demo"
     other = tmp_path / "other"
     sleep = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
@@ -65,7 +63,6 @@ def test_what_a_killed_driver_leaves_is_ended_and_nothing_else(tmp_path: Path) -
             sleep, env={**os.environ, MARKER: str(other)}, stdout=subprocess.PIPE
         ) as theirs,
     ):
-        assert theirs.stdout is not None
         theirs.stdout.readline()  # until then it may not have its environment
         assert len(marked(root)) == 2  # the child and the guard
         driver.kill()
@@ -75,7 +72,7 @@ def test_what_a_killed_driver_leaves_is_ended_and_nothing_else(tmp_path: Path) -
         theirs.kill()
 
 
-def test_signals_for_the_drivers_group_do_not_end_the_guard(tmp_path: Path) -> None:
+def test_signals_for_the_drivers_group_do_not_end_the_guard(tmp_path):
     root = tmp_path / "demo"
     with start(root) as driver:
         psutil.Process(driver.pid).suspend()  # or it would end its guard by itself
@@ -87,12 +84,9 @@ def test_signals_for_the_drivers_group_do_not_end_the_guard(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("reader", [True, False])
-def test_the_last_words_of_a_killed_driver_come_when_all_has_ended(
-    tmp_path: Path, reader: bool
-) -> None:
+def test_the_last_words_of_a_killed_driver_come_when_all_has_ended(tmp_path, reader):
     root = tmp_path / "demo"
     with start(root) as driver:
-        assert driver.stderr is not None
         if not reader:
             driver.stderr.close()
         driver.kill()
@@ -102,25 +96,24 @@ def test_the_last_words_of_a_killed_driver_come_when_all_has_ended(
     wait_until(lambda: not marked(root), timeout=20)
 
 
-def test_a_driver_that_ends_takes_its_guard_along_and_leaves_the_rest_alone(tmp_path: Path) -> None:
+def test_a_driver_that_ends_takes_its_guard_along_and_leaves_the_rest_alone(tmp_path):
     root = tmp_path / "demo"
     with start(root, "end") as driver:
         assert driver.wait(timeout=30) == 0
         assert guards(root) == []
         (child,) = marked(root)
         child.kill()
-        assert driver.stderr is not None
         assert driver.stderr.read() == ""
 
 
-def test_the_guard_is_there_at_once(tmp_path: Path) -> None:
+def test_the_guard_is_there_at_once(tmp_path):
     with guarded(tmp_path, tmp_path / "scratch", ""):
         # the kernel shows a program's environment a moment late
         wait_until(lambda: len(guards(tmp_path)) == 1)
     assert marked(tmp_path) == []
 
 
-def scratch_of(root: Path) -> list[Path]:
+def scratch_of(root):
     return [scratch for scratch, owner in dead_scratch() if owner == root]
 
 

@@ -5,9 +5,6 @@ import json
 import os
 import random
 import re
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -15,7 +12,6 @@ from hypothesis import example, given
 from sweep.record.folder import SweepFolder, read_spec, write_spec
 from sweep.search.history import replay
 from sweep.search.ledger import Ledger, read_ledger
-from sweep.space.spec import SweepSpec
 from tests.json_values import FINITE
 from tests.sweep.search.instant_sweeps import drain, searcher_in
 from tests.sweep.spaces import make_spec
@@ -23,18 +19,18 @@ from tests.tables import table
 from trainer.errors import StorageError, UserError
 
 
-def small_spec(folder: Path) -> SweepSpec:
+def small_spec(folder):
     return make_spec(folder, search={"sampler": "random", "configurations": 1})
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Path:
+def ledger(tmp_path):
     """Of a sweep of three configurations with two seeds each."""
     drain(searcher_in(tmp_path, small_spec(tmp_path)))
     return tmp_path / "events.jsonl"
 
 
-def flips(path: Path, count: int) -> Iterator[None]:
+def flips(path, count):
     """Flip one bit of a file after another, each alone; not of its last byte, which ends it."""
     content = path.read_bytes()
     generator = random.Random(0)
@@ -45,16 +41,16 @@ def flips(path: Path, count: int) -> Iterator[None]:
         yield
 
 
-def lines_of(path: Path) -> list[bytes]:
+def lines_of(path):
     return path.read_bytes().splitlines(keepends=True)
 
 
-def index_of(path: Path, event: str, place: int = 0) -> int:
+def index_of(path, event, place=0):
     indexes = [n for n, line in enumerate(lines_of(path)) if json.loads(line)["event"] == event]
     return indexes[place]
 
 
-def test_of_flipped_bits_none_changes_what_is_read(ledger: Path) -> None:
+def test_of_flipped_bits_none_changes_what_is_read(ledger):
     before = replay(read_ledger(ledger))
     refused = 0
     for _ in flips(ledger, 1500):
@@ -66,7 +62,7 @@ def test_of_flipped_bits_none_changes_what_is_read(ledger: Path) -> None:
     assert refused > 1400
 
 
-def test_of_flipped_bits_none_changes_the_space(tmp_path: Path) -> None:
+def test_of_flipped_bits_none_changes_the_space(tmp_path):
     folder = SweepFolder(tmp_path, "kk")
     folder.root.mkdir()
     spec = make_spec(tmp_path)
@@ -77,7 +73,7 @@ def test_of_flipped_bits_none_changes_the_space(tmp_path: Path) -> None:
             assert read_spec(folder) == spec
 
 
-def test_a_changed_space_is_refused_until_its_heading_is_removed(tmp_path: Path) -> None:
+def test_a_changed_space_is_refused_until_its_heading_is_removed(tmp_path):
     folder = SweepFolder(tmp_path, "kk")
     folder.root.mkdir()
     write_spec(folder, make_spec(tmp_path))
@@ -90,7 +86,7 @@ def test_a_changed_space_is_refused_until_its_heading_is_removed(tmp_path: Path)
     assert read_spec(folder).limits.max_failures == 5
 
 
-def test_a_lost_result_is_trained_again(ledger: Path, tmp_path: Path) -> None:
+def test_a_lost_result_is_trained_again(ledger, tmp_path):
     lines = lines_of(ledger)
     lost = json.loads(lines.pop(index_of(ledger, "result", 2)))
     ledger.write_bytes(b"".join(lines))
@@ -99,7 +95,7 @@ def test_a_lost_result_is_trained_again(ledger: Path, tmp_path: Path) -> None:
     assert again == [(lost["configuration"], lost["seed"])]
 
 
-def test_a_lost_configuration_is_named(ledger: Path) -> None:
+def test_a_lost_configuration_is_named(ledger):
     lines = lines_of(ledger)
     place = index_of(ledger, "configuration", 1)
     lines.pop(place)
@@ -111,8 +107,8 @@ def test_a_lost_configuration_is_named(ledger: Path) -> None:
 
 @pytest.mark.parametrize(("event", "change", "message"), table("impossible_records"))
 def test_a_record_that_cannot_be_is_refused_with_a_right_checksum_too(
-    ledger: Path, event: str, change: dict[str, Any], message: str
-) -> None:
+    ledger, event, change, message
+):
     records = [record for record in read_ledger(ledger) if record["event"] == event]
     record = records[0] if records else {"event": event, "seed": 0}
     Ledger(ledger).append(
@@ -123,21 +119,21 @@ def test_a_record_that_cannot_be_is_refused_with_a_right_checksum_too(
     assert message in raised.value.what
 
 
-def test_a_trial_that_is_retried_may_end_again(ledger: Path) -> None:
+def test_a_trial_that_is_retried_may_end_again(ledger):
     result = next(record for record in read_ledger(ledger) if record["event"] == "result")
     Ledger(ledger).append({**result, "event": "retry"}, {**result, "score": 0.25})
     again = replay(read_ledger(ledger))[result["configuration"]].results[result["seed"]]
     assert again.score == 0.25
 
 
-def test_a_line_of_brackets_is_refused_by_its_number(ledger: Path) -> None:
+def test_a_line_of_brackets_is_refused_by_its_number(ledger):
     ledger.write_bytes(ledger.read_bytes() + b"[" * 200_000 + b"\n")
     with pytest.raises(StorageError, match="not a record") as raised:
         list(read_ledger(ledger))
     assert raised.value.where == f"{ledger}:{len(lines_of(ledger))}"
 
 
-def test_a_ledger_cut_under_its_writer_loses_one_line(ledger: Path) -> None:
+def test_a_ledger_cut_under_its_writer_loses_one_line(ledger):
     records = list(read_ledger(ledger))
     writer = Ledger(ledger)
     os.truncate(ledger, ledger.stat().st_size - 5)

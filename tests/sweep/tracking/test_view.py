@@ -5,8 +5,6 @@ import json
 import os
 import signal
 import socket
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -24,9 +22,7 @@ from trainer.parallel.interface import free_port
 from trainer.tracking.mlflow_store import connect, prepare_store
 
 
-def ask(
-    port: int, path: str, headers: dict[str, str], method: str = "GET", body: str | None = None
-) -> tuple[int, str]:
+def ask(port, path, headers, method="GET", body=None):
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     try:
         connection.request(method, path, body, headers)
@@ -36,7 +32,7 @@ def ask(
         connection.close()
 
 
-def text_of(page: str, browser: Any, until: str) -> str:
+def text_of(page, browser, until):
     """What a browser shows in its window, without a click."""
     tab = browser.new_page(viewport={"width": 1440, "height": 900})
     tab.goto(page)
@@ -44,7 +40,7 @@ def text_of(page: str, browser: Any, until: str) -> str:
     return str(tab.locator("body").inner_text())
 
 
-def answers(port: int) -> bool:
+def answers(port):
     try:
         return ask(port, "/health", {})[0] == 200
     except OSError:
@@ -55,7 +51,7 @@ ALPHA = "algorithm.ar_alpha"
 LR = "optim.lr"
 
 
-def test_the_view_has_columns_and_charts_of_all_that_is_searched(tmp_path: Path) -> None:
+def test_the_view_has_columns_and_charts_of_all_that_is_searched(tmp_path):
     parameters = {
         ALPHA: {"uniform": [0.0, 0.5]},
         LR: {"loguniform": [1e-6, 1e-5]},
@@ -76,7 +72,7 @@ def test_the_view_has_columns_and_charts_of_all_that_is_searched(tmp_path: Path)
     assert [chart["xaxis"]["key"] for chart in scatters] == [ALPHA, LR]
 
 
-def test_a_view_is_written_once_and_a_changed_one_is_left_alone(tmp_path: Path) -> None:
+def test_a_view_is_written_once_and_a_changed_one_is_left_alone(tmp_path):
     write_sweep(tmp_path)
     spec = read_spec(existing_sweep(tmp_path, "demo"))
     uri = sqlite_store(tmp_path)
@@ -96,7 +92,7 @@ def test_a_view_is_written_once_and_a_changed_one_is_left_alone(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_the_ui_shows_the_sweep_and_refuses_strangers(tmp_path: Path, browser: Any) -> None:
+def test_the_ui_shows_the_sweep_and_refuses_strangers(tmp_path, browser):
     write_sweep(tmp_path)
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     prepare_store(uri)
@@ -112,7 +108,6 @@ def test_the_ui_shows_the_sweep_and_refuses_strangers(tmp_path: Path, browser: A
         "sweep", "ui", "demo", "--runs-dir", tmp_path, "--port", port, cwd=tmp_path / "here"
     ) as process:
         try:
-            assert process.stdout is not None
             page = process.stdout.readline().split()[1]
             assert page.startswith(f"http://127.0.0.1:{port}/#/experiments/1/runs?")
             wait_until(lambda: answers(port), timeout=90)

@@ -3,8 +3,6 @@
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -15,14 +13,14 @@ from sweep.record.folder import sweep_folder
 from sweep.record.sweep_record import SweepRecord
 from sweep.space.file import load_space
 from sweep.trials.cluster import Node
-from sweep.views.plan import Disk, Plan, make_plan, short_memory
+from sweep.views.plan import Disk, make_plan, short_memory
 from tests.sweep.harness import FOUR_GPUS, SHORT, write_space
 from trainer.planning.memory import Device, Footprint
 
 ZERO_2 = {"parallel.strategy": "deepspeed", "parallel.zero_stage": 2}
 
 
-def plan_of(folder: Path, overrides: dict[str, Any], nodes: list[Node], **changes: Any) -> Plan:
+def plan_of(folder, overrides, nodes, **changes):
     space = write_space(
         folder / "space.yaml",
         trainer={"preset": "tiny_kk", "overrides": {**SHORT, **overrides}},
@@ -33,7 +31,7 @@ def plan_of(folder: Path, overrides: dict[str, Any], nodes: list[Node], **change
     )
 
 
-def test_two_nodes_of_eight_gpus_run_four_trials_at_a_time(tmp_path: Path) -> None:
+def test_two_nodes_of_eight_gpus_run_four_trials_at_a_time(tmp_path):
     plan = plan_of(
         tmp_path, ZERO_2, [Node(64, 8)] * 2, resources=FOUR_GPUS, seeds=[0, 1, 2], limits={}
     )
@@ -100,7 +98,7 @@ def test_the_memory_of_a_trial_with_gpus_is_estimated(tmp_path, monkeypatch, typ
     assert re.fullmatch(r"TOO LITTLE   GPU memory: \d\d\.\d GB needed, 40\.0 GB there", shortage)
 
 
-def test_the_longest_trial_may_be_one_where_a_condition_fails(tmp_path: Path) -> None:
+def test_the_longest_trial_may_be_one_where_a_condition_fails(tmp_path):
     data = {"source": "generated", "size": 100}
     prompts = {"choice": [40, 50], "when": {"algorithm.lopti_eta": 0.5}, "else": 20}
     plan = plan_of(
@@ -178,9 +176,7 @@ def test_what_is_short_is_named_with_what_is_needed_and_what_there_is(tmp_path, 
     assert plan_of(tmp_path, {}, [Node(2, 0)]).short == ["disk: 11.0 MB needed, 1.0 MB there"]
 
 
-def test_memory_of_the_machines_is_short_where_the_trials_at_a_time_take_more(
-    tmp_path: Path,
-) -> None:
+def test_memory_of_the_machines_is_short_where_the_trials_at_a_time_take_more(tmp_path):
     gpu = Device(True, 80 * 10**9)
     memory = Footprint(
         4, gpu, held=0, training=70 * 10**9, sampling=0, host=30 * 10**9, checkpoint=0

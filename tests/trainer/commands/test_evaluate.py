@@ -1,6 +1,5 @@
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +18,7 @@ COMPLETIONS = "evaluation.completions_per_problem"
 
 
 @pytest.fixture(scope="module")
-def run(tiny_policy, tmp_path_factory) -> Path:
+def run(tiny_policy, tmp_path_factory):
     """A run of two steps with sampled evaluations, as `trainer run` leaves it."""
     folder = tmp_path_factory.mktemp("runs") / "trained"
     config = small_config(
@@ -35,7 +34,7 @@ def run(tiny_policy, tmp_path_factory) -> Path:
     return folder
 
 
-def last_evaluation(folder: Path) -> dict:
+def last_evaluation(folder):
     records = read_records(folder / "metrics.jsonl")
     return [record for record in records if "eval/accuracy" in record][-1]
 

@@ -29,13 +29,13 @@ def test_presets_are_listed_with_their_first_line(typed):
     assert printed[-1] == "One of a preset's variants: trainer run NAME:VARIANT"
 
 
-def head(config: TrainConfig, ranks: int | None = None, gpu_gb: float | None = None) -> str:
+def head(config, ranks=None, gpu_gb=None):
     comment = memory_comment(config, ranks, gpu_gb).splitlines()
     assert len(comment) == 3 and all(line.startswith("# ") for line in comment)
     return comment[0]
 
 
-def config_of(random_policy, **changes) -> TrainConfig:
+def config_of(random_policy, **changes):
     return apply_overrides(TrainConfig(), {"model.name_or_path": str(random_policy), **changes})
 
 

@@ -6,7 +6,7 @@ from trainer.config.schema import dotted_keys
 from trainer.rules.kinds import KINDS
 
 
-def by_key(word: str = "") -> dict[str, tuple[str, object]]:
+def by_key(word=""):
     return {option.key: (option.allowed, option.default) for option in find_options(word)}
 
 

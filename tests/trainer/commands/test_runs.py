@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 from trainer.commands import runs
 from trainer.config.schema import load_config, save_config
@@ -22,7 +21,7 @@ EVALUATIONS = [
 STATE = TrackingState("k", "trainer", "b", {}, ".")
 
 
-def write_run(root: Path, name: str, records=(), state=None, steps=(), **overrides) -> Path:
+def write_run(root, name, records=(), state=None, steps=(), **overrides):
     folder = root / name
     (folder / "checkpoints").mkdir(parents=True)
     save_config(load_config("tiny_kk", {"max_steps": 8, **overrides}), folder / "config.yaml")

@@ -9,7 +9,7 @@ from trainer.errors import INTERRUPTED
 START = "trainer run tiny_kk --offline --name r"
 
 
-def files(folder) -> list[str]:
+def files(folder):
     return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
 

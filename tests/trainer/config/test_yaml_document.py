@@ -41,7 +41,7 @@ def test_errors_name_file_line_key_and_the_nearest_choice(tmp_path, text, line, 
         ("rollout.top_p.x=1", "rollout.top_p.x"),
     ],
 )
-def test_an_error_carries_the_key_that_is_refused(override: str, key: str) -> None:
+def test_an_error_carries_the_key_that_is_refused(override, key):
     with pytest.raises(ConfigError) as caught:
         load_config("tiny_kk", [override])
     assert caught.value.key == key

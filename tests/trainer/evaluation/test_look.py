@@ -10,7 +10,7 @@ from trainer.evaluation.look import Look
 from trainer.types import Completion, Problem, Rollout, RolloutGroup
 
 
-def look(rewards, truncated: float = 0.0) -> Look:
+def look(rewards, truncated=0.0):
     values = np.array(rewards, float)
     cut = np.arange(values.size).reshape(values.shape) < truncated * values.size
     problem = Problem("p", "", "", "", "generated")

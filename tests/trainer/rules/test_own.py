@@ -57,7 +57,7 @@ def written(tmp_path, monkeypatch):
     """Write a module of rules into the folder of the run."""
     monkeypatch.chdir(tmp_path)
 
-    def write(name: str, text: str) -> str:
+    def write(name, text):
         (tmp_path / f"{name}.py").write_text(HEAD + text)
         return str(tmp_path / f"{name}.py")
 
