@@ -137,9 +137,7 @@ class LoptuneProgram(Program):
         return dotted_keys()
 
     def has(self, key: str) -> bool:
-        """Return whether a parameter is a key of the trainer; a name without a dot that it lacks is
-        a switch.
-        """
+        """Return whether a parameter is a key of the trainer; else, without a dot, it is a switch."""
         return "." in key or key in TrainConfig.model_fields
 
     def check_key(self, key: str, document: YamlDocument) -> None:
@@ -310,9 +308,7 @@ class LoptuneProgram(Program):
         return start_trainer(assignment)
 
     def shares_process(self, before: TrainConfig, after: TrainConfig) -> bool:
-        """Return whether a rank's engine can serve both: vLLM does not free all it takes of a GPU
-        within one process.
-        """
+        """Return whether a rank's engine can serve both."""
         return shares_engine(before, after)
 
     def flat(self, resolved: Overrides) -> dict[str, Any]:

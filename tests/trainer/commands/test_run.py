@@ -72,9 +72,7 @@ def test_a_run_interrupted_while_its_last_checkpoint_is_written_is_not_done(
         (KeyboardInterrupt(), "KILLED", False, []),
     ],
 )
-def test_a_run_is_closed_as_it_ended(
-    monkeypatch, tmp_path, capsys, left, ends, status, done, parts
-):
+def test_a_run_is_closed_as_it_ended(monkeypatch, tmp_path, left, ends, status, done, parts):
     outcome, trainer = train(monkeypatch, tmp_path, ends)
     assert (trainer.closed, outcome.done, left) == ([status], done, parts)
     assert outcome.diverged is (ends if isinstance(ends, DivergedError) else None)
