@@ -14,7 +14,7 @@ from typing import Any
 
 from rewards import knights_knaves, last_number, math_answers, think_format
 from rewards.own import as_batch, columns_of, load_function, takes_batch
-from rewards.score import BatchRewardFunction, RewardFunction, Score
+from rewards.score import BatchRewardFunction, RewardFunction, Score, Weights
 
 __all__ = [
     "REWARDS",
@@ -37,7 +37,7 @@ REWARDS: dict[str, RewardFunction] = {
 }
 
 
-def combine_batch(functions: Mapping[str, float]) -> BatchRewardFunction:
+def combine_batch(functions: Weights) -> BatchRewardFunction:
     """Return the weighted sum of reward functions for many completions at once.
 
     Several functions give a breakdown of one part each. The one with the largest weight (the first
@@ -73,18 +73,18 @@ def combine_batch(functions: Mapping[str, float]) -> BatchRewardFunction:
     return combined
 
 
-def wants_batches(functions: Mapping[str, float]) -> bool:
+def wants_batches(functions: Weights) -> bool:
     """Return whether one of the functions is to score many completions in one call."""
     return any(name not in REWARDS and takes_batch(load_function(name)) for name in functions)
 
 
-def columns(functions: Mapping[str, float]) -> list[str]:
+def columns(functions: Weights) -> list[str]:
     """Return the columns of a problem's row that some function asks for."""
     of_user = [name for name in functions if name not in REWARDS]
     return [column for name in of_user for column in columns_of(load_function(name))]
 
 
-def prepare(functions: Mapping[str, float]) -> None:
+def prepare(functions: Weights) -> None:
     """Do the slow imports of the named functions now."""
     for name in functions:
         hook = getattr(_module_of(name), "prepare", None)
@@ -92,7 +92,7 @@ def prepare(functions: Mapping[str, float]) -> None:
             hook()
 
 
-def minimum(functions: Mapping[str, float]) -> float:
+def minimum(functions: Weights) -> float:
     """Return the weighted sum of the functions' lowest scores; one that declares none, or is
     subtracted, counts 0.
     """
@@ -107,7 +107,7 @@ def minimum(functions: Mapping[str, float]) -> float:
     return sum(functions[name] * value for name, value in lowest.items())
 
 
-def part_weight(functions: Mapping[str, float], part: str) -> float:
+def part_weight(functions: Weights, part: str) -> float:
     """Return the weight that a part of the breakdown carries in the reward; 1 for what no function
     gave.
     """

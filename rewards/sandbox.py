@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from rewards.score import Score, ScoringStatus
+from rewards.score import Score, ScoringStatus, Weights
 from rewards.worker import MAX_REPLY_BYTES
 
 MAX_FAILURE_RATE = 0.2  # of the completions of a rank in one step, above which a run ends
@@ -70,7 +70,7 @@ class RewardPool:
 
     def __init__(
         self,
-        functions: Mapping[str, float],
+        functions: Weights,
         *,
         timeout_s: float,
         memory_mb: int,

@@ -7,6 +7,9 @@ from typing import Any, Literal
 ScoringStatus = Literal["ok", "timeout", "error"]
 
 
+Weights = Mapping[str, float]  # reward or ``module:function`` -> its weight in the sum
+
+
 @dataclass(frozen=True)
 class Score:
     """The reward of one completion.

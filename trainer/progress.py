@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+MetricValues = Mapping[str, float]  # name -> value
+
 
 class ProgressReport:
     """Receives the phases and the metrics of a run; does nothing with them."""
@@ -17,8 +19,8 @@ class ProgressReport:
     def completed(self, count: int) -> None:
         """Report that ``count`` more parts of the phase are done."""
 
-    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+    def step(self, step: int, metrics: MetricValues) -> None:
         """Report that a training step is done."""
 
-    def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+    def evaluation(self, step: int, metrics: MetricValues) -> None:
         """Report that an evaluation is done."""

@@ -6,14 +6,14 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import Field, TypeAdapter, ValidationError, model_serializer, model_validator
 
-from sweep.programs.base import ABSENT, Assignment, Program, Values
+from sweep.programs.base import ABSENT, Assignment, Overrides, Program, Values
 from sweep.programs.process import OF_RECORD, CommandRun
 from sweep.programs.resources import ResourcesSpec
 from trainer.config.tracking import TrackingConfig
@@ -214,12 +214,12 @@ class CommandProgram(Program):
             *self.command[1:],
         ]
 
-    def values(self, overrides: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    def values(self, overrides: Overrides, keys: Sequence[str]) -> dict[str, Any]:
         """Return values of keys: of the overrides, else their defaults."""
         values = {**self.defaults, **overrides}
         return {key: values.get(key, ABSENT) for key in keys}
 
-    def configure(self, overrides: Mapping[str, Any]) -> CommandConfig:
+    def configure(self, overrides: Overrides) -> CommandConfig:
         """Return the configuration of a trial: each value has its default's type."""
         changes = dict(overrides)
         seed = int(changes.pop(_SEED, 0))
@@ -234,13 +234,13 @@ class CommandProgram(Program):
         values = {**self.defaults, **changes, **dict.fromkeys(self.seeds, seed)}
         return CommandConfig(command=self._words, values=values, seed=seed, tracking=self.tracking)
 
-    def save(self, overrides: Mapping[str, Any], path: Path) -> None:
+    def save(self, overrides: Overrides, path: Path) -> None:
         """Write all values as JSON, which readers of YAML read too."""
         path.write_text(
             json.dumps(self.configure(overrides).values, indent=1) + "\n", encoding="utf-8"
         )
 
-    def launch_line(self, overrides: Mapping[str, Any], path: Path, workers: int) -> str:
+    def launch_line(self, overrides: Overrides, path: Path, workers: int) -> str:
         """Return the command line with its environment, for a folder named after the file."""
         config = self.configure(overrides)
         folder = path.resolve().with_name(f"{path.stem}-out")
@@ -259,7 +259,7 @@ class CommandProgram(Program):
     def _name(self) -> str:
         return self.function or Path([*self._scripts, *self.command][0]).name
 
-    def rule_of(self, resolved: Mapping[str, Any]) -> tuple[str, str]:
+    def rule_of(self, resolved: Overrides) -> tuple[str, str]:
         """Return the command's name, and the values that are no numbers."""
         chosen = [
             f"{key} {value}" for key, value in resolved.items() if isinstance(value, str | bool)

@@ -16,6 +16,7 @@ from sweep.programs.base import (
     Assignment,
     Checkpoints,
     Footprint,
+    Overrides,
     Program,
     Sample,
     TrialRun,
@@ -136,9 +137,7 @@ class LoptuneProgram(Program):
         return dotted_keys()
 
     def has(self, key: str) -> bool:
-        """Return whether a parameter is a key of the trainer; a name without a dot that it lacks is
-        a switch.
-        """
+        """Return whether a parameter is a key of the trainer, not a switch, which has no dot."""
         return "." in key or key in TrainConfig.model_fields
 
     def check_key(self, key: str, document: YamlDocument) -> None:
@@ -285,20 +284,20 @@ class LoptuneProgram(Program):
                 with contextlib.suppress(ConfigError):  # possible only beside other values
                     yield self.configure({key: value})
 
-    def values(self, overrides: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    def values(self, overrides: Overrides, keys: Sequence[str]) -> dict[str, Any]:
         """Return the values of keys beside some overrides, of a rule its name."""
         data = changed_data(self.base, overrides)
         return {key: _lookup(data, key) for key in keys}
 
-    def configure(self, overrides: Mapping[str, Any]) -> TrainConfig:
+    def configure(self, overrides: Overrides) -> TrainConfig:
         """Return the configuration of a trial."""
         return apply_overrides(self.base, overrides)
 
-    def save(self, overrides: Mapping[str, Any], path: Path) -> None:
+    def save(self, overrides: Overrides, path: Path) -> None:
         """Write a file for ``trainer run``."""
         save_config(self.configure(overrides), path)
 
-    def launch_line(self, overrides: Mapping[str, Any], path: Path, workers: int) -> str:
+    def launch_line(self, overrides: Overrides, path: Path, workers: int) -> str:
         """Return the ``trainer run`` of a file."""
         if workers > 1:
             return f"torchrun --nproc-per-node {workers} -m trainer run {path}"
@@ -309,16 +308,14 @@ class LoptuneProgram(Program):
         return start_trainer(assignment)
 
     def shares_process(self, before: TrainConfig, after: TrainConfig) -> bool:
-        """Return whether a rank's engine can serve both: vLLM does not free all it takes of a GPU
-        within one process.
-        """
+        """Return whether a rank's engine can serve both."""
         return shares_engine(before, after)
 
-    def flat(self, resolved: Mapping[str, Any]) -> dict[str, Any]:
+    def flat(self, resolved: Overrides) -> dict[str, Any]:
         """Return the searched values, a rule's parameters below its name."""
         return dotted_values(resolved)
 
-    def rule_of(self, resolved: Mapping[str, Any]) -> tuple[str, str]:
+    def rule_of(self, resolved: Overrides) -> tuple[str, str]:
         """Return advantage with loss, and these with AR, Lopti and the controls."""
         # Without validating the configuration again: a large sweep asks often.
         flat = dotted_values(resolved)

@@ -13,7 +13,7 @@ from tests.trainer.parallel.test_gpus import HAS_COMPILER, HAS_HEADERS
 CPU = Machine(gpus=0, vllm=False, ray=True)
 
 
-def python(name: str, program: str, limit_s: float = 60.0) -> Part:
+def python(name, program, limit_s=60.0):
     return Part(name, "?", limit_s, (sys.executable, "-c", program))
 
 

@@ -13,7 +13,6 @@ the embedded policy, with ``--fake`` simulated ones.
 import argparse
 import contextlib
 import hashlib
-import json
 import os
 import random
 import subprocess
@@ -33,6 +32,7 @@ from sweep.record.folder import sweep_folder
 from tests.run_cli import start_cli
 from tests.sweep.harness import results, write_space
 from tests.trainer.tracking.store import Server, history, runs_of
+from trainer.files import read_records
 
 NAME = "fake"  # of the sweep
 DISK_MB = 64
@@ -239,7 +239,7 @@ def state_of(runs: Path, uri: str, experiment: str, name: str = NAME) -> dict[st
     assert {run.info.status for run in recorded} == {"FINISHED"}
     for trial, result in results(runs / name).items():
         folder = runs / name / "trials" / trial
-        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        lines = read_records(folder / "metrics.jsonl")
         for metric in ("rollout/reward", "eval/accuracy"):
             values = [(line["step"], line[metric]) for line in lines if metric in line]
             assert [step for step, _ in values] == sorted({step for step, _ in values}), (

@@ -2,8 +2,6 @@
 disturbed.
 """
 
-from pathlib import Path
-
 import pytest
 
 from tests.faults.chaos import compare
@@ -11,7 +9,7 @@ from tests.faults.chaos import compare
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def test_a_sweep_under_faults_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
+def test_a_sweep_under_faults_ends_as_an_undisturbed_one(tmp_path):
     kinds = ["rank", "MLflow", "driver"]  # killed daemons: test_daemons.py
     happened, state = compare(tmp_path, 0, fake=True, kinds=kinds)
     assert happened == kinds

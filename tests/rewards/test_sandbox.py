@@ -16,9 +16,7 @@ from tests.paths import ROOT
 OWN = "tests.rewards.own_rewards"
 
 
-def pool(
-    *names: str, workers: int = 1, timeout_s: float = 2.0, memory_mb: int = 600, **options
-) -> RewardPool:
+def pool(*names, workers=1, timeout_s=2.0, memory_mb=600, **options):
     return RewardPool(
         dict.fromkeys(names, 1.0),
         timeout_s=timeout_s,
@@ -28,7 +26,7 @@ def pool(
     )
 
 
-def workers_alive(recursive: bool = False) -> set[int]:
+def workers_alive(recursive=False):
     """The supervisors, one for each worker; their children too where recursive."""
     return {
         child.pid
@@ -37,7 +35,7 @@ def workers_alive(recursive: bool = False) -> set[int]:
     }
 
 
-def wait_until_gone(pids: set[int], seconds: float) -> set[int]:
+def wait_until_gone(pids, seconds):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         left = {
@@ -318,7 +316,6 @@ sys.stdin.read()
         text=True,
         cwd=ROOT,
     )
-    assert parent.stdout is not None
     ready, *pids = parent.stdout.readline().split()
     assert ready == "ready"
     workers = {int(pid) for pid in pids}

@@ -22,9 +22,7 @@ def test_a_bad_name_exits_2_and_writes_nothing(tmp_path, name, capsys):
 @pytest.mark.parametrize(
     "words", [["status", "demo", "a=b"], ["run", "x.yaml", "--naem=x"], ["ls", "--what"]]
 )
-def test_words_that_nobody_reads_are_refused(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_words_that_nobody_reads_are_refused(words, capsys):
     with pytest.raises(SystemExit) as caught:
         main(words)
     assert caught.value.code == 2

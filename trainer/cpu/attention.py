@@ -66,7 +66,7 @@ def packed_hidden_states(model: PreTrainedModel, packing: Packing) -> Tensor:
     return hidden[0].index_select(0, packing.predicting)
 
 
-def _attention_forward(
+def _attention_forward(  # noqa: PLR0913  what transformers passes
     module: nn.Module,
     query: Tensor,
     key: Tensor,

@@ -1,13 +1,11 @@
 import math
 from dataclasses import replace
 
-import pandas as pd
-
 from dashboards.pictures.confirmation import finalist_scores, finalists
 from tests.dashboards.table import results_of, shown, with_trials
 
 
-def fresh_finalists() -> pd.DataFrame:
+def fresh_finalists():
     """Trials of configurations 0 and 1 on two fresh seeds."""
     trials = results_of().table
     chosen = trials[trials.configuration.isin(["0", "1"])]
@@ -16,7 +14,7 @@ def fresh_finalists() -> pd.DataFrame:
     )
 
 
-def test_finalists_show_search_fresh_seeds_and_test() -> None:
+def test_finalists_show_search_fresh_seeds_and_test():
     sweep = results_of()
     confirmed = replace(sweep, fresh=with_trials(sweep, fresh_finalists()))
     table = finalist_scores(confirmed, confirmed.fresh or sweep)
@@ -41,7 +39,7 @@ def test_finalists_show_search_fresh_seeds_and_test() -> None:
     )
 
 
-def test_a_failed_fresh_seed_counts_as_in_the_verdict() -> None:
+def test_a_failed_fresh_seed_counts_as_in_the_verdict():
     sweep = results_of()
     lost = fresh_finalists()
     lost.loc[lost.index[-1], ["state", "score"]] = ["FAIL", math.nan]
@@ -49,7 +47,7 @@ def test_a_failed_fresh_seed_counts_as_in_the_verdict() -> None:
     assert picture.sentence.startswith("#1 grpo α 0.3: 0.550 on fresh seeds")  # 0.6 and the worst
 
 
-def test_scores_on_held_out_problems_alone_are_shown_once() -> None:
+def test_scores_on_held_out_problems_alone_are_shown_once():
     sweep = results_of()
     fresh = with_trials(sweep, fresh_finalists().assign(test=lambda trials: trials.score))
     assert fresh.objective.sealed == "eval/accuracy/test"
@@ -64,7 +62,7 @@ def test_scores_on_held_out_problems_alone_are_shown_once() -> None:
     assert names == {"in the search", "fresh seeds, held-out test"}
 
 
-def test_finalists_are_the_same_where_less_tells_them_apart() -> None:
+def test_finalists_are_the_same_where_less_tells_them_apart():
     sweep = results_of()
     ranks = sweep.table.assign(**{"model.lora.r": [4, 4, 8, 8, 4, 4, 4, 4, 4, 4]})
     searched = with_trials(sweep, ranks, searched=(*sweep.searched, "model.lora.r"))

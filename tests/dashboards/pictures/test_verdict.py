@@ -5,14 +5,14 @@ import pandas as pd
 import pytest
 
 from dashboards.pictures.verdict import headline, verdict
-from dashboards.results import ALPHA, ETA, Results, Rounds
+from dashboards.results import ALPHA, ETA, Rounds
 from dashboards.statistics.sequential import Standing
 from dashboards.statistics.verdict import Tested
 from dashboards.words import next_step
 from tests.dashboards.table import results_of, with_trials
 
 
-def sweep_with(scores: dict[tuple[float, float], list[float]], **states: str) -> Results:
+def sweep_with(scores, **states):
     """Configurations 0, 1, ... of GRPO with (alpha, eta) -> the scores of seeds 0, 1, ...;
     c1s0="PRUNED" etc.
     """
@@ -35,7 +35,7 @@ def sweep_with(scores: dict[tuple[float, float], list[float]], **states: str) ->
     return with_trials(results_of(), pd.DataFrame(rows), device="GPU", devices=4, planned=len(rows))
 
 
-def test_a_clear_gain_on_matched_seeds_is_evidence() -> None:
+def test_a_clear_gain_on_matched_seeds_is_evidence():
     scores = {
         (0.0, 0.0): [0.50, 0.52, 0.54],
         (0.3, 0.0): [0.60, 0.62, 0.641],
@@ -62,7 +62,7 @@ def test_a_clear_gain_on_matched_seeds_is_evidence() -> None:
     assert lines[4] == "9 trials: 9 complete; only complete trials are compared."
 
 
-def test_a_gain_within_the_noise_is_none_and_says_what_would_be_found() -> None:
+def test_a_gain_within_the_noise_is_none_and_says_what_would_be_found():
     scores = {
         (0.0, 0.0): [0.50, 0.52, 0.60],
         (0.3, 0.0): [0.65, 0.55, 0.66],
@@ -79,7 +79,7 @@ def test_a_gain_within_the_noise_is_none_and_says_what_would_be_found() -> None:
     assert "sweep confirm demo" in step
 
 
-def test_a_gain_that_luck_explains_takes_no_number_of_seeds() -> None:
+def test_a_gain_that_luck_explains_takes_no_number_of_seeds():
     judged = sweep_with(
         {(0.0, 0.0): [0.5, 0.7, 0.6], (0.3, 0.0): [0.64, 0.6, 0.6], (0.0, 0.5): [0.4, 0.6, 0.5]}
     ).verdict
@@ -90,7 +90,7 @@ def test_a_gain_that_luck_explains_takes_no_number_of_seeds() -> None:
     )
 
 
-def test_one_seed_is_never_evidence() -> None:
+def test_one_seed_is_never_evidence():
     lines = verdict(sweep_with({(0.0, 0.0): [0.1], (0.3, 0.0): [0.9]}))
     assert lines[0].endswith("Best candidate #1 grpo α 0.3: +0.800 (1 seed).")
     assert "--seeds 3` does it: 6 trials, about 12 GPU-hours." in lines[1]
@@ -99,7 +99,7 @@ def test_one_seed_is_never_evidence() -> None:
     )
 
 
-def test_configurations_with_a_stopped_seed_are_not_compared() -> None:
+def test_configurations_with_a_stopped_seed_are_not_compared():
     scores = {(0.0, 0.0): [0.5, 0.6], (0.3, 0.0): [0.55, 0.65], (0.5, 0.0): [0.99, 0.2]}
     sweep = sweep_with(scores, c2s1="PRUNED")
     assert set(sweep.comparable.configuration) == {"0", "1"}
@@ -110,7 +110,7 @@ def test_configurations_with_a_stopped_seed_are_not_compared() -> None:
     )
 
 
-def test_a_search_names_a_candidate_and_failed_seeds_count_with_the_worst_score() -> None:
+def test_a_search_names_a_candidate_and_failed_seeds_count_with_the_worst_score():
     scores = {
         **{
             (0.0, 0.0): [0.50, 0.52, 0.54],
@@ -133,13 +133,13 @@ def test_a_search_names_a_candidate_and_failed_seeds_count_with_the_worst_score(
 
 
 @pytest.mark.parametrize("score", [math.nan, 0.5])
-def test_before_anything_ended(score: float) -> None:
+def test_before_anything_ended(score):
     sweep = sweep_with({(0.0, 0.0): [score]}, c0s0="RUNNING")
     assert verdict(sweep)[0] == "No configuration has finished yet."
     assert verdict(with_trials(sweep, sweep.table.iloc[:0]))[-1] == "The sweep has no trials yet."
 
 
-def test_progress_is_told_by_trials_and_not_by_the_parent_alone() -> None:
+def test_progress_is_told_by_trials_and_not_by_the_parent_alone():
     sweep = sweep_with({(0.0, 0.0): [0.5, 0.6]})
     assert replace(sweep, running=True).progress == "finished: all 2 planned trials have ended"
     assert (
@@ -149,7 +149,7 @@ def test_progress_is_told_by_trials_and_not_by_the_parent_alone() -> None:
     assert replace(sweep, planned=4).progress == "stopped: 2 of 4 planned trials have ended"
 
 
-def test_fresh_seeds_decide() -> None:
+def test_fresh_seeds_decide():
     gain = {(0.0, 0.0): [0.50, 0.52, 0.54], (0.3, 0.0): [0.60, 0.62, 0.641]}
     loss = {(0.0, 0.0): [0.52, 0.5, 0.54], (0.3, 0.0): [0.5, 0.52, 0.53]}
     search = sweep_with(gain)
@@ -187,7 +187,7 @@ def test_fresh_seeds_decide() -> None:
     assert not headline(search).confirmed and headline(search).configuration is None
 
 
-def test_the_finalist_with_the_largest_gain_is_named_where_less_is_better() -> None:
+def test_the_finalist_with_the_largest_gain_is_named_where_less_is_better():
     search = results_of("min")
     gains = [
         Standing("1", 3, 0.02, 0.01, 0.03, "better"),
@@ -200,7 +200,7 @@ def test_the_finalist_with_the_largest_gain_is_named_where_less_is_better() -> N
     )
 
 
-def test_every_finalist_is_told_by_its_last_look_and_the_price_is_named() -> None:
+def test_every_finalist_is_told_by_its_last_look_and_the_price_is_named():
     scores = {(0.0, 0.0): [0.50, 0.52], (0.3, 0.0): [0.60, 0.62], (0.9, 0.0): [0.3, 0.31]}
     looks = (
         Standing("1", 3, 0.05, -0.01, 0.10, "open"),

@@ -10,13 +10,13 @@ from dashboards.statistics.tournament import Tuning, standings, tuning_variance
 from tests.tables import table
 
 
-def test_the_variance_of_tuning_is_that_of_the_best_of_halves() -> None:
+def test_the_variance_of_tuning_is_that_of_the_best_of_halves():
     # However eight trials are split, one half has the 5 and the other a 1: half the square of 4.
     assert tuning_variance([1, 5, *[1] * 6]) == pytest.approx(8.0)
 
 
 @pytest.mark.parametrize("mode", ["max", "min"])
-def test_a_rule_is_judged_by_fresh_seeds_and_the_luck_of_tuning(mode) -> None:
+def test_a_rule_is_judged_by_fresh_seeds_and_the_luck_of_tuning(mode):
     sign = 1 if mode == "max" else -1
     fresh = {
         "plain": {0: 0.0, 1: 0.0, 2: 0.0},
@@ -41,7 +41,7 @@ def test_a_rule_is_judged_by_fresh_seeds_and_the_luck_of_tuning(mode) -> None:
 
 
 @pytest.mark.parametrize(("base", "rule", "refusal"), table("compared_budgets"))
-def test_what_the_trials_cannot_tell_is_not_compared(base, rule, refusal) -> None:
+def test_what_the_trials_cannot_tell_is_not_compared(base, rule, refusal):
     tunings = {
         name: Tuning([*range(trials)], tuned)
         for name, (trials, tuned) in (("plain", base), ("AR", rule))
@@ -64,9 +64,7 @@ def test_what_the_trials_cannot_tell_is_not_compared(base, rule, refusal) -> Non
         Layout((1, 1), (16, 16), depth=5.0, same=False, failing=0.25),
     ],
 )
-def test_rules_that_are_equal_at_their_best_are_named_in_no_more_than_one_sweep_of_twenty(
-    layout,
-) -> None:
+def test_rules_that_are_equal_at_their_best_are_named_in_no_more_than_one_sweep_of_twenty(layout):
     sweeps = 300
     alone, verdict, refused = claims(replace(layout, seeds=5), sweeps)
     assert refused < 0.05 and verdict.mean() <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / sweeps)

@@ -1,8 +1,5 @@
 """Refusing search spaces that could not run."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import yaml
 
@@ -15,7 +12,7 @@ ALPHA = "algorithm.ar_alpha"
 
 # Case -> what is written, with `fixed` overrides and `searched` parameters beside the usual ones;
 # what the message says; what the hint says; the key that is named.
-REFUSED: dict[str, list[Any]] = yaml.safe_load("""
+REFUSED = yaml.safe_load("""
 bad name: [{name: ../x}, a name has 1 to 64, '']
 unknown top key: [{serch: {}}, unknown key serch, 'did you mean search?']
 unknown sampler: [{search: {sampler: tpee, configurations: 1}}, search.sampler, 'did you mean tpe?']
@@ -171,7 +168,7 @@ value of no arm: [{parameters: {rule: {choice: [GRPO, AR]},
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused_with_file_what_and_hint(case: str, tmp_path: Path) -> None:
+def test_refused_with_file_what_and_hint(case, tmp_path):
     written, what, hint, *where = REFUSED[case]
     changes = {key: value for key, value in written.items() if key not in ("fixed", "searched")}
     if "fixed" in written:
@@ -189,7 +186,7 @@ def test_refused_with_file_what_and_hint(case: str, tmp_path: Path) -> None:
     assert all(key in caught.value.where for key in where)
 
 
-def test_error_names_the_line(tmp_path: Path) -> None:
+def test_error_names_the_line(tmp_path):
     path = kk_space(tmp_path, parameters=parameters(algorithm__ar_alpha={"uniform": [0.0, 1.5]}))
     line = next(i for i, text in enumerate(path.read_text().splitlines(), 1) if ALPHA in text)
     with pytest.raises(ConfigError) as caught:
@@ -197,7 +194,7 @@ def test_error_names_the_line(tmp_path: Path) -> None:
     assert caught.value.where == f"{path}:{line}, key parameters.{ALPHA}"
 
 
-def test_strategies_may_be_searched(tmp_path: Path) -> None:
+def test_strategies_may_be_searched(tmp_path):
     strategies = {"parallel.strategy": {"choice": ["ddp", "deepspeed"]}}
     spec = make_spec(
         tmp_path, parameters=strategies, baselines=[], resources={"workers_per_trial": 2}
@@ -205,10 +202,8 @@ def test_strategies_may_be_searched(tmp_path: Path) -> None:
     assert spec.trainer.base.parallel.strategy == "none"
 
 
-def test_one_trial_at_a_time_may_use_servers_and_one_with_gpus_what_is_for_them(
-    tmp_path: Path,
-) -> None:
-    def written(**overrides: Any) -> dict[str, Any]:
+def test_one_trial_at_a_time_may_use_servers_and_one_with_gpus_what_is_for_them(tmp_path):
+    def written(**overrides):
         return {"preset": "base.yaml", "overrides": overrides}
 
     server = {"rollout.vllm.mode": "server"}
@@ -228,7 +223,7 @@ def test_one_trial_at_a_time_may_use_servers_and_one_with_gpus_what_is_for_them(
     assert on_gpu.resources.gpus_per_trial == 1
 
 
-def test_baseline_outside_of_the_range_is_allowed(tmp_path: Path) -> None:
+def test_baseline_outside_of_the_range_is_allowed(tmp_path):
     spec = make_spec(
         tmp_path,
         parameters=parameters(algorithm__ar_alpha={"uniform": [0.1, 0.5]}),
@@ -237,7 +232,7 @@ def test_baseline_outside_of_the_range_is_allowed(tmp_path: Path) -> None:
     assert spec.baselines[0][ALPHA] == 0.0
 
 
-def test_values_that_refuse_each_other_are_found_in_a_large_space(tmp_path: Path) -> None:
+def test_values_that_refuse_each_other_are_found_in_a_large_space(tmp_path):
     # 2^11 corners: too many to try each, and the first of them are all fine.
     numbers = [
         "optim.lr",

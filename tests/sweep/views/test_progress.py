@@ -1,8 +1,6 @@
 import itertools
 import threading
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import cloudpickle
 import pytest
@@ -21,8 +19,8 @@ CONFIG = {
 }
 
 
-def trial(**result: Any) -> Any:
-    numbers: dict[str, Any] = {
+def trial(**result):
+    numbers = {
         "metric_analysis": {"score": {"max": 1.0}},
         "metric_n_steps": {"score": {"5": [1.0]}},
     }
@@ -30,13 +28,11 @@ def trial(**result: Any) -> Any:
 
 
 @pytest.fixture
-def callback(tmp_path: Path) -> SweepCallback:
+def callback(tmp_path):
     return SweepCallback(SweepFolder(tmp_path, "demo"), ResourcesSpec(), 2, threading.Event())
 
 
-def test_a_trial_is_told_in_lines(
-    callback: SweepCallback, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_trial_is_told_in_lines(callback, capsys):
     result = {
         "step": 20,
         "total_steps": 60,
@@ -132,12 +128,12 @@ def test_how_far_the_first_trial_is_is_told_as_it_starts(callback, tmp_path, cap
     ]
 
 
-def test_an_exception_in_a_callback_does_not_end_the_sweep(callback: SweepCallback) -> None:
+def test_an_exception_in_a_callback_does_not_end_the_sweep(callback):
     callback.on_trial_result(0, [], trial(), {"no": "step"})  # would raise KeyError
     callback.on_trial_start(0, [], None)
 
 
-def test_a_callback_can_be_pickled_and_is_then_silent(callback: SweepCallback) -> None:
+def test_a_callback_can_be_pickled_and_is_then_silent(callback):
     copy = cloudpickle.loads(cloudpickle.dumps(callback))
     copy.on_trial_start(0, [], trial())
     copy.on_step_end(0, [])

@@ -1,17 +1,15 @@
 import time
-from pathlib import Path
 
 import pytest
 
 from sweep.record.folder import sweep_folder
-from sweep.record.sweep_record import SweepRecord, open_sweep
-from sweep.record.table import TrialRow
+from sweep.record.sweep_record import open_sweep
 from sweep.search.ledger import Ledger
 from sweep.views.time_left import seconds_left
 from tests.sweep.ended_sweeps import write_sweep
 
 
-def rows_of(sweep: SweepRecord, step: int) -> list[TrialRow]:
+def rows_of(sweep, step):
     """The rows of a sweep whose unfinished trials run and are at this step of four."""
     rows = sweep.rows(running=True)
     for row in rows:
@@ -22,7 +20,7 @@ def rows_of(sweep: SweepRecord, step: int) -> list[TrialRow]:
     return rows
 
 
-def test_a_trial_takes_as_long_as_whole_ones_did(tmp_path: Path) -> None:
+def test_a_trial_takes_as_long_as_whole_ones_did(tmp_path):
     write_sweep(
         tmp_path, "demo", {0: {0: 0.5}, 1: {}}, search={"sampler": "random", "configurations": 3}
     )
@@ -39,7 +37,7 @@ def test_a_trial_takes_as_long_as_whole_ones_did(tmp_path: Path) -> None:
     assert seconds_left(sweep, sweep.rows()) == ({}, None)  # nothing runs
 
 
-def test_the_first_trials_take_their_time_for_their_share_of_the_steps(tmp_path: Path) -> None:
+def test_the_first_trials_take_their_time_for_their_share_of_the_steps(tmp_path):
     search = {"sampler": "random", "configurations": 0}
     write_sweep(tmp_path, "demo", {0: {}, 1: {}}, search=search)
     started = {"event": "trial", "trial_id": "x", "seed": 0, "time": time.time() - 30}

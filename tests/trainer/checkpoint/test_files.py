@@ -201,13 +201,13 @@ class Rank(Parallel):
     world_size = 2
     shards_optimizer = True
 
-    def __init__(self, rank: int, meeting: threading.Barrier, items: dict[int, list]) -> None:
+    def __init__(self, rank, meeting, items):
         super().__init__(torch.device("cpu"))
         self.rank = rank
         self.meeting = meeting
         self.items = items
 
-    def gather(self, items: list, after_files: bool = False) -> list:
+    def gather(self, items, after_files=False):
         assert after_files, "the others would be given up while a rank is at files"
         self.items[self.rank] = items
         self.meeting.wait(20)
@@ -217,7 +217,7 @@ class Rank(Parallel):
 
 
 def test_every_rank_hashes_what_it_wrote(tmp_path, monkeypatch):
-    hashed: dict[str, set[str]] = {"rank-0": set(), "rank-1": set()}
+    hashed = {"rank-0": set(), "rank-1": set()}
     real = checkpoint._sha256
 
     def recording(paths):
@@ -228,7 +228,7 @@ def test_every_rank_hashes_what_it_wrote(tmp_path, monkeypatch):
     meeting = threading.Barrier(2)
     items = {}
 
-    def write(rank: int) -> None:
+    def write(rank):
         def files(folder):
             (folder / f"training_state-{rank}-of-2.safetensors").write_text(f"of rank {rank}")
             if rank == 0:
@@ -372,7 +372,7 @@ def test_nothing_is_removed_where_the_newest_checkpoint_is_not_all_there(tmp_pat
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_run_on_record_whose_checkpoints_are_gone_does_not_begin_again(tmp_path: Path) -> None:
+def test_a_run_on_record_whose_checkpoints_are_gone_does_not_begin_again(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n{"step": 1}\n{"step": 2}\n')
     checkpoint.check_whole(tmp_path, 3, "again")  # none was due
     with pytest.raises(StorageError, match="was at step 2, and it has no checkpoint"):

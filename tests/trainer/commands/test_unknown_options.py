@@ -8,7 +8,7 @@ from trainer.errors import ConfigError
 from trainer.shell.arguments import parse_arguments
 
 
-def parse(*words: str) -> None:
+def parse(*words):
     parser = argparse.ArgumentParser(prog="command")
     parser.add_argument("spec")
     parser.add_argument("--name")

@@ -1,7 +1,9 @@
 import pytest
 import yaml
+from hypothesis import example, given
 
 from sweep.space.file import load_space
+from tests.json_values import JSON
 from tests.tables import table
 from tests.trainer.config.test_extends import write
 from trainer.config.schema import TrainConfig, load_config
@@ -39,7 +41,7 @@ def test_errors_name_file_line_key_and_the_nearest_choice(tmp_path, text, line, 
         ("rollout.top_p.x=1", "rollout.top_p.x"),
     ],
 )
-def test_an_error_carries_the_key_that_is_refused(override: str, key: str) -> None:
+def test_an_error_carries_the_key_that_is_refused(override, key):
     with pytest.raises(ConfigError) as caught:
         load_config("tiny_kk", [override])
     assert caught.value.key == key
@@ -159,8 +161,14 @@ def test_scalars_are_those_of_yaml_1_2():
     ]
     assert parse_value(text, "") == values
     assert parse_override("max_steps=010") == ("max_steps", 10)
-    texts = ["1e-6", "no", "010", "1:30", "~", "", "true", "2024-01-01"]
-    assert parse_value(dump_yaml(texts), "") == yaml.safe_load(dump_yaml(texts)) == texts
+
+
+@given(JSON)
+@example(["1e-6", "no", "010", "1:30", "~", "", "true", "2024-01-01"])
+def test_every_reader_of_yaml_finds_what_was_written(value):
+    text = dump_yaml(value)
+    assert parse_value(text, "") == yaml.safe_load(text) == value
+    assert parse_override(f"key={text}") == ("key", value)
 
 
 def test_models_are_found_through_lists_mappings_and_options():

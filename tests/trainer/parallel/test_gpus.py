@@ -14,7 +14,7 @@ def nvidia_smi(tmp_path, monkeypatch):
     """Puts a program of that name, with the given body of a shell script, before all others."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
-    def write(body: str) -> None:
+    def write(body):
         program = tmp_path / "nvidia-smi"
         program.write_text(f"#!/bin/sh\n{body}\n")
         program.chmod(0o755)

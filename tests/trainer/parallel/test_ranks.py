@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -73,7 +71,7 @@ TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
 @pytest.mark.slow
-def test_the_command_under_torchrun(tiny_policy, tmp_path: Path):
+def test_the_command_under_torchrun(tiny_policy, tmp_path):
     settings = {
         "model.name_or_path": tiny_policy,
         "parallel.strategy": "deepspeed",

@@ -6,11 +6,11 @@ from trainer.planning.advice import advise, advise_data
 from trainer.types import Problem
 
 
-def advice(*overrides: str) -> dict[str, str]:
+def advice(*overrides):
     return {given.where: given.what for given in advise(load_config("base", overrides))}
 
 
-def problems(ids: str) -> list[Problem]:
+def problems(ids):
     return [Problem(problem_id, "", "", "", "") for problem_id in ids]
 
 

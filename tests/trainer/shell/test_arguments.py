@@ -6,7 +6,7 @@ from trainer.shell.arguments import count, parse_arguments
 
 
 @pytest.fixture
-def parser() -> argparse.ArgumentParser:
+def parser():
     parser = argparse.ArgumentParser(prog="trainer")
     parser.add_argument("spec")
     parser.add_argument("overrides", nargs="*")

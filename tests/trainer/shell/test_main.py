@@ -12,7 +12,7 @@ PROGRAM = (
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_an_output_that_is_full_is_named_and_not_the_working_folder(unbuffered: str) -> None:
+def test_an_output_that_is_full_is_named_and_not_the_working_folder(unbuffered):
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM],
@@ -28,8 +28,8 @@ def test_an_output_that_is_full_is_named_and_not_the_working_folder(unbuffered: 
     assert done.returncode == 4
 
 
-def test_a_disk_that_is_full_is_no_fault_of_the_output(capsys: pytest.CaptureFixture[str]) -> None:
-    def command() -> int:
+def test_a_disk_that_is_full_is_no_fault_of_the_output(capsys):
+    def command():
         raise OSError(errno.ENOSPC, "No space left on device")
 
     assert run_main(command) == 4
