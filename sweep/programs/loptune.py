@@ -137,7 +137,7 @@ class LoptuneProgram(Program):
         return dotted_keys()
 
     def has(self, key: str) -> bool:
-        """Return whether a parameter is a key of the trainer; else, without a dot, it is a switch."""
+        """Return whether a parameter is the trainer's; a name without a dot may be a switch."""
         return "." in key or key in TrainConfig.model_fields
 
     def check_key(self, key: str, document: YamlDocument) -> None:
