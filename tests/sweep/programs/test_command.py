@@ -353,4 +353,4 @@ def test_a_sample_needs_loptunes_trainer(
     path = tmp_path / "space.yaml"
     path.write_text(yaml.safe_dump(SPACE))
     assert main(["plan", str(path), "--runs-dir", str(tmp_path), "--sample", "4"]) == 2
-    assert "only loptune's own trainer can be sampled" in capsys.readouterr().err
+    assert "--sample works only for loptune's own trainer" in capsys.readouterr().err
