@@ -79,7 +79,9 @@ def test_accelerate_starts_the_ranks_too(tiny_policy: Path, tmp_path: Path) -> N
 def test_more_finalists_than_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
     assert main(["confirm", "demo", "--runs-dir", str(tmp_path), "--finalists", "99"]) == 2
-    assert "beside the baseline 1 are complete, fewer than 99" in capsys.readouterr().err
+    assert (
+        "only 1 configurations besides the baseline are complete, not 99" in capsys.readouterr().err
+    )
 
 
 def test_one_of_several_plain_configurations_is_the_baseline(
