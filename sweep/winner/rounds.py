@@ -121,7 +121,7 @@ def _begin(sweep: SweepRecord, asked: Asked) -> None:
     chosen = finalists_of(sweep, asked.finalists)
     if len(chosen) < 2 or not is_baseline(spec, chosen[0]):
         raise MissingError(
-            f"{sweep.folder.name} has no baseline and another configuration that ran to their end "
+            f"{sweep.folder.name} has no baseline and another configuration that are complete "
             "on all seeds",
             str(sweep.folder.root),
             sweep.command("status"),

@@ -25,7 +25,7 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
         "--gpu-memory-utilization",
         type=float,
         default=0.9,
-        help="share of the GPU's memory (default: 0.9)",
+        help="fraction of the GPU's memory (default: 0.9)",
     )
 
 

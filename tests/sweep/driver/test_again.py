@@ -91,9 +91,9 @@ def test_a_checkpoint_that_may_not_be_read_is_no_reason_to_begin_again(tmp_path,
     write_one(root)
 
     def refuse(checkpoint):
-        raise StorageError("may not read the checkpoint: Permission denied", str(checkpoint))
+        raise StorageError("cannot read the checkpoint: Permission denied", str(checkpoint))
 
     monkeypatch.setattr("trainer.checkpoint.files.damaged_files", refuse)
-    with pytest.raises(StorageError, match="may not read the checkpoint"):
+    with pytest.raises(StorageError, match="cannot read the checkpoint"):
         begin_damaged_again(sweep)
     assert steps_on_disk(root) == [4]

@@ -333,4 +333,4 @@ def test_a_command_ends_with_the_rank_that_started_it(tmp_path):
 
 def test_a_sample_needs_loptunes_trainer(tmp_path, typed):
     refused = typed("sweep plan --sample 4", space_in(tmp_path), code=2)
-    assert "only loptune's own trainer can be sampled" in refused
+    assert "--sample works only for loptune's own trainer" in refused

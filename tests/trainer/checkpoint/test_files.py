@@ -190,7 +190,7 @@ def test_a_checkpoint_that_may_not_be_read_is_not_damaged(tmp_path, monkeypatch)
 
     # root, as in a container, may read everything
     monkeypatch.setattr("trainer.checkpoint.files._sha256", refused)
-    with pytest.raises(StorageError, match="may not read the checkpoint"):
+    with pytest.raises(StorageError, match="cannot read the checkpoint"):
         newest_checkpoint(tmp_path)
     assert steps_on_disk(tmp_path) == [2]
 
