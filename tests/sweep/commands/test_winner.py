@@ -80,7 +80,7 @@ def test_more_finalists_than_there_are(tmp_path: Path, capsys: pytest.CaptureFix
     write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
     assert main(["confirm", "demo", "--runs-dir", str(tmp_path), "--finalists", "99"]) == 2
     assert (
-        "only 1 configurations besides the baseline are complete, not 99" in capsys.readouterr().err
+        "complete configurations besides the baseline: 1, fewer than 99" in capsys.readouterr().err
     )
 
 
