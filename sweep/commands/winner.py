@@ -97,7 +97,7 @@ def _finalists(sweep: SweepRecord, asked: int | None) -> int:
     chosen = finalists_of(sweep, asked)  # the baseline first, if it ran to its end
     others = len(chosen) - is_baseline(spec, chosen[0])
     if asked > others:
-        what = f"only {others} configurations besides the baseline are complete, not {asked}"
+        what = f"complete configurations besides the baseline: {others}, fewer than {asked}"
         raise ConfigError(what, "command line, --finalists", f"see `sweep status {spec.name}`")
     return asked
 

@@ -68,7 +68,7 @@ def test_accelerate_starts_the_ranks_too(tiny_policy, tmp_path):
 
 def test_more_finalists_than_there_are(tmp_path, typed):
     write_sweep(tmp_path)
-    assert "only 1 configurations besides the baseline are complete, not 99" in typed(
+    assert "complete configurations besides the baseline: 1, fewer than 99" in typed(
         "sweep confirm demo --finalists 99", code=2
     )
 
