@@ -118,10 +118,10 @@ class LoptuneProgram(Program):
         sets = dict(config.evaluation.sets)
         if document.data.get("confirms"):
             return self.model_copy(update={"config": config})
-        # A search evaluates on all sets but the sealed one.
+        # A search evaluates on all sets but the held-out one.
         if next(iter(sets)) == _TEST_SET:
             what = (
-                f"{_TEST_SET} is the sealed set of a sweep, and here the first set, which "
+                f"{_TEST_SET} is held out in a sweep, but here it is the first set, which "
                 "trials are evaluated on"
             )
             raise document.error(what, ("trainer",), "rename it, or put another set before it")
@@ -158,7 +158,7 @@ class LoptuneProgram(Program):
         differ.
         """
         if metric.endswith(f"/{_TEST_SET}"):
-            what = f"{metric} is of the sealed set, which no trial of a search is evaluated on"
+            what = f"{metric} is of the held-out set, which no trial of a search is evaluated on"
             raise document.error(
                 what, ("objective", "metric"), "name another set, or eval/accuracy"
             )
@@ -275,7 +275,7 @@ class LoptuneProgram(Program):
         return Device(True, round((gpu_bytes() or GPU_BYTES) * min(1.0, resources.gpus_per_worker)))
 
     def _input_configs(self, searched: Values) -> Iterator[TrainConfig]:
-        """Yield the base, then with the sealed set, then one per searched set, reward and rule."""
+        """Yield the base, that with the held-out set, and one per searched set, reward and rule."""
         yield self.base
         if self.sealed is not None:
             yield self.held_out_run("", None).base
@@ -349,8 +349,8 @@ class LoptuneProgram(Program):
                 yield path
 
     def held_out_run(self, metric: str, test: str | None) -> "LoptuneProgram":
-        """Return the program with an evaluation set ``test``: a file, else the sealed set, else the
-        split of that name.
+        """Return the program with an evaluation set ``test``: a file, else the held-out set, else
+        the split of that name.
         """
         sets = self.base.evaluation.sets
         measured = metric.split("/")[-1]  # eval/accuracy/SET
