@@ -270,4 +270,7 @@ def _counts(results: Results) -> str:
     ends = results.comparable.step
     if ends.nunique() > 1:
         text += f" They end at different steps, {ends.min():g} to {ends.max():g}."
+    scored = (trial.curves.get(results.objective.metric) for trial in results.trials)
+    if any(curve and 0 in curve.steps[-results.objective.window :] for curve in scored):
+        text += " Scores count evaluations before the first training step: take a shorter window."
     return text

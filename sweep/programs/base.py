@@ -241,7 +241,7 @@ class Program(Section, ABC):
         """Return whether a training step of another program takes as long."""
         return False
 
-    def advice(self) -> Iterator[Advice]:
+    def advice(self, searched: Values) -> Iterator[Advice]:
         """Yield advice on settings that are allowed and seldom meant."""
         yield from ()
 

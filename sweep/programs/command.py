@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field, TypeAdapter, ValidationError, model_serializer, model_validator
 
-from sweep.programs.base import ABSENT, Assignment, Overrides, Program, Values
+from sweep.programs.base import ABSENT, Advice, Assignment, Overrides, Program, Values
 from sweep.programs.process import OF_RECORD, CommandRun
 from sweep.programs.resources import ResourcesSpec
 from trainer.config.tracking import TrackingConfig
@@ -21,9 +21,10 @@ from trainer.config.yaml_document import YamlDocument, nearest
 from trainer.errors import ConfigError, MissingError
 from trainer.section import Count, Section
 from trainer.tracking.inputs import module_files
+from trainer.tracking.writers import check_installed
 
 _PLACE = re.compile(r"(?<!\$)\{([\w./-]+)\}")  # not a shell's ${NAME}
-_FORMAT = re.compile(r"(?<!\$)\{([\w./-]+)[:!][^{}]*\}")
+_NEARLY = re.compile(r"(?<!\$)\{\{?\s*([\w./-]+)\s*([:!\[][^{}]*)?\}")  # {lr:.3f}, {{lr}}, { lr }
 _SCRIPT = re.compile(r"[^\s=${},:]+\.(py|sh)")  # a word that is nothing but the name of one
 _SEED = "seed"  # the trial's, among the overrides of a trial
 _RESERVED = ("out", "command", "tracking")  # names in a trial's command line and record
@@ -86,16 +87,19 @@ class CommandProgram(Program):
         clash = {*self.defaults, *self.held_out} & {_SEED, *self.seeds, *_RESERVED}
         for key in clash | {*self.seeds} & {*_RESERVED}:
             raise ValueError(f"{key} is set for each trial: remove it, or name it otherwise")
-        places = {name for word in self.command for name in _PLACE.findall(word)}
         keys = [*self.defaults, *self.seeds, "out"]
-        for place in (found for word in self.command for found in _FORMAT.finditer(word)):
-            if place[1] in keys:
-                raise ValueError(
-                    f"command: {place[0]} would not be formatted: write {{{place[1]}}}"
-                )
-        for place in sorted(places - set(keys)):
+        for near in (found for word in self.command for found in _NEARLY.finditer(word)):
+            exact = f"{{{near[1]}}}"
+            if near[1] in keys and near[0] != exact:
+                raise ValueError(f"command: {near[0]} is not replaced: write {exact}")
+        for place in sorted(self._places - set(keys)):
             raise ValueError(f"command: {{{place}}} is no key: {nearest(place, keys)}")
         return self
+
+    @property
+    def _places(self) -> set[str]:
+        """The keys that the command names."""
+        return {name for word in self.command for name in _PLACE.findall(word)}
 
     @property
     def settings(self) -> TrackingConfig:
@@ -171,7 +175,8 @@ class CommandProgram(Program):
             )
 
     def check_early(self, searched: Values, resources: ResourcesSpec, metric: str) -> None:
-        """Look for the command, its scripts and the inputs."""
+        """Look for the command, its scripts and the inputs, and what it reports to."""
+        check_installed(self)
         missing = [name for name in [*self._scripts, *self.inputs] if not Path(name).is_file()]
         if self.function:
             modules = [path for path, role in self.files(searched) if role == "program"]
@@ -294,6 +299,16 @@ class CommandProgram(Program):
     def count_evaluations(self, possible: Values) -> int | None:
         """Return the evaluations that the space names."""
         return self.planned
+
+    def advice(self, searched: Values) -> Iterator[Advice]:
+        """Yield advice on values that only a file has, though others are in the command."""
+        for key in {**searched, **self.held_out}:
+            if self._places and key not in self._places:
+                yield Advice(
+                    f"the command does not name {key}, which is in the file $LOPTUNE_CONFIG alone",
+                    "program.command",
+                    f"write {{{key}}} into a word, unless the program reads that file",
+                )
 
     def is_like(self, other: Program) -> bool:
         """Return whether another sweep runs the same command with the same defaults."""

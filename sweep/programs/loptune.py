@@ -422,9 +422,12 @@ class LoptuneProgram(Program):
             getattr(self.base, section) == getattr(other.base, section) for section in sections
         )
 
-    def advice(self) -> Iterator[Advice]:
-        """Yield advice on the base configuration."""
-        return advise(self.base)
+    def advice(self, searched: Values) -> Iterator[Advice]:
+        """Yield advice on the base configuration, unless it is on a searched key."""
+        advices = advise(self.base)
+        return (
+            advice for advice in advices if searched.keys().isdisjoint(advice.where.split(", "))
+        )
 
     def sample(self, possible: Values, problems: int) -> Sample:
         """Sample with the base configuration, for each possible group size."""

@@ -24,6 +24,9 @@ def check_space(spec: SweepSpec, document: YamlDocument) -> None:
     Raises:
         ConfigError: the first thing that is wrong, with file, line and key.
     """
+    if spec.name.endswith("-confirm") and spec.confirms is None:
+        what = f"{spec.name} is the name of a confirmation"
+        raise document.error(what, ("name",), "choose one that does not end in -confirm")
     spec.program.check_metric(spec.objective.metric, spec.searched, document)
     objective = spec.objective
     for key in ("worthwhile", "published"):

@@ -226,3 +226,10 @@ def test_runs_that_end_at_different_steps_are_told():
     assert "different steps" not in str(judge(runs().assign(step=20), **ASKED))
     cut = judge(runs().assign(step=[20] * 11 + [10]), **ASKED)
     assert cut.sentences[-1].endswith("They end at different steps, 10 to 20.")
+
+
+def test_a_score_that_counts_an_evaluation_before_training_is_told() -> None:
+    early = pd.concat([runs().assign(step=0), runs().assign(step=10)])
+    told = judge(early, **ASKED, window=2).sentences[-1]
+    assert told.endswith("before the first training step: take a shorter window.")
+    assert "before the first" not in judge(early, **ASKED, window=1).sentences[-1]

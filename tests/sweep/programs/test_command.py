@@ -15,6 +15,8 @@ import pytest
 
 from sweep.programs.base import Assignment
 from sweep.programs.command import CommandProgram
+from sweep.programs.process import CommandRun
+from sweep.space.advice import advise_space
 from sweep.space.file import load_space
 from tests.sweep.harness import write_space
 from tests.sweep.programs.scripts import SPACE, write_project
@@ -95,6 +97,23 @@ def test_a_module_that_python_runs_is_an_input(tmp_path, monkeypatch):
     spec = spec_of(tmp_path, command=["python", "-m", "mine", "-m", "absent"])
     spec.program.check_early({}, spec.resources, "acc")
     assert list(spec.program.files({})) == [(tmp_path / "mine.py", "program")]
+
+
+def test_a_held_out_value_that_the_command_does_not_name(tmp_path):
+    spec = spec_of(tmp_path, command=["true", "{seed}"], held_out={"eval_file": "x"})
+    assert [advice.what.split(", ")[0] for advice in advise_space(spec)] == [
+        "the command does not name learning_rate",
+        "the command does not name loss_type",
+        "the command does not name eval_file",
+    ]
+    from_the_file = spec_of(tmp_path, command=["true"], held_out={"eval_file": "x"})
+    assert list(advise_space(from_the_file)) == []
+
+
+def test_a_writer_that_is_not_installed_is_found_before_ray_starts(tmp_path):
+    spec = spec_of(tmp_path, command=["true"], tracking={"report_to": ["trackio"]})
+    with pytest.raises(ConfigError, match="trackio is not installed"):
+        spec.program.check_early({}, spec.resources, "acc")
 
 
 def test_a_word_that_only_ends_like_a_script_is_no_file(tmp_path):

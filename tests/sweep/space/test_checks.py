@@ -149,6 +149,7 @@ unknown arm: [{search: {configurations: 2, tune_within: rules},
 continuous arm: [{search: {configurations: 2, tune_within: algorithm.ar_alpha}, parameters: *rules,
   baselines: []},
   is no unconditional choice, 'valid: rule']
+a name of finalists: [{name: demo-confirm}, is the name of a confirmation, not end in, name]
 one arm: [{search: {configurations: 2, tune_within: rule}, parameters: {rule: {choice: [GRPO]},
   algorithm.ar_alpha: {by: {rule: {GRPO: 0.3}}}}, baselines: []},
   is no unconditional choice of several, a switch]
