@@ -15,7 +15,6 @@ import pytest
 
 from sweep.programs.base import Assignment
 from sweep.programs.command import CommandProgram
-from sweep.programs.process import CommandRun
 from sweep.space.advice import advise_space
 from sweep.space.file import load_space
 from tests.sweep.harness import write_space
