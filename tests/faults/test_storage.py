@@ -64,7 +64,7 @@ def test_a_real_disk_that_is_full_at_the_start_too_small_or_full_in_a_step_costs
     faults.unlink()
     code, out, err = sweep("resume", "fake", *here, "--cpus", 2, "--retry-failed")
     assert code == 0, err
-    assert "trying again: c000-s0" in out
+    assert "retrying: c000-s0" in out
     ends = [record["state"] for record in ledger(folder) if record["event"] == "result"]
     assert ends == ["FAIL", "COMPLETE", "COMPLETE", "COMPLETE"]
     assert history(folder, "c000-s0", "resume")[-1]["step"] == 2
