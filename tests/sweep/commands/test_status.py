@@ -40,11 +40,12 @@ def test_status_of_a_search_imports_nothing_that_judges(tmp_path):
 
 
 def test_seeds_whose_scores_differ_are_told_apart_without_their_metrics(tmp_path, monkeypatch):
-    scores = {0: {0: 0.5, 1: 0.6}, 1: {0: 0.4, 1: 0.4, 2: 0.3}}
+    scores = {0: {0: 0.5, 1: 0.6}, 1: {1: 0.4, 0: 0.4, 2: 0.3}}  # in the order of their ends
     sweep = write_sweep(tmp_path, "demo", scores)
     read = []
     monkeypatch.setattr(seeds, "read_records", lambda path: read.append(path.parent.name) or [{}])
-    assert len(seeds.equal_seeds(sweep)) == 1
+    [message] = seeds.equal_seeds(sweep)
+    assert message.startswith("c001-s1 measured exactly what c001-s0 did")
     assert read == ["c001-s0", "c001-s1"]
 
 
