@@ -76,13 +76,15 @@ def write_checkpoint(
             )
         parallel.gather([], after_files=True)
     except Exception as error:
+        # Before the partial one goes, and with it the sign of what has run out: space or inodes.
+        told = storage_error("write a checkpoint", root, error)
         if parallel.is_main:
             shutil.rmtree(partial, ignore_errors=True)
         # safetensors reports a full disk as its own error type, with the system's words in the
         # text.
         if not isinstance(error, OSError) and "No space left" not in str(error):
             raise
-        raise storage_error("write a checkpoint", root, error) from error
+        raise told from error
     return final
 
 

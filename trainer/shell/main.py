@@ -1,11 +1,13 @@
 """The frame of a command line: which exit code a failure has, and how it is printed."""
 
+import errno
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable
 
-from trainer.errors import INTERRUPTED, ConfigError, StorageError, UserError
+from trainer.errors import INTERRUPTED, ConfigError, MissingError, StorageError, UserError
 from trainer.files import storage_fault
 
 
@@ -34,13 +36,16 @@ def run_main(command: Callable[[], int]) -> int:
         print("stopped", file=sys.stderr)
         return INTERRUPTED
     except OSError as error:
-        fault = storage_fault(error)
+        fault: UserError | None = storage_fault(error)
         output = _lost_output() if error.filename is None else ""
         if output:
             if isinstance(error, BrokenPipeError):  # its reader has gone, as in `trainer ls | head`
                 return 128 + signal.SIGPIPE  # like any program that a closed pipe ends
             what = f"cannot write the output: {error.strerror}"
             fault = StorageError(what, output, "send it elsewhere")
+        if error.errno == errno.EMFILE:
+            most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            fault = MissingError(error.strerror, f"this shell allows {most}", "ulimit -n 4096")
         if fault is None:
             raise
         print(fault, file=sys.stderr)

@@ -100,8 +100,14 @@ def test_a_missing_file_and_a_broken_manifest_are_damage(tmp_path):
 @pytest.mark.parametrize(
     "error", [OSError(28, "No space left on device"), RuntimeError("No space left on device")]
 )
-def test_an_error_while_writing_leaves_the_older_checkpoint_and_nothing_else(tmp_path, error):
+def test_an_error_while_writing_leaves_the_older_checkpoint_and_nothing_else(
+    tmp_path, error, monkeypatch
+):
     write_checkpoint(tmp_path, 1, write_text("good"))
+    # inodes are there again once the partial one is gone
+    monkeypatch.setattr(
+        "trainer.files._has_inodes", lambda path: not list(path.glob(".step-2.*.partial"))
+    )
 
     def fail(folder):
         (folder / "state.txt").write_text("half")
@@ -109,7 +115,7 @@ def test_an_error_while_writing_leaves_the_older_checkpoint_and_nothing_else(tmp
 
     with pytest.raises(StorageError, match="No space left") as caught:
         write_checkpoint(tmp_path, 2, fail)
-    assert "MiB free" in caught.value.where
+    assert "MiB free" in caught.value.where and "inodes are used up" in caught.value.hint
     assert [entry.name for entry in tmp_path.iterdir()] == ["step-1"]
 
 

@@ -1,4 +1,5 @@
 import errno
+import os
 import subprocess
 import sys
 
@@ -26,6 +27,15 @@ def test_an_output_that_is_full_is_named_and_not_the_working_folder(unbuffered):
         "where: /dev/full",
     ]
     assert done.returncode == 4
+
+
+def test_a_limit_on_open_files_is_named(capsys):
+    def command():
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    assert run_main(command) == 3
+    error = capsys.readouterr().err
+    assert error.startswith("error: Too many open files\n") and "next:  ulimit -n" in error
 
 
 def test_a_disk_that_is_full_is_no_fault_of_the_output(capsys):
