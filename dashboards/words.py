@@ -185,7 +185,8 @@ def next_step(verdict: Verdict) -> str:
         )
     if not verdict.improves:
         return "Keep the baseline, or search elsewhere."
-    if verdict.shrunken * verdict.difference <= 0:
+    # of the difference, not of 0: rounding leaves a little
+    if verdict.shrunken / verdict.difference <= 1e-9:
         return "After correcting for picking the best, no improvement is left: search elsewhere."
     if verdict.confirmation_seeds is None:
         return (

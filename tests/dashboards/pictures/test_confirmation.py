@@ -32,10 +32,8 @@ def test_finalists_show_search_fresh_seeds_and_test():
     assert len(picture.figures) == 1
     assert picture.sentence == (
         "#1 grpo α 0.3: 0.650 on fresh seeds, -0.100 against the search, 0.550 on the held-out "
-        "test; #0 grpo: "
-        "0.500 on fresh seeds, -0.050 against the search, 0.450 on the held-out test (up to 2 "
-        "fresh seeds). The "
-        "held-out test is eval/accuracy/test."
+        "test; #0 grpo: 0.500 on fresh seeds, -0.050 against the search, 0.450 on the held-out "
+        "test (up to 2 fresh seeds). The held-out test is eval/accuracy/test."
     )
 
 
@@ -55,8 +53,7 @@ def test_scores_on_held_out_problems_alone_are_shown_once():
     picture = shown(finalists(replace(sweep, fresh=fresh)))
     assert picture.sentence == (
         "#1 grpo α 0.3: 0.650 on the held-out test; #0 grpo: 0.500 on the held-out test (up to 2 "
-        "fresh seeds). The "
-        "held-out test is eval/accuracy."
+        "fresh seeds). The held-out test is eval/accuracy."
     )
     names = {str(trace.name).removesuffix(", mean") for trace in picture.figures[0].data}
     assert names == {"in the search", "fresh seeds, held-out test"}

@@ -75,8 +75,7 @@ def test_the_verdict_names_all_that_differs_from_the_baseline():
     assert first.endswith(f"Best candidate {best}: +0.100 (2 seeds).")
     assert apart == (
         "#2 differs from the baseline in lr 1e-05 (not 0.0003), temperature 0.7 (not 1), ar_alpha "
-        "0.3 (not 0): "
-        "the improvement belongs to all of these together."
+        "0.3 (not 0): the improvement belongs to all of these together."
     )
 
 

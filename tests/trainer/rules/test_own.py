@@ -152,8 +152,7 @@ def test_a_rule_is_looked_up_in_the_folder_of_the_run_and_the_error_says_where(
 
 def test_built_in_rules_need_no_torch_to_be_read(tmp_path):
     code = (
-        "import sys; from trainer.config.schema import load_config; "
-        "load_config('papers:sapo'); "
+        "import sys; from trainer.config.schema import load_config; load_config('papers:sapo'); "
         "print(*sys.modules)"
     )
 
