@@ -158,8 +158,8 @@ def test_arms_and_their_confirmation_are_priced(
     )
     out = " ".join(capsys.readouterr().out.split())
     assert (
-        "trials 10: 10 configurations x 1 seed; proposed by gp 5 trials to tune each of 2 values of"
-        in out
+        "trials 10: 10 configurations x 1 seed; proposed by gp, as no "
+        "searched parameter has a condition 5 trials to tune each of 2 values of" in out
     )
     # 2 x 8 fresh trials of 4 steps of 3 s, two at a time where there are two cores
     minutes = {1: "3m 12s", 2: "1m 36s"}[min(2, psutil.cpu_count() or 1)]
