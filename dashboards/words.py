@@ -8,7 +8,7 @@ from dashboards.statistics.power import MAX_SEEDS
 from dashboards.statistics.sequential import Decision, Standing
 from dashboards.statistics.tournament import FEWEST_OF_TWO, FEWEST_TRIALS, Refusal
 from dashboards.statistics.tournament import Standing as RuleStanding
-from dashboards.statistics.verdict import Tested, Undecided, Verdict
+from dashboards.statistics.verdict import Tested, Undecided, Verdict, unseen_collapse
 from trainer.shell.table import counted
 
 _MOST_NAMED = 4  # configurations listed in a sentence
@@ -35,7 +35,6 @@ REFUSALS: Mapping[Refusal, str] = {
     "few trials of two": f"tuning variance of two parameters shows in {FEWEST_OF_TWO} complete "
     "trials or more",
     "many parameters": "its trials do not show the tuning variance of three or more parameters",
-    "failed seed": "one of its fresh seeds failed",
     "no spread": "its differences on fresh seeds do not vary",
 }
 _DECISIONS: Mapping[Decision, str] = {
@@ -151,20 +150,25 @@ def noise(verdict: Verdict) -> str:
         "the mean."
         if verdict.few_seeds_make_it
         else "",
-        f"{counted(verdict.seeds, 'seed')} cannot exclude that up to {verdict.unseen_collapse:.0%} "
-        "of seeds collapse."
-        if verdict.claim != "none"
-        else "",
-        failures(verdict),
+        hidden(verdict.seeds) if verdict.claim != "none" else "",
+        failures(verdict.failed),
     ]
     return " ".join(sentence for sentence in sentences if sentence)
 
 
-def failures(verdict: Verdict) -> str:
+def hidden(seeds: int) -> str:
+    """State which rate of collapse so many seeds cannot exclude."""
+    return (
+        f"{counted(seeds, 'seed')} cannot exclude that up to {unseen_collapse(seeds):.0%} of "
+        "seeds collapse."
+    )
+
+
+def failures(failed: Mapping[str, int]) -> str:
     """State how failed seeds count; empty without any."""
-    if not verdict.failed:
+    if not failed:
         return ""
-    named = [f"{name} ({count})" for name, count in verdict.failed.items()]
+    named = [f"{name} ({count})" for name, count in failed.items()]
     more = f" and {len(named) - _MOST_NAMED} more" if named[_MOST_NAMED:] else ""
     return (
         "Failed seeds count with the worst score of all, the baseline's with the best: "

@@ -3,6 +3,7 @@ fresh seeds.
 """
 
 import html
+from collections import Counter
 
 import pandas as pd
 
@@ -10,7 +11,7 @@ from dashboards.pictures.peaks import arm_colors, peak_line
 from dashboards.pictures.theme import MUTED, Picture, add_points, figure, label_rows, rows
 from dashboards.results import Results
 from dashboards.statistics.tournament import Standing
-from dashboards.words import number, rule_bounds, rules
+from dashboards.words import failures, number, rule_bounds, rules
 
 _SEEDS = 8  # of `sweep confirm`, where arms were tuned
 _HEADINGS = (
@@ -111,7 +112,10 @@ def tournament_line(results: Results) -> str:
             f"{tuned}. On the seeds that chose it each best score is biased upward, so nothing is "
             f"compared yet. Next: {step}: {trials} trials."
         )
-    return f"{rules(standings, base)} {tuned}."
+    arms = {trial.configuration: trial.arm for trial in results.trials}
+    fresh = () if results.fresh is None else results.fresh.trials
+    failed = Counter(arms[trial.configuration] for trial in fresh if trial.state == "FAIL")
+    return f"{rules(standings, base)} {tuned}. {failures(failed)}".rstrip()
 
 
 def rule_table(results: Results) -> tuple[list[str], list[list[object]]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from dashboards import words
 from dashboards.pictures.confirmation import finalists
 from dashboards.pictures.tournament import tournament_line
-from dashboards.results import Results
+from dashboards.results import Results, Rounds
 from dashboards.statistics.verdict import Tested, Verdict
 from dashboards.words import device_time, number, signed
 from trainer.config.variants import short_names, shown
@@ -156,20 +156,15 @@ def _of_fresh_seeds(results: Results, fresh: Results) -> Headline | None:
 def _on_fresh_seeds(results: Results, fresh: Results) -> str:
     """Return what the headline of a confirmation rests on, or how far the confirmation is."""
     if fresh.rounds is not None:
-        return _decided(fresh)
+        return _decided(fresh, fresh.rounds)
     judged = results.fresh_verdict
     if judged is None or (judged.best == judged.baseline and not judged.failed):
         return f"On fresh seeds: {fresh.progress}."
     return f"On fresh seeds: {_noise(judged)}"
 
 
-def _decided(fresh: Results) -> str:
-    """Return the decision on every finalist and what it took; empty where the finalists do not run
-    in rounds.
-    """
-    decision = fresh.rounds
-    if decision is None:
-        return ""
+def _decided(fresh: Results, decision: Rounds) -> str:
+    """Return the decision on every finalist, what it took, and what a winner's seeds hide."""
     finalists = dict.fromkeys(stands.finalist for stands in decision.standings)
     labels = {name: fresh.labels.get(name, f"#{name}") for name in finalists}
     decisions = [
@@ -181,11 +176,13 @@ def _decided(fresh: Results) -> str:
             "On fresh seeds nothing is decided yet: the first interim analysis is after "
             f"{decision.planned[0]} of each."
         )
-    return (
+    winner = decision.winner
+    text = (
         f"On fresh seeds, of at most {decision.planned[-1]} planned: {'; '.join(decisions)}. That "
         f"took {fresh.ended} trials of at most {(len(labels) + 1) * decision.planned[-1]}, "
         f"{device_time(sum(fresh.cost), fresh.device)}."
     )
+    return f"{text} {words.hidden(winner.seeds)}" if winner else text
 
 
 def _no_baseline(results: Results) -> str:

@@ -85,7 +85,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class _Stage:
-    """Scores of the compared configurations on one set of seeds."""
+    """Scores of the compared configurations on one set of seeds, those of the baseline."""
 
     scores: Scores
     baseline: str
@@ -97,12 +97,8 @@ class _Stage:
 
     def own(self, name: str) -> Noise:
         """Return the noise of a configuration's differences to the baseline."""
-        if name not in self.scores:
-            return Noise(math.nan, 0)
-        pair = paired_differences(
-            {key: self.scores[key] for key in (self.baseline, name)}, self.baseline
-        )
-        differences = list(pair[name].by_seed.values()) if pair else []
+        base = self.scores[self.baseline]
+        differences = [score - base[seed] for seed, score in self.scores.get(name, {}).items()]
         if len(differences) < 2:
             return Noise(math.nan, 0)
         return Noise(float(np.std(differences, ddof=1)), len(differences) - 1)
@@ -170,15 +166,15 @@ def compare(
     )
 
 
-def count_failures(scores: Scores, baseline: str) -> Scores:
+def count_failures(scores: Scores, baseline: str, sign: float = 1) -> Scores:
     """Count failed seeds with the worst score of all, the baseline's with the best.
 
-    A configuration that failed on every seed has no score.
+    A configuration that failed on every seed has no score. ``sign`` -1 prefers less.
     """
     finite = {name: row for name, row in finite_scores(scores).items() if row}
     values = [score for row in finite.values() for score in row.values()]
-    worst = min(values)
-    best = max(values)
+    worst = sign * min((sign * score for score in values), default=0.0)
+    best = sign * max((sign * score for score in values), default=0.0)
     return {
         name: {
             seed: finite[name].get(seed, best if name == baseline else worst)

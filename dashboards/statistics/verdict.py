@@ -72,11 +72,6 @@ class Tested(Difference):
         """Whether the median contradicts the mean: by its sign, or by a factor of two."""
         return not 0.5 < self.median / self.difference < 2 if self.difference else False
 
-    @property
-    def unseen_collapse(self) -> float:
-        """The largest rate of collapsing seeds that so many seeds without one do not exclude."""
-        return 1 - math.pow(EXCLUDED, 1 / self.seeds)
-
 
 Verdict = Undecided | Tested
 
@@ -146,6 +141,11 @@ def verdict(
         ),
         confirmation_seeds=seeds_for(shrunken, result.noise.deviation, known_freedom=freedom),
     )
+
+
+def unseen_collapse(seeds: int) -> float:
+    """Return the largest rate of collapsing seeds that so many seeds without one do not exclude."""
+    return 1 - math.pow(EXCLUDED, 1 / seeds)
 
 
 def oriented(scores: Scores, sign: float) -> Scores:

@@ -47,6 +47,8 @@ def propose_next(spec: SweepSpec, configurations: Sequence[Configuration]) -> Pa
 
     Each arm is searched by a study of its own, which sees nothing of the others. The samplers of
     all arms have the same seeds, so that rules begin with the same values of what they share.
+
+    Without arms and baselines, a search that learns begins with the program's own values.
     """
     searches = arms(spec)
     by_arm: dict[str, list[Configuration]] = {name: [] for name in searches}
@@ -56,11 +58,24 @@ def propose_next(spec: SweepSpec, configurations: Sequence[Configuration]) -> Pa
         arm = searches[name]
         limit = searches[name].search.configurations
         if limit is None or len(by_arm[name]) < len(arm.baselines) + limit:
-            point = propose(arm, Space(arm.parameters), by_arm[name])
+            space = Space(arm.parameters)
+            first = None if name or configurations else _own_values(arm, space)
+            point = first or propose(arm, space, by_arm[name])
             if point is not None:
                 return point
             logger.info("every configuration of %s has been tried", name or "the space")
     return None
+
+
+def _own_values(spec: SweepSpec, space: Space) -> Parameters | None:
+    """Return the point of the program's own values; None where the ranges do not hold it."""
+    if spec.search.sampler not in ("gp", "tpe"):
+        return None
+    try:
+        point = space.complete({}, spec.program)
+    except KeyError:  # of a switch the program knows nothing
+        return None
+    return point if space.contains(point) else None
 
 
 def propose(

@@ -72,12 +72,24 @@ def resolve_space(document: YamlDocument, folder: Path, overrides: Sequence[str]
     spec = validate(SweepSpec, document)
     spec = spec.with_program(spec.program.resolved(folder, document))
     if spec.search.sampler == "auto":
-        # A Gaussian process models no conditions, and Optuna's learns from whole trials alone.
-        tpe = spec.scheduler.asha or any(parameter.when for parameter in spec.parameters.values())
-        search = spec.search.model_copy(update={"sampler": "tpe" if tpe else "gp"})
+        search = spec.search.model_copy(update={"sampler": automatic_sampler(spec)[0]})
         spec = spec.model_copy(update={"search": search})
     check_space(spec, document)
     return spec
+
+
+def automatic_sampler(spec: SweepSpec) -> tuple[str, str]:
+    """Return what the sampler ``auto`` is, and why.
+
+    A Gaussian process models no conditions, and Optuna's learns from whole trials alone. Within an
+    arm, a condition on its value is none.
+    """
+    if spec.scheduler.asha:
+        return "tpe", "trials are stopped early"
+    for key, parameter in spec.parameters.items():
+        if parameter.kind != "by" and set(parameter.when) - {spec.search.tune_within}:
+            return "tpe", f"{key} has a condition"
+    return "gp", "no searched parameter has a condition"
 
 
 def dump_space(spec: SweepSpec) -> str:

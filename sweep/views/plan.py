@@ -15,6 +15,7 @@ from sweep.record.noise import NoiseForecast, forecast_noise, noise_lines
 from sweep.record.sweep_record import SweepRecord, planned_trials, readable_sweeps
 from sweep.record.table import duration, parameter_text
 from sweep.space.arms import ARM_SEEDS, arms
+from sweep.space.file import automatic_sampler
 from sweep.space.parameters import ParameterSpec
 from sweep.space.points import Space
 from sweep.space.spec import SweepSpec
@@ -216,7 +217,9 @@ def _lines(plan: Plan, spec: SweepSpec) -> Iterator[tuple[str, str]]:
     """Yield headings and texts."""
     size = f"{counted(plan.configurations, 'configuration')} x {counted(len(spec.seeds), 'seed')}"
     devices = f"{counted(plan.gpus_per_trial, 'GPU')}, {counted(plan.cpus_per_trial, 'CPU')}"
-    yield "trials", f"{plan.trials}: {size}; proposed by {spec.search.sampler}"
+    sampler, why = automatic_sampler(spec)
+    reason = f", as {why}" if spec.search.sampler == sampler else ""
+    yield "trials", f"{plan.trials}: {size}; proposed by {spec.search.sampler}{reason}"
     for line in _arms_lines(plan, spec):
         yield "", line
     yield "each", f"{devices}; {_steps_text(plan)}"

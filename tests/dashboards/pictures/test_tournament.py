@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import pandas as pd
@@ -100,6 +101,16 @@ def test_rules_are_compared_on_fresh_seeds():
     assert table["fresh seeds"].to_list() == pytest.approx([0.51, 9.515])
     assert table.loc["AR", "tuning gained"] == pytest.approx(9.515 - 0.35)
     assert table.loc["AR", "low"] < table.loc["AR", "against plain"] < table.loc["AR", "high"]
+
+
+def test_a_failed_fresh_seed_counts_and_is_said():
+    sweep = confirmed(gain=9.0)
+    lost = [replace(trial, state="FAIL", score=math.nan) for trial in sweep.fresh.trials[3:]]
+    fresh = replace(sweep.fresh, trials=(*sweep.fresh.trials[:3], *lost))
+    sweep = replace(sweep, fresh=fresh)
+    (standing,) = sweep.arm_standings
+    assert standing.difference == pytest.approx((9.0 + 0.5 - 0.52) / 2)
+    assert tournament_line(sweep).endswith("the baseline's with the best: AR (1).")
 
 
 def test_the_picture_has_lines_differences_and_a_table():

@@ -213,7 +213,9 @@ def test_every_finalist_is_told_by_its_last_look_and_the_price_is_named():
         "On fresh seeds, of at most 9 planned: #2 grpo α 0.9 is worse than the baseline after 3 "
         "seeds: -0.200 "
         "(-0.260 to -0.150); #1 is better than the baseline after 6 seeds: +0.060 (+0.020 to "
-        "+0.090). That took 6 trials of at most 27, 12 GPU-hours."
+        "+0.090). That took 6 "
+        "trials of at most 27, 12 GPU-hours. 6 seeds cannot exclude that up to 39% of seeds "
+        "collapse."
     ) in verdict(replace(search, fresh=replace(search, rounds=rounds)))
     unseen = replace(search, fresh=replace(search, rounds=replace(rounds, standings=())))
     assert any("the first interim analysis is after 3" in line for line in verdict(unseen))

@@ -22,21 +22,21 @@ def test_a_rule_is_judged_by_fresh_seeds_and_the_luck_of_tuning(mode):
         "plain": {0: 0.0, 1: 0.0, 2: 0.0},
         "worse": {0: -sign * 1.0, 1: -sign * 2.0, 2: -sign * 3.0},
         "better": {0: sign * 11.0, 1: sign * 12.0, 2: sign * 13.0},
-        "failed": {0: sign * 5.0, 1: math.nan, 2: sign * 5.1},
+        "level": {0: sign * 5.0, 1: sign * 5.0, 2: sign * 5.0},
     }
     # 0.2 apart: variance 0.02, shared with the rules whose trials do not vary.
     tunings = dict.fromkeys(fresh, Tuning([sign * 1.0] * 8, 1)) | {
         "plain": Tuning([sign * 1.2, *[sign * 1.0] * 7], 1)
     }
-    best, failed, worst = standings(fresh, "plain", tunings, mode)
-    assert [best.rule, failed.rule, worst.rule] == ["better", "failed", "worse"]
+    best, level, worst = standings(fresh, "plain", tunings, mode)
+    assert [best.rule, level.rule, worst.rule] == ["better", "level", "worse"]
     error = math.sqrt(1 / 3 + 0.02 / 4)
     half = stats.t.isf(0.05 / 3, 2) * error
     assert best.difference == pytest.approx(sign * 12)
     assert best.interval == pytest.approx((sign * 12 - half, sign * 12 + half))
     assert best.p_value == pytest.approx(3 * stats.t.sf(12 / error, 2))
-    assert (best.better, failed.better, worst.better) == (True, False, False)
-    assert failed.interval is None and failed.refusal == "failed seed"
+    assert (best.better, level.better, worst.better) == (True, False, False)
+    assert level.interval is None and level.refusal == "no spread"
     assert worst.p_value == 1
 
 

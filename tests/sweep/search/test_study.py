@@ -5,7 +5,8 @@ import warnings
 import optuna
 import pytest
 
-from sweep.search.study import write_study
+from sweep.search.study import propose_next, write_study
+from sweep.space.spec import SweepSpec
 from tests.sweep.search.instant_sweeps import (
     ALPHA,
     ETA,
@@ -93,6 +94,15 @@ def test_baseline_outside_of_the_range_does_not_spoil_the_sampler(tmp_path):
         points = [s["parameters"] for s in drain(searcher_in(folder, spec))]
         assert points[0][ALPHA] == 0.0
         assert all(0.1 <= point[ALPHA] <= 0.5 for point in points[1:])
+
+
+def test_a_search_without_baselines_begins_with_the_programs_own_values(tmp_path):
+    for low, begins in ((1e-6, True), (1e-3, False)):
+        rate = {"optim.lr": {"loguniform": [low, 1e-2]}}
+        search = {"configurations": 2}
+        spec = make_spec(tmp_path, parameters=rate, baselines=[], search=search, seeds=[0])
+        first = propose_next(spec, [])
+        assert (first == {"optim.lr": spec.trainer.base.optim.lr}) == begins
 
 
 def test_the_study_for_people_has_every_configuration_and_its_scores(tmp_path):

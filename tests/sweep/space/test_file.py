@@ -18,6 +18,9 @@ def test_a_gaussian_process_proposes_unless_a_parameter_has_a_condition_or_trial
     rate = {"optim.lr": {"loguniform": [1e-5, 1e-3]}}
     assert make_spec(tmp_path, search=search, parameters=rate, baselines=[]).search.sampler == "gp"
     assert make_spec(tmp_path, search=search).search.sampler == "tpe"
+    within = {"rule": {"choice": ["a", "b"]}, ALPHA: {"uniform": [0.1, 0.5], "when": {"rule": "a"}}}
+    arms = {**search, "tune_within": "rule"}
+    assert make_spec(tmp_path, search=arms, parameters=within, baselines=[]).search.sampler == "gp"
     stopped = make_spec(tmp_path, search=search, parameters=rate, baselines=[], scheduler="asha")
     assert stopped.search.sampler == "tpe"
 

@@ -142,8 +142,8 @@ def test_arms_and_their_confirmation_are_priced(tmp_path, typed):
     space = write_space(tmp_path / "space.yaml", parameters=arms, baselines=[], search=search)
     out = " ".join(typed(f"sweep plan {space} --step-seconds 3 --nodes 1").split())
     assert (
-        "trials 10: 10 configurations x 1 seed; proposed by gp 5 trials to tune each of 2 values of"
-        in out
+        "trials 10: 10 configurations x 1 seed; proposed by gp, as no "
+        "searched parameter has a condition 5 trials to tune each of 2 values of" in out
     )
     # 2 x 8 fresh trials of 4 steps of 3 s, two at a time where there are two cores
     minutes = {1: "3m 12s", 2: "1m 36s"}[min(2, psutil.cpu_count() or 1)]
