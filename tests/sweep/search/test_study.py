@@ -6,7 +6,6 @@ import optuna
 import pytest
 
 from sweep.search.study import propose_next, write_study
-from sweep.space.spec import SweepSpec
 from tests.sweep.search.instant_sweeps import (
     ALPHA,
     ETA,
