@@ -66,6 +66,10 @@ BROKEN = {  # name -> the module, and the error that it gets before the first st
         RULE + "return -tokens.advantages * tokens.logprobs.detach()",
         "has no gradient",
     ),
+    "wrong sign": (
+        RULE + "return tokens.advantages * tokens.logprobs",
+        "trains against the advantage",
+    ),
     "state": (
         RULE + "CALLS.append(1); return -tokens.advantages * tokens.logprobs * len(CALLS)",
         "it keeps a state",
