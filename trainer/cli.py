@@ -8,7 +8,6 @@ from pathlib import Path
 
 from trainer.config.extends import preset_specs
 from trainer.config.schema import dotted_keys
-from trainer.run_folder import RunFolder
 from trainer.shell.arguments import PAGES, parse_arguments, version_text
 from trainer.shell.completion import Completions, complete, words_to_complete
 from trainer.shell.interrupt import unhurried
@@ -38,14 +37,12 @@ _COMMANDS = {
 
 
 def _runs(runs_dir: Path) -> list[str]:
-    return [folder.name for folder in runs_dir.glob("*/") if RunFolder(folder).config.exists()]
+    return [config.parent.name for config in runs_dir.glob("*/config.yaml")]
 
 
 _COMPLETIONS: Completions = {
     "spec": lambda _: preset_specs(),
-    "--spec": lambda _: preset_specs(),
     "overrides": lambda _: [f"{key}=" for key in dotted_keys()],
-    "word": lambda _: dotted_keys(),
     **dict.fromkeys(("name", "run", "model"), _runs),
 }
 

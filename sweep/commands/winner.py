@@ -55,12 +55,11 @@ def add_commands(commands: Commands) -> None:
 
     export = add_named(commands, "export", _export, "write the winner as a file for `trainer run`")
     export.add_argument("--output", type=Path, help="file to write (default: NAME-best.yaml)")
-    export.add_argument(
-        "--configuration",
-        type=int,
-        help="configuration to export (default: the best of `sweep status`)",
+    winner = export.add_mutually_exclusive_group()
+    winner.add_argument(
+        "--configuration", type=int, help="configuration (default: the best of `sweep status`)"
     )
-    export.add_argument(
+    winner.add_argument(
         "--baseline",
         action="store_true",
         help="export the baseline; of tuned rules, the best setting of the first",

@@ -1,6 +1,5 @@
 """Any command line, or Python function, as the program of a sweep: docs/guides/any_trainer.md."""
 
-import itertools
 import json
 import re
 import shlex
@@ -193,17 +192,19 @@ class CommandProgram(Program):
         hint = "install it, or write its path"
         if shutil.which(program) is None:
             raise MissingError(f"no command {program}", "program.command", hint)
-        if self._module and not self.function and not _is_there(self._module):
-            raise MissingError(f"no module {self._module}", "program.command", hint)
+        places = [str(Path.cwd()), *sys.path]
+        for name in filter(None, self._module.split(".")):
+            spec = PathFinder.find_spec(name, places)  # imports nothing
+            if spec is None:
+                raise MissingError(f"no module {self._module}", "program.command", hint)
+            places = list(spec.submodule_search_locations or ())
 
     @property
     def _module(self) -> str:
         """The module that a trial runs, or that has its function; empty without one."""
         if self.function:
             return self.function.partition(":")[0]
-        options = list(itertools.takewhile(lambda word: word.startswith("-"), self._words[1:]))
-        runs_module = self._words[0] == sys.executable and options[-1:] == ["-m"]
-        return "".join(self._words[len(options) + 1 :][:1]) if runs_module else ""
+        return "".join(self.command[2:3]) if self.command[:2] == ["python", "-m"] else ""
 
     @property
     def _scripts(self) -> list[str]:
@@ -316,17 +317,6 @@ class CommandProgram(Program):
         return isinstance(other, CommandProgram) and self.model_dump(
             exclude=apart
         ) == other.model_dump(exclude=apart)
-
-
-def _is_there(module: str) -> bool:
-    """Return whether Python finds a module; nothing is imported to find it."""
-    places: Sequence[str] = [str(Path.cwd()), *sys.path]
-    for name in module.split("."):
-        spec = PathFinder.find_spec(name, places)
-        if spec is None:
-            return False
-        places = list(spec.submodule_search_locations or ())
-    return True
 
 
 def _check_function(path: Path, name: str) -> None:

@@ -424,10 +424,9 @@ class LoptuneProgram(Program):
 
     def advice(self, searched: Values) -> Iterator[Advice]:
         """Yield advice on the base configuration, unless it is on a searched key."""
-        advices = advise(self.base)
-        return (
-            advice for advice in advices if searched.keys().isdisjoint(advice.where.split(", "))
-        )
+        for advice in advise(self.base):
+            if searched.keys().isdisjoint(advice.where.split(", ")):
+                yield advice
 
     def sample(self, possible: Values, problems: int) -> Sample:
         """Sample with the base configuration, for each possible group size."""

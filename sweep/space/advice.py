@@ -17,9 +17,6 @@ def advise_space(spec: SweepSpec) -> Iterator[Advice]:
             f"lower it to at most {evaluations}, or evaluate more often: "
             "trainer.evaluation.every_steps",
         )
-    metric = spec.objective.metric
-    if spec.objective.mode == "min" and metric.startswith(("eval/accuracy", "eval/reward")):
-        yield Advice(f"the lowest {metric} counts as the best", "objective.mode", "write max")
     yield from advise_idle(spec.search, "search.")
     for index, baseline in enumerate(spec.baselines):
         for key, value in baseline.items():

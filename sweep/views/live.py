@@ -13,7 +13,6 @@ from sweep.views.progress import guarded
 from sweep.views.time_left import seconds_left
 from trainer.shell.table import number
 
-_EVERY_S = 2.0
 Scores = Callable[[], Mapping[str, float | None]]  # running trial -> latest score, if it has one
 
 
@@ -23,7 +22,7 @@ def live_table(sweep: SweepRecord, console: Console, scores: Scores) -> Iterator
     shown = Live(
         console=console,
         get_renderable=guarded(lambda: _table(sweep.read_again(), scores())),
-        refresh_per_second=1 / _EVERY_S,
+        refresh_per_second=0.5,
         transient=True,
     )
     if not console.is_terminal:
@@ -39,7 +38,7 @@ def _table(sweep: SweepRecord, scores: Mapping[str, float | None]) -> Group:
     left, all_left = seconds_left(sweep, rows)
     table = Table("trial", "step", "score", "ends in", "parameters", box=None, pad_edge=False)
     for row in rows:
-        if row.trial in scores and not row.ended:
+        if row.trial in scores:
             ends_in = duration(left[row.trial]) if row.trial in left else ""
             score = number(scores[row.trial])
             table.add_row(row.trial, step_text(row), score, ends_in, parameter_text(row.parameters))

@@ -3,7 +3,6 @@
 import functools
 import logging
 import math
-import sys
 import threading
 import time
 from collections import Counter
@@ -43,7 +42,6 @@ _HEADLINE = "eval/accuracy"  # shown beside the score, a mean of several
 def say(text: str) -> None:
     """Print a line, above a table that the terminal may show."""
     CONSOLE.print(Text(printable(text)), soft_wrap=True)
-    sys.stdout.flush()
 
 
 class SweepCallback(tune.Callback):  # type: ignore[misc]
@@ -90,16 +88,12 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         value = super().__getattribute__(name)
         return guarded(value) if name.startswith("on_") else value
 
-    def on_trial_start(
-        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
-    ) -> None:
+    def on_trial_start(self, trial: Trial, **info: Any) -> None:
         """Report that a trial has its resources."""
         searched = {key: value for key, value in trial.config["overrides"].items() if key != "seed"}
         self._event(trial, f"started    {parameter_text(searched)}")
 
-    def on_trial_result(
-        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
-    ) -> None:
+    def on_trial_result(self, trial: Trial, result: dict[str, Any], **info: Any) -> None:
         """Report that a trial has evaluated, or ended early."""
         report = TrialReport.of(result)
         if report.score is not None:
@@ -111,9 +105,7 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
                     trial, f"step {report.step}{total}  score {number(report.score)}  {shown}"
                 )
 
-    def on_trial_complete(
-        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
-    ) -> None:
+    def on_trial_complete(self, trial: Trial, **info: Any) -> None:
         """Report that a trial has ended; its last result has the state."""
         report = TrialReport.of(trial.last_result)
         score = number(report.score)
@@ -127,16 +119,12 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
             self._event(trial, f"stopped    by the scheduler at step {report.step}, score {score}")
         self._ended(trial)
 
-    def on_trial_error(
-        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
-    ) -> None:
+    def on_trial_error(self, trial: Trial, **info: Any) -> None:
         """Report that a trial failed and is not tried again."""
         self._event(trial, f"failed     {self._reason(trial)}")
         self._ended(trial)
 
-    def on_trial_recover(
-        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
-    ) -> None:
+    def on_trial_recover(self, trial: Trial, **info: Any) -> None:
         """Count a failure of a trial, of which Tune lets it have any number; a lost node is none.
 
         Where no retry is left the trial starts once more, and only to say so: that is a result as
@@ -154,7 +142,7 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
             count = f"{self._failures[name]} of {self._max_failures}" if counts else "not counted"
             self._event(trial, f"retry {count}: {self._reason(trial)}")
 
-    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+    def on_step_end(self, trials: list[Trial], **info: Any) -> None:
         """Look for waiting and hanging trials, ten times a second."""
         self._trials = trials
         self._tell_waiting()

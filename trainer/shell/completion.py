@@ -8,7 +8,7 @@ from pathlib import Path
 # argument or option -> the names that may stand there, given the folder of all runs
 Completions = Mapping[str, Callable[[Path], Iterable[str]]]
 _ASKED = "_ARGCOMPLETE"  # set by the shell
-_NO_FILE = ("name", "overrides", "word")  # arguments that no path can be
+_NO_FILE = ("name", "overrides")  # arguments that no path can be
 
 
 def words_to_complete() -> Sequence[str]:

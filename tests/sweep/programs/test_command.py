@@ -82,7 +82,7 @@ def test_what_is_not_there_is_found_before_ray_starts(tmp_path, monkeypatch):
         ({"command": ["no-such-command"]}, "no command no-such-command"),
         ({"command": [], "function": "nowhere:train"}, "no file with nowhere:train"),
         ({"command": ["true"], "inputs": ["data.jsonl"]}, "no file data.jsonl"),
-        ({"command": ["python", "-u", "-m", "json.tol"]}, "no module json.tol"),
+        ({"command": ["python", "-m", "json.tol"]}, "no module json.tol"),
     ):
         spec = spec_of(tmp_path, **changes)
         with pytest.raises(MissingError) as missing:

@@ -17,11 +17,6 @@ def test_a_window_longer_than_a_trial():
     assert advice.what == "a score is the mean of the last 30 evaluations, but a trial has 5"
 
 
-def test_the_lowest_accuracy_as_the_best():
-    (advice,) = advise_space(load_space(find_space("quickstart"), ["objective.mode=min"]))
-    assert advice.what == "the lowest eval/accuracy counts as the best"
-
-
 def test_a_baseline_outside_of_what_is_searched():
     baseline = "{algorithm.advantage: grpo, algorithm.ar_alpha: 0.9, lopti: false}"
     (advice,) = advise_space(load_space(find_space("quickstart"), [f"baselines=[{baseline}]"]))
