@@ -66,6 +66,12 @@ def _unseen(nodes: Sequence[dict[str, str]], paths: Sequence[Path]) -> Iterator[
     for answer, node in answers.items():
         try:
             missing = ray.get(answer, timeout=_ANSWER_TIMEOUT_S)
+        except ray.exceptions.GetTimeoutError as error:
+            raise MissingError(
+                f"node {node} does not answer within {_ANSWER_TIMEOUT_S:.0f} s",
+                "--address",
+                "wait until it has less to do, or stop Ray on it",
+            ) from error
         except ray.exceptions.RayError as error:
             raise MissingError(
                 f"node {node} cannot run loptune: {one_line(error)}",

@@ -45,7 +45,9 @@ def run_main(command: Callable[[], int]) -> int:
             fault = StorageError(what, output, "send it elsewhere")
         if error.errno == errno.EMFILE:
             most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-            fault = MissingError(str(error.strerror), f"this shell allows {most}", "ulimit -n 4096")
+            fault = MissingError(
+                "too many open files", f"this shell allows {most}", "ulimit -n 4096"
+            )
         if fault is None:
             raise
         print(fault, file=sys.stderr)

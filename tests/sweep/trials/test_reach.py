@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 
 from sweep.record.folder import sweep_folder
@@ -86,3 +88,18 @@ def test_a_node_answers_what_it_does_not_see(tmp_path, monkeypatch):
     (tmp_path / "here").touch()
     assert reach._missing([tmp_path / "here", tmp_path / "gone"]) == [tmp_path / "gone"]
     assert reach._missing([tmp_path / "here"]) == []
+
+
+def test_a_node_that_is_too_busy_to_answer_is_not_told_to_install_anything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def get(answer: object, timeout: float) -> None:
+        raise reach.ray.exceptions.GetTimeoutError("Get timed out")
+
+    look = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda paths: "answer"))
+    monkeypatch.setattr(reach.ray, "remote", lambda **_: lambda function: look)
+    monkeypatch.setattr(reach.ray, "get", get)
+    busy = {"NodeID": "1" * 56, "NodeManagerHostname": "gpu-1"}
+    with pytest.raises(MissingError, match="gpu-1 does not answer within 60 s") as refused:
+        next(reach._unseen([busy], []))
+    assert "less to do" in refused.value.hint

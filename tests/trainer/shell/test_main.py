@@ -35,7 +35,7 @@ def test_a_limit_on_open_files_is_named(capsys):
 
     assert run_main(command) == 3
     error = capsys.readouterr().err
-    assert error.startswith("error: Too many open files\n") and "next:  ulimit -n" in error
+    assert error.startswith("error: too many open files\n") and "next:  ulimit -n" in error
 
 
 def test_a_disk_that_is_full_is_no_fault_of_the_output(capsys):
