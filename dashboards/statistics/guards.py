@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from dashboards.statistics.dunnett import Vector, critical_value
+from dashboards.statistics.dunnett import critical_value
 
+Vector = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 NOISIER = 0.1  # level of the F test after which a baseline counts as noisier than the others

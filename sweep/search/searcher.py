@@ -28,7 +28,7 @@ from sweep.search.history import (
 )
 from sweep.search.ledger import Ledger
 from sweep.search.study import propose_next
-from sweep.search.trial_report import SCORE, Result, TrialReport
+from sweep.search.trial_report import SCORE, TrialReport
 from sweep.space.points import Parameters, Space, fingerprint
 from sweep.space.spec import SweepSpec
 from trainer.errors import StorageError
@@ -109,12 +109,12 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
             "overrides": {**configuration.resolved, "seed": key.seed},
         }
 
-    def on_trial_result(self, trial_id: str, result: Result) -> None:
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Nothing to learn before the end, but the first chance to stop on a lost ledger."""
         self._raise_failure()
 
     def on_trial_complete(
-        self, trial_id: str, result: Result | None = None, error: bool = False
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
         """Record how a trial ended.
 

@@ -18,7 +18,7 @@ from sweep.programs.resources import ResourcesSpec
 from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import failure_note
 from sweep.record.table import parameter_text
-from sweep.search.trial_report import GIVEN_UP, Result, TrialReport
+from sweep.search.trial_report import GIVEN_UP, TrialReport
 from sweep.trials.limits import with_limits
 from sweep.trials.nodes import is_lost_node
 from trainer.errors import one_line, printable
@@ -85,7 +85,7 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         self._event(trial, f"started    {parameter_text(searched)}")
 
     def on_trial_result(
-        self, iteration: int, trials: list[Trial], trial: Trial, result: Result, **info: Any
+        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
         """A trial has evaluated, or ended early."""
         report = TrialReport.of(result)
