@@ -8,13 +8,13 @@ scoring fails.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
 
 from rewards import knights_knaves, last_number, math_answers, think_format
 from rewards.own import as_batch, columns_of, load_function, takes_batch
-from rewards.score import BatchRewardFunction, RewardFunction, Score, Weights
+from rewards.score import BatchRewardFunction, RewardFunction, Rows, Score, Weights
 
 __all__ = [
     "REWARDS",
@@ -64,9 +64,7 @@ def combine_batch(functions: Weights) -> BatchRewardFunction:
         reward = sum(weight * score.reward for weight, score in zip(weights, scores, strict=True))
         return Score(reward, scores[judge].correct, breakdown, scores[judge].parsed)
 
-    def combined(
-        texts: Sequence[str], answers: Sequence[Any], rows: Sequence[Mapping[str, Any]] = ()
-    ) -> list[Score]:
+    def combined(texts: Sequence[str], answers: Sequence[Any], rows: Rows = ()) -> list[Score]:
         by_function = [function(texts, answers, rows) for function in of_batch]
         return [weighted_sum(of_text) for of_text in zip(*by_function, strict=True)]
 

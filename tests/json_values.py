@@ -1,6 +1,10 @@
-"""Values for property tests."""
+"""Values and settings for property tests."""
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
+
+# a loaded machine is slow in any example
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

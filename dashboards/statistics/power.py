@@ -5,13 +5,10 @@ import functools
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import optimize, special
 
-from dashboards.statistics.dunnett import FALSE_CLAIMS, critical_value
+from dashboards.statistics.dunnett import FALSE_CLAIMS, Vector, critical_value
 from dashboards.statistics.guards import Variances, difference_noise
-
-Vector = NDArray[np.float64]
 
 MAX_SEEDS = 100  # more seeds per configuration are not worth naming
 _DRAWS = 20_000  # of the noise that a verdict estimates; the power is then good to 0.003

@@ -17,14 +17,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dashboards.statistics.comparison import compare
-from dashboards.statistics.dunnett import FALSE_CLAIMS
+from dashboards.statistics.dunnett import FALSE_CLAIMS, Vector
 from dashboards.statistics.seed_noise import Noise, Scores
 from dashboards.statistics.verdict import Mode, oriented
 
-Vector = NDArray[np.float64]
 Decision = Literal["better", "not better", "worse", "open"]
 
 MISSED = 0.1  # how often a finalist that is better by just the worthwhile amount may be given up

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import Field, TypeAdapter, ValidationError, model_serializer, model_validator
 
@@ -58,9 +58,9 @@ class CommandConfig(Section):
 class CommandProgram(Program):
     """A command line; what it gets and gives is in docs/guides/any_trainer.md."""
 
-    space_key: ClassVar[str] = "external"
-    held_out_instead: ClassVar[bool] = True
-    forecast_needs: ClassVar[str] = "run this sweep, and plan again once a trial has ended"
+    space_key = "external"
+    held_out_instead = True
+    forecast_needs = "run this sweep, and plan again once a trial has ended"
 
     command: list[str] = Field([])
     """words; {KEY} stands for a value, {out} for a folder"""

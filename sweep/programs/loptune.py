@@ -5,7 +5,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import psutil
 from pydantic import Field, model_validator
@@ -64,10 +64,10 @@ _TEST_SET = "test"
 class LoptuneProgram(Program):
     """The trainer with the configuration that every trial starts from."""
 
-    space_key: ClassVar[str] = "trainer"
-    forecast_needs: ClassVar[str] = "say how many steps a trial has with trainer.max_steps=N"
-    estimates_sizes: ClassVar[bool] = True
-    always_shown: ClassVar[tuple[str, ...]] = ("algorithm.ar_alpha", "algorithm.lopti_eta")
+    space_key = "trainer"
+    forecast_needs = "say how many steps a trial has with trainer.max_steps=N"
+    estimates_sizes = True
+    always_shown = ("algorithm.ar_alpha", "algorithm.lopti_eta")
 
     preset: str | None = None
     """preset[:variant] or YAML file (relative to the search space)"""

@@ -4,9 +4,8 @@ import itertools
 import math
 import random
 from collections.abc import Mapping
-from typing import Any
 
-from sweep.programs.base import Program
+from sweep.programs.base import Overrides, Program
 from sweep.space.arms import arms
 from sweep.space.parameters import ParameterSpec
 from sweep.space.points import Parameters, Space, allowed_values, fingerprint
@@ -145,7 +144,7 @@ def _check_baselines(spec: SweepSpec, space: Space, document: YamlDocument) -> N
 
 
 def _complete_baseline(
-    index: int, baseline: Mapping[str, Any], space: Space, program: Program, where: str
+    index: int, baseline: Overrides, space: Space, program: Program, where: str
 ) -> Parameters:
     try:
         point = space.complete(baseline, program)
@@ -288,5 +287,5 @@ def _check_scheduler(spec: SweepSpec, document: YamlDocument) -> None:
         )
 
 
-def _show(values: Mapping[str, Any]) -> str:
+def _show(values: Overrides) -> str:
     return ", ".join(f"{key}={value}" for key, value in values.items())

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.json_values import RECORDS
+from tests.json_values import RECORDS, UNHURRIED
 from trainer import files
 from trainer.errors import StorageError
 from trainer.files import (
@@ -94,6 +94,7 @@ def test_used_up_inodes_are_named_and_not_the_free_space(tmp_path, monkeypatch):
     assert "inodes are used up" in files.storage_error("write", tmp_path, full).hint
 
 
+@UNHURRIED
 @given(RECORDS, st.data())
 @example([{"half a surrogate pair": "\ud83d"}], None)
 def test_records_come_back_as_they_were_written_wherever_the_last_was_cut(

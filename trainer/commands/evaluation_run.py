@@ -14,10 +14,9 @@ from trainer.commands.found_model import FoundModel
 from trainer.config.schema import TrainConfig
 from trainer.evaluation.evaluate import EvaluationResult, completion_rows, evaluate
 from trainer.evaluation.table import evaluation_rows
-from trainer.parallel.device import compute_dtype
+from trainer.parallel.models import load_frozen
 from trainer.parallel.ranks import Parallel
 from trainer.parallel.start import make_parallel
-from trainer.policy.load import load_policy
 from trainer.rollouts.build import build_engine
 from trainer.rollouts.prepared import Prepared, prepare
 from trainer.run_folder import RunFolder
@@ -82,10 +81,7 @@ def _open_tracker(config: TrainConfig, name: str, runs_dir: Path) -> Any:
 def _evaluate_model(
     config: TrainConfig, prepared: Prepared, parallel: Parallel
 ) -> EvaluationResult:
-    device = parallel.device
-    policy = load_policy(config.model, device, compute_dtype(config.model, device)).requires_grad_(
-        False
-    )
+    policy = load_frozen(config, parallel.device)
     engine = build_engine(config, policy, prepared.tokenizer)
     try:
         engine.sync_weights(policy)

@@ -13,9 +13,9 @@ from transformers import PreTrainedModel
 from trainer.config.schema import TrainConfig
 from trainer.evaluation.estimators import accuracy_interval
 from trainer.evaluation.evaluate import correct_by_problem, measured
-from trainer.parallel.device import compute_dtype, local_device
+from trainer.parallel.device import local_device
+from trainer.parallel.models import load_frozen
 from trainer.planning.advice import Advice
-from trainer.policy.load import load_policy
 from trainer.rollouts.build import build_engine
 from trainer.rollouts.collect import (
     GroupRequest,
@@ -158,10 +158,7 @@ def look_at(config: TrainConfig, problems: int, group_sizes: Sequence[int]) -> L
         ConfigError, MissingError, RewardError: what would keep the run from starting.
     """
     with prepare(config) as prepared:
-        device = local_device(config.parallel.device)
-        model = load_policy(
-            config.model, device, compute_dtype(config.model, device)
-        ).requires_grad_(False)
+        model = load_frozen(config, local_device(config.parallel.device))
         return take_look(config, model, prepared, problems, group_sizes)
 
 

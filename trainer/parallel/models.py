@@ -36,6 +36,12 @@ class Models:
         return self.parallel.full_parameters(self.policy)
 
 
+def load_frozen(config: TrainConfig, device: torch.device) -> PreTrainedModel:
+    """Load the policy to be sampled from alone; raises what ``load_policy`` does."""
+    dtype = compute_dtype(config.model, device)
+    return load_policy(config.model, device, dtype).requires_grad_(False)
+
+
 def load_models(config: TrainConfig, parallel: Parallel) -> Models:
     """Load policy and reference and make the optimizer.
 

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from sweep.record.folder import SweepFolder, read_spec, write_spec
 from sweep.search.history import replay
 from sweep.search.ledger import Ledger, read_ledger
-from tests.json_values import FINITE
+from tests.json_values import FINITE, UNHURRIED
 from tests.sweep.search.instant_sweeps import drain, searcher_in
 from tests.sweep.spaces import make_spec
 from tests.tables import table
@@ -144,6 +144,7 @@ def test_a_ledger_cut_under_its_writer_loses_one_line(ledger):
     assert list(read_ledger(ledger)) == [*records[:-1], retry]
 
 
+@UNHURRIED
 @given(FINITE)
 @example("a \ud800 half")
 def test_any_value_keeps_its_checksum(tmp_path_factory, value):

@@ -3,7 +3,7 @@ import yaml
 from hypothesis import example, given
 
 from sweep.space.file import load_space
-from tests.json_values import JSON
+from tests.json_values import JSON, UNHURRIED
 from tests.tables import table
 from tests.trainer.config.test_extends import write
 from trainer.config.schema import TrainConfig, load_config
@@ -163,6 +163,7 @@ def test_scalars_are_those_of_yaml_1_2():
     assert parse_override("max_steps=010") == ("max_steps", 10)
 
 
+@UNHURRIED
 @given(JSON)
 @example(["1e-6", "no", "010", "1:30", "~", "", "true", "2024-01-01"])
 def test_every_reader_of_yaml_finds_what_was_written(value):

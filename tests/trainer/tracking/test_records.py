@@ -1,6 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.json_values import UNHURRIED
 from trainer.files import JsonLines, read_json_lines
 from trainer.tracking.shipping import end_of_step, metrics_record
 
@@ -11,6 +12,7 @@ def test_record_holds_step_time_and_metrics():
     assert record == {"step": 7, "policy/loss": 0.5, "eval/accuracy/3 people": 1.0}
 
 
+@UNHURRIED
 @given(st.lists(st.integers(0, 9)).map(sorted), st.integers(-1, 10))
 def test_a_rewound_record_holds_the_lines_up_to_a_step_and_goes_on(tmp_path_factory, steps, last):
     path = tmp_path_factory.mktemp("run") / "metrics.jsonl"
