@@ -27,6 +27,7 @@ _ENVIRONMENT = {
     "HOME": "/root",
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "LANG": "C.UTF-8",
+    "PYTHONPATH": str(ROOT),
     # All machines share the cores of one: patience, and nothing that no sweep needs.
     "RAY_raylet_start_wait_time_s": "200",
     "RAY_prestart_worker_first_driver": "0",

@@ -1,0 +1,179 @@
+"""Long runs of the built-in tiny policy: what grows in the processes that do not end.
+
+    python -m benchmarks.soak steps 5000      # of training, in one process
+    python -m benchmarks.soak trials 200      # of a sweep, one after another in one warm rank
+
+Steps and trials are as small as they can be while all of a step happens, and are recorded in MLflow
+(SQLite). Each row is a tenth of the way: what the processes held at its end, the files below the
+runs folder, and processor seconds a step or trial within it, so that the figures hold on a busy
+machine.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from benchmarks.tables import print_rows
+from sweep.driver.guard import marked
+from sweep.record.folder import sweep_folder
+
+NAME = "soak"
+SHARE = 0.098  # of the way from row to row; the last of ten comes before the process ends
+POLL_S = 0.5
+SMALL: dict[str, Any] = {
+    "rollout.prompts_per_step": 2,
+    "rollout.group_size": 2,
+    "rollout.max_new_tokens": 16,
+    "optim.update_batch_size": 4,
+    "evaluation.completions_per_problem": 1,
+    "evaluation.sets": {
+        "dev": {"source": "generated", "split": "dev", "people": [2], "size": 4, "limit": 4}
+    },
+    "data.train": {"source": "generated", "split": "train", "people": [2], "size": 100},
+    "reward.functions": {"benchmarks.soak:varied": 1.0},
+}
+
+
+def varied(text: str) -> float:
+    """A reward that differs between completions, so that every step moves the weights."""
+    return len(text) % 7 / 7
+
+
+@dataclass(frozen=True)
+class Held:
+    """What one process holds."""
+
+    memory_mb: float
+    files: int
+    threads: int
+    cpu_s: float
+
+    @classmethod
+    def by(cls, process: psutil.Process) -> "Held":
+        """Look at a process."""
+        with process.oneshot():
+            times = process.cpu_times()
+            memory = process.memory_info().rss / 2**20
+            files = process.num_fds()
+            return cls(memory, files, process.num_threads(), times.user + times.system)
+
+
+def watch(
+    command: list[object],
+    done: Callable[[], int],
+    total: int,
+    find: Callable[[psutil.Process], dict[str, psutil.Process]],
+    runs: Path,
+) -> list[list[str]]:
+    """Run a command to its end; returns a row for each process at each tenth of ``total``.
+
+    Raises:
+        RuntimeError: the command failed.
+    """
+    rows = []
+    last: dict[str, tuple[int, float]] = {}
+    with ExitStack() as stack:
+        out = stack.enter_context(tempfile.TemporaryFile("w+"))
+        arguments = [sys.executable, "-m", *map(str, command)]
+        process = stack.enter_context(
+            subprocess.Popen(arguments, stdout=out, stderr=subprocess.STDOUT)
+        )
+        stack.callback(process.kill)
+        next_row = SHARE * total
+        while process.poll() is None:
+            time.sleep(POLL_S)
+            count = done()
+            if last and count < next_row:
+                continue
+            with suppress(psutil.Error, FileNotFoundError):
+                sizes = [path.stat().st_size for path in runs.rglob("*") if path.is_file()]
+                written = [str(len(sizes)), f"{sum(sizes) / 2**20:.1f}"]
+                for role, found in find(psutil.Process(process.pid)).items():
+                    held = Held.by(found)
+                    if role in last:
+                        before, cpu_s = last[role]
+                        each = (held.cpu_s - cpu_s) / (count - before)
+                        row = [role, str(count), f"{held.memory_mb:.0f}", str(held.files)]
+                        rows.append([*row, str(held.threads), f"{each:.3f}", *written])
+                        print(*rows[-1], flush=True)
+                        next_row = count + SHARE * total
+                    if count:
+                        last[role] = (count, held.cpu_s)
+        if process.wait():
+            out.seek(0)
+            raise RuntimeError(f"it ended with {process.returncode}:\n{out.read()[-2000:]}")
+    return sorted(rows, key=lambda row: (row[0], int(row[1])))
+
+
+def soak_steps(steps: int, runs: Path) -> list[list[str]]:
+    """Train so many steps in one process."""
+    settings = SMALL | {"max_steps": steps, "evaluation.every_steps": 50}
+    settings["checkpoint.every_steps"] = 50
+    values = [f"{key}={value}".replace("'", "") for key, value in settings.items()]
+    metrics = runs / NAME / "metrics.jsonl"
+
+    def done() -> int:
+        return metrics.read_bytes().count(b"time/step") if metrics.exists() else 0
+
+    command = ["trainer", "run", "tiny_kk", *values, "--name", NAME, "--runs-dir", runs]
+    return watch(command, done, steps, lambda process: {"trainer": process}, runs)
+
+
+def soak_trials(trials: int, runs: Path) -> list[list[str]]:
+    """Train so many trials of two steps, one after another."""
+    overrides = SMALL | {"max_steps": 2, "evaluation.every_steps": 1, "checkpoint.every_steps": 1}
+    space = {
+        "name": NAME,
+        "trainer": {"preset": "tiny_kk", "overrides": overrides},
+        "parameters": {"algorithm.ar_alpha": {"uniform": [0.0, 0.5]}},
+        "baselines": [{"algorithm.ar_alpha": 0.0}],
+        "search": {"sampler": "random", "configurations": trials - 1, "seed": 0},
+        "limits": {"max_concurrent": 1},
+    }
+    path = runs.parent / "space.yaml"
+    path.write_text(yaml.safe_dump(space))
+    folder = sweep_folder(runs, NAME).root
+    ledger = folder / "events.jsonl"
+
+    def done() -> int:
+        return ledger.read_bytes().count(b'"result"') if ledger.exists() else 0
+
+    def find(driver: psutil.Process) -> dict[str, psutil.Process]:
+        ranks = [process for process in marked(folder) if "RankWorker" in process.name()]
+        return {"driver": driver, "rank": ranks[0]} if ranks else {"driver": driver}
+
+    command = ["sweep", "run", path, "--runs-dir", runs, "--cpus", 2]
+    return watch(command, done, trials, find, runs)
+
+
+HEADINGS = ["process", "done", "memory [MB]", "open files", "threads", "CPU each [s]"]
+HEADINGS += ["files written", "[MB]"]
+
+
+def main() -> None:
+    """Soak and print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("kind", choices=["steps", "trials"])
+    parser.add_argument("count", type=int)
+    arguments = parser.parse_args()
+    soak = {"steps": soak_steps, "trials": soak_trials}[arguments.kind]
+    with tempfile.TemporaryDirectory(prefix="soak-") as folder:
+        runs = Path(folder) / "runs"
+        runs.mkdir()
+        print_rows(f"{arguments.count} {arguments.kind}", HEADINGS, soak(arguments.count, runs))
+
+
+if __name__ == "__main__":
+    main()
