@@ -146,7 +146,7 @@ class Program(Section, ABC):
         """Look for whatever would keep a trial from running, before Ray starts."""
 
     @abstractmethod
-    def values(self, overrides: Overrides, keys: Sequence[str]) -> dict[str, Any]:
+    def values(self, overrides: Overrides, keys: Sequence[str]) -> Overrides:
         """Return the values of keys beside some overrides, not validated; ABSENT where there is
         none.
         """
@@ -175,7 +175,7 @@ class Program(Section, ABC):
         """Return whether a rank that ran a configuration can run another."""
         return True
 
-    def flat(self, resolved: Overrides) -> dict[str, Any]:
+    def flat(self, resolved: Overrides) -> Overrides:
         """Return the searched values of a configuration, a column each."""
         return dict(resolved)
 

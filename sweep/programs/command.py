@@ -220,7 +220,7 @@ class CommandProgram(Program):
             *self.command[1:],
         ]
 
-    def values(self, overrides: Overrides, keys: Sequence[str]) -> dict[str, Any]:
+    def values(self, overrides: Overrides, keys: Sequence[str]) -> Overrides:
         """Return values of keys: of the overrides, else their defaults."""
         values = {**self.defaults, **overrides}
         return {key: values.get(key, ABSENT) for key in keys}

@@ -284,7 +284,7 @@ class LoptuneProgram(Program):
                 with contextlib.suppress(ConfigError):  # possible only beside other values
                     yield self.configure({key: value})
 
-    def values(self, overrides: Overrides, keys: Sequence[str]) -> dict[str, Any]:
+    def values(self, overrides: Overrides, keys: Sequence[str]) -> Overrides:
         """Return the values of keys beside some overrides, of a rule its name."""
         data = changed_data(self.base, overrides)
         return {key: _lookup(data, key) for key in keys}
@@ -311,7 +311,7 @@ class LoptuneProgram(Program):
         """Return whether a rank's engine can serve both."""
         return shares_engine(before, after)
 
-    def flat(self, resolved: Overrides) -> dict[str, Any]:
+    def flat(self, resolved: Overrides) -> Overrides:
         """Return the searched values, a rule's parameters below its name."""
         return dotted_values(resolved)
 

@@ -7,7 +7,7 @@ import json
 import logging
 import random
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -225,7 +225,7 @@ def write_study(spec: SweepSpec, configurations: Sequence[Configuration], path: 
     study.add_trials([frozen_trial(spec, space, configuration) for configuration in configurations])
 
 
-def _place(space: Space, point: Mapping[str, Any]) -> dict[str, Any]:
+def _place(space: Space, point: Parameters) -> Parameters:
     """Return the values of a point that Optuna can hold, and their ranges."""
     ranges = {
         key: distribution(space.parameters[key])

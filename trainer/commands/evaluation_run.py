@@ -5,7 +5,7 @@ recorded.
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from rewards.sandbox import MAX_FAILURE_RATE
 from trainer.commands.found_model import FoundModel
 from trainer.config.schema import TrainConfig
 from trainer.evaluation.evaluate import EvaluationResult, completion_rows, evaluate
-from trainer.evaluation.table import evaluation_rows
+from trainer.evaluation.table import Row, evaluation_rows
 from trainer.parallel.models import load_frozen
 from trainer.parallel.ranks import Parallel
 from trainer.parallel.start import make_parallel
@@ -96,7 +96,7 @@ def _evaluate_model(
 
 
 def _summary(
-    config: TrainConfig, model: FoundModel, rows: Sequence[Mapping[str, Any]], seconds: float
+    config: TrainConfig, model: FoundModel, rows: Sequence[Row], seconds: float
 ) -> dict[str, Any]:
     evaluation = config.evaluation
     first = evaluation.of_set(next(iter(evaluation.sets)))
@@ -121,7 +121,7 @@ def _record(tracker: Any, result: EvaluationResult, summary: dict[str, Any], fil
     file.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
 
 
-def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
+def print_rows(rows: Sequence[Row]) -> None:
     """Print the table, outside of a terminal as wide as it is."""
     cells = [
         [
