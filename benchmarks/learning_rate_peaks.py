@@ -62,7 +62,10 @@ Scores = dict[str, dict[float, dict[int, float]]]  # rule -> learning rate -> se
 
 
 def read_scores(sweeps: Sequence[Path]) -> Scores:
-    """Read the scores of all trials that have ended; a failed one has the lowest of all."""
+    """Read the scores of all trials that have ended; a failed one has the lowest of all.
+
+    Of a trial that ran twice, in two of the folders, the first counts.
+    """
     scores: Scores = defaultdict(lambda: defaultdict(dict))
     failed = []
     for sweep in sweeps:
@@ -74,7 +77,7 @@ def read_scores(sweeps: Sequence[Path]) -> Scores:
             if event["event"] == "result":
                 rule, rate = settings[event["configuration"]]
                 if event["state"] == "COMPLETE":
-                    scores[rule][rate][event["seed"]] = float(event["score"])
+                    scores[rule][rate].setdefault(event["seed"], float(event["score"]))
                 else:
                     failed.append((rule, rate, event["seed"]))
     lowest = min(

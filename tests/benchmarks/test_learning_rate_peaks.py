@@ -41,3 +41,7 @@ def test_only_all_planned_seeds_decide_and_complete_ones_are_shown_before(
     last.write_text(last.read_text() + json.dumps({"event": "result", **result, "seed": 4}) + "\n")
     whole = printed(range(6))
     assert "  primary: equivalent" in whole and "INTERIM" not in whole
+    low = json.dumps({"event": "result", **result, "seed": 4, "score": 0.1})
+    (tmp_path / "again").mkdir()
+    (tmp_path / "again" / "events.jsonl").write_text(f"{json.dumps(events[-2])}\n{low}\n")
+    assert printed([*range(6), "again"]) == whole  # of a trial that ran twice the first counts
