@@ -1,8 +1,7 @@
 """What early stopping saves and risks: P(best stopped), work and what is found at equal work.
 
-    python -m benchmarks.early_stopping                 # simulated learning curves, two minutes on
-    one core python -m benchmarks.early_stopping runs/NAME       # those of a finished sweep that
-    stopped nothing
+    python -m benchmarks.early_stopping              # simulated curves, two minutes on one core
+    python -m benchmarks.early_stopping runs/NAME    # those of a finished sweep without stops
 
 The rules are those that a sweep runs; 24 trials of 10 evaluations, four at a time. "Best stopped"
 is the share of sweeps in which the trial that would have scored best is stopped; "work" is in

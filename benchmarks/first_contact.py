@@ -6,8 +6,8 @@
 
 Every part runs in processes of its own, so that all of them run though one fails. A table at the
 end says what passed. The folder keeps each part's log, and `report.json` with versions, seconds and
-the last lines of what failed: send that file back. Without a GPU the parts run small on the CPU,
-where they can.
+the last lines of every part, which hold its figures or its error: send that file back. Without a
+GPU the parts run small on the CPU, where they can.
 
 Nothing is downloaded: models have random weights, and prompts are generated.
 """
@@ -18,6 +18,7 @@ import importlib.util
 import json
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -42,7 +43,7 @@ LIBRARIES = (
     "trl",
     "peft",
 )
-LAST_LINES = 40  # of a failed part's log that the report keeps
+LAST_LINES = 40  # of each part's log that the report keeps
 HEARTBEAT_S = 15.0
 GRACE_S = 10.0
 STEP_PROMPTS = 16  # of a preset's step: its own microbatches, in minutes
@@ -199,10 +200,16 @@ def run(part: Part, folder: Path) -> Outcome:
     if part.command is None:
         return Outcome(part.name, "not run", 0.0, part.missing)
     log = folder / f"{part.name.replace(' ', '-').replace(':', '-')}.log"
+    # FlashInfer calls ninja, which pip puts beside Python.
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     started = time.monotonic()
     with log.open("w") as output:
         process = subprocess.Popen(
-            part.command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            part.command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=os.environ | {"PATH": path},
         )
         try:
             in_time = _wait(process, part, started)
@@ -210,10 +217,10 @@ def run(part: Part, folder: Path) -> Outcome:
             _end(process)
     seconds = time.monotonic() - started
     lines = tuple(line for line in log.read_text(errors="replace").splitlines() if line.strip())
-    detail = lines[-1].strip() if lines else ""
-    if in_time and process.returncode == 0:
-        return Outcome(part.name, "passed", seconds, detail)
-    state = "failed" if in_time else "timed out"
+    detail = lines[-1].strip(" =") if lines else ""  # pytest rules its last line off by signs
+    state = "timed out"
+    if in_time:
+        state = "failed" if process.returncode else "passed"
     return Outcome(part.name, state, seconds, detail, lines[-LAST_LINES:])
 
 
@@ -267,7 +274,7 @@ def first_contact(chosen: Sequence[Part], folder: Path) -> list[Outcome]:
         report = {"versions": versions(), "parts": [asdict(each) for each in outcomes]}
         (folder / "report.json").write_text(json.dumps(report, indent=1))
     rows = [[each.name, each.state, f"{each.seconds:.0f}", each.detail[:80]] for each in outcomes]
-    print_rows("First contact", ["part", "", "seconds", "last line"], rows)
+    print_rows("First contact", ["part", "result", "seconds", "last line"], rows)
     print(f"send back {folder / 'report.json'}; the logs are beside it")
     return outcomes
 
@@ -309,6 +316,7 @@ def check_compiler() -> None:
         doubled = torch.compile(lambda values: values * 2 + 1)(torch.arange(1000.0, device="cuda"))
         assert torch.equal(doubled.cpu(), torch.arange(1000.0) * 2 + 1)
         print("Triton compiled a kernel, and it is right")
+        print(f"FlashInfer would find ninja {shutil.which('ninja')}, nvcc {shutil.which('nvcc')}")
 
 
 def take_a_step(preset: str | None, folder: Path) -> None:
@@ -328,8 +336,9 @@ def take_a_step(preset: str | None, folder: Path) -> None:
     merged: dict[str, float] = {}
     for line in lines:
         merged |= json.loads(line)
-    shown = {key: value for key, value in merged.items() if key.startswith(("time/", "memory/"))}
-    print(", ".join(f"{key} {value:.2f}" for key, value in shown.items()))
+    shown = [key for key in merged if key.startswith(("memory/", "time/"))]
+    shown.sort(key=lambda key: key != "time/step")  # the whole, then its phases
+    print(", ".join(f"{key} {merged[key]:.2f}" for key in shown))
 
 
 def _random_model(preset: str, folder: Path) -> list[str]:
@@ -375,7 +384,9 @@ def run_two_trials(folder: Path) -> None:
     ]
     name = f"two-trials-{time.time_ns()}"
     place = ["--offline", "--name", name, "--runs-dir", str(folder / "runs")]
+    started = time.monotonic()
     subprocess.run([*_python("-m", "sweep", "run", "quickstart"), *place, *overrides], check=True)
+    print(f"both trials are complete after {time.monotonic() - started:.0f} s")
 
 
 def main() -> int:

@@ -1,9 +1,10 @@
 """One GRPO step of a model with random weights on one GPU, by phase and update rule, against TRL's
 GRPOTrainer.
 
-    python -m benchmarks.gpu_step                                   # Qwen2.5-0.5B's shape, 32 x 8 x
-    512 tokens python -m benchmarks.gpu_step --model 3B --prompts 16 python -m benchmarks.gpu_step
-    --model tiny --prompts 2 --tokens 16 --steps 1    # on any CPU, to try the script
+    python -m benchmarks.gpu_step                   # Qwen2.5-0.5B's shape, 32 x 8 x 512 tokens
+    python -m benchmarks.gpu_step --model 3B --prompts 16
+    # on any CPU, to try the script:
+    python -m benchmarks.gpu_step --model tiny --prompts 2 --tokens 16 --steps 1
 
 Every row runs in a process of its own: plain GRPO, AR, Lopti, both, and TRL where `pip install
 trl==1.16` has been done. vLLM samples on both sides where it is installed, else the transformers

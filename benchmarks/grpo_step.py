@@ -2,13 +2,15 @@
 
 Both sides have the same model, the same prompts and the same number of new tokens.
 
-    python -m benchmarks.grpo_step                                  # 8 x 8 x 128 tokens, vocabulary
-    128 python -m benchmarks.grpo_step --prompt-tokens 297             # prompts as long as
-    Knights-and-Knaves puzzles python -m benchmarks.grpo_step --vocab 151936 --prompts 4 --tokens 64
-    --threads 1 --steps 1 --rounds 1 python -m benchmarks.grpo_step --model smollm2-135m --tokens 16
-    --steps 1 --rounds 1 python -m benchmarks.grpo_step --model smollm2-135m --tokens 16 --lora 16
-    # both with adapters python -m benchmarks.grpo_step --model smollm2-135m --tokens 16 --lora 16
-    --against full --checkpointing
+    python -m benchmarks.grpo_step                        # 8 x 8 x 128 tokens, vocabulary 128
+    python -m benchmarks.grpo_step --prompt-tokens 297    # prompts as long as K&K puzzles
+    python -m benchmarks.grpo_step --vocab 151936 --prompts 4 --tokens 64 --threads 1 \\
+        --steps 1 --rounds 1
+    python -m benchmarks.grpo_step --model smollm2-135m --tokens 16 --steps 1 --rounds 1
+    # both with adapters, then one against full weights:
+    python -m benchmarks.grpo_step --model smollm2-135m --tokens 16 --lora 16
+    python -m benchmarks.grpo_step --model smollm2-135m --tokens 16 --lora 16 --against full \\
+        --checkpointing
 
 Both train a 3.2M-parameter Qwen2 (plus embeddings), or a pretrained model, with KL 0.001 in
 processes of their own, in turns. No completion can end early. Prints seconds per step (median of

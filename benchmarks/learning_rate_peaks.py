@@ -2,8 +2,7 @@
 trial.
 
     sweep run search_spaces/lopti_learning_rate.yaml
-    python -m benchmarks.learning_rate_peaks runs/lopti_learning_rate      # or the folders of
-    several parts
+    python -m benchmarks.learning_rate_peaks runs/lopti_learning_rate    # or folders of parts
 
 Design: five rules (GRPO; GRPO with two epochs; Lopti 0.5; two passes split at random where Lopti
 splits by probability; AR 0.3), seven learning rates 7.5e-5 to 6e-4 in half octaves, the same for
@@ -30,7 +29,8 @@ of three people, two answers each.
 - **Checks**: the largest distance of a mean from its parabola is printed. As a sensitivity analysis
   the primary comparison is repeated with the five learning rates around each rule's best mean; the
   primary one decides.
-- The script analyzes only rules with all their trials.
+- The script analyzes only rules with all their trials. Until then it prints means and peaks of the
+  seeds that are complete. They are no part of the plan and decide nothing.
 
 Simulated before the first trial (2,000 times, curvature 0.02 per squared octave): with equal peaks
 the plan says "equivalent" in 68% of cases if seeds differ by 0.015, in 16% if by 0.025; with peaks
@@ -62,7 +62,10 @@ Scores = dict[str, dict[float, dict[int, float]]]  # rule -> learning rate -> se
 
 
 def read_scores(sweeps: Sequence[Path]) -> Scores:
-    """Read the scores of all trials that have ended; a failed one has the lowest of all."""
+    """Read the scores of all trials that have ended; a failed one has the lowest of all.
+
+    Of a trial that ran twice, in two of the folders, the first counts.
+    """
     scores: Scores = defaultdict(lambda: defaultdict(dict))
     failed = []
     for sweep in sweeps:
@@ -74,7 +77,7 @@ def read_scores(sweeps: Sequence[Path]) -> Scores:
             if event["event"] == "result":
                 rule, rate = settings[event["configuration"]]
                 if event["state"] == "COMPLETE":
-                    scores[rule][rate][event["seed"]] = float(event["score"])
+                    scores[rule][rate].setdefault(event["seed"], float(event["score"]))
                 else:
                     failed.append((rule, rate, event["seed"]))
     lowest = min(
@@ -101,13 +104,19 @@ def peaks_of(scores: Scores, seeds: list[int], near: int | None = None) -> dict[
     return peaks
 
 
-def complete(scores: Scores, seeds: list[int], rates: int) -> Scores:
-    """Return the rules that have all their trials."""
+def complete_seeds(scores: Scores) -> dict[str, list[int]]:
+    """Return the seeds of every rule that ran at all learning rates."""
+    every = {rate for rates in scores.values() for rate in rates}
     return {
-        rule: dict(row)
-        for rule, row in scores.items()
-        if len(row) == rates and all(set(by_seed) >= set(seeds) for by_seed in row.values())
+        rule: sorted(set.intersection(*(set(rates.get(rate, ())) for rate in every)))
+        for rule, rates in scores.items()
     }
+
+
+def having(scores: Scores, seeds: list[int]) -> Scores:
+    """Return the rules that ran all of these seeds at all learning rates."""
+    complete = complete_seeds(scores)
+    return {rule: rates for rule, rates in scores.items() if set(complete[rule]) >= set(seeds)}
 
 
 def decision(low: float, high: float) -> str:
@@ -119,8 +128,8 @@ def decision(low: float, high: float) -> str:
     return "worse" if high < 0 else "nothing is decided"
 
 
-def report(scores: Scores, seeds: list[int]) -> None:
-    """Print peaks, differences and the decision."""
+def report(scores: Scores, seeds: list[int], *, planned: bool = True) -> None:
+    """Print peaks, differences and, of the planned seeds, the decision."""
     whole = peaks_of(scores, seeds)
     parts = [peaks_of(scores, [other for other in seeds if other != seed]) for seed in seeds]
     for rule, peak in whole.items():
@@ -144,7 +153,7 @@ def report(scores: Scores, seeds: list[int]) -> None:
         left, right = jackknife(shift, octaves)
         print(f"{ours} - {theirs}: {difference:+.4f} [{low:+.4f}, {high:+.4f}], ", end="")
         print(f"learning rate {shift:+.2f} octaves [{left:+.2f}, {right:+.2f}]")
-        if (ours, theirs) == PRIMARY:
+        if planned and (ours, theirs) == PRIMARY:
             both_inside = whole[ours].inside and whole[theirs].inside
             at_edge = "a peak is at the edge: nothing is decided"
             print(f"  primary: {decision(low, high) if both_inside else at_edge}")
@@ -197,17 +206,22 @@ def main() -> None:
                 print(f"seeds differ by {spread}, peaks by {gap}: {dict(simulate(spread, gap))}")
         return
     scores = read_scores([Path(folder) for folder in sys.argv[1:]])
+    complete = complete_seeds(scores)
+    for rule, rates in scores.items():
+        means = (mean([rates[rate][seed] for seed in complete[rule]]) for rate in sorted(rates))
+        row = " ".join(f"{value:.3f}" for value in means) if complete[rule] else "none"
+        print(f"{rule}: means of seeds {complete[rule]} at each learning rate {row}")
     seeds = sorted({seed for rates in scores.values() for row in rates.values() for seed in row})
-    every = {rate for rates in scores.values() for rate in rates}
-    whole = complete(scores, seeds, len(every))
+    whole = having(scores, seeds)
     print("not complete:", ", ".join(rule for rule in scores if rule not in whole) or "none")
-    for rule, rates in whole.items():
-        means = " ".join(f"{mean(rates[rate].values()):.3f}" for rate in sorted(rates))
-        print(f"{rule}: means at each learning rate {means}")
-    if len(seeds) < PLANNED_SEEDS:
+    if len(seeds) >= PLANNED_SEEDS:
+        report(whole, seeds)
+    else:
         print(f"{len(seeds)} of {PLANNED_SEEDS} planned seeds: nothing is analyzed yet")
-        return
-    report(whole, seeds)
+    common = sorted(set.intersection(*(set(complete.get(rule, ())) for rule in PRIMARY)))
+    if 1 < len(common) < max(len(seeds), PLANNED_SEEDS):
+        print(f"INTERIM, not the planned analysis, decides nothing: seeds {common}")
+        report(having(scores, common), common, planned=False)
 
 
 if __name__ == "__main__":

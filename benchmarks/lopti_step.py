@@ -1,8 +1,8 @@
 """The cost of Lopti's second pass: a Lopti step against a plain GRPO step, on the same completions.
 
-    python -m benchmarks.lopti_step                          # the embedded policy on puzzles,
-    minutes python -m benchmarks.lopti_step --model smollm2-135m     # a pretrained model on
-    additions python -m benchmarks.lopti_step optim.old_logprobs=rollout algorithm.kl_coef=0
+    python -m benchmarks.lopti_step                         # the tiny model on puzzles, minutes
+    python -m benchmarks.lopti_step --model smollm2-135m    # a pretrained model on additions
+    python -m benchmarks.lopti_step optim.old_logprobs=rollout algorithm.kl_coef=0
 
 Both sides take the same steps in turns, in one process; a learning rate of almost nothing moves no
 weight, so that they sample and update the same completions. Prints, by phase, processor and wall

@@ -16,12 +16,13 @@ peak is the report's, which the driver writes at the end.
 Measured on two cores of an Intel Xeon that other work used too, the last row on three simulated
 nodes while 40 processes waited for the two cores:
 
-    trials  sweep  a trial  driver's CPU  driver, half / peak  status  report   size   resume
-                            a trial
-    100      66 s   0.66 s       0.161 s         321 / 431 MB   2.5 s   8.0 s  5.1 MB    16 s
-    300     105 s   0.35 s       0.110 s         323 / 446 MB   2.5 s  10.5 s  5.5 MB    21 s
-    1000    241 s   0.24 s       0.111 s         331 / 605 MB   3.0 s  18.5 s  6.4 MB    36 s
-    60      494 s   8.24 s       0.297 s         368 / 417 MB    59 s    43 s  2.0 MB   110 s
+    |trials|sweep [s]|a trial [s]|driver's CPU [s]|driver [MB]|status [s]|report [s]|[MB]|resume |
+    |100   |66       |0.66       |0.161           |321 / 431  |2.5       |8.0       |5.1 |16.0 s |
+    |300   |105      |0.35       |0.110           |323 / 446  |2.5       |10.5      |5.5 |20.7 s |
+    |1000  |241      |0.24       |0.111           |331 / 605  |3.0       |18.5      |6.4 |35.6 s |
+
+    on three simulated nodes, while other programs kept 40 processes waiting for the two cores:
+    |60    |494      |8.24       |0.297           |368 / 417  |59.3      |43.3      |2.0 |109.6 s|
 
 The first 25 s are the start of Ray and of 8 workers. Memory is that of the first half, in which
 trials run, and the peak.

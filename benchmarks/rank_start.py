@@ -5,7 +5,7 @@
 "Ranks up" is Ray's part: placement, processes, environment. Then the ranks import torch and
 transformers, connect, and build model, data and engine.
 
-Runs three short trials of the embedded policy one after another: the first starts its ranks, the
+Runs three short trials of the tiny model one after another: the first starts its ranks, the
 others take them over warm. Reads the sweep's events and what the ranks wrote down.
 """
 

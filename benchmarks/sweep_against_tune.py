@@ -1,9 +1,8 @@
 """A sweep of a command against Ray Tune with Optuna around the same training, as Ray's
 documentation shows it.
 
-    python -m benchmarks.sweep_against_tune            # eight trials of TRL on the built-in tiny
-    model python -m benchmarks.sweep_against_tune --idle     # trials that report one number and do
-    nothing
+    python -m benchmarks.sweep_against_tune           # eight trials of TRL on the tiny model
+    python -m benchmarks.sweep_against_tune --idle    # trials that only report one number
 
 Both run two trials at a time, draw learning rate and loss type, and record every evaluation in
 MLflow (SQLite): ours by the trial, theirs by Tune's callback in the driver, as two processes of

@@ -4,8 +4,8 @@ The teacher assumes roles, checks the statements one after the other and goes on
 assumption at the first contradiction, like a binary counter::
 
     <think> assume Ava knight Ben knave Ava not Ben is a knave true so false Ava knight
-    contradiction assume Ava knave ... fits</think><answer>(1) Ava is a knave (2) Ben is a
-    knave</answer>
+    contradiction assume Ava knave ... fits</think><answer>(1) Ava is a knave
+    (2) Ben is a knave</answer>
 
 Some truth values and verdicts are wrong, and what follows builds on them. The policy imitates the
 errors, and reinforcement learning has something to remove.

@@ -10,9 +10,9 @@ seed: a third of its trials at the same random places for all rules, each furthe
 so far. The best setting of each then runs on fresh seeds. Behind every rate stands its standard
 error.
 
-    fresh alone     a paired t test on fresh seeds, corrected for the number of rules: what was
-    found may differ the verdict     `dashboards.statistics.tournament`, which allows for the luck
-    of tuning better by 3 sd  how often the verdict finds one rule that is, at its own best
+    fresh alone     a paired t test on fresh seeds, corrected for the number of rules
+    the verdict     `dashboards.statistics.tournament`, which allows for tuning variance
+    better by 3 sd  how often the verdict finds one rule that is, at its own best
 
 A second table has rules that tune unequal numbers of parameters, on unequal budgets, or with trials
 that fail.

@@ -8,14 +8,15 @@ Scores are in standard deviations of one score between seeds; configuration 0 is
 tests of a table see the same simulated sweeps, so rows compare. Behind every rate stands its
 standard error.
 
-    power      with and without the baseline's own variance; 1, 2 and 3 deviations better than the
-    rest noise      false claims for other noise: lognormal, Student's t, coarse scores, one noisier
-    configuration failed     false claims and power where seeds fail and count with the worst score
-    smooth     false claims where noise is smooth in the searched parameter and the search follows
-    it fresh      finalists on fresh seeds, each by its own differences, and by the verdict seeds
-    how often the proposed number of fresh seeds finds a gain, against what is stated alike
-    power for the gain that is stated as detectable, where noise is alike for all and where not
-    skewed     how often bounds of a paired t interval hold for accuracies near 0 and 1
+    power      with and without the baseline's own variance; better by 1, 2 and 3 deviations
+    noise      false claims for lognormal, Student's t, coarse and unequal noise
+    failed     false claims and power where seeds fail and count with the worst score
+    collapse   false claims where the finalist alone collapses now and then
+    smooth     false claims where noise is smooth in a parameter and the search follows it
+    fresh      finalists on fresh seeds, each by its own differences, and by the verdict
+    seeds      how often the proposed number of fresh seeds finds a gain, against the stated rate
+    alike      power for the gain that is stated as detectable, with equal and unequal noise
+    skewed     coverage of a paired t interval's bounds for accuracies near 0 and 1
 """
 
 import argparse
@@ -33,9 +34,10 @@ from benchmarks.tables import percent, print_rows
 from dashboards.statistics.dunnett import FALSE_CLAIMS, critical_value
 from dashboards.statistics.guards import Variances, difference_noise
 from dashboards.statistics.problems import split
-from dashboards.statistics.verdict import Tested, Verdict, verdict
+from dashboards.statistics.verdict import EXCLUDED, Tested, Verdict, verdict
 
 Array = NDArray[np.float64]
+COLLAPSE = 5  # how much lower a collapsed score lies, in standard deviations
 GRID = [(4, 2), (10, 2), (40, 2), (4, 3), (10, 3), (40, 3), (10, 5)]  # configurations, seeds
 
 
@@ -150,6 +152,24 @@ def noisy_baseline(generator: np.random.Generator, shape: tuple[int, ...]) -> Ar
     values = generator.standard_normal(shape)
     values[:, 0] *= 3
     return values
+
+
+def collapse(sweeps: int) -> None:
+    """A finalist that collapses now and then, as good as the baseline in the mean of all seeds."""
+    rows = []
+    for rate, seeds in itertools.product((0.02, 0.05, 0.1, 0.2), (3, 5, 8, 16)):
+        generator = np.random.default_rng(12)
+        scores = generator.standard_normal((sweeps, 2, seeds))
+        collapsed = generator.random((sweeps, seeds)) < rate
+        scores[:, 1] += COLLAPSE * (rate - collapsed)
+        shown, _ = AFTER(scores)
+        differences = scores[shown, 1] - scores[shown, 0]
+        share = np.median(differences, axis=1) / differences.mean(axis=1)
+        unseen = 1 - EXCLUDED ** (1 / seeds)
+        cells = [percent(shown), percent((share <= 0.5) | (share >= 2)), f"{100 * unseen:.0f}"]
+        rows.append([f"{100 * rate:g}", str(seeds), *cells])
+    headings = ["collapses in", "seeds", "false claims", "median contradicts", "not excluded"]
+    print_rows("Rare collapse of the finalist alone, %", headings, rows)
 
 
 def rates(test: Rule, scores: Array, better: int | None = None) -> str:
@@ -496,6 +516,7 @@ TABLES: dict[str, Callable[[int], None]] = {
     "failed": failed,
     "smooth": smooth,
     "fresh": fresh,
+    "collapse": collapse,
     "seeds": seeds_promised,
     "alike": alike,
     "skewed": skewed,

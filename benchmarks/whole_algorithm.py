@@ -3,8 +3,8 @@ arXiv:2505.12929.
 
     python -m benchmarks.whole_algorithm        # minutes on one CPU core
 
-trains the embedded policy on generated Knights-and-Knaves puzzles. Only the puzzles, their reward
-and the embedded model are this project's; sampling, advantages, AR, Lopti and the loss are written
+trains the tiny model on generated Knights-and-Knaves puzzles. Only the puzzles, their reward
+and the tiny model are this project's; sampling, advantages, AR, Lopti and the loss are written
 out. A test holds one update against that of `trainer run` to the fifth digit. Departures from
 `trainer run tiny_kk`: one update batch a step, no KL penalty and so no reference, no checkpoint, no
 tracking. Measured: the mean reward of ten steps goes 1.30, 1.64, 1.59, 2.00.

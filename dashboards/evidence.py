@@ -36,7 +36,7 @@ class Measured:
     baseline: str
     seeds: int = 0
     gain: float = math.nan  # positive is better
-    interval: tuple[float, float] = (math.nan, math.nan)  # each bound holds with 95%
+    interval: tuple[float, float] = (math.nan, math.nan)  # each bound has 95% coverage
     chosen: str = ""  # how it came to the fresh seeds, where not every rule did
     left_out: str = ""  # why it does not count
 
@@ -75,9 +75,9 @@ def measured_in(results: Results) -> list[Measured]:
     rules = [rule for rule in dict.fromkeys(map(str, of.values())) if rule != nothing.baseline]
     if not rules:
         return [replace(nothing, left_out="it tried no other rule than its baseline's")]
-    # A rule may owe its place to luck where another was left behind.
+    # A rule may owe its place to chance where another was left behind.
     behind = not results.arms and any(rule not in chosen for rule in rules)
-    nothing = replace(nothing, chosen="chosen for its luck" if behind else "")
+    nothing = replace(nothing, chosen="chosen for its score" if behind else "")
     return [
         _judged(results, fresh, chosen[rule], replace(nothing, rule=rule))
         if rule in chosen
@@ -93,7 +93,7 @@ def _judged(results: Results, fresh: Results, label: str, nothing: Measured) -> 
     if isinstance(judged, Undecided):
         return replace(nothing, left_out=reason(judged))
     interval = judged.interval
-    if results.arms:  # rules at their own best: the luck of tuning counts
+    if results.arms:  # rules at their own best: tuning variance counts
         arms = {trial.configuration: trial.arm for trial in results.trials}
         arm = arms[fresh.numbers[label]]
         standing = next(rule for rule in results.arm_standings if rule.rule == arm)

@@ -50,20 +50,20 @@ def judge(
     fresh: "bool | pd.DataFrame" = False,
     **options: Any,
 ) -> Judgement:
-    """Return the verdict on runs.
+    """Return the verdict on a table of runs.
 
     Args:
-        table: a row a run, or a row an evaluation where there is a column of steps.
+        table: one row per run, or per evaluation if there is a column of steps.
         by: columns that make up a configuration.
-        baseline: column -> value, of the configuration to beat.
+        baseline: column -> value of the configuration to beat.
         score: column of the score.
         seed: column of the seed.
-        fresh: whether nobody chose by these seeds, or a second table of chosen configurations on
-            such seeds.
+        fresh: True if nobody chose anything by these seeds; or a second table, with the chosen
+            configurations on fresh seeds.
         options: the other fields of `dashboards.sources.runs.Question`.
 
     Raises:
-        ConfigError: the table does not answer that.
+        ConfigError: no verdict follows from the table.
     """
     from dashboards.pictures.verdict import verdict
     from dashboards.sources.runs import Question, read_runs, with_fresh

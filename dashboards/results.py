@@ -17,7 +17,7 @@ from dashboards.statistics.comparison import count_failures
 from dashboards.statistics.problems import Answers
 from dashboards.statistics.seed_noise import Scores
 from dashboards.statistics.sequential import Standing
-from dashboards.statistics.verdict import Verdict, oriented, verdict
+from dashboards.statistics.verdict import Verdict, verdict
 from trainer.config.variants import short_names
 from trainer.metrics.declared import METRICS
 
@@ -284,10 +284,7 @@ class Results:
     @property
     def counted_scores(self) -> Scores:
         """The seed scores with failed seeds as the verdict counts them: unlucky ones."""
-        assert self.baseline_label is not None
-        sign = self.objective.sign
-        counted = count_failures(oriented(self.seed_scores, sign), self.baseline_label)
-        return oriented(counted, sign)
+        return count_failures(self.seed_scores, self.baseline_label or "", self.objective.sign)
 
     @cached_property
     def answers(self) -> Answers:
@@ -353,8 +350,7 @@ class Results:
         were run.
         """
         fresh = self.fresh_arm_scores
-        base = fresh.get(self.arms[0], {})
-        if len(fresh) < 2 or all(map(math.isnan, base.values())):
+        if self.arms[0] not in fresh:
             return []
         means = self.comparable.groupby(["arm", "configuration"]).score.mean()
         parameters = self._varied_in_arms.sum(axis="columns")
@@ -367,14 +363,14 @@ class Results:
         return tournament.standings(fresh, self.arms[0], tunings, self.objective.mode)
 
     @cached_property
-    def fresh_arm_scores(self) -> SeedScores:
-        """Arm -> fresh seed -> score; NaN where the trial failed."""
+    def fresh_arm_scores(self) -> Scores:
+        """Arm -> fresh seed -> score, failed seeds counted as unlucky ones."""
         arms = {trial.configuration: trial.arm for trial in self.trials}
         scores: SeedScores = {}
         for trial in () if self.fresh is None else self.fresh.trials:
             if trial.state in ("COMPLETE", "FAIL"):
                 scores.setdefault(arms[trial.configuration], {})[trial.seed] = trial.score
-        return scores
+        return count_failures(scores, self.arms[0], self.objective.sign)
 
     @cached_property
     def grid(self) -> peaks.Grid | None:

@@ -8,7 +8,7 @@ from dashboards.statistics.power import MAX_SEEDS
 from dashboards.statistics.sequential import Decision, Standing
 from dashboards.statistics.tournament import FEWEST_OF_TWO, FEWEST_TRIALS, Refusal
 from dashboards.statistics.tournament import Standing as RuleStanding
-from dashboards.statistics.verdict import Tested, Undecided, Verdict
+from dashboards.statistics.verdict import Tested, Undecided, Verdict, unseen_collapse
 from trainer.shell.table import counted
 
 _MOST_NAMED = 4  # configurations listed in a sentence
@@ -16,10 +16,10 @@ _SMALLEST_P = 1e-4
 _WHY = {
     "alone": "There is nothing to compare it with.",
     "others failed": "The other configurations failed on every seed.",
-    "no shared seed": "With no seed in common, the difference cannot be told from chance.",
-    "one seed": "With 1 seed in common, the difference cannot be told from chance.",
-    "no spread": "The scores do not vary between seeds: they are too coarse to tell noise from "
-    "effect.",
+    "no shared seed": "Without shared seeds, the difference cannot be distinguished from chance.",
+    "one seed": "With 1 shared seed, the difference cannot be distinguished from chance.",
+    "no spread": "The scores do not vary between seeds, so they are too coarse to estimate seed "
+    "noise.",
 }
 _REMEDIES = {
     "alone": "Run the other configurations.",
@@ -32,15 +32,14 @@ REFUSALS: Mapping[Refusal, str] = {
     "few trials": f"tuning variance shows in {FEWEST_TRIALS} complete trials of both rules or more",
     "smaller budget": "the baseline has fewer than half as many complete trials",
     "baseline tunes more": "the baseline tunes more parameters, so it stays further from its best",
-    "few trials of two": f"the luck of tuning two parameters shows in {FEWEST_OF_TWO} complete "
+    "few trials of two": f"tuning variance of two parameters shows in {FEWEST_OF_TWO} complete "
     "trials or more",
-    "many parameters": "the luck of tuning three parameters or more does not show in its trials",
-    "failed seed": "a fresh seed of it failed",
+    "many parameters": "its trials do not show the tuning variance of three or more parameters",
     "no spread": "its differences on fresh seeds do not vary",
 }
 _DECISIONS: Mapping[Decision, str] = {
     "better": "is better than the baseline",
-    "not better": "is not better by {:g}",
+    "not better": "is not better by as much as {:g}",
     "worse": "is worse than the baseline",
     "open": "is undecided",
 }
@@ -76,7 +75,7 @@ def between(interval: tuple[float, float]) -> str:
 
 def gain(verdict: Verdict, kind: str = "seed") -> str:
     """Write a difference to the baseline with its interval and seeds."""
-    seeds = counted(verdict.seeds, kind) if verdict.seeds else "no seed in common"
+    seeds = counted(verdict.seeds, kind) if verdict.seeds else "no shared seed"
     if isinstance(verdict, Tested):
         seeds = f"{between(verdict.interval)}, {seeds}"
     return f"{signed(verdict.difference)} ({seeds})"
@@ -89,15 +88,15 @@ def searched(verdict: Verdict) -> str:
     claim = verdict.claim if isinstance(verdict, Tested) else "none"
     if claim == "evidence":
         return (
-            f"Likely better than the baseline {base}, but not confirmed on fresh seeds. {best}: "
-            f"{gain(verdict)}."
+            f"Evidence of an improvement over the baseline {base}, not confirmed on fresh seeds. "
+            f"{best}: {gain(verdict)}."
         )
     if claim == "candidate":
         return (
-            f"A candidate against the baseline {base}, not yet evidence: the search followed its "
-            f"seeds. {best}: {gain(verdict)}."
+            f"A candidate against the baseline {base}, not yet evidence: its seeds guided the "
+            f"search. {best}: {gain(verdict)}."
         )
-    nearest = "Best candidate" if verdict.improves else "Nearest"
+    nearest = "Best candidate" if verdict.improves else "Closest"
     return (
         f"No evidence that anything beats the baseline {base}. {nearest} {best}: {gain(verdict)}."
     )
@@ -111,11 +110,11 @@ def confirmed(verdict: Verdict) -> str:
     if isinstance(verdict, Tested) and verdict.claim == "evidence":
         return f"Confirmed: {best} beats the baseline {base}: {gained}."
     if best == base:
-        return f"Not confirmed: no finalist has a score beside the baseline {base}."
+        return f"Not confirmed: only the baseline {base} has a score on fresh seeds."
     if verdict.improves:
         return (
-            f"Not confirmed: seed noise could explain the difference of {best} to the baseline "
-            f"{base}: {gained}."
+            f"Not confirmed: seed noise could explain the difference between {best} and the "
+            f"baseline {base}: {gained}."
         )
     return f"Keep the baseline {base}: on fresh seeds nothing beats it. {best}: {gained}."
 
@@ -130,46 +129,46 @@ def reason(verdict: Verdict) -> str:
         f"{counted(verdict.comparisons, 'comparison')} on {counted(verdict.seeds, 'seed')}"
     )
     if verdict.claim == "evidence":
-        return f"This is more than the noise between seeds: {tested}."
+        return f"This is more than seed noise explains: {tested}."
     if verdict.claim == "candidate":
-        return (
-            f"It stands out of the noise between seeds ({tested}), but the search followed "
-            "these seeds."
-        )
-    return f"No evidence of a gain: {tested}."
+        return f"It is more than seed noise explains ({tested}), but these seeds guided the search."
+    return f"No evidence of an improvement: {tested}."
 
 
 def noise(verdict: Verdict) -> str:
-    """State how noisy scores are, what so many seeds could have shown, and what they cannot
-    exclude.
-    """
+    """State how noisy scores are, what these seeds could show, and what they cannot exclude."""
     if isinstance(verdict, Undecided):
         return ""
     sentences = [
-        "Seeds are not seen to differ by more than evaluation on these problems does by itself."
+        "No variation between seeds is detected beyond evaluation noise."
         if verdict.by_problem
         else "",
-        f"Scores vary between seeds by a standard deviation of {number(verdict.deviation, 2)}. "
-        f"With {counted(verdict.seeds, 'seed')}, a gain of {number(verdict.detectable, 2)} would "
-        "be detected with 80% power if noise is alike for all.",
-        f"In the median of the seeds the difference is {signed(verdict.median)}: a few seeds make "
+        f"The standard deviation between seeds is {number(verdict.deviation, 2)}. "
+        f"With {counted(verdict.seeds, 'seed')}, an improvement of {number(verdict.detectable, 2)} "
+        "would be detected with 80% power, if all configurations are equally noisy.",
+        f"The median difference over seeds is {signed(verdict.median)}: a few seeds determine "
         "the mean."
         if verdict.few_seeds_make_it
         else "",
-        f"{counted(verdict.seeds, 'seed')} cannot exclude that up to {verdict.unseen_collapse:.0%} "
-        "of seeds collapse."
-        if verdict.claim != "none"
-        else "",
-        failures(verdict),
+        hidden(verdict.seeds) if verdict.claim != "none" else "",
+        failures(verdict.failed),
     ]
     return " ".join(sentence for sentence in sentences if sentence)
 
 
-def failures(verdict: Verdict) -> str:
+def hidden(seeds: int) -> str:
+    """State which rate of collapse so many seeds cannot exclude."""
+    return (
+        f"{counted(seeds, 'seed')} cannot exclude that up to {unseen_collapse(seeds):.0%} of "
+        "seeds collapse."
+    )
+
+
+def failures(failed: Mapping[str, int]) -> str:
     """State how failed seeds count; empty without any."""
-    if not verdict.failed:
+    if not failed:
         return ""
-    named = [f"{name} ({count})" for name, count in verdict.failed.items()]
+    named = [f"{name} ({count})" for name, count in failed.items()]
     more = f" and {len(named) - _MOST_NAMED} more" if named[_MOST_NAMED:] else ""
     return (
         "Failed seeds count with the worst score of all, the baseline's with the best: "
@@ -185,29 +184,23 @@ def next_step(verdict: Verdict) -> str:
         return "Confirm it on fresh seeds: the best of many looks better than it is."
     if verdict.claim == "candidate":
         return (
-            "Run it on fresh seeds: a search's own seeds give candidates, and only fresh ones "
+            "Run it on fresh seeds: a search's own seeds give candidates, only fresh seeds give "
             "evidence."
         )
     if not verdict.improves:
         return "Keep the baseline, or search elsewhere."
-    if verdict.shrunken * verdict.difference <= 0:
-        return (
-            "After correcting for picking the best no gain is left; search for a larger difference."
-        )
+    # of the difference, not of 0: rounding leaves a little
+    if verdict.shrunken / verdict.difference <= 1e-9:
+        return "After correcting for picking the best, no improvement is left: search elsewhere."
     if verdict.confirmation_seeds is None:
         return (
-            f"The likely true gain, {verdict.shrunken:+.3g}, after correcting for picking the "
-            f"best, takes more than {MAX_SEEDS} seeds to show; search for a larger difference."
+            f"After correcting for picking the best, {verdict.shrunken:+.3g} is left, which takes "
+            f"more than {MAX_SEEDS} seeds to detect: search elsewhere."
         )
-    everywhere = (
-        f" (or every configuration on {verdict.seeds_needed})"
-        if verdict.seeds_needed is not None
-        else ""
-    )
     return (
         f"Run {verdict.best} and {verdict.baseline} alone on {verdict.confirmation_seeds} fresh "
-        f"seeds{everywhere}: they detect the likely true gain, {verdict.shrunken:+.3g}, after "
-        "correcting for picking the best, with 80% power."
+        f"seeds: they detect {verdict.shrunken:+.3g}, what is left after correcting "
+        "for picking the best, with 80% power."
     )
 
 
@@ -265,7 +258,7 @@ def peaks(standings: Sequence[PeakStanding], parameter: str, shared: str) -> str
         at_same = standing.at_same
         at_best = standing.at_best
         assert at_same is not None
-        best = "not compared at its best, as not both have a peak among the values around it"
+        best = "not compared at its best, because one of the two has no peak among these values"
         if at_best is not None:
             best = f"{signed(at_best.mean)} each at its best ({between(at_best.interval)})"
         same = (

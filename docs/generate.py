@@ -35,8 +35,8 @@ def command_line() -> str:
     lines = [
         "# Command line\n",
         NOTE,
-        "`trainer` trains one policy, `sweep` compares many trainings. `--help` prints what stands "
-        "here. The",
+        "`trainer` trains one policy, `sweep` compares many trainings. `--help` prints the "
+        "same. The",
         "[exit codes](../troubleshooting.md#exit-codes) of both are the same.\n",
     ]
     for program, parser in (("trainer", trainer.cli._parser()), ("sweep", sweep.cli._parser())):

@@ -8,13 +8,13 @@ scoring fails.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
 
 from rewards import knights_knaves, last_number, math_answers, think_format
 from rewards.own import as_batch, columns_of, load_function, takes_batch
-from rewards.score import BatchRewardFunction, RewardFunction, Score
+from rewards.score import BatchRewardFunction, RewardFunction, Rows, Score, Weights
 
 __all__ = [
     "REWARDS",
@@ -37,7 +37,7 @@ REWARDS: dict[str, RewardFunction] = {
 }
 
 
-def combine_batch(functions: Mapping[str, float]) -> BatchRewardFunction:
+def combine_batch(functions: Weights) -> BatchRewardFunction:
     """Return the weighted sum of reward functions for many completions at once.
 
     Several functions give a breakdown of one part each. The one with the largest weight (the first
@@ -64,27 +64,25 @@ def combine_batch(functions: Mapping[str, float]) -> BatchRewardFunction:
         reward = sum(weight * score.reward for weight, score in zip(weights, scores, strict=True))
         return Score(reward, scores[judge].correct, breakdown, scores[judge].parsed)
 
-    def combined(
-        texts: Sequence[str], answers: Sequence[Any], rows: Sequence[Mapping[str, Any]] = ()
-    ) -> list[Score]:
+    def combined(texts: Sequence[str], answers: Sequence[Any], rows: Rows = ()) -> list[Score]:
         by_function = [function(texts, answers, rows) for function in of_batch]
         return [weighted_sum(of_text) for of_text in zip(*by_function, strict=True)]
 
     return combined
 
 
-def wants_batches(functions: Mapping[str, float]) -> bool:
+def wants_batches(functions: Weights) -> bool:
     """Return whether one of the functions is to score many completions in one call."""
     return any(name not in REWARDS and takes_batch(load_function(name)) for name in functions)
 
 
-def columns(functions: Mapping[str, float]) -> list[str]:
+def columns(functions: Weights) -> list[str]:
     """Return the columns of a problem's row that some function asks for."""
     of_user = [name for name in functions if name not in REWARDS]
     return [column for name in of_user for column in columns_of(load_function(name))]
 
 
-def prepare(functions: Mapping[str, float]) -> None:
+def prepare(functions: Weights) -> None:
     """Do the slow imports of the named functions now."""
     for name in functions:
         hook = getattr(_module_of(name), "prepare", None)
@@ -92,7 +90,7 @@ def prepare(functions: Mapping[str, float]) -> None:
             hook()
 
 
-def minimum(functions: Mapping[str, float]) -> float:
+def minimum(functions: Weights) -> float:
     """Return the weighted sum of the functions' lowest scores; one that declares none, or is
     subtracted, counts 0.
     """
@@ -107,7 +105,7 @@ def minimum(functions: Mapping[str, float]) -> float:
     return sum(functions[name] * value for name, value in lowest.items())
 
 
-def part_weight(functions: Mapping[str, float], part: str) -> float:
+def part_weight(functions: Weights, part: str) -> float:
     """Return the weight that a part of the breakdown carries in the reward; 1 for what no function
     gave.
     """

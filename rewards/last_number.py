@@ -12,7 +12,7 @@ _NUMBER = re.compile(r"-?\d{1,30}(?:\.\d{1,30})?")
 
 
 def score(text: str, answer: Any) -> Score:
-    """1 if the last number of the text equals the answer (a number, or text of one), else 0.
+    """Return 1 if the last number of the text equals the answer (a number, or text of one), else 0.
 
     Numbers are compared by value, and nothing is computed: ``2 + 3`` names 3, not 5.
     """

@@ -9,9 +9,8 @@ as correct)::
     async def judged(texts, answers):       # a whole batch: a parameter is called texts or answers
         return await asyncio.gather(*map(ask_the_judge, texts, answers))
 
-    def allowed(text, numbers):             # others are columns of the problem's row; of a batch,
-    lists of them
-        return float(set(text.split()) <= set(numbers))
+    def allowed(text, numbers):             # others are columns of the problem's row; in a batch
+        return float(set(text.split()) <= set(numbers))    # they are lists of columns
 
 Arguments are bound by the parameters' names, in any order; a function that names neither text nor
 answer takes them by position. An ``async`` function of one completion is called for all completions
@@ -24,18 +23,20 @@ import importlib
 import importlib.util
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from rewards.score import BatchRewardFunction, Score
+from rewards.score import BatchRewardFunction, Rows, Score
+
+Function = Callable[..., Any]  # a user's own, of any form
 
 _BATCH_PARAMETERS = ("texts", "answers")
 _PARAMETERS = ("text", "answer")
 OWN_PACKAGES = ("rewards", "trainer", "sweep", "dashboards", "search_spaces")
 
 
-def load_function(name: str) -> Callable[..., Any]:
+def load_function(name: str) -> Function:
     """Return the function behind ``module:function``.
 
     Raises:
@@ -59,15 +60,15 @@ def load_function(name: str) -> Callable[..., Any]:
         )
     if "texts" in parameters and "text" in parameters:
         raise ValueError(f"reward {name} takes text and texts: one completion, or a batch?")
-    return cast(Callable[..., Any], function)
+    return cast(Function, function)
 
 
-def takes_batch(function: Callable[..., Any]) -> bool:
+def takes_batch(function: Function) -> bool:
     """Return whether a function wants many completions in one call."""
     return _is_async(function) or _is_batch(function)
 
 
-def as_batch(function: Callable[..., Any], name: str) -> BatchRewardFunction:
+def as_batch(function: Function, name: str) -> BatchRewardFunction:
     """Return a function of any form as one of a batch that returns a ``Score`` for every text.
 
     The result raises ValueError where the function returns something else than scores.
@@ -75,9 +76,7 @@ def as_batch(function: Callable[..., Any], name: str) -> BatchRewardFunction:
     label = name.rpartition(":")[2]
     call = _caller(function, name)
 
-    def scored(
-        texts: Sequence[str], answers: Sequence[Any], rows: Sequence[Mapping[str, Any]] = ()
-    ) -> list[Score]:
+    def scored(texts: Sequence[str], answers: Sequence[Any], rows: Rows = ()) -> list[Score]:
         results = call(texts, answers, rows or [{}] * len(texts))
         try:
             scores = list(results)
@@ -92,7 +91,7 @@ def as_batch(function: Callable[..., Any], name: str) -> BatchRewardFunction:
     return scored
 
 
-def columns_of(function: Callable[..., Any]) -> dict[str, bool]:
+def columns_of(function: Function) -> dict[str, bool]:
     """Return the columns that a function asks for by its parameters' names -> whether it cannot do
     without.
     """
@@ -109,10 +108,12 @@ def columns_of(function: Callable[..., Any]) -> dict[str, bool]:
 
 
 def _caller(
-    function: Callable[..., Any], name: str
+    function: Function, name: str
 ) -> Callable[[Sequence[str], Sequence[Any], Sequence[Any]], Any]:
     columns = columns_of(function)
     by_name = {*_parameters(function)} & {*_PARAMETERS, *_BATCH_PARAMETERS}
+    is_batch = _is_batch(function)
+    is_async = _is_async(function)
 
     def call(given: Mapping[str, Any]) -> Any:
         for column, needed in columns.items():
@@ -127,26 +128,25 @@ def _caller(
             *positional, **{key: given[key] for key in given if key in by_name or key in columns}
         )
 
-    def one(text: str, answer: Any, row: Mapping[str, Any]) -> Any:
-        return call({**row, "text": text, "answer": answer})
+    def results(texts: Sequence[str], answers: Sequence[Any], rows: Rows) -> Any:
+        if is_batch:
+            columns_there = {column for row in rows for column in row}
+            lists = {column: [row.get(column) for row in rows] for column in columns_there}
+            returned = [call({**lists, "texts": texts, "answers": answers})]
+        else:
+            returned = [
+                call({**row, "text": text, "answer": answer})
+                for text, answer, row in zip(texts, answers, rows, strict=True)
+            ]
+        if is_async:
+            returned = _event_loop().run(_all_of(returned))
+        return returned[0] if is_batch else returned
 
-    def batch(
-        texts: Sequence[str], answers: Sequence[Any], rows: Sequence[Mapping[str, Any]]
-    ) -> Any:
-        there = {
-            column: [row.get(column) for row in rows]
-            for column in {key for row in rows for key in row}
-        }
-        return call({**there, "texts": texts, "answers": answers})
+    return results
 
-    async def together(
-        texts: Sequence[str], answers: Sequence[Any], rows: Sequence[Any]
-    ) -> list[Any]:
-        return await asyncio.gather(*map(one, texts, answers, rows))
 
-    if not _is_async(function):
-        return batch if _is_batch(function) else lambda *of_all: list(map(one, *of_all))
-    return lambda *of_all: _event_loop().run((batch if _is_batch(function) else together)(*of_all))
+async def _all_of(awaited: Sequence[Awaitable[Any]]) -> list[Any]:
+    return await asyncio.gather(*awaited)
 
 
 @functools.cache
@@ -156,16 +156,16 @@ def _event_loop() -> asyncio.Runner:
     return asyncio.Runner()
 
 
-def _is_async(function: Callable[..., Any]) -> bool:
+def _is_async(function: Function) -> bool:
     call = getattr(function, "__call__", None)  # noqa: B004  an object's method may be the asynchronous part
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
-def _is_batch(function: Callable[..., Any]) -> bool:
+def _is_batch(function: Function) -> bool:
     return not {*_BATCH_PARAMETERS}.isdisjoint(_parameters(function))
 
 
-def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+def _parameters(function: Function) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(function).parameters
     except (TypeError, ValueError):  # some functions written in C

@@ -7,7 +7,6 @@ replaced.
 """
 
 import asyncio
-import contextlib
 import json
 import os
 import re
@@ -16,12 +15,13 @@ import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from rewards.score import Score, ScoringStatus
+from rewards.score import Rows, Score, ScoringStatus, Weights
 from rewards.worker import MAX_REPLY_BYTES
 
 MAX_FAILURE_RATE = 0.2  # of the completions of a rank in one step, above which a run ends
@@ -70,7 +70,7 @@ class RewardPool:
 
     def __init__(
         self,
-        functions: Mapping[str, float],
+        functions: Weights,
         *,
         timeout_s: float,
         memory_mb: int,
@@ -97,7 +97,7 @@ class RewardPool:
             raise
 
     def score(
-        self, texts: Sequence[str], answers: Sequence[Any], rows: Sequence[Mapping[str, Any]] = ()
+        self, texts: Sequence[str], answers: Sequence[Any], rows: Rows = ()
     ) -> list[ScoredText]:
         """Score completions, prefill included; results are in the order of ``texts``. Answers are
         JSON values.
@@ -336,16 +336,16 @@ class _Worker:
         if not line.endswith(b"\n"):
             await self.end()
             raise _LostError("error", f"the scoring process ended (exit {self.process.returncode})")
-        with contextlib.suppress(ValueError, RecursionError):
+        with suppress(ValueError, RecursionError):
             reply = json.loads(line)
             if isinstance(reply, dict) and reply.get("token") == token:
                 return reply
-        raise _LostError("error", "something else than scores came from the scoring process")
+        raise _LostError("error", "the scoring process sent something other than scores")
 
     async def _line(self, limit_s: float) -> bytes:
         assert self.process.stdout is not None, "it is a pipe"
         for patience in (limit_s, _GRACE_S):
-            with contextlib.suppress(TimeoutError):
+            with suppress(TimeoutError):
                 async with asyncio.timeout(patience):
                     try:
                         return await self.process.stdout.readline()
@@ -359,11 +359,11 @@ class _Worker:
             os.close(self.lifeline)
             self.lifeline = None
         self.requests.close()
-        with contextlib.suppress(TimeoutError):
+        with suppress(TimeoutError):
             async with asyncio.timeout(_END_LIMIT_S):
                 await self.process.wait()
         # nothing is left in its group, unless something cannot be killed or the supervisor was
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
 

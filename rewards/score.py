@@ -7,6 +7,9 @@ from typing import Any, Literal
 ScoringStatus = Literal["ok", "timeout", "error"]
 
 
+Weights = Mapping[str, float]  # reward or ``module:function`` -> its weight in the sum
+
+
 @dataclass(frozen=True)
 class Score:
     """The reward of one completion.
@@ -23,7 +26,6 @@ class Score:
 
 # (prefill + completion, answer of the problem) -> score
 RewardFunction = Callable[[str, Any], Score]
-# Many at once: (texts, answers, the columns of each problem's row) -> scores.
-BatchRewardFunction = Callable[
-    [Sequence[str], Sequence[Any], Sequence[Mapping[str, Any]]], list[Score]
-]
+Rows = Sequence[Mapping[str, Any]]  # the columns of each problem's row
+# Many at once: (texts, answers, rows) -> scores.
+BatchRewardFunction = Callable[[Sequence[str], Sequence[Any], Rows], list[Score]]

@@ -1,12 +1,12 @@
 """Ending a process together with everything it ever started, whatever that did to get away."""
 
-import contextlib
 import ctypes
 import os
 import resource
 import select
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 # of prctl(2)
 _SET_CHILD_SUBREAPER = 36
@@ -82,7 +82,7 @@ def _end_everything(child: int) -> int:
     status = 0
     while True:
         for pid in _children():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
+            with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         try:
             ended, its_status = os.waitpid(-1, 0)
@@ -96,7 +96,7 @@ def _children() -> Iterator[int]:
     me = str(os.getpid())
     for name in os.listdir("/proc"):
         if name.isdigit():
-            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as stat:
+            with suppress(OSError), open(f"/proc/{name}/stat", "rb") as stat:
                 if stat.read().rpartition(b")")[2].split()[1].decode() == me:
                     yield int(name)
 
@@ -105,14 +105,14 @@ def _close_all_but(*kept: int) -> None:
     # The other ends of the child's pipes shall notice when the child closes them.
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         if descriptor not in (2, *kept):
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 os.close(descriptor)
 
 
 def _end_like(status: int) -> None:
     if os.WIFSIGNALED(status):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        with contextlib.suppress(OSError):  # SIGKILL has no handler to reset
+        with suppress(OSError):  # SIGKILL has no handler to reset
             signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
         os.kill(os.getpid(), os.WTERMSIG(status))
     os._exit(os.waitstatus_to_exitcode(status))

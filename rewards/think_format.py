@@ -17,6 +17,6 @@ def has_think_answer_form(text: str) -> bool:
 
 
 def score(text: str, answer: Any) -> Score:
-    """1 for the right form, else 0; the answer itself is not looked at."""
+    """Return 1 for the right form, else 0; the answer itself is not looked at."""
     right = has_think_answer_form(text)
     return Score(float(right), right, {"format": float(right)}, parsed=right)

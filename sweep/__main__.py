@@ -8,15 +8,10 @@ from pathlib import Path
 if Path(sys.path[0]).resolve() != Path(__file__).resolve().parents[1]:
     sys.path.append(sys.path.pop(0))
 
-
-def main() -> int:
-    """`sweep.cli.main`; a Ctrl-C while it is imported ends quietly, too."""
-    try:
-        from sweep.cli import main as carry_out
-    except KeyboardInterrupt:
-        return 130
-    return carry_out()
-
+try:
+    from sweep.cli import main
+except KeyboardInterrupt:
+    sys.exit(130)  # a Ctrl-C while it is imported ends quietly, too
 
 if __name__ == "__main__":
     sys.exit(main())

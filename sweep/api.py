@@ -18,13 +18,13 @@ def run(
 
     Args:
         space: name of a published space, or a YAML file.
-        overrides: ``key=value``; keys of the trainer begin with ``trainer.``.
-        name: of the sweep.
+        overrides: ``key=value``; keys of the trainer start with ``trainer.``.
+        name: name of the sweep.
         runs_dir: folder of all runs, with the MLflow store.
 
     Raises:
-        UserError: the sweep cannot start or go on.
-        KeyboardInterrupt: it was stopped; ``sweep resume`` goes on.
+        UserError: the sweep cannot start or continue.
+        KeyboardInterrupt: it was stopped; ``sweep resume`` continues it.
     """
     if (
         call(["run", str(space), *overrides, "--name", name, "--runs-dir", str(runs_dir)])
@@ -35,13 +35,12 @@ def run(
 
 
 def load_results(name: str, runs_dir: str | Path = "runs") -> pd.DataFrame:
-    """Return the trials of a sweep, a row each.
+    """Return the trials of a sweep as a table, one row per trial.
 
     Returns:
-        columns ``trial``, ``configuration``, ``seed``, ``state`` (WAITING, RUNNING, COMPLETE,
-        PRUNED, FAIL),
-        ``step``, ``score`` (NaN without one), ``reason`` (of a failure), and one for every searched
-        trainer key.
+        Columns ``trial``, ``configuration``, ``seed``, ``state`` (WAITING, RUNNING, COMPLETE,
+        PRUNED, FAIL), ``step``, ``score`` (NaN without one), ``reason`` (of a failure), and one for
+        every searched trainer key.
 
     Raises:
         MissingError: there is no such sweep.

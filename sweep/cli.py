@@ -4,8 +4,17 @@ import argparse
 from collections.abc import Sequence
 
 from sweep.commands import judge, report, start, status, winner
+from sweep.record.folder import all_sweeps
+from sweep.space.file import override_keys, published_spaces
 from trainer.shell.arguments import PAGES, parse_arguments, version_text
+from trainer.shell.completion import Completions, complete
 from trainer.shell.main import run_main
+
+_COMPLETIONS: Completions = {
+    "space": lambda _: published_spaces(),
+    "overrides": lambda _: [f"{key}=" for key in override_keys()],
+    "name": lambda runs_dir: [folder.name for folder in all_sweeps(runs_dir)],
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -15,7 +24,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def call(argv: Sequence[str] | None = None) -> int:
     """Carry out a command and return the exit code, or raise its UserError."""
-    arguments = parse_arguments(_parser(), argv, override_prefix="trainer.")
+    parser = _parser()
+    complete(parser, _COMPLETIONS)
+    arguments = parse_arguments(parser, argv, override_prefix="trainer.")
     code: int = arguments.command(arguments)
     return code
 

@@ -2,6 +2,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +17,34 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
+WITHOUT_RUNS = ("options", "metrics", "presets", "init", "schema")  # commands
+
+
 def pytest_configure(config):
     # Only tests for GPUs may see one: a CPU test that found one would test something else, beside
     # other programs.
     if "gpu" not in (config.getoption("markexpr") or "").replace("not gpu", ""):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+@pytest.fixture
+def typed(tmp_path, capsys):
+    """Carries out a command line in this process, with its runs in ``tmp_path``, and returns what
+    it prints: to standard error if it is to end with another exit code than 0.
+    """
+
+    def carry_out(line: str, *words: object, code: int = 0) -> str:
+        program, *arguments = line.split()
+        main = import_module(f"{program}.cli").main
+        arguments += map(str, words)
+        if "--runs-dir" not in arguments and arguments[0] not in WITHOUT_RUNS:
+            arguments += ["--runs-dir", str(tmp_path)]
+        ended = main(arguments)
+        printed = capsys.readouterr()
+        assert ended == code, printed.err
+        return printed.err if code else printed.out
+
+    return carry_out
 
 
 @pytest.fixture(scope="module")

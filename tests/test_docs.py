@@ -3,7 +3,6 @@
 import fnmatch
 import re
 import shlex
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -30,17 +29,17 @@ LINK = re.compile(r"\]\((?!http)([^)#]*)#?([^)]*)\)")
 PARSERS = {"trainer": trainer.cli._parser, "sweep": lambda words: sweep.cli._parser()}
 
 
-def text_of(name: str) -> str:
+def text_of(name):
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-def row_of(table: str, key: str) -> str:
+def row_of(table, key):
     """The line of a table whose first cell names the key."""
     (row,) = re.findall(rf"^\|[^|]*`{re.escape(key)}`[^|]*\|.*$", table, re.MULTILINE)
     return str(row)
 
 
-def commands(text: str) -> list[list[str]]:
+def commands(text):
     """The words of every indented `trainer` and `sweep` command, without comments and what precedes
     it.
     """
@@ -53,7 +52,7 @@ def commands(text: str) -> list[list[str]]:
     return examples
 
 
-def anchors(page: Path) -> set[str]:
+def anchors(page):
     """The addresses of a page's headings."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
@@ -104,7 +103,7 @@ def test_named_keys_of_a_run_exist(page):
     for key in re.findall(
         rf"[ `({{]((?:{sections})(?:\.[a-z_*]+)+)", page.read_text(encoding="utf-8")
     ):
-        model: object = TrainConfig
+        model = TrainConfig
         # a rule's parameter; one of a user's own stands in its own file
         if key.rpartition(".")[0] in RULE_KINDS:
             continue
@@ -125,7 +124,7 @@ def test_the_commands_of_the_readme_are_found():
     } <= verbs
 
 
-def keys(model: type[BaseModel], prefix: str = "") -> list[str]:
+def keys(model, prefix=""):
     return [prefix + (field.alias or name) for name, field in model.model_fields.items()]
 
 

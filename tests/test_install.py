@@ -4,9 +4,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 
@@ -16,31 +14,29 @@ UNREACHABLE = "http://127.0.0.1:9/whl/cpu"
 
 
 class Index(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
+    def do_GET(self):
         self.send_response(200)
         self.end_headers()
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, format, *args):
         """Stay silent."""
 
 
 @pytest.fixture
-def cpu_index() -> Iterator[str]:
+def cpu_index():
     with ThreadingHTTPServer(("127.0.0.1", 0), Index) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/whl/cpu"
         server.shutdown()
 
 
-def write_program(path: Path, text: str) -> None:
+def write_program(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
 
 
-def installed(
-    folder: Path, index: str, has_uv: bool = False, has_gpu: bool = False, torch: str = "fit"
-) -> str:
+def installed(folder, index, has_uv=False, has_gpu=False, torch="fit"):
     """The last line: the installer's command line."""
     write_program(
         folder / "venv/bin/python", f'test "$1" = -m && echo pip "$@" || exec {sys.executable} "$@"'

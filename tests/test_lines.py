@@ -1,8 +1,6 @@
 """What commands list fits 100 columns where there is no terminal."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,7 +26,7 @@ LISTINGS = [
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     parameters = {
         "algorithm.ar_alpha": {"uniform": [0.0, 0.5]},
@@ -51,9 +49,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(("main", "command"), LISTINGS)
-def test_every_line_fits(
-    folder: Path, capsys: pytest.CaptureFixture[str], main: Any, command: str
-) -> None:
+def test_every_line_fits(folder, capsys, main, command):
     assert main(command.split()) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 1

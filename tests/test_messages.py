@@ -3,7 +3,6 @@
 import argparse
 import ast
 import re
-from collections.abc import Iterator
 from functools import cache
 
 import sweep.cli
@@ -19,12 +18,12 @@ NOT_OURS = {"--nproc-per-node", "--head", "--help", "--local-dir", "--no-deps"}
 NOT_OURS |= {"--format", "--query-gpu", "--logprobs-mode", "--dtype", "--weight-transfer-config"}
 
 
-def options_of(parser: argparse.ArgumentParser) -> set[str]:
+def options_of(parser):
     return {word for action in parser._actions for word in action.option_strings}
 
 
 @cache
-def commands(program: str) -> dict[str, set[str]]:
+def commands(program):
     """Command -> its options."""
     if program == "trainer":
         return {name: options_of(_trainer_command(name)) for name in trainer.cli._COMMANDS}
@@ -36,7 +35,7 @@ def commands(program: str) -> dict[str, set[str]]:
     return {name: options_of(parser) for name, parser in choices.choices.items()}
 
 
-def texts(tree: ast.Module) -> Iterator[str]:
+def texts(tree):
     """The strings of a module, values in them as X; docstrings left out."""
     inside = {
         id(part)
@@ -54,7 +53,7 @@ def texts(tree: ast.Module) -> Iterator[str]:
             yield str(node.value)
 
 
-def test_what_messages_name_can_be_typed() -> None:
+def test_what_messages_name_can_be_typed():
     wrong = []
     both = [*commands("trainer").values(), *commands("sweep").values()]
     options = NOT_OURS.union(*both)

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from tests.run_cli import ENVIRONMENT
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-def run(command: list[str], folder: Path) -> str:
+def run(command, folder):
     """The output of a command that ends well, where `python`, `trainer` and `sweep` are this
     copy's.
     """
@@ -29,7 +28,7 @@ def run(command: list[str], folder: Path) -> str:
     return done.stdout
 
 
-def type_page(name: str, folder: Path, smaller: Mapping[str, str]) -> str:
+def type_page(name, folder, smaller):
     """The output of all commands of a page."""
     page = (ROOT / "docs/start" / name).read_text(encoding="utf-8")
     script = "\n".join(re.findall(r"```bash\n(.*?)```", page, re.DOTALL))

@@ -10,15 +10,10 @@ from pathlib import Path
 if Path(sys.path[0]).resolve() != Path(__file__).resolve().parents[1]:
     sys.path.append(sys.path.pop(0))
 
-
-def main() -> int:
-    """`trainer.cli.main`; a Ctrl-C while it is imported ends quietly, too."""
-    try:
-        from trainer.cli import main as carry_out
-    except KeyboardInterrupt:
-        return 130
-    return carry_out()
-
+try:
+    from trainer.cli import main
+except KeyboardInterrupt:
+    sys.exit(130)  # a Ctrl-C while it is imported ends quietly, too
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

@@ -22,21 +22,21 @@ def train(
     resume: bool = False,
     accept_changes: bool = False,
 ) -> RunSummary:
-    """Train as ``trainer run SPEC KEY=VALUE --name NAME`` does, and say how it ended.
+    """Train as ``trainer run SPEC KEY=VALUE --name NAME`` does, and return how it ended.
 
     Args:
         spec: preset, ``PRESET:VARIANT`` or YAML file.
         overrides: dotted keys and values, or ``key=value`` strings.
-        name: of the run; its folder is ``runs_dir/name``. The spec's name and the time if None.
+        name: name of the run, whose folder is ``runs_dir/name``; default: the spec and the time.
         runs_dir: folder of all runs, with the MLflow store.
-        resume: go on with the run of this name.
-        accept_changes: of a resumption: although data or reward files have changed.
+        resume: whether to resume the run of this name.
+        accept_changes: whether to resume although data or reward files have changed.
 
     Returns:
-        its ``state`` is done, stopped (by a signal) or failed (it diverged).
+        A summary, whose ``state`` is done, stopped (by a signal) or failed (it diverged).
 
     Raises:
-        UserError: whatever keeps the run from starting or going on.
+        UserError: something keeps the run from starting or continuing.
     """
     start = Start(
         str(spec), overrides, Path(runs_dir), name, resume=resume, accept_changes=accept_changes
@@ -47,8 +47,9 @@ def train(
 
 
 def load_metrics(name: str, runs_dir: str | Path = "runs") -> pd.DataFrame:
-    """Return the metrics of a run, a row per record: training steps and evaluations. ``trainer
-    metrics`` explains them.
+    """Return the metrics of a run as a table, one row per training step or evaluation.
+
+    ``trainer metrics`` explains them.
 
     Raises:
         MissingError: there is no such run.

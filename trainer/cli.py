@@ -4,8 +4,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 
+from trainer.config.extends import preset_specs
+from trainer.config.schema import dotted_keys
 from trainer.shell.arguments import PAGES, parse_arguments, version_text
+from trainer.shell.completion import Completions, complete, words_to_complete
 from trainer.shell.interrupt import unhurried
 from trainer.shell.main import run_main, world_size
 
@@ -32,6 +36,17 @@ _COMMANDS = {
 }
 
 
+def _runs(runs_dir: Path) -> list[str]:
+    return [config.parent.name for config in runs_dir.glob("*/config.yaml")]
+
+
+_COMPLETIONS: Completions = {
+    "spec": lambda _: preset_specs(),
+    "overrides": lambda _: [f"{key}=" for key in dotted_keys()],
+    **dict.fromkeys(("name", "run", "model"), _runs),
+}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; end the process with it where it is one rank of
     several.
@@ -46,7 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _call(words: Sequence[str]) -> int:
-    arguments = parse_arguments(_parser(words), words)
+    parser = _parser(words_to_complete() or words)
+    complete(parser, _COMPLETIONS)
+    arguments = parse_arguments(parser, words)
     code: int = arguments.command(arguments)
     return code
 

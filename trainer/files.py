@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -142,7 +142,7 @@ class JsonLines:
             raise storage_error(f"open {path}", path, error) from error
         self._identity = (status.st_dev, status.st_ino)
 
-    def append(self, *records: Mapping[str, Any]) -> None:
+    def append(self, *records: Record) -> None:
         """Write the records as lines, all of them or none.
 
         Raises:
@@ -270,7 +270,7 @@ def _has_inodes(path: Path) -> bool:
 
 
 def _free_space(path: Path) -> str:
-    """`free_bytes` for a message."""
+    """Write `free_bytes` for a message."""
     try:
         return f"{free_bytes(path) / 2**20:.0f} MiB"
     except OSError:

@@ -9,10 +9,12 @@ from typing import Any
 
 from trainer.errors import ConfigError, first_line
 
+Values = Mapping[str, Any]  # column -> value
+
 _MAX_LINE_CHARS = 1 << 24
 
 
-def read_csv(path: Path) -> Iterator[Mapping[str, Any]]:
+def read_csv(path: Path) -> Iterator[Values]:
     """Yield the rows of a CSV file as texts.
 
     Raises:
@@ -57,7 +59,7 @@ def _as_object(where: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def read_json(path: Path) -> Iterator[Mapping[str, Any]]:
+def read_json(path: Path) -> Iterator[Values]:
     """Yield the objects of a file with one a line, or with a list of them.
 
     Raises:
@@ -103,7 +105,7 @@ def _check_characters(item: Any, where: str) -> None:
         ) from None
 
 
-def _as_row(item: Any, where: str) -> Mapping[str, Any]:
+def _as_row(item: Any, where: str) -> Values:
     if isinstance(item, list) and item and all(isinstance(turn, dict) for turn in item):
         # A conversation, as in the ORZ files: its turns are the columns "0", "1" ..., as the hub
         # shows them too.

@@ -1,8 +1,9 @@
-"""The picture of the finalists: the score they were chosen for, fresh seeds, and the sealed test
+"""The picture of the finalists: the score they were chosen for, fresh seeds, and the held-out test
 split.
 """
 
 import html
+import math
 
 import pandas as pd
 
@@ -15,21 +16,18 @@ from trainer.shell.table import counted
 _KINDS = {  # in colors that no update rule has
     "searched": ("in the search", MUTED),
     "fresh": ("fresh seeds", PALETTE[-1]),
-    "test": ("fresh seeds, sealed test", PALETTE[-3]),
+    "test": ("fresh seeds, held-out test", PALETTE[-3]),
 }
 
 
 def finalists(results: Results) -> Picture | None:
-    """Return finalists and baseline on unseen seeds and the sealed test split; only drawn where
+    """Return finalists and baseline on fresh seeds and the held-out test set; only drawn where
     such trials exist.
     """
     if results.fresh is None or results.fresh.comparable.empty:
         return None
-    judged = results.fresh.comparable
     objective = results.fresh.objective
-    table = finalist_scores(results, judged)
-    if objective.held_out:  # then there is one score of fresh seeds
-        table = table[table.kind != "fresh"]
+    table = finalist_scores(results, results.fresh)
     means = table.pivot_table(index="label", columns="kind", values="value", aggfunc="mean")
     order = list(
         means.sort_values(
@@ -47,29 +45,44 @@ def finalists(results: Results) -> Picture | None:
         ]
         dots_and_means(drawing, of_kind.value, of_kind.label, shade, notes, name)
     label_rows(drawing, order)
-    caption = _sentence(means.loc[order[::-1]], judged, objective.sealed)
+    seeds = results.fresh.comparable.seed.nunique()
+    caption = _sentence(means.loc[order[::-1]], seeds, objective.sealed)
     return Picture(
-        "finalists", "Finalists on unseen seeds and the sealed test", caption, (drawing,)
+        "finalists", "Finalists on fresh seeds and the held-out test", caption, (drawing,)
     )
 
 
-def finalist_scores(results: Results, judged: pd.DataFrame) -> pd.DataFrame:
-    """label, kind (searched, fresh or test), seed, value: one row per score of a finalist."""
+def finalist_scores(results: Results, fresh: Results) -> pd.DataFrame:
+    """Return label, kind (searched, fresh or test), seed, value: a row per score of a finalist.
+
+    Failed fresh seeds count as in the verdict.
+    """
+    judged = fresh.comparable
     # Its label may differ: it names what differs among the trials, and among finalists less does.
     labels = dict(zip(judged.configuration, judged.label, strict=True))
     searched = results.comparable
     searched = searched[searched.configuration.isin(labels)]
+    # Where the objective is measured on the held-out test, there is one score of a fresh seed.
+    kind = "test" if fresh.objective.held_out else "fresh"
+    counted_scores = pd.DataFrame(
+        [
+            (label, kind, seed, score)
+            for label, row in fresh.counted_scores.items()
+            for seed, score in row.items()
+        ],
+        columns=["label", "kind", "seed", "value"],
+    )
     parts = [
         searched.assign(
             kind="searched", value=searched.score, label=searched.configuration.map(labels)
         ),
-        judged.assign(kind="fresh", value=judged.score),
-        judged.assign(kind="test", value=judged.test),
+        counted_scores,
+        judged.assign(kind="test", value=math.nan if kind == "test" else judged.test),
     ]
-    return pd.concat(parts)[["label", "kind", "seed", "value"]].dropna(subset=["value"])
+    return pd.concat(parts)[counted_scores.columns].dropna(subset=["value"])
 
 
-def _sentence(means: pd.DataFrame, judged: pd.DataFrame, sealed: str) -> str:
+def _sentence(means: pd.DataFrame, seeds: int, sealed: str) -> str:
     sentences = []
     for label, scores in means.iterrows():
         row = scores.dropna()
@@ -79,11 +92,11 @@ def _sentence(means: pd.DataFrame, judged: pd.DataFrame, sealed: str) -> str:
             if "searched" in row:
                 parts.append(f"{row['fresh'] - row['searched']:+.3f} against the search")
         if "test" in row:
-            parts.append(f"{number(row['test'])} on the sealed test")
+            parts.append(f"{number(row['test'])} on the held-out test")
         sentences.append(f"{label}: {', '.join(parts)}")
     note = (
-        f"The sealed test is {sealed}"
+        f"The held-out test is {sealed}"
         if "test" in means
         else f"Nothing was held out: no trial logged {sealed}"
     )
-    return f"{'; '.join(sentences)} (up to {counted(judged.seed.nunique(), 'fresh seed')}). {note}."
+    return f"{'; '.join(sentences)} (up to {counted(seeds, 'fresh seed')}). {note}."

@@ -39,8 +39,8 @@ def learning_curves(results: Results) -> Picture | None:
     change = ends["last"] - ends["first"]
     rising = change > 0 if results.objective.mode == "max" else change < 0
     text = (
-        f"From first to last evaluation {int(rising.sum())} of {len(ends)} trials improve, by "
-        f"{change.median():+.3f} in the median ({change.min():+.3f} to {change.max():+.3f}); "
+        f"From first to last evaluation {int(rising.sum())} of {len(ends)} trials improve; the "
+        f"median change is {change.median():+.3f} ({change.min():+.3f} to {change.max():+.3f}); "
         "dotted lines are trials that failed or were "
         f"stopped{_mean_note(averaged)}.{_thinning_note(results.table)}"
     )

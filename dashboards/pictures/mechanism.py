@@ -11,8 +11,8 @@ from dashboards.results import Results
 _BAND = re.compile(r"tokens/(\w+)/([\d.]+-[\d.]+)")
 _LOW = ("0.00-0.25", "0.25-0.50")  # the bands below probability 1/2
 _QUANTITIES = {
-    "gradient_share": "share of the gradient norm",
-    "advantage_share": "share of the advantage mass",
+    "gradient_share": "fraction of the gradient norm",
+    "advantage_share": "fraction of the advantage mass",
 }
 
 
@@ -42,7 +42,7 @@ def probability_bands(results: Results) -> Picture | None:
             x=tokens.index,
             y=tokens,
             mode="markers",
-            name="share of the tokens",
+            name="fraction of the tokens",
             marker={"symbol": "line-ew", "size": 34, "line": {"width": 3, "color": MUTED}},
         )
         word_axis(drawing, list(tokens.index))
@@ -53,7 +53,7 @@ def probability_bands(results: Results) -> Picture | None:
 
 
 def band_means(results: Results) -> pd.DataFrame:
-    """variant, quantity, band, value: the mean over trials of their last ``tokens/*``."""
+    """Return variant, quantity, band, value: the mean over trials of their last ``tokens/*``."""
     rows = [
         (trial.rule, *match.groups(), value)
         for trial in results.trials
@@ -73,8 +73,8 @@ def _bands_sentence(table: pd.DataFrame) -> str:
         shares = ", ".join(
             f"{value:.0%} in {name}" for name, value in low["gradient_share"].items()
         )
-        text += f" and send this share of the gradient norm into the last layer: {shares}"
+        text += f" and send this fraction of the gradient norm into the last layer: {shares}"
     if "advantage_share" in low:
         values = low["advantage_share"]
         text += f"; of the advantage mass they hold {values.min():.1%} to {values.max():.1%}"
-    return text + ". AR is there to lower both; Lopti updates these tokens in a pass of their own."
+    return text + ". AR is meant to lower both; Lopti updates these tokens in a pass of their own."

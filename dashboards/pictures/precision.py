@@ -30,15 +30,15 @@ def precision(results: Results) -> Picture | None:
 def _what_limits(verdict: Verdict, ours: Array, theirs: Array, worthwhile: float) -> str:
     parts = split(ours, theirs)
     if parts.training is None:
-        return "More seeds tell whether seeds or problems limit it."
+        return "More seeds would show whether seeds or problems limit it."
     share = parts.evaluation_share
     if share is None:
         return "The best configuration and the baseline differ by the same on every seed."
     text = (
-        f"Of what pairing left of the variance between {verdict.best} and {verdict.baseline}, "
-        f"{share:.0%} is evaluation on few problems and {1 - share:.0%} training that differs "
-        f"between seeds: more {'problems' if share > _HALF else 'seeds'} would narrow the interval "
-        "most for their price."
+        f"Of the variance between {verdict.best} and {verdict.baseline} that pairing left, "
+        f"{share:.0%} comes from evaluation on few problems and {1 - share:.0%} from training that "
+        f"differs between seeds: more {'problems' if share > _HALF else 'seeds'} would narrow the "
+        "interval most for their price."
     )
     return text + _hidden(parts, worthwhile)
 
@@ -52,5 +52,5 @@ def _hidden(parts: ProblemSplit, worthwhile: float) -> str:
     return (
         f" Evaluation is too coarse for a worthwhile {worthwhile:g}: on {parts.seeds} seeds its "
         "noise alone hides "
-        f"gains below {number(alone, 2)} (80% power); it takes at least {needed} problems."
+        f"improvements below {number(alone, 2)} (80% power); it takes at least {needed} problems."
     )

@@ -3,6 +3,7 @@ fresh seeds.
 """
 
 import html
+from collections import Counter
 
 import pandas as pd
 
@@ -10,7 +11,7 @@ from dashboards.pictures.peaks import arm_colors, peak_line
 from dashboards.pictures.theme import MUTED, Picture, add_points, figure, label_rows, rows
 from dashboards.results import Results
 from dashboards.statistics.tournament import Standing
-from dashboards.words import number, rule_bounds, rules
+from dashboards.words import failures, number, rule_bounds, rules
 
 _SEEDS = 8  # of `sweep confirm`, where arms were tuned
 _HEADINGS = (
@@ -46,9 +47,9 @@ def tournament(results: Results) -> Picture | None:
     drawing.update_xaxes(dtick=max(1, len(curves) // (12 * len(results.arms))))
     figures = (drawing, _differences(results, compared, shades)) if compared else (drawing,)
     text = (
-        "The score of the best setting so far against the trials that tuned it, a line a rule: "
-        "where a line still climbs, more of them may help its rule. The best of many is a little "
-        "too good; only fresh seeds compare."
+        "The score of the best setting so far against the number of tuning trials, one line per "
+        "rule: where a line still climbs, more trials may help its rule. The best of many scores "
+        "is biased upward, so only fresh seeds compare."
     )
     if compared:
         text += (
@@ -60,8 +61,8 @@ def tournament(results: Results) -> Picture | None:
 
 
 def tuning_curves(results: Results) -> pd.DataFrame:
-    """arm, trial (its place among the arm's configurations, from 1), best (mean score so far),
-    label.
+    """Return arm, trial (its place among the arm's configurations, from 1), best (mean score so
+    far), label.
 
     Failed and stopped configurations take a place and score nothing.
     """
@@ -108,10 +109,13 @@ def tournament_line(results: Results) -> str:
                 "seeds"
             )
         return (
-            f"{tuned}. On the seeds that chose it the best of each is too good, so nothing is "
+            f"{tuned}. On the seeds that chose it each best score is biased upward, so nothing is "
             f"compared yet. Next: {step}: {trials} trials."
         )
-    return f"{rules(standings, base)} {tuned}."
+    arms = {trial.configuration: trial.arm for trial in results.trials}
+    fresh = () if results.fresh is None else results.fresh.trials
+    failed = Counter(arms[trial.configuration] for trial in fresh if trial.state == "FAIL")
+    return f"{rules(standings, base)} {tuned}. {failures(failed)}".rstrip()
 
 
 def rule_table(results: Results) -> tuple[list[str], list[list[object]]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from dashboards import words
 from dashboards.pictures.confirmation import finalists
 from dashboards.pictures.tournament import tournament_line
-from dashboards.results import Results
+from dashboards.results import Results, Rounds
 from dashboards.statistics.verdict import Tested, Verdict
 from dashboards.words import device_time, number, signed
 from trainer.config.variants import short_names, shown
@@ -49,7 +49,7 @@ def verdict(results: Results) -> list[str]:
         _apart(results, judged),
         _noise(judged) if judged is not None and fresh is None else "",
         _on_fresh_seeds(results, fresh) if fresh else "",
-        f"The search, whose best was also picked for its luck: {_in_search(results).sentence}"
+        f"In the search, whose best score is biased upward: {_in_search(results).sentence}"
         if fresh and judged
         else "",
         _cost(results, fresh),
@@ -68,7 +68,7 @@ def headline(results: Results) -> Headline:
 
 def confirmed(results: Results) -> list[str]:
     """Return a confirmation's result, for the end of its command: the verdict, then the scores on
-    the sealed test.
+    the held-out test.
     """
     front = headline(results)
     fresh = results.fresh
@@ -93,19 +93,19 @@ def _named_once(lines: list[str], labels: Collection[str]) -> list[str]:
 def _in_search(results: Results) -> Headline:
     judged = results.comparable
     if judged.empty:
-        return Headline("No configuration has run to its end with a score yet.")
+        return Headline("No configuration has finished yet.")
     answer = results.verdict
     metric = results.objective.metric
     if answer is None:
         best = judged[judged.configuration == results.best_of(judged)]
         seeds = counted(len(best), "seed")
-        first = f"Highest: {best.label.iloc[0]}, {metric} {number(best.score.mean())} ({seeds})"
+        first = f"Best so far: {best.label.iloc[0]}, {metric} {number(best.score.mean())} ({seeds})"
         return Headline(
             f"{first}; {_no_baseline(results)}.", "Next: run the baseline on the same seeds."
         )
     if judged.label.nunique() == 1:
         mean = number(judged.score.mean())
-        sentence = f"Only the baseline {answer.baseline} has a score: {metric} {mean}."
+        sentence = f"Only the baseline {answer.baseline} has finished: {metric} {mean}."
         return Headline(sentence, _next_step(results, answer))
     if not results.name and not results.adaptive:  # nobody chose by these seeds
         claimed = isinstance(answer, Tested) and answer.claim == "evidence"
@@ -122,13 +122,17 @@ def _of_fresh_seeds(results: Results, fresh: Results) -> Headline | None:
     if fresh.rounds is not None:
         best = fresh.rounds.winner
         if best is None and fresh.rounds.outcome == "not better":
-            sentence = f"Keep the baseline {base}: on fresh seeds no finalist is better by "
+            sentence = (
+                f"Keep the baseline {base}: on fresh seeds no finalist is better by as much as "
+            )
             sentence += f"{fresh.rounds.worthwhile:g}."
             return Headline(
                 sentence, f"Next: keep the baseline{export}", configuration=numbers.get(base or "")
             )
         if best is None:
-            undecided = Headline("Undecided: fresh seeds have not told any finalist apart yet.")
+            undecided = Headline(
+                "Undecided: fresh seeds do not yet separate any finalist from the baseline."
+            )
             return undecided if fresh.rounds.standings else None
         label = fresh.labels.get(best.finalist, f"#{best.finalist}")
         sentence = (
@@ -152,20 +156,15 @@ def _of_fresh_seeds(results: Results, fresh: Results) -> Headline | None:
 def _on_fresh_seeds(results: Results, fresh: Results) -> str:
     """Return what the headline of a confirmation rests on, or how far the confirmation is."""
     if fresh.rounds is not None:
-        return _decided(fresh)
+        return _decided(fresh, fresh.rounds)
     judged = results.fresh_verdict
     if judged is None or (judged.best == judged.baseline and not judged.failed):
         return f"On fresh seeds: {fresh.progress}."
     return f"On fresh seeds: {_noise(judged)}"
 
 
-def _decided(fresh: Results) -> str:
-    """Return the decision on every finalist and what it took; empty where the finalists do not run
-    in rounds.
-    """
-    decision = fresh.rounds
-    if decision is None:
-        return ""
+def _decided(fresh: Results, decision: Rounds) -> str:
+    """Return the decision on every finalist, what it took, and what a winner's seeds hide."""
     finalists = dict.fromkeys(stands.finalist for stands in decision.standings)
     labels = {name: fresh.labels.get(name, f"#{name}") for name in finalists}
     decisions = [
@@ -174,20 +173,22 @@ def _decided(fresh: Results) -> str:
     ]
     if not decisions:
         return (
-            "On fresh seeds nothing is decided yet: the first look is after "
+            "On fresh seeds nothing is decided yet: the first interim analysis is after "
             f"{decision.planned[0]} of each."
         )
-    return (
+    winner = decision.winner
+    text = (
         f"On fresh seeds, of at most {decision.planned[-1]} planned: {'; '.join(decisions)}. That "
         f"took {fresh.ended} trials of at most {(len(labels) + 1) * decision.planned[-1]}, "
         f"{device_time(sum(fresh.cost), fresh.device)}."
     )
+    return f"{text} {words.hidden(winner.seeds)}" if winner else text
 
 
 def _no_baseline(results: Results) -> str:
     if results.baseline is None:
-        return "no baseline is listed, and no plain configuration (alpha 0, eta 0) ran to its end"
-    return f"the baseline #{results.baseline} did not run to its end"
+        return "no baseline is listed, and no plain configuration (alpha 0, eta 0) has finished"
+    return f"the baseline #{results.baseline} has not finished"
 
 
 def _apart(results: Results, judged: Verdict | None) -> str:
@@ -204,7 +205,7 @@ def _apart(results: Results, judged: Verdict | None) -> str:
         {called[name]: (shown(value), shown(base)) for name, (value, base) in changed.items()}
     )
     return (
-        f"{judged.best} differs from the baseline in {differences}: what it gains is that of "
+        f"{judged.best} differs from the baseline in {differences}: the improvement belongs to "
         "all of these together."
     )
 
@@ -222,8 +223,8 @@ def _cost(results: Results, fresh: Results | None) -> str:
         return ""
     several = " (search and fresh seeds)" if fresh else ""
     return (
-        f"Cost so far: {device_time(sum(hours), results.device)} in {len(hours)} trials{several}, "
-        f"{device_time(statistics.median(hours), results.device)} a trial in the median."
+        f"Cost so far: {device_time(sum(hours), results.device)} for {len(hours)} trials{several}, "
+        f"median {device_time(statistics.median(hours), results.device)} per trial."
     )
 
 
@@ -244,7 +245,7 @@ def _next_step(results: Results, judged: Verdict) -> str:
     trials = 2 * seeds
     price = float(results.table.hours[results.table.state == "COMPLETE"].median())
     cost = "" if math.isnan(price) else f", about {device_time(price * trials, results.device)}"
-    rounds = " With --rounds it stops as soon as it is known."
+    rounds = " With --rounds it stops as soon as the result is clear."
     return f"Next: {step} `{command}` does it: {trials} trials{cost}.{rounds}"
 
 
@@ -257,13 +258,16 @@ def _counts(results: Results) -> str:
     )
     whole = {trial.configuration for trial in results.trials if trial.state == "COMPLETE"}
     left_out = len(whole - set(results.comparable.configuration))
-    text = f"{len(results.table)} trials: {counts}; only those that ran to their end are compared."
+    text = f"{len(results.table)} trials: {counts}; only complete trials are compared."
     if left_out:
         text += (
-            f" {left_out} configurations are left out because the scheduler stopped some of "
-            "their seeds."
+            f" Excluded, because the scheduler stopped some of their seeds: "
+            f"{counted(left_out, 'configuration')}."
         )
     ends = results.comparable.step
     if ends.nunique() > 1:
         text += f" They end at different steps, {ends.min():g} to {ends.max():g}."
+    scored = (trial.curves.get(results.objective.metric) for trial in results.trials)
+    if any(curve and 0 in curve.steps[-results.objective.window :] for curve in scored):
+        text += " Scores count evaluations before the first training step: take a shorter window."
     return text

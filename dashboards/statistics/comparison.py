@@ -85,7 +85,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class _Stage:
-    """Scores of the compared configurations on one set of seeds."""
+    """Scores of the compared configurations on one set of seeds, those of the baseline."""
 
     scores: Scores
     baseline: str
@@ -97,12 +97,8 @@ class _Stage:
 
     def own(self, name: str) -> Noise:
         """Return the noise of a configuration's differences to the baseline."""
-        if name not in self.scores:
-            return Noise(math.nan, 0)
-        pair = paired_differences(
-            {key: self.scores[key] for key in (self.baseline, name)}, self.baseline
-        )
-        differences = list(pair[name].by_seed.values()) if pair else []
+        base = self.scores[self.baseline]
+        differences = [score - base[seed] for seed, score in self.scores.get(name, {}).items()]
         if len(differences) < 2:
             return Noise(math.nan, 0)
         return Noise(float(np.std(differences, ddof=1)), len(differences) - 1)
@@ -150,7 +146,7 @@ def compare(
     # rounding.
     rounding = max(1e-9 * float(np.ptp(values)), 1e-13 * float(np.abs(values).max()))
     measurable = noise.freedom > 0 and noise.deviation > rounding
-    shared = tuple(frozenset(pair.by_seed) for pair in candidates.values())
+    same_seeds = len({frozenset(pair.by_seed) for pair in candidates.values()}) == 1
     decisions = []
     for name, pair in candidates.items():
         gains = np.array(list(pair.by_seed.values()))
@@ -158,7 +154,9 @@ def compare(
         if measurable and len(gains) > 1:
             evaluation = evaluation_noise(answers or {}, name, baseline, list(pair.by_seed))
             variances = _variances(stages, name, noise, evaluation)
-            decision = _decided(decision, variances, shared, thresholds)
+            decision = _decided(
+                decision, variances, len(candidates), thresholds, same_seeds=same_seeds
+            )
         decisions.append(decision)
     return Comparison(
         tuple(decisions),
@@ -168,15 +166,15 @@ def compare(
     )
 
 
-def count_failures(scores: Scores, baseline: str) -> Scores:
+def count_failures(scores: Scores, baseline: str, sign: float = 1) -> Scores:
     """Count failed seeds with the worst score of all, the baseline's with the best.
 
-    A configuration that failed on every seed has no score.
+    A configuration that failed on every seed has no score. ``sign`` -1 prefers less.
     """
     finite = {name: row for name, row in finite_scores(scores).items() if row}
     values = [score for row in finite.values() for score in row.values()]
-    worst = min(values)
-    best = max(values)
+    worst = sign * min((sign * score for score in values), default=0.0)
+    best = sign * max((sign * score for score in values), default=0.0)
     return {
         name: {
             seed: finite[name].get(seed, best if name == baseline else worst)
@@ -219,14 +217,22 @@ def _variances(stages: list[_Stage], name: str, noise: Noise, evaluation: Noise)
 
 
 def _decided(
-    decision: Decision, variances: Variances, shared: dunnett.Shared, thresholds: Thresholds | None
+    decision: Decision,
+    variances: Variances,
+    comparisons: int,
+    thresholds: Thresholds | None,
+    *,
+    same_seeds: bool,
 ) -> Decision:
     """Add interval and p value."""
-    error = float(difference_noise(variances, len(shared))[0]) / math.sqrt(decision.seeds)
+    error = float(difference_noise(variances, comparisons)[0]) / math.sqrt(decision.seeds)
     p_value = None
     if thresholds is None:
-        p_value = dunnett.p_value(decision.gain / error, shared, variances.freedom)
-        needed = (dunnett.quantile(shared, variances.freedom),) * 2
+        t = decision.gain / error
+        p_value = dunnett.p_value(t, comparisons, variances.freedom, same_seeds=same_seeds)
+        needed = (
+            dunnett.critical_value(comparisons, variances.freedom, same_seeds=same_seeds),
+        ) * 2
     else:
         reached = thresholds(decision.seeds)
         if reached is None:

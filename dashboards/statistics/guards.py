@@ -11,7 +11,6 @@ from scipy import special
 from dashboards.statistics.dunnett import critical_value
 
 Vector = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 NOISIER = 0.1  # level of the F test after which a baseline counts as noisier than the others
 # Levels of the F tests that must both not see training add to the noise of evaluation: of all
@@ -102,11 +101,6 @@ def _guarded(variances: Variances, comparisons: int) -> Vector:
     if variances.base_freedom > 1:
         noisier = special.fdtrc(variances.base_freedom, variances.others_freedom, ratio) < NOISIER
         fewer = np.where(noisier, fewer, variances.freedom)
-    needed = critical_values(comparisons, fewer) / critical_value(comparisons, variances.freedom)
+    needed: Vector = np.vectorize(critical_value)(comparisons, fewer)
+    needed /= critical_value(comparisons, variances.freedom)
     return np.maximum(deviation, needed * between)
-
-
-def critical_values(comparisons: int, freedom: Integers) -> Vector:
-    """Return Dunnett's critical value for each of several degrees of freedom."""
-    distinct, places = np.unique(freedom, return_inverse=True)
-    return np.array([critical_value(comparisons, int(value)) for value in distinct])[places]

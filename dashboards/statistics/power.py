@@ -5,13 +5,10 @@ import functools
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import optimize, special
 
-from dashboards.statistics.dunnett import FALSE_CLAIMS, critical_value
+from dashboards.statistics.dunnett import FALSE_CLAIMS, Vector, critical_value
 from dashboards.statistics.guards import Variances, difference_noise
-
-Vector = NDArray[np.float64]
 
 MAX_SEEDS = 100  # more seeds per configuration are not worth naming
 _DRAWS = 20_000  # of the noise that a verdict estimates; the power is then good to 0.003
@@ -60,11 +57,7 @@ def seeds_for(
 def _detectable_alone(freedom: int) -> float:
     """Return the gain, in true standard errors, that a t test finds 8 times in 10."""
     needed = special.stdtrit(freedom, 1 - FALSE_CLAIMS)
-
-    def lacking(shift: float) -> float:
-        return 1 - float(special.nctdtr(freedom, shift, needed)) - _FOUND
-
-    return float(optimize.brentq(lacking, 0.0, 5 * needed + 10, xtol=1e-6))
+    return float(special.nctdtrinc(freedom, 1 - _FOUND, needed))
 
 
 @functools.cache

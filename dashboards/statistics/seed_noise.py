@@ -33,9 +33,9 @@ class Noise(NamedTuple):
     deviation: float  # standard deviation; NaN where nothing was left over to judge by
     freedom: int  # degrees of freedom of that estimate
 
-    def pooled(self, other: "Noise | None") -> "Noise":
+    def pooled(self, other: "Noise") -> "Noise":
         """Return both estimates of the same noise as one."""
-        if other is None or not other.freedom:
+        if not other.freedom:
             return self
         if not self.freedom:
             return other

@@ -36,7 +36,6 @@ Refusal = Literal[
     "baseline tunes more",
     "few trials of two",
     "many parameters",
-    "failed seed",
     "no spread",
 ]
 
@@ -81,7 +80,7 @@ def standings(
 ) -> list[Standing]:
     """Return every rule but the baseline, the best first.
 
-    ``fresh`` is rule -> fresh seed -> score of its best setting, NaN where the trial failed.
+    ``fresh`` is rule -> fresh seed -> score of its best setting, failed seeds counted.
 
     Raises:
         ValueError: the baseline has no score.
@@ -102,11 +101,8 @@ def standings(
         refusal = incomparable(
             len(rule_tuning.scores), rule_tuning.parameters, len(base.scores), base.parameters
         )
-        # A rule that lost a seed is left with its luckier ones, and scores that never differ are
-        # coarse.
-        if not all(map(math.isfinite, fresh[rule].values())):
-            refusal = "failed seed"
-        elif len(values) < 2 or float(np.ptp(values)) == 0:
+        # scores that never differ are coarse
+        if len(values) < 2 or float(np.ptp(values)) == 0:
             refusal = "no spread"
         if refusal is not None:
             standings.append(Standing(rule, difference, refusal=refusal))

@@ -64,19 +64,13 @@ class Tested(Difference):
     # what is left of the difference after shrinking the best of many towards all of them
     shrunken: float
     detectable: float  # true gain found 8 times in 10, if all noise is alike
-    # seeds per configuration that find a true gain of `shrunken` 8 times in 10
-    seeds_needed: int | None
-    confirmation_seeds: int | None  # fresh seeds of best and baseline alone that do
+    # fresh seeds of best and baseline that find a true gain of `shrunken` 8 times in 10
+    confirmation_seeds: int | None
 
     @property
     def few_seeds_make_it(self) -> bool:
         """Whether the median contradicts the mean: by its sign, or by a factor of two."""
         return not 0.5 < self.median / self.difference < 2 if self.difference else False
-
-    @property
-    def unseen_collapse(self) -> float:
-        """The largest rate of collapsing seeds that so many seeds without one do not exclude."""
-        return 1 - math.pow(EXCLUDED, 1 / self.seeds)
 
 
 Verdict = Undecided | Tested
@@ -128,8 +122,6 @@ def verdict(
     shrunken = shrunken_difference(result.paired, best.name, result.noise.deviation)
     # Fresh seeds are judged with those of the search, which these may be.
     freedom = len((earlier or scores).get(baseline, ())) - 1
-    alone = seeds_for(shrunken, result.noise.deviation, known_freedom=freedom)
-    configurations = len(result.decisions) + 1
     low, high = sorted(sign * bound for bound in best.interval)
     return Tested(
         *measured,
@@ -142,11 +134,18 @@ def verdict(
         by_problem=best.by_problem,
         shrunken=sign * shrunken,
         detectable=minimum_detectable_effect(
-            result.noise.deviation, best.seeds, configurations, 0 if earlier is None else freedom
+            result.noise.deviation,
+            best.seeds,
+            len(result.decisions) + 1,
+            0 if earlier is None else freedom,
         ),
-        seeds_needed=seeds_for(shrunken, result.noise.deviation, configurations),
-        confirmation_seeds=alone,
+        confirmation_seeds=seeds_for(shrunken, result.noise.deviation, known_freedom=freedom),
     )
+
+
+def unseen_collapse(seeds: int) -> float:
+    """Return the largest rate of collapsing seeds that so many seeds without one do not exclude."""
+    return 1 - math.pow(EXCLUDED, 1 / seeds)
 
 
 def oriented(scores: Scores, sign: float) -> Scores:

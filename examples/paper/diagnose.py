@@ -2,8 +2,8 @@
 batch.
 
     python -m examples.paper.diagnose kk_7b [key=value ...] [--output FOLDER]
-    python -m examples.paper.diagnose runs/NAME/config.yaml
-    model.name_or_path=runs/NAME/checkpoints/step-N
+    python -m examples.paper.diagnose runs/NAME/config.yaml \\
+        model.name_or_path=runs/NAME/checkpoints/step-N
 
 It prints a summary and writes ``bands.csv``, ``updates.csv`` and ``tokens.csv``, which
 `examples.paper.draw_diagnosis` draws.

@@ -1,7 +1,7 @@
 """Which tokens every update rule moves as their advantage wants: one panel per rule, from
 `examples.paper.diagnose`.
 
-``python -m examples.paper.diagnose_rules FILE.png`` trains the embedded policy five steps by each
+``python -m examples.paper.diagnose_rules FILE.png`` trains the tiny model five steps by each
 rule, updates copies of it on one more batch with the run's AdamW, and draws, by probability when
 sampled, the share of the tokens that moved in the direction of their advantage: with the rule
 alone, with AR and with Lopti. Eight optimizer steps per batch, for before the first of them all

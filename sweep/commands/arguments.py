@@ -36,7 +36,7 @@ def add_named(
 
 
 def add_machine(parser: argparse.ArgumentParser) -> None:
-    """The cluster to use, or how much of this machine."""
+    """Add ``--address`` and ``--cpus``."""
     parser.add_argument(
         "--address",
         help="Ray cluster that this machine is a node of: auto or HOST:PORT (default: start Ray "

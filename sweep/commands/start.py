@@ -69,7 +69,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def add_space(parser: argparse.ArgumentParser) -> None:
-    """A space, and changes to it."""
+    """Add a space, and changes to it."""
     parser.add_argument("space", help="YAML file, or the name of one in search_spaces/")
     parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="e.g. search.configurations=4"

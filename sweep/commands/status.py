@@ -51,7 +51,7 @@ def _status(arguments: argparse.Namespace) -> int:
     sweep = open_sweep(arguments.runs_dir, arguments.name)
     folder = sweep.folder
     planned = sweep.planned
-    by = holder(sweep.folder.root)
+    by = holder(folder.root)
     rows = sweep.rows(running=by is not None)
     chosen = choose_best(sweep)
     left, all_left = seconds_left(sweep, rows)
@@ -84,7 +84,7 @@ def _status(arguments: argparse.Namespace) -> int:
     if best := chosen.text(sweep.spec.objective):
         print(best)
     if by is None and ended < planned:
-        print(f"to go on: {sweep.command('resume')}")
+        print(f"to resume: {sweep.command('resume')}")
     return 0
 
 

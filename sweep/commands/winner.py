@@ -22,29 +22,30 @@ _FRESH_SEEDS = 3
 def add_commands(commands: Commands) -> None:
     """Add ``sweep confirm`` and ``export``."""
     confirm = add_named(
-        commands, "confirm", _confirm, "run finalists on fresh seeds and the sealed test set"
+        commands, "confirm", _confirm, "run finalists on fresh seeds and the held-out test set"
     )
     confirm.add_argument(
-        "--rounds", action="store_true", help="run rounds of fresh seeds until one is decided"
+        "--rounds",
+        action="store_true",
+        help="run fresh seeds in rounds until the comparison is decided",
     )
     add_machine(confirm)
     add_accept_changes(confirm)
     confirm.add_argument(
         "--finalists",
         type=count,
-        help=f"finalists besides the baseline (default: every arm, or {_FINALISTS})",
+        help=f"finalists besides the baseline (default: the best of every arm, or {_FINALISTS})",
     )
     confirm.add_argument(
         "--seeds",
         type=count,
-        help=f"fresh seeds each (default: {_FRESH_SEEDS}, of arms {ARM_SEEDS}; in rounds at most "
+        help=f"fresh seeds each (default: {_FRESH_SEEDS}, with arms {ARM_SEEDS}; in rounds at most "
         f"{MAX_SEEDS})",
     )
     confirm.add_argument(
         "--test",
-        help="file with the sealed test problems, columns mapped as those of the set it stands for "
-        "(default: "
-        "evaluation.sets.test, or the split `test`; none in rounds)",
+        help="file with the held-out problems, columns mapped as those of the set it stands for "
+        "(default: evaluation.sets.test, or the split `test`; none in rounds)",
     )
     confirm.add_argument(
         "--hours",
@@ -54,13 +55,14 @@ def add_commands(commands: Commands) -> None:
 
     export = add_named(commands, "export", _export, "write the winner as a file for `trainer run`")
     export.add_argument("--output", type=Path, help="file to write (default: NAME-best.yaml)")
-    export.add_argument(
-        "--configuration", type=int, help="its number (default: the best of `sweep status`)"
+    winner = export.add_mutually_exclusive_group()
+    winner.add_argument(
+        "--configuration", type=int, help="configuration (default: the best of `sweep status`)"
     )
-    export.add_argument(
+    winner.add_argument(
         "--baseline",
         action="store_true",
-        help="the baseline; of rules that were tuned, the best of the first",
+        help="export the baseline; of tuned rules, the best setting of the first",
     )
 
 
@@ -94,7 +96,7 @@ def _finalists(sweep: SweepRecord, asked: int | None) -> int:
     chosen = finalists_of(sweep, asked)  # the baseline first, if it ran to its end
     others = len(chosen) - is_baseline(spec, chosen[0])
     if asked > others:
-        what = f"beside the baseline {others} ran to their end, fewer than {asked}"
+        what = f"complete configurations besides the baseline: {others}, fewer than {asked}"
         raise ConfigError(what, "command line, --finalists", f"see `sweep status {spec.name}`")
     return asked
 

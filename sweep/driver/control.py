@@ -72,7 +72,7 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
         self.request("the sweep has stopped", interrupted=False)
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        """Trials end by themselves; one that storage has interrupted says so."""
+        """Note what storage has interrupted; trials end by themselves."""
         fault = TrialReport.of(result).storage
         if fault is not None:
             self.fail(StorageError(*fault))
@@ -125,8 +125,8 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
 def orderly_signals(
     control: StopControl, show: Callable[[str], None]
 ) -> AbstractContextManager[None]:
-    """First SIGINT, SIGTERM or SIGHUP: stop at the next training step. Second: KeyboardInterrupt at
-    once.
+    """Stop at the next training step after the first SIGINT, SIGTERM or SIGHUP; at once, with
+    KeyboardInterrupt, after the second.
 
     The first is answered with the command to go on: where the signal reaches Ray's processes too
     (the end of a batch job), Ray takes this process along before the sweep's last line.
@@ -136,7 +136,7 @@ def orderly_signals(
         if control.reason is not None:
             raise KeyboardInterrupt
         control.request(f"received {received.name}", interrupted=True)
-        later = f"To go on later: {control.resume}"
+        later = f"To resume later: {control.resume}"
         show(f"stopping after the current training step; once more to stop at once. {later}")
 
     return on_interrupt(handle)
@@ -144,8 +144,8 @@ def orderly_signals(
 
 @contextmanager
 def watched(control: StopControl) -> Iterator[None]:
-    """Within the block, end the sweep soon after Ray has died: its own calls wait a minute for it,
-    or for ever.
+    """Watch Ray within the block: end the sweep soon after Ray has died: its own calls wait a
+    minute for it, or for ever.
 
     ``control`` raises the error in Tune's loop. Where that does not end this process, the thread
     here does, with the error's exit code; nothing is lost, for the ledger is on disk.

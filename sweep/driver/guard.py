@@ -9,7 +9,6 @@ SCRATCH LAST_WORDS``. It imports nothing of the project, so that it is there wit
 second.
 """
 
-import contextlib
 import fcntl
 import os
 import shutil
@@ -18,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -40,7 +39,7 @@ def marked(root: Path) -> list[psutil.Process]:
     """
     processes = []
     for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
+        with suppress(psutil.Error, OSError):
             if process.pid != os.getpid() and process.environ().get(MARKER) == str(root):
                 processes.append(process)
     return processes
@@ -56,7 +55,7 @@ def end_leftovers(root: Path, wait_s: float = _LEFTOVER_WAIT_S) -> int:
     while (remaining := marked(root)) and time.monotonic() < deadline:
         time.sleep(0.3)
     for process in remaining:
-        with contextlib.suppress(psutil.Error):
+        with suppress(psutil.Error):
             process.kill()
     psutil.wait_procs(remaining, timeout=5)
     return len(remaining)
@@ -67,7 +66,7 @@ def scratch_folder(root: Path) -> Iterator[Path]:
     """Make a folder that this user alone can enter, for a sweep's files of Ray and Tune; remove it
     at the end.
     """
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_scratch_parent()))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         owner = stack.enter_context((folder / OWNER).open("w"))
@@ -82,7 +81,7 @@ def dead_scratch() -> Iterator[tuple[Path, Path]]:
     """
     for owner in _scratch_parent().glob(f"{PREFIX}*/{OWNER}"):
         # another user's, removed, or of a live driver
-        with contextlib.suppress(OSError), owner.open() as file:
+        with suppress(OSError), owner.open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             root = file.readline().strip()
             if root and os.fstat(file.fileno()).st_uid == os.getuid():
@@ -96,8 +95,8 @@ def _scratch_parent() -> Path:
 
 @contextmanager
 def guarded(root: Path, scratch: Path, last_words: str) -> Iterator[None]:
-    """Should this process be killed inside the block, end all that carries the sweep's marker, then
-    print a text.
+    """Guard the block: should this process be killed inside it, end all that carries the sweep's
+    marker, then print a text.
 
     The scratch folder goes with them. The guard carries the marker itself, and a session of its own
     keeps signals to a terminal's group from it.
@@ -124,11 +123,11 @@ def _watch(driver: int, root: Path, scratch: Path, last_words: str) -> None:
         remaining = marked(root)
         empty = 0 if remaining else empty + 1
         for process in remaining:
-            with contextlib.suppress(psutil.Error):
+            with suppress(psutil.Error):
                 process.kill()
         time.sleep(POLL_S)
     shutil.rmtree(scratch, ignore_errors=True)
-    with contextlib.suppress(OSError):  # nobody may be there to read it
+    with suppress(OSError):  # nobody may be there to read it
         print(last_words, file=sys.stderr)
 
 

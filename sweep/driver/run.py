@@ -37,7 +37,8 @@ from sweep.trials.limits import with_limits
 from sweep.trials.reach import check_reach
 from sweep.trials.scheduler import make_scheduler
 from sweep.trials.trainable import TrialPlan, bind
-from sweep.views.progress import SweepCallback, say
+from sweep.views.live import live_table
+from sweep.views.progress import CONSOLE, SweepCallback, say
 from trainer.attempt import begin_attempt, newest_attempt
 from trainer.errors import (
     INTERRUPTED,
@@ -96,7 +97,7 @@ class _Session:
         )
 
     def capacity(self) -> int:
-        """Trials that may run at a time now: nodes of a cluster come and go."""
+        """Return how many trials may run at a time now: nodes of a cluster come and go."""
         nodes = present_nodes() if self.options.address else self.nodes
         return self.sweep.spec.limits.max_concurrent or max(
             1, slots(self.sweep.spec.resources, nodes)
@@ -158,12 +159,11 @@ def resume_sweep(sweep: SweepRecord, options: Options) -> int:
             print(f"ended {ended} processes that an earlier driver left behind", flush=True)
         if options.retry_failed:
             print(
-                f"trying again: {', '.join(retry_failed(sweep)) or 'no trial has failed'}",
-                flush=True,
+                f"retrying: {', '.join(retry_failed(sweep)) or 'no trial has failed'}", flush=True
             )
         if options.start_over:
             print(
-                f"beginning again: {', '.join(begin_damaged_again(sweep)) or 'no trial'}",
+                f"restarting from step 0: {', '.join(begin_damaged_again(sweep)) or 'no trial'}",
                 flush=True,
             )
         else:
@@ -174,7 +174,7 @@ def resume_sweep(sweep: SweepRecord, options: Options) -> int:
 
 def _check_program(spec: SweepSpec) -> None:
     """Look for whatever would keep a trial from running."""
-    say("checks what a trial runs")
+    say("checking the program of the trials")
     spec.program.check_early(spec.searched, spec.resources, spec.objective.metric)
 
 
@@ -212,7 +212,7 @@ def _drive(sweep: SweepRecord, options: Options) -> int:
             if options.address is not None:
                 check_reach(sweep)
             if not spec.program.settings.offline:
-                say("opens MLflow")
+                say("opening MLflow")
             parent = open_parent(sweep)
             _search(_Session(sweep, options, nodes, parent, control), scratch / "tune")
         control.check_folder()
@@ -249,7 +249,9 @@ def _search(session: _Session, scratch: Path) -> None:
     with orderly_signals(session.control, say), _states_in_mlflow(session) as changed:
         callback = SweepCallback(folder, spec.resources, spec.limits.max_failures, changed)
         session.control.attach(searcher.halt, callback.running)
-        _fit(_tuner(session, searcher, callback, scratch), searcher, session.control)
+        say("starts the first trials")
+        with live_table(sweep, CONSOLE, callback.scores):
+            _fit(_tuner(session, searcher, callback, scratch), searcher, session.control)
     ended.thin()
 
 
@@ -304,7 +306,7 @@ def _tuner(
 @contextmanager
 def _ray(options: Options, control: StopControl, folder: Path) -> Iterator[list[Node]]:
     with contextlib.ExitStack() as stack:
-        say(f"connects to Ray at {options.address}" if options.address else "starts Ray")
+        say(f"connecting to Ray at {options.address}" if options.address else "starting Ray")
         try:
             nodes = stack.enter_context(
                 ray_running(options.address, options.cpus, folder, control.folder.log)
@@ -384,7 +386,7 @@ def _finish(
         print(problem, flush=True)
     if control.reason is not None:
         left = sweep.planned - len(ended)
-        print(f"{control.reason}; {left} trials are left, nothing is lost. To go on:")
+        print(f"{control.reason}; {left} trials are left, nothing is lost. To resume:")
         print(control.resume, flush=True)
     if control.interrupted:
         return INTERRUPTED

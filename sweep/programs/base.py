@@ -17,6 +17,7 @@ from trainer.section import Section
 from trainer.types import RunContext
 
 ABSENT: Final = object()  # the value of a key that a configuration lacks
+Overrides = Mapping[str, Any]  # searched key -> its value in one configuration
 Values = Mapping[str, Sequence[Any]]  # searched key -> its values; of a range its ends
 
 
@@ -145,13 +146,13 @@ class Program(Section, ABC):
         """Look for whatever would keep a trial from running, before Ray starts."""
 
     @abstractmethod
-    def values(self, overrides: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    def values(self, overrides: Overrides, keys: Sequence[str]) -> Overrides:
         """Return the values of keys beside some overrides, not validated; ABSENT where there is
         none.
         """
 
     @abstractmethod
-    def configure(self, overrides: Mapping[str, Any]) -> Any:
+    def configure(self, overrides: Overrides) -> Any:
         """Return the configuration of a trial.
 
         Raises:
@@ -159,11 +160,11 @@ class Program(Section, ABC):
         """
 
     @abstractmethod
-    def save(self, overrides: Mapping[str, Any], path: Path) -> None:
+    def save(self, overrides: Overrides, path: Path) -> None:
         """Write the configuration of a trial, which `launch_line` runs."""
 
     @abstractmethod
-    def launch_line(self, overrides: Mapping[str, Any], path: Path, workers: int) -> str:
+    def launch_line(self, overrides: Overrides, path: Path, workers: int) -> str:
         """Return the command that runs a configuration alone."""
 
     @abstractmethod
@@ -174,15 +175,15 @@ class Program(Section, ABC):
         """Return whether a rank that ran a configuration can run another."""
         return True
 
-    def flat(self, resolved: Mapping[str, Any]) -> dict[str, Any]:
+    def flat(self, resolved: Overrides) -> Overrides:
         """Return the searched values of a configuration, a column each."""
         return dict(resolved)
 
     @abstractmethod
-    def rule_of(self, resolved: Mapping[str, Any]) -> tuple[str, str]:
+    def rule_of(self, resolved: Overrides) -> tuple[str, str]:
         """Return the algorithm and the update rule of a configuration in words."""
 
-    def is_plain(self, resolved: Mapping[str, Any]) -> bool:
+    def is_plain(self, resolved: Overrides) -> bool:
         """Return whether a configuration is the baseline of a search that lists none: all that is
         always shown is off.
         """
@@ -240,7 +241,7 @@ class Program(Section, ABC):
         """Return whether a training step of another program takes as long."""
         return False
 
-    def advice(self) -> Iterator[Advice]:
+    def advice(self, searched: Values) -> Iterator[Advice]:
         """Yield advice on settings that are allowed and seldom meant."""
         yield from ()
 
@@ -251,5 +252,7 @@ class Program(Section, ABC):
             ConfigError: the program cannot be sampled from.
         """
         raise ConfigError(
-            "only loptune's own trainer can be sampled", "command line, --sample", "leave it out"
+            "--sample works only for loptune's own trainer",
+            "command line, --sample",
+            "leave it out",
         )

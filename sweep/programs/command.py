@@ -5,13 +5,14 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import Field, TypeAdapter, ValidationError, model_serializer, model_validator
 
-from sweep.programs.base import ABSENT, Assignment, Program, Values
+from sweep.programs.base import ABSENT, Advice, Assignment, Overrides, Program, Values
 from sweep.programs.process import OF_RECORD, CommandRun
 from sweep.programs.resources import ResourcesSpec
 from trainer.config.tracking import TrackingConfig
@@ -19,8 +20,10 @@ from trainer.config.yaml_document import YamlDocument, nearest
 from trainer.errors import ConfigError, MissingError
 from trainer.section import Count, Section
 from trainer.tracking.inputs import module_files
+from trainer.tracking.writers import check_installed
 
 _PLACE = re.compile(r"(?<!\$)\{([\w./-]+)\}")  # not a shell's ${NAME}
+_NEARLY = re.compile(r"(?<!\$)\{\{?\s*([\w./-]+)\s*([:!\[][^{}]*)?\}")  # {lr:.3f}, {{lr}}, { lr }
 _SCRIPT = re.compile(r"[^\s=${},:]+\.(py|sh)")  # a word that is nothing but the name of one
 _SEED = "seed"  # the trial's, among the overrides of a trial
 _RESERVED = ("out", "command", "tracking")  # names in a trial's command line and record
@@ -55,9 +58,9 @@ class CommandConfig(Section):
 class CommandProgram(Program):
     """A command line; what it gets and gives is in docs/guides/any_trainer.md."""
 
-    space_key: ClassVar[str] = "external"
-    held_out_instead: ClassVar[bool] = True
-    forecast_needs: ClassVar[str] = "run this sweep, and plan again once a trial has ended"
+    space_key = "external"
+    held_out_instead = True
+    forecast_needs = "run this sweep, and plan again once a trial has ended"
 
     command: list[str] = Field([])
     """words; {KEY} stands for a value, {out} for a folder"""
@@ -83,11 +86,19 @@ class CommandProgram(Program):
         clash = {*self.defaults, *self.held_out} & {_SEED, *self.seeds, *_RESERVED}
         for key in clash | {*self.seeds} & {*_RESERVED}:
             raise ValueError(f"{key} is set for each trial: remove it, or name it otherwise")
-        places = {name for word in self.command for name in _PLACE.findall(word)}
         keys = [*self.defaults, *self.seeds, "out"]
-        for place in sorted(places - set(keys)):
+        for near in (found for word in self.command for found in _NEARLY.finditer(word)):
+            exact = f"{{{near[1]}}}"
+            if near[1] in keys and near[0] != exact:
+                raise ValueError(f"command: {near[0]} is not replaced: write {exact}")
+        for place in sorted(self._places - set(keys)):
             raise ValueError(f"command: {{{place}}} is no key: {nearest(place, keys)}")
         return self
+
+    @property
+    def _places(self) -> set[str]:
+        """The keys that the command names."""
+        return {name for word in self.command for name in _PLACE.findall(word)}
 
     @property
     def settings(self) -> TrackingConfig:
@@ -163,7 +174,8 @@ class CommandProgram(Program):
             )
 
     def check_early(self, searched: Values, resources: ResourcesSpec, metric: str) -> None:
-        """Look for the command, its scripts and the inputs."""
+        """Look for the command, its scripts and the inputs, and what it reports to."""
+        check_installed(self)
         missing = [name for name in [*self._scripts, *self.inputs] if not Path(name).is_file()]
         if self.function:
             modules = [path for path, role in self.files(searched) if role == "program"]
@@ -177,10 +189,22 @@ class CommandProgram(Program):
                 "start the sweep in the folder that has it",
             )
         program = self._words[0]
+        hint = "install it, or write its path"
         if shutil.which(program) is None:
-            raise MissingError(
-                f"no command {program}", "program.command", "install it, or write its path"
-            )
+            raise MissingError(f"no command {program}", "program.command", hint)
+        places = [str(Path.cwd()), *sys.path]
+        for name in filter(None, self._module.split(".")):
+            spec = PathFinder.find_spec(name, places)  # imports nothing
+            if spec is None:
+                raise MissingError(f"no module {self._module}", "program.command", hint)
+            places = list(spec.submodule_search_locations or ())
+
+    @property
+    def _module(self) -> str:
+        """The module that a trial runs, or that has its function; empty without one."""
+        if self.function:
+            return self.function.partition(":")[0]
+        return "".join(self.command[2:3]) if self.command[:2] == ["python", "-m"] else ""
 
     @property
     def _scripts(self) -> list[str]:
@@ -196,12 +220,12 @@ class CommandProgram(Program):
             *self.command[1:],
         ]
 
-    def values(self, overrides: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    def values(self, overrides: Overrides, keys: Sequence[str]) -> Overrides:
         """Return values of keys: of the overrides, else their defaults."""
         values = {**self.defaults, **overrides}
         return {key: values.get(key, ABSENT) for key in keys}
 
-    def configure(self, overrides: Mapping[str, Any]) -> CommandConfig:
+    def configure(self, overrides: Overrides) -> CommandConfig:
         """Return the configuration of a trial: each value has its default's type."""
         changes = dict(overrides)
         seed = int(changes.pop(_SEED, 0))
@@ -216,13 +240,13 @@ class CommandProgram(Program):
         values = {**self.defaults, **changes, **dict.fromkeys(self.seeds, seed)}
         return CommandConfig(command=self._words, values=values, seed=seed, tracking=self.tracking)
 
-    def save(self, overrides: Mapping[str, Any], path: Path) -> None:
+    def save(self, overrides: Overrides, path: Path) -> None:
         """Write all values as JSON, which readers of YAML read too."""
         path.write_text(
             json.dumps(self.configure(overrides).values, indent=1) + "\n", encoding="utf-8"
         )
 
-    def launch_line(self, overrides: Mapping[str, Any], path: Path, workers: int) -> str:
+    def launch_line(self, overrides: Overrides, path: Path, workers: int) -> str:
         """Return the command line with its environment, for a folder named after the file."""
         config = self.configure(overrides)
         folder = path.resolve().with_name(f"{path.stem}-out")
@@ -241,7 +265,7 @@ class CommandProgram(Program):
     def _name(self) -> str:
         return self.function or Path([*self._scripts, *self.command][0]).name
 
-    def rule_of(self, resolved: Mapping[str, Any]) -> tuple[str, str]:
+    def rule_of(self, resolved: Overrides) -> tuple[str, str]:
         """Return the command's name, and the values that are no numbers."""
         chosen = [
             f"{key} {value}" for key, value in resolved.items() if isinstance(value, str | bool)
@@ -254,8 +278,8 @@ class CommandProgram(Program):
 
     def files(self, searched: Values) -> Iterator[tuple[Path, str]]:
         """Yield scripts, the function's modules and the named inputs."""
-        if self.function:
-            yield from module_files(self.function.partition(":")[0], "program", Path.cwd())
+        if self._module:
+            yield from module_files(self._module, "program", Path.cwd())
         for names, role in ((self._scripts, "program"), (self.inputs, "input")):
             yield from ((Path(name).resolve(), role) for name in names)
 
@@ -276,6 +300,16 @@ class CommandProgram(Program):
     def count_evaluations(self, possible: Values) -> int | None:
         """Return the evaluations that the space names."""
         return self.planned
+
+    def advice(self, searched: Values) -> Iterator[Advice]:
+        """Yield advice on values that only a file has, though others are in the command."""
+        for key in {**searched, **self.held_out}:
+            if self._places and key not in self._places:
+                yield Advice(
+                    f"the command does not name {key}, which is in the file $LOPTUNE_CONFIG alone",
+                    "program.command",
+                    f"write {{{key}}} into a word, unless the program reads that file",
+                )
 
     def is_like(self, other: Program) -> bool:
         """Return whether another sweep runs the same command with the same defaults."""

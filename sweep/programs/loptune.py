@@ -5,7 +5,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import psutil
 from pydantic import Field, model_validator
@@ -16,6 +16,7 @@ from sweep.programs.base import (
     Assignment,
     Checkpoints,
     Footprint,
+    Overrides,
     Program,
     Sample,
     TrialRun,
@@ -63,10 +64,10 @@ _TEST_SET = "test"
 class LoptuneProgram(Program):
     """The trainer with the configuration that every trial starts from."""
 
-    space_key: ClassVar[str] = "trainer"
-    forecast_needs: ClassVar[str] = "say how many steps a trial has with trainer.max_steps=N"
-    estimates_sizes: ClassVar[bool] = True
-    always_shown: ClassVar[tuple[str, ...]] = ("algorithm.ar_alpha", "algorithm.lopti_eta")
+    space_key = "trainer"
+    forecast_needs = "say how many steps a trial has with trainer.max_steps=N"
+    estimates_sizes = True
+    always_shown = ("algorithm.ar_alpha", "algorithm.lopti_eta")
 
     preset: str | None = None
     """preset[:variant] or YAML file (relative to the search space)"""
@@ -117,10 +118,10 @@ class LoptuneProgram(Program):
         sets = dict(config.evaluation.sets)
         if document.data.get("confirms"):
             return self.model_copy(update={"config": config})
-        # A search evaluates on all sets but the sealed one.
+        # A search evaluates on all sets but the held-out one.
         if next(iter(sets)) == _TEST_SET:
             what = (
-                f"{_TEST_SET} is the sealed set of a sweep, and here the first set, which "
+                f"{_TEST_SET} is held out in a sweep, but here it is the first set, which "
                 "trials are evaluated on"
             )
             raise document.error(what, ("trainer",), "rename it, or put another set before it")
@@ -136,9 +137,7 @@ class LoptuneProgram(Program):
         return dotted_keys()
 
     def has(self, key: str) -> bool:
-        """Return whether a parameter is a key of the trainer; a name without a dot that it lacks is
-        a switch.
-        """
+        """Return whether a parameter is the trainer's; a name without a dot may be a switch."""
         return "." in key or key in TrainConfig.model_fields
 
     def check_key(self, key: str, document: YamlDocument) -> None:
@@ -159,7 +158,7 @@ class LoptuneProgram(Program):
         differ.
         """
         if metric.endswith(f"/{_TEST_SET}"):
-            what = f"{metric} is of the sealed set, which no trial of a search is evaluated on"
+            what = f"{metric} is of the held-out set, which no trial of a search is evaluated on"
             raise document.error(
                 what, ("objective", "metric"), "name another set, or eval/accuracy"
             )
@@ -276,7 +275,7 @@ class LoptuneProgram(Program):
         return Device(True, round((gpu_bytes() or GPU_BYTES) * min(1.0, resources.gpus_per_worker)))
 
     def _input_configs(self, searched: Values) -> Iterator[TrainConfig]:
-        """Yield the base, then with the sealed set, then one per searched set, reward and rule."""
+        """Yield the base, that with the held-out set, and one per searched set, reward and rule."""
         yield self.base
         if self.sealed is not None:
             yield self.held_out_run("", None).base
@@ -285,20 +284,20 @@ class LoptuneProgram(Program):
                 with contextlib.suppress(ConfigError):  # possible only beside other values
                     yield self.configure({key: value})
 
-    def values(self, overrides: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    def values(self, overrides: Overrides, keys: Sequence[str]) -> Overrides:
         """Return the values of keys beside some overrides, of a rule its name."""
         data = changed_data(self.base, overrides)
         return {key: _lookup(data, key) for key in keys}
 
-    def configure(self, overrides: Mapping[str, Any]) -> TrainConfig:
+    def configure(self, overrides: Overrides) -> TrainConfig:
         """Return the configuration of a trial."""
         return apply_overrides(self.base, overrides)
 
-    def save(self, overrides: Mapping[str, Any], path: Path) -> None:
+    def save(self, overrides: Overrides, path: Path) -> None:
         """Write a file for ``trainer run``."""
         save_config(self.configure(overrides), path)
 
-    def launch_line(self, overrides: Mapping[str, Any], path: Path, workers: int) -> str:
+    def launch_line(self, overrides: Overrides, path: Path, workers: int) -> str:
         """Return the ``trainer run`` of a file."""
         if workers > 1:
             return f"torchrun --nproc-per-node {workers} -m trainer run {path}"
@@ -309,16 +308,14 @@ class LoptuneProgram(Program):
         return start_trainer(assignment)
 
     def shares_process(self, before: TrainConfig, after: TrainConfig) -> bool:
-        """Return whether a rank's engine can serve both: vLLM does not free all it takes of a GPU
-        within one process.
-        """
+        """Return whether a rank's engine can serve both."""
         return shares_engine(before, after)
 
-    def flat(self, resolved: Mapping[str, Any]) -> dict[str, Any]:
+    def flat(self, resolved: Overrides) -> Overrides:
         """Return the searched values, a rule's parameters below its name."""
         return dotted_values(resolved)
 
-    def rule_of(self, resolved: Mapping[str, Any]) -> tuple[str, str]:
+    def rule_of(self, resolved: Overrides) -> tuple[str, str]:
         """Return advantage with loss, and these with AR, Lopti and the controls."""
         # Without validating the configuration again: a large sweep asks often.
         flat = dotted_values(resolved)
@@ -352,8 +349,8 @@ class LoptuneProgram(Program):
                 yield path
 
     def held_out_run(self, metric: str, test: str | None) -> "LoptuneProgram":
-        """Return the program with an evaluation set ``test``: a file, else the sealed set, else the
-        split of that name.
+        """Return the program with an evaluation set ``test``: a file, else the held-out set, else
+        the split of that name.
         """
         sets = self.base.evaluation.sets
         measured = metric.split("/")[-1]  # eval/accuracy/SET
@@ -425,9 +422,11 @@ class LoptuneProgram(Program):
             getattr(self.base, section) == getattr(other.base, section) for section in sections
         )
 
-    def advice(self) -> Iterator[Advice]:
-        """Yield advice on the base configuration."""
-        return advise(self.base)
+    def advice(self, searched: Values) -> Iterator[Advice]:
+        """Yield advice on the base configuration, unless it is on a searched key."""
+        for advice in advise(self.base):
+            if searched.keys().isdisjoint(advice.where.split(", ")):
+                yield advice
 
     def sample(self, possible: Values, problems: int) -> Sample:
         """Sample with the base configuration, for each possible group size."""

@@ -1,12 +1,11 @@
 """A trial of loptune's own trainer in a rank process."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweep.programs.base import Assignment
 from trainer.config.schema import TrainConfig, value_of
-from trainer.progress import ProgressReport
+from trainer.progress import MetricValues, ProgressReport
 
 if TYPE_CHECKING:  # torch takes seconds to import
     from trainer.loop import Trainer
@@ -29,8 +28,8 @@ class StopWatcher(ProgressReport):
         self._stop_file = stop_file
         self.trainer: Trainer | None = None
 
-    def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """A training step is done."""
+    def step(self, step: int, metrics: MetricValues) -> None:
+        """Note that a training step is done."""
         if self.trainer is not None and self._stop_file.exists():
             self.trainer.request_stop()
 

@@ -11,14 +11,15 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from sweep.programs.base import Assignment
 from trainer.errors import ConfigError, printable, shortened
-from trainer.files import free_bytes, read_records
+from trainer.files import Record, free_bytes, read_records
 from trainer.parallel.gpus import visible_gpus
+from trainer.progress import MetricValues
 from trainer.run_folder import RunFolder
 from trainer.tracking.tracker import Tracker
 
@@ -58,7 +59,7 @@ class CommandRun:
         self._errors = RunFolder(self._run_dir).stderr
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline = -1
-        self._waiting: deque[dict[str, Any]] = deque()  # lines that are read and not recorded
+        self._waiting: deque[Record] = deque()  # lines that are read and not recorded
         self._known: set[_Figure] = set()  # of all lines so far
         self._files = [
             _Lines(RunFolder(self._folder).metrics, ""),
@@ -121,7 +122,7 @@ class CommandRun:
         os.close(theirs)
         return process
 
-    def run_period(self) -> Mapping[str, float]:
+    def run_period(self) -> MetricValues:
         """Record lines up to the next evaluation, and return its metrics.
 
         Raises:
@@ -172,7 +173,7 @@ class CommandRun:
                     self._known |= figures
                     self._waiting.append(line)
 
-    def _recorded(self) -> Iterator[dict[str, Any]]:
+    def _recorded(self) -> Iterator[Record]:
         """Yield the lines that wait, each once it is recorded."""
         while self._waiting:
             line = self._waiting.popleft()
@@ -180,7 +181,7 @@ class CommandRun:
             self._log(line)
             yield line | {"step": self.step}
 
-    def _log(self, metrics: Mapping[str, float]) -> None:
+    def _log(self, metrics: MetricValues) -> None:
         before = self._moved
         self._moved = time.monotonic()
         self._tracker.log({**metrics, _SECONDS: self._moved - before}, self.step)
@@ -223,7 +224,7 @@ class CommandRun:
         process.wait()
 
 
-def _figures(line: Mapping[str, Any]) -> set[_Figure]:
+def _figures(line: Record) -> set[_Figure]:
     """Return the figures of a line; what is not finite stands as null in the record."""
     return {
         (line["step"], name, str(math.nan if value in (None, math.inf, -math.inf) else value))
@@ -240,7 +241,7 @@ class _Lines:
         self._offset = 0
         self._last = b""  # line before the offset
 
-    def new(self, ended: bool) -> Iterator[dict[str, Any]]:
+    def new(self, ended: bool) -> Iterator[Record]:
         """Yield the lines since the last call; all of a file that has been written anew.
 
         Of a process that has ended, a last line without its end counts if it is whole, else it is
@@ -264,14 +265,14 @@ class _Lines:
                 self._last = line
                 yield from self._parse(line)
 
-    def _end_line(self, line: bytes, file: BinaryIO) -> Iterator[dict[str, Any]]:
+    def _end_line(self, line: bytes, file: BinaryIO) -> Iterator[Record]:
         try:
             yield from self._parse(line)
             file.write(b"\n")
         except ConfigError:
             file.truncate(self._offset)
 
-    def _parse(self, content: bytes) -> Iterator[dict[str, Any]]:
+    def _parse(self, content: bytes) -> Iterator[Record]:
         """Yield the metrics of a line, if it has any."""
         text = content.decode("utf-8", "replace").strip()
         start = text.find(self._prefix)  # behind a progress bar, which ends no line

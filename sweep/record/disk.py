@@ -79,8 +79,8 @@ class CheckpointRoom:
         if needed <= free:
             return None
         return StorageError(
-            f"no room for the checkpoints of trial {trial}: with those of {len(running)} running "
-            f"trials {size_text(needed)} will be written",
+            f"not enough disk space for the checkpoints of trial {trial}: with those of "
+            f"{len(running)} running trials {size_text(needed)} will be written",
             f"{self._folder.root}, {size_text(free)} free",
             "free some space, then resume",
         )

@@ -24,7 +24,7 @@ def equal_seeds(sweep: SweepRecord) -> list[str]:
     for configuration in sweep.configurations:
         scores = Counter(result.score for result in configuration.results.values())
         trials: dict[str, str] = {}  # what was measured -> the first trial
-        for seed, result in configuration.results.items():
+        for seed, result in sorted(configuration.results.items()):
             # only of equal scores, what was measured need be read
             if result.state == "COMPLETE" and scores[result.score] > 1:
                 trial = TrialKey(configuration.number, seed).name

@@ -115,20 +115,20 @@ def noise_lines(
     """Return the forecast in words; ``space`` is what was typed for the search space."""
     if forecast is None:
         return [
-            "how much scores vary between seeds is not known yet, nor which gains this plan would "
+            "seed noise is not known yet, nor which improvements this plan would "
             f"detect; two seeds of the baselines measure it: sweep run {space} "
             f"search.configurations=0 'seeds=[0, 1]' --name {spec.name}-noise"
         ]
     lines = [
-        f"scores vary between seeds by a standard deviation of {forecast.deviation:.2g} "
+        f"the standard deviation between seeds is {forecast.deviation:.2g} "
         f"({forecast.source}, {counted(forecast.freedom, 'degree')} of freedom)"
     ]
     seeds = f"with {counted(len(spec.seeds), 'seed')} of {counted(planned, 'configuration')}"
     if forecast.detectable is None:
-        lines.append(f"{seeds}, no difference can be told from chance")
+        lines.append(f"{seeds}, no difference can be distinguished from chance")
     else:
         lines.append(
-            f"{seeds}, a gain of {forecast.detectable:.2g} would be detected with 80% power"
+            f"{seeds}, an improvement of {forecast.detectable:.2g} would be detected with 80% power"
         )
     for name, (gain, everywhere, alone) in forecast.wanted.items():
         all_ = (
@@ -137,8 +137,8 @@ def noise_lines(
             else "more than 100 seeds of each"
         )
         lines.append(
-            f"to detect the {name} gain of {gain:.2g} takes {all_}, or at most {alone} fresh seeds "
-            "of baseline and finalist: sweep confirm --rounds"
+            f"to detect the {name} improvement of {gain:.2g} takes {all_}, or at most {alone} "
+            "fresh seeds of baseline and finalist: sweep confirm --rounds"
         )
     return lines
 

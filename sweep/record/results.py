@@ -46,7 +46,9 @@ def read_results(sweep: SweepRecord, *, at_work: bool = True) -> Results:
 
 
 def _results(sweep: SweepRecord, searched: tuple[str, ...] | None = None) -> Results:
-    """``searched`` is given where trials are to be told apart as those of another sweep."""
+    """Build them; ``searched`` is given where trials are to be told apart as those of another
+    sweep.
+    """
     spec = sweep.spec
     configurations = sweep.configurations
     running = holder(sweep.folder.root) is not None

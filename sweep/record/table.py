@@ -53,14 +53,14 @@ def parameter_text(parameters: Mapping[str, Any]) -> str:
 
 
 def step_text(row: TrialRow) -> str:
-    """``20/60``, or nothing before the first step."""
+    """Write ``20/60``, or nothing before the first step."""
     if not row.step and row.state == "WAITING":
         return ""
     return f"{row.step}/{row.total_steps}" if row.total_steps else str(row.step)
 
 
 def duration(seconds: float) -> str:
-    """``2h 05m``, ``3m 20s`` or ``12s``."""
+    """Write ``2h 05m``, ``3m 20s`` or ``12s``."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

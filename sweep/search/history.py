@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from sweep.space.points import Parameters
 from trainer.files import Record
@@ -85,13 +85,13 @@ def replay(records: Iterable[Record]) -> list[Configuration]:
     return configurations
 
 
-def configuration_of(record: Mapping[str, Any]) -> Configuration:
+def configuration_of(record: Record) -> Configuration:
     """Return the configuration that a record proposes."""
     fields = ("parameters", "resolved", "fingerprint", "time")
     return Configuration(record["configuration"], **{name: record[name] for name in fields})
 
 
-def add_result(configurations: list[Configuration], record: Mapping[str, Any]) -> None:
+def add_result(configurations: list[Configuration], record: Record) -> None:
     """Put the result of one trial into its configuration."""
     configuration = configurations[record["configuration"]]
     result = Result(**{name: record[name] for name in ("state", "score", "step", "reason", "time")})
@@ -99,7 +99,7 @@ def add_result(configurations: list[Configuration], record: Mapping[str, Any]) -
     configurations[configuration.number] = replace(configuration, results=results)
 
 
-def _take_back(configurations: list[Configuration], record: Mapping[str, Any]) -> None:
+def _take_back(configurations: list[Configuration], record: Record) -> None:
     configuration = configurations[record["configuration"]]
     results = {
         seed: result for seed, result in configuration.results.items() if seed != record["seed"]

@@ -5,9 +5,8 @@ Every line ends in a checksum of the rest, for a flipped bit may be another numb
 
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from sweep.search.history import ENDED, LOOK, PROPOSED, RETRIED, STARTED
 from trainer.errors import StorageError
@@ -29,7 +28,7 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         self._lines = JsonLines(path)
 
-    def append(self, *records: Mapping[str, Any]) -> None:
+    def append(self, *records: Record) -> None:
         """Write records, all of them or none; raises StorageError as ``JsonLines.append``."""
         self._lines.append(*({**record, CHECKSUM: _checksum(record)} for record in records))
 
@@ -70,7 +69,7 @@ def read_ledger(path: Path) -> Iterator[Record]:
         yield record
 
 
-def _checksum(record: Mapping[str, Any]) -> str:
+def _checksum(record: Record) -> str:
     return f"{zlib.crc32(json.dumps(record, sort_keys=True).encode()):08x}"
 
 

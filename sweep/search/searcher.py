@@ -110,7 +110,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         }
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Nothing to learn before the end, but the first chance to stop on a lost ledger."""
+        """Stop on a lost ledger; results count at the end only."""
         self._raise_failure()
 
     def on_trial_complete(
@@ -158,7 +158,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         )
 
     def save(self, checkpoint_path: str) -> None:
-        """Nothing: the ledger has it. Tune warns where this is missing."""
+        """Do nothing: the ledger has it. Tune warns where this is missing."""
 
     def __getstate__(self) -> dict[str, Any]:
         # Tune pickles the searcher with its settings; functions of the driver cannot be.

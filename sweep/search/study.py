@@ -7,7 +7,7 @@ import json
 import logging
 import random
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -42,11 +42,13 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
 def propose_next(spec: SweepSpec, configurations: Sequence[Configuration]) -> Parameters | None:
-    """Like `propose`, for the arm with the fewest configurations; None once every arm has its
+    """Propose for the arm with the fewest configurations; None once every arm has its
     budget.
 
     Each arm is searched by a study of its own, which sees nothing of the others. The samplers of
     all arms have the same seeds, so that rules begin with the same values of what they share.
+
+    Without arms and baselines, a search that learns begins with the program's own values.
     """
     searches = arms(spec)
     by_arm: dict[str, list[Configuration]] = {name: [] for name in searches}
@@ -56,11 +58,24 @@ def propose_next(spec: SweepSpec, configurations: Sequence[Configuration]) -> Pa
         arm = searches[name]
         limit = searches[name].search.configurations
         if limit is None or len(by_arm[name]) < len(arm.baselines) + limit:
-            point = propose(arm, Space(arm.parameters), by_arm[name])
+            space = Space(arm.parameters)
+            first = None if name or configurations else _own_values(arm, space)
+            point = first or propose(arm, space, by_arm[name])
             if point is not None:
                 return point
             logger.info("every configuration of %s has been tried", name or "the space")
     return None
+
+
+def _own_values(spec: SweepSpec, space: Space) -> Parameters | None:
+    """Return the point of the program's own values; None where the ranges do not hold it."""
+    if spec.search.sampler not in ("gp", "tpe"):
+        return None
+    try:
+        point = space.complete({}, spec.program)
+    except KeyError:  # of a switch the program knows nothing
+        return None
+    return point if space.contains(point) else None
 
 
 def propose(
@@ -210,7 +225,7 @@ def write_study(spec: SweepSpec, configurations: Sequence[Configuration], path: 
     study.add_trials([frozen_trial(spec, space, configuration) for configuration in configurations])
 
 
-def _place(space: Space, point: Mapping[str, Any]) -> dict[str, Any]:
+def _place(space: Space, point: Parameters) -> Parameters:
     """Return the values of a point that Optuna can hold, and their ranges."""
     ranges = {
         key: distribution(space.parameters[key])
@@ -231,7 +246,7 @@ def _in_optuna(value: Any, range_: BaseDistribution) -> Any:
 
 
 def _notes(configuration: Configuration) -> dict[str, Any]:
-    """User attributes of a trial for people."""
+    """Return the user attributes of a trial for people."""
     scores = {str(seed): result.score for seed, result in sorted(configuration.results.items())}
     return {"configuration": configuration.resolved, "scores": scores}
 

@@ -1,8 +1,9 @@
 """What a trial reports to Ray Tune: after every evaluation, and where it ends without one."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
+
+Result = dict[str, Any]  # what a trial reports to Tune, and Tune passes on
 
 # Fields by which schedulers and searchers find them in Tune's results.
 SCORE = "score"
@@ -28,14 +29,14 @@ class TrialReport:
     # what, where and hint of a fault that interrupted it
     storage: tuple[str, str, str] | None = None
 
-    def to_result(self, **metrics: Any) -> dict[str, Any]:
+    def to_result(self, **metrics: Any) -> Result:
         """Return the result that Tune gets."""
         values = {name: value for name, value in asdict(self).items() if value is not None}
         is_done = self.finished or self.interrupted or bool(self.reason)
         return {**metrics, **values, "done": is_done}
 
     @classmethod
-    def of(cls, result: Mapping[str, Any] | None) -> "TrialReport":
+    def of(cls, result: Result | None) -> "TrialReport":
         """Read a result of Tune; None is one before the first."""
         names = [field.name for field in fields(cls)]
         return cls(**{name: value for name, value in (result or {}).items() if name in names})

@@ -36,9 +36,4 @@ def advise_space(spec: SweepSpec) -> Iterator[Advice]:
                     f"baselines, {key}",
                     "widen the range if the sampler is to learn from this baseline",
                 )
-    searched_keys = set(spec.parameters)
-    yield from (
-        advice
-        for advice in spec.program.advice()
-        if not searched_keys & set(advice.where.split(", "))
-    )
+    yield from spec.program.advice(spec.searched)

@@ -2,11 +2,8 @@
 its own.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 from sweep.space.parameters import ParameterSpec
-from sweep.space.points import Space
+from sweep.space.points import Parameters, Space
 from sweep.space.spec import SweepSpec
 
 # fresh ones of each finalist that `sweep confirm --rounds` runs at most, unless it names a number
@@ -39,7 +36,7 @@ def arms(spec: SweepSpec) -> dict[str, SweepSpec]:
     }
 
 
-def arm_of(spec: SweepSpec, parameters: Mapping[str, Any]) -> str:
+def arm_of(spec: SweepSpec, parameters: Parameters) -> str:
     """Return the name of the arm to which a point belongs."""
     key = spec.search.tune_within
     return "" if key is None else str(parameters[key])

@@ -4,9 +4,8 @@ import itertools
 import math
 import random
 from collections.abc import Mapping
-from typing import Any
 
-from sweep.programs.base import Program
+from sweep.programs.base import Overrides, Program
 from sweep.space.arms import arms
 from sweep.space.parameters import ParameterSpec
 from sweep.space.points import Parameters, Space, allowed_values, fingerprint
@@ -24,14 +23,17 @@ def check_space(spec: SweepSpec, document: YamlDocument) -> None:
     Raises:
         ConfigError: the first thing that is wrong, with file, line and key.
     """
+    if spec.name.endswith("-confirm") and spec.confirms is None:
+        what = f"{spec.name} is the name of a confirmation"
+        raise document.error(what, ("name",), "choose one that does not end in -confirm")
     spec.program.check_metric(spec.objective.metric, spec.searched, document)
     objective = spec.objective
     for key in ("worthwhile", "published"):
         is_accuracy = spec.trainer and objective.metric.startswith("eval/accuracy")
         if is_accuracy and (getattr(objective, key) or 0) >= 1:
-            what = "no accuracy gains 1, which is 100%"
+            what = "no accuracy improves by 1, which is 100%"
             raise document.error(
-                what, ("objective", key), "write the gain as a share, such as 0.05"
+                what, ("objective", key), "write the improvement as a fraction, such as 0.05"
             )
     space = _check_conditions(spec.parameters, document)
     _check_keys(spec, document)
@@ -102,7 +104,7 @@ def _check_conditions(parameters: Mapping[str, ParameterSpec], document: YamlDoc
         space = Space(parameters)
     except ValueError as circle:
         raise document.error(
-            f"conditions lead in a circle: {circle}", ("parameters",), "remove one of them"
+            f"conditions form a circle: {circle}", ("parameters",), "remove one of them"
         ) from None
     for key in parameters:
         if parent := space.excluding(key):
@@ -142,14 +144,14 @@ def _check_baselines(spec: SweepSpec, space: Space, document: YamlDocument) -> N
 
 
 def _complete_baseline(
-    index: int, baseline: Mapping[str, Any], space: Space, program: Program, where: str
+    index: int, baseline: Overrides, space: Space, program: Program, where: str
 ) -> Parameters:
     try:
         point = space.complete(baseline, program)
     except KeyError as error:
         key = error.args[0]
         raise ConfigError(
-            f"baseline {index} does not say {key}", where, f"add {key}: VALUE"
+            f"baseline {index} is missing {key}", where, f"add {key}: VALUE"
         ) from None
     for key in baseline:
         if key not in point:
@@ -233,10 +235,14 @@ def _check_arms(spec: SweepSpec, document: YamlDocument) -> None:
     choices = [
         name
         for name, parameter in spec.parameters.items()
-        if parameter.kind == "choice" and not parameter.when
+        if parameter.kind == "choice" and not parameter.when and len(parameter.options or ()) > 1
     ]
     if key not in choices:
-        fault = "is no parameter" if key not in spec.parameters else "is no unconditional choice"
+        fault = (
+            "is no parameter"
+            if key not in spec.parameters
+            else "is no unconditional choice of several"
+        )
         hint = (
             nearest(key, choices) if choices else "add a switch, such as rule: {choice: [GRPO, AR]}"
         )
@@ -247,7 +253,9 @@ def _check_arms(spec: SweepSpec, document: YamlDocument) -> None:
             "tune_within tunes nothing with 0 configurations", where, "raise them, or remove it"
         )
     if spec.scheduler != SchedulerSpec():
-        what = "early stopping leaves tune_within too few whole trials to tell the luck of tuning"
+        what = (
+            "early stopping leaves tune_within too few complete trials to estimate tuning variance"
+        )
         raise document.error(what, ("scheduler",), "write scheduler: none")
     counts = {name: len(arm.baselines) for name, arm in arms(spec).items()}
     if len(set(counts.values())) > 1:
@@ -279,5 +287,5 @@ def _check_scheduler(spec: SweepSpec, document: YamlDocument) -> None:
         )
 
 
-def _show(values: Mapping[str, Any]) -> str:
+def _show(values: Overrides) -> str:
     return ", ".join(f"{key}={value}" for key, value in values.items())

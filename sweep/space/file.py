@@ -28,6 +28,15 @@ from trainer.config.yaml_document import (
 from trainer.errors import ConfigError, MissingError
 
 
+def published_spaces() -> dict[str, Path]:
+    """Return the published search spaces: name -> file."""
+    return {
+        entry.name.removesuffix(".yaml"): Path(str(entry))
+        for entry in resources.files("search_spaces").iterdir()
+        if entry.name.endswith(".yaml")
+    }
+
+
 def find_space(name: str) -> Path:
     """Return the file behind a path or the name of a published search space (``quickstart``).
 
@@ -37,11 +46,7 @@ def find_space(name: str) -> Path:
     path = Path(name)
     if path.is_file() or (path.suffix in (".yaml", ".yml") and len(path.parts) > 1):
         return path  # a path that does not exist is named by whoever reads it
-    published = {
-        entry.name.removesuffix(".yaml"): Path(str(entry))
-        for entry in resources.files("search_spaces").iterdir()
-        if entry.name.endswith(".yaml")
-    }
+    published = published_spaces()
     stem = name.removesuffix(".yaml")
     if stem not in published:
         raise MissingError(f"no search space {name}", name, nearest(stem, published))
@@ -67,12 +72,24 @@ def resolve_space(document: YamlDocument, folder: Path, overrides: Sequence[str]
     spec = validate(SweepSpec, document)
     spec = spec.with_program(spec.program.resolved(folder, document))
     if spec.search.sampler == "auto":
-        # A Gaussian process models no conditions, and Optuna's learns from whole trials alone.
-        tpe = spec.scheduler.asha or any(parameter.when for parameter in spec.parameters.values())
-        search = spec.search.model_copy(update={"sampler": "tpe" if tpe else "gp"})
+        search = spec.search.model_copy(update={"sampler": automatic_sampler(spec)[0]})
         spec = spec.model_copy(update={"search": search})
     check_space(spec, document)
     return spec
+
+
+def automatic_sampler(spec: SweepSpec) -> tuple[str, str]:
+    """Return what the sampler ``auto`` is, and why.
+
+    A Gaussian process models no conditions, and Optuna's learns from whole trials alone. Within an
+    arm, a condition on its value is none.
+    """
+    if spec.scheduler.asha:
+        return "tpe", "trials are stopped early"
+    for key, parameter in spec.parameters.items():
+        if parameter.kind != "by" and set(parameter.when) - {spec.search.tune_within}:
+            return "tpe", f"{key} has a condition"
+    return "gp", "no searched parameter has a condition"
 
 
 def dump_space(spec: SweepSpec) -> str:
@@ -118,15 +135,21 @@ def _apply_space_overrides(document: YamlDocument, overrides: Sequence[str]) -> 
     return _OverriddenDocument(data, document.lines, document.source, overridden)
 
 
+def override_keys() -> list[str]:
+    """Return the keys that an override of the command line may name."""
+    written = [key for key in leaf_keys(SweepSpec) if not key.startswith(("trainer", "confirms"))]
+    trainer_keys = ["preset", *LoptuneProgram.keys()]
+    return [*written, *(f"trainer.{key}" for key in trainer_keys)]
+
+
 def _override_place(text: str) -> tuple[tuple[str, ...], Any]:
     key, value = parse_override(text)
     head, _, rest = key.partition(".")
     sections = field_names(SweepSpec)
     if head not in sections:
-        trainer_keys = LoptuneProgram.keys()
-        choices = [*leaf_keys(SweepSpec), *(f"trainer.{name}" for name in trainer_keys)]
+        choices = override_keys()
         hint = nearest(head, sections) if rest else nearest(key, choices, SweepSpec.explained_by)
-        hint = f"write trainer.{text}" if key in trainer_keys else hint
+        hint = f"write trainer.{text}" if f"trainer.{key}" in choices else hint
         raise ConfigError(f"unknown key {key}", f"command line, key {key}", hint)
     if head == "trainer" and rest not in ("", "preset"):
         return ("trainer", "overrides", rest.removeprefix("overrides.")), value

@@ -10,7 +10,7 @@ from trainer.section import Section
 
 
 def same_value(left: Any, right: Any) -> bool:
-    """Equality that tells ``true`` from 1."""
+    """Return whether two values are equal, where ``true`` is not 1."""
     return bool(left == right) and isinstance(left, bool) == isinstance(right, bool)
 
 
@@ -103,7 +103,7 @@ class ParameterSpec(Section):
     @model_validator(mode="before")
     @classmethod
     def _read_by(cls, data: Any) -> Any:
-        """With `by`, the parameter is active where the other has one of the listed values."""
+        """Read `by`: the parameter is active where the other has one of the listed values."""
         by = data.get("by") if isinstance(data, dict) else None
         if not isinstance(by, dict):
             return data

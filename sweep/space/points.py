@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from sweep.programs.base import ABSENT, Program
+from sweep.programs.base import ABSENT, Overrides, Program
 from sweep.space.parameters import ParameterSpec, same_value
 
 Parameters = dict[str, Any]
@@ -44,7 +44,7 @@ class Space:
             self._place(parent, parameters, (*path, key))
         self.parameters.setdefault(key, parameters[key])
 
-    def is_active(self, key: str, decided: Mapping[str, Any]) -> bool:
+    def is_active(self, key: str, decided: Overrides) -> bool:
         """Return whether the conditions of a parameter hold, given the active parameters
         before it.
         """
@@ -79,11 +79,11 @@ class Space:
         self.walk(choose)
         return len(tuned)
 
-    def contains(self, point: Mapping[str, Any]) -> bool:
+    def contains(self, point: Overrides) -> bool:
         """Return whether every value of a point lies in its range (a baseline's may not)."""
         return all(self.parameters[key].contains(value) for key, value in point.items())
 
-    def resolve(self, point: Mapping[str, Any], program: Program) -> Parameters:
+    def resolve(self, point: Overrides, program: Program) -> Parameters:
         """Return the value of every searched key of the program: the point's, else ``else:``, else
         the program's.
 
@@ -101,7 +101,7 @@ class Space:
         values = {**program.values(chosen, keys), **chosen}
         return {key: value for key, value in values.items() if value is not ABSENT}
 
-    def complete(self, baseline: Mapping[str, Any], program: Program) -> Parameters:
+    def complete(self, baseline: Overrides, program: Program) -> Parameters:
         """Return the point of a baseline; keys of the program that it does not name have the
         program's value.
 
@@ -164,7 +164,7 @@ class Space:
         )
 
 
-def fingerprint(resolved: Mapping[str, Any]) -> str:
+def fingerprint(resolved: Overrides) -> str:
     """Return a hash of the searched values of a configuration; 1 and 1.0 are the same."""
     text = json.dumps({key: _plain(value) for key, value in resolved.items()}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

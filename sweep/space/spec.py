@@ -33,9 +33,9 @@ class ObjectiveSpec(Section):
     window: Count = 3
     """score = mean of the last N evaluations"""
     worthwhile: Positive = 0.01
-    """smallest gain over the baseline that matters"""
+    """smallest improvement over the baseline that matters"""
     published: Positive | None = None
-    """a gain claimed elsewhere, for `sweep plan`"""
+    """improvement claimed elsewhere, for `sweep plan`"""
 
 
 class SearchSpec(Section):
@@ -46,7 +46,7 @@ class SearchSpec(Section):
     configurations: Annotated[int, Field(ge=0)] | None = None
     """configurations to propose besides the baselines; the whole grid if null"""
     tune_within: str | None = None
-    """parameter each of whose values is tuned alone, by so many configurations"""
+    """parameter each of whose values is tuned alone, with its own configurations"""
     seed: int = Field(0, ge=0)
     """seed of the sampler"""
     startup: Count | None = needs("sampler=auto|tpe|gp", None)
@@ -71,7 +71,7 @@ class AshaSpec(Section):
     grace_period: Count = 3
     """evaluations before a trial may be stopped"""
     reduction_factor: Annotated[float, Field(gt=1)] = 2
-    """one of N goes on at each rung"""
+    """one of N continues at each rung"""
 
 
 class SchedulerSpec(Section):
@@ -98,13 +98,13 @@ class LimitsSpec(Section):
     """Limits on time, devices and retries."""
 
     max_concurrent: Count | None = None
-    """trials at a time; what fits if null"""
+    """concurrent trials; as many as fit if null"""
     max_failures: Annotated[int, Field(ge=0)] = 2
-    """retries of a trial that dies"""
+    """retries of a trial that fails"""
     time_budget_s: Positive | None = None
-    """stop after this long [s]"""
+    """stop the sweep after this time [s]"""
     gpu_hours: Positive | None = None
-    """stop after this many GPU hours"""
+    """stop the sweep after this many GPU hours"""
     stall_timeout_s: Positive = 1800
     """a trial that neither trains a step nor evaluates for this long counts as failed [s]"""
 
@@ -115,7 +115,7 @@ class ConfirmsSpec(Section):
     sweep: str
     """name of the sweep that chose them"""
     configurations: list[int]
-    """its numbers of the configurations under `baselines`"""
+    """numbers of the configurations under `baselines` in that sweep"""
 
 
 class SweepSpec(Section):
@@ -140,7 +140,7 @@ class SweepSpec(Section):
     parameters: dict[str, ParameterSpec] = Field({})
     """trainer key or switch -> range"""
     baselines: list[ValueMapping] = Field([])
-    """configurations to run first"""
+    """configurations that run first; the first is the baseline of all comparisons"""
     search: SearchSpec
     """which configurations are tried"""
     seeds: Annotated[list[Seed], AfterValidator(_differing)] = Field([0], min_length=1)

@@ -1,6 +1,5 @@
 """Starting Ray for a sweep: the resources of machine or cluster, and whether a trial fits."""
 
-import contextlib
 import importlib.util
 import ipaddress
 import logging
@@ -12,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -72,8 +72,8 @@ def local_node(cpus: int | None = None) -> Node:
 
 
 def slots(resources: ResourcesSpec, nodes: list[Node]) -> int:
-    """Trials that fit on the nodes at one time: each on one node, or over several if no node holds
-    a whole trial.
+    """Count the trials that fit on the nodes at one time: each on one node, or over several if no
+    node holds a whole trial.
     """
     by_node = [_workers_on(resources, node) for node in nodes]
     workers = resources.workers_per_trial
@@ -128,7 +128,7 @@ def prepare_environment(address: str | None) -> None:
             read_environment_again()
 
 
-@contextlib.contextmanager
+@contextmanager
 def ray_running(
     address: str | None, cpus: int | None, folder: Path, log: Path
 ) -> Iterator[list[Node]]:
@@ -145,7 +145,7 @@ def ray_running(
 
     _send_logs_to(log)
     log_errors()
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         if address is None:
             node = local_node(cpus)
             head = stack.enter_context(_daemons(node, folder, log))
@@ -217,7 +217,7 @@ def check_cluster(host: str, port: int) -> None:
         with socket.create_connection((host, port), timeout=ANSWER_LIMIT_S) as connection:
             connection.sendall(_PREFACE)
             header = b""
-            with contextlib.suppress(OSError):  # silence, or a hang-up: not a cluster
+            with suppress(OSError):  # silence, or a hang-up: not a cluster
                 header = connection.recv(9)
     except OSError as error:
         raise _missing(host, port, f"nobody answers: {error.strerror or error}") from None
@@ -235,7 +235,7 @@ def _missing(host: str, port: int, reason: str) -> MissingError:
 
 def warn_if_open(host: str, port: int) -> None:
     """Say so if machines other than this one can run code in the cluster without a token."""
-    with contextlib.suppress(ValueError):
+    with suppress(ValueError):
         if ipaddress.ip_address(host).is_loopback:
             return
     if asks_for_no_token(host, port):
@@ -247,7 +247,7 @@ def warn_if_open(host: str, port: int) -> None:
         )
 
 
-@contextlib.contextmanager
+@contextmanager
 def _daemons(node: Node, folder: Path, log: Path) -> Iterator[str]:
     """Run Ray's daemons for the block, with their files in a folder; yields their address.
 
@@ -283,7 +283,7 @@ def _daemons(node: Node, folder: Path, log: Path) -> Iterator[str]:
             process_group=0,
         )
     try:
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with suppress(subprocess.TimeoutExpired):
             starter.wait(_START_LIMIT_S)
         code = starter.returncode
         if code != 0:
@@ -292,7 +292,7 @@ def _daemons(node: Node, folder: Path, log: Path) -> Iterator[str]:
             )
         yield (folder / "ray_current_cluster").read_text()
     finally:
-        with contextlib.suppress(ProcessLookupError):
+        with suppress(ProcessLookupError):
             os.killpg(starter.pid, signal.SIGKILL)
         starter.wait()
 
@@ -321,7 +321,7 @@ def cluster_nodes(address: str) -> list[Node]:
             return nodes
 
 
-@contextlib.contextmanager
+@contextmanager
 def _stderr_to(log: Path) -> Iterator[None]:
     """Send what Ray's own core writes to standard error into a file: no setting of Ray keeps it
     back.
@@ -350,7 +350,7 @@ def node_text(node: Node) -> str:
 
 def _usable_cpus() -> int:
     cpus = len(os.sched_getaffinity(0))
-    with contextlib.suppress(OSError, ValueError):  # a container's share
+    with suppress(OSError, ValueError):  # a container's share
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         if quota != "max":
             cpus = min(cpus, max(1, int(quota) // int(period)))

@@ -95,7 +95,7 @@ def listens(address: str) -> bool:
 
 
 def end_when_cut_off(address: str) -> None:
-    """From now on end this process once the server at HOST:PORT has been out of reach for
+    """End this process once the server at HOST:PORT has been out of reach for
     `CUT_OFF_S`.
     """
 

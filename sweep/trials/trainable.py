@@ -21,7 +21,7 @@ from sweep.programs.base import Assignment
 from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import evaluation_history
 from sweep.search.history import TrialKey
-from sweep.search.trial_report import GIVEN_UP, TrialReport
+from sweep.search.trial_report import GIVEN_UP, Result, TrialReport
 from sweep.space.spec import SweepSpec
 from sweep.tracking.outcomes import trial_name, trial_tags
 from sweep.trials.nodes import WorkerLostError, end_when_cut_off, leave_if_blind
@@ -110,17 +110,15 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         self._is_warm = self._group is not None
         return True
 
-    def step(self) -> dict[str, Any]:
+    def step(self) -> Result:
         """Train to the next evaluation and report it.
 
         Returns:
             ``step``, ``score``, ``evaluation`` and all ``eval/*`` metrics. ``done`` with
-            ``finished`` after the
-            last step, with ``interrupted`` when the sweep is to stop (with ``storage``: because of
-            a full disk or
-            the like, met by this trial), with ``reason`` when the trial failed in a way that a
-            retry would repeat
-            (divergence, bad configuration).
+            ``finished`` after the last step, with ``interrupted`` when the sweep is to stop (with
+            ``storage``: because of a full disk or the like, met by this trial), with ``reason``
+            when the trial failed in a way that a retry would repeat (divergence, bad
+            configuration).
 
         Raises:
             Exception: any other failure, which the driver counts. In ranks that ran another
@@ -276,7 +274,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             again = f"sweep resume {folder.name}, or with --accept-changes"
             raise StorageError(error.what, error.where, again) from None
 
-    def _report(self, period: Period) -> dict[str, Any]:
+    def _report(self, period: Period) -> Result:
         objective = self.plan.spec.objective
         history = evaluation_history(self._run_folder.metrics, objective.metric)
         if objective.metric in period.metrics:
@@ -299,7 +297,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         }
         return report.to_result(**evaluated, ranks=pids)
 
-    def _failed(self, error: Exception) -> dict[str, Any]:
+    def _failed(self, error: Exception) -> Result:
         step = error.step if isinstance(error, DivergedError) else self._last_step
         self._note_failure(error)
         alone = self.plan.spec.resources.workers_per_trial == 1
@@ -315,7 +313,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             Attempt(context.run_dir, context.attempt).check()
             self._run_folder.failure.write_text(text + "\n", "utf-8")
 
-    def _interrupted(self, fault: StorageError | None = None) -> dict[str, Any]:
+    def _interrupted(self, fault: StorageError | None = None) -> Result:
         self._close("KILLED")
         storage = None if fault is None else (fault.what, fault.where, fault.hint)
         return TrialReport(self._last_step, interrupted=True, storage=storage).to_result()

@@ -239,7 +239,7 @@ class WorkerGroup:
 
 
 def _cores_of_a_gpu(node_id: str) -> float:
-    """Cores of a node for each of its GPUs; 0 without GPUs."""
+    """Return the cores of a node for each of its GPUs; 0 without GPUs."""
     [of_node] = [node["Resources"] for node in ray.nodes() if node["NodeID"] == node_id]
     return float(of_node.get("CPU", 0) / of_node["GPU"]) if "GPU" in of_node else 0.0
 
@@ -247,7 +247,8 @@ def _cores_of_a_gpu(node_id: str) -> float:
 def rank_environments(
     places: Sequence[Mapping[str, Any]], threads: int, gpus: float
 ) -> list[dict[str, str]]:
-    """Rendezvous and device variables of each rank, from what ``RankWorker.describe`` returned.
+    """Return the rendezvous and device variables of each rank, from what ``RankWorker.describe``
+    returned.
 
     ``threads`` are those of the reserved cores. A rank with a GPU has at least its share of the
     node's cores: an offloaded AdamW steps on them, and no other trial can use them while this one

@@ -15,6 +15,7 @@ from sweep.record.noise import NoiseForecast, forecast_noise, noise_lines
 from sweep.record.sweep_record import SweepRecord, planned_trials, readable_sweeps
 from sweep.record.table import duration, parameter_text
 from sweep.space.arms import ARM_SEEDS, arms
+from sweep.space.file import automatic_sampler
 from sweep.space.parameters import ParameterSpec
 from sweep.space.points import Space
 from sweep.space.spec import SweepSpec
@@ -131,7 +132,7 @@ def _shortages(spec: SweepSpec, nodes: list[Node], disk: Disk | None, free: int)
     except MissingError as error:
         yield error.what
     if disk is not None and disk.at_most > free:
-        yield f"disk: {size_text(disk.at_most)} needed, {size_text(free)} there"
+        yield f"disk: {size_text(disk.at_most)} needed, {size_text(free)} free"
 
 
 def short_memory(memory: Footprint | None, nodes: list[Node], at_a_time: int) -> Iterator[str]:
@@ -143,14 +144,14 @@ def short_memory(memory: Footprint | None, nodes: list[Node], at_a_time: int) ->
     if memory.device.on_gpu and memory.margin < 0:
         needed = max(memory.training, memory.sampling)
         yield (
-            f"GPU memory: {size_text(needed)} needed, {size_text(memory.device.total_bytes)} there"
+            f"GPU memory: {size_text(needed)} needed, {size_text(memory.device.total_bytes)} a GPU"
         )
     there = [node.memory for node in nodes if node.memory is not None]
     if len(there) == len(nodes) and memory.host * at_a_time > sum(there):
         of = "one trial" if at_a_time == 1 else f"{at_a_time} trials at a time"
         yield (
             f"host memory of {of}: {size_text(memory.host * at_a_time)} needed, "
-            f"{size_text(sum(there))} there"
+            f"{size_text(sum(there))} installed"
         )
 
 
@@ -187,7 +188,9 @@ def print_sample(sample: Sample, spec: SweepSpec, configurations: int) -> None:
     if sample.error > 0 and len(spec.seeds) > 1 and configurations > 1:
         hidden = minimum_detectable_effect(sample.error, len(spec.seeds), configurations)
         seeds = f"{counted(len(spec.seeds), 'seed')} of {counted(configurations, 'configuration')}"
-        lines.append(f"with {seeds} that error alone hides gains below {hidden:.2g} (80% power)")
+        lines.append(
+            f"with {seeds} that error alone hides improvements below {hidden:.2g} (80% power)"
+        )
     print_section("sample", lines)
     for advice in sample.advice:
         print(f"\n{advice}", file=sys.stderr)
@@ -214,7 +217,9 @@ def _lines(plan: Plan, spec: SweepSpec) -> Iterator[tuple[str, str]]:
     """Yield headings and texts."""
     size = f"{counted(plan.configurations, 'configuration')} x {counted(len(spec.seeds), 'seed')}"
     devices = f"{counted(plan.gpus_per_trial, 'GPU')}, {counted(plan.cpus_per_trial, 'CPU')}"
-    yield "trials", f"{plan.trials}: {size}; proposed by {spec.search.sampler}"
+    sampler, why = automatic_sampler(spec)
+    reason = f", as {why}" if spec.search.sampler == sampler else ""
+    yield "trials", f"{plan.trials}: {size}; proposed by {spec.search.sampler}{reason}"
     for line in _arms_lines(plan, spec):
         yield "", line
     yield "each", f"{devices}; {_steps_text(plan)}"

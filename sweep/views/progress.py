@@ -13,6 +13,8 @@ from typing import Any
 import ray
 from ray import cloudpickle, tune
 from ray.tune.experiment import Trial
+from rich.console import Console
+from rich.text import Text
 
 from sweep.programs.resources import ResourcesSpec
 from sweep.record.folder import SweepFolder
@@ -29,16 +31,17 @@ logger = logging.getLogger(__name__)
 _WAITING_S = 30.0  # a trial that has its resources starts within seconds
 _LOOK_S = 0.5
 _BEGINNINGS = (  # a file of a trial, what it holds from then on, and what that means
-    ("config.yaml", "", "its ranks are up and load what they run"),
-    ("stderr.log", "ready at step", "what they run is loaded; the first step begins"),
+    ("config.yaml", "", "its ranks have started and load the program"),
+    ("stderr.log", "ready at step", "the program is loaded; the first step starts"),
     ("metrics.jsonl", "}", "first step done"),
 )
+CONSOLE = Console(highlight=False)
 _HEADLINE = "eval/accuracy"  # shown beside the score, a mean of several
 
 
 def say(text: str) -> None:
-    """Print a line."""
-    print(printable(text), flush=True)
+    """Print a line, above a table that the terminal may show."""
+    CONSOLE.print(Text(printable(text)), soft_wrap=True)
 
 
 class SweepCallback(tune.Callback):  # type: ignore[misc]
@@ -69,25 +72,29 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         # Tune pickles its callbacks; an event cannot be, and a resumed sweep makes its own.
         return {**self.__dict__, "_changed": None, "_trials": ()}
 
+    def scores(self) -> dict[str, float | None]:
+        """Return the trials that hold resources now, each with its latest score."""
+        return {
+            trial.config["trial"]: TrialReport.of(trial.last_result).score
+            for trial in self._trials
+            if trial.status == Trial.RUNNING
+        }
+
     def running(self) -> int:
-        """Trials that hold resources now."""
-        return sum(trial.status == Trial.RUNNING for trial in self._trials)
+        """Return how many trials hold resources now."""
+        return len(self.scores())
 
     def __getattribute__(self, name: str) -> Any:
         value = super().__getattribute__(name)
-        return _guarded(value) if name.startswith("on_") else value
+        return guarded(value) if name.startswith("on_") else value
 
-    def on_trial_start(
-        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
-    ) -> None:
-        """A trial has its resources."""
+    def on_trial_start(self, trial: Trial, **info: Any) -> None:
+        """Report that a trial has its resources."""
         searched = {key: value for key, value in trial.config["overrides"].items() if key != "seed"}
         self._event(trial, f"started    {parameter_text(searched)}")
 
-    def on_trial_result(
-        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
-    ) -> None:
-        """A trial has evaluated, or ended early."""
+    def on_trial_result(self, trial: Trial, result: dict[str, Any], **info: Any) -> None:
+        """Report that a trial has evaluated, or ended early."""
         report = TrialReport.of(result)
         if report.score is not None:
             self._beginnings.clear()
@@ -98,16 +105,12 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
                     trial, f"step {report.step}{total}  score {number(report.score)}  {shown}"
                 )
 
-    def on_trial_complete(
-        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
-    ) -> None:
-        """A trial has ended; its last result has the state."""
+    def on_trial_complete(self, trial: Trial, **info: Any) -> None:
+        """Report that a trial has ended; its last result has the state."""
         report = TrialReport.of(trial.last_result)
         score = number(report.score)
         if report.interrupted:
-            self._event(
-                trial, f"interrupted at step {report.step}; goes on from there after resume"
-            )
+            self._event(trial, f"interrupted at step {report.step}; a resume continues from there")
         elif report.reason:
             self._event(trial, f"failed     {report.reason}")
         elif report.finished:
@@ -116,16 +119,12 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
             self._event(trial, f"stopped    by the scheduler at step {report.step}, score {score}")
         self._ended(trial)
 
-    def on_trial_error(
-        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
-    ) -> None:
-        """A trial failed and is not tried again."""
+    def on_trial_error(self, trial: Trial, **info: Any) -> None:
+        """Report that a trial failed and is not tried again."""
         self._event(trial, f"failed     {self._reason(trial)}")
         self._ended(trial)
 
-    def on_trial_recover(
-        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
-    ) -> None:
+    def on_trial_recover(self, trial: Trial, **info: Any) -> None:
         """Count a failure of a trial, of which Tune lets it have any number; a lost node is none.
 
         Where no retry is left the trial starts once more, and only to say so: that is a result as
@@ -143,8 +142,8 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
             count = f"{self._failures[name]} of {self._max_failures}" if counts else "not counted"
             self._event(trial, f"retry {count}: {self._reason(trial)}")
 
-    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        """Called ten times a second."""
+    def on_step_end(self, trials: list[Trial], **info: Any) -> None:
+        """Look for waiting and hanging trials, ten times a second."""
         self._trials = trials
         self._tell_waiting()
         if self._trials and self._beginnings and time.monotonic() - self._looked > _LOOK_S:
@@ -221,7 +220,9 @@ def _free(resources: ResourcesSpec) -> str:
     )
 
 
-def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that logs its exceptions: a display must not end a sweep."""
+
     @functools.wraps(method)
     def call(*arguments: Any, **options: Any) -> Any:
         try:

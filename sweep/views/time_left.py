@@ -39,4 +39,4 @@ def seconds_left(
     left = {trial: trial_seconds * (1 - share) for trial, share in shares.items()}
     waiting = sweep.planned - sum(row.ended for row in rows) - len(running)
     total = sum(left.get(row.trial, trial_seconds) for row in running) + waiting * trial_seconds
-    return left, total / len(running)
+    return left, max([total / len(running), *left.values()])  # one trial may take the longest

@@ -1,4 +1,4 @@
-"""Running a sweep's finalists again: fresh seeds, no early stopping, and the sealed test split.
+"""Running a sweep's finalists again: fresh seeds, no early stopping, and the held-out test set.
 
 The best of many configurations looks better than it is, because it was chosen for its luck too. Its
 score on seeds that played no part in the choice is free of that. The runs form a sweep of their
@@ -32,9 +32,7 @@ def finalists_of(sweep: SweepRecord, finalists: int) -> list[Configuration]:
         )
     if sweep.spec.search.tune_within is not None and not is_baseline(sweep.spec, chosen[0]):
         first = next(iter(arms(sweep.spec)))
-        message = (
-            f"no configuration of {first} in {name} is complete, and the others are held against it"
-        )
+        message = f"no configuration of {first} in {name} is complete, so there is no baseline"
         raise MissingError(message, root, sweep.command("status"))
     return chosen
 
@@ -49,10 +47,10 @@ def fresh_space(
     """Return the space NAME-confirm: chosen configurations on seeds the sweep did not use, and
     nothing else.
 
-    They become its baselines. ``test`` is a file of the sealed problems.
+    They become its baselines. ``test`` is a file of the held-out problems.
 
     Raises:
-        ConfigError: the program has no sealed problems.
+        ConfigError: the program has no held-out problems.
     """
     spec = sweep.spec
     program = spec.program.held_out_run(spec.objective.metric, test) if sealed else spec.program

@@ -35,7 +35,7 @@ class Asked:
     finalists: int = 2  # besides the baseline
     max_seeds: int = MAX_SEEDS  # fresh ones of each
     hours: float | None = None  # budget of all rounds, in hours of the devices that trials have
-    test: str | None = None  # file of the sealed problems
+    test: str | None = None  # file of the held-out problems
     again: str = ""  # command to go on
 
 
@@ -73,7 +73,7 @@ def decide(
         code = run(fresh)
         fresh = fresh.read_again()
         if code not in (0, 1) or _missing(fresh):
-            say(f"Undecided. To go on: {asked.again}")
+            say(f"Undecided. To continue: {asked.again}")
             return (code if code not in (0, 1) else INTERRUPTED), decision
         decision = _look(fresh, decision)
         place = f"round {len(decision.looks)} of at most {len(decision.design.looks)}"
@@ -121,7 +121,7 @@ def _begin(sweep: SweepRecord, asked: Asked) -> None:
     chosen = finalists_of(sweep, asked.finalists)
     if len(chosen) < 2 or not is_baseline(spec, chosen[0]):
         raise MissingError(
-            f"{sweep.folder.name} has no baseline and another configuration that ran to their end "
+            f"{sweep.folder.name} has no baseline and another configuration that are complete "
             "on all seeds",
             str(sweep.folder.root),
             sweep.command("status"),
@@ -173,7 +173,7 @@ def _look(fresh: SweepRecord, decision: Decision) -> Decision:
 
 
 def _missing(fresh: SweepRecord) -> int:
-    """Trials of the current look that have no result."""
+    """Count the trials of the current look that have no result."""
     proposals = fresh.configurations
     seeds = fresh.spec.seeds
     proposed = sum(
@@ -186,8 +186,8 @@ def _missing(fresh: SweepRecord) -> int:
 
 
 def _price(fresh: SweepRecord, sweep: SweepRecord) -> float:
-    """Device hours of all rounds, the next one included; that one at the mean of the trials
-    so far.
+    """Return the device hours of all rounds, the next one included; that one at the mean of the
+    trials so far.
     """
     spent = fresh.device_hours()
     sample = list(spent.values()) or list(sweep.device_hours().values())
@@ -197,10 +197,10 @@ def _price(fresh: SweepRecord, sweep: SweepRecord) -> float:
 def _plan_text(decision: Decision, spec: SweepSpec) -> str:
     design = decision.design
     noise = decision.known
-    spread = f"scores vary between seeds by a standard deviation of {noise.deviation:.2g}"
+    spread = f"the standard deviation between seeds is {noise.deviation:.2g}"
     return (
         f"plan: {counted(design.finalists, 'finalist')} and the baseline, judged after "
-        f"{', '.join(map(str, design.looks))} fresh seeds each; a gain of {design.worthwhile:g} in "
-        f"{spec.objective.metric} is worthwhile; "
-        f"{spread if noise.freedom else 'how much scores vary between seeds is not known yet'}"
+        f"{', '.join(map(str, design.looks))} fresh seeds each; an improvement of "
+        f"{design.worthwhile:g} in {spec.objective.metric} is worthwhile; "
+        f"{spread if noise.freedom else 'seed noise is not known yet'}"
     )

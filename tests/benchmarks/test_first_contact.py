@@ -8,11 +8,12 @@ import sys
 import pytest
 
 from benchmarks.first_contact import Machine, Part, first_contact, parts, this_machine
+from tests.trainer.parallel.test_gpus import HAS_COMPILER, HAS_HEADERS
 
 CPU = Machine(gpus=0, vllm=False, ray=True)
 
 
-def python(name: str, program: str, limit_s: float = 60.0) -> Part:
+def python(name, program, limit_s=60.0):
     return Part(name, "?", limit_s, (sys.executable, "-c", program))
 
 
@@ -35,6 +36,7 @@ def test_all_parts_run_though_some_fail_hang_or_cannot_run(tmp_path, capsys):
     report = json.loads((tmp_path / "report.json").read_text())
     assert [part["state"] for part in report["parts"]] == [outcome.state for outcome in outcomes]
     assert any("Traceback" in line for line in report["parts"][0]["last_lines"])
+    assert report["parts"][3]["last_lines"] == ["1.5 TFLOP/s"]
     assert report["versions"]["torch"]
     assert "| good" in capsys.readouterr().out
 
@@ -56,10 +58,10 @@ def test_what_a_machine_lacks_is_said(machine, waiting, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_cpu_runs_what_it_can(tmp_path):
-    names = {"driver", "compiler", "step of tiny_kk"}
-    chosen = [part for part in parts(this_machine(), tmp_path) if part.name in names]
+    states = {"driver": "passed", "compiler": "passed", "step of tiny_kk": "passed"}
+    if not (HAS_COMPILER and HAS_HEADERS):
+        states["compiler"] = "failed"
+    chosen = [part for part in parts(this_machine(), tmp_path) if part.name in states]
     outcomes = {outcome.name: outcome for outcome in first_contact(chosen, tmp_path)}
-    assert {name: outcome.state for name, outcome in outcomes.items()} == dict.fromkeys(
-        names, "passed"
-    )
+    assert {name: outcome.state for name, outcome in outcomes.items()} == states
     assert "time/update" in outcomes["step of tiny_kk"].detail

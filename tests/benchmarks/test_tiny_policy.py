@@ -15,7 +15,7 @@ from trainer.rollouts.transformers import TransformersEngine
 
 
 @pytest.mark.slow
-def test_the_policy_of_the_package_solves_half_of_the_puzzles() -> None:
+def test_the_policy_of_the_package_solves_half_of_the_puzzles():
     tokenizer = AutoTokenizer.from_pretrained(TINY_FOLDER)
     engine = TransformersEngine(
         AutoModelForCausalLM.from_pretrained(TINY_FOLDER), pad_token_id=tokenizer.pad_token_id

@@ -10,13 +10,13 @@ from trainer.problems.tasks.puzzle_generator import generate
 
 
 @pytest.mark.parametrize("people", [2, 3, 4])
-def test_the_reward_accepts_what_a_careful_teacher_writes(people: int) -> None:
+def test_the_reward_accepts_what_a_careful_teacher_writes(people):
     for puzzle in generate("dev", [people], 50, seed=0):
         text = PREFILL + demonstration(puzzle, random.Random(0), value_error=0, verdict_error=0)
         assert score(text, puzzle.solution_text).correct
 
 
-def test_a_sloppy_teacher_is_often_wrong_but_keeps_the_form() -> None:
+def test_a_sloppy_teacher_is_often_wrong_but_keeps_the_form():
     rng = random.Random(0)
     puzzles = generate("train", [2, 3], 400, seed=0)
     scores = [score(PREFILL + demonstration(p, rng, 0.12, 0.01), p.solution_text) for p in puzzles]
@@ -24,7 +24,7 @@ def test_a_sloppy_teacher_is_often_wrong_but_keeps_the_form() -> None:
     assert 0.5 < sum(s.correct for s in scores) / len(scores) < 0.8
 
 
-def test_tokens_are_words_and_decoding_gives_the_text_back() -> None:
+def test_tokens_are_words_and_decoding_gives_the_text_back():
     tokenizer = build_tokenizer()
     assert len(set(vocabulary())) == len(tokenizer) < 128
     for prompt, completion in demonstrations(TinyRecipe(people=(2, 3, 8)), 30):

@@ -14,13 +14,12 @@ from trainer.algorithm.update import Updater, UpdateStatistics
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.parallel.ranks import Parallel
 from trainer.policy.logprobs import LogprobModel
-from trainer.types import TrainBatch
 
 GROUP_SIZE = 4  # of the hand-made batch
 ETA = 0.02  # a random model of 61 words finds about half of its tokens less probable
 
 
-def as_page(batch: TrainBatch) -> whole_algorithm.Batch:
+def as_page(batch):
     """The same completions with prompts padded on the left."""
     longest = int(batch.prompt_lengths.max())
     width = batch.completion_mask.shape[1]

@@ -135,7 +135,6 @@ class Terminal:
 
     def start(self, line: str) -> None:
         """Type a line and do not wait for its end."""
-        assert self._shell.stdin is not None
         self._read = self._shown.stat().st_size
         with self._shown.open("a") as shown:
             shown.write(f"{self.machine.name}$ {line}\n")
@@ -257,7 +256,6 @@ class Lab:
             stdout=subprocess.PIPE,
             text=True,
         )
-        assert boot.stdout is not None
         assert boot.stdout.readline() == "booted\n", f"{name} does not start"
         (first,) = psutil.Process(boot.pid).children()
         return Machine(name, address, boot, first.pid, Path(f"/proc/{first.pid}/root"))

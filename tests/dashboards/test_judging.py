@@ -1,6 +1,5 @@
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -20,7 +19,7 @@ SCORES = {
 ASKED = {"by": ["loss"], "baseline": {"loss": "grpo"}, "score": "acc", "seed": "seed"}
 
 
-def runs(scores: dict[str, list[float]] = SCORES, first: int = 0) -> pd.DataFrame:
+def runs(scores=SCORES, first=0):
     rows = [
         (loss, first + seed, score)
         for loss, values in scores.items()
@@ -29,7 +28,7 @@ def runs(scores: dict[str, list[float]] = SCORES, first: int = 0) -> pd.DataFram
     return pd.DataFrame(rows, columns=["loss", "seed", "acc"])
 
 
-def tuned_runs() -> pd.DataFrame:
+def tuned_runs():
     """Two losses at four learning rates; grpo is best at 2, dapo at 4."""
     noise = np.random.default_rng(0)
     rows = [
@@ -41,7 +40,7 @@ def tuned_runs() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["loss", "lr", "seed", "acc"])
 
 
-def test_the_import_takes_no_library() -> None:
+def test_the_import_takes_no_library():
     heavy = "{'pandas', 'numpy', 'scipy', 'plotly', 'mlflow', 'torch', 'ray', 'optuna', 'pydantic'}"
     code = f"import sys; from dashboards import judge; print(sorted({heavy} & set(sys.modules)))"
     assert (
@@ -52,7 +51,7 @@ def test_the_import_takes_no_library() -> None:
     )
 
 
-def test_the_numbers_are_those_of_the_same_scores_in_a_sweep() -> None:
+def test_the_numbers_are_those_of_the_same_scores_in_a_sweep():
     judged = judge(runs(), **ASKED).verdict
     rows = {f"#{place} loss={loss}": row for place, (loss, row) in enumerate(SCORES.items())}
     expected = verdict(
@@ -70,7 +69,7 @@ def test_the_numbers_are_those_of_the_same_scores_in_a_sweep() -> None:
     )
 
 
-def test_a_table_that_a_sweep_exported_has_its_verdict() -> None:
+def test_a_table_that_a_sweep_exported_has_its_verdict():
     results = results_of()
     table = results.table.drop(columns=["arm", "reason"])
     spread = ["rule", "label", "algorithm", *results.searched]
@@ -85,7 +84,7 @@ def test_a_table_that_a_sweep_exported_has_its_verdict() -> None:
     assert (judged.p_value, judged.interval) == (results.verdict.p_value, results.verdict.interval)
 
 
-def test_only_fresh_seeds_give_evidence(tmp_path: Path) -> None:
+def test_only_fresh_seeds_give_evidence(tmp_path):
     search = judge(runs(), **ASKED)
     fresh = judge(runs(), fresh=True, **ASKED)
     assert (
@@ -104,12 +103,12 @@ def test_only_fresh_seeds_give_evidence(tmp_path: Path) -> None:
     assert "judged runs" in page and "sweep confirm" not in page and "sweep export" not in page
 
 
-def test_small_differences_have_digits() -> None:
+def test_small_differences_have_digits():
     small = judge(runs({name: [y / 1000 for y in row] for name, row in SCORES.items()}), **ASKED)
     assert "#1 loss=dapo: +1.0e-04 (90% interval +8.7e-05" in small.sentences[0]
 
 
-def test_of_several_evaluations_the_last_count() -> None:
+def test_of_several_evaluations_the_last_count():
     steps = (
         runs().loc[np.repeat(range(12), 3)].assign(step=[10, 30, 20] * 12).reset_index(drop=True)
     )
@@ -119,7 +118,7 @@ def test_of_several_evaluations_the_last_count() -> None:
     assert trial.score == pytest.approx(0.51) and trial.curves["acc"].steps == (10, 20, 30)
 
 
-def test_a_seed_that_one_lacks_is_a_failed_one() -> None:
+def test_a_seed_that_one_lacks_is_a_failed_one():
     table = runs()
     blank = table.assign(acc=table.acc.where((table.loss != "dapo") | (table.seed != 3)))
     for lacking in (blank, blank.dropna()):
@@ -127,7 +126,7 @@ def test_a_seed_that_one_lacks_is_a_failed_one() -> None:
         assert judged is not None and judged.failed["#1 loss=dapo"] == 1
 
 
-def test_what_was_tuned_is_compared_at_its_own_best() -> None:
+def test_what_was_tuned_is_compared_at_its_own_best():
     from dashboards.pictures.tournament import rule_table
 
     search = judge(tuned_runs(), tuned=["lr"], **ASKED)
@@ -147,7 +146,7 @@ def test_what_was_tuned_is_compared_at_its_own_best() -> None:
         )
 
 
-def test_problems_say_what_limits_the_verdict() -> None:
+def test_problems_say_what_limits_the_verdict():
     generator = np.random.default_rng(0)
     table = runs().assign(trial=[f"run{place}" for place in range(12)])
     solved = {
@@ -207,14 +206,12 @@ TWICE = pd.concat([runs(), runs().iloc[:1].assign(acc=0.7)])
         (runs().assign(step=1.5), {}, "no whole number as its step"),
     ],
 )
-def test_what_cannot_be_judged_is_refused(
-    table: pd.DataFrame, asked: dict[str, object], what: str
-) -> None:
+def test_what_cannot_be_judged_is_refused(table, asked, what):
     with pytest.raises(ConfigError, match=what):
         judge(table, **{**ASKED, **asked})
 
 
-def test_a_column_that_may_differ_is_ignored_and_settings_that_vary_within_are_not() -> None:
+def test_a_column_that_may_differ_is_ignored_and_settings_that_vary_within_are_not():
     lists = WITH_RATE.assign(texts=[["a"]] * 12)
     assert judge(lists, ignore=["lr"], **ASKED).verdict is not None
     mixed = runs().assign(**{"params.batch": [8, 16, 8, 8] * 3, "params.name": range(12)})
@@ -225,7 +222,14 @@ def test_a_column_that_may_differ_is_ignored_and_settings_that_vary_within_are_n
         judge(mixed, **ASKED)
 
 
-def test_runs_that_end_at_different_steps_are_told() -> None:
+def test_runs_that_end_at_different_steps_are_told():
     assert "different steps" not in str(judge(runs().assign(step=20), **ASKED))
     cut = judge(runs().assign(step=[20] * 11 + [10]), **ASKED)
     assert cut.sentences[-1].endswith("They end at different steps, 10 to 20.")
+
+
+def test_a_score_that_counts_an_evaluation_before_training_is_told() -> None:
+    early = pd.concat([runs().assign(step=0), runs().assign(step=10)])
+    told = judge(early, **ASKED, window=2).sentences[-1]
+    assert told.endswith("before the first training step: take a shorter window.")
+    assert "before the first" not in judge(early, **ASKED, window=1).sentences[-1]

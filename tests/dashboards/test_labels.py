@@ -5,7 +5,7 @@ from dashboards.labels import configuration_labels
 from trainer.config.variants import short_name, short_names
 
 
-def test_short_names_say_the_section_where_the_last_part_says_nothing() -> None:
+def test_short_names_say_the_section_where_the_last_part_says_nothing():
     assert [short_name(key) for key in ("optim.lr", "data.name", "seed")] == ["lr", "data", "seed"]
     alike = ["rollout.temperature", "evaluation.temperature", "optim.lr"]
     assert list(short_names(alike).values()) == [
@@ -27,7 +27,7 @@ def test_short_names_say_the_section_where_the_last_part_says_nothing() -> None:
         ),
     ],
 )
-def test_a_label_names_the_rule_and_what_else_differs(arms: list[str], labels: list[str]) -> None:
+def test_a_label_names_the_rule_and_what_else_differs(arms, labels):
     trials = pd.DataFrame(
         {
             "configuration": ["0", "1", "2"],

@@ -5,8 +5,6 @@ itself finds.
 import json
 import sys
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +15,7 @@ from tests.sweep.harness import ledger, metrics, results
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-OVERRIDES: dict[str, Any] = {
+OVERRIDES = {
     "max_steps": 2,
     "optim.lr": 1e-3,
     "evaluation.every_steps": 1,
@@ -27,7 +25,7 @@ OVERRIDES: dict[str, Any] = {
     "evaluation.sets": {"dev": {"source": "generated", "split": "dev", "people": [2], "size": 40}},
 }
 DEFAULTS = {"algorithm.ar_alpha": 0.0, "algorithm.lopti_eta": 0.0}
-SPACE: dict[str, Any] = {
+SPACE = {
     "objective": {"metric": "eval/accuracy", "window": 2},
     "parameters": {
         "algorithm.ar_alpha": {"uniform": [0.0, 0.5]},
@@ -46,7 +44,7 @@ exec "$0" -m trainer run "$@" --runs-dir "$LOPTUNE_OUT" --name trial --offline
 
 
 @pytest.fixture(scope="module")
-def sweeps(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def sweeps(tmp_path_factory):
     """The folders of two sweeps that ended: of the trainer, and of its command."""
     runs = tmp_path_factory.mktemp("runs")
     words = [f"{key}={json.dumps(value)}" for key, value in OVERRIDES.items()]
@@ -65,7 +63,7 @@ def sweeps(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return runs / "program", runs / "command"
 
 
-def test_ledger_and_scores_are_the_same(sweeps: tuple[Path, Path]) -> None:
+def test_ledger_and_scores_are_the_same(sweeps):
     proposed = []
     scores = []
     for root in sweeps:
@@ -78,7 +76,7 @@ def test_ledger_and_scores_are_the_same(sweeps: tuple[Path, Path]) -> None:
     assert len(set(scores[0].values())) > 1, "all alike: the comparison says nothing"
 
 
-def test_every_metric_of_every_step_is_the_same(sweeps: tuple[Path, Path]) -> None:
+def test_every_metric_of_every_step_is_the_same(sweeps):
     for trial in results(sweeps[0]):
         ours, command = (
             {
@@ -92,7 +90,7 @@ def test_every_metric_of_every_step_is_the_same(sweeps: tuple[Path, Path]) -> No
         assert ours == command and len(ours) > 20
 
 
-def test_the_verdict_is_the_same(sweeps: tuple[Path, Path]) -> None:
+def test_the_verdict_is_the_same(sweeps):
     ours, command = (read_results(open_sweep(root.parent, root.name)) for root in sweeps)
     # these name the program
     verdicts = [replace(sweep.verdict, best="", baseline="") for sweep in (ours, command)]

@@ -10,11 +10,11 @@ from sweep.space.file import load_space
 from sweep.space.points import Space
 from tests.paths import SEARCH_SPACES
 from trainer.config.extends import preset_specs
-from trainer.config.schema import TrainConfig, apply_overrides, load_config
+from trainer.config.schema import apply_overrides, load_config
 from trainer.errors import EngineError
 
 
-def brings(config: TrainConfig) -> set[tuple[object, ...]]:
+def brings(config):
     """What a rehearsal of this configuration tries."""
     parallel = config.parallel
     shared = (parallel.strategy, parallel.zero_stage if parallel.strategy == "deepspeed" else 0)
@@ -32,7 +32,7 @@ def brings(config: TrainConfig) -> set[tuple[object, ...]]:
     }
 
 
-def configurations() -> dict[str, TrainConfig]:
+def configurations():
     """The fewest presets and published baselines that bring everything which any of them brings,
     chosen greedily.
 
@@ -61,14 +61,14 @@ CONFIGURATIONS = configurations()
 
 
 @pytest.fixture(scope="module")
-def rehearsals(tmp_path_factory) -> dict[str, Rehearsal]:
+def rehearsals(tmp_path_factory):
     return {
         rehearsal.name: rehearsal
         for rehearsal in rehearse(CONFIGURATIONS, tmp_path_factory.mktemp("rehearsal"))
     }
 
 
-def test_every_way_to_share_a_model_is_among_them() -> None:
+def test_every_way_to_share_a_model_is_among_them():
     ways = {
         (config.parallel.strategy, config.parallel.zero_stage) for config in CONFIGURATIONS.values()
     }
@@ -80,13 +80,13 @@ def test_every_way_to_share_a_model_is_among_them() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_a_rehearsal_finds_nothing(rehearsals: dict[str, Rehearsal], name: str) -> None:
+def test_a_rehearsal_finds_nothing(rehearsals, name):
     rehearsal = rehearsals[name]
     assert rehearsal.failed() == [], rehearsal.row()
     assert len(rehearsal.ranks) == (1 if rehearsal.config.parallel.strategy == "none" else 2)
 
 
-def test_a_compared_step_finds_no_prefix_in_the_engines_cache() -> None:
+def test_a_compared_step_finds_no_prefix_in_the_engines_cache():
     calls = []
     trainer = SimpleNamespace(
         engine=SimpleNamespace(sync_weights=lambda model: calls.append(model)),
@@ -102,7 +102,7 @@ def test_a_compared_step_finds_no_prefix_in_the_engines_cache() -> None:
 
 
 @pytest.mark.slow
-def test_what_ends_a_rank_of_a_rehearsal_is_shown(tmp_path, monkeypatch, capsys) -> None:
+def test_what_ends_a_rank_of_a_rehearsal_is_shown(tmp_path, monkeypatch, capsys):
     (tmp_path / "a_bad_rank.py").write_text(
         "import os\nassert os.environ['RANK'] == '0', 'no such layer'\n"
     )
@@ -123,7 +123,7 @@ def test_what_ends_a_rank_of_a_rehearsal_is_shown(tmp_path, monkeypatch, capsys)
         ("resumed", 1e-7),
     ],
 )
-def test_what_a_rehearsal_would_find(name: str, value: float) -> None:
+def test_what_a_rehearsal_would_find(name, value):
     config = apply_overrides(load_config("kk_3b"), {"parallel.device": "cpu"})
     good = {"reference": 0.0, "short": 0.03, "long": 0.04, "ratio - 1": 0.0, "resumed": 0.0}
     assert Rehearsal("kk_3b", config, [good, good]).failed() == []

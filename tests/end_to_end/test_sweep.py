@@ -5,8 +5,6 @@ Its driver is killed in the first trial: resumed, it ends as if left alone. Fres
 it found.
 """
 
-from pathlib import Path
-
 import mlflow
 import pytest
 import torch
@@ -19,7 +17,6 @@ from tests.paths import DATA
 from tests.run_cli import start_cli
 from tests.sweep.harness import kill, metrics, results, states, wait_until, wait_until_gone
 from trainer.checkpoint.files import intact_checkpoints
-from trainer.cli import main as trainer
 from trainer.policy.adapters import WEIGHTS_FILE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -30,7 +27,7 @@ TRIALS = [f"c00{number}-s0" for number in range(3)]
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def finished(tmp_path_factory):
     """The folder with the sweep, whose driver was killed in the first trial, and what the second
     one printed.
     """
@@ -71,7 +68,7 @@ def test_every_trial_trained_once_to_its_end_and_the_score_is_the_mean_of_its_ev
     assert second["rollout"]["prompts_per_step"] == 2
 
 
-def test_trials_that_have_ended_keep_weights_alone(finished: tuple[Path, str]) -> None:
+def test_trials_that_have_ended_keep_weights_alone(finished):
     for trial in TRIALS:
         kept = list(intact_checkpoints(finished[0] / "tiny" / "trials" / trial / "checkpoints"))
         assert kept[0].name == f"step-{STEPS}"
@@ -81,7 +78,7 @@ def test_trials_that_have_ended_keep_weights_alone(finished: tuple[Path, str]) -
             assert not list(checkpoint.glob("training_state*.safetensors"))
 
 
-def test_the_killed_trial_equals_a_run_of_what_is_exported_of_it(finished, tmp_path):
+def test_the_killed_trial_equals_a_run_of_what_is_exported_of_it(finished, tmp_path, typed):
     runs = finished[0]
     best = tmp_path / "best.yaml"
     export = [
@@ -95,10 +92,7 @@ def test_the_killed_trial_equals_a_run_of_what_is_exported_of_it(finished, tmp_p
         str(runs),
     ]
     assert main(export) == 0
-    assert (
-        trainer(["run", str(best), "--name", "alone", "--runs-dir", str(tmp_path), "--offline"])
-        == 0
-    )
+    typed("trainer run", best, "--name", "alone", "--offline")
     killed, alone = (
         load_file(run / "checkpoints" / f"step-{STEPS}" / WEIGHTS_FILE)
         for run in (runs / "tiny" / "trials" / TRIALS[0], tmp_path / "alone")
@@ -111,7 +105,7 @@ def test_the_killed_trial_equals_a_run_of_what_is_exported_of_it(finished, tmp_p
     )
 
 
-def test_mlflow_has_the_parent_its_report_and_every_trial(finished: tuple[Path, str]) -> None:
+def test_mlflow_has_the_parent_its_report_and_every_trial(finished):
     runs, out = finished
     client = mlflow.MlflowClient(f"sqlite:///{runs / 'mlflow.db'}")
     recorded = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
@@ -142,4 +136,4 @@ def test_what_adapters_found_is_confirmed_on_fresh_seeds(finished, capfd):
     for trial in ("c000-s1", "c001-s1"):
         assert any("eval/accuracy/test" in line for line in metrics(runs / "tiny-confirm", trial))
     page = (runs / "tiny" / "report" / "report.html").read_text()
-    assert "Finalists on unseen seeds and the sealed test" in page and "On fresh seeds: " in page
+    assert "Finalists on fresh seeds and the held-out test" in page and "On fresh seeds: " in page

@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from pathlib import Path
 
 import pytest
 
@@ -48,7 +47,7 @@ print(*preset_specs())
 """
 
 
-def run(*command: object, cwd: Path, **environment: str) -> str:
+def run(*command, cwd, **environment):
     variables = {**os.environ, **ENVIRONMENT, **environment}
     del variables["PYTHONPATH"]
     words = [str(word) for word in command]
@@ -60,7 +59,7 @@ def run(*command: object, cwd: Path, **environment: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def binaries(tmp_path_factory) -> Path:
+def binaries(tmp_path_factory):
     """The environment's programs; what loptune depends on lies behind it on the path."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"

@@ -94,7 +94,7 @@ def test_copies_are_updated_and_the_policy_is_not(tiny_policy, tmp_path, optimiz
         trainer.close()
 
 
-def by_hand() -> diagnose.Diagnosis:
+def by_hand():
     """Four tokens of probability .5 .5 .8 .8, two in each of the upper bands."""
     before = torch.tensor([0.5, 0.5, 0.8, 0.8]).log()
     return diagnose.Diagnosis(

@@ -30,7 +30,7 @@ BATCH = batch_of(
 )
 
 
-def weights(rule: dict, **fields: torch.Tensor) -> list[list[float]]:
+def weights(rule, **fields):
     """The gradient of each token's loss at ratio 1, over that of ``-A r``; 1 where there is
     none.
     """

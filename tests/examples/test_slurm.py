@@ -2,9 +2,6 @@
 
 import os
 import subprocess
-from pathlib import Path
-
-import pytest
 
 from tests.paths import ROOT
 
@@ -19,9 +16,7 @@ _PLAYED = {
 }
 
 
-def test_a_job_runs_the_sweep_and_requeued_resumes_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_runs_the_sweep_and_requeued_resumes_it(tmp_path, monkeypatch):
     for name, text in _PLAYED.items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
         (tmp_path / name).chmod(0o755)
@@ -38,7 +33,7 @@ def test_a_job_runs_the_sweep_and_requeued_resumes_it(
         "SLURM_JOB_ID": "7",
     }
 
-    def job(**more: str) -> tuple[int, list[str]]:
+    def job(**more):
         notes.unlink(missing_ok=True)
         done = subprocess.run(
             ["bash", *words], env={**os.environ, **environment, **more}, timeout=60

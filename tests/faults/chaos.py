@@ -1,7 +1,7 @@
 """Random faults for a sweep, which must end as one that nobody disturbed.
 
-    python -m tests.faults.chaos --seed 0 --faults 20    # about 15 minutes on two cores; also: make
-    chaos SEED=0
+    # about 15 minutes on two cores; also: make chaos SEED=0
+    python -m tests.faults.chaos --seed 0 --faults 20
 
 Kills the driver, a rank, Ray's raylet and control server, and MLflow for up to a minute; stops a
 process for some seconds; removes the lock; renames the folder or the ledger until the driver has
@@ -15,7 +15,6 @@ ones of the embedded policy, with ``--fake`` simulated ones.
 import argparse
 import contextlib
 import hashlib
-import json
 import os
 import random
 import subprocess
@@ -36,6 +35,7 @@ from tests.paths import ROOT
 from tests.run_cli import start_cli
 from tests.sweep.harness import results, write_space
 from tests.trainer.tracking.store import Server, history, runs_of
+from trainer.files import read_records
 
 NAME = "fake"  # of the sweep
 DISK_MB = 64
@@ -302,7 +302,7 @@ def state_of(runs: Path, uri: str, experiment: str, name: str = NAME) -> dict[st
     assert {run.info.status for run in recorded} == {"FINISHED"}
     for trial, result in results(runs / name).items():
         folder = runs / name / "trials" / trial
-        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        lines = read_records(folder / "metrics.jsonl")
         for metric in ("rollout/reward", "eval/accuracy"):
             values = [(line["step"], line[metric]) for line in lines if metric in line]
             assert [step for step, _ in values] == sorted({step for step, _ in values}), (

@@ -2,8 +2,6 @@
 disturbed, bit for bit.
 """
 
-from pathlib import Path
-
 import pytest
 
 from tests.faults.chaos import compare
@@ -11,7 +9,7 @@ from tests.faults.chaos import compare
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
-def test_a_sweep_under_faults_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
+def test_a_sweep_under_faults_ends_as_an_undisturbed_one(tmp_path):
     # killed daemons: test_daemons.py
     kinds = ["checkpoint", "MLflow", "scorer", "driver", "clock", "no MLflow"]
     happened, state = compare(tmp_path, 0, fake=False, kinds=kinds)

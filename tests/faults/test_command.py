@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-from pathlib import Path
 
 import psutil
 import pytest
@@ -31,20 +30,20 @@ from tests.sweep.programs.test_command import trial
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-def quick(capsys: pytest.CaptureFixture[str], verb: str, *words: str) -> tuple[int, str]:
+def quick(capsys, verb, *words):
     """Run a command that starts no Ray, in this process and in the project's folder."""
     code = main([verb, *words, "--runs-dir", "runs"])
     return code, "".join(capsys.readouterr())
 
 
-def sweep(project: Path, *arguments: object) -> tuple[int, str]:
+def sweep(project, *arguments):
     process = start_cli("sweep", *arguments, "--runs-dir", project / "runs", cwd=project)
     code, out, err = finish(process)
     return code, out + err
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def project(tmp_path_factory):
     """Four trials of a script, ended after the driver was killed amid the first two."""
     project = tmp_path_factory.mktemp("project")
     space = write_project(
@@ -62,11 +61,11 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return project
 
 
-def metrics_of(root: Path, trial: str) -> list[dict[str, float]]:
+def metrics_of(root, trial):
     return metrics(root, trial) if (root / "trials" / trial / "metrics.jsonl").exists() else []
 
 
-def test_every_trial_is_there_once_with_every_evaluation(project: Path) -> None:
+def test_every_trial_is_there_once_with_every_evaluation(project):
     root = project / "runs" / "mine"
     assert list(states(root).values()) == ["COMPLETE"] * 4
     for name in states(root):
@@ -76,9 +75,7 @@ def test_every_trial_is_there_once_with_every_evaluation(project: Path) -> None:
     assert sum(record["configuration"] == 0 for record in trials) > 2  # again after the kill
 
 
-def test_the_winner_is_confirmed_on_held_out_problems_and_reported(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_winner_is_confirmed_on_held_out_problems_and_reported(project, monkeypatch, capsys):
     monkeypatch.chdir(project)
     code, output = sweep(project, "confirm", "mine", "--seeds", 2)
     assert code == 0, output
@@ -98,9 +95,7 @@ def test_the_winner_is_confirmed_on_held_out_problems_and_reported(
     assert code == 0 and "s a trial (measured in mine)" in output
 
 
-def test_a_changed_script_is_refused_until_it_is_accepted(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_changed_script_is_refused_until_it_is_accepted(project, monkeypatch, capsys):
     monkeypatch.chdir(project)
     script = project / "train.py"
     script.write_text(script.read_text() + "\n")
@@ -110,7 +105,7 @@ def test_a_changed_script_is_refused_until_it_is_accepted(
     assert code == 0 and len(results(project / "runs" / "mine")) == 6, output
 
 
-def test_a_killed_rank_and_a_stopped_command_are_tried_again(tmp_path: Path) -> None:
+def test_a_killed_rank_and_a_stopped_command_are_tried_again(tmp_path):
     steps = {"learning_rate": 0.1, "loss_type": "grpo", "steps": 12, "step_s": 0.5}
     limits = {"max_concurrent": 2, "max_failures": 3, "stall_timeout_s": 20}
     space = write_project(
@@ -139,7 +134,7 @@ def test_a_killed_rank_and_a_stopped_command_are_tried_again(tmp_path: Path) -> 
     assert_complete(root, steps=12)
 
 
-def is_script(process: psutil.Process, folder: str) -> bool:
+def is_script(process, folder):
     """Whether a process is the script itself, not its launcher, of the trial in that folder."""
     with contextlib.suppress(psutil.Error):
         words = process.cmdline()
@@ -149,7 +144,7 @@ def is_script(process: psutil.Process, folder: str) -> bool:
     return False
 
 
-def test_a_disk_that_a_script_finds_full_is_no_failure_of_its_trial(disk: Path) -> None:
+def test_a_disk_that_a_script_finds_full_is_no_failure_of_its_trial(disk):
     script = 'import sys; open(sys.argv[1] + "/state", "wb").write(bytes(16 * 2**20))'
     with trial(disk, script) as run:
         with pytest.raises(OSError, match="No space left on device"):
@@ -158,8 +153,8 @@ def test_a_disk_that_a_script_finds_full_is_no_failure_of_its_trial(disk: Path) 
 
 
 def test_a_failed_trial_keeps_its_reason_and_seeds_that_reach_no_script_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     command = ["python", "train.py", "--learning_rate", "{learning_rate}"]
     space = write_project(

@@ -3,7 +3,6 @@ resume`.
 """
 
 import time
-from pathlib import Path
 
 import pytest
 
@@ -25,12 +24,12 @@ from tests.sweep.harness import (
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-def test_a_dead_daemon_ends_the_sweep_soon_and_costs_no_trial(tmp_path: Path) -> None:
+def test_a_dead_daemon_ends_the_sweep_soon_and_costs_no_trial(tmp_path):
     folder = tmp_path / "fake"
     here = ["--runs-dir", tmp_path]
     arguments = ["run", write_space(tmp_path / "space.yaml"), *here, "--offline", "--cpus", 2]
 
-    def steps() -> int:
+    def steps():
         return sum(
             len(history(folder, trial.name, "step")) for trial in (folder / "trials").glob("*")
         )

@@ -3,7 +3,6 @@ empty report.
 """
 
 import random
-from pathlib import Path
 
 import pytest
 
@@ -11,45 +10,45 @@ from sweep.cli import main as sweep
 from tests.sweep.ended_sweeps import SCORES, write_sweep
 
 
-def empty(path: Path) -> None:
+def empty(path):
     path.write_bytes(b"")
 
 
-def garbage(path: Path) -> None:
+def garbage(path):
     path.write_bytes(random.Random(0).randbytes(500))
 
 
-def cut_short(path: Path) -> None:
+def cut_short(path):
     path.write_bytes(path.read_bytes()[:-10])
 
 
-def one_bit(path: Path) -> None:
+def one_bit(path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
 
 
-def line_ends_of_windows(path: Path) -> None:
+def line_ends_of_windows(path):
     path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
 
 
-def removed(path: Path) -> None:
+def removed(path):
     path.unlink()
 
 
-def folder_in_its_place(path: Path) -> None:
+def folder_in_its_place(path):
     path.unlink()
     path.mkdir()
 
 
-def link_to_itself(path: Path) -> None:
+def link_to_itself(path):
     path.unlink()
     path.symlink_to(path.name)
 
 
 # Of a sweep and of one of its trials, found where they are written, so that a new one cannot be
 # forgotten.
-def files_of(root: Path) -> list[Path]:
+def files_of(root):
     files = [path for path in sorted(root.rglob("*")) if path.is_file()]
     return [path for path in files if "trials" not in path.parts or path.parent.name == "c001-s0"]
 

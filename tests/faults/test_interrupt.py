@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
@@ -30,7 +29,7 @@ LONG = {"max_steps": 10_000, "evaluation.every_steps": 5_000, "checkpoint.every_
 TRIALS = ("c000-s0", "c001-s0")
 
 
-def start(runs: Path, at_a_time: int = 1) -> list[object]:
+def start(runs, at_a_time=1):
     """The words that start a sweep of long trials."""
     trainer = {"preset": "tiny_kk", "overrides": LONG}
     limits = {"max_concurrent": at_a_time}
@@ -38,11 +37,11 @@ def start(runs: Path, at_a_time: int = 1) -> list[object]:
     return ["run", space, "--runs-dir", runs, "--offline", "--cpus", 2]
 
 
-def stepping(folder: Path, at_a_time: int = 1) -> bool:
+def stepping(folder, at_a_time=1):
     return all(len(history(folder, trial, "step")) > 2 for trial in TRIALS[:at_a_time])
 
 
-def test_interrupt_stop_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_interrupt_stop_and_resume(tmp_path, capsys):
     folder = tmp_path / "fake"
     here = ["--runs-dir", str(tmp_path)]
     with running(*start(tmp_path, at_a_time=2)) as process:
@@ -82,7 +81,7 @@ def test_interrupt_stop_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture
     wait_until_gone(sweep_folder(tmp_path, "fake"))
 
 
-def test_a_second_interrupt_stops_at_once(tmp_path: Path) -> None:
+def test_a_second_interrupt_stops_at_once(tmp_path):
     folder = tmp_path / "fake"
     (tmp_path / "faults.json").write_text(json.dumps({TRIALS[0]: {"hang_at": 3}}))
     with running(*start(tmp_path)) as process:
@@ -97,7 +96,7 @@ def test_a_second_interrupt_stops_at_once(tmp_path: Path) -> None:
     wait_until_gone(sweep_folder(tmp_path, "fake"))
 
 
-def test_a_folder_that_disappears_ends_the_sweep_and_is_not_made_anew(tmp_path: Path) -> None:
+def test_a_folder_that_disappears_ends_the_sweep_and_is_not_made_anew(tmp_path):
     folder = tmp_path / "fake"
     with running(*start(tmp_path)) as process:
         wait_until(lambda: stepping(folder))

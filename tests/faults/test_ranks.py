@@ -3,7 +3,6 @@ checkpoint.
 """
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +18,7 @@ FAULTS = {
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str, str]:
+def finished(tmp_path_factory):
     """One configuration with four seeds: one rank is killed, none, one hangs and one raises at
     every try.
     """
@@ -38,9 +37,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str, 
     return runs / "fake", code, out, err
 
 
-def test_a_killed_rank_costs_one_retry_and_changes_nothing(
-    finished: tuple[Path, int, str, str],
-) -> None:
+def test_a_killed_rank_costs_one_retry_and_changes_nothing(finished):
     folder, _, out, err = finished
     assert results(folder)["c000-s0"]["state"] == "COMPLETE", err
     assert "c000-s0  retry 1 of 1: rank 1 died" in out
@@ -52,9 +49,7 @@ def test_a_killed_rank_costs_one_retry_and_changes_nothing(
     assert retried.read_text() == undisturbed.read_text()
 
 
-def test_a_hanging_rank_ends_its_group_and_counts_once_a_try(
-    finished: tuple[Path, int, str, str],
-) -> None:
+def test_a_hanging_rank_ends_its_group_and_counts_once_a_try(finished):
     folder, code, out, _ = finished
     assert code == 1
     assert results(folder)["c000-s2"]["state"] == "FAIL"
@@ -70,7 +65,5 @@ def test_a_hanging_rank_ends_its_group_and_counts_once_a_try(
     assert "retry 1 of 1: rank 0, 1 did not answer" in out
 
 
-def test_the_error_of_a_rank_is_told_although_the_other_waits(
-    finished: tuple[Path, int, str, str],
-) -> None:
+def test_the_error_of_a_rank_is_told_although_the_other_waits(finished):
     assert results(finished[0])["c000-s3"]["reason"] == "the disk caught fire"

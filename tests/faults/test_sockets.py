@@ -5,7 +5,6 @@ ends when it is asked to.
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import psutil
 import pytest
@@ -25,7 +24,7 @@ print("came in:", GcsClient(address=sys.argv[1]).get_all_node_info(timeout=10))
 """
 
 
-def test_a_sweep_listens_on_loopback_alone_and_asks_for_its_token(tmp_path: Path) -> None:
+def test_a_sweep_listens_on_loopback_alone_and_asks_for_its_token(tmp_path):
     overrides = {**SEVERAL_RANKS["overrides"], "max_steps": 10_000}
     space = write_space(
         tmp_path / "space.yaml",

@@ -9,9 +9,13 @@ counted:
   until all queued work is done, or copied from the host to the device without ``non_blocking``,
   which does too. Gathering objects from all ranks counts as one: NCCL takes them through the
   device.
+What keeps an entry for every shape grows without end, as each microbatch has its own: `cached`.
+
 Nothing is shown of kernels, autocast, streams, memory and branches for ``cuda``.
 """
 
+import functools
+import gc
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -47,6 +51,15 @@ def caller() -> str:
     while frame is not None and not frame.f_code.co_filename.startswith(root):
         frame = frame.f_back
     return f"{frame.f_code.co_filename.removeprefix(f'{ROOT}/')}:{frame.f_lineno}" if frame else "?"
+
+
+def cached() -> Counter[str]:
+    """How many results the cached functions of this process keep, by their modules."""
+    entries: Counter[str] = Counter()
+    for function in gc.get_objects():
+        if isinstance(function, functools._lru_cache_wrapper):
+            entries[function.__module__] += function.cache_info().currsize
+    return entries
 
 
 class Far(torch.Tensor):

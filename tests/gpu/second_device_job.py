@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tests.gpu import second_device
-from tests.gpu.second_device import FAR, Functions, Operations, mismatches, waits
+from tests.gpu.second_device import FAR, Functions, Operations, cached, mismatches, waits
 from tests.invariants.ranks import be_a_rank
 from tests.invariants.rules_job import rule_config
 from tests.invariants.update_job import Updates
@@ -36,8 +36,10 @@ def train(overrides: dict[str, Any], model: str, folder: Path) -> dict[str, Any]
     assert first.models.causal_lm.device.type == FAR
     first.training_step()
     waits.clear()
+    before = cached()
     metrics = first.training_step()
     step_waits = dict(waits)
+    grown = dict(cached() - before)
     first._evaluate()
     first.save_checkpoint()
     third = first.training_step()
@@ -46,7 +48,7 @@ def train(overrides: dict[str, Any], model: str, folder: Path) -> dict[str, Any]
     assert second.resume() == 2
     assert second.training_step()["policy/loss"] == third["policy/loss"]
     second.close()
-    return seen(step_waits, updates=metrics["optim/updates"])
+    return seen(step_waits, updates=metrics["optim/updates"], grown=grown)
 
 
 def update(rule: str, tokens_per_microbatch: int, model: str) -> dict[str, Any]:

@@ -62,6 +62,7 @@ def test_runs_with_evaluation_checkpoint_and_resumption(ranks, tiny_policy, tmp_
         for name, (overrides, _) in RUNS[ranks].items()
     }
     for of_rank in run(cases, ranks, tmp_path):
+        assert [case["grown"] for case in of_rank.values()] == [{}] * len(cases)
         assert {case["updates"] for case in of_rank.values()} == {4}
         assert {name: case["waits"] for name, case in of_rank.items()} == {
             name: waits for name, (_, waits) in RUNS[ranks].items()

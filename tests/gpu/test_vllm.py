@@ -12,7 +12,6 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from pathlib import Path
 
 import pytest
 import torch
@@ -57,7 +56,7 @@ def start(tmp_path):
     """Starts engines, and ends those that a test leaves."""
     engines = []
 
-    def started(model, **settings) -> VllmEngine:
+    def started(model, **settings):
         config = VllmConfig(gpu_memory_utilization=0.3, **settings)
         setup = EngineSetup(saved_config(tmp_path, model), 512, "bfloat16", config, requests=16)
         engines.append(VllmEngine(model, setup))
@@ -69,7 +68,7 @@ def start(tmp_path):
         engine.close()
 
 
-def difference(engine, model) -> float:
+def difference(engine, model):
     """Mean |engine's - policy's log-probability| of sampled tokens [nats]."""
     asked = prompts((40, 9))
     device = next(model.parameters()).device
@@ -87,7 +86,7 @@ def difference(engine, model) -> float:
     return float(torch.cat(differences).mean())
 
 
-def move(model) -> None:
+def move(model):
     """An update that a stale engine would be seen by."""
     with torch.no_grad():
         for parameter in model.parameters():
@@ -191,7 +190,7 @@ def test_a_server_on_another_gpu_takes_weights_by_nccl(tmp_path):
         server.wait(60)
 
 
-def wait_for(url: str, server: subprocess.Popen, log: Path) -> None:
+def wait_for(url, server, log):
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         assert server.poll() is None, log.read_text()[-3000:]

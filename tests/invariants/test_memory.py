@@ -7,7 +7,7 @@ from tests.invariants.ranks import run_ranks
 pytestmark = pytest.mark.slow
 
 
-def deepspeed(stage: int) -> dict[str, object]:
+def deepspeed(stage):
     return {"parallel.strategy": "deepspeed", "parallel.zero_stage": stage}
 
 
@@ -29,7 +29,7 @@ def run_trials(strategies, model, overrides, folder):
     )
 
 
-def check_trials_end(strategy, ranks, kept=()) -> None:
+def check_trials_end(strategy, ranks, kept=()):
     """Every trial has left as many bytes as the strategy's first, and only ``kept``."""
     for rank, trials in enumerate(of_rank[strategy] for of_rank in ranks):
         print(

@@ -4,10 +4,8 @@ never stopped.
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
-import torch
 from safetensors.torch import load_file
 
 from tests.invariants.ranks import read_results, run_ranks, start_ranks, wait_ranks
@@ -44,7 +42,7 @@ def together(tiny_policy, tmp_path_factory):
     return folder / "runs", read_results(folder, 2), codes
 
 
-def model_of(run_dir: Path, step: int) -> dict[str, torch.Tensor]:
+def model_of(run_dir, step):
     return load_file(run_dir / "checkpoints" / f"step-{step}" / "model.safetensors")
 
 

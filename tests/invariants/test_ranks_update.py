@@ -1,8 +1,5 @@
 """Two ranks against one at the level of the update, under every strategy."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -15,7 +12,7 @@ from tests.rounding import adamw_tolerance, sum_tolerance
 pytestmark = pytest.mark.slow
 
 
-def zero(stage: int, **more: Any) -> dict[str, Any]:
+def zero(stage, **more):
     return {"parallel.strategy": "deepspeed", "parallel.zero_stage": stage, **more}
 
 
@@ -25,7 +22,7 @@ BFLOAT16 = {"model.dtype": "bfloat16"}
 LORA = {"model.lora.r": 4}
 ROLLOUT = {"optim.old_logprobs": "rollout"}
 # Every stage with full weights; what changes the update or its precision runs on some of them.
-CASES: dict[str, dict[str, Any]] = {
+CASES = {
     "ddp": DDP,
     "zero-0": zero(0),
     "zero-1": zero(1),
@@ -68,32 +65,32 @@ def trained(tmp_path_factory):
     return folder, results
 
 
-def weights(folder: Path, name: str) -> dict[str, torch.Tensor]:
+def weights(folder, name):
     tensors = load_file(folder / f"{name}.safetensors")
     tensors.pop("lm_head.weight", None)  # tied: the embedding once more
     return {key: tensor.double() for key, tensor in tensors.items()}
 
 
-def largest_difference(folder: Path, case: str, other: str) -> float:
+def largest_difference(folder, case, other):
     a = weights(folder, case)
     b = weights(folder, other)
     assert a.keys() == b.keys()
     return max(float((a[key] - b[key]).abs().max()) for key in a)
 
 
-def baseline(name: str) -> str:
+def baseline(name):
     kinds = (kind for kind in ("whitened", "lora", "rollout") if kind in name)
     return " ".join([*kinds, "alone"])
 
 
-def start(folder: Path, name: str) -> dict[str, torch.Tensor]:
+def start(folder, name):
     """Weights of before the first step; of an adapter those of its second factor."""
     if "lora" in name:
         return {key: 0 * tensor for key, tensor in weights(folder, name).items() if "lora_B" in key}
     return weights(folder, "model/model")
 
 
-def moves(folder: Path, name: str) -> torch.Tensor:
+def moves(folder, name):
     """What training added to the weights, in one tensor."""
     end = weights(folder, name)
     begin = start(folder, name)

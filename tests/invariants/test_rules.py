@@ -22,11 +22,9 @@ from trainer.algorithm.reweighting import reweight_advantages
 from trainer.algorithm.scoring import attach_logprobs, score_batch
 from trainer.algorithm.token_filters import choose_tokens, select_tokens
 from trainer.algorithm.update import Updater, UpdateStatistics
-from trainer.config.algorithm import AlgorithmConfig
 from trainer.parallel.ranks import Parallel
 from trainer.policy.logprobs import LogprobModel
 from trainer.rules.inputs import LossInputs, UpdateTotals
-from trainer.types import TrainBatch
 
 REWARDS = (3.0, -1.0)
 SIZES = [[5, 9, 3, 12], [7, 1, 4, 8]]
@@ -39,9 +37,7 @@ TOLERANCE = 2 * sum_tolerance(
 )
 
 
-def scored(
-    config: AlgorithmConfig, rewards: tuple[float, float]
-) -> tuple[LogprobModel, TrainBatch]:
+def scored(config, rewards):
     """A policy and a batch with advantages, far enough off policy that ratios differ from 1."""
     model = LogprobModel(
         random_model(), temperature=0.9, chunk_tokens=16, proxy_min_p=config.loss.proxy_min_p
@@ -53,7 +49,7 @@ def scored(
     batch = attach_logprobs(batch, model, reference, plan_update_batches(batch, 8, 10_000))
     generator = torch.Generator().manual_seed(1)
 
-    def disturbed(logprobs: torch.Tensor, size: float) -> torch.Tensor:
+    def disturbed(logprobs, size):
         noise = size * torch.randn(logprobs.shape, generator=generator)
         return (logprobs + noise).clamp(max=-1e-3) * batch.completion_mask
 
@@ -62,24 +58,17 @@ def scored(
     return model, choose_tokens(estimate_advantages(batch, config), config)
 
 
-def weights(model: torch.nn.Module) -> torch.Tensor:
+def weights(model):
     return torch.cat([p.detach().flatten().double() for p in model.parameters()])
 
 
-def gradient(
-    rule: dict, tokens_per_microbatch: int, rewards: tuple[float, float], **settings
-) -> torch.Tensor:
+def gradient(rule, tokens_per_microbatch, rewards, **settings):
     """The gradient of one update batch, all passes added."""
     config = algorithm(rule, **settings)
     return moved(*scored(config, rewards), config, tokens_per_microbatch)
 
 
-def moved(
-    model: LogprobModel,
-    batch: TrainBatch,
-    config: AlgorithmConfig,
-    tokens_per_microbatch: int = 10_000,
-) -> torch.Tensor:
+def moved(model, batch, config, tokens_per_microbatch=10_000):
     """By what one update batch with advantages moves the weights at a learning rate of 1."""
     batch = reweight_advantages(batch, config)
     before = weights(model)
@@ -92,9 +81,7 @@ def moved(
     return before - weights(model)
 
 
-def gradient_by_hand(
-    rule: dict, rewards: tuple[float, float], alpha: float, eta: float
-) -> torch.Tensor:
+def gradient_by_hand(rule, rewards, alpha, eta):
     """Like `gradient`, with AR and Lopti written out; with 0 and 0 there is neither."""
     config = algorithm(rule)
     model, batch = scored(config, rewards)
@@ -124,7 +111,7 @@ def gradient_by_hand(
     return before - weights(model)
 
 
-def difference(vector: torch.Tensor, other: torch.Tensor) -> float:
+def difference(vector, other):
     return float((vector - other).norm() / other.norm())
 
 

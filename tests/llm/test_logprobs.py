@@ -18,7 +18,7 @@ def rows(tokenizer):
     ]
 
 
-def largest_and_mean_difference(scores, model, rows) -> tuple[float, float]:
+def largest_and_mean_difference(scores, model, rows):
     differences = torch.cat(
         [
             (

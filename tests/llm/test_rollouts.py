@@ -19,12 +19,12 @@ QUESTIONS = (
 
 
 @pytest.fixture(scope="module")
-def prompts(tokenizer) -> list[list[int]]:
+def prompts(tokenizer):
     return [chat(tokenizer, question) for question in QUESTIONS]
 
 
 @pytest.fixture(scope="module")
-def engine(policy, tokenizer) -> TransformersEngine:
+def engine(policy, tokenizer):
     return TransformersEngine(policy, pad_token_id=tokenizer.pad_token_id)
 
 

@@ -16,9 +16,7 @@ from tests.paths import ROOT
 OWN = "tests.rewards.own_rewards"
 
 
-def pool(
-    *names: str, workers: int = 1, timeout_s: float = 2.0, memory_mb: int = 600, **options
-) -> RewardPool:
+def pool(*names, workers=1, timeout_s=2.0, memory_mb=600, **options):
     return RewardPool(
         dict.fromkeys(names, 1.0),
         timeout_s=timeout_s,
@@ -28,7 +26,7 @@ def pool(
     )
 
 
-def workers_alive(recursive: bool = False) -> set[int]:
+def workers_alive(recursive=False):
     """The supervisors, one for each worker; their children too where recursive."""
     return {
         child.pid
@@ -37,7 +35,7 @@ def workers_alive(recursive: bool = False) -> set[int]:
     }
 
 
-def wait_until_gone(pids: set[int], seconds: float) -> set[int]:
+def wait_until_gone(pids, seconds):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         left = {
@@ -234,7 +232,7 @@ def test_bytes_on_the_reply_descriptor_are_no_scores(text):
         scored = rewards.score(["a", text, "b"], [None] * 3)
     assert [result.status for result in scored] == ["ok", "error", "ok"]
     assert [result.score.reward for result in scored] == [1.0, -7.0, 1.0]
-    assert scored[1].message == "something else than scores came from the scoring process"
+    assert scored[1].message == "the scoring process sent something other than scores"
 
 
 def test_scoring_ends_as_soon_as_too_much_of_it_fails():
@@ -318,7 +316,6 @@ sys.stdin.read()
         text=True,
         cwd=ROOT,
     )
-    assert parent.stdout is not None
     ready, *pids = parent.stdout.readline().split()
     assert ready == "ready"
     workers = {int(pid) for pid in pids}

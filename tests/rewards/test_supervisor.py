@@ -8,7 +8,7 @@ from tests.paths import ROOT
 from tests.rewards.test_sandbox import wait_until_gone
 
 
-def start(body: str) -> tuple[subprocess.Popen[str], int]:
+def start(body):
     """A supervised program that runs ``body`` in the child; returns the supervisor and our end of
     its lifeline.
     """

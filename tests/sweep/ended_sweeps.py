@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from sweep.record.folder import sweep_folder
+from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.search.ledger import Ledger
 from tests.sweep.harness import write_space
 
@@ -18,17 +19,18 @@ SCORES: dict[int, dict[int, float | str]] = {
 
 def write_sweep(
     runs: Path,
-    name: str,
-    scores: Mapping[int, Mapping[int, float | str]],
+    name: str = "demo",
+    scores: Mapping[int, Mapping[int, float | str]] = SCORES,
     parts: int = 10,
     **space: Any,
-) -> None:
+) -> SweepRecord:
     """A sweep's folder as a driver leaves it: configuration -> seed -> score or reason of
-    failure. A configuration's alpha is its number by ``parts``.
+    failure. A configuration's alpha is its number by ``parts``; its seeds are those of the scores.
     """
     folder = sweep_folder(runs, name)
     folder.root.mkdir(parents=True)
-    write_space(folder.space, name=name, **space)
+    seeds = sorted({seed for row in scores.values() for seed in row})
+    write_space(folder.space, **{"name": name, "seeds": seeds or [0], **space})
     events: list[dict[str, Any]] = []
     for number, seeds in scores.items():
         resolved = {"algorithm.ar_alpha": number / parts}
@@ -51,3 +53,4 @@ def write_sweep(
                 '{"step": 3, "time": 1.0, "time/step": 2.0}\n{"step": 4, "time": 3'
             )
     Ledger(folder.ledger).append(*events)
+    return open_sweep(runs, name)

@@ -10,11 +10,9 @@ faults on order.
 - ``nan_at``: report a score that is not a number from this step on
 - ``raise_at``: raise RuntimeError there, every time
 - ``hang_at``: never return from there
-- ``full_at``: find the disk full there, as long as there is a file ``runs_dir/full``
 - ``step_s``: seconds of a step (LOPTUNE_FAKE_STEP_S sets it for all trials)
 """
 
-import errno
 import json
 import os
 import signal
@@ -49,7 +47,6 @@ class FakeTrainer:
             json.loads(faults.read_text()).get(assignment.trial, {}) if faults.exists() else {}
         )
         self.step_s = self.faults.get("step_s", float(os.environ.get("LOPTUNE_FAKE_STEP_S", "0.1")))
-        self.full = runs_dir / "full"
         self.tracker = open_tracker(assignment)
         self._record("build", password=os.environ.get("MLFLOW_TRACKING_PASSWORD", "")[-3:])
 
@@ -110,8 +107,6 @@ class FakeTrainer:
             raise DivergedError(step, "policy/loss", float("nan"))
         if step == faults.get("raise_at"):
             raise RuntimeError("the disk caught fire")
-        if step == faults.get("full_at") and self.full.exists():
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.run_dir))
         if step == faults.get("hang_at"):
             time.sleep(3600)
         marker = self.run_dir / f"killed-{step}"

@@ -1,6 +1,5 @@
 """Starting sweeps of fake trials as processes of their own, and reading what they left behind."""
 
-import json
 import signal
 import subprocess
 import time
@@ -14,6 +13,7 @@ import yaml
 from sweep.driver.guard import marked
 from sweep.record.folder import SweepFolder
 from tests.run_cli import start_cli
+from trainer.files import read_records
 
 SHORT = {"max_steps": 4, "evaluation.every_steps": 2, "checkpoint.every_steps": 2}
 FOUR_GPUS = {"gpus_per_trial": 4, "workers_per_trial": 4}
@@ -41,11 +41,9 @@ def write_space(path: Path, space: Mapping[str, Any] = FAKE, **changes: Any) -> 
 
 
 @contextmanager
-def running(
-    *arguments: object, step_s: float = 0.1, report: bool = False
-) -> Iterator[subprocess.Popen[str]]:
+def running(*arguments: object, **options: Any) -> Iterator[subprocess.Popen[str]]:
     """``sweep ARGUMENTS`` with fake trials as a process, which does not outlive the block."""
-    process = start(*arguments, step_s=step_s, report=report)
+    process = start(*arguments, **options)
     try:
         yield process
     finally:
@@ -67,9 +65,9 @@ def finish(process: subprocess.Popen[str], timeout: float = 500) -> tuple[int, s
     return process.returncode, out, err
 
 
-def sweep(*arguments: object, step_s: float = 0.1, report: bool = False) -> tuple[int, str, str]:
+def sweep(*arguments: object, **options: Any) -> tuple[int, str, str]:
     """Run ``sweep ARGUMENTS`` with fake trials to its end."""
-    with running(*arguments, step_s=step_s, report=report) as process:
+    with running(*arguments, **options) as process:
         return finish(process)
 
 
@@ -106,14 +104,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 def ledger(folder: Path) -> list[dict[str, Any]]:
     """The whole lines of a sweep's ledger."""
-    path = folder / "events.jsonl"
-    if not path.exists():
-        return []
-    return [
-        json.loads(line)
-        for line in path.read_text().splitlines(keepends=True)
-        if line.endswith("\n")
-    ]
+    return read_records(folder / "events.jsonl")
 
 
 def results(folder: Path) -> dict[str, dict[str, Any]]:
@@ -134,14 +125,10 @@ def states(folder: Path) -> dict[str, str]:
 
 def history(folder: Path, trial: str, event: str | None = None) -> list[dict[str, Any]]:
     """What a fake trial recorded of itself."""
-    path = folder / "trials" / trial / "fake.jsonl"
-    if not path.exists():
-        return []
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines = read_records(folder / "trials" / trial / "fake.jsonl")
     return [line for line in lines if event in (None, line["event"])]
 
 
 def metrics(folder: Path, trial: str) -> list[dict[str, Any]]:
     """The lines of a trial's ``metrics.jsonl``."""
-    path = folder / "trials" / trial / "metrics.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return read_records(folder / "trials" / trial / "metrics.jsonl")

@@ -5,12 +5,12 @@ import math
 import pytest
 
 from sweep import load_results
-from tests.sweep.ended_sweeps import SCORES, write_sweep
+from tests.sweep.ended_sweeps import write_sweep
 from trainer.errors import MissingError
 
 
 def test_a_row_for_every_trial_with_its_parameters_and_score(tmp_path):
-    write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
+    write_sweep(tmp_path)
     table = load_results("demo", tmp_path).set_index("trial")
     assert list(table.index) == [f"c00{number}-s{seed}" for number in range(4) for seed in (0, 1)]
     assert table.loc["c002-s1", ["configuration", "seed", "state", "score"]].tolist() == [

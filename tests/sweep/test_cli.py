@@ -19,12 +19,16 @@ def test_a_bad_name_exits_2_and_writes_nothing(tmp_path, name, capsys):
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_a_configuration_and_the_baseline_are_not_exported_at_once(capsys):
+    with pytest.raises(SystemExit):
+        main(["export", "demo", "--baseline", "--configuration", "1"])
+    assert "not allowed with argument" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "words", [["status", "demo", "a=b"], ["run", "x.yaml", "--naem=x"], ["ls", "--what"]]
 )
-def test_words_that_nobody_reads_are_refused(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_words_that_nobody_reads_are_refused(words, capsys):
     with pytest.raises(SystemExit) as caught:
         main(words)
     assert caught.value.code == 2

@@ -1,15 +1,12 @@
 """The published search spaces: what they plan, and that those of every kind train."""
 
 import itertools
-from pathlib import Path
 
 import pytest
 
-from sweep.cli import main
 from sweep.record.sweep_record import planned_trials
 from sweep.space.file import load_space
 from sweep.space.points import Space
-from sweep.space.spec import SweepSpec
 from tests.paths import ROOT
 from tests.sweep.search.instant_sweeps import drain, ended, searcher_in
 from trainer.config.schema import apply_overrides, value_of
@@ -50,7 +47,7 @@ TINY = [
 ]
 
 
-def resolved_grid(spec: SweepSpec) -> list[dict[str, object]]:
+def resolved_grid(spec):
     space = Space(spec.parameters)
     return [
         space.resolve(point, spec.program)
@@ -58,7 +55,7 @@ def resolved_grid(spec: SweepSpec) -> list[dict[str, object]]:
     ]
 
 
-def baselines(spec: SweepSpec) -> list[dict[str, object]]:
+def baselines(spec):
     space = Space(spec.parameters)
     return [
         space.resolve(space.complete(baseline, spec.program), spec.program)
@@ -135,16 +132,12 @@ def test_the_two_by_two_is_part_of_the_grid():
         for name in PUBLISHED
     ],
 )
-def test_every_space_plans(name, tmp_path, capsys):
-    assert (
-        main(["plan", str(PUBLISHED[name]), "--runs-dir", str(tmp_path), "--step-seconds", "9"])
-        == 0
-    )
-    assert "trials " in capsys.readouterr().out
+def test_every_space_plans(name, tmp_path, typed):
+    assert "trials " in typed("sweep plan", PUBLISHED[name], "--step-seconds", "9")
     assert list(tmp_path.iterdir()) == []
 
 
-def small(name: str, policy: Path) -> list[str]:
+def small(name, policy):
     """Overrides that make a space small: all baselines, every arm of an ablation, one proposal of
     the others.
     """
@@ -160,9 +153,7 @@ def small(name: str, policy: Path) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
-def test_every_configuration_of_a_space_of_every_kind_trains(
-    name: str, tiny_policy: Path, tmp_path: Path
-) -> None:
+def test_every_configuration_of_a_space_of_every_kind_trains(name, tiny_policy, tmp_path):
     spec = load_space(PUBLISHED[name], small(name, tiny_policy))
     trials = drain(searcher_in(tmp_path, spec), result=lambda _: ended(0.5))
     assert len(trials) == planned_trials(spec) == len(spec.baselines) + spec.search.configurations

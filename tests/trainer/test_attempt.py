@@ -4,9 +4,7 @@ elsewhere.
 
 import json
 import os
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -20,18 +18,18 @@ from trainer.parallel.ranks import Parallel
 from trainer.tracking.tracker import Tracker
 
 
-def test_of_two_attempts_that_write_in_turns_only_the_newer_one_counts(tmp_path: Path) -> None:
+def test_of_two_attempts_that_write_in_turns_only_the_newer_one_counts(tmp_path):
     uri = sqlite_store(tmp_path)
     context = context_for(tmp_path)
     metrics = context.run_dir / "metrics.jsonl"
     root = context.run_dir / "checkpoints"
 
-    def attempt(number: int) -> Tracker:
+    def attempt(number):
         begin_attempt(context.run_dir, number)
         return Tracker(config_for(uri), replace(context, attempt=number))
 
-    def checkpoint(number: int, step: int, meanwhile: Callable[[], object] = lambda: None) -> None:
-        def write(folder: Path) -> None:
+    def checkpoint(number, step, meanwhile=lambda: None):
+        def write(folder):
             (folder / "state").write_text(f"of attempt {number}")
             meanwhile()
 
@@ -45,8 +43,8 @@ def test_of_two_attempts_that_write_in_turns_only_the_newer_one_counts(tmp_path:
     # a process that stands still between asking and writing
     frozen = os.open(metrics, os.O_WRONLY | os.O_APPEND)
 
-    started: list[Tracker] = []
-    with pytest.raises(SupersededError, match="attempt 2 of run-1 has begun elsewhere"):
+    started = []
+    with pytest.raises(SupersededError, match="attempt 2 of run-1 has started elsewhere"):
         checkpoint(1, 4, meanwhile=lambda: started.append(attempt(2)))
     (new,) = started
     new.rewind(2)
@@ -80,14 +78,14 @@ def test_of_two_attempts_that_write_in_turns_only_the_newer_one_counts(tmp_path:
     assert damaged_files(root / "step-4") == []
 
 
-def test_a_run_that_no_sweep_began_asks_nobody(tmp_path: Path) -> None:
+def test_a_run_that_no_sweep_began_asks_nobody(tmp_path):
     begin_attempt(tmp_path, 3)
     Attempt(tmp_path).check()
     Attempt(tmp_path, 3).check()
     Attempt(tmp_path / "not there", 1).check()  # what cannot be written says so by itself
 
 
-def test_a_sweep_that_has_vanished_is_not_made_anew_by_a_trial_that_begins(tmp_path: Path) -> None:
+def test_a_sweep_that_has_vanished_is_not_made_anew_by_a_trial_that_begins(tmp_path):
     context = replace(context_for(tmp_path / "gone"), attempt=1)
     for begin in (
         lambda: begin_attempt(context.run_dir, 1),
@@ -100,7 +98,7 @@ def test_a_sweep_that_has_vanished_is_not_made_anew_by_a_trial_that_begins(tmp_p
 
 
 @pytest.mark.parametrize("content", [b"", b"2\n3", b"\xff", None])
-def test_a_damaged_number_is_refused_by_its_file(tmp_path: Path, content: bytes | None) -> None:
+def test_a_damaged_number_is_refused_by_its_file(tmp_path, content):
     number = tmp_path / "attempt"
     if content is None:
         number.mkdir()

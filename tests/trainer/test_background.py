@@ -7,15 +7,15 @@ from trainer.background import in_background
 class Copy:
     """Of a state, say, that is written while training goes on."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.may_end = threading.Event()
 
-    def write(self) -> str:
+    def write(self):
         self.may_end.wait()
         return "written"
 
 
-def test_what_a_call_held_is_released_before_its_result_is_there() -> None:
+def test_what_a_call_held_is_released_before_its_result_is_there():
     copy = Copy()
     looked = threading.Event()
     still_held = []
@@ -24,7 +24,7 @@ def test_what_a_call_held_is_released_before_its_result_is_there() -> None:
     future = in_background(copy.write, "checkpoint")
     del copy
 
-    def look(_: object) -> None:  # in the thread, as soon as there is a result
+    def look(_):  # in the thread, as soon as there is a result
         still_held.append(held())
         looked.set()
 

@@ -24,11 +24,11 @@ TINY_RUN = [
 ]
 
 
-def run(tmp_path, *words: str) -> int:
+def run(tmp_path, *words):
     return main(["run", "tiny_kk", "--runs-dir", str(tmp_path / "runs"), "--offline", *words])
 
 
-def error_lines(capsys) -> list[str]:
+def error_lines(capsys):
     return capsys.readouterr().err.strip().splitlines()
 
 

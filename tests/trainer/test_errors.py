@@ -14,11 +14,11 @@ from trainer.errors import ConfigError, StorageError, first_line, printable
         ("\n", "OSError"),
     ],
 )
-def test_the_first_line_of_any_text(text: str, line: str) -> None:
+def test_the_first_line_of_any_text(text, line):
     assert first_line(OSError(text)) == line
 
 
-def test_an_error_crosses_processes_with_its_key() -> None:
+def test_an_error_crosses_processes_with_its_key():
     error = pickle.loads(
         pickle.dumps(ConfigError("too large", "space.yaml:3", "write 1", "algorithm.ar_alpha"))
     )

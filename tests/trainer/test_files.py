@@ -1,12 +1,12 @@
 import errno
-import logging
 import os
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from tests.json_values import RECORDS, UNHURRIED
 from trainer import files
 from trainer.errors import StorageError
 from trainer.files import (
@@ -19,7 +19,7 @@ from trainer.files import (
 )
 
 
-def write_steps(path: Path, *steps: int) -> list[int]:
+def write_steps(path, *steps):
     """Write one line per step; return the offset after each."""
     lines = JsonLines(path)
     offsets = []
@@ -29,17 +29,17 @@ def write_steps(path: Path, *steps: int) -> list[int]:
     return offsets
 
 
-def steps_in(path: Path) -> list[int]:
+def steps_in(path):
     return [record["step"] for record, _ in read_json_lines(path)]
 
 
-def half_then_full(room: int) -> Callable[[int, bytes], int]:
+def half_then_full(room):
     """An ``os.write`` that writes half of what it is given, and fails once ``room`` bytes or fewer
     are asked.
     """
     real_write = os.write
 
-    def write(descriptor: int, data: bytes) -> int:
+    def write(descriptor, data):
         if len(data) <= room:
             raise OSError(28, "No space left on device")
         return real_write(descriptor, data[: len(data) // 2])
@@ -47,7 +47,7 @@ def half_then_full(room: int) -> Callable[[int, bytes], int]:
     return write
 
 
-def test_a_file_is_replaced_whole_and_leaves_no_draft(tmp_path: Path) -> None:
+def test_a_file_is_replaced_whole_and_leaves_no_draft(tmp_path):
     path = tmp_path / "state.json"
     write_atomically(path, "längst")
     assert path.read_bytes() == "längst".encode()
@@ -56,7 +56,7 @@ def test_a_file_is_replaced_whole_and_leaves_no_draft(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["state.json"]
 
 
-def test_a_link_in_the_place_of_the_draft_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_in_the_place_of_the_draft_is_not_followed(tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("old")
     (tmp_path / f".file.{os.getpid()}.new").symlink_to(victim)
@@ -65,13 +65,11 @@ def test_a_link_in_the_place_of_the_draft_is_not_followed(tmp_path: Path) -> Non
     assert (tmp_path / "file").read_text() == "new"
 
 
-def test_a_full_disk_leaves_the_old_file_and_no_draft(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_the_old_file_and_no_draft(tmp_path, monkeypatch):
     path = tmp_path / "state.json"
     write_atomically(path, "old")
 
-    def full(descriptor: int) -> None:
+    def full(descriptor):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
@@ -96,30 +94,31 @@ def test_used_up_inodes_are_named_and_not_the_free_space(tmp_path, monkeypatch):
     assert "inodes are used up" in files.storage_error("write", tmp_path, full).hint
 
 
-def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
-    path = tmp_path / "events.jsonl"
-    records = [
-        {"text": "a\nb ü 数"},
-        {"half a surrogate pair": "\ud83d"},
-        {"nested": [{"x": None, "y": 0.1}]},
-    ]
+@UNHURRIED
+@given(RECORDS, st.data())
+@example([{"half a surrogate pair": "\ud83d"}], None)
+def test_records_come_back_as_they_were_written_wherever_the_last_was_cut(
+    tmp_path_factory, records, data
+):
+    path = tmp_path_factory.mktemp("run") / "metrics.jsonl"
     JsonLines(path).append(*records)
-    assert [record for record, _ in read_json_lines(path)] == records
-    assert "数".encode() in path.read_bytes()
-    path.read_text(encoding="utf-8")
+    read = list(read_json_lines(path))
+    assert [record for record, _ in read] == records
+    content = path.read_bytes()
+    content.decode()
+    cut = 1 if data is None else data.draw(st.integers(0, len(content)))
+    path.write_bytes(content[:cut])
+    whole = [record for record, end in read if end <= cut]
+    assert [record for record, _ in read_json_lines(path)] == whole
+    JsonLines(path).append({"step": 4})
+    assert [record for record, _ in read_json_lines(path)] == [*whole, {"step": 4}]
 
 
-def test_torn_last_line_is_cut_and_whole_lines_kept(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_torn_last_line_is_named(tmp_path, caplog):
     path = tmp_path / "metrics.jsonl"
-    write_steps(path, 1, 2, 3)
-    path.write_bytes(path.read_bytes()[:-10])
-    with caplog.at_level(logging.WARNING):
-        lines = JsonLines(path)
+    path.write_text("{}\n{")
+    JsonLines(path)
     assert "torn" in caplog.text and str(path) in caplog.text
-    lines.append({"step": 4})
-    assert steps_in(path) == [1, 2, 4]
 
 
 @pytest.mark.parametrize("room", [5, 100])
@@ -137,7 +136,7 @@ def test_a_full_disk_leaves_no_part_of_the_records(room, tmp_path, monkeypatch):
     assert steps_in(path) == [1, 2, 3]
 
 
-def test_another_file_in_its_place_is_not_written_to(tmp_path: Path) -> None:
+def test_another_file_in_its_place_is_not_written_to(tmp_path):
     path = tmp_path / "metrics.jsonl"
     lines = JsonLines(path)
     path.rename(tmp_path / "moved")
@@ -147,12 +146,10 @@ def test_another_file_in_its_place_is_not_written_to(tmp_path: Path) -> None:
     assert path.read_text() == ""
 
 
-def test_what_may_not_be_written_is_not_called_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_may_not_be_written_is_not_called_gone(tmp_path, monkeypatch):
     lines = JsonLines(tmp_path / "metrics.jsonl")
 
-    def refused(*_: object) -> int:
+    def refused(*_):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "open", refused)  # root, as in a container, may write everywhere
@@ -161,7 +158,7 @@ def test_what_may_not_be_written_is_not_called_gone(
     assert "put the folder back" not in caught.value.hint
 
 
-def test_the_space_is_that_of_the_nearest_folder_that_exists(tmp_path: Path) -> None:
+def test_the_space_is_that_of_the_nearest_folder_that_exists(tmp_path):
     gone = tmp_path / "gone" / "deep"
     assert free_bytes(gone) == pytest.approx(free_bytes(tmp_path), rel=0.1)
     error = storage_error("write it", gone, FileNotFoundError(2, "No such file or directory"))
@@ -176,14 +173,14 @@ def test_the_space_is_that_of_the_nearest_folder_that_exists(tmp_path: Path) -> 
     assert hidden.hint == "free some space, then resume or start again"
 
 
-def test_a_number_that_json_lacks_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_a_number_that_json_lacks_is_refused_before_anything_is_written(tmp_path):
     path = tmp_path / "metrics.jsonl"
     with pytest.raises(ValueError, match="JSON"):
         JsonLines(path).append({"step": 1}, {"step": float("nan")})
     assert path.read_bytes() == b""
 
 
-def test_reading_starts_at_an_offset_and_stops_before_an_unfinished_line(tmp_path: Path) -> None:
+def test_reading_starts_at_an_offset_and_stops_before_an_unfinished_line(tmp_path):
     path = tmp_path / "metrics.jsonl"
     offsets = write_steps(path, 1, 2, 3)
     with path.open("a") as file:
@@ -194,7 +191,7 @@ def test_reading_starts_at_an_offset_and_stops_before_an_unfinished_line(tmp_pat
     ]
 
 
-def test_a_damaged_whole_line_names_the_file(tmp_path: Path) -> None:
+def test_a_damaged_whole_line_names_the_file(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1}\n{"step": \n')
     with pytest.raises(StorageError, match=r"metrics\.jsonl:2"):

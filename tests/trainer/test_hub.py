@@ -2,7 +2,6 @@
 
 import http.server
 import threading
-from collections.abc import Iterator
 
 import pytest
 from huggingface_hub import constants
@@ -12,7 +11,7 @@ from trainer.parallel.interface import free_port
 
 
 @pytest.fixture(autouse=True)
-def undecided(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def undecided(monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     hub.hub_answers.cache_clear()
     yield
@@ -20,14 +19,14 @@ def undecided(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class NotFound(http.server.BaseHTTPRequestHandler):
-    def do_HEAD(self) -> None:
+    def do_HEAD(self):
         self.send_error(404)
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_):
         pass
 
 
-def test_any_answer_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_answer_is_one(monkeypatch):
     with http.server.HTTPServer(("127.0.0.1", 0), NotFound) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
@@ -44,7 +43,7 @@ def test_where_nobody_answers_the_cache_is_used_and_nobody_asked_again(monkeypat
     assert capsys.readouterr().err.count("does not answer: looking in this machine's cache") == 1
 
 
-def test_a_name_server_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_server_that_hangs_is_not_waited_for(monkeypatch):
     ended = threading.Event()
     monkeypatch.setattr(hub, "LIMIT_S", -0.9)
     monkeypatch.setattr(hub, "_answers", lambda url: ended.wait(60))

@@ -4,7 +4,6 @@ import shutil
 import signal
 import threading
 import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ from peft import PeftModel
 
 from tests.run_cli import run_cli, start_cli
 from trainer.checkpoint.files import steps_on_disk, write_checkpoint
-from trainer.config.schema import TrainConfig, apply_overrides, load_config
+from trainer.config.schema import apply_overrides, load_config
 from trainer.errors import DivergedError, RewardError, StorageError
 from trainer.loop import Trainer
 from trainer.policy.adapters import adapter_off
@@ -26,11 +25,11 @@ from trainer.types import RunContext
 class Recorder(NullTracker):
     """Keeps what the trainer logs."""
 
-    def __init__(self) -> None:
-        self.steps: dict[int, dict[str, float]] = {}
-        self.summary: dict[str, float] = {}
-        self.rewound_to: int | None = None
-        self.completions: list[tuple[int, str]] = []  # step and set of each
+    def __init__(self):
+        self.steps = {}
+        self.summary = {}
+        self.rewound_to = None
+        self.completions = []  # step and set of each
 
     def log_completions(self, rows, step):
         self.completions += [(step, row["set"]) for row in rows]
@@ -45,7 +44,7 @@ class Recorder(NullTracker):
         self.rewound_to = step
 
 
-def small_config(tiny_policy: Path, **overrides) -> TrainConfig:
+def small_config(tiny_policy, **overrides):
     settings = {
         "model.name_or_path": str(tiny_policy),
         "data.train": {"source": "generated", "size": 20},
@@ -65,19 +64,19 @@ def small_config(tiny_policy: Path, **overrides) -> TrainConfig:
     return apply_overrides(load_config("tiny_kk"), settings | overrides)
 
 
-def build(config: TrainConfig, folder: Path) -> Trainer:
+def build(config, folder):
     return Trainer(config, RunContext(folder, folder.parent, "test", folder.name), Recorder())
 
 
-def parameters(trainer: Trainer) -> list[torch.Tensor]:
+def parameters(trainer):
     return [p.detach().clone() for p in trainer.models.causal_lm.parameters()]
 
 
-def without_times(metrics: dict[str, float]) -> dict[str, float]:
+def without_times(metrics):
     return {name: value for name, value in metrics.items() if not name.startswith("time/")}
 
 
-def resumed_after_two_steps(config: TrainConfig, folder: Path) -> Trainer:
+def resumed_after_two_steps(config, folder):
     """Trained to its end after a stop at step 2, with work behind its checkpoint lost; closed."""
     first = build(config, folder)
     # an evaluation of an attempt before goes too
@@ -94,7 +93,7 @@ def resumed_after_two_steps(config: TrainConfig, folder: Path) -> Trainer:
     return second
 
 
-def assert_same_end(whole: Trainer, resumed: Trainer) -> None:
+def assert_same_end(whole, resumed):
     """Bitwise equal weights, and equal metrics of steps 3 and 4."""
     assert all(
         torch.equal(a, b) for a, b in zip(parameters(whole), parameters(resumed), strict=True)
@@ -303,7 +302,7 @@ def test_interrupt_prints_the_command_that_resumes(tiny_policy, tmp_path):
     assert process.returncode == 130, errors
     reached = steps_on_disk(tmp_path / "interrupted" / "checkpoints")[0]
     message, command = output.strip().splitlines()[-2:]
-    assert message == f"stopped at step {reached} of 400; saved at step {reached}; to go on:"
+    assert message == f"stopped at step {reached} of 400; saved at step {reached}; to resume:"
     assert command == f"trainer resume interrupted --runs-dir {tmp_path}"
     assert reached > 0
     again = run_cli(*command.split(), f"max_steps={reached + 1}", timeout=120)

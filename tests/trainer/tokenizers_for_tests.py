@@ -9,9 +9,7 @@ from trainer.policy.random_model import byte_level
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}</{{ "
-    "message['role'] }}>"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}<assistant>{% endif %}"
+    "message['role'] }}>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
 )
 NO_SYSTEM_TEMPLATE = (
     "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% "

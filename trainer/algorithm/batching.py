@@ -43,7 +43,9 @@ def build_batch(
 
 
 def lengths_to_mask(lengths: Tensor) -> Tensor:
-    """1 at the tokens of completions of these lengths [B], [B, longest] float32 on their device."""
+    """Return 1 at the tokens of completions of these lengths [B], [B, longest] float32 on their
+    device.
+    """
     places = torch.arange(int(lengths.max()), device=lengths.device)
     return (places[None] < lengths[:, None]).float()
 

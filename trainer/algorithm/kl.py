@@ -8,7 +8,7 @@ _LARGEST_K3 = 10.0  # as in verl, OpenRLHF and NeMo-RL [nats]
 
 
 def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, config: AlgorithmConfig) -> Tensor:
-    """Per-token estimate of KL(policy || reference) [joschu.net/blog/kl-approx.html], [B, T].
+    """Estimate per token of KL(policy || reference) [joschu.net/blog/kl-approx.html], [B, T].
 
     With ``d = ref_logprob - logprob``: k1 ``-d``; k2 ``d^2 / 2``; k3 ``exp(d) - d - 1``. In k3, d
     is clamped to ±``kl_log_ratio_clamp`` (20 in verl and NeMo-RL, 5 in the published code of

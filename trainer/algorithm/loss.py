@@ -12,10 +12,10 @@ from trainer.types import LossOutput
 
 
 def update_loss(inputs: LossInputs, config: AlgorithmConfig) -> LossOutput:
-    """Return the whole loss: ``sum(w * token_mask * (l * importance_weight + c (log r)^2 + kl_coef
-    * kl))``.
+    """Return the whole loss.
 
-    With the policy loss l of every token, w of `token_weights`, importance weights of
+    It is ``sum(w * token_mask * (l * importance_weight + c (log r)^2 + kl_coef * kl))`` with the
+    policy loss l of every token, w of `token_weights`, importance weights of
     `trainer.algorithm.engine_correction`, and the KL term where it is placed in the loss. The
     squared log-ratio with ``c = log_ratio_coef`` keeps the policy near the old one: prime-rl adds
     it to DPPO; with ``l = -A logprob`` it is verl's DRO. An entropy bonus takes off
@@ -23,8 +23,7 @@ def update_loss(inputs: LossInputs, config: AlgorithmConfig) -> LossOutput:
 
     Returns:
         The loss; metrics are sums over the tokens of the pass: ``clipped``, ``dual_clipped``,
-        ``approx_kl``
-        (old_logprob - logprob), ``tokens``, and the maximum ``ratio_max``.
+        ``approx_kl`` (old_logprob - logprob), ``tokens``, and the maximum ``ratio_max``.
     """
     weights = (
         token_weights(inputs.completion_mask, config.aggregation, inputs.totals) * inputs.token_mask

@@ -9,7 +9,7 @@ from trainer.types import TrainBatch
 
 
 def reweighted(advantages: Tensor, old_logprobs: Tensor, alpha: float) -> Tensor:
-    """``(alpha * pi_old(token) + 1 - alpha) * A`` [arXiv:2505.12929, equation 4], [B, T].
+    """Return ``(alpha * pi_old(token) + 1 - alpha) * A`` [arXiv:2505.12929, equation 4], [B, T].
 
     Tokens of low probability have the largest gradients; AR lowers their advantages. ``alpha = 0``
     changes nothing.

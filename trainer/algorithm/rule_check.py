@@ -56,6 +56,8 @@ def _loss_problems(config: AlgorithmConfig) -> Iterator[str]:
         yield "has gradients that are not finite"
     if not whole.any():
         yield "has no gradient: compute it from tokens.logprobs or tokens.log_ratio"
+    if (whole * batch.advantages).sum() > 0:
+        yield "trains against the advantage: return a loss, which is minimized"
     if (whole * (1 - mask)).any():
         yield "has a gradient outside of the completions: keep to tokens.completion_mask"
     without = choose_tokens(replace(batch, advantages=torch.zeros_like(mask)), config)

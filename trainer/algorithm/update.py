@@ -94,7 +94,7 @@ class Updater:
         statistics: UpdateStatistics,
         step: int,
     ) -> None:
-        """One pass: an optimizer step per update batch on the tokens of ``token_mask`` [B, T].
+        """Run one pass: an optimizer step per update batch on the tokens of ``token_mask`` [B, T].
 
         An update batch without a gradient is skipped, because it has no such token on any rank, or
         all of them are cut or clipped: Adam's momentum alone would move the weights. DeepSpeed's
@@ -138,7 +138,8 @@ class Updater:
         totals: UpdateTotals,
         statistics: UpdateStatistics,
     ) -> Tensor:
-        """Forward and backward pass of every microbatch; the loss of this rank's rows, [] float64.
+        """Run forward and backward pass of every microbatch; return the loss of this rank's rows,
+        [] float64.
 
         Rows without a token of the pass are not computed, and packed rows end with their last one:
         with causal attention what follows cannot matter. Beside other rows the same numbers are

@@ -99,22 +99,20 @@ def _publish(partial: Path, final: Path, hashes: dict[str, str]) -> None:
 
 
 def steps_on_disk(root: Path) -> list[int]:
-    """Steps of the checkpoints, newest first; not of those set aside as damaged."""
+    """Return the steps of the checkpoints, newest first; not of those set aside as damaged."""
     return _steps(root, _NAME)
 
 
 def intact_checkpoints(root: Path) -> Iterator[Path]:
-    """Checkpoints whose every file has the recorded hash, newest first; others are reported and
-    passed over.
+    """Yield the checkpoints whose every file has the recorded hash, newest first; others are
+    reported and passed over.
     """
     for step in steps_on_disk(root):
         folder = root / f"step-{step}"
         damaged = damaged_files(folder)
         if damaged:
             logger.warning(
-                "checkpoint %s is damaged (%s): passed over for an older one",
-                folder,
-                ", ".join(damaged),
+                "checkpoint %s is damaged (%s): using an older one", folder, ", ".join(damaged)
             )
         else:
             yield folder
@@ -158,7 +156,7 @@ def damaged_files(folder: Path) -> list[str]:
         return [name for name, sha in hashes.items() if present_hashes.get(name) != sha]
     except PermissionError as error:
         raise StorageError(
-            f"may not read the checkpoint: {error.strerror}",
+            f"cannot read the checkpoint: {error.strerror}",
             str(error.filename),
             "change the permissions",
         ) from error
@@ -239,7 +237,7 @@ def check_whole(run_dir: Path, at_least: int, again: str) -> None:
     last = max((int(record.get("step", 0)) for record in read_records(metrics)), default=0)
     # One that is being written, or is damaged, is a checkpoint for this.
     kept = checkpoints.is_dir() and any(checkpoints.iterdir())
-    hint = f"put it back, or begin again: {again}"
+    hint = f"put it back, or start again: {again}"
     if not kept and last >= at_least:
         fault = f"{run_dir.name} was at step {last}, and it has no checkpoint"
         raise StorageError(fault, str(checkpoints), hint)

@@ -33,7 +33,7 @@ def stage_training_state(
         of_optimizer = parallel.training_tensors(model, optimizer)
         tensors = {f"{_OPTIMIZER}{name}": tensor for name, tensor in of_optimizer.items()}
         tensors["random/cpu"] = torch.get_rng_state()
-        if torch.cuda.is_available():
+        if torch.cuda.is_initialized():
             tensors["random/cuda"] = torch.cuda.get_rng_state()
 
     def write(folder: Path) -> None:
@@ -64,7 +64,7 @@ def load_training_state(
         raise StorageError(
             f"no {path.name} in the checkpoint, only {', '.join(files) or 'no training state'}",
             str(folder),
-            "resume with as many ranks and the same parallel.* as wrote it",
+            "resume with the ranks and parallel.* settings that wrote it",
         )
     tensors = load_file(path)
     of_optimizer = {
@@ -74,7 +74,7 @@ def load_training_state(
     }
     parallel.load_training_tensors(folder, model, optimizer, of_optimizer)
     torch.set_rng_state(tensors["random/cpu"])
-    if "random/cuda" in tensors and torch.cuda.is_available():
+    if "random/cuda" in tensors and torch.cuda.is_initialized():
         torch.cuda.set_rng_state(tensors["random/cuda"])
     return RunState.read(folder)
 

@@ -13,11 +13,11 @@ from trainer.algorithm.rule_check import check_rules
 from trainer.config.schema import TrainConfig
 from trainer.errors import printable, shortened
 from trainer.evaluation.look import take_look
-from trainer.parallel.device import compute_dtype, local_device, memory_of
+from trainer.parallel.device import local_device, memory_of
+from trainer.parallel.models import load_frozen
 from trainer.planning.advice import advise, advise_data
 from trainer.planning.memory import footprint
 from trainer.policy.architectures import ModelSize
-from trainer.policy.load import load_policy
 from trainer.problems.load import encode_prompt
 from trainer.problems.sampler import training_steps
 from trainer.rollouts.collect import derive_seed, sample_completions, sampling_params
@@ -47,10 +47,7 @@ def dry_run(config: TrainConfig, sample: int | None = None) -> None:
         prompt = encode_prompt(tokenizer, problems[0])
         _print_prompt(problems[0], prompt, tokenizer)
         check_rules(config.algorithm)
-        device = local_device(config.parallel.device)
-        model = load_policy(
-            config.model, device, compute_dtype(config.model, device)
-        ).requires_grad_(False)
+        model = load_frozen(config, local_device(config.parallel.device))
         completion = _sample(config, model, tokenizer, prompt)
         _print_completion(config, problems[0], completion, prepared.rewards)
         sizes = [config.rollout.group_size]

@@ -21,7 +21,7 @@ from trainer.shell.run_folder import check_name, run_path
 
 
 def add_evaluate(parser: argparse.ArgumentParser) -> None:
-    """``trainer evaluate``."""
+    """Add ``trainer evaluate``."""
     parser.add_argument(
         "model",
         help="a run or trial (its newest checkpoint), a checkpoint, a folder, a hub name, or tiny",
@@ -139,7 +139,7 @@ def evaluation_config(
 
 
 def record_name(model: str) -> str:
-    """``evaluate-``, the last parts of the model's name, and the time."""
+    """Return ``evaluate-``, the last parts of the model's name, and the time."""
     parts = [
         part
         for part in re.split(r"[^A-Za-z0-9]+", model)
@@ -149,7 +149,7 @@ def record_name(model: str) -> str:
 
 
 def parse_set(text: str) -> tuple[str, dict[str, Any]]:
-    """``NAME=SOURCE`` as a dataset, split ``test`` unless it says otherwise.
+    """Read ``NAME=SOURCE`` as a dataset, split ``test`` unless it says otherwise.
 
     The source is a file, a hub name, ``generated``, or a YAML mapping with the keys of a dataset.
 

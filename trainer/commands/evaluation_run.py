@@ -5,7 +5,7 @@ recorded.
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,10 @@ from rewards.sandbox import MAX_FAILURE_RATE
 from trainer.commands.found_model import FoundModel
 from trainer.config.schema import TrainConfig
 from trainer.evaluation.evaluate import EvaluationResult, completion_rows, evaluate
-from trainer.evaluation.table import evaluation_rows
-from trainer.parallel.device import compute_dtype
+from trainer.evaluation.table import Row, evaluation_rows
+from trainer.parallel.models import load_frozen
 from trainer.parallel.ranks import Parallel
 from trainer.parallel.start import make_parallel
-from trainer.policy.load import load_policy
 from trainer.rollouts.build import build_engine
 from trainer.rollouts.prepared import Prepared, prepare
 from trainer.run_folder import RunFolder
@@ -82,10 +81,7 @@ def _open_tracker(config: TrainConfig, name: str, runs_dir: Path) -> Any:
 def _evaluate_model(
     config: TrainConfig, prepared: Prepared, parallel: Parallel
 ) -> EvaluationResult:
-    device = parallel.device
-    policy = load_policy(config.model, device, compute_dtype(config.model, device)).requires_grad_(
-        False
-    )
+    policy = load_frozen(config, parallel.device)
     engine = build_engine(config, policy, prepared.tokenizer)
     try:
         engine.sync_weights(policy)
@@ -100,7 +96,7 @@ def _evaluate_model(
 
 
 def _summary(
-    config: TrainConfig, model: FoundModel, rows: Sequence[Mapping[str, Any]], seconds: float
+    config: TrainConfig, model: FoundModel, rows: Sequence[Row], seconds: float
 ) -> dict[str, Any]:
     evaluation = config.evaluation
     first = evaluation.of_set(next(iter(evaluation.sets)))
@@ -125,7 +121,7 @@ def _record(tracker: Any, result: EvaluationResult, summary: dict[str, Any], fil
     file.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
 
 
-def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
+def print_rows(rows: Sequence[Row]) -> None:
     """Print the table, outside of a terminal as wide as it is."""
     cells = [
         [

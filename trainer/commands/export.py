@@ -25,7 +25,7 @@ _FOR_RESUMPTION = shutil.ignore_patterns("manifest.json*", "training_state*")
 
 
 def add_export(parser: argparse.ArgumentParser) -> None:
-    """``trainer export``."""
+    """Add ``trainer export``."""
     parser.add_argument("name", help="name of the run, see `trainer ls`, or a trial's folder")
     parser.add_argument("--step", type=int, help="checkpoint to export (default: the newest)")
     parser.add_argument("--output", type=Path, help="folder to create (default: NAME-model)")
@@ -71,7 +71,7 @@ def _export_model(run: Path, output: Path, step: int | None = None, merge: bool 
     config = load_config(str(folder.config))
     if merge and config.model.lora.r == 0:
         raise ConfigError(
-            "the run trained whole weights: there is no adapter", "--merge", "leave out --merge"
+            "the run trained full weights: there is no adapter", "--merge", "leave out --merge"
         )
     partial = output.with_name(output.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)

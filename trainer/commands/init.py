@@ -16,7 +16,7 @@ _EXAMPLE_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
 
 
 def add_init(parser: argparse.ArgumentParser) -> None:
-    """``trainer init``."""
+    """Add ``trainer init``."""
     parser.add_argument("folder", type=Path, metavar="DIR", help="folder to create")
     parser.add_argument(
         "--model",

@@ -16,8 +16,8 @@ _USUAL_RANKS = 4  # of a run with DeepSpeed: the presets were made for four GPUs
 
 
 def add_presets(parser: argparse.ArgumentParser) -> None:
-    """``trainer presets``."""
-    parser.add_argument("name", nargs="?", help="preset[:variant] to print")
+    """Add ``trainer presets``."""
+    parser.add_argument("spec", nargs="?", help="preset[:variant] to print")
     parser.add_argument(
         "--ranks", type=count, help="number of ranks (default: 4 with DeepSpeed, else 1)"
     )
@@ -28,10 +28,10 @@ def add_presets(parser: argparse.ArgumentParser) -> None:
 
 def carry_out_presets(arguments: argparse.Namespace) -> int:
     """Carry out ``trainer presets``."""
-    if not arguments.name:
+    if not arguments.spec:
         _print_presets()
         return 0
-    config = load_config(arguments.name)
+    config = load_config(arguments.spec)
     print(dump_config(config) + memory_comment(config, arguments.ranks, arguments.gpu_gb), end="")
     return 0
 

@@ -31,21 +31,15 @@ class Option:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """``trainer options``."""
-    parser.add_argument(
-        "word", nargs="?", default="", help="show only keys whose name contains this"
-    )
+    """Add ``trainer options``, or ``trainer metrics``."""
+    parser.add_argument("word", nargs="?", default="", help="show only names that contain this")
 
 
-def add_metrics(parser: argparse.ArgumentParser) -> None:
-    """``trainer metrics``."""
-    parser.add_argument(
-        "word", nargs="?", default="", help="show only metrics whose name contains this"
-    )
+add_metrics = add_options
 
 
 def add_schema(parser: argparse.ArgumentParser) -> None:
-    """``trainer schema``."""
+    """Add ``trainer schema``."""
 
 
 def run_schema() -> str:

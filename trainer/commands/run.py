@@ -101,9 +101,9 @@ def report_outcome(outcome: RunOutcome) -> int:
     elif not done:
         saved = max(steps_on_disk(folder.checkpoints), default=None)
         kept = (
-            "nothing was saved; to begin again:"
+            "nothing was saved; to start again:"
             if saved is None
-            else f"saved at step {saved}; to go on:"
+            else f"saved at step {saved}; to resume:"
         )
         command = resume_command(context.run_name, context.runs_dir, trainer.parallel.world_size)
         lines = [

@@ -42,13 +42,13 @@ class RunSummary:
 
 
 def add_ls(parser: argparse.ArgumentParser) -> None:
-    """``trainer ls``."""
+    """Add ``trainer ls``."""
     add_runs_dir(parser)
     add_json(parser)
 
 
 def add_status(parser: argparse.ArgumentParser) -> None:
-    """``trainer status``."""
+    """Add ``trainer status``."""
     add_runs_dir(parser)
     add_json(parser)
     parser.add_argument("name", help="name of the run, see `trainer ls`")
@@ -57,14 +57,14 @@ def add_status(parser: argparse.ArgumentParser) -> None:
 
 
 def add_ui(parser: argparse.ArgumentParser) -> None:
-    """``trainer ui``."""
+    """Add ``trainer ui``."""
     add_runs_dir(parser)
     parser.add_argument("name", nargs="?", help="run to open (default: the table of runs)")
     parser.add_argument("--port", type=port, default=5000, help="port on 127.0.0.1 (default: 5000)")
 
 
 def add_upload(parser: argparse.ArgumentParser) -> None:
-    """``trainer upload``."""
+    """Add ``trainer upload``."""
     parser.add_argument("run", help="name or folder of the run")
     add_runs_dir(parser)
 

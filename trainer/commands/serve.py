@@ -10,7 +10,7 @@ from trainer.shell.preflight import check_port
 
 
 def add_serve(parser: argparse.ArgumentParser) -> None:
-    """``trainer serve``."""
+    """Add ``trainer serve``."""
     parser.add_argument("spec", help="preset name or YAML file of the runs to be served")
     parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="e.g. rollout.vllm.tensor_parallel=2"
@@ -25,7 +25,7 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
         "--gpu-memory-utilization",
         type=float,
         default=0.9,
-        help="share of the GPU's memory (default: 0.9)",
+        help="fraction of the GPU's memory (default: 0.9)",
     )
 
 

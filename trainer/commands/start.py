@@ -63,7 +63,7 @@ class Start:
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
-    """``trainer run``."""
+    """Add ``trainer run``."""
     parser.add_argument("spec", help="preset[:variant] or YAML file, see `trainer presets`")
     parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="e.g. algorithm.ar_alpha=0.3"
@@ -77,7 +77,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def add_resume(parser: argparse.ArgumentParser) -> None:
-    """``trainer resume``."""
+    """Add ``trainer resume``."""
     parser.add_argument("name", help="name of the run, see `trainer ls`")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. max_steps=200")
     add_accept_changes(parser)

@@ -57,7 +57,7 @@ class AlgorithmConfig(Section):
     high_entropy: only those of the highest entropy, in each of Lopti's passes
     """
     entropy_share: Fraction = needs("token_filter=high_entropy", 0.2)
-    """share of the tokens that token_filter high_entropy keeps"""
+    """fraction of the tokens that token_filter high_entropy keeps"""
     mask_truncated: bool = False
     """leave completions that ran into the token limit out of the update and its token count"""
     loss: _Loss = LOSS.read(LOSS.default)

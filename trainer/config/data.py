@@ -61,7 +61,7 @@ class DataConfig(Section):
     system_prompt: str | None = None
     """system message for chat prompts; replaces the task's"""
     prefill: str | None = None
-    """text that the answer starts with; the task's if null"""
+    """prefix of every completion; the task's if null"""
     max_prompt_tokens: Count = 1024
     """longer prompts are dropped and counted [tokens]"""
     shuffle: bool = True

@@ -16,9 +16,9 @@ class EvaluationSetConfig(DatasetConfig):
     """A dataset to evaluate on, and what is done otherwise than for the other sets."""
 
     temperature: NonNegative | None = None
-    """of this set; evaluation.temperature if null"""
+    """sampling temperature on this set; evaluation.temperature if null"""
     completions_per_problem: Completions | None = None
-    """of this set; evaluation.completions_per_problem if null"""
+    """completions per problem of this set; evaluation.completions_per_problem if null"""
 
 
 EvaluationSet = Annotated[
@@ -40,7 +40,7 @@ class EvaluationConfig(Section):
     top_p: Fraction = 1.0
     """probability mass of nucleus sampling"""
     completions_per_problem: Completions = 1
-    """completions per problem; its accuracy is their mean, and k of pass@k their number"""
+    """completions per problem; accuracy is their mean, and pass@k is of all of them"""
 
     @field_validator("sets")
     @classmethod
@@ -54,7 +54,7 @@ class EvaluationConfig(Section):
         return sets
 
     def of_set(self, name: str) -> "EvaluationConfig":
-        """These settings with those of one set in their place."""
+        """Return these settings with those of one set in their place."""
         section = self.sets[name]
         values = {key: getattr(section, key) for key in PER_SET}
         return self.model_copy(

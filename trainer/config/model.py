@@ -21,7 +21,7 @@ class LoraConfig(Section):
     alpha: Positive = needs("r", 32.0)
     """scale of the adapter: alpha / r"""
     dropout: Annotated[float, Field(ge=0, lt=1)] = needs("r", 0.0)
-    """share of an adapter's inputs dropped in updates; never where log-probabilities are scored"""
+    """fraction of an adapter's inputs dropped in updates; never when log-probs are scored"""
     target_modules: Annotated[
         list[str], BeforeValidator(_as_names, str | list[str]), Field(min_length=1)
     ] = needs("r", [ALL_LINEAR])

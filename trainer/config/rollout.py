@@ -12,7 +12,7 @@ class VllmConfig(Section):
     """Settings of the vLLM engine."""
 
     gpu_memory_utilization: Probability = 0.45
-    """share of GPU memory for weights and KV cache"""
+    """fraction of GPU memory for weights and KV cache"""
     max_model_len: Count | None = None
     """context length; prompt + completion limit if null [tokens]"""
     enforce_eager: bool = False
@@ -57,7 +57,7 @@ class RolloutConfig(Section):
     top_k: Annotated[int, Field(ge=0)] = 0
     """tokens kept; 0 keeps all"""
     min_p: Probability = 0.0
-    """drop tokens below this share of the largest probability"""
+    """drop tokens below this fraction of the largest probability"""
     max_new_tokens: Count = 4096
     """completion limit [tokens]"""
     stop_token_ids: list[Annotated[int, Field(ge=0)]] = Field([])

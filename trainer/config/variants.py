@@ -45,7 +45,7 @@ def short_name(parameter: str) -> str:
 
 
 def short_names(parameters: Sequence[str]) -> dict[str, str]:
-    """Parameter -> its short name, or the whole where another has the same."""
+    """Map each parameter to its short name, or the whole where another has the same."""
     count = Counter(map(short_name, parameters))
     return {name: name if count[short_name(name)] > 1 else short_name(name) for name in parameters}
 

@@ -89,7 +89,7 @@ class YamlDocument:
 
 
 def dotted(path: Iterable[str | int]) -> str:
-    """``("algorithm", "name")`` as ``algorithm.name``."""
+    """Write ``("algorithm", "name")`` as ``algorithm.name``."""
     return ".".join(str(part) for part in path)
 
 
@@ -224,7 +224,7 @@ def _collect_lines(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], so
             child = (*path, str(key.value))
             if child in lines:
                 raise ConfigError(
-                    f"key {dotted(child)} stands twice (lines {lines[child]} and "
+                    f"key {dotted(child)} appears twice (lines {lines[child]} and "
                     f"{key.start_mark.line + 1})",
                     f"{source}:{key.start_mark.line + 1}",
                     "remove one of them",

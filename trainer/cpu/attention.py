@@ -66,7 +66,7 @@ def packed_hidden_states(model: PreTrainedModel, packing: Packing) -> Tensor:
     return hidden[0].index_select(0, packing.predicting)
 
 
-def _attention_forward(
+def _attention_forward(  # noqa: PLR0913  what transformers passes
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -92,7 +92,7 @@ def _attention_forward(
 def packed_attention(
     query: Tensor, key: Tensor, value: Tensor, scale: float, packing: Packing
 ) -> Tensor:
-    """``softmax(scale query key^T) value`` over each token's past in its row, and itself.
+    """Compute ``softmax(scale query key^T) value`` over each token's past in its row, and itself.
 
     Args:
         query: [N, H, D].
@@ -172,8 +172,8 @@ class _PackedAttention(torch.autograd.Function):
 def _states(
     segment: Segment, query: Tensor, key: Tensor, value: Tensor, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Scaled queries [B, K, n, T, D] of a segment's sequences; keys and values [B * K, P + T, D] of
-    their past.
+    """Return scaled queries [B, K, n, T, D] of a segment's sequences; keys and values [B * K, P +
+    T, D] of their past.
     """
     queries = _by_key_head(segment.pad(query), key.shape[1]) * scale
     return queries, _past(segment, key), _past(segment, value)
@@ -192,7 +192,7 @@ def _past(segment: Segment, states: Tensor) -> Tensor:
 
 
 def _add_past(segment: Segment, grad_past: Tensor, grad_states: Tensor) -> None:
-    """The transpose of `_past`: gradients of the prefix are added over all sequences."""
+    """Add the gradients of the prefix over all sequences: the transpose of `_past`."""
     by_sequence = grad_past.view(segment.count, grad_states.shape[1], -1, grad_states.shape[2])
     of_prefix, of_completion = by_sequence.split((segment.prefix_length, segment.width), dim=2)
     grad_states[segment.prefix] += of_prefix.sum(dim=0).transpose(0, 1)
@@ -204,7 +204,8 @@ def _keeps_weights(segment: Segment) -> bool:
 
 
 def _weights(queries: Tensor, keys: Tensor, block: slice, past: slice) -> Tensor:
-    """Attention weights of a block: n = H / K query heads of a key head are rows of one product.
+    """Return the attention weights of a block: n = H / K query heads of a key head are rows of one
+    product.
 
     [B * K, n * a, D] with [B * K, D, P + T], [B * K, n * a, P + T].
     """
@@ -217,7 +218,7 @@ def _weights(queries: Tensor, keys: Tensor, block: slice, past: slice) -> Tensor
 
 
 def _by_key_head(states: Tensor, key_heads: int) -> Tensor:
-    """[B, T, H, D] as a view by key heads: [B, K, n, T, D]."""
+    """Return [B, T, H, D] as a view by key heads: [B, K, n, T, D]."""
     batch, length, heads, size = states.shape
     return states.view(batch, length, key_heads, heads // key_heads, size).permute(0, 2, 3, 1, 4)
 

@@ -28,7 +28,7 @@ class Segment:
 
     @classmethod
     def of_lengths(cls, start: int, lengths: Tensor, prefix: slice) -> "Segment":
-        """Sequences of given ``lengths`` [B] from the packed token ``start`` on."""
+        """Build the sequences of given ``lengths`` [B] from the packed token ``start`` on."""
         width = int(lengths.max())
         total = int(lengths.sum())
         tokens = slice(start, start + total)
@@ -55,7 +55,7 @@ class Segment:
         return rows.view(self.count, self.width, *states.shape[1:])
 
     def blocks(self, size: int) -> Iterator[tuple[slice, slice]]:
-        """So many queries of each sequence, and all keys up to that of the last of them."""
+        """Yield blocks of queries of each sequence, and all keys up to that of the last of them."""
         for start in range(0, self.width, size):
             stop = min(start + size, self.width)
             yield slice(start, stop), slice(self.prefix_length + stop)

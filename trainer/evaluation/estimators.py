@@ -7,8 +7,8 @@ from numpy.typing import ArrayLike
 
 
 def accuracy_interval(accuracies: ArrayLike, completions: ArrayLike) -> tuple[float, float]:
-    """95% interval of the mean of accuracies, or pass@k, of problems [P], each of so many
-    ``completions`` [P].
+    """Return the 95% interval of the mean of accuracies, or pass@k, of problems [P], each of so
+    many ``completions`` [P].
 
     Wilson's score interval [J. Am. Stat. Assoc. 22, 1927], where problems have several completions
     for as many independent ones as the spread over problems shows, between one of each and all,

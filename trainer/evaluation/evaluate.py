@@ -69,8 +69,8 @@ def evaluate(
 
 
 def evaluation_metrics(rollouts: dict[str, list[Rollout]]) -> dict[str, float]:
-    """``eval/*`` metrics; the first set's accuracy is ``eval/accuracy``, with one value per
-    difficulty.
+    """Return the ``eval/*`` metrics; the first set's accuracy is ``eval/accuracy``, with one value
+    per difficulty.
 
     Those of further sets are called ``eval/accuracy/SET`` and so on. With several completions per
     problem an accuracy is their mean, avg@n, and ``eval/pass_at_k`` is added. The completions of a
@@ -108,7 +108,7 @@ def measured(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 
 def correct_by_problem(rollouts: Sequence[Rollout]) -> tuple[IntArray, IntArray]:
-    """Correct completions and completions of every problem, each [P]."""
+    """Count correct completions and completions of every problem, each [P]."""
     groups = np.array([r.group_id for r in rollouts])
     _, index = np.unique(groups, return_inverse=True)
     correct = np.bincount(index, weights=[float(r.correct) for r in rollouts]).astype(np.int64)
@@ -116,7 +116,9 @@ def correct_by_problem(rollouts: Sequence[Rollout]) -> tuple[IntArray, IntArray]
 
 
 def completion_rows(rollouts: dict[str, list[Rollout]], count: int) -> list[dict[str, Any]]:
-    """``count`` rollouts of the first set, of as many problems as possible, as rows of a table."""
+    """Return ``count`` rollouts of the first set, of as many problems as possible, as rows of a
+    table.
+    """
     name, answers = next(iter(rollouts.items()))
     count = min(count, len(answers))
     return [

@@ -13,7 +13,7 @@ def best_evaluation(evaluations: Sequence[Evaluation]) -> Evaluation | None:
 
 
 def final_metrics(evaluations: Sequence[Evaluation]) -> dict[str, float]:
-    """``final/*`` of a run with at least one evaluation."""
+    """Return ``final/*`` of a run with at least one evaluation."""
     best = best_evaluation(evaluations)
     assert best is not None
     last = [accuracy for _, accuracy in evaluations[-_FINAL_WINDOW:]]

@@ -13,9 +13,9 @@ from transformers import PreTrainedModel
 from trainer.config.schema import TrainConfig
 from trainer.evaluation.estimators import accuracy_interval
 from trainer.evaluation.evaluate import correct_by_problem, measured
-from trainer.parallel.device import compute_dtype, local_device
+from trainer.parallel.device import local_device
+from trainer.parallel.models import load_frozen
 from trainer.planning.advice import Advice
-from trainer.policy.load import load_policy
 from trainer.rollouts.build import build_engine
 from trainer.rollouts.collect import (
     GroupRequest,
@@ -48,8 +48,8 @@ class Look:
         return [rollout for group in self.groups for rollout in group.rollouts]
 
     def silent(self, group_size: int) -> float:
-        """Share of groups whose rewards are all equal, of which rules that compare within a group
-        learn nothing.
+        """Return the fraction of groups whose rewards are all equal, of which rules that compare
+        within a group learn nothing.
 
         Without bias: the chance that G of a problem's K completions, drawn without replacement,
         agree, ``sum over rewards r of C(K_r, G) / C(K, G)``; with two rewards its mean is that of
@@ -78,7 +78,7 @@ class Look:
         )
 
     def error_on(self, config: TrainConfig, name: str) -> float:
-        """`evaluation_error` of an evaluation set as the run evaluates it."""
+        """Return the `evaluation_error` of an evaluation set as the run evaluates it."""
         return self.evaluation_error(
             self.set_sizes[name], config.evaluation.of_set(name).completions_per_problem
         )
@@ -107,7 +107,7 @@ class Look:
         right, of = correct_by_problem(self.rollouts)
         prompts = config.rollout.prompts_per_step
         groups = [
-            f"with group size {size}, {silent:.0%} of the groups teach nothing, which leaves "
+            f"with group size {size}, {silent:.0%} of the groups have equal rewards, which leaves "
             f"{prompts * (1 - silent):.1f} of {prompts} prompts a step"
             for size, silent in values["silent_groups"].items()
         ]
@@ -128,10 +128,10 @@ class Look:
         if len({rollout.reward for rollout in self.rollouts}) == 1:
             what = "differs in reward" if any(r.correct for r in self.rollouts) else "was correct"
             yield Advice(
-                f"no completion of {len(self.rollouts)} {what}: nothing will be learned from this "
+                f"no completion of {len(self.rollouts)} {what}: nothing can be learned from this "
                 "reward",
                 "data.train, reward.functions",
-                "take easier problems, another start policy, or add a reward for a part of the way",
+                "take easier problems, another initial model, or add a reward for partial success",
             )
         if (share := measured(self.rollouts)["truncated"]) > _MANY:
             yield Advice(
@@ -158,10 +158,7 @@ def look_at(config: TrainConfig, problems: int, group_sizes: Sequence[int]) -> L
         ConfigError, MissingError, RewardError: what would keep the run from starting.
     """
     with prepare(config) as prepared:
-        device = local_device(config.parallel.device)
-        model = load_policy(
-            config.model, device, compute_dtype(config.model, device)
-        ).requires_grad_(False)
+        model = load_frozen(config, local_device(config.parallel.device))
         return take_look(config, model, prepared, problems, group_sizes)
 
 

@@ -9,9 +9,10 @@ from trainer.evaluation.evaluate import EvaluationResult, correct_by_problem, me
 from trainer.types import Rollout
 
 Part = Literal["all", "difficulty", "source"]
+Row = dict[str, Any]  # column -> value
 
 
-def evaluation_rows(result: EvaluationResult) -> list[dict[str, Any]]:
+def evaluation_rows(result: EvaluationResult) -> list[Row]:
     """Return a row for every set, followed by one for each of its difficulties and sources where
     there are several.
 
@@ -33,7 +34,7 @@ def evaluation_rows(result: EvaluationResult) -> list[dict[str, Any]]:
     return rows
 
 
-def _row(name: str, by: Part, value: str, rollouts: Sequence[Rollout]) -> dict[str, Any]:
+def _row(name: str, by: Part, value: str, rollouts: Sequence[Rollout]) -> Row:
     count = len(rollouts)
     correct, completions = correct_by_problem(rollouts)
     low, high = accuracy_interval(correct / completions, completions)
@@ -49,6 +50,6 @@ def _row(name: str, by: Part, value: str, rollouts: Sequence[Rollout]) -> dict[s
 
 
 def _in_order(value: str) -> tuple[float, str]:
-    """Numbers by size (bands by their lower end), words after them."""
+    """Sort numbers by size (bands by their lower end), words after them."""
     head = value.split("-")[0]
     return (float(head), value) if head.replace(".", "", 1).isdigit() else (math.inf, value)

@@ -70,8 +70,8 @@ class LoptiGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         return loss
 
     def _tokens_of_pass(self, inputs: dict[str, Any]) -> Tensor:
-        """1 at the tokens of the current pass over the buffered batch, low-probability tokens
-        first, [B, T].
+        """Return 1 at the tokens of the current pass over the buffered batch, low-probability
+        tokens first, [B, T].
         """
         tokens = _own_tokens(inputs)
         low = low_probability_tokens(inputs["old_per_token_logps"], tokens, self.lopti_eta)
@@ -79,8 +79,8 @@ class LoptiGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         return low if is_first else tokens - low
 
     def _get_per_token_logps_and_entropies(self, *positional: Any, **named: Any) -> Any:
-        """As TRL; inside a loss, AR's advantages [B, T] replace those of the completions before
-        they are read.
+        """Compute them as TRL does; inside a loss, AR's advantages [B, T] replace those of the
+        completions before they are read.
 
         TRL stores no old log-probabilities when they equal the current ones, which only exist from
         here on.
@@ -97,8 +97,8 @@ class LoptiGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
 
 
 def _own_tokens(inputs: dict[str, Any]) -> Tensor:
-    """1 at completion tokens that the policy wrote, 0 at padding and at what tools and environments
-    said, [B, T].
+    """Return 1 at completion tokens that the policy wrote, 0 at padding and at what tools and
+    environments said, [B, T].
     """
     mask: Tensor = inputs["completion_mask"] * inputs.get("tool_mask", 1)
     return mask

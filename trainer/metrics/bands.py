@@ -27,7 +27,9 @@ def band_of(logprobs: Tensor) -> Tensor:
 
 
 def _sums_by_band(values: Sequence[Tensor], logprobs: Tensor) -> Tensor:
-    """Sums of each [N] tensor over the tokens of each band, [len(values), bands] float64."""
+    """Return the sums of each [N] tensor over the tokens of each band, [len(values), bands]
+    float64.
+    """
     members = torch.nn.functional.one_hot(band_of(logprobs), len(BANDS))
     return torch.stack([value.double() for value in values]) @ members.double()
 
@@ -35,7 +37,7 @@ def _sums_by_band(values: Sequence[Tensor], logprobs: Tensor) -> Tensor:
 def band_metrics(
     batch: TrainBatch, statistics: UpdateStatistics, algorithm: AlgorithmConfig
 ) -> Metrics:
-    """``tokens/*`` of one step; a band without tokens has shares of 0 and no means.
+    """Return ``tokens/*`` of one step; a band without tokens has shares of 0 and no means.
 
     ``advantage_share`` is the band's part of ``sum |A|``, ``gradient_share`` of ``sum |A| * norm``,
     with ``norm`` the norm of the gradient of the token's log-probability with respect to the

@@ -51,7 +51,7 @@ def over_ranks(everyone: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def means(totals: Mapping[str, Tensor]) -> dict[str, float]:
-    """Totals by the count, which has no name, but for `LARGEST`."""
+    """Divide totals by the count, which has no name, but for `LARGEST`."""
     count = max(float(totals[""]), 1.0)
     return {
         name: float(total) / (1.0 if name in LARGEST else count)

@@ -18,7 +18,7 @@ from trainer.types import SampledGroups, TrainBatch
 
 
 def rollout_metrics(sample: SampledGroups) -> Metrics:
-    """``rollout/*`` and ``reward/*`` of the step's completions."""
+    """Return ``rollout/*`` and ``reward/*`` of the step's completions."""
     groups = sample.sampled
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     rewards = torch.tensor([[r.reward for r in group.rollouts] for group in groups])  # [groups, G]

@@ -185,8 +185,8 @@ class DeepSpeedParallel(DistributedParallel):
 
 
 def optimizer_threads(cores: int, environment: Mapping[str, str]) -> int:
-    """Threads of a rank whose optimizer steps on the CPU: its share of the node's cores, or what
-    the user says.
+    """Return the threads of a rank whose optimizer steps on the CPU: its share of the node's cores,
+    or what the user says.
 
     torchrun gives each rank one thread where OMP_NUM_THREADS is not set: too few by far for a large
     model.
@@ -210,7 +210,7 @@ def _forget_models() -> None:
 
 
 def zero_config(config: TrainConfig, device: torch.device) -> dict[str, Any]:
-    """DeepSpeed's configuration for a run."""
+    """Return DeepSpeed's configuration for a run."""
     parallel = config.parallel
     host = {"device": "cpu", "pin_memory": device.type == "cuda"}
     zero: dict[str, Any] = {"stage": parallel.zero_stage}
@@ -251,7 +251,9 @@ def _accelerator(settings: dict[str, Any], device: torch.device) -> Any:
     reset_accelerate()
     # a GPU that is there would be taken instead of the CPU
     os.environ["ACCELERATE_TORCH_DEVICE"] = str(device)
-    os.environ.pop("ACCELERATE_CONFIG_DS_FIELDS", None)  # a launcher's file about ZeRO is not read
+    # what `accelerate launch` sets by its file about ZeRO, and by --cpu, which turns DeepSpeed off
+    for name in ("ACCELERATE_CONFIG_DS_FIELDS", "ACCELERATE_USE_CPU"):
+        os.environ.pop(name, None)
     group = InitProcessGroupKwargs(backend="nccl" if device.type == "cuda" else "gloo")
     return Accelerator(
         mixed_precision="no",
@@ -261,7 +263,7 @@ def _accelerator(settings: dict[str, Any], device: torch.device) -> Any:
 
 
 def _bucket_sizes(model: Any) -> dict[str, int]:
-    """Bucket sizes and the size up to which parameters stay whole at stage 3, in elements.
+    """Return bucket sizes and the size up to which parameters stay whole at stage 3, in elements.
 
     A small bucket is hundreds of reductions in every backward pass, none of which fills a link
     between GPUs.

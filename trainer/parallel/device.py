@@ -96,7 +96,7 @@ def peak_bytes(device: torch.device) -> int:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """``float32`` or ``bfloat16``."""
+    """Return ``float32`` or ``bfloat16``."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -110,12 +110,12 @@ def _remedy() -> str:
 
 
 def _use(device: torch.device) -> torch.device:
-    if device.type == "cuda" and not any(name in os.environ for name in _ALLOCATOR):
-        # Microbatches differ in length: without it every new length leaves a hole that no later one
-        # fits. vLLM turns it off around the memory that sleeps; some of its versions look for the
-        # older name only.
-        os.environ.update(dict.fromkeys(_ALLOCATOR, "expandable_segments:True"))
     if device.type == "cuda":
+        if not any(name in os.environ for name in _ALLOCATOR):
+            # Microbatches differ in length: without it every new length leaves a hole that no later
+            # one fits. vLLM turns it off around the memory that sleeps; some of its versions look
+            # for the older name only.
+            os.environ.update(dict.fromkeys(_ALLOCATOR, "expandable_segments:True"))
         # cuDNN, which torch prefers from Hopper on, builds a plan for every new shape, and every
         # microbatch has one.
         torch.backends.cuda.enable_cudnn_sdp(False)

@@ -20,11 +20,11 @@ def visible_gpus() -> int:
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return sum(line.startswith("GPU ") for line in _nvidia_smi("-L"))
-    return len([device for device in chosen.split(",") if device.strip() not in ("", "-1")])
+    return sum(device.strip() not in ("", "-1") for device in chosen.split(","))
 
 
 def driver_version() -> str | None:
-    """Version of the NVIDIA driver, None where there is none."""
+    """Return the version of the NVIDIA driver, None where there is none."""
     return next(iter(_nvidia_smi("--query-gpu=driver_version", "--format=csv,noheader")), None)
 
 
@@ -43,7 +43,7 @@ def check_compiler() -> None:
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise MissingError("vLLM's kernels need a C compiler, and there is none", "PATH", _COMPILER)
-    headers = sysconfig.get_paths(scheme="posix_prefix")["include"]  # as Triton asks
+    headers = sysconfig.get_path("include", "posix_prefix")  # as Triton asks
     command = [compiler, "-x", "c", "-fsyntax-only", f"-I{headers}", "-"]
     try:
         subprocess.run(

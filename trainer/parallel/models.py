@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch.nn import Module
 from transformers import PreTrainedModel
 
 from trainer.config.optim import OptimConfig
@@ -23,9 +23,9 @@ class Models:
     """The models of a run and the optimizer of the policy."""
 
     causal_lm: PreTrainedModel  # holds the policy's weights
-    policy: nn.Module  # its `LogprobModel`, wrapped for data parallelism where the strategy does
+    policy: Module  # its `LogprobModel`, wrapped for data parallelism where the strategy does
     optimizer: Any
-    reference: nn.Module | None  # the policy of before training; None without a KL coefficient
+    reference: Module | None  # the policy of before training; None without a KL coefficient
     stored_dtype: torch.dtype  # of the weights that are trained
     packs_rows: bool  # whether rows with a common prompt share its computation
     parallel: Parallel
@@ -34,6 +34,12 @@ class Models:
     def whole_weights(self) -> AbstractContextManager[None]:
         """Return a context in which the policy's parameters are whole on this rank, to be read."""
         return self.parallel.full_parameters(self.policy)
+
+
+def load_frozen(config: TrainConfig, device: torch.device) -> PreTrainedModel:
+    """Load the policy to be sampled from alone; raises what ``load_policy`` does."""
+    dtype = compute_dtype(config.model, device)
+    return load_policy(config.model, device, dtype).requires_grad_(False)
 
 
 def load_models(config: TrainConfig, parallel: Parallel) -> Models:
@@ -50,7 +56,7 @@ def load_models(config: TrainConfig, parallel: Parallel) -> Models:
     causal_lm = load_policy(
         config.model, parallel.device, _loaded_dtype(config, stored_dtype, parallel)
     )
-    reference: nn.Module | None = None
+    reference: Module | None = None
     if with_adapter:
         torch.manual_seed(config.seed)  # the same adapter however the ranks have loaded the model
         add_adapter(
@@ -87,12 +93,12 @@ def load_models(config: TrainConfig, parallel: Parallel) -> Models:
     return models
 
 
-class WithoutAdapter(nn.Module):
+class WithoutAdapter(Module):
     """The reference of a policy with an adapter: its own weights with the adapter off, no second
     copy.
     """
 
-    def __init__(self, policy: nn.Module, causal_lm: PreTrainedModel) -> None:
+    def __init__(self, policy: Module, causal_lm: PreTrainedModel) -> None:
         super().__init__()
         # a tuple keeps them out of this module's parameters
         self._owned_elsewhere = (policy, causal_lm)
@@ -145,7 +151,7 @@ def _adamw(causal_lm: PreTrainedModel, config: OptimConfig) -> torch.optim.Optim
 
 def _reference(
     config: TrainConfig, causal_lm: PreTrainedModel, stored_dtype: torch.dtype, parallel: Parallel
-) -> nn.Module:
+) -> Module:
     if parallel.shards_parameters:  # no rank has a whole model to copy
         torch.manual_seed(config.seed)
         reference = load_policy(config.model, parallel.device, stored_dtype)

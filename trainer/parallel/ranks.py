@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.nn import Module
 from transformers import PreTrainedModel
 from typing_extensions import override
 
@@ -63,11 +64,11 @@ class Parallel:
         """
         return torch.float32
 
-    def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Any]:
+    def prepare(self, model: Module, optimizer: torch.optim.Optimizer) -> tuple[Module, Any]:
         """Wrap the policy and its optimizer for this kind of parallelism."""
         return model, optimizer
 
-    def prepare_frozen(self, model: nn.Module) -> nn.Module:
+    def prepare_frozen(self, model: Module) -> Module:
         """Wrap a model that is only read: the reference."""
         return model
 
@@ -88,7 +89,7 @@ class Parallel:
         """
         return items
 
-    def microbatch(self, model: nn.Module, is_last: bool) -> AbstractContextManager[None]:
+    def microbatch(self, model: Module, is_last: bool) -> AbstractContextManager[None]:
         """Return a context for forward and backward of a microbatch; gradients are reduced in the
         last one of a step.
         """
@@ -98,7 +99,7 @@ class Parallel:
         """Add the gradient of a loss that is already normalized over all ranks."""
         loss.backward()
 
-    def step(self, model: nn.Module, optimizer: Any, max_grad_norm: float) -> float:
+    def step(self, model: Module, optimizer: Any, max_grad_norm: float) -> float:
         """Clip the gradient, take one optimizer step, and return the gradient norm before clipping.
 
         Where the norm is 0 or not finite the weights stay as they are.
@@ -109,7 +110,7 @@ class Parallel:
         optimizer.zero_grad(set_to_none=True)
         return norm
 
-    def full_parameters(self, model: nn.Module) -> AbstractContextManager[None]:
+    def full_parameters(self, model: Module) -> AbstractContextManager[None]:
         """Return a context in which every parameter of a prepared model is whole on this rank, to
         be read.
         """
@@ -153,7 +154,7 @@ class DistributedParallel(Parallel):
         check_same_config(config, self)
 
     @override
-    def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Any]:
+    def prepare(self, model: Module, optimizer: torch.optim.Optimizer) -> tuple[Module, Any]:
         # Buffers (rotary frequencies) never change: broadcasting them would be a collective in
         # every forward. Without device_ids a forward gets its inputs where they are: lengths and
         # masks on the host.
@@ -184,7 +185,7 @@ class DistributedParallel(Parallel):
         return [item for item in dealt if item is not _ABSENT]
 
     @override
-    def microbatch(self, model: nn.Module, is_last: bool) -> AbstractContextManager[None]:
+    def microbatch(self, model: Module, is_last: bool) -> AbstractContextManager[None]:
         if is_last:
             return nullcontext()
         context: AbstractContextManager[None] = model.no_sync()  # type: ignore[operator]

@@ -46,8 +46,8 @@ def make_parallel(config: TrainConfig) -> Parallel:
 
 
 def check_divisible(config: TrainConfig, world_size: int) -> None:
-    """Whether every rank gets as many prompts of a step and completions of an optimizer step as the
-    others.
+    """Check that every rank gets as many prompts of a step and completions of an optimizer step as
+    the others.
 
     Raises:
         ConfigError: a number that the ranks do not divide.

@@ -54,14 +54,14 @@ def advise(config: TrainConfig) -> Iterator[Advice]:
     completions = rollout.prompts_per_step * rollout.group_size
     if completions > optim.update_batch_size and completions % optim.update_batch_size:
         yield Advice(
-            f"{completions} completions of a step are no multiple of {optim.update_batch_size}: "
+            f"{completions} completions of a step are not a multiple of {optim.update_batch_size}: "
             f"the last optimizer step of each has {completions % optim.update_batch_size}",
             "optim.update_batch_size",
             f"make it a divisor of {rollout.prompts_per_step} x {rollout.group_size}",
         )
     if config.model.lora.r > 0 and optim.lr < _LOW_LR:
         yield Advice(
-            f"an adapter learns slowly at {optim.lr:g}: it wants about ten times the rate of whole "
+            f"an adapter learns slowly at {optim.lr:g}: it needs about ten times the rate of full "
             "weights",
             "optim.lr",
             "try 1e-5 to 1e-4",
@@ -73,7 +73,7 @@ def advise(config: TrainConfig) -> Iterator[Advice]:
             f"accuracy counts what {judge} calls correct, and its weight of {of_judge:g} trains "
             "against that",
             "reward.functions",
-            "give the function that says what is correct the largest weight",
+            "give the largest weight to the function that decides what is correct",
         )
     for name, weight in config.reward.functions.items():
         if weight == 0:

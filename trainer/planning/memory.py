@@ -70,7 +70,7 @@ class Footprint:
         return {**asdict(self), "margin": self.margin}
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """Return the estimate in words."""
         what = "GPU" if self.device.on_gpu else "CPU"
         ranks = f"each of {self.ranks} ranks" if self.ranks > 1 else "one rank"
         worst = (
@@ -264,7 +264,8 @@ class RunMemory:
         return self.trained * (_FLOAT32 + _MOMENTS + (self.computed if self.stage else 0))
 
     def microbatch(self) -> int:
-        """Activations of all layers, and a chunk of logits twice with the head's gradient.
+        """Return the activations of all layers, and a chunk of logits twice with the head's
+        gradient.
 
         With checkpointing it is the inputs of all layers, and the larger of one layer's activations
         and the head's. Of a token a layer keeps twice a norm's input in float32, its result and

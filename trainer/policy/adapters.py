@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
-from torch.nn import functional
+from torch.nn import Module, functional
 from transformers import PreTrainedModel
 
 from trainer.config.model import ALL_LINEAR, LoraConfig
@@ -73,13 +73,13 @@ def add_adapter(
             layer.lora_dropout[_NAME] = AdapterDropout(settings.dropout)
 
 
-def has_adapter(model: nn.Module) -> bool:
+def has_adapter(model: Module) -> bool:
     """Return whether the model has an adapter."""
     return bool(_layers(model))
 
 
 @contextmanager
-def adapter_off(model: nn.Module) -> Iterator[None]:
+def adapter_off(model: Module) -> Iterator[None]:
     """Let the model compute as it did before it had an adapter, exactly."""
     layers = _layers(model)
     for layer in layers:
@@ -117,7 +117,7 @@ class BaseParameter(NamedTuple):
         return change.float().add(weight).to(weight.dtype)
 
 
-def base_parameters(model: nn.Module) -> Iterator[BaseParameter]:
+def base_parameters(model: Module) -> Iterator[BaseParameter]:
     """Yield every parameter of the model but the adapter's; tied ones once."""
     for name, parameter in model.named_parameters():
         if _FACTOR in name:
@@ -127,13 +127,13 @@ def base_parameters(model: nn.Module) -> Iterator[BaseParameter]:
         yield BaseParameter(name.replace(".base_layer.", "."), parameter, layer)
 
 
-def base_layer(module: nn.Module) -> nn.Module:
+def base_layer(module: Module) -> Module:
     """Return the layer that an adapter was put around; the module itself where there is none."""
-    base: nn.Module = getattr(module, "base_layer", module)
+    base: Module = getattr(module, "base_layer", module)
     return base
 
 
-def adapter_tensors(model: nn.Module) -> dict[str, Tensor]:
+def adapter_tensors(model: Module) -> dict[str, Tensor]:
     """Return the adapter's parameters under their names in peft's files."""
     return {
         _PREFIX + name.replace(f".{_NAME}.", "."): parameter
@@ -148,7 +148,7 @@ def save_adapter_settings(model: Any, folder: Path) -> None:
 
 
 @torch.no_grad()
-def load_adapter(model: nn.Module, folder: Path) -> None:
+def load_adapter(model: Module, folder: Path) -> None:
     """Copy an adapter's weights from its file into the model's adapter.
 
     Raises:
@@ -159,7 +159,7 @@ def load_adapter(model: nn.Module, folder: Path) -> None:
         stored = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
         if stored != {name: tuple(tensor.shape) for name, tensor in expected.items()}:
             raise StorageError(
-                "the checkpoint's adapter is of other layers or another rank",
+                "the checkpoint's adapter has other layers or another rank",
                 str(folder),
                 "resume with the configuration the run was started with",
             )
@@ -185,7 +185,7 @@ def adapter_base(folder: Path) -> tuple[str, str | None]:
         revision = None
     if kind != "LORA" or not isinstance(name, str) or not isinstance(revision, str | None):
         raise MissingError(
-            "this is no low-rank adapter that names its base model",
+            "the folder is not a low-rank adapter that names its base model",
             str(file),
             "give a folder saved by peft",
         )
@@ -223,7 +223,9 @@ def with_adapter_merged(model: PreTrainedModel, folder: Path) -> PreTrainedModel
 
 
 def _targets(model: PreTrainedModel, wanted: list[str]) -> list[str]:
-    """Last parts of the names of the layers to adapt, those of the configuration checked."""
+    """Return the last parts of the names of the layers to adapt, those of the configuration
+    checked.
+    """
     output = model.get_output_embeddings()
     linear = [
         name
@@ -241,5 +243,5 @@ def _targets(model: PreTrainedModel, wanted: list[str]) -> list[str]:
     return wanted
 
 
-def _layers(model: nn.Module) -> list[Any]:
+def _layers(model: Module) -> list[Any]:
     return [module for module in model.modules() if hasattr(module, "lora_A")]

@@ -69,8 +69,8 @@ def _config_file(name: str) -> Path | None:
 
 
 def _tensor_elements(path: Path) -> int:
-    """Elements of all tensors of a safetensors file, from its header: eight bytes of length, then
-    JSON.
+    """Count the elements of all tensors of a safetensors file, from its header: eight bytes of
+    length, then JSON.
     """
     with path.open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))

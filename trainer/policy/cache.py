@@ -13,7 +13,7 @@ _held: list[FileLock] = []  # of `own_folder`, until the process ends
 
 
 def cache_folder() -> Path:
-    """``$LOPTUNE_CACHE``, or ``~/.cache/loptune``."""
+    """Return ``$LOPTUNE_CACHE``, or ``~/.cache/loptune``."""
     return Path(os.environ.get("LOPTUNE_CACHE") or Path.home() / ".cache" / "loptune")
 
 

@@ -180,15 +180,15 @@ class _Layer:
         self._dtype = options.dtype
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """``logits / temperature`` in float32, [n, V]."""
+        """Return ``logits / temperature`` in float32, [n, V]."""
         logits = functional.linear(hidden.to(self._dtype), self.weight, self._bias).float()
         # in place: a second copy would be the peak of a step's memory
         return logits.div_(self._temperature)
 
 
 def _proxy_share(probabilities: Tensor, target: Tensor, min_p: float) -> Tensor:
-    """Probability that a proxy keeps, [n], of probabilities [n, V]; infinite without the target [n,
-    1].
+    """Return the probability that a proxy keeps, [n], of probabilities [n, V]; infinite without the
+    target [n, 1].
     """
     least = min_p * probabilities.amax(dim=-1, keepdim=True)
     share = probabilities.masked_fill(probabilities < least, 0.0).sum(dim=-1)

@@ -64,7 +64,7 @@ def load_weights(folder: Path, model: PreTrainedModel) -> None:
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Adam's state as ``parameter name/key`` -> tensor, copied to host memory."""
+    """Return Adam's state as ``parameter name/key`` -> tensor, copied to host memory."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return {
         f"{names[id(parameter)]}/{key}": host_copy(value)

@@ -14,7 +14,7 @@ from trainer.config.data import DatasetConfig
 from trainer.config.yaml_document import nearest
 from trainer.errors import ConfigError, MissingError, first_line
 from trainer.hub import hub_answers
-from trainer.text_tables import read_csv, read_json
+from trainer.text_tables import Values, read_csv, read_json
 
 _ABSENT = object()
 _FIELDS = ("prompt", "answer", "difficulty", "source")
@@ -42,7 +42,7 @@ _LEAST_MEMORY_MIB = 2560
 class Row:
     """One row; ``number`` counts from 1, and ``place`` is the file or dataset it is from."""
 
-    values: Mapping[str, Any]
+    values: Values
     place: str
     number: int
 
@@ -130,7 +130,7 @@ def find_column(
 
 
 def need_column(row: Row, field: str, columns: Mapping[str, str], defaults: Sequence[str]) -> str:
-    """Like ``find_column``, for a required field.
+    """Find a required column, like ``find_column``.
 
     Raises:
         ConfigError: no column for the field.
@@ -170,7 +170,7 @@ def check_fields(dataset: DatasetConfig) -> None:
             )
 
 
-def _read_file(path: Path) -> Iterator[Mapping[str, Any]]:
+def _read_file(path: Path) -> Iterator[Values]:
     # Read directly, not through the datasets library: it would copy the file into a cache, guess
     # types (an answer "007" becomes 7) and lose the row an error is in.
     try:
@@ -186,7 +186,7 @@ def _read_file(path: Path) -> Iterator[Mapping[str, Any]]:
         ) from error
 
 
-def _read_parquet(path: Path) -> Iterator[Mapping[str, Any]]:
+def _read_parquet(path: Path) -> Iterator[Values]:
     import pyarrow
     import pyarrow.parquet
 
@@ -203,7 +203,7 @@ def _read_parquet(path: Path) -> Iterator[Mapping[str, Any]]:
         ) from error
 
 
-def _read_hub(dataset: DatasetConfig) -> Iterator[Mapping[str, Any]]:
+def _read_hub(dataset: DatasetConfig) -> Iterator[Values]:
     hub_answers()  # before the library that asks it is imported
     from datasets import load_dataset
 
@@ -226,7 +226,7 @@ def _at(values: Any, column: str) -> Any:
     return _at(values.get(head), rest) if rest else _ABSENT
 
 
-def _dotted(values: Mapping[str, Any], prefix: str = "") -> list[str]:
+def _dotted(values: Values, prefix: str = "") -> list[str]:
     names: list[str] = []
     for name, value in values.items():
         names += (

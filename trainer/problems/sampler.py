@@ -57,7 +57,7 @@ class ProblemSampler:
                 f"the checkpoint was made with {state['problems']} problems, now there are "
                 f"{len(self._problems)}",
                 "data.train",
-                "resume with the data the run began with",
+                "resume with the data that the run started with",
             )
         self._epoch = state["epoch"]
         self._position = state["position"]

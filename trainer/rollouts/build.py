@@ -83,7 +83,9 @@ def build_rewards(config: RewardConfig, max_failure_rate: float = 1.0) -> Reward
     cores = os.cpu_count() or 1
     most = min(_WORKERS_A_CORE * cores, psutil.virtual_memory().available // _WORKER_BYTES)
     if config.workers > most:
-        what = f"{config.workers} scoring processes on {cores} cores: this machine bears {most} now"
+        what = (
+            f"{config.workers} scoring processes on {cores} cores: this machine has room for {most}"
+        )
         raise ConfigError(what, "reward.workers", f"set it to at most {most}")
     try:
         return RewardPool(

@@ -42,7 +42,9 @@ def read_prompts(model: PreTrainedModel, prompts: IntegerRows, pad_token_id: int
 def next_logits(
     model: PreTrainedModel, input_ids: Tensor, mask: Tensor, position_ids: Tensor, cache: Cache
 ) -> Tensor:
-    """Logits after the last column of ``input_ids`` [B, T]: [B, V]. The cache grows by T."""
+    """Return the logits after the last column of ``input_ids`` [B, T]: [B, V]. The cache grows by
+    T.
+    """
     # A few families know no logits_to_keep and return the logits of all positions.
     keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
     options: dict[str, Any] = {"logits_to_keep": 1} if keeps else {}

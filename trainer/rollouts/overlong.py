@@ -10,8 +10,8 @@ _COMPONENT = "overlong"  # its part of the reward
 
 
 def overlong_penalty(length: int, max_new_tokens: int, buffer: int) -> float:
-    """``clamp((length - (max_new_tokens - buffer)) / buffer, 0, 1)`` [arXiv:2503.14476, equation
-    13].
+    """Return ``clamp((length - (max_new_tokens - buffer)) / buffer, 0, 1)`` [arXiv:2503.14476,
+    equation 13].
     """
     return min(1.0, max(0.0, (length - (max_new_tokens - buffer)) / buffer))
 

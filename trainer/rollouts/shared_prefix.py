@@ -97,7 +97,7 @@ class SharedPrefixBatch:
     # see.
     @torch.inference_mode()
     def _next_hidden(self, tokens: Tensor) -> Tensor:
-        """Hidden states for the output embedding, [R, hidden]."""
+        """Return the hidden states for the output embedding, [R, hidden]."""
         self._positions = self._positions + 1
         rotation = self._cos[self._positions, None], self._sin[self._positions, None]  # [R, 1, D]
         hidden = functional.embedding(tokens, self._embedding)  # [R, hidden]
@@ -110,8 +110,8 @@ class SharedPrefixBatch:
     def _attend(
         self, block: "_Block", states: "_KeysValues", x: Tensor, rotation: tuple[Tensor, Tensor]
     ) -> Tensor:
-        """Self-attention of one new token per row, x [R, hidden], to its prompt and its own
-        completion.
+        """Compute the self-attention of one new token per row, x [R, hidden], to its prompt and its
+        own completion.
         """
         rows = x.shape[0]
         size = block.head_size
@@ -200,7 +200,7 @@ class _Arrangement:
         self._place_of_row = prompt_of_row * size + numbers - first[prompt_of_row]  # [R]
 
     def to_prompts(self, states: Tensor) -> Tensor:
-        """[K, R, n, d] of rows to [K * P, S * n, d] of prompts."""
+        """Move [K, R, n, d] of rows to [K * P, S * n, d] of prompts."""
         heads, _, _, d = states.shape
         if not self._dense:
             states = states.index_select(1, self._row_of_place)

@@ -69,7 +69,9 @@ class TransformersEngine(RolloutEngine):
         return torch.autocast(self.model.device.type, self.compute_dtype, enabled=is_lower)
 
     def _tokens_in_memory(self, row_length: int) -> int:
-        """Positions of the KV cache, of rows of so many tokens, for which there is room now."""
+        """Return the positions of the KV cache, of rows of so many tokens, for which there is room
+        now.
+        """
         device = self.model.device
         if device.type != "cuda":
             return CPU_BATCH_TOKENS
@@ -179,7 +181,7 @@ def _split(
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode (no dropout), then the mode every submodule had."""
+    """Switch to evaluation mode (no dropout), then to the mode every submodule had."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

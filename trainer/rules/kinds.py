@@ -19,6 +19,8 @@ from trainer.rules.own import load_rule
 from trainer.rules.policy_loss import PolicyLoss
 from trainer.rules.rule import Rule
 
+Setting = dict[str, Any]  # name and parameters of a rule
+
 
 @dataclass(frozen=True)
 class RuleKind:
@@ -67,7 +69,7 @@ class RuleKind:
                 )
         return rule(**given)
 
-    def mapping(self, setting: Any) -> dict[str, Any]:
+    def mapping(self, setting: Any) -> Setting:
         """Return a setting as a mapping that has a name.
 
         Raises:
@@ -79,13 +81,13 @@ class RuleKind:
             raise ValueError("write the name of a rule, or a mapping of name and parameters")
         return {"name": self.default, **setting}
 
-    def merge(self, below: Any, above: Any) -> dict[str, Any]:
+    def merge(self, below: Any, above: Any) -> Setting:
         """Return a setting over another; parameters of the one below stay while the rule does."""
         lower = self.mapping(below or {})
         upper = self.mapping(above if isinstance(above, str) else {"name": lower["name"], **above})
         return {**lower, **upper} if upper["name"] == lower["name"] else upper
 
-    def over(self, below: Any, above: Any) -> dict[str, Any]:
+    def over(self, below: Any, above: Any) -> Setting:
         """Return `merge` with the other parameters of the rule at their defaults.
 
         Raises:

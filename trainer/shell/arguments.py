@@ -17,7 +17,7 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 _DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = (
-    "Data sets, rewards, search spaces, clusters and the paper's experiments have pages in "
+    "Datasets, rewards, search spaces, clusters and the paper's experiments have pages in "
     f"{_DOCS if _DOCS.is_dir() else 'docs/ of the repository'}"
 )
 
@@ -55,34 +55,34 @@ def parse_arguments(
 
 
 def add_runs_dir(parser: argparse.ArgumentParser) -> None:
-    """The folder of all runs."""
+    """Add ``--runs-dir``."""
     parser.add_argument(
         "--runs-dir", type=Path, default=Path("runs"), help="folder of all runs (default: runs)"
     )
 
 
 def add_accept_changes(parser: argparse.ArgumentParser) -> None:
-    """Going on with other data or another reward."""
+    """Add ``--accept-changes``."""
     parser.add_argument(
         "--accept-changes",
         action="store_true",
-        help="go on although data or reward files have changed, and record that",
+        help="continue although data or reward files have changed, and record that",
     )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """JSON in place of a table."""
+    """Add ``--json``."""
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def add_sample(parser: argparse.ArgumentParser, verb: str) -> None:
-    """A look at the start policy."""
+    """Add ``--sample``."""
     parser.add_argument(
         "--sample",
         type=count,
         metavar="N",
-        help=f"{verb} completions of N training problems, and tell which groups would teach "
-        "anything",
+        help=f"{verb} completions of N training problems, and report how many groups would give "
+        "a learning signal",
     )
 
 
@@ -90,7 +90,7 @@ def count(text: str) -> int:
     """Return a whole number from 1 on, as the type of an argument."""
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
     return number
 
 
@@ -98,7 +98,7 @@ def positive(text: str) -> float:
     """Return a number above 0, as the type of an argument."""
     number = float(text)
     if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
+        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text}")
     return number
 
 
@@ -106,7 +106,7 @@ def port(text: str) -> int:
     """Return a port to listen on, as the type of an argument."""
     number = int(text)
     if not 1 <= number <= 65535:
-        raise argparse.ArgumentTypeError(f"{text} is no port: they go from 1 to 65535")
+        raise argparse.ArgumentTypeError(f"must be a port from 1 to 65535, got {text}")
     return number
 
 
@@ -129,7 +129,7 @@ def _version(package: str) -> str:
 
 
 def _hint(option: str, words: Sequence[str], prefix: str) -> str | None:
-    """``--max_steps 3`` as the override that was meant, or None where no key is like it."""
+    """Return ``--max_steps 3`` as the override that was meant, or None where no key is like it."""
     name, _, value = option.partition("=")
     if not value:
         following = words[words.index(option) + 1 :]

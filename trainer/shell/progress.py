@@ -2,7 +2,6 @@
 
 import sys
 import time
-from collections.abc import Mapping
 from typing import TextIO
 
 from rich.console import Console
@@ -16,7 +15,7 @@ from rich.progress import (
 from rich.progress import Progress as Bar
 from rich.text import Text
 
-from trainer.progress import ProgressReport
+from trainer.progress import MetricValues, ProgressReport
 
 _REPORT_EVERY_S = 30.0  # in a file, of a phase that takes long
 _SILENT_STEPS = 3  # without a difference between completions, until a warning
@@ -44,7 +43,7 @@ _CUT = "rollout/importance_cut"
 _MOST_CUT = 0.5  # fraction of the tokens
 
 
-def learning_warning(step: int, metrics: Mapping[str, float]) -> str | None:
+def learning_warning(step: int, metrics: MetricValues) -> str | None:
     """Return the warning of a step that learned little or nothing, although its rewards
     differed.
     """
@@ -73,12 +72,12 @@ def silent_warning(steps: str) -> str:
     )
 
 
-def step_line(step: int, total_steps: int, metrics: Mapping[str, float]) -> str:
+def step_line(step: int, total_steps: int, metrics: MetricValues) -> str:
     """Return one training step as a line; metrics that are missing are left out."""
     return f"step {step:>{len(str(total_steps))}}/{total_steps}  {_join(_STEP_PARTS, metrics)}"
 
 
-def evaluation_line(step: int, metrics: Mapping[str, float]) -> str:
+def evaluation_line(step: int, metrics: MetricValues) -> str:
     """Return one evaluation, with the accuracy of each difficulty or further set."""
     parts = [
         f"{name.removeprefix(_BY_DIFFICULTY)} {value:.3f}"
@@ -125,7 +124,7 @@ class Progress(ProgressReport):
         self._write(line)
 
     def completed(self, count: int) -> None:
-        """So many parts more are done."""
+        """Advance the phase by ``count`` parts."""
         self._bar.advance(self._phase_task, count)
         if self._in_terminal or time.monotonic() - self._reported < _REPORT_EVERY_S:
             return
@@ -145,7 +144,7 @@ class Progress(ProgressReport):
         self._total_steps = total_steps
         self._bar.update(self._steps_task, total=total_steps, completed=step, visible=True)
 
-    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+    def step(self, step: int, metrics: MetricValues) -> None:
         """Show a training step."""
         self._write(step_line(step, self._total_steps, metrics))
         self._bar.update(self._steps_task, completed=step)
@@ -158,7 +157,7 @@ class Progress(ProgressReport):
             if self._silent_steps == _SILENT_STEPS:
                 self._write(silent_warning(f"the first {_SILENT_STEPS} steps"))
 
-    def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+    def evaluation(self, step: int, metrics: MetricValues) -> None:
         """Show an evaluation."""
         self._write(evaluation_line(step, metrics))
 
@@ -170,5 +169,5 @@ class Progress(ProgressReport):
         self._console.print(Text(text), soft_wrap=True)
 
 
-def _join(parts: tuple[tuple[str, str], ...], metrics: Mapping[str, float]) -> str:
+def _join(parts: tuple[tuple[str, str], ...], metrics: MetricValues) -> str:
     return "  ".join(text.format(metrics[name]) for name, text in parts if name in metrics)

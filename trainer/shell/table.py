@@ -49,7 +49,7 @@ def _finite(value: Any) -> Any:
 
 
 def counted(number: float, noun: str) -> str:
-    """``1 CPU``, ``2 CPUs``."""
+    """Write ``1 CPU``, ``2 CPUs``."""
     return f"{number:g} {noun}{'' if number == 1 else 's'}"
 
 

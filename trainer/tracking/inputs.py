@@ -80,7 +80,7 @@ def accepted_changes(folder: Path) -> str:
 
 
 def change_tags(folder: Path) -> dict[str, str]:
-    """MLflow's tag of all changes that were accepted of a run or sweep; none without any."""
+    """Return MLflow's tag of all changes that were accepted of a run or sweep; none without any."""
     accepted = accepted_changes(folder)
     return {CHANGES_TAG: accepted} if accepted else {}
 

@@ -385,7 +385,7 @@ def _schema_exists(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _disabled_logging() -> Iterator[None]:
-    """Alembic reconfigures the loggers while it migrates; only a global stop holds it."""
+    """Turn logging off: Alembic reconfigures the loggers while it migrates."""
     before = logging.root.manager.disable
     logging.disable(logging.INFO)
     try:

@@ -50,9 +50,7 @@ def end_of_step(path: Path, step: int) -> int:
     return cut
 
 
-def metrics_record(
-    metrics: Mapping[str, float], step: int, declared: bool = True
-) -> dict[str, Any]:
+def metrics_record(metrics: Mapping[str, float], step: int, declared: bool = True) -> Record:
     """Return the line of one ``log``: step, time [s since 1970, to the millisecond] and the
     metrics.
 
@@ -61,7 +59,7 @@ def metrics_record(
     Raises:
         KeyError: a name that ``trainer/metrics/declared.yaml`` does not declare, where all are.
     """
-    record: dict[str, Any] = {"step": int(step), "time": round(time.time(), 3)}
+    record: Record = {"step": int(step), "time": round(time.time(), 3)}
     nonfinite: dict[str, str] = {}
     for name, value in metrics.items():
         if declared:
@@ -74,7 +72,7 @@ def metrics_record(
     return {**record, "nonfinite": nonfinite} if nonfinite else record
 
 
-def metric_values(record: Mapping[str, Any]) -> dict[str, float]:
+def metric_values(record: Record) -> dict[str, float]:
     """Return the finite metrics of a line."""
     return {
         name: value
@@ -84,8 +82,8 @@ def metric_values(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 def recorded_times(path: Path) -> tuple[int, int] | None:
-    """When the first line began to be measured, and the last was written [ms since 1970]; None
-    without lines.
+    """Return when the first line began to be measured, and the last was written [ms since 1970];
+    None without lines.
     """
     records = read_records(path)
     if not records:

@@ -18,8 +18,9 @@ from trainer.attempt import Attempt, SupersededError
 from trainer.config.tracking import Tracked, TrackingConfig
 from trainer.config.yaml_document import dump_yaml, read_yaml
 from trainer.errors import MissingError, StorageError
-from trainer.files import JsonLines, storage_error, write_atomically
+from trainer.files import JsonLines, Record, storage_error, write_atomically
 from trainer.metrics.tags import RUN_TAG
+from trainer.progress import MetricValues
 from trainer.run_folder import RunFolder
 from trainer.tracking.mlflow_store import prepare_store, reason, retry, tracking_uri
 from trainer.tracking.shipping import (
@@ -99,7 +100,7 @@ class Tracker:
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
 
-    def log(self, metrics: Mapping[str, float], step: int) -> None:
+    def log(self, metrics: MetricValues, step: int) -> None:
         """Record metrics of a step. Never waits for MLflow.
 
         Raises:
@@ -111,18 +112,18 @@ class Tracker:
         self._start_shipping()
         self._writers.log(metrics, step)
 
-    def summarize(self, metrics: Mapping[str, float]) -> None:
+    def summarize(self, metrics: MetricValues) -> None:
         """Record the run's ``final/*`` values, at the last step logged."""
         self.log(metrics, self._last_step)
 
-    def log_completions(self, rows: Sequence[Mapping[str, Any]], step: int) -> None:
+    def log_completions(self, rows: Sequence[Record], step: int) -> None:
         """Append sampled completions (JSON values, the same columns in every row) to the run's
         table.
         """
         self._append(self._completions, step, *({**row, "step": step} for row in rows))
         self._start_shipping()
 
-    def log_correctness(self, record: Mapping[str, Any], step: int) -> None:
+    def log_correctness(self, record: Record, step: int) -> None:
         """Append which problems were answered correctly (`trainer.evaluation.correctness`)."""
         self._append(self._correctness, step, {"step": step, **record})
 
@@ -175,7 +176,7 @@ class Tracker:
             )
         return self._state.status_sent
 
-    def _append(self, lines: JsonLines, step: int, *records: Mapping[str, Any]) -> None:
+    def _append(self, lines: JsonLines, step: int, *records: Record) -> None:
         self._attempt.check()
         try:
             lines.append(*records)

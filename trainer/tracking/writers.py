@@ -11,13 +11,14 @@ second time.
 import hashlib
 import importlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from trainer.config.tracking import Tracked
 from trainer.errors import ConfigError
+from trainer.progress import MetricValues
 from trainer.types import RunContext
 
 _logger = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ class TensorBoardWriter:
         self._folder = folder
         self._events: Any = None
 
-    def log(self, metrics: Mapping[str, float], step: int) -> None:
+    def log(self, metrics: MetricValues, step: int) -> None:
         """Write scalars; of a run that goes on, the first step takes the place of it and all later
         ones.
         """
@@ -98,7 +99,7 @@ class Writers:
                     f"{name} cannot begin: {error}", "tracking.report_to", f"{name} init"
                 ) from error
 
-    def log(self, metrics: Mapping[str, float], step: int) -> None:
+    def log(self, metrics: MetricValues, step: int) -> None:
         """Hand the metrics of a step to every writer."""
         self._each(lambda writer: writer.log(dict(metrics), step=step))
 

@@ -4,7 +4,7 @@ from dashboards.pages.html import render_page
 from dashboards.pictures.theme import Picture, figure
 
 
-def test_a_page_holds_style_script_and_figures_and_escapes_the_rest() -> None:
+def test_a_page_holds_style_script_and_figures_and_escapes_the_rest():
     drawing = figure("x </script>")
     drawing.add_scatter(x=[1], y=[1], name="<a>", line={"color": "#fff"})
     picture = Picture("alpha", "Score & alpha", "No <trial>.", (drawing, drawing))

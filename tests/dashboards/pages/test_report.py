@@ -4,13 +4,11 @@ import gzip
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dashboards.pages.report import write_pages
-from dashboards.results import TRAINING_CURVES, Curve, Results
+from dashboards.results import TRAINING_CURVES, Curve
 from tests.dashboards.table import results_of
 
 pytestmark = pytest.mark.slow
@@ -51,7 +49,7 @@ _COVERED_OR_EMPTY = """[...document.querySelectorAll('.figure')].filter((figure,
 _BANDS = ("0.00-0.25", "0.25-0.50", "0.50-0.75", "0.75-0.99", "0.99-1.00")
 
 
-def demo_results() -> Results:
+def demo_results():
     """Ten trials with every training curve and band of token probability."""
     curves = {metric: Curve((10, 20), (0.02, 0.04)) for metric in TRAINING_CURVES}
     latest = {
@@ -67,16 +65,16 @@ def demo_results() -> Results:
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def report(tmp_path_factory):
     return write_pages(demo_results(), tmp_path_factory.mktemp("report"))
 
 
 class Visit:
     """A page with everything it asked for and complained about."""
 
-    def __init__(self, browser: Any, path: Path, width: int, scheme: str = "light") -> None:
-        self.requests: list[str] = []
-        self.complaints: list[str] = []
+    def __init__(self, browser, path, width, scheme="light"):
+        self.requests = []
+        self.complaints = []
         self.page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
         self.page.set_default_timeout(300_000)  # [ms]; a loaded machine takes a minute
         self.page.on("request", lambda request: self.requests.append(request.url))
@@ -86,7 +84,7 @@ class Visit:
         self.page.wait_for_selector("body.drawn")
 
 
-def test_files_name_every_trial(report: Path) -> None:
+def test_files_name_every_trial(report):
     with (report.parent / "trials.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 10
@@ -96,7 +94,7 @@ def test_files_name_every_trial(report: Path) -> None:
     assert all(row["trial"] in page for row in rows)
 
 
-def test_page_refers_to_nothing_outside(report: Path) -> None:
+def test_page_refers_to_nothing_outside(report):
     page = report.read_text(encoding="utf-8")
     assert not re.search(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=", page)
     figures = re.search(r'<script type="text/plain" id="figures">(.*?)</script>', page)
@@ -108,7 +106,7 @@ def test_page_refers_to_nothing_outside(report: Path) -> None:
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (390, "dark")])
-def test_page_in_a_browser(browser: Any, report: Path, width: int, scheme: str) -> None:
+def test_page_in_a_browser(browser, report, width, scheme):
     visit = Visit(browser, report, width, scheme)
     page = visit.page
     assert visit.complaints == []
@@ -135,10 +133,10 @@ def test_page_in_a_browser(browser: Any, report: Path, width: int, scheme: str) 
     page.close()
 
 
-def test_table_sorts_by_a_click(browser: Any, report: Path) -> None:
+def test_table_sorts_by_a_click(browser, report):
     visit = Visit(browser, report, 1200)
 
-    def column(index: int) -> list[str]:
+    def column(index):
         return [
             str(text)
             for text in visit.page.locator(f"tbody td:nth-child({index})").all_inner_texts()
@@ -160,7 +158,7 @@ def test_table_sorts_by_a_click(browser: Any, report: Path) -> None:
     visit.page.close()
 
 
-def test_print_is_black_on_white_and_fits_the_paper(browser: Any, report: Path) -> None:
+def test_print_is_black_on_white_and_fits_the_paper(browser, report):
     visit = Visit(browser, report, 794, "dark")  # A4, printed without margins
     visit.page.emulate_media(media="print")
     visit.page.evaluate("dispatchEvent(new Event('beforeprint'))")

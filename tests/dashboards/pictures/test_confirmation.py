@@ -1,12 +1,11 @@
+import math
 from dataclasses import replace
-
-import pandas as pd
 
 from dashboards.pictures.confirmation import finalist_scores, finalists
 from tests.dashboards.table import results_of, shown, with_trials
 
 
-def fresh_finalists() -> pd.DataFrame:
+def fresh_finalists():
     """Trials of configurations 0 and 1 on two fresh seeds."""
     trials = results_of().table
     chosen = trials[trials.configuration.isin(["0", "1"])]
@@ -15,10 +14,10 @@ def fresh_finalists() -> pd.DataFrame:
     )
 
 
-def test_finalists_show_search_fresh_seeds_and_test() -> None:
+def test_finalists_show_search_fresh_seeds_and_test():
     sweep = results_of()
     confirmed = replace(sweep, fresh=with_trials(sweep, fresh_finalists()))
-    table = finalist_scores(confirmed, (confirmed.fresh or sweep).comparable)
+    table = finalist_scores(confirmed, confirmed.fresh or sweep)
     means = table.groupby(["label", "kind"]).value.mean().round(6).to_dict()
     assert means == {
         ("#0 grpo", "searched"): 0.55,
@@ -32,35 +31,40 @@ def test_finalists_show_search_fresh_seeds_and_test() -> None:
     picture = shown(finalists(confirmed))
     assert len(picture.figures) == 1
     assert picture.sentence == (
-        "#1 grpo α 0.3: 0.650 on fresh seeds, -0.100 against the search, 0.550 on the sealed test; "
-        "#0 grpo: "
-        "0.500 on fresh seeds, -0.050 against the search, 0.450 on the sealed test (up to 2 fresh "
-        "seeds). The "
-        "sealed test is eval/accuracy/test."
+        "#1 grpo α 0.3: 0.650 on fresh seeds, -0.100 against the search, 0.550 on the held-out "
+        "test; #0 grpo: 0.500 on fresh seeds, -0.050 against the search, 0.450 on the held-out "
+        "test (up to 2 fresh seeds). The held-out test is eval/accuracy/test."
     )
 
 
-def test_scores_on_held_out_problems_alone_are_shown_once() -> None:
+def test_a_failed_fresh_seed_counts_as_in_the_verdict():
+    sweep = results_of()
+    lost = fresh_finalists()
+    lost.loc[lost.index[-1], ["state", "score"]] = ["FAIL", math.nan]
+    picture = shown(finalists(replace(sweep, fresh=with_trials(sweep, lost))))
+    assert picture.sentence.startswith("#1 grpo α 0.3: 0.550 on fresh seeds")  # 0.6 and the worst
+
+
+def test_scores_on_held_out_problems_alone_are_shown_once():
     sweep = results_of()
     fresh = with_trials(sweep, fresh_finalists().assign(test=lambda trials: trials.score))
     assert fresh.objective.sealed == "eval/accuracy/test"
     fresh = replace(fresh, objective=replace(fresh.objective, held_out=True))
     picture = shown(finalists(replace(sweep, fresh=fresh)))
     assert picture.sentence == (
-        "#1 grpo α 0.3: 0.650 on the sealed test; #0 grpo: 0.500 on the sealed test (up to 2 fresh "
-        "seeds). The "
-        "sealed test is eval/accuracy."
+        "#1 grpo α 0.3: 0.650 on the held-out test; #0 grpo: 0.500 on the held-out test (up to 2 "
+        "fresh seeds). The held-out test is eval/accuracy."
     )
     names = {str(trace.name).removesuffix(", mean") for trace in picture.figures[0].data}
-    assert names == {"in the search", "fresh seeds, sealed test"}
+    assert names == {"in the search", "fresh seeds, held-out test"}
 
 
-def test_finalists_are_the_same_where_less_tells_them_apart() -> None:
+def test_finalists_are_the_same_where_less_tells_them_apart():
     sweep = results_of()
     ranks = sweep.table.assign(**{"model.lora.r": [4, 4, 8, 8, 4, 4, 4, 4, 4, 4]})
     searched = with_trials(sweep, ranks, searched=(*sweep.searched, "model.lora.r"))
     assert "#1 grpo α 0.3 r=8" in set(searched.table.label)
     fresh = sweep.table[sweep.table.configuration == "1"].assign(score=0.6)
-    table = finalist_scores(searched, fresh)
+    table = finalist_scores(searched, with_trials(sweep, fresh))
     assert set(table.label) == {"#1 grpo α 0.3"}
     assert list(table[table.kind == "searched"].value) == [0.7, 0.8]

@@ -16,7 +16,7 @@ from dashboards.results import Curve
 from tests.dashboards.table import results_of, shown, with_trials
 
 
-def test_learning_curves_draw_every_trial_and_mark_the_failed() -> None:
+def test_learning_curves_draw_every_trial_and_mark_the_failed():
     picture = shown(learning_curves(results_of()))
     dashes = [trace.line.dash for trace in picture.figures[0].data]
     assert dashes == ["solid"] * 9 + ["dot"]
@@ -24,7 +24,7 @@ def test_learning_curves_draw_every_trial_and_mark_the_failed() -> None:
     assert set(picture.legend) == {"grpo", "grpo + AR", "grpo + Lopti", "rpp", "rpp + AR + Lopti"}
 
 
-def test_a_rule_with_three_finished_trials_has_a_line_of_their_mean_at_the_steps_all_have() -> None:
+def test_a_rule_with_three_finished_trials_has_a_line_of_their_mean_at_the_steps_all_have():
     sweep = results_of()
     third = sweep.table[sweep.table.trial == "0-s0"].assign(trial="5-s0", configuration="5")
     curve = Curve((0, 10, 20), (0.3, 0.9, 0.4))
@@ -38,7 +38,7 @@ def test_a_rule_with_three_finished_trials_has_a_line_of_their_mean_at_the_steps
     assert "thick" not in shown(learning_curves(sweep)).sentence
 
 
-def test_training_health_quotes_the_last_step_of_what_happened() -> None:
+def test_training_health_quotes_the_last_step_of_what_happened():
     sweep = results_of()
     never = {"reward/timeouts": Curve((10, 20), (0.0, 0.0))}
     trials = tuple(replace(trial, curves={**trial.curves, **never}) for trial in sweep.trials)
@@ -47,7 +47,7 @@ def test_training_health_quotes_the_last_step_of_what_happened() -> None:
     assert "KL to the reference 0.040 (0.040 to 0.040)" in picture.sentence
 
 
-def test_failures_count_their_reasons() -> None:
+def test_failures_count_their_reasons():
     picture = failures(results_of())
     assert (
         picture is not None and picture.sentence == "1 of 10 trials failed (10%): 1 × diverged <b>."
@@ -56,11 +56,11 @@ def test_failures_count_their_reasons() -> None:
     assert failures(complete) is None
 
 
-def trials_of(scores: list[float]) -> pd.DataFrame:
+def trials_of(scores):
     return pd.DataFrame({"trial": [f"t{number}" for number in range(len(scores))], "score": scores})
 
 
-def test_of_many_trials_those_stay_that_are_spread_evenly_from_the_best_to_the_worst() -> None:
+def test_of_many_trials_those_stay_that_are_spread_evenly_from_the_best_to_the_worst():
     scores = np.random.default_rng(0).permutation(3 * MAX_LINES) / 1000
     kept = thinned(trials_of(list(scores)), 1)
     assert len(kept) == MAX_LINES
@@ -68,7 +68,7 @@ def test_of_many_trials_those_stay_that_are_spread_evenly_from_the_best_to_the_w
     assert np.diff(np.sort(kept.score)).max() == pytest.approx(0.003)
 
 
-def test_a_picture_says_that_it_shows_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_picture_says_that_it_shows_a_part(monkeypatch):
     sweep = results_of()
     assert "are drawn" not in shown(learning_curves(sweep)).sentence
     monkeypatch.setattr(curves, "MAX_LINES", 4)

@@ -1,5 +1,4 @@
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -7,11 +6,10 @@ import pytest
 from dashboards.labels import colors
 from dashboards.pages.report import chapters_of, report_html, trials_table
 from dashboards.pictures.figures import baseline_pairs, paired_differences
-from dashboards.results import Results
 from tests.dashboards.table import results_of, shown, with_trials
 
 
-def test_paired_differences_are_to_the_one_baseline_on_the_same_seed() -> None:
+def test_paired_differences_are_to_the_one_baseline_on_the_same_seed():
     sweep = results_of()
     pairs = baseline_pairs(sweep)
     differences = {(row.label, row.seed): row.difference for row in pairs.itertuples()}
@@ -40,7 +38,7 @@ def test_paired_differences_are_to_the_one_baseline_on_the_same_seed() -> None:
     assert whole in drawn and alone not in drawn
 
 
-def test_table_has_every_trial_the_failed_last() -> None:
+def test_table_has_every_trial_the_failed_last():
     _, rows = trials_table(results_of())
     names = [row[0][0] for row in rows]
     assert len(names) == 10 and names[0] == "1-s1" and names[-1] == "4-s1"
@@ -48,7 +46,7 @@ def test_table_has_every_trial_the_failed_last() -> None:
     assert rows[0][4] == ("0.8000", "0.8", "number") and rows[0][-2][0] == "1.5"
 
 
-def strange_sweeps() -> Iterator[Results]:
+def strange_sweeps():
     """Sweeps that have just begun, with nothing but failures, and with a missing and a mixed
     parameter.
     """
@@ -63,7 +61,7 @@ def strange_sweeps() -> Iterator[Results]:
     yield with_trials(sweep, mixed)
 
 
-def test_every_picture_copes_with_strange_sweeps() -> None:
+def test_every_picture_copes_with_strange_sweeps():
     for sweep in strange_sweeps():
         chapters = chapters_of(sweep)
         assert all(

@@ -3,11 +3,10 @@ from dataclasses import replace
 import pytest
 
 from dashboards.pictures.mechanism import band_means, probability_bands
-from dashboards.results import Results
 from tests.dashboards.table import results_of, shown
 
 
-def sweep_with_bands() -> Results:
+def sweep_with_bands():
     """Trials of plain GRPO (0-s0, 0-s1) and of GRPO + AR (1-s0) with two bands."""
     values = {
         "0-s0": {
@@ -42,14 +41,14 @@ def sweep_with_bands() -> Results:
     )
 
 
-def test_bands_are_averaged_over_the_trials_of_an_update_rule() -> None:
+def test_bands_are_averaged_over_the_trials_of_an_update_rule():
     means = band_means(sweep_with_bands()).set_index(["rule", "quantity", "band"]).value
     assert means["grpo", "gradient_share", "0.00-0.25"] == pytest.approx(0.5)
     assert means["grpo + AR", "gradient_share", "0.99-1.00"] == pytest.approx(0.8)
     assert len(means) == 12  # other tokens/* are none of it
 
 
-def test_bands_say_what_tokens_of_low_probability_send() -> None:
+def test_bands_say_what_tokens_of_low_probability_send():
     picture = shown(probability_bands(sweep_with_bands()))
     assert len(picture.figures) == 2
     # token share: grpo 0.03, grpo + AR 0.03

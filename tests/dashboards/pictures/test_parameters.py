@@ -5,14 +5,14 @@ import pandas as pd
 from dashboards.pages.report import chapters_of
 from dashboards.pictures.parameters import scores_against
 from dashboards.pictures.verdict import verdict
-from dashboards.results import ALPHA, ETA, Results
+from dashboards.results import ALPHA, ETA
 from tests.dashboards.table import results_of, shown, with_trials
 
 LR = "optim.lr"
 TEMPERATURE = "rollout.temperature"
 
 
-def searched_freely() -> Results:
+def searched_freely():
     """Over lr, temperature and alpha: two that differ in alpha alone, and one better that differs
     in all.
     """
@@ -44,7 +44,7 @@ def searched_freely() -> Results:
     )
 
 
-def test_score_against_alpha_and_eta_say_where_the_best_was() -> None:
+def test_score_against_alpha_and_eta_say_where_the_best_was():
     _, alpha, eta = map(shown, scores_against(results_of()))
     assert "0.750, was at ar_alpha 0.3 (#1 grpo α 0.3)" in alpha.sentence
     assert "was at lopti_eta 0 (#1 grpo α 0.3)" in eta.sentence
@@ -53,7 +53,7 @@ def test_score_against_alpha_and_eta_say_where_the_best_was() -> None:
     assert dots["rpp + AR + Lopti"] == [0.3]  # the failed trial has no score
 
 
-def test_every_parameter_that_varies_has_its_picture_on_the_scale_it_was_searched_on() -> None:
+def test_every_parameter_that_varies_has_its_picture_on_the_scale_it_was_searched_on():
     pictures = {
         picture.key: picture
         for several in chapters_of(searched_freely()).values()
@@ -67,7 +67,7 @@ def test_every_parameter_that_varies_has_its_picture_on_the_scale_it_was_searche
     assert dots == {"grpo": [3e-4, 3e-4, 1e-4, 1e-4], "grpo + AR": [3e-4, 3e-4, 1e-5, 1e-5]}
 
 
-def test_the_verdict_names_all_that_differs_from_the_baseline() -> None:
+def test_the_verdict_names_all_that_differs_from_the_baseline():
     sweep = searched_freely()
     best = "#2 grpo α 0.3 lr=1e-05 temperature=0.7"
     assert sweep.changed(best) == {LR: (1e-5, 3e-4), TEMPERATURE: (0.7, 1.0), ALPHA: (0.3, 0.0)}
@@ -75,12 +75,11 @@ def test_the_verdict_names_all_that_differs_from_the_baseline() -> None:
     assert first.endswith(f"Best candidate {best}: +0.100 (2 seeds).")
     assert apart == (
         "#2 differs from the baseline in lr 1e-05 (not 0.0003), temperature 0.7 (not 1), ar_alpha "
-        "0.3 (not 0): "
-        "what it gains is that of all of these together."
+        "0.3 (not 0): the improvement belongs to all of these together."
     )
 
 
-def test_the_baseline_is_the_listed_one_and_without_a_list_the_first_plain_one() -> None:
+def test_the_baseline_is_the_listed_one_and_without_a_list_the_first_plain_one():
     sweep = searched_freely()
     assert replace(sweep, baseline="1").baseline_label == "#1 grpo α 0.3 lr=0.0003 temperature=1"
     assert replace(sweep, baseline=None).baseline_label == "#0 grpo lr=0.0003 temperature=1"
@@ -88,7 +87,7 @@ def test_the_baseline_is_the_listed_one_and_without_a_list_the_first_plain_one()
         state=sweep.table.state.where(sweep.table.configuration != "0", "FAIL")
     )
     assert with_trials(sweep, failed).baseline_label is None  # no other takes its place
-    assert "the baseline #0 did not run to its end" in verdict(with_trials(sweep, failed))[0]
+    assert "the baseline #0 has not finished" in verdict(with_trials(sweep, failed))[0]
     without_plain = sweep.table[sweep.table[ALPHA] + sweep.table[ETA] > 0]
     sentence = verdict(with_trials(sweep, without_plain, baseline=None))[0]
-    assert "no plain configuration (alpha 0, eta 0) ran to its end" in sentence
+    assert "no plain configuration (alpha 0, eta 0) has finished" in sentence

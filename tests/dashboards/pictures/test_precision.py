@@ -3,14 +3,14 @@ from dataclasses import replace
 import numpy as np
 
 from dashboards.pictures.precision import precision
-from dashboards.results import ALPHA, Results
+from dashboards.results import ALPHA
 from tests.dashboards.pictures.test_verdict import sweep_with
 from tests.dashboards.table import shown
 
 SCORES = {(0.0, 0.0): [0.50, 0.60, 0.70], (0.3, 0.0): [0.56, 0.64, 0.76]}
 
 
-def solved(sweep: Results, training: float) -> Results:
+def solved(sweep, training):
     """100 problems with four completions; ``training`` moves every problem of a seed alike."""
     generator = np.random.default_rng(0)
     trials = []
@@ -23,7 +23,7 @@ def solved(sweep: Results, training: float) -> Results:
     return replace(sweep, trials=tuple(trials))
 
 
-def test_few_problems_limit_where_training_is_alike() -> None:
+def test_few_problems_limit_where_training_is_alike():
     sweep = solved(sweep_with(SCORES), training=0.0)
     text = shown(precision(sweep)).sentence
     assert "more problems would narrow" in text
@@ -32,7 +32,7 @@ def test_few_problems_limit_where_training_is_alike() -> None:
     )
 
 
-def test_seeds_limit_where_training_differs() -> None:
+def test_seeds_limit_where_training_differs():
     sweep = solved(sweep_with(SCORES), training=0.12)
     text = shown(precision(sweep)).sentence
     assert "more seeds would narrow" in text

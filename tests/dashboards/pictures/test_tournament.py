@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import pandas as pd
@@ -7,7 +8,7 @@ from dashboards.pages.html import render_page
 from dashboards.pages.report import chapters_of
 from dashboards.pictures.tournament import rule_table, tournament, tournament_line, tuning_curves
 from dashboards.pictures.verdict import verdict
-from dashboards.results import ALPHA, ETA, Results
+from dashboards.results import ALPHA, ETA
 from dashboards.statistics.verdict import Tested
 from tests.dashboards.table import results_of, shown, with_trials
 
@@ -15,7 +16,7 @@ RULES = {"0": "plain", "1": "plain", "2": "AR", "3": "AR", "4": "AR"}  # by the 
 SHARES = {"2": 0.5, "3": 0.2, "4": 0.9}  # eta, which is all that AR tunes
 
 
-def tuned() -> Results:
+def tuned():
     """Two rules: plain with eight configurations, AR with nine, of which one failed; each tunes one
     parameter.
     """
@@ -38,7 +39,7 @@ def tuned() -> Results:
     return with_trials(results, trials, arms=("plain", "AR"), adaptive=True)
 
 
-def confirmed(gain: float) -> Results:
+def confirmed(gain):
     sweep = tuned()
     chosen = sweep.table[sweep.table.configuration.isin(["1", "2"])]
     scores = [0.5, 0.52, 0.5 + gain, 0.53 + gain]
@@ -48,7 +49,7 @@ def confirmed(gain: float) -> Results:
     return replace(sweep, fresh=with_trials(sweep, trials, arms=(), baseline="1", adaptive=False))
 
 
-def test_the_best_so_far_of_every_rule_by_its_own_trials() -> None:
+def test_the_best_so_far_of_every_rule_by_its_own_trials():
     curves = tuning_curves(tuned())
     best_so_far = {
         arm: [round(best, 3) for best in curve.best] for arm, curve in curves.groupby("arm")
@@ -60,7 +61,7 @@ def test_the_best_so_far_of_every_rule_by_its_own_trials() -> None:
     assert best_so_far == [best for best in (0.55, 0.45, 0.35, 0.25) for _ in range(2)]
 
 
-def test_a_color_means_one_thing_on_all_pictures() -> None:
+def test_a_color_means_one_thing_on_all_pictures():
     sweep = confirmed(gain=1.0)
     rules_of = {"plain": "grpo", "AR": "grpo + Lopti"}
     trials = tuple(replace(trial, rule=rules_of[trial.arm]) for trial in sweep.trials)
@@ -73,7 +74,7 @@ def test_a_color_means_one_thing_on_all_pictures() -> None:
     assert not set(legends["finalists"].values()) & set(rules.values())
 
 
-def test_nothing_is_compared_on_the_seeds_of_the_tuning() -> None:
+def test_nothing_is_compared_on_the_seeds_of_the_tuning():
     sweep = tuned()
     assert sweep.baseline_label == "#1 plain α 0.3"  # the first rule at its best
     lines = verdict(sweep)
@@ -82,7 +83,7 @@ def test_nothing_is_compared_on_the_seeds_of_the_tuning() -> None:
     assert not any("candidate" in line or "Best:" in line for line in lines)
 
 
-def test_rules_are_compared_on_fresh_seeds() -> None:
+def test_rules_are_compared_on_fresh_seeds():
     sweep = confirmed(gain=9.0)
     assert tournament_line(sweep).startswith(
         "Rules at their own best, on fresh seeds: AR beats plain by +9.005, 90%"
@@ -102,7 +103,17 @@ def test_rules_are_compared_on_fresh_seeds() -> None:
     assert table.loc["AR", "low"] < table.loc["AR", "against plain"] < table.loc["AR", "high"]
 
 
-def test_the_picture_has_lines_differences_and_a_table() -> None:
+def test_a_failed_fresh_seed_counts_and_is_said():
+    sweep = confirmed(gain=9.0)
+    lost = [replace(trial, state="FAIL", score=math.nan) for trial in sweep.fresh.trials[3:]]
+    fresh = replace(sweep.fresh, trials=(*sweep.fresh.trials[:3], *lost))
+    sweep = replace(sweep, fresh=fresh)
+    (standing,) = sweep.arm_standings
+    assert standing.difference == pytest.approx((9.0 + 0.5 - 0.52) / 2)
+    assert tournament_line(sweep).endswith("the baseline's with the best: AR (1).")
+
+
+def test_the_picture_has_lines_differences_and_a_table():
     picture = tournament(confirmed(gain=0.01))
     assert picture is not None and len(picture.figures) == 2
     assert [trace.name for trace in picture.figures[0].data] == ["AR", "plain"]

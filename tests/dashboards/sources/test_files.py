@@ -1,5 +1,4 @@
 import json
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -8,7 +7,7 @@ from dashboards.sources.files import read_files
 from trainer.errors import ConfigError, MissingError, StorageError
 
 
-def test_kinds_of_files_have_the_same_rows(tmp_path: Path) -> None:
+def test_kinds_of_files_have_the_same_rows(tmp_path):
     table = pd.DataFrame({"loss": ["a", "b"], "seed": [0, 1], "acc": [0.5, 0.25]})
     table.to_csv(tmp_path / "runs.csv", index=False)
     table.to_parquet(tmp_path / "runs.parquet")
@@ -21,7 +20,7 @@ def test_kinds_of_files_have_the_same_rows(tmp_path: Path) -> None:
         )
 
 
-def test_parts_of_paths_and_settings_beside_a_file_become_columns(tmp_path: Path) -> None:
+def test_parts_of_paths_and_settings_beside_a_file_become_columns(tmp_path):
     for loss, seed in [("a", 0), ("b", 1)]:
         folder = tmp_path / "out" / f"{loss}-s{seed}"
         folder.mkdir(parents=True)
@@ -41,7 +40,7 @@ def test_parts_of_paths_and_settings_beside_a_file_become_columns(tmp_path: Path
     assert len(read_files(str(tmp_path / "**/metrics.jsonl"))) == 2
 
 
-def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_are_named(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"step"')
     (tmp_path / "b.txt").touch()
     (tmp_path / "c.csv").touch()
@@ -68,9 +67,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         ("a.jsonl", "3\n", "a row is a JSON object, not int"),
     ],
 )
-def test_rows_that_would_be_shifted_or_renamed_are_refused(
-    tmp_path: Path, name: str, text: str, what: str
-) -> None:
+def test_rows_that_would_be_shifted_or_renamed_are_refused(tmp_path, name, text, what):
     (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError) as caught:
         read_files(str(tmp_path / name))

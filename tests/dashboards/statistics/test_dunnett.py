@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dashboards.statistics.dunnett import critical_value, p_value, quantile
+from dashboards.statistics.dunnett import critical_value, p_value
 
 
 @pytest.mark.parametrize(
@@ -27,17 +27,13 @@ def test_corrected_p_values_are_those_of_scipy():
     scipy_test = stats.dunnett(
         *others, control=control, alternative="greater", rng=np.random.default_rng(0)
     )
-    shared = (frozenset(range(6)),) * 3
     for statistic, expected in zip(scipy_test.statistic, scipy_test.pvalue, strict=True):
-        assert p_value(float(statistic), shared, 20) == pytest.approx(expected, abs=0.002)
+        corrected = p_value(float(statistic), 3, 20, same_seeds=True)
+        assert corrected == pytest.approx(expected, abs=0.002)
 
 
-def test_differences_are_as_correlated_as_their_seeds_overlap():
-    # One seed of four is shared with the second, which is alone: 1 / (2 sqrt(4 * 1)); the third
-    # shares none.
-    shared = (frozenset([0, 1, 2, 3]), frozenset([0]), frozenset([4]))
-    normal = np.random.default_rng(0).multivariate_normal(
-        np.zeros(3), [[1, 0.25, 0], [0.25, 1, 0], [0, 0, 1]], 400_000
-    )
-    largest = normal.max(axis=1) / np.sqrt(np.random.default_rng(1).chisquare(10, 400_000) / 10)
-    assert (largest > quantile(shared, 10)).mean() == pytest.approx(0.05, abs=0.0015)
+def test_scores_of_different_seeds_need_no_correlation():
+    needed = critical_value(3, 10, same_seeds=False)
+    assert needed == pytest.approx(stats.t.isf(0.05 / 3, 10))
+    assert needed > critical_value(3, 10)
+    assert p_value(needed, 3, 10, same_seeds=False) == pytest.approx(0.05)

@@ -14,7 +14,7 @@ from dashboards.statistics.guards import (
 )
 
 
-def of(**values: object) -> Variances:
+def of(**values):
     """Three sweeps of 4 configurations on 3 seeds, everything of variance 1 but what is given."""
     equal = {
         "pooled": np.ones(3),

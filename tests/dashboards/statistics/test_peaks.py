@@ -6,15 +6,14 @@ from scipy import stats
 from dashboards import judge
 from dashboards.pages.report import chapters_of
 from dashboards.pictures.verdict import verdict
-from dashboards.results import Results
-from dashboards.statistics.peaks import Grid, PeakStanding, fitted_peak, jackknife, peak_standings
+from dashboards.statistics.peaks import Grid, fitted_peak, jackknife, peak_standings
 
 RATES = np.array([1e-4, 2e-4, 4e-4, 8e-4, 1.6e-3, 3.2e-3])
 PLACE = {"grpo": -11.0, "lopti": -12.3, "ar": -11.0}  # log2 of the best learning rate
 GAIN = {"grpo": 0.0, "lopti": 0.0, "ar": 0.1}
 
 
-def frame(noise: float = 0.005) -> pd.DataFrame:
+def frame(noise=0.005):
     """Three rules on six learning rates and four seeds: lopti is grpo at a smaller learning rate,
     ar is better.
     """
@@ -35,7 +34,7 @@ def frame(noise: float = 0.005) -> pd.DataFrame:
     )
 
 
-def judged(table: pd.DataFrame, mode: str = "max") -> Results:
+def judged(table, mode="max"):
     asked = {
         "by": ["loss"],
         "baseline": {"loss": "grpo"},
@@ -46,13 +45,13 @@ def judged(table: pd.DataFrame, mode: str = "max") -> Results:
     return judge(table, mode=mode, **asked).results
 
 
-def standings(table: pd.DataFrame, mode: str = "max") -> list[PeakStanding]:
+def standings(table, mode="max"):
     grid = judged(table, mode).grid
     assert grid is not None
     return peak_standings(grid)
 
 
-def test_an_exact_parabola_has_its_vertex_and_no_misfit() -> None:
+def test_an_exact_parabola_has_its_vertex_and_no_misfit():
     octaves = np.log2(RATES)
     peak = fitted_peak(octaves, 0.6 - 0.02 * (octaves + 11.3) ** 2)
     assert (peak.score, peak.octave, peak.inside) == (
@@ -67,14 +66,14 @@ def test_an_exact_parabola_has_its_vertex_and_no_misfit() -> None:
     assert not fitted_peak(octaves, 0.01 * octaves).inside  # still climbs
 
 
-def test_the_jackknife_of_a_mean_is_the_interval_of_student() -> None:
+def test_the_jackknife_of_a_mean_is_the_interval_of_student():
     values = np.array([0.1, 0.4, 0.2, 0.5, 0.9])
     parts = [float(np.delete(values, place).mean()) for place in range(5)]
     by_hand = stats.ttest_1samp(values, 0).confidence_interval(0.9)
     assert jackknife(float(values.mean()), parts) == pytest.approx((by_hand.low, by_hand.high))
 
 
-def test_a_larger_effective_learning_rate_is_no_gain_and_a_gain_is_one() -> None:
+def test_a_larger_effective_learning_rate_is_no_gain_and_a_gain_is_one():
     _, lopti, ar = standings(frame())
     assert ar.at_best is not None and ar.at_best.interval[0] > 0.08
     assert lopti.at_best is not None and lopti.at_best.interval[0] < 0 < lopti.at_best.interval[1]
@@ -86,7 +85,7 @@ def test_a_larger_effective_learning_rate_is_no_gain_and_a_gain_is_one() -> None
     ]
 
 
-def test_equal_peaks_are_rarely_called_different() -> None:
+def test_equal_peaks_are_rarely_called_different():
     generator = np.random.default_rng(0)
     octaves = np.arange(7) / 2
     means = 0.6 - 0.02 * (octaves - np.array([[1.5], [0.8], [1.5]])) ** 2
@@ -104,7 +103,7 @@ def test_equal_peaks_are_rarely_called_different() -> None:
     assert claims / 300 < 0.1  # 5% and four standard errors
 
 
-def test_the_report_draws_the_parabolas_and_says_both_differences() -> None:
+def test_the_report_draws_the_parabolas_and_says_both_differences():
     results = judged(frame())
     picture = chapters_of(results)["Verdict"][0]
     assert picture.key == "peaks" and len(picture.figures[0].data) == 9
@@ -115,7 +114,7 @@ def test_the_report_draws_the_parabolas_and_says_both_differences() -> None:
     assert "each at its best" in verdict(results)[0] and "at lr 0.0004" in verdict(results)[0]
 
 
-def test_there_is_no_grid_where_a_cell_is_empty_and_a_failed_trial_counts_as_the_worst() -> None:
+def test_there_is_no_grid_where_a_cell_is_empty_and_a_failed_trial_counts_as_the_worst():
     whole = frame()
     assert judged(whole.drop(index=3)).grid is not None  # a seed that one lacks has failed
     assert judged(whole[(whole.loss != "ar") | (whole.lr != RATES[2])]).grid is None

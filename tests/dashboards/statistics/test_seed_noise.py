@@ -68,7 +68,6 @@ def test_deviation_with_a_missing_score_is_that_of_least_squares():
 def test_two_estimates_of_one_noise_are_pooled_by_their_freedom():
     # (2 * 9 + 6 * 1) / 8 = 3
     assert Noise(3.0, 2).pooled(Noise(1.0, 6)) == pytest.approx((math.sqrt(3), 8))
-    assert Noise(3.0, 2).pooled(None) == (3.0, 2)
     assert (
         Noise(math.nan, 0).pooled(Noise(1.0, 6))
         == Noise(1.0, 6).pooled(Noise(math.nan, 0))

@@ -10,38 +10,38 @@ from dashboards.statistics.tournament import Tuning, standings, tuning_variance
 from tests.tables import table
 
 
-def test_the_variance_of_tuning_is_that_of_the_best_of_halves() -> None:
+def test_the_variance_of_tuning_is_that_of_the_best_of_halves():
     # However eight trials are split, one half has the 5 and the other a 1: half the square of 4.
     assert tuning_variance([1, 5, *[1] * 6]) == pytest.approx(8.0)
 
 
 @pytest.mark.parametrize("mode", ["max", "min"])
-def test_a_rule_is_judged_by_fresh_seeds_and_the_luck_of_tuning(mode) -> None:
+def test_a_rule_is_judged_by_fresh_seeds_and_the_luck_of_tuning(mode):
     sign = 1 if mode == "max" else -1
     fresh = {
         "plain": {0: 0.0, 1: 0.0, 2: 0.0},
         "worse": {0: -sign * 1.0, 1: -sign * 2.0, 2: -sign * 3.0},
         "better": {0: sign * 11.0, 1: sign * 12.0, 2: sign * 13.0},
-        "failed": {0: sign * 5.0, 1: math.nan, 2: sign * 5.1},
+        "level": {0: sign * 5.0, 1: sign * 5.0, 2: sign * 5.0},
     }
     # 0.2 apart: variance 0.02, shared with the rules whose trials do not vary.
     tunings = dict.fromkeys(fresh, Tuning([sign * 1.0] * 8, 1)) | {
         "plain": Tuning([sign * 1.2, *[sign * 1.0] * 7], 1)
     }
-    best, failed, worst = standings(fresh, "plain", tunings, mode)
-    assert [best.rule, failed.rule, worst.rule] == ["better", "failed", "worse"]
+    best, level, worst = standings(fresh, "plain", tunings, mode)
+    assert [best.rule, level.rule, worst.rule] == ["better", "level", "worse"]
     error = math.sqrt(1 / 3 + 0.02 / 4)
     half = stats.t.isf(0.05 / 3, 2) * error
     assert best.difference == pytest.approx(sign * 12)
     assert best.interval == pytest.approx((sign * 12 - half, sign * 12 + half))
     assert best.p_value == pytest.approx(3 * stats.t.sf(12 / error, 2))
-    assert (best.better, failed.better, worst.better) == (True, False, False)
-    assert failed.interval is None and failed.refusal == "failed seed"
+    assert (best.better, level.better, worst.better) == (True, False, False)
+    assert level.interval is None and level.refusal == "no spread"
     assert worst.p_value == 1
 
 
 @pytest.mark.parametrize(("base", "rule", "refusal"), table("compared_budgets"))
-def test_what_the_trials_cannot_tell_is_not_compared(base, rule, refusal) -> None:
+def test_what_the_trials_cannot_tell_is_not_compared(base, rule, refusal):
     tunings = {
         name: Tuning([*range(trials)], tuned)
         for name, (trials, tuned) in (("plain", base), ("AR", rule))
@@ -64,9 +64,7 @@ def test_what_the_trials_cannot_tell_is_not_compared(base, rule, refusal) -> Non
         Layout((1, 1), (16, 16), depth=5.0, same=False, failing=0.25),
     ],
 )
-def test_rules_that_are_equal_at_their_best_are_named_in_no_more_than_one_sweep_of_twenty(
-    layout,
-) -> None:
+def test_rules_that_are_equal_at_their_best_are_named_in_no_more_than_one_sweep_of_twenty(layout):
     sweeps = 300
     alone, verdict, refused = claims(replace(layout, seeds=5), sweeps)
     assert refused < 0.05 and verdict.mean() <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / sweeps)

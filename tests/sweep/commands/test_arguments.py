@@ -1,16 +1,12 @@
 from argparse import Namespace
 
-import pytest
-
 from sweep.cli import main
 from sweep.commands.arguments import planned_nodes
 from sweep.trials.cluster import Node
 from tests.sweep.harness import FOUR_GPUS, SEVERAL_RANKS, write_space
 
 
-def test_a_plan_is_made_for_as_many_machines_as_are_described(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_plan_is_made_for_as_many_machines_as_are_described(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     here = planned_nodes(Namespace(address=None, cpus=6, gpus=None, nodes=None))
     described = planned_nodes(Namespace(address=None, cpus=6, gpus=8, nodes=3))

@@ -1,14 +1,11 @@
 """The commands of docs/guides/judge.md, on runs as their programs record them."""
 
 import json
-import shlex
-from pathlib import Path
 
 import mlflow
 import pandas as pd
 import pytest
 
-from sweep.cli import main
 from tests.dashboards.test_judging import SCORES, runs, tuned_runs
 from tests.paths import ROOT
 from tests.test_docs import commands
@@ -18,18 +15,13 @@ PAGE = (ROOT / "docs/guides/judge.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     return tmp_path
 
 
-def log_run(
-    client: mlflow.MlflowClient,
-    experiment: str,
-    params: dict[str, object],
-    points: dict[str, list[float]],
-):
+def log_run(client, experiment, params, points):
     run = client.create_run(experiment).info.run_id
     for name, value in params.items():
         client.log_param(run, name, value)
@@ -39,7 +31,7 @@ def log_run(
     client.set_terminated(run)
 
 
-def write_runs(place: Path) -> None:
+def write_runs(place):
     """The files and stores that the page's commands read."""
     table = runs().assign(lr=1e-6).rename(columns={"acc": "accuracy"})
     table.to_csv(place / "runs.csv", index=False)
@@ -72,49 +64,37 @@ def write_runs(place: Path) -> None:
         log_run(other, ppo, params, {"return": [row.acc]})
 
 
-def test_the_commands_of_the_page_give_their_verdicts(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_commands_of_the_page_give_their_verdicts(place, typed):
     write_runs(place)
     examples = commands(PAGE)
     assert len(examples) == 5
-    for _, *arguments in examples:
-        assert main(arguments) == 0
-        lines = capsys.readouterr().out.splitlines()
-        assert (
-            lines[-1] == "report: judged/report.html" and (place / "judged/report.html").is_file()
-        )
+    for program, command, *arguments in examples:
+        lines = typed(f"{program} {command}", *arguments, "--runs-dir", "runs").splitlines()
+        assert lines[-1] == "report: judged/report.html"
+        assert (place / "judged/report.html").is_file()
         if "--tuned" in arguments:
             assert "nothing is compared yet" in lines[0] and lines[-2].split()[0] == "clip=0.3"
         else:
             assert lines[0].startswith("A candidate against") and "+0.100" in lines[0]
 
 
-def test_numbers_for_scripts_and_errors(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_numbers_for_scripts_and_errors(place, typed):
     pd.concat([runs(), runs().assign(seed=runs().seed + 4)]).to_csv("runs.csv", index=False)
-    call = shlex.split(
-        "judge runs.csv --by loss --baseline loss=grpo --score acc --seed seed --fresh"
-    )
-    assert main([*call, "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
+    options = "--by loss --baseline loss=grpo --score acc --seed seed --fresh --runs-dir runs"
+    line = f"sweep judge runs.csv {options}"
+    printed = json.loads(typed(f"{line} --json"))
     assert printed["verdict"]["kind"] == "tested" and printed["verdict"]["claim"] == "evidence"
-    assert main([*call, "--where", "seed=0"]) == 2 and "one seed" in capsys.readouterr().err
-    assert (
-        main([*call, "--where", "seeds=0"]) == 2 and "did you mean seed?" in capsys.readouterr().err
-    )
-    assert (
-        main([*call, "--fresh-table", "runs.csv"]) == 2
-        and "exclude each other" in capsys.readouterr().err
-    )
-    assert (
-        main([*call, "--baseline", "grpo"]) == 2 and "not COLUMN=VALUE" in capsys.readouterr().err
-    )
-    assert main([*call, "--where", "loss=grpo,loss=dapo"]) == 2
-    assert "loss=dapo is a second value of its column" in capsys.readouterr().err
     (place / "taken").touch()
-    assert main([*call, "--output", "taken"]) == 4
-    assert "cannot write the report" in capsys.readouterr().err
     sqlite_store(place / "runs")
-    missing = ["judge", "mlflow:none", *call[2:]]
-    assert main(missing) == 3 and "no experiment none" in capsys.readouterr().err
-    assert main([*missing, "--store", "sqlite:///no.db"]) == 4 and not (place / "no.db").exists()
+    for refused, code, message in (
+        (f"{line} --where seed=0", 2, "one seed"),
+        (f"{line} --where seeds=0", 2, "did you mean seed?"),
+        (f"{line} --fresh-table runs.csv", 2, "exclude each other"),
+        (f"{line} --baseline grpo", 2, "not COLUMN=VALUE"),
+        (f"{line} --where loss=grpo,loss=dapo", 2, "loss=dapo is a second value of its column"),
+        (f"{line} --output taken", 4, "cannot write the report"),
+        (f"sweep judge mlflow:none {options}", 3, "no experiment none"),
+        (f"sweep judge mlflow:none {options} --store sqlite:///no.db", 4, "does not exist"),
+    ):
+        assert message in typed(refused, code=code)
+    assert not (place / "no.db").exists()

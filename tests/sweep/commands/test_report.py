@@ -1,14 +1,12 @@
 import json
-from pathlib import Path
 
 import pytest
 
 from dashboards.sources.stored import RESULTS_FILE, pack
 from sweep.cli import main
-from sweep.record.sweep_record import open_sweep
 from sweep.tracking.parent_run import open_parent_run
 from tests.dashboards.table import results_of
-from tests.sweep.ended_sweeps import SCORES, write_sweep
+from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.harness import SHORT
 from tests.trainer.tracking.store import sqlite_store
 from trainer.config.schema import load_config
@@ -18,56 +16,47 @@ OFFLINE = {"preset": "tiny_kk", "overrides": {**SHORT, "tracking.offline": True}
 
 
 @pytest.fixture(autouse=True)
-def no_store_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_store_of_the_environment(monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
 
-def test_an_offline_sweep_has_its_report_and_no_page_of_mlflow(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_sweep(tmp_path, "demo", SCORES, trainer=OFFLINE)
-    assert main(["report", "demo", "--runs-dir", str(tmp_path)]) == 0
+def test_an_offline_sweep_has_its_report_and_no_page_of_mlflow(tmp_path, typed):
+    sweep = write_sweep(tmp_path, trainer=OFFLINE)
     report = tmp_path / "demo" / "report"
-    best, *_, page = capsys.readouterr().out.splitlines()
-    assert best.startswith("best: configuration 1") and page == str(report / "report.html")
+    best, *_, page = typed("sweep report demo").splitlines()
+    assert best.startswith("best: configuration 2") and page == str(report / "report.html")
     assert {path.name for path in report.iterdir()} == {
         "report.html",
         "trials.csv",
         "results.json.gz",
         "best.yaml",
     }
-    assert load_config(str(report / "best.yaml")).algorithm.ar_alpha == 0.1
-    assert main(["ui", "demo", "--runs-dir", str(tmp_path)]) == 3
-    assert capsys.readouterr().err.splitlines() == [
+    assert load_config(str(report / "best.yaml")).algorithm.ar_alpha == 0.2
+    assert typed("sweep ui demo", code=3).splitlines() == [
         "error: sweep demo ran offline",
         f"where: {tmp_path / 'demo'}",
-        f"next:  {open_sweep(tmp_path, 'demo').command('upload')} sends it to MLflow",
+        f"next:  {sweep.command('upload')} sends it to MLflow",
     ]
 
 
-def test_a_store_that_has_gone_costs_no_report(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_sweep(tmp_path, "demo", SCORES)
-    assert main(["report", "demo", "--runs-dir", str(tmp_path)]) == 0
+def test_a_store_that_has_gone_costs_no_report(tmp_path, typed):
+    write_sweep(tmp_path)
+    typed("sweep report demo")
     assert (tmp_path / "demo" / "report" / "report.html").is_file()
     assert not list(tmp_path.rglob("*.db"))
-    assert main(["ui", "demo", "--runs-dir", str(tmp_path)]) == 4
-    assert "error: the MLflow store does not exist" in capsys.readouterr().err
+    assert "error: the MLflow store does not exist" in typed("sweep ui demo", code=4)
 
 
-def test_a_store_that_does_not_answer_costs_no_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_store_that_does_not_answer_costs_no_report(tmp_path, monkeypatch, typed):
     monkeypatch.setattr(mlflow_store, "START_LIMIT_S", 0.1)
     server = {"preset": "tiny_kk", "overrides": {**SHORT, "tracking.uri": "http://127.0.0.1:9"}}
-    write_sweep(tmp_path, "demo", SCORES, trainer=server)
-    assert main(["report", "demo", "--runs-dir", str(tmp_path)]) == 4
+    write_sweep(tmp_path, trainer=server)
+    typed("sweep report demo", code=4)
     assert (tmp_path / "demo" / "report" / "report.html").is_file()
     assert (tmp_path / "demo" / "report" / "best.yaml").is_file()
 
 
-def test_evidence_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evidence_of_a_store(tmp_path, capsys, typed):
     uri = sqlite_store(tmp_path / "store")
     parent = open_parent_run(uri, "demo", "demo", {})
     file = tmp_path / RESULTS_FILE
@@ -83,7 +72,6 @@ def test_evidence_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         == "not counted: every rule of demo, not confirmed on fresh seeds"
     )
     assert printed.err.startswith("not counted: old; ") and "sweep report NAME" in printed.err
-    assert main(["evidence", uri, "--json"]) == 0
-    assert [row["sweep"] for row in json.loads(capsys.readouterr().out)["left_out"]] == ["demo"]
-    assert main(["evidence", "--runs-dir", str(tmp_path)]) == 4
-    assert "the MLflow store does not exist" in capsys.readouterr().err
+    left_out = json.loads(typed(f"sweep evidence {uri} --json"))["left_out"]
+    assert [row["sweep"] for row in left_out] == ["demo"]
+    assert "the MLflow store does not exist" in typed("sweep evidence", code=4)

@@ -1,23 +1,16 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from sweep.cli import main
 from sweep.record import equal_seeds as seeds
-from sweep.record.folder import sweep_folder
-from sweep.record.sweep_record import open_sweep
 from tests.sweep.ended_sweeps import SCORES, write_sweep
 
 
-def test_status_reads_ledger_and_folders(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
-    assert main(["status", "demo", "--runs-dir", str(tmp_path), "--json"]) == 0
-    status = json.loads(capsys.readouterr().out)
+def test_status_reads_ledger_and_folders(tmp_path, typed):
+    write_sweep(tmp_path)
+    status = json.loads(typed("sweep status demo --json"))
     states = {trial["trial"]: trial["state"] for trial in status["trials"]}
     assert states["c001-s1"] == "FAIL"
     assert states["c003-s1"] == "WAITING"
@@ -26,8 +19,7 @@ def test_status_reads_ledger_and_folders(
     assert not status["running"]
     # Configuration 1 lost a seed and 3 misses one, so 2 wins with (0.7 + 0.6) / 2.
     assert (status["best"]["configuration"], status["best"]["score"]) == (2, pytest.approx(0.65))
-    assert main(["status", "demo", "--runs-dir", str(tmp_path)]) == 0
-    out = capsys.readouterr().out
+    out = typed("sweep status demo")
     lines = [line.split() for line in out.splitlines()]
     assert lines[0] == ["trial", "state", "step", "score", "parameters", "reason"]
     assert lines[1] == ["c000-s0", "COMPLETE", "3/4", "0.5", "ar_alpha=0"]
@@ -36,8 +28,8 @@ def test_status_reads_ledger_and_folders(
     assert "best: configuration 2  ar_alpha=0.2" in out and "sweep report demo" in out
 
 
-def test_status_of_a_search_imports_nothing_that_judges(tmp_path: Path) -> None:
-    write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
+def test_status_of_a_search_imports_nothing_that_judges(tmp_path):
+    write_sweep(tmp_path)
     code = (
         "import sys; from sweep.cli import main; "
         f"main(['status', 'demo', '--runs-dir', {str(tmp_path)!r}]); "
@@ -47,30 +39,24 @@ def test_status_of_a_search_imports_nothing_that_judges(tmp_path: Path) -> None:
     assert "best: configuration 2" in done.stdout and done.stdout.endswith("\nset()\n")
 
 
-def test_seeds_whose_scores_differ_are_told_apart_without_their_metrics(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scores = {0: {0: 0.5, 1: 0.6}, 1: {0: 0.4, 1: 0.4, 2: 0.3}}
-    write_sweep(tmp_path, "demo", scores, seeds=[0, 1, 2])
+def test_seeds_whose_scores_differ_are_told_apart_without_their_metrics(tmp_path, monkeypatch):
+    scores = {0: {0: 0.5, 1: 0.6}, 1: {1: 0.4, 0: 0.4, 2: 0.3}}  # in the order of their ends
+    sweep = write_sweep(tmp_path, "demo", scores)
     read = []
     monkeypatch.setattr(seeds, "read_records", lambda path: read.append(path.parent.name) or [{}])
-    assert len(seeds.equal_seeds(open_sweep(tmp_path, "demo"))) == 1
+    [message] = seeds.equal_seeds(sweep)
+    assert message.startswith("c001-s1 measured exactly what c001-s0 did")
     assert read == ["c001-s0", "c001-s1"]
 
 
-def test_status_names_the_best_of_every_arm(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_names_the_best_of_every_arm(tmp_path, typed):
     arms = {
         "algorithm.ar_alpha": {"choice": [0.0, 0.1, 0.2, 0.3]},
         "optim.lr": {"uniform": [1e-5, 1e-3]},
     }
     search = {"configurations": 3, "tune_within": "algorithm.ar_alpha"}
-    write_sweep(
-        tmp_path, "demo", SCORES, seeds=[0, 1], parameters=arms, baselines=[], search=search
-    )
-    assert main(["status", "demo", "--runs-dir", str(tmp_path)]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    write_sweep(tmp_path, parameters=arms, baselines=[], search=search)
+    lines = typed("sweep status demo").splitlines()
     place = next(
         index for index, line in enumerate(lines) if line.startswith("demo: 7 of 24 trials")
     )
@@ -83,52 +69,39 @@ def test_status_names_the_best_of_every_arm(
     assert "fresh ones compare them" in lines[place + 5] and "confirm demo" in lines[place + 5]
 
 
-def test_the_best_of_a_loss_is_the_smallest(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_best_of_a_loss_is_the_smallest(tmp_path, typed):
     objective = {"metric": "eval/completion_length", "mode": "min"}
-    write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1], objective=objective)
-    main(["status", "demo", "--runs-dir", str(tmp_path), "--json"])
-    assert json.loads(capsys.readouterr().out)["best"]["configuration"] == 0
+    write_sweep(tmp_path, objective=objective)
+    assert json.loads(typed("sweep status demo --json"))["best"]["configuration"] == 0
 
 
-def test_ls_lists_every_sweep_even_a_broken_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_sweep(tmp_path, "one", SCORES, seeds=[0, 1])
+def test_ls_lists_every_sweep_even_a_broken_one(tmp_path, typed):
+    write_sweep(tmp_path, "one", SCORES)
     write_sweep(tmp_path, "two", {0: {0: 0.5}, 1: {0: 0.4}, 2: {0: 0.1}})
     (tmp_path / "three").mkdir()
     write_sweep(tmp_path, "zero", {0: {0: 0.5}})
     (tmp_path / "zero/lock").mkdir()
     (tmp_path / "three" / "space.lock.yaml").write_text("nonsense: [")
-    assert main(["ls", "--runs-dir", str(tmp_path), "--json"]) == 0
-    listed = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    listed = {row["name"]: row for row in json.loads(typed("sweep ls --json"))}
     assert list(listed) == ["one", "three", "two", "zero"]
     assert (listed["two"]["state"], listed["two"]["best"]) == ("done", 0.5)
     assert (listed["one"]["ended"], listed["one"]["planned"]) == (7, 6)
     assert "YAML" in listed["three"]["state"]
     assert "Is a directory" in listed["zero"]["state"]
-    assert main(["ls", "--runs-dir", str(tmp_path / "none")]) == 0
-    assert "no sweeps" in capsys.readouterr().out
+    assert "no sweeps" in typed("sweep ls --runs-dir", tmp_path / "none")
 
 
-def test_stopping_a_sweep_that_does_not_run_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_sweep(tmp_path, "demo", SCORES)
-    assert main(["stop", "demo", "--runs-dir", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == "sweep demo is not running\n"
-    assert not sweep_folder(tmp_path, "demo").stop.exists()
+def test_stopping_a_sweep_that_does_not_run_says_so(tmp_path, typed):
+    sweep = write_sweep(tmp_path)
+    assert typed("sweep stop demo") == "sweep demo is not running\n"
+    assert not sweep.folder.stop.exists()
 
 
-def test_a_study_replaces_its_own_file_and_no_other(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
-    words = ["study", "demo", "--runs-dir", str(tmp_path)]
-    assert [main(words), main(words)] == [0, 0]
+def test_a_study_replaces_its_own_file_and_no_other(tmp_path, typed):
+    write_sweep(tmp_path)
+    for _ in range(2):
+        typed("sweep study demo")
     notes = tmp_path / "notes.txt"
     notes.write_text("mine")
-    assert main([*words, "--output", str(notes)]) == 2
+    assert "exists" in typed("sweep study demo --output", notes, code=2)
     assert notes.read_text() == "mine"
-    assert "exists" in capsys.readouterr().err

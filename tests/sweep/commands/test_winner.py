@@ -1,45 +1,35 @@
 import json
-from pathlib import Path
 
 import pytest
 
-from sweep.cli import main
 from sweep.commands.winner import _finalists
-from sweep.record.sweep_record import open_sweep
 from tests.run_cli import run_cli
-from tests.sweep.ended_sweeps import SCORES, write_sweep
+from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.harness import SEVERAL_RANKS
 from trainer.config.schema import apply_overrides, load_config, save_config
 
 
-def test_export_writes_a_file_that_the_trainer_reads(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
+def test_export_writes_a_file_that_the_trainer_reads(tmp_path, typed):
+    write_sweep(tmp_path)
     output = tmp_path / "best.yaml"
-    arguments = ["export", "demo", "--runs-dir", str(tmp_path), "--output", str(output)]
-    assert main(arguments) == 0
+    assert f"trainer run {output}" in typed("sweep export demo --output", output)
     config = load_config(str(output))
     assert config.algorithm.ar_alpha == 0.2
     assert config.max_steps == 4
-    assert f"trainer run {output}" in capsys.readouterr().out
-    assert main(arguments) == 2  # never overwritten
+    typed("sweep export demo --output", output, code=2)  # never overwritten
 
 
-def test_an_exported_file_is_started_on_as_many_ranks(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_exported_file_is_started_on_as_many_ranks(tmp_path, typed):
     two = {"workers_per_trial": 2}
     write_sweep(tmp_path, "demo", {0: {0: 0.5}, 1: {0: 0.6}}, trainer=SEVERAL_RANKS, resources=two)
     output = tmp_path / "winner.yaml"
-    assert main(["export", "demo", "--runs-dir", str(tmp_path), "--output", str(output)]) == 0
-    line = capsys.readouterr().out.splitlines()[-1]
+    line = typed("sweep export demo --output", output).splitlines()[-1]
     assert line == f"torchrun --nproc-per-node 2 -m trainer run {output}"
     assert load_config(str(output)).parallel.strategy == "ddp"
 
 
 @pytest.mark.slow
-def test_accelerate_starts_the_ranks_too(tiny_policy: Path, tmp_path: Path) -> None:
+def test_accelerate_starts_the_ranks_too(tiny_policy, tmp_path):
     overrides = {
         "model.name_or_path": str(tiny_policy),
         "rollout.prompts_per_step": 4,
@@ -76,56 +66,48 @@ def test_accelerate_starts_the_ranks_too(tiny_policy: Path, tmp_path: Path) -> N
     assert parts == ["training_state-0-of-2.safetensors", "training_state-1-of-2.safetensors"]
 
 
-def test_more_finalists_than_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
-    assert main(["confirm", "demo", "--runs-dir", str(tmp_path), "--finalists", "99"]) == 2
-    assert "beside the baseline 1 ran to their end, fewer than 99" in capsys.readouterr().err
+def test_more_finalists_than_there_are(tmp_path, typed):
+    write_sweep(tmp_path)
+    assert "complete configurations besides the baseline: 1, fewer than 99" in typed(
+        "sweep confirm demo --finalists 99", code=2
+    )
 
 
-def test_one_of_several_plain_configurations_is_the_baseline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
+def test_one_of_several_plain_configurations_is_the_baseline(tmp_path, monkeypatch):
+    sweep = write_sweep(tmp_path)
     monkeypatch.setattr("sweep.commands.winner.is_baseline", lambda spec, configuration: True)
-    assert _finalists(open_sweep(tmp_path, "demo"), 1) == 1
+    assert _finalists(sweep, 1) == 1
 
 
-def test_export_without_a_winner_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_export_without_a_winner_is_refused(tmp_path, typed):
     write_sweep(tmp_path, "demo", {0: {0: "out of memory"}})
-    assert main(["export", "demo", "--runs-dir", str(tmp_path)]) == 3
-    assert "demo: no configuration is complete yet" in capsys.readouterr().err
+    assert "demo: no configuration is complete yet" in typed("sweep export demo", code=3)
 
 
-def test_export_follows_fresh_seeds_and_any_configuration_can_be_named(tmp_path, capsys):
-    write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
+def test_export_follows_fresh_seeds_and_any_configuration_can_be_named(tmp_path, typed):
+    write_sweep(tmp_path)
     fresh = {0: {2: 0.7, 3: 0.71, 4: 0.72}, 1: {2: 0.5, 3: 0.52, 4: 0.5}}
     confirms = {"sweep": "demo", "configurations": [0, 2]}
-    write_sweep(tmp_path, "demo-confirm", fresh, seeds=[2, 3, 4], confirms=confirms)
-    for options, alpha in (([], 0.0), (["--configuration", "2"], 0.2), (["--baseline"], 0.0)):
-        output = tmp_path / f"{alpha}{len(options)}.yaml"
-        assert (
-            main(["export", "demo", "--runs-dir", str(tmp_path), "--output", str(output), *options])
-            == 0
-        )
+    write_sweep(tmp_path, "demo-confirm", fresh, confirms=confirms)
+    for options, alpha in (("", 0.0), ("--configuration 2", 0.2), ("--baseline", 0.0)):
+        output = tmp_path / f"{options}.yaml"
+        printed = typed(f"sweep export demo {options} --output", output)
         assert load_config(str(output)).algorithm.ar_alpha == alpha
-        assert "Keep the baseline #0" in capsys.readouterr().out
-    assert main(["export", "demo", "--runs-dir", str(tmp_path), "--configuration", "99"]) == 3
-    assert "configuration 99 is not complete" in capsys.readouterr().err
+        assert "Keep the baseline #0" in printed
+    assert "configuration 99 is not complete" in typed(
+        "sweep export demo --configuration 99", code=3
+    )
 
 
-def test_export_asks_where_fresh_seeds_tell_nothing_apart(tmp_path, capsys):
-    write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
+def test_export_asks_where_fresh_seeds_tell_nothing_apart(tmp_path, typed):
+    write_sweep(tmp_path)
     fresh = {0: {2: 0.5, 3: 0.6, 4: 0.4}, 1: {2: 0.6, 3: 0.5, 4: 0.46}}
     confirms = {"sweep": "demo", "configurations": [0, 2]}
-    write_sweep(tmp_path, "demo-confirm", fresh, seeds=[2, 3, 4], confirms=confirms)
-    assert main(["export", "demo", "--runs-dir", str(tmp_path)]) == 3
-    error, _, hint = capsys.readouterr().err.splitlines()
+    write_sweep(tmp_path, "demo-confirm", fresh, confirms=confirms)
+    error, _, hint = typed("sweep export demo", code=3).splitlines()
     assert (
         "the evidence names no configuration. Not confirmed: seed noise could explain the "
         "difference" in error
     )
     assert hint.endswith("--configuration N or --baseline")
-    assert main(["status", "demo", "--runs-dir", str(tmp_path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["best"] is None
+    assert json.loads(typed("sweep status demo --json"))["best"] is None

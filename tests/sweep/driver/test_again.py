@@ -1,13 +1,10 @@
 import shutil
-from pathlib import Path
 
 import pytest
 
 from sweep.driver.again import begin_damaged_again, check_unfinished, retry_failed
 from sweep.record.best import choose_best
-from sweep.record.folder import sweep_folder
-from sweep.record.sweep_record import open_sweep
-from tests.sweep.ended_sweeps import SCORES, write_sweep
+from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.search.instant_sweeps import ended as ended_with
 from tests.sweep.search.instant_sweeps import searcher_in
 from trainer.attempt import Attempt
@@ -16,8 +13,8 @@ from trainer.errors import StorageError
 from trainer.parallel.ranks import Parallel
 
 
-def write_one(root: Path) -> None:
-    def write_files(partial: Path) -> None:
+def write_one(root):
+    def write_files(partial):
         (partial / "weights").write_bytes(b"1")
 
     root.mkdir(parents=True)
@@ -25,9 +22,8 @@ def write_one(root: Path) -> None:
     write_checkpoint(root, 4, write_files, Parallel(), Attempt(root.parent))
 
 
-def test_failures_are_taken_back_and_the_trials_issued_again(tmp_path: Path) -> None:
-    write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
-    sweep = open_sweep(tmp_path, "demo")
+def test_failures_are_taken_back_and_the_trials_issued_again(tmp_path):
+    sweep = write_sweep(tmp_path)
     failed = [row.trial for row in sweep.rows() if row.state == "FAIL"]
     ended = sum(row.ended for row in sweep.rows())
     assert failed == ["c001-s1"]
@@ -47,9 +43,9 @@ def test_failures_are_taken_back_and_the_trials_issued_again(tmp_path: Path) -> 
     assert (best.configuration, best.score) == (1, pytest.approx(0.9))
 
 
-def test_trials_without_an_intact_checkpoint_begin_again_and_no_others(tmp_path: Path) -> None:
-    write_sweep(tmp_path, "demo", {0: {0: 0.5}, 1: {}, 2: {}, 3: {}}, seeds=[0])
-    folder = sweep_folder(tmp_path, "demo")
+def test_trials_without_an_intact_checkpoint_begin_again_and_no_others(tmp_path):
+    sweep = write_sweep(tmp_path, "demo", {0: {0: 0.5}, 1: {}, 2: {}, 3: {}})
+    folder = sweep.folder
     damaged = [folder.trial(name) for name in ("c000-s0", "c001-s0")]  # the first has ended
     intact = folder.trial("c002-s0")
     fresh = folder.trial("c003-s0")
@@ -58,7 +54,7 @@ def test_trials_without_an_intact_checkpoint_begin_again_and_no_others(tmp_path:
     for run_dir in damaged:
         (run_dir / "checkpoints" / "step-4" / "weights").write_bytes(b"2")
 
-    assert begin_damaged_again(open_sweep(tmp_path, "demo")) == ["c001-s0"]
+    assert begin_damaged_again(sweep) == ["c001-s0"]
     assert (
         damaged[1] / "earlier-1" / "checkpoints" / "damaged-step-4" / "weights"
     ).read_bytes() == b"2"
@@ -71,11 +67,8 @@ def test_trials_without_an_intact_checkpoint_begin_again_and_no_others(tmp_path:
 @pytest.mark.parametrize(
     ("lost", "message"), [("checkpoints", "has no checkpoint"), ("metrics.jsonl", "the record of")]
 )
-def test_trials_that_lost_a_part_begin_again_only_when_told(
-    tmp_path: Path, lost: str, message: str
-) -> None:
-    write_sweep(tmp_path, "demo", {0: {}, 1: {}, 2: {}}, seeds=[0])
-    sweep = open_sweep(tmp_path, "demo")
+def test_trials_that_lost_a_part_begin_again_only_when_told(tmp_path, lost, message):
+    sweep = write_sweep(tmp_path, "demo", {0: {}, 1: {}, 2: {}})
     every = sweep.spec.trainer.base.checkpoint.every_steps
     for trial, step in (("c000-s0", every + 9), ("c001-s0", every)):
         write_one(sweep.folder.trial(trial) / "checkpoints")
@@ -92,15 +85,15 @@ def test_trials_that_lost_a_part_begin_again_only_when_told(
 
 
 def test_a_checkpoint_that_may_not_be_read_is_no_reason_to_begin_again(tmp_path, monkeypatch):
-    write_sweep(tmp_path, "demo", {0: {}}, seeds=[0])
-    folder = sweep_folder(tmp_path, "demo")
+    sweep = write_sweep(tmp_path, "demo", {0: {}})
+    folder = sweep.folder
     root = folder.trial("c000-s0") / "checkpoints"
     write_one(root)
 
-    def refuse(checkpoint: Path) -> list[str]:
-        raise StorageError("may not read the checkpoint: Permission denied", str(checkpoint))
+    def refuse(checkpoint):
+        raise StorageError("cannot read the checkpoint: Permission denied", str(checkpoint))
 
     monkeypatch.setattr("trainer.checkpoint.files.damaged_files", refuse)
-    with pytest.raises(StorageError, match="may not read the checkpoint"):
-        begin_damaged_again(open_sweep(tmp_path, "demo"))
+    with pytest.raises(StorageError, match="cannot read the checkpoint"):
+        begin_damaged_again(sweep)
     assert steps_on_disk(root) == [4]

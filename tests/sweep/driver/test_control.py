@@ -1,6 +1,5 @@
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,7 @@ from trainer.errors import StorageError
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> SweepFolder:
+def folder(tmp_path):
     new_folder = SweepFolder(tmp_path, "demo")
     new_folder.root.mkdir()
     new_folder.ledger.touch()
@@ -26,7 +25,7 @@ def folder(tmp_path: Path) -> SweepFolder:
 @pytest.mark.parametrize(
     ("part", "what"), [("root", "folder"), ("ledger", "ledger"), ("space", "search space")]
 )
-def test_the_part_that_has_disappeared_is_named(folder: SweepFolder, part: str, what: str) -> None:
+def test_the_part_that_has_disappeared_is_named(folder, part, what):
     stop = control(folder)
     stop.check_folder()
     path = getattr(folder, part)
@@ -39,20 +38,18 @@ def test_the_part_that_has_disappeared_is_named(folder: SweepFolder, part: str, 
 class Clock:
     now = 1000.0
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.now
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch):
     made = Clock()
     monkeypatch.setattr(time, "monotonic", made)
     return made
 
 
-def control(
-    folder: SweepFolder, running: int = 1, gpus: float = 0, before: float = 0, **limits: float
-) -> StopControl:
+def control(folder, running=1, gpus=0, before=0, **limits):
     spec = load_space(find_space("quickstart")).model_copy(
         update={"limits": LimitsSpec.model_validate(limits)}
     )
@@ -68,9 +65,7 @@ def control(
     return made
 
 
-def test_a_spent_time_budget_lets_running_trials_stop_by_themselves(
-    folder: SweepFolder, clock: Clock
-) -> None:
+def test_a_spent_time_budget_lets_running_trials_stop_by_themselves(folder, clock):
     running = 2
     halted = []
     stop = control(folder, time_budget_s=60)
@@ -87,9 +82,7 @@ def test_a_spent_time_budget_lets_running_trials_stop_by_themselves(
     assert stop.stop_all()
 
 
-def test_gpu_hours_count_running_trials_and_earlier_sessions(
-    folder: SweepFolder, clock: Clock
-) -> None:
+def test_gpu_hours_count_running_trials_and_earlier_sessions(folder, clock):
     stop = control(folder, running=2, gpus=4, before=1.0, gpu_hours=9.0)
     for _ in range(59):  # an hour of eight GPUs is spent a minute at a time
         clock.now += 60
@@ -101,7 +94,7 @@ def test_gpu_hours_count_running_trials_and_earlier_sessions(
     assert stop.reason == "the budget of 9 GPU hours is spent"
 
 
-def test_a_trial_that_storage_interrupts_stops_the_sweep_once(folder: SweepFolder) -> None:
+def test_a_trial_that_storage_interrupts_stops_the_sweep_once(folder):
     stop = control(folder)
     assert stop("trial", {"score": 1.0}) is False
     assert stop.problem is None
@@ -122,7 +115,7 @@ def test_a_trial_that_storage_interrupts_stops_the_sweep_once(folder: SweepFolde
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_second_signal_raises(folder: SweepFolder, number: signal.Signals) -> None:
+def test_the_second_signal_raises(folder, number):
     stop = control(folder)
     messages = []
     before = signal.getsignal(number)
@@ -131,13 +124,13 @@ def test_the_second_signal_raises(folder: SweepFolder, number: signal.Signals) -
         assert stop.interrupted
         assert len(messages) == 1
         # the last line may never come
-        assert messages[0].endswith("To go on later: sweep resume demo")
+        assert messages[0].endswith("To resume later: sweep resume demo")
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
     assert signal.getsignal(number) == before
 
 
-def test_an_interrupt_after_a_spent_budget_stops_at_once(folder: SweepFolder) -> None:
+def test_an_interrupt_after_a_spent_budget_stops_at_once(folder):
     stop = control(folder)
     stop.request("the time budget is spent", interrupted=False)
     with orderly_signals(stop, print), pytest.raises(KeyboardInterrupt):

@@ -2,17 +2,14 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
-from sweep.cli import main
 from sweep.driver.guard import MARKER, dead_scratch, guarded, marked, scratch_folder
 from sweep.record.folder import sweep_folder
 from tests.paths import ROOT
-from tests.sweep.ended_sweeps import SCORES, write_sweep
+from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.harness import wait_until
 from trainer.shell.run_folder import hold
 
@@ -34,22 +31,21 @@ with scratch_folder(root) as scratch, guarded(root, scratch, "go on with: sweep 
 """
 
 
-def start(root: Path, how: str = "stay") -> "subprocess.Popen[str]":
+def start(root, how="stay"):
     command = [sys.executable, "-c", DRIVER, str(root), how]
     pipe = subprocess.PIPE
     driver = subprocess.Popen(
         command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, start_new_session=True
     )
-    assert driver.stdout is not None
     assert driver.stdout.readline() == "ready\n"
     return driver
 
 
-def guards(root: Path) -> list[psutil.Process]:
+def guards(root):
     return [process for process in marked(root) if "guard.py" in " ".join(command_line(process))]
 
 
-def command_line(process: psutil.Process) -> list[str]:
+def command_line(process):
     """Read a process's arguments; one that has just ended has none."""
     try:
         return process.cmdline()
@@ -57,7 +53,7 @@ def command_line(process: psutil.Process) -> list[str]:
         return []
 
 
-def test_what_a_killed_driver_leaves_is_ended_and_nothing_else(tmp_path: Path) -> None:
+def test_what_a_killed_driver_leaves_is_ended_and_nothing_else(tmp_path):
     root = tmp_path / "demo"
     other = tmp_path / "other"
     sleep = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
@@ -67,7 +63,6 @@ def test_what_a_killed_driver_leaves_is_ended_and_nothing_else(tmp_path: Path) -
             sleep, env={**os.environ, MARKER: str(other)}, stdout=subprocess.PIPE
         ) as theirs,
     ):
-        assert theirs.stdout is not None
         theirs.stdout.readline()  # until then it may not have its environment
         assert len(marked(root)) == 2  # the child and the guard
         driver.kill()
@@ -77,7 +72,7 @@ def test_what_a_killed_driver_leaves_is_ended_and_nothing_else(tmp_path: Path) -
         theirs.kill()
 
 
-def test_signals_for_the_drivers_group_do_not_end_the_guard(tmp_path: Path) -> None:
+def test_signals_for_the_drivers_group_do_not_end_the_guard(tmp_path):
     root = tmp_path / "demo"
     with start(root) as driver:
         psutil.Process(driver.pid).suspend()  # or it would end its guard by itself
@@ -89,12 +84,9 @@ def test_signals_for_the_drivers_group_do_not_end_the_guard(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("reader", [True, False])
-def test_the_last_words_of_a_killed_driver_come_when_all_has_ended(
-    tmp_path: Path, reader: bool
-) -> None:
+def test_the_last_words_of_a_killed_driver_come_when_all_has_ended(tmp_path, reader):
     root = tmp_path / "demo"
     with start(root) as driver:
-        assert driver.stderr is not None
         if not reader:
             driver.stderr.close()
         driver.kill()
@@ -104,31 +96,28 @@ def test_the_last_words_of_a_killed_driver_come_when_all_has_ended(
     wait_until(lambda: not marked(root), timeout=20)
 
 
-def test_a_driver_that_ends_takes_its_guard_along_and_leaves_the_rest_alone(tmp_path: Path) -> None:
+def test_a_driver_that_ends_takes_its_guard_along_and_leaves_the_rest_alone(tmp_path):
     root = tmp_path / "demo"
     with start(root, "end") as driver:
         assert driver.wait(timeout=30) == 0
         assert guards(root) == []
         (child,) = marked(root)
         child.kill()
-        assert driver.stderr is not None
         assert driver.stderr.read() == ""
 
 
-def test_the_guard_is_there_at_once(tmp_path: Path) -> None:
+def test_the_guard_is_there_at_once(tmp_path):
     with guarded(tmp_path, tmp_path / "scratch", ""):
         # the kernel shows a program's environment a moment late
         wait_until(lambda: len(guards(tmp_path)) == 1)
     assert marked(tmp_path) == []
 
 
-def scratch_of(root: Path) -> list[Path]:
+def scratch_of(root):
     return [scratch for scratch, owner in dead_scratch() if owner == root]
 
 
-def test_without_its_guard_a_dead_driver_leaves_what_sweep_clean_removes(
-    tmp_path: Path, capsys: Any
-) -> None:
+def test_without_its_guard_a_dead_driver_leaves_what_sweep_clean_removes(tmp_path, typed):
     dead = tmp_path / "dead"
     living = tmp_path / "living"
     with start(dead) as driver, scratch_folder(living) as kept:
@@ -140,21 +129,19 @@ def test_without_its_guard_a_dead_driver_leaves_what_sweep_clean_removes(
         wait_until(lambda: not guards(dead) and len(scratch_of(dead)) == 1, timeout=20)
         (scratch,) = scratch_of(dead)
         (scratch / "large").write_bytes(bytes(2_000_000))
-        assert main(["clean", "--runs-dir", str(tmp_path)]) == 0
-        out = capsys.readouterr().out
+        out = typed("sweep clean")
         assert f"freed 2.0 MB: {scratch}, of {dead}; processes ended: 1\n" in out
         assert scratch_of(dead) == marked(dead) == []
         assert kept.is_dir()
     assert not kept.exists()
 
 
-def test_sweep_clean_removes_what_a_dead_driver_wrote_for_a_cluster(tmp_path, capsys):
-    write_sweep(tmp_path, "demo", SCORES)
+def test_sweep_clean_removes_what_a_dead_driver_wrote_for_a_cluster(tmp_path, typed):
+    write_sweep(tmp_path)
     folder = sweep_folder(tmp_path, "demo")
     folder.credentials.write_text("{}")
     with hold(folder.root):
-        assert main(["clean", "--runs-dir", str(tmp_path)]) == 0
+        typed("sweep clean")
     assert folder.credentials.exists()
-    assert main(["clean", "--runs-dir", str(tmp_path)]) == 0
+    assert f"{folder.credentials}\n" in typed("sweep clean")
     assert not folder.credentials.exists()
-    assert f"{folder.credentials}\n" in capsys.readouterr().out

@@ -3,9 +3,7 @@
 import json
 import statistics
 from contextlib import nullcontext
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from ray import tune
@@ -40,13 +38,13 @@ FAULTS = {
 }
 
 
-def control_of(runs: Path) -> StopControl:
+def control_of(runs):
     spec = load_space(write_space(runs / "any.yaml"))
     return StopControl(SweepRecord(spec, sweep_folder(runs, "fake")), "sweep resume fake")
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str, str]:
+def finished(tmp_path_factory):
     runs = tmp_path_factory.mktemp("runs")
     (runs / "faults.json").write_text(json.dumps(FAULTS))
     baselines = [{"algorithm.ar_alpha": 0.05 * number} for number in range(6)]
@@ -57,9 +55,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str, 
     return runs / "fake", code, out, err
 
 
-def test_failed_trials_give_exit_code_1_and_the_sweep_goes_on(
-    finished: tuple[Path, int, str, str],
-) -> None:
+def test_failed_trials_give_exit_code_1_and_the_sweep_goes_on(finished):
     folder, code, out, err = finished
     assert code == 1, err
     ends = ["COMPLETE"] * 2 + ["FAIL"] * 4 + ["COMPLETE"] * 2
@@ -75,9 +71,7 @@ def test_failed_trials_give_exit_code_1_and_the_sweep_goes_on(
     )
 
 
-def test_a_killed_worker_is_retried_from_its_checkpoint(
-    finished: tuple[Path, int, str, str],
-) -> None:
+def test_a_killed_worker_is_retried_from_its_checkpoint(finished):
     folder, _, out, _ = finished
     assert [event["step"] for event in history(folder, "c001-s0", "resume")] == [0, 2]
     assert [event["step"] for event in history(folder, "c001-s0", "step")] == [1, 2, 3, 3, 4]
@@ -107,21 +101,21 @@ def test_divergence_fails_without_a_retry_or_a_score(finished, trial, reason):
     assert f"failed: {trial}  {reason}" in out
 
 
-def test_ranks_stay_warm_between_trials(finished: tuple[Path, int, str, str]) -> None:
+def test_ranks_stay_warm_between_trials(finished):
     folder, *_ = finished
     pids = [history(folder, f"c00{number}-s0", "build")[-1]["pid"] for number in range(8)]
     # Two slots; two kills and two spent retries cost a process each.
     assert len(set(pids)) < len(pids)
 
 
-def test_nothing_is_left_over(finished: tuple[Path, int, str, str]) -> None:
+def test_nothing_is_left_over(finished):
     folder, *_ = finished
     # workers notice the end of Ray a moment later
     wait_until_gone(sweep_folder(folder.parent, "fake"))
     assert str(folder) not in [str(root) for _, root in dead_scratch()]
 
 
-def test_what_tune_gives_up_with_is_told_by_the_error_that_it_wraps(tmp_path: Path) -> None:
+def test_what_tune_gives_up_with_is_told_by_the_error_that_it_wraps(tmp_path):
     try:
         try:
             raise OSError(5, "Input/output error")
@@ -136,7 +130,7 @@ def test_what_tune_gives_up_with_is_told_by_the_error_that_it_wraps(tmp_path: Pa
     )
 
 
-def test_a_sweep_does_not_start_in_the_folder_of_a_run(tmp_path: Path) -> None:
+def test_a_sweep_does_not_start_in_the_folder_of_a_run(tmp_path):
     folder = sweep_folder(tmp_path, "fake")
     folder.root.mkdir()
     (folder.root / "config.yaml").write_text("model: {}\n")
@@ -154,7 +148,7 @@ def test_a_start_without_a_cluster_leaves_no_folder_but_what_was_there(tmp_path,
         folder.root.mkdir(parents=True)
         (folder.root / name).touch()
 
-    def fail(*arguments: object) -> None:
+    def fail(*arguments):
         folder.log.touch()
         raise MissingError("no Ray cluster at head:6379", "--address", "start one")
 
@@ -182,7 +176,7 @@ def test_a_start_without_mlflow_leaves_no_folder_and_one_without_ray_can_be_resu
         start_sweep(SweepRecord(spec, folder), Options())
     assert not folder.root.exists()
 
-    def fail(*arguments: object) -> None:
+    def fail(*arguments):
         raise RuntimeError("a daemon did not come up")
 
     monkeypatch.setattr("sweep.driver.run.ray_running", fail)
@@ -195,19 +189,19 @@ def test_a_start_without_mlflow_leaves_no_folder_and_one_without_ray_can_be_resu
 class Failing:
     """A tuner that ends as Ray Tune does: with an error of its own, made of another."""
 
-    def __init__(self, cause: Exception) -> None:
+    def __init__(self, cause):
         self.cause = cause
 
-    def fit(self) -> None:
+    def fit(self):
         raise RuntimeError("Caught unexpected exception") from self.cause
 
 
 def test_a_trial_that_ray_ends_for_memory_stops_the_sweep_with_the_numbers_and_the_command_to_go_on(
     tmp_path,
 ):
-    searcher: Any = SimpleNamespace(failure=None)
+    searcher = SimpleNamespace(failure=None)
     cause = "2 workers were killed, 22.60GB used / 23.54GB limit"
-    tuner: Any = Failing(OutOfMemoryError(f"{cause}\nObject store memory usage: []"))
+    tuner = Failing(OutOfMemoryError(f"{cause}\nObject store memory usage: []"))
     with pytest.raises(StorageError) as raised:
         _fit(tuner, searcher, control_of(tmp_path))
     assert raised.value.what == f"Ray has ended a trial: {cause}"

@@ -8,59 +8,53 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
-from sweep.cli import main
 from sweep.programs.base import Assignment
 from sweep.programs.command import CommandProgram
-from sweep.programs.process import CommandRun
+from sweep.space.advice import advise_space
 from sweep.space.file import load_space
-from sweep.space.spec import SweepSpec
+from tests.sweep.harness import write_space
 from tests.sweep.programs.scripts import SPACE, write_project
 from tests.tables import table
 from trainer.errors import ConfigError, MissingError
+from trainer.files import read_records
 from trainer.types import RunContext
 
 OFFLINE = {"offline": True}
 
 
-def spec_of(tmp_path: Path, **program: Any) -> SweepSpec:
-    path = tmp_path / "space.yaml"
-    path.write_text(yaml.safe_dump({**SPACE, "program": {**SPACE["program"], **program}}))
-    return load_space(path)
+def space_in(tmp_path, **changes):
+    return write_space(tmp_path / "space.yaml", SPACE, **changes)
+
+
+def spec_of(tmp_path, **program):
+    return load_space(space_in(tmp_path, program={**SPACE["program"], **program}))
 
 
 @pytest.mark.parametrize(("changes", "what"), table("program_errors"))
-def test_a_program_that_cannot_run_is_refused(
-    changes: dict[str, Any], what: str, tmp_path: Path
-) -> None:
+def test_a_program_that_cannot_run_is_refused(changes, what, tmp_path):
     with pytest.raises(ConfigError) as refused:
         spec_of(tmp_path, **changes)
     assert what in refused.value.what
 
 
 @pytest.mark.parametrize("metric", ["", "step", "time"])
-def test_what_every_line_has_is_no_score(tmp_path: Path, metric: str) -> None:
-    path = tmp_path / "space.yaml"
-    path.write_text(yaml.safe_dump({**SPACE, "objective": {"metric": metric}}))
+def test_what_every_line_has_is_no_score(tmp_path, metric):
     with pytest.raises(ConfigError, match="is no score"):
-        load_space(path)
+        load_space(space_in(tmp_path, objective={"metric": metric}))
 
 
 @pytest.mark.parametrize("key", ["rule", "score", "step"])
-def test_a_searched_key_may_not_be_a_column_of_the_table(tmp_path: Path, key: str) -> None:
+def test_a_searched_key_may_not_be_a_column_of_the_table(tmp_path, key):
     program = {"command": ["true"], "defaults": {key: 1}}
-    space = {**SPACE, "program": program, "parameters": {key: {"choice": [1, 2]}}, "baselines": []}
-    path = tmp_path / "space.yaml"
-    path.write_text(yaml.safe_dump(space))
+    parameters = {key: {"choice": [1, 2]}}
+    space = space_in(tmp_path, program=program, parameters=parameters, baselines=[])
     with pytest.raises(ConfigError, match=f"{key} is a column of every sweep's table"):
-        load_space(path)
+        load_space(space)
 
 
 @pytest.mark.parametrize(
@@ -71,8 +65,8 @@ def test_a_searched_key_may_not_be_a_column_of_the_table(tmp_path: Path, key: st
     ],
 )
 def test_a_function_that_is_not_there_is_found_before_ray_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, what: str, hint: str
-) -> None:
+    tmp_path, monkeypatch, source, what, hint
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(source)
     program = spec_of(tmp_path, command=[], function="mine:train").program
@@ -81,15 +75,14 @@ def test_a_function_that_is_not_there_is_found_before_ray_starts(
     assert (refused.value.what, refused.value.hint) == (what, hint)
 
 
-def test_what_is_not_there_is_found_before_ray_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_there_is_found_before_ray_starts(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for changes, what in (
         ({}, "no file train.py"),
         ({"command": ["no-such-command"]}, "no command no-such-command"),
         ({"command": [], "function": "nowhere:train"}, "no file with nowhere:train"),
         ({"command": ["true"], "inputs": ["data.jsonl"]}, "no file data.jsonl"),
+        ({"command": ["python", "-m", "json.tol"]}, "no module json.tol"),
     ):
         spec = spec_of(tmp_path, **changes)
         with pytest.raises(MissingError) as missing:
@@ -97,7 +90,32 @@ def test_what_is_not_there_is_found_before_ray_starts(
         assert missing.value.what == what
 
 
-def test_a_word_that_only_ends_like_a_script_is_no_file(tmp_path: Path) -> None:
+def test_a_module_that_python_runs_is_an_input(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("")
+    spec = spec_of(tmp_path, command=["python", "-m", "mine", "-m", "absent"])
+    spec.program.check_early({}, spec.resources, "acc")
+    assert list(spec.program.files({})) == [(tmp_path / "mine.py", "program")]
+
+
+def test_a_held_out_value_that_the_command_does_not_name(tmp_path):
+    spec = spec_of(tmp_path, command=["true", "{seed}"], held_out={"eval_file": "x"})
+    assert [advice.what.split(", ")[0] for advice in advise_space(spec)] == [
+        "the command does not name learning_rate",
+        "the command does not name loss_type",
+        "the command does not name eval_file",
+    ]
+    from_the_file = spec_of(tmp_path, command=["true"], held_out={"eval_file": "x"})
+    assert list(advise_space(from_the_file)) == []
+
+
+def test_a_writer_that_is_not_installed_is_found_before_ray_starts(tmp_path):
+    spec = spec_of(tmp_path, command=["true"], tracking={"report_to": ["trackio"]})
+    with pytest.raises(ConfigError, match="trackio is not installed"):
+        spec.program.check_early({}, spec.resources, "acc")
+
+
+def test_a_word_that_only_ends_like_a_script_is_no_file(tmp_path):
     command = [
         "bash",
         "-c",
@@ -110,7 +128,7 @@ def test_a_word_that_only_ends_like_a_script_is_no_file(tmp_path: Path) -> None:
     assert spec.program.configure({}).words(tmp_path)[1:] == [*command[1:-1], "train_grpo.py"]
 
 
-def test_files_of_the_project_hide_no_package_of_ours(tmp_path: Path) -> None:
+def test_files_of_the_project_hide_no_package_of_ours(tmp_path):
     (tmp_path / "sweep.py").write_text("raise SystemExit('not this one')")
     (tmp_path / "mine.py").write_text(
         "def train(config, report): report(1, {'eval/accuracy': config['x']})"
@@ -123,21 +141,18 @@ def test_files_of_the_project_hide_no_package_of_ours(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"step": 1, "eval/accuracy": 0.5}
 
 
-def test_one_program_is_written_and_its_ranks_are_its_own(tmp_path: Path) -> None:
-    path = tmp_path / "space.yaml"
-    path.write_text(yaml.safe_dump({**SPACE, "trainer": "tiny_kk"}))
+def test_one_program_is_written_and_its_ranks_are_its_own(tmp_path):
     with pytest.raises(ConfigError, match="write one of trainer and program"):
-        load_space(path)
-    path.write_text(yaml.safe_dump({**SPACE, "resources": {"gpus_per_trial": 4}}))
+        load_space(space_in(tmp_path, trainer="tiny_kk"))
+    path = space_in(tmp_path, resources={"gpus_per_trial": 4})
     assert load_space(path).resources.gpus_per_worker == 4
     with pytest.raises(ConfigError, match="a command starts its ranks itself"):
         load_space(path, ["resources.workers_per_trial=4"])
 
 
-def test_the_command_line_of_the_space_reaches_a_default(tmp_path: Path) -> None:
-    path = tmp_path / "space.yaml"
-    path.write_text(yaml.safe_dump(SPACE))
-    program = load_space(path, ["program.defaults.loss_type=dapo", "program.evaluations=7"]).program
+def test_the_command_line_of_the_space_reaches_a_default(tmp_path):
+    overrides = ["program.defaults.loss_type=dapo", "program.evaluations=7"]
+    program = load_space(space_in(tmp_path), overrides).program
     assert isinstance(program, CommandProgram)
     assert program.defaults["loss_type"] == "dapo" and program.planned == 7
     config = program.configure({"learning_rate": 0.2, "seed": 3})
@@ -154,9 +169,7 @@ def test_the_command_line_of_the_space_reaches_a_default(tmp_path: Path) -> None
 
 
 @contextmanager
-def trial(
-    tmp_path: Path, script: str, stall_s: float = 60.0, launcher: str = ""
-) -> Iterator[CommandRun]:
+def trial(tmp_path, script, stall_s=60.0, launcher=""):
     """A trial of a Python script in the rank's own process, begun."""
     (tmp_path / "script.py").write_text(script)
     run_dir = tmp_path / "trials" / "c000-s0"
@@ -186,9 +199,7 @@ def trial(
         os.close(errors)
 
 
-def test_a_command_gets_its_values_and_gives_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_gets_its_values_and_gives_lines(tmp_path, monkeypatch):
     script = """
 import json, os, sys
 config = json.load(open(os.environ["LOPTUNE_CONFIG"]))
@@ -213,12 +224,12 @@ open(sys.argv[1] + "/metrics.jsonl", "a").write(second)
         assert run.done
     with trial(tmp_path, script.replace('"step": 1', '"step": 3')) as run:
         assert run.run_period() == {"step": 3, "eval/accuracy": 1.5, "seed": 4, "resume": 1}
-    record = [json.loads(line) for line in (root / "metrics.jsonl").read_text().splitlines()]
+    record = read_records(root / "metrics.jsonl")
     assert record
     assert all("time/step" not in line and "time/evaluation" in line for line in record)
 
 
-def test_a_file_that_a_command_writes_anew_repeats_no_line(tmp_path: Path) -> None:
+def test_a_file_that_a_command_writes_anew_repeats_no_line(tmp_path):
     script = """
 import json, sys
 with open(sys.argv[1] + "/metrics.jsonl", "w") as file:
@@ -230,9 +241,7 @@ with open(sys.argv[1] + "/metrics.jsonl", "w") as file:
         with trial(tmp_path, script.replace("SCORES", str(scores))) as run:
             while not run.done:
                 run.run_period()
-    record = map(
-        json.loads, (tmp_path / "trials" / "c000-s0" / "metrics.jsonl").read_text().splitlines()
-    )
+    record = read_records(tmp_path / "trials" / "c000-s0" / "metrics.jsonl")
     evaluated = [
         (line["step"], line["eval/accuracy"]) for line in record if "eval/accuracy" in line
     ]
@@ -258,18 +267,14 @@ with open(sys.argv[1] + "/metrics.jsonl", "w") as file:
         ("import time; time.sleep(60)", RuntimeError, "the command has written no line for 1 s"),
     ],
 )
-def test_a_trial_that_fails_says_why(
-    script: str, error: type[Exception], what: str, tmp_path: Path
-) -> None:
+def test_a_trial_that_fails_says_why(script, error, what, tmp_path):
     with trial(tmp_path, script, stall_s=60.0 if "sleep" not in script else 1.0) as run:
         with pytest.raises(error) as failed:
             run.run_period()
         assert what in str(failed.value)
 
 
-def test_a_command_that_is_asked_to_stop_saves_and_leaves_with_all_it_started(
-    tmp_path: Path,
-) -> None:
+def test_a_command_that_is_asked_to_stop_saves_and_leaves_with_all_it_started(tmp_path):
     script = """
 import signal, subprocess, sys, time
 child = subprocess.Popen(["sleep", "600"], start_new_session=True)
@@ -288,7 +293,7 @@ while True: time.sleep(0.05)
             os.kill(int((folder / "child").read_text()), 0)
 
 
-def test_a_script_saves_though_its_launcher_dies_of_the_same_signal(tmp_path: Path) -> None:
+def test_a_script_saves_though_its_launcher_dies_of_the_same_signal(tmp_path):
     script = """
 import signal, sys, time
 def save(*_):
@@ -303,7 +308,7 @@ while True: time.sleep(0.05)
         assert run.run_period() == {"step": 1} and run.stopping
 
 
-def test_a_torn_line_is_cut_off_and_a_whole_one_needs_no_end(tmp_path: Path) -> None:
+def test_a_torn_line_is_cut_off_and_a_whole_one_needs_no_end(tmp_path):
     script = """
 import os, sys
 with open(sys.argv[1] + "/metrics.jsonl", "a") as file:
@@ -320,14 +325,12 @@ os.kill(os.getpid(), 9) if LINES.endswith("ev") else None
         assert run.run_period()["eval/accuracy"] == 0.75
         run.run_period()
         assert run.done
-    record = map(
-        json.loads, (tmp_path / "trials" / "c000-s0" / "metrics.jsonl").read_text().splitlines()
-    )
+    record = read_records(tmp_path / "trials" / "c000-s0" / "metrics.jsonl")
     losses = [line["loss"] for line in record if "loss" in line]
     assert losses == [0.25]  # new of a step that has been recorded
 
 
-def test_a_command_ends_with_the_rank_that_started_it(tmp_path: Path) -> None:
+def test_a_command_ends_with_the_rank_that_started_it(tmp_path):
     write_project(tmp_path)
     code = (
         "import os, subprocess, sys, time; theirs, lifeline = os.pipe(); "
@@ -336,7 +339,6 @@ def test_a_command_ends_with_the_rank_that_started_it(tmp_path: Path) -> None:
         "time.sleep(600)"
     )
     rank = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert rank.stdout is not None
     launched = int(rank.stdout.readline())
     rank.send_signal(signal.SIGKILL)
     rank.wait()
@@ -347,10 +349,6 @@ def test_a_command_ends_with_the_rank_that_started_it(tmp_path: Path) -> None:
     assert not Path(f"/proc/{launched}").exists()
 
 
-def test_a_sample_needs_loptunes_trainer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "space.yaml"
-    path.write_text(yaml.safe_dump(SPACE))
-    assert main(["plan", str(path), "--runs-dir", str(tmp_path), "--sample", "4"]) == 2
-    assert "only loptune's own trainer can be sampled" in capsys.readouterr().err
+def test_a_sample_needs_loptunes_trainer(tmp_path, typed):
+    refused = typed("sweep plan --sample 4", space_in(tmp_path), code=2)
+    assert "--sample works only for loptune's own trainer" in refused

@@ -1,14 +1,12 @@
 """What is missing is found before anything is started or written."""
 
-from pathlib import Path
-
 import pytest
 
 from sweep.cli import main
 from tests.sweep.harness import SHORT, write_space
 
 
-def refused(space: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+def refused(space, capsys):
     runs = space.parent / "runs"
     code = main(["run", str(space), "--runs-dir", str(runs), "--offline"])
     assert not runs.exists()
@@ -40,9 +38,7 @@ def test_missing_or_broken_inputs_of_every_trial(tmp_path, capsys, key, value, c
     assert message.format(here=tmp_path) in err
 
 
-def test_a_searched_model_is_looked_at_too(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_searched_model_is_looked_at_too(tmp_path, capsys):
     parameters = {"model.name_or_path": {"choice": ["tiny", str(tmp_path / "nowhere")]}}
     space = write_space(tmp_path / "space.yaml", parameters=parameters, baselines=[])
     code, err = refused(space, capsys)
@@ -50,9 +46,7 @@ def test_a_searched_model_is_looked_at_too(
     assert f"no such model folder: {tmp_path / 'nowhere'}" in err
 
 
-def test_a_searched_rule_that_cannot_train_is_refused_with_its_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_searched_rule_that_cannot_train_is_refused_with_its_line(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "late_rules.py").write_text("def late(tokens):\n    return tokens.no_such_field\n")
     parameters = {"algorithm.loss": {"choice": ["clipped", "late_rules:late"]}}

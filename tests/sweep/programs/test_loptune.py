@@ -1,7 +1,5 @@
 """loptune's own trainer as the program of a sweep."""
 
-from typing import Any
-
 import pytest
 
 from sweep.programs.loptune import LoptuneProgram
@@ -18,14 +16,12 @@ from trainer.config.schema import apply_overrides, load_config
         ({"rollout.engine": "transformers", "rollout.max_new_tokens": 7}, True),
     ],
 )
-def test_ranks_on_gpus_stay_for_trials_that_one_engine_can_serve(
-    changes: dict[str, Any], shares: bool
-) -> None:
+def test_ranks_on_gpus_stay_for_trials_that_one_engine_can_serve(changes, shares):
     program = LoptuneProgram(config=load_config("kk_3b"))
     assert program.shares_process(program.base, program.configure(changes)) is shares
 
 
-def test_a_setting_is_a_model_and_a_task() -> None:
+def test_a_setting_is_a_model_and_a_task():
     config = load_config("tiny_kk")
     assert LoptuneProgram(config=config).setting() == ("tiny", "knights_knaves: 2, 3 people")
     files = {"data.train": [{"source": "a.parquet"}, {"source": "b.csv"}], "data.task": "math"}

@@ -1,5 +1,3 @@
-from pathlib import Path
-
 from dashboards.pictures.verdict import verdict
 from sweep.record.best import choose_best
 from sweep.record.results import read_results
@@ -9,7 +7,7 @@ from tests.sweep.ended_sweeps import write_sweep
 GAIN = {0: {0: 0.5, 1: 0.52}, 1: {0: 0.9, 1: 0.92}, 2: {0: 0.5, 1: 0.51}}
 
 
-def test_the_best_has_the_verdict_of_the_report(tmp_path: Path) -> None:
+def test_the_best_has_the_verdict_of_the_report(tmp_path):
     sweeps = {
         "gain": GAIN,
         "loss": {0: GAIN[1], 1: GAIN[0], 2: GAIN[2]},
@@ -18,8 +16,9 @@ def test_the_best_has_the_verdict_of_the_report(tmp_path: Path) -> None:
     choices = {}
     for name, scores in sweeps.items():
         search = {"sampler": "tpe", "configurations": 2}
-        write_sweep(tmp_path, name, scores, seeds=[0] if name == "one" else [0, 1], search=search)
-        sweep = open_sweep(tmp_path, name)
+        sweep = write_sweep(
+            tmp_path, name, scores, seeds=[0] if name == "one" else [0, 1], search=search
+        )
         results = read_results(sweep)
         choice = choose_best(sweep, results)
         choices[name] = [choice.best and choice.best.configuration, *choice.caveats]
@@ -36,8 +35,8 @@ def test_the_best_has_the_verdict_of_the_report(tmp_path: Path) -> None:
     assert "(1 seed)" in choices["one"][1] and choices["one"][2].endswith(command.format("one"))
 
 
-def test_a_confirmation_does_not_ask_to_be_confirmed(tmp_path: Path) -> None:
+def test_a_confirmation_does_not_ask_to_be_confirmed(tmp_path):
     confirms = {"sweep": "gain", "configurations": [0, 1, 2]}
-    write_sweep(tmp_path, "gain-confirm", GAIN, seeds=[0, 1], confirms=confirms)
+    write_sweep(tmp_path, "gain-confirm", GAIN, confirms=confirms)
     choice = choose_best(open_sweep(tmp_path, "gain-confirm"))
     assert choice.best and choice.best.configuration == 1 and choice.caveats == []

@@ -1,5 +1,4 @@
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -19,13 +18,13 @@ AT_A_TIME = 2 + 1 + 1  # the last two, the best, and the one that is being writt
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> SweepFolder:
+def folder(tmp_path):
     new_folder = SweepFolder(tmp_path, "kk")
     new_folder.root.mkdir()
     return new_folder
 
 
-def room(folder: SweepFolder, tmp_path: Path) -> CheckpointRoom:
+def room(folder, tmp_path):
     spec = make_spec(tmp_path)
     assert (spec.trainer.base.checkpoint.keep_last, spec.trainer.base.checkpoint.keep_best) == (
         2,
@@ -35,7 +34,7 @@ def room(folder: SweepFolder, tmp_path: Path) -> CheckpointRoom:
     return CheckpointRoom(SweepRecord(spec, folder))
 
 
-def write_checkpoint(folder: SweepFolder, trial: str, step: int, size: int) -> None:
+def write_checkpoint(folder, trial, step, size):
     checkpoint = folder.trial(trial) / "checkpoints" / f"step-{step}"
     checkpoint.mkdir(parents=True)
     (checkpoint / "model.safetensors").write_bytes(bytes(size))
@@ -49,8 +48,8 @@ def test_a_trial_needs_room_for_what_it_keeps_and_one_more(folder, tmp_path, mon
     problem = checkpoint_room.lack("c000-s0", [])
     assert problem is not None
     assert problem.what == (
-        "no room for the checkpoints of trial c000-s0: with those of 0 running trials 5.1 MB will "
-        "be written"
+        "not enough disk space for the checkpoints of trial c000-s0: with those of 0 running "
+        "trials 5.1 MB will be written"
     )
     assert problem.where == f"{folder.root}, 5.1 MB free"
 
@@ -76,7 +75,7 @@ def test_a_larger_checkpoint_than_expected_counts_also_after_a_restart(
     assert room(folder, tmp_path).lack("c001-s0", []) is None
 
 
-def test_partial_and_damaged_checkpoints_hold_space_too(folder: SweepFolder) -> None:
+def test_partial_and_damaged_checkpoints_hold_space_too(folder):
     root = folder.trial("c000-s0") / "checkpoints"
     for name, size in (("step-10", 3), ("damaged-step-5", 4), (".step-20.partial", 5)):
         (root / name).mkdir(parents=True)
@@ -85,13 +84,13 @@ def test_partial_and_damaged_checkpoints_hold_space_too(folder: SweepFolder) -> 
     assert checkpoint_sizes(folder.trial("c001-s0")) == []
 
 
-def run_trial(folder: SweepFolder, trial: str) -> Path:
+def run_trial(folder, trial):
     """Four checkpoints, the second of which has the best accuracy."""
     root = folder.trial(trial) / "checkpoints"
     root.mkdir(parents=True)
     accuracy = {0: 0.9, 2: 0.1, 4: 0.7, 6: 0.2, 8: 0.3}
 
-    def write(partial: Path) -> None:
+    def write(partial):
         evaluations = [
             (step, accuracy[step]) for step in accuracy if 0 < step <= int(partial.name[6])
         ]
@@ -104,8 +103,8 @@ def run_trial(folder: SweepFolder, trial: str) -> Path:
     return root
 
 
-def test_trials_that_have_ended_for_good_keep_weights_and_others_everything(tmp_path: Path) -> None:
-    write_sweep(tmp_path, "demo", {0: {0: 0.5}, 1: {0: 0.2}, 2: {0: "diverged"}, 3: {}}, seeds=[0])
+def test_trials_that_have_ended_for_good_keep_weights_and_others_everything(tmp_path):
+    write_sweep(tmp_path, "demo", {0: {0: 0.5}, 1: {0: 0.2}, 2: {0: "diverged"}, 3: {}})
     folder = sweep_folder(tmp_path, "demo")
     roots = [run_trial(folder, f"c{number:03}-s0") for number in range(4)]
     sweep = SweepRecord(read_spec(folder), folder)
@@ -119,10 +118,10 @@ def test_trials_that_have_ended_for_good_keep_weights_and_others_everything(tmp_
 def test_a_folder_that_cannot_be_thinned_costs_space_and_nothing_else(
     tmp_path, monkeypatch, caplog
 ):
-    def refuse(*_: object) -> None:
+    def refuse(*_):
         raise PermissionError("not yours")
 
-    write_sweep(tmp_path, "demo", {0: {0: 0.5}}, seeds=[0])
+    write_sweep(tmp_path, "demo", {0: {0: 0.5}})
     folder = sweep_folder(tmp_path, "demo")
     root = run_trial(folder, "c000-s0")
     monkeypatch.setattr(disk, "keep_weights", refuse)

@@ -1,30 +1,22 @@
 import math
-from pathlib import Path
 
 import pytest
 
 from dashboards.statistics.power import minimum_detectable_effect, seeds_for
-from dashboards.statistics.seed_noise import Noise
 from sweep.record.noise import forecast_noise, noise_lines, sweep_noise, unpaired_noise
 from sweep.record.sweep_record import open_sweep, readable_sweeps
 from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.winner.test_rounds import RESULTS
 
-WHOLE: dict[int, dict[int, float | str]] = {
-    0: {0: 0.50, 1: 0.52, 2: 0.54},
-    1: {0: 0.56, 1: 0.60, 2: 0.58},
-}
+WHOLE = {0: {0: 0.50, 1: 0.52, 2: 0.54}, 1: {0: 0.56, 1: 0.60, 2: 0.58}}
 
 
-def noise_of(
-    runs: Path, name: str, results: dict[int, dict[int, float | str]]
-) -> tuple[Noise, Noise]:
-    write_sweep(runs, name, results, seeds=[0, 1, 2])
-    sweep = open_sweep(runs, name)
+def noise_of(runs, name, results):
+    sweep = write_sweep(runs, name, results, seeds=[0, 1, 2])
     return sweep_noise(sweep), unpaired_noise(sweep)
 
 
-def test_seeds_are_paired_and_only_whole_configurations_count(tmp_path: Path) -> None:
+def test_seeds_are_paired_and_only_whole_configurations_count(tmp_path):
     # The differences 0.06, 0.08 and 0.04 lie 0, 0.02 and -0.02 from their mean, and each one has
     # half of that.
     paired, _ = noise_of(tmp_path, "whole", WHOLE)
@@ -38,11 +30,10 @@ def test_seeds_are_paired_and_only_whole_configurations_count(tmp_path: Path) ->
 PUBLISHED = {"worthwhile": 0.02, "published": 0.14}
 
 
-def test_an_earlier_sweep_tells_what_the_plan_can_find(tmp_path: Path) -> None:
-    write_sweep(tmp_path, "before", RESULTS, seeds=[0, 1, 2])
-    noise = sweep_noise(open_sweep(tmp_path, "before"))
-    write_sweep(tmp_path / "other", "planned", {}, seeds=[0, 1, 2], objective=PUBLISHED)
-    spec = open_sweep(tmp_path / "other", "planned").spec
+def test_an_earlier_sweep_tells_what_the_plan_can_find(tmp_path):
+    sweep = write_sweep(tmp_path, "before", RESULTS, seeds=[0, 1, 2])
+    noise = sweep_noise(sweep)
+    spec = write_sweep(tmp_path / "other", "planned", {}, seeds=[0, 1, 2], objective=PUBLISHED).spec
     forecast = forecast_noise(spec, readable_sweeps(tmp_path), 8)
     assert forecast is not None
     assert (forecast.deviation, forecast.freedom, forecast.source) == (*noise, "measured in before")
@@ -50,42 +41,39 @@ def test_an_earlier_sweep_tells_what_the_plan_can_find(tmp_path: Path) -> None:
     assert forecast.wanted["published"][:2] == (0.14, seeds_for(0.14, noise.deviation, 8))
     lines = noise_lines(forecast, spec, 8, "mine.yaml")
     assert lines[0].endswith(
-        f"deviation of {noise.deviation:.2g} (measured in before, 6 degrees of freedom)"
+        f"between seeds is {noise.deviation:.2g} (measured in before, 6 degrees of freedom)"
     )
-    assert lines[1].startswith("with 3 seeds of 8 configurations, a gain of 0.0")
+    assert lines[1].startswith("with 3 seeds of 8 configurations, an improvement of 0.0")
     assert lines[3].startswith(
-        "to detect the published gain of 0.14 takes 2 seeds of every configuration, or at"
+        "to detect the published improvement of 0.14 takes 2 seeds of every configuration, or at"
     )
 
 
-def test_two_seeds_of_one_baseline_are_an_upper_bound(tmp_path: Path) -> None:
-    write_sweep(tmp_path, "noise", {0: {0: 0.5, 1: 0.52}}, seeds=[0, 1])
-    spec = open_sweep(tmp_path, "noise").spec
+def test_two_seeds_of_one_baseline_are_an_upper_bound(tmp_path):
+    spec = write_sweep(tmp_path, "noise", {0: {0: 0.5, 1: 0.52}}).spec
     forecast = forecast_noise(spec, readable_sweeps(tmp_path), 4)
     assert forecast is not None and forecast.source == "measured in noise, not paired"
     assert forecast.deviation == pytest.approx(0.02 / math.sqrt(2)) and forecast.freedom == 1
 
 
-def test_another_evaluation_has_another_noise(tmp_path: Path) -> None:
+def test_another_evaluation_has_another_noise(tmp_path):
     write_sweep(tmp_path, "before", RESULTS, seeds=[0, 1, 2])
-    write_sweep(tmp_path / "other", "planned", {}, seeds=[0], objective={"window": 1})
-    spec = open_sweep(tmp_path / "other", "planned").spec
+    spec = write_sweep(tmp_path / "other", "planned", {}, objective={"window": 1}).spec
     assert forecast_noise(spec, readable_sweeps(tmp_path), 4) is None
     (line,) = noise_lines(None, spec, 4, "mine.yaml")
     assert "sweep run mine.yaml search.configurations=0 'seeds=[0, 1]' --name planned-noise" in line
 
 
-def test_one_seed_finds_nothing(tmp_path: Path) -> None:
+def test_one_seed_finds_nothing(tmp_path):
     write_sweep(tmp_path, "before", RESULTS, seeds=[0, 1, 2])
-    write_sweep(tmp_path / "other", "planned", {}, seeds=[0])
-    spec = open_sweep(tmp_path / "other", "planned").spec
+    spec = write_sweep(tmp_path / "other", "planned", {}).spec
     forecast = forecast_noise(spec, readable_sweeps(tmp_path), 4)
     assert forecast is not None and forecast.detectable is None
-    sentence = "with 1 seed of 4 configurations, no difference can be told from chance"
+    sentence = "with 1 seed of 4 configurations, no difference can be distinguished from chance"
     assert noise_lines(forecast, spec, 4, "mine.yaml")[1] == sentence
 
 
-def test_sweeps_that_train_alike_are_pooled(tmp_path: Path) -> None:
+def test_sweeps_that_train_alike_are_pooled(tmp_path):
     for name, results in [
         ("a", RESULTS),
         ("b", {0: RESULTS[0], 1: RESULTS[1]}),

@@ -1,6 +1,5 @@
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,19 +7,17 @@ import pytest
 from dashboards.results import ALPHA, ETA, Objective, unit_of
 from dashboards.sources.stored import pack, unpack
 from dashboards.statistics.sequential import Design, Standing
-from sweep.record.folder import SweepFolder, sweep_folder
+from sweep.record.folder import sweep_folder
 from sweep.record.results import read_results
 from sweep.record.sweep_record import open_sweep
 from sweep.search.ledger import Ledger
-from tests.sweep.ended_sweeps import SCORES, write_sweep
+from tests.sweep.ended_sweeps import write_sweep
 from trainer.errors import StorageError
 from trainer.evaluation.correctness import correctness_record
 from trainer.shell.run_folder import hold
 
 
-def write_metrics(
-    folder: SweepFolder, trial: str, accuracy: dict[int, float], **more: float
-) -> None:
+def write_metrics(folder, trial, accuracy, **more):
     run_dir = folder.trial(trial)
     run_dir.mkdir(parents=True, exist_ok=True)
     lines = [
@@ -30,9 +27,9 @@ def write_metrics(
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def test_a_sweep_is_read_whole_from_its_folder(tmp_path: Path) -> None:
-    write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1], resources={"cpus_per_worker": 2})
-    folder = sweep_folder(tmp_path, "demo")
+def test_a_sweep_is_read_whole_from_its_folder(tmp_path):
+    sweep = write_sweep(tmp_path, resources={"cpus_per_worker": 2})
+    folder = sweep.folder
     more = {
         "policy/kl": 0.1,
         "tokens/gradient_share/0.00-0.25": 0.4,
@@ -40,7 +37,7 @@ def test_a_sweep_is_read_whole_from_its_folder(tmp_path: Path) -> None:
         "eval/accuracy/test": 0.2,
     }
     write_metrics(folder, "c000-s0", {0: 0.1, 10: 0.4, 20: 0.6}, **more)
-    results = read_results(open_sweep(tmp_path, "demo"))
+    results = read_results(sweep)
     assert results.objective == Objective("eval/accuracy", "max", 3)
     assert results.searched == (ALPHA,) and results.kinds == {ALPHA: "uniform"}
     assert (results.planned, results.device, results.devices, results.adaptive) == (
@@ -70,18 +67,18 @@ def test_a_sweep_is_read_whole_from_its_folder(tmp_path: Path) -> None:
     assert results.best_of(results.comparable) == "2"
 
 
-def test_a_trial_under_way_has_the_mean_of_its_window_so_far(tmp_path: Path) -> None:
-    write_sweep(tmp_path, "demo", {0: {}}, objective={"window": 2})
-    folder = sweep_folder(tmp_path, "demo")
+def test_a_trial_under_way_has_the_mean_of_its_window_so_far(tmp_path):
+    sweep = write_sweep(tmp_path, "demo", {0: {}}, objective={"window": 2})
+    folder = sweep.folder
     write_metrics(folder, "c000-s0", {0: 0.1, 10: 0.4, 20: 0.6})
-    (trial,) = read_results(open_sweep(tmp_path, "demo")).trials
+    (trial,) = read_results(sweep).trials
     assert (trial.state, trial.score) == ("KILLED", 0.5)
     with hold(folder.root):
-        results = read_results(open_sweep(tmp_path, "demo"))
+        results = read_results(sweep)
     assert results.running and results.trials[0].state == "RUNNING"
 
 
-def test_problems_are_averaged_over_the_evaluations_of_the_score(tmp_path: Path) -> None:
+def test_problems_are_averaged_over_the_evaluations_of_the_score(tmp_path):
     counts = [
         (0, {"dev": [0, 0, 0], "hard": [0, 0]}),
         (10, {"dev": [4, 0, 2], "hard": [1, 0]}),
@@ -108,10 +105,10 @@ def test_problems_are_averaged_over_the_evaluations_of_the_score(tmp_path: Path)
         assert trial.solved == (expected and pytest.approx(expected))
 
 
-def test_finalists_come_under_the_numbers_of_the_sweep_that_chose_them(tmp_path: Path) -> None:
-    write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
+def test_finalists_come_under_the_numbers_of_the_sweep_that_chose_them(tmp_path):
+    write_sweep(tmp_path)
     confirms = {"sweep": "demo", "configurations": [0, 2]}
-    write_sweep(tmp_path, "demo-confirm", {0: {2: 0.5}, 1: {2: 0.6}}, seeds=[2], confirms=confirms)
+    write_sweep(tmp_path, "demo-confirm", {0: {2: 0.5}, 1: {2: 0.6}}, confirms=confirms)
     design = Design((3, 6), 1, 0.02, (3.0, 2.0), (2.0, 1.5))
     plan = {"event": "plan", "design": vars(design), "deviation": 0.01, "freedom": 4, "time": 1.0}
     standings = (
@@ -133,12 +130,12 @@ def test_finalists_come_under_the_numbers_of_the_sweep_that_chose_them(tmp_path:
     assert (fresh.rounds.winner.finalist, fresh.rounds.winner.gain) == ("2", 0.04)
 
 
-def test_results_are_packed_and_unpacked_whole(tmp_path: Path) -> None:
-    write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
+def test_results_are_packed_and_unpacked_whole(tmp_path):
+    sweep = write_sweep(tmp_path)
     write_sweep(
         tmp_path, "demo-confirm", {0: {2: 0.5}}, confirms={"sweep": "demo", "configurations": [0]}
     )
-    results = read_results(open_sweep(tmp_path, "demo"))
+    results = read_results(sweep)
     again = unpack(pack(results), "here")
     assert repr(again) == repr(results)  # NaN equals nothing
     for content in (b"", pack(results)[:40], b"nonsense"):
@@ -146,7 +143,7 @@ def test_results_are_packed_and_unpacked_whole(tmp_path: Path) -> None:
             unpack(content, "here")
 
 
-def test_units_are_those_declared_and_the_objective_has_its_name_on_held_out_problems() -> None:
+def test_units_are_those_declared_and_the_objective_has_its_name_on_held_out_problems():
     assert (
         unit_of("policy/kl") == "nats"
         and unit_of("optim/grad_norm") == ""

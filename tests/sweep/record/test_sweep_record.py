@@ -5,19 +5,13 @@ from pathlib import Path
 import pytest
 
 from sweep.record.folder import sweep_folder
-from sweep.record.sweep_record import (
-    SweepRecord,
-    evaluation_history,
-    last_step,
-    open_sweep,
-    planned_trials,
-)
+from sweep.record.sweep_record import SweepRecord, evaluation_history, last_step, planned_trials
 from sweep.tracking.outcomes import trial_outcomes
-from tests.sweep.ended_sweeps import SCORES, write_sweep
+from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.spaces import make_spec
 
 
-def test_a_finite_space_plans_no_more_than_it_has(tmp_path: Path) -> None:
+def test_a_finite_space_plans_no_more_than_it_has(tmp_path):
     grid = {"algorithm.ar_alpha": {"choice": [0.0, 0.1, 0.2, 0.3, 0.4]}}
     baselines = [{"algorithm.ar_alpha": 0.1}, {"algorithm.ar_alpha": 0.25}]
     search = {"sampler": "grid"}
@@ -30,24 +24,22 @@ def test_a_finite_space_plans_no_more_than_it_has(tmp_path: Path) -> None:
     )
 
 
-def test_hours_and_seconds_are_those_on_record(tmp_path: Path) -> None:
+def test_hours_and_seconds_are_those_on_record(tmp_path):
     resources = {"gpus_per_trial": 0.5}
-    write_sweep(tmp_path, "demo", {0: {0: 0.5, 1: 0.6}}, seeds=[0, 1], resources=resources)
-    sweep = open_sweep(tmp_path, "demo")
+    sweep = write_sweep(tmp_path, "demo", {0: {0: 0.5, 1: 0.6}}, resources=resources)
     assert sweep.step_seconds() == [2.0, 2.0]  # the torn second line counts no more than it says
     assert sweep.gpu_hours() == pytest.approx(2 * 2.0 * 0.5 / 3600)
 
 
-def test_what_failed_is_explained_by_its_last_error(tmp_path: Path) -> None:
-    write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
-    sweep = open_sweep(tmp_path, "demo")
+def test_what_failed_is_explained_by_its_last_error(tmp_path):
+    sweep = write_sweep(tmp_path)
     (failed,) = (outcome for outcome in trial_outcomes(sweep) if outcome.state == "FAIL")
     assert (failed.key, failed.reason) == ("demo/c001-s1", "diverged at step 3: policy/loss is nan")
     (sweep.folder.trial("c001-s1") / "failure.txt").write_text("rank 1: out of memory\n")
     assert {row.trial: row.reason for row in sweep.rows()}["c001-s1"] == "rank 1: out of memory"
 
 
-def test_the_last_step_is_read_from_the_end_of_whole_lines(tmp_path: Path) -> None:
+def test_the_last_step_is_read_from_the_end_of_whole_lines(tmp_path):
     assert last_step(tmp_path) == 0
     lines = "".join(
         f'{{"step": {step}, "time": 1.0, "text": "{"x" * 200}"}}\n' for step in range(100)
@@ -56,7 +48,7 @@ def test_the_last_step_is_read_from_the_end_of_whole_lines(tmp_path: Path) -> No
     assert last_step(tmp_path) == 99
 
 
-def test_an_evaluation_that_was_no_number_is_read_back_as_nan(tmp_path: Path) -> None:
+def test_an_evaluation_that_was_no_number_is_read_back_as_nan(tmp_path):
     file = tmp_path / "metrics.jsonl"
     assert evaluation_history(file, "eval/accuracy") == {}
     file.write_text(
@@ -71,8 +63,8 @@ def test_an_evaluation_that_was_no_number_is_read_back_as_nan(tmp_path: Path) ->
     assert len(history) == 2
 
 
-def test_a_command_is_ready_to_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def command(verb: str, runs_dir: Path) -> str:
+def test_a_command_is_ready_to_be_typed(tmp_path, monkeypatch):
+    def command(verb, runs_dir):
         return SweepRecord(make_spec(tmp_path), sweep_folder(runs_dir, "demo")).command(verb)
 
     monkeypatch.chdir(tmp_path)

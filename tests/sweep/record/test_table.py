@@ -1,8 +1,6 @@
 import json
 import math
 
-import pytest
-
 from sweep.record.table import TrialRow, duration, parameter_text, print_trials, step_text
 from trainer.shell.table import number, print_json
 
@@ -13,7 +11,7 @@ ROWS = [
 ]
 
 
-def test_trials_are_printed_as_columns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_trials_are_printed_as_columns(capsys):
     print_trials(ROWS)
     assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [
         "trial    state     step   score  parameters    reason",
@@ -23,14 +21,14 @@ def test_trials_are_printed_as_columns(capsys: pytest.CaptureFixture[str]) -> No
     ]
 
 
-def test_json_has_null_where_a_number_is_not_finite(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_null_where_a_number_is_not_finite(capsys):
     print_json({"score": math.nan, "list": (1, math.inf), "rows": [{"x": -math.inf}]})
     shown = json.loads(capsys.readouterr().out)
     assert shown["score"] is None and shown["list"] == [1, None]
     assert shown["rows"] == [{"x": None}]
 
 
-def test_short_forms() -> None:
+def test_short_forms():
     assert [number(value) for value in (None, 0.123456, 3, "grpo", True)] == [
         "",
         "0.1235",

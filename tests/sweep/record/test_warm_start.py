@@ -1,6 +1,3 @@
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from sweep.cli import main
@@ -9,14 +6,13 @@ from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.record.warm_start import warm_started
 from sweep.search.ledger import Ledger
 from sweep.space.file import load_space
-from sweep.space.spec import SweepSpec
 from sweep.winner.confirm import finalists_of, fresh_space
 from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.harness import write_space
 from trainer.errors import ConfigError, MissingError
 
 # Configuration n has alpha n / 10. Number 3 failed, 4 is unfinished, 5 is the best.
-BEFORE: dict[int, dict[int, float | str]] = {
+BEFORE = {
     0: {0: 50.0, 4: 60.0},
     1: {0: 90.0, 4: 92.0},
     2: {0: 70.0, 4: 70.0},
@@ -27,7 +23,7 @@ BEFORE: dict[int, dict[int, float | str]] = {
 ALPHA = "algorithm.ar_alpha"
 
 
-def space(folder: Path, **changes: Any) -> SweepSpec:
+def space(folder, **changes):
     search = {
         "sampler": "tpe",
         "configurations": 2,
@@ -38,11 +34,11 @@ def space(folder: Path, **changes: Any) -> SweepSpec:
     return load_space(write_space(folder / "space.yaml", **written))
 
 
-def before(folder: Path) -> None:
-    write_sweep(folder, "before", BEFORE, seeds=[0, 4])
+def before(folder):
+    write_sweep(folder, "before", BEFORE)
 
 
-def test_the_best_of_an_earlier_sweep_run_after_the_baselines(tmp_path: Path) -> None:
+def test_the_best_of_an_earlier_sweep_run_after_the_baselines(tmp_path):
     before(tmp_path)
     spec, lines = warm_started(space(tmp_path), tmp_path, "")
     assert spec.baselines == [{ALPHA: 0.0}, {ALPHA: 0.5}, {ALPHA: 0.1}, {ALPHA: 0.2}]
@@ -51,9 +47,9 @@ def test_the_best_of_an_earlier_sweep_run_after_the_baselines(tmp_path: Path) ->
     assert warm_started(narrow, tmp_path, "")[0].baselines == [{ALPHA: 0.0}, {ALPHA: 0.1}]
 
 
-def test_every_arm_takes_as_many(tmp_path: Path) -> None:
+def test_every_arm_takes_as_many(tmp_path):
     arms = {ALPHA: {"choice": [0.0, 0.1]}, "optim.lr": {"uniform": [1e-5, 1e-3]}}
-    write_sweep(tmp_path, "before", {}, seeds=[0], parameters=arms, baselines=[])
+    write_sweep(tmp_path, "before", {}, parameters=arms, baselines=[])
     ledger = Ledger(sweep_folder(tmp_path, "before").ledger)
     for number, (alpha, rate, score) in enumerate(
         [(0.0, 1e-4, 0.5), (0.1, 2e-4, 0.7), (0.1, 3e-4, 0.9)]
@@ -80,11 +76,10 @@ def test_every_arm_takes_as_many(tmp_path: Path) -> None:
     assert taken == [{ALPHA: 0.0, "optim.lr": 1e-4}, {ALPHA: 0.1, "optim.lr": 3e-4}]
 
 
-def test_a_sweep_goes_on_with_what_it_took_and_confirms_on_fresh_seeds(tmp_path: Path) -> None:
+def test_a_sweep_goes_on_with_what_it_took_and_confirms_on_fresh_seeds(tmp_path):
     before(tmp_path)
     spec, _ = warm_started(space(tmp_path), tmp_path, "")
-    write_sweep(tmp_path, "now", {0: {0: 0.5}, 1: {0: 0.6}})
-    sweep = open_sweep(tmp_path, "now")
+    sweep = write_sweep(tmp_path, "now", {0: {0: 0.5}, 1: {0: 0.6}})
     chosen = finalists_of(sweep, 1)
     assert fresh_space(sweep, chosen, 2).seeds == [1, 2]
     write_spec(sweep.folder, spec)
@@ -93,9 +88,7 @@ def test_a_sweep_goes_on_with_what_it_took_and_confirms_on_fresh_seeds(tmp_path:
     assert fresh_space(warm, chosen, 2, sealed=False).seeds == [5, 6]
 
 
-def test_what_cannot_be_taken_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_taken_is_refused(tmp_path, capsys):
     before(tmp_path)
     write_sweep(
         tmp_path,

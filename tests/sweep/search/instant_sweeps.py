@@ -12,6 +12,7 @@ from sweep.search.ledger import read_ledger
 from sweep.search.searcher import ConfigurationSearcher
 from sweep.search.trial_report import TrialReport
 from sweep.space.spec import SweepSpec
+from tests.sweep.spaces import make_spec
 
 ALPHA = "algorithm.ar_alpha"
 ETA = "algorithm.lopti_eta"
@@ -41,12 +42,14 @@ def score_of(suggestion: dict[str, Any]) -> float:
 
 def searcher_in(
     folder: Path,
-    spec: SweepSpec,
+    spec: SweepSpec | None = None,
     before_trial: Callable[[str, Sequence[str]], int] = lambda trial, running: 0,
 ) -> ConfigurationSearcher:
     ledger = folder / "events.jsonl"
     earlier = replay(read_ledger(ledger)) if ledger.exists() else []
-    return ConfigurationSearcher(spec, ledger, before_trial, earlier, lambda: 1000)
+    return ConfigurationSearcher(
+        spec or make_spec(folder), ledger, before_trial, earlier, lambda: 1000
+    )
 
 
 def drain(

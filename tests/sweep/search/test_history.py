@@ -1,12 +1,10 @@
-from typing import Any
-
 import pytest
 
 from sweep.search.history import best, outcome, replay
 from tests.sweep.search.instant_sweeps import ALPHA
 
 
-def configuration(number: int) -> dict[str, Any]:
+def configuration(number):
     return {
         "event": "configuration",
         "configuration": number,
@@ -17,15 +15,13 @@ def configuration(number: int) -> dict[str, Any]:
     }
 
 
-def result(
-    number: int, seed: int, state: str, score: float | None, step: int = 60
-) -> dict[str, Any]:
+def result(number, seed, state, score, step=60):
     ending = {"state": state, "score": score, "step": step, "reason": "", "time": 2.0 + seed}
     return {"event": "result", "configuration": number, "seed": seed, **ending}
 
 
-def test_a_look_retires_the_finalists_that_it_decides() -> None:
-    def look(*decisions: str) -> dict[str, Any]:
+def test_a_look_retires_the_finalists_that_it_decides():
+    def look(*decisions):
         standings = [
             {"finalist": str(number), "decision": decision}
             for number, decision in enumerate(decisions)
@@ -40,7 +36,7 @@ def test_a_look_retires_the_finalists_that_it_decides() -> None:
     ]
 
 
-def test_a_configuration_is_running_until_all_seeds_have_ended() -> None:
+def test_a_configuration_is_running_until_all_seeds_have_ended():
     (replayed,) = replay([configuration(0), result(0, 1, "COMPLETE", 0.5)])
     assert outcome(replayed, [0, 1]).state == "RUNNING"
     combined = outcome(replayed, [1])
@@ -56,7 +52,7 @@ def test_a_configuration_is_running_until_all_seeds_have_ended() -> None:
     assert outcome(replayed, [1]) == combined  # whatever became of a seed that is not asked for
 
 
-def test_the_score_is_the_mean_and_a_stopped_seed_counts_with_its_earliest_step() -> None:
+def test_the_score_is_the_mean_and_a_stopped_seed_counts_with_its_earliest_step():
     records = [
         configuration(0),
         result(0, 0, "COMPLETE", 0.5),
@@ -71,13 +67,13 @@ def test_the_score_is_the_mean_and_a_stopped_seed_counts_with_its_earliest_step(
     )
 
 
-def test_one_failed_seed_fails_the_configuration() -> None:
+def test_one_failed_seed_fails_the_configuration():
     records = [configuration(0), result(0, 0, "COMPLETE", 0.9), result(0, 1, "FAIL", None)]
     combined = outcome(replay(records)[0], [0, 1])
     assert (combined.state, combined.score) == ("FAIL", None)
 
 
-def test_the_earlier_of_equal_configurations_wins_and_stopped_ones_do_not() -> None:
+def test_the_earlier_of_equal_configurations_wins_and_stopped_ones_do_not():
     scores = [("COMPLETE", 0.5), ("COMPLETE", 0.7), ("COMPLETE", 0.7), ("PRUNED", 0.9)]
     records = [configuration(number) for number in range(4)]
     records += [result(number, 0, state, score) for number, (state, score) in enumerate(scores)]

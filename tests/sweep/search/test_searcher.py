@@ -3,9 +3,6 @@
 import math
 import pickle
 import random
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,8 +14,8 @@ from trainer.errors import StorageError
 from trainer.files import read_json_lines
 
 
-def test_baselines_come_first_and_every_seed_once(tmp_path: Path) -> None:
-    searcher = searcher_in(tmp_path, make_spec(tmp_path))
+def test_baselines_come_first_and_every_seed_once(tmp_path):
+    searcher = searcher_in(tmp_path)
     suggestions = drain(searcher)
     assert [s["trial"] for s in suggestions] == [
         f"c{c:03d}-s{seed}" for c in range(5) for seed in (0, 1)
@@ -39,7 +36,7 @@ def test_baselines_come_first_and_every_seed_once(tmp_path: Path) -> None:
     assert [c.number for c in searcher.configurations] == [0, 1, 2, 3, 4]
 
 
-def test_extending_a_finished_sweep(tmp_path: Path) -> None:
+def test_extending_a_finished_sweep(tmp_path):
     spec = make_spec(tmp_path)
     first = drain(searcher_in(tmp_path, spec))
     more = spec.model_copy(update={"search": spec.search.model_copy(update={"configurations": 5})})
@@ -51,19 +48,19 @@ def test_extending_a_finished_sweep(tmp_path: Path) -> None:
     assert [(s["configuration"], s["seed"]) for s in third] == [(c, 2) for c in range(7)]
 
 
-def test_a_finalist_that_is_decided_gets_no_more_seeds(tmp_path: Path) -> None:
-    searcher = searcher_in(tmp_path, make_spec(tmp_path))
+def test_a_finalist_that_is_decided_gets_no_more_seeds(tmp_path):
+    searcher = searcher_in(tmp_path)
     searcher.suggest("a")
     searcher.suggest("b")
     searcher.suggest("c")  # the second configuration
     standings = [{"finalist": "0", "decision": "better"}, {"finalist": "1", "decision": "open"}]
     searcher.ledger.append({"event": "look", "standings": standings, "time": 0.0})
-    resumed = searcher_in(tmp_path, make_spec(tmp_path))
+    resumed = searcher_in(tmp_path)
     assert [key.name for key in resumed.open_pairs] == ["c001-s0", "c001-s1"]
 
 
-def test_reasons_of_failure_are_kept(tmp_path: Path) -> None:
-    searcher = searcher_in(tmp_path, make_spec(tmp_path))
+def test_reasons_of_failure_are_kept(tmp_path):
+    searcher = searcher_in(tmp_path)
     diverged = TrialReport(3, reason="diverged at step 3: loss is nan").to_result()
     stopped = TrialReport(20, 0.5).to_result()
     results = [diverged, ended(math.nan), None, {}, ended(math.inf), stopped]
@@ -83,7 +80,7 @@ def test_reasons_of_failure_are_kept(tmp_path: Path) -> None:
     ]
 
 
-def test_an_interrupted_or_halted_trial_keeps_its_place(tmp_path: Path) -> None:
+def test_an_interrupted_or_halted_trial_keeps_its_place(tmp_path):
     spec = make_spec(tmp_path)
     searcher = searcher_in(tmp_path, spec)
     for trial_id in "abcde":
@@ -99,8 +96,8 @@ def test_an_interrupted_or_halted_trial_keeps_its_place(tmp_path: Path) -> None:
     assert "c001-s1" not in names
 
 
-def test_unknown_and_repeated_completions_are_ignored(tmp_path: Path) -> None:
-    searcher = searcher_in(tmp_path, make_spec(tmp_path))
+def test_unknown_and_repeated_completions_are_ignored(tmp_path):
+    searcher = searcher_in(tmp_path)
     searcher.suggest("a")
     searcher.on_trial_complete("a", ended(0.5))
     lines = (tmp_path / "events.jsonl").read_text()
@@ -115,9 +112,7 @@ ARMS = {"sampler": "tpe", "tune_within": "algorithm.advantage", "configurations"
 @pytest.mark.parametrize(
     "changes", [{}, {"search": ARMS, "baselines": []}], ids=["one study", "a study an arm"]
 )
-def test_killed_at_any_byte_every_trial_ends_exactly_once(
-    tmp_path: Path, changes: dict[str, Any]
-) -> None:
+def test_killed_at_any_byte_every_trial_ends_exactly_once(tmp_path, changes):
     spec = make_spec(tmp_path, **changes)
     path = tmp_path / "events.jsonl"
     expected = {s["trial"]: s["parameters"] for s in drain(searcher_in(tmp_path, spec), parallel=1)}
@@ -141,7 +136,7 @@ def test_killed_at_any_byte_every_trial_ends_exactly_once(
         assert again == expected, f"cut at byte {cut}"
 
 
-def test_a_lost_ledger_ends_the_sweep_and_is_not_made_anew(tmp_path: Path) -> None:
+def test_a_lost_ledger_ends_the_sweep_and_is_not_made_anew(tmp_path):
     folder = tmp_path / "kk"
     folder.mkdir()
     searcher = searcher_in(folder, make_spec(tmp_path))
@@ -157,13 +152,11 @@ def test_a_lost_ledger_ends_the_sweep_and_is_not_made_anew(tmp_path: Path) -> No
     assert not (folder / "events.jsonl").exists()
 
 
-def test_what_is_asked_before_a_trial_may_end_the_search_and_the_trial_keeps_its_place(
-    tmp_path: Path,
-) -> None:
+def test_what_is_asked_before_a_trial_may_end_the_search_and_the_trial_keeps_its_place(tmp_path):
     spec = make_spec(tmp_path)
     asked = []
 
-    def before_trial(trial: str, running: Sequence[str]) -> None:
+    def before_trial(trial, running):
         asked.append((trial, list(running)))
         if trial == "c001-s0":
             searcher.halt()

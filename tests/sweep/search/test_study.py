@@ -1,14 +1,11 @@
 """Every sampler: what it is told of the history, and what it proposes."""
 
 import warnings
-from pathlib import Path
-from typing import Any
 
 import optuna
 import pytest
 
-from sweep.search.study import write_study
-from sweep.space.spec import SweepSpec
+from sweep.search.study import propose_next, write_study
 from tests.sweep.search.instant_sweeps import (
     ALPHA,
     ETA,
@@ -24,7 +21,7 @@ from tests.sweep.spaces import make_spec
 SAMPLERS = ("tpe", "random", "grid", "gp")
 
 
-def space_for(sampler: str, tmp_path: Path, **search: Any) -> SweepSpec:
+def space_for(sampler, tmp_path, **search):
     return make_spec(
         tmp_path,
         parameters=GRID if sampler == "grid" else NUMERIC,
@@ -36,7 +33,7 @@ def space_for(sampler: str, tmp_path: Path, **search: Any) -> SweepSpec:
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 class TestEverySampler:
-    def test_values_in_range_and_conditions_respected(self, sampler: str, tmp_path: Path) -> None:
+    def test_values_in_range_and_conditions_respected(self, sampler, tmp_path):
         spec = space_for(sampler, tmp_path)
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # no sampler may clutter the table
@@ -51,7 +48,7 @@ class TestEverySampler:
             assert suggestion["overrides"][ETA] == (point[ETA] if point["lopti"] else 0.0)
             assert set(suggestion["overrides"]) == {*searcher.spec.searched, "seed"}
 
-    def test_same_seed_same_configurations(self, sampler: str, tmp_path: Path) -> None:
+    def test_same_seed_same_configurations(self, sampler, tmp_path):
         runs = []
         for name, seed in (("a", 5), ("b", 5), ("c", 6)):
             folder = tmp_path / name
@@ -61,9 +58,7 @@ class TestEverySampler:
         assert runs[0] == runs[1]
         assert runs[0] != runs[2]
 
-    def test_a_new_driver_proposes_what_the_old_one_would_have(
-        self, sampler: str, tmp_path: Path
-    ) -> None:
+    def test_a_new_driver_proposes_what_the_old_one_would_have(self, sampler, tmp_path):
         spec = space_for(sampler, tmp_path)
         (tmp_path / "whole").mkdir()
         whole = [s["parameters"] for s in drain(searcher_in(tmp_path / "whole", spec), parallel=1)]
@@ -77,14 +72,14 @@ class TestEverySampler:
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "gp"])
-def test_sampler_learns(sampler: str, tmp_path: Path) -> None:
+def test_sampler_learns(sampler, tmp_path):
     spec = space_for(sampler, tmp_path, configurations=40, startup=8)
     alphas = [s["parameters"][ALPHA] for s in drain(searcher_in(tmp_path, spec), parallel=1)]
     distances = [abs(alpha - 0.3) for alpha in alphas]
     assert sum(distances[-15:]) / 15 < sum(distances[:8]) / 8
 
 
-def test_baseline_outside_of_the_range_does_not_spoil_the_sampler(tmp_path: Path) -> None:
+def test_baseline_outside_of_the_range_does_not_spoil_the_sampler(tmp_path):
     for sampler in ("tpe", "gp"):
         folder = tmp_path / sampler
         folder.mkdir()
@@ -100,7 +95,16 @@ def test_baseline_outside_of_the_range_does_not_spoil_the_sampler(tmp_path: Path
         assert all(0.1 <= point[ALPHA] <= 0.5 for point in points[1:])
 
 
-def test_the_study_for_people_has_every_configuration_and_its_scores(tmp_path: Path) -> None:
+def test_a_search_without_baselines_begins_with_the_programs_own_values(tmp_path):
+    for low, begins in ((1e-6, True), (1e-3, False)):
+        rate = {"optim.lr": {"loguniform": [low, 1e-2]}}
+        search = {"configurations": 2}
+        spec = make_spec(tmp_path, parameters=rate, baselines=[], search=search, seeds=[0])
+        first = propose_next(spec, [])
+        assert (first == {"optim.lr": spec.trainer.base.optim.lr}) == begins
+
+
+def test_the_study_for_people_has_every_configuration_and_its_scores(tmp_path):
     searcher = searcher_in(tmp_path, space_for("random", tmp_path))
     drain(searcher)
     path = tmp_path / "study.db"

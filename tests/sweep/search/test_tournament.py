@@ -3,15 +3,12 @@
 import itertools
 import math
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from sweep.record.sweep_record import planned_trials
 from sweep.search.history import outcome
 from sweep.space.arms import arm_of, arms
-from sweep.space.spec import SweepSpec
 from tests.sweep.search.instant_sweeps import ALPHA, ETA, drain, ended, searcher_in
 from tests.sweep.spaces import make_spec
 
@@ -25,18 +22,18 @@ PARAMETERS = {
 SEARCH = {"sampler": "tpe", "tune_within": "rule", "configurations": 6, "startup": 2, "seed": 3}
 
 
-def tournament(folder: Path, **changes: Any) -> SweepSpec:
+def tournament(folder, **changes):
     return make_spec(
         folder,
         **{"parameters": PARAMETERS, "search": SEARCH, "baselines": [], "seeds": [0], **changes},
     )
 
 
-def score(suggestion: dict[str, Any]) -> dict[str, Any]:
+def score(suggestion):
     return ended(-abs(math.log10(suggestion["parameters"]["optim.lr"]) + 4))
 
 
-def by_rule(suggestions: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+def by_rule(suggestions):
     return {
         rule: [
             suggestion["parameters"]
@@ -47,7 +44,7 @@ def by_rule(suggestions: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]
     }
 
 
-def test_every_arm_has_the_same_budget_and_they_take_turns(tmp_path: Path) -> None:
+def test_every_arm_has_the_same_budget_and_they_take_turns(tmp_path):
     spec = tournament(tmp_path)
     seen = drain(searcher_in(tmp_path, spec), result=score)
     assert [trial["parameters"]["rule"] for trial in seen] == RULES * 6
@@ -64,8 +61,8 @@ def test_every_arm_has_the_same_budget_and_they_take_turns(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("worse", [-1.0, math.nan])
-def test_what_happens_to_one_arm_changes_no_other(tmp_path: Path, worse: float) -> None:
-    def spoiled(suggestion: dict[str, Any]) -> dict[str, Any]:
+def test_what_happens_to_one_arm_changes_no_other(tmp_path, worse):
+    def spoiled(suggestion):
         return ended(worse) if suggestion["parameters"]["rule"] == "AR" else score(suggestion)
 
     spec = tournament(tmp_path)
@@ -79,9 +76,7 @@ def test_what_happens_to_one_arm_changes_no_other(tmp_path: Path, worse: float) 
     assert fair["AR"] != other["AR"]  # its own study did see its scores
 
 
-def test_an_arm_that_is_exhausted_or_extended_leaves_the_others_their_budget(
-    tmp_path: Path,
-) -> None:
+def test_an_arm_that_is_exhausted_or_extended_leaves_the_others_their_budget(tmp_path):
     small = {**PARAMETERS, "optim.lr": {"choice": [1e-4, 1e-3]}}
     spec = tournament(tmp_path, parameters=small)
     assert planned_trials(spec) == 2 + 6 + 2
@@ -97,7 +92,7 @@ def test_an_arm_that_is_exhausted_or_extended_leaves_the_others_their_budget(
     ] == ["AR", "AR"]
 
 
-def test_a_grid_is_gone_through_in_every_arm(tmp_path: Path) -> None:
+def test_a_grid_is_gone_through_in_every_arm(tmp_path):
     grid = {**PARAMETERS, "optim.lr": {"choice": [1e-4, 1e-3]}, ALPHA: {**PARAMETERS[ALPHA]}}
     grid[ALPHA] = {"choice": [0.1, 0.3], "when": {"rule": "AR"}, "else": 0.0}
     spec = tournament(tmp_path, parameters=grid, search={"sampler": "grid", "tune_within": "rule"})
@@ -105,7 +100,7 @@ def test_a_grid_is_gone_through_in_every_arm(tmp_path: Path) -> None:
     assert planned_trials(spec) == len(seen) == 2 + 4 + 2 and spec.adaptive
 
 
-def test_baselines_count_in_the_budget_of_their_arm(tmp_path: Path) -> None:
+def test_baselines_count_in_the_budget_of_their_arm(tmp_path):
     listed = [
         {"rule": rule, "optim.lr": 1e-4, **({ALPHA: 0.3} if rule == "AR" else {})} for rule in RULES
     ]
@@ -115,7 +110,7 @@ def test_baselines_count_in_the_budget_of_their_arm(tmp_path: Path) -> None:
     assert planned_trials(spec) == len(seen) == 3 * 7
 
 
-def test_any_categorical_parameter_makes_arms(tmp_path: Path) -> None:
+def test_any_categorical_parameter_makes_arms(tmp_path):
     losses = {"algorithm.loss": {"choice": ["clipped", "gspo"]}, ETA: {"uniform": [0.2, 0.9]}}
     spec = tournament(
         tmp_path, parameters=losses, search={**SEARCH, "tune_within": "algorithm.loss"}

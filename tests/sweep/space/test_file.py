@@ -1,7 +1,6 @@
 """Reading and writing search spaces."""
 
 import pickle
-from pathlib import Path
 
 import pytest
 
@@ -13,24 +12,27 @@ ALPHA = "algorithm.ar_alpha"
 
 
 def test_a_gaussian_process_proposes_unless_a_parameter_has_a_condition_or_trials_are_stopped(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     search = {"configurations": 3}
     rate = {"optim.lr": {"loguniform": [1e-5, 1e-3]}}
     assert make_spec(tmp_path, search=search, parameters=rate, baselines=[]).search.sampler == "gp"
     assert make_spec(tmp_path, search=search).search.sampler == "tpe"
+    within = {"rule": {"choice": ["a", "b"]}, ALPHA: {"uniform": [0.1, 0.5], "when": {"rule": "a"}}}
+    arms = {**search, "tune_within": "rule"}
+    assert make_spec(tmp_path, search=arms, parameters=within, baselines=[]).search.sampler == "gp"
     stopped = make_spec(tmp_path, search=search, parameters=rate, baselines=[], scheduler="asha")
     assert stopped.search.sampler == "tpe"
 
 
-def test_missing_files(tmp_path: Path) -> None:
+def test_missing_files(tmp_path):
     with pytest.raises(MissingError):
         load_space(tmp_path / "none.yaml")
     with pytest.raises(MissingError, match=r"other\.yaml"):
         load_space(kk_space(tmp_path, trainer={"preset": "other.yaml"}))
 
 
-def test_the_locked_space_needs_no_other_file_and_is_the_same(tmp_path: Path) -> None:
+def test_the_locked_space_needs_no_other_file_and_is_the_same(tmp_path):
     sets = {"dev": {"split": "dev"}, "test": {"split": "test"}}
     overrides = {"optim.lr": "1e-4", "evaluation.sets": sets}
     switched = parameters(algorithm__lopti_eta={"by": {"lopti": {True: 0.5}}, "else": 0.0})
@@ -51,7 +53,7 @@ def test_the_locked_space_needs_no_other_file_and_is_the_same(tmp_path: Path) ->
     assert pickle.loads(pickle.dumps(spec)) == spec
 
 
-def test_overrides(tmp_path: Path) -> None:
+def test_overrides(tmp_path):
     path = kk_space(tmp_path)
     spec = load_space(
         path,
@@ -77,7 +79,7 @@ def test_overrides(tmp_path: Path) -> None:
     assert spec.objective.window == 1
 
 
-def test_override_of_the_trainer_written_as_one_word(tmp_path: Path) -> None:
+def test_override_of_the_trainer_written_as_one_word(tmp_path):
     spec = load_space(kk_space(tmp_path, trainer="base.yaml"), ["trainer.max_steps=20"])
     assert spec.trainer.base.max_steps == 20 and spec.evaluations == 2
 
@@ -96,9 +98,7 @@ def test_override_of_the_trainer_written_as_one_word(tmp_path: Path) -> None:
         ("seeds", "not an override", "key=value"),
     ],
 )
-def test_refused_overrides_blame_the_command_line(
-    override: str, what: str, hint: str, tmp_path: Path
-) -> None:
+def test_refused_overrides_blame_the_command_line(override, what, hint, tmp_path):
     with pytest.raises(ConfigError) as caught:
         load_space(kk_space(tmp_path), [override])
     assert what in caught.value.what
@@ -106,7 +106,7 @@ def test_refused_overrides_blame_the_command_line(
     assert "command line" in caught.value.where
 
 
-def test_numbers_that_yaml_reads_as_text(tmp_path: Path) -> None:
+def test_numbers_that_yaml_reads_as_text(tmp_path):
     spec = make_spec(
         tmp_path,
         parameters=parameters(
@@ -120,9 +120,7 @@ def test_numbers_that_yaml_reads_as_text(tmp_path: Path) -> None:
     assert spec.baselines[0]["optim.lr"] == 3e-6
 
 
-def test_evaluations_are_those_of_the_longest_trial_and_unknown_where_data_decides(
-    tmp_path: Path,
-) -> None:
+def test_evaluations_are_those_of_the_longest_trial_and_unknown_where_data_decides(tmp_path):
     searched = make_spec(tmp_path, parameters=parameters(max_steps={"choice": [20, 40]}))
     assert searched.evaluations == 4
     assert (

@@ -1,8 +1,5 @@
 """Conditions, resolution and fingerprints of points of a search space."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from sweep.programs.loptune import LoptuneProgram
@@ -14,26 +11,26 @@ from trainer.config.schema import TrainConfig, apply_overrides
 ETA = "algorithm.lopti_eta"
 
 
-def space_of(tmp_path: Path, **changes: Any) -> Space:
+def space_of(tmp_path, **changes):
     return Space(make_spec(tmp_path, **changes).parameters)
 
 
-def low(key: str, parameter: Any) -> Any:
+def low(key, parameter):
     return parameter.extremes[0]
 
 
-def high(key: str, parameter: Any) -> Any:
+def high(key, parameter):
     return parameter.extremes[-1]
 
 
-def test_parents_come_first_however_the_file_is_ordered(tmp_path: Path) -> None:
+def test_parents_come_first_however_the_file_is_ordered(tmp_path):
     reordered = dict(reversed(parameters().items()))
     space = space_of(tmp_path, parameters=reordered)
     assert list(space.parameters).index("lopti") < list(space.parameters).index(ETA)
     assert ETA in space.walk(high)
 
 
-def test_chain_of_conditions_is_off_as_a_whole(tmp_path: Path) -> None:
+def test_chain_of_conditions_is_off_as_a_whole(tmp_path):
     space = space_of(
         tmp_path,
         parameters=parameters(
@@ -46,7 +43,7 @@ def test_chain_of_conditions_is_off_as_a_whole(tmp_path: Path) -> None:
     assert space.walk(high)["algorithm.lopti_order"] == "high_first"
 
 
-def test_an_inactive_parameter_takes_else_then_the_preset(tmp_path: Path) -> None:
+def test_an_inactive_parameter_takes_else_then_the_preset(tmp_path):
     program = LoptuneProgram(config=TrainConfig.model_validate({"algorithm": {"lopti_eta": 0.7}}))
     off = {"algorithm.advantage": "grpo", "algorithm.ar_alpha": 0.25, "lopti": False}
     with_else = space_of(tmp_path)
@@ -66,7 +63,7 @@ def test_an_inactive_parameter_takes_else_then_the_preset(tmp_path: Path) -> Non
     assert without.resolve(on, program)[ETA] == with_else.resolve(on, program)[ETA] == 0.3
 
 
-def test_trial_config_is_the_base_with_the_point_and_the_seed(tmp_path: Path) -> None:
+def test_trial_config_is_the_base_with_the_point_and_the_seed(tmp_path):
     spec = make_spec(tmp_path)
     space = Space(spec.parameters)
     point = {"algorithm.advantage": "grpo", "algorithm.ar_alpha": 0.25, "lopti": True, ETA: 0.5}
@@ -76,7 +73,7 @@ def test_trial_config_is_the_base_with_the_point_and_the_seed(tmp_path: Path) ->
     assert spec.trainer.configure({}) == spec.trainer.base
 
 
-def test_fingerprint_is_of_what_is_trained() -> None:
+def test_fingerprint_is_of_what_is_trained():
     assert fingerprint({"a": 1, "b": "x"}) == fingerprint({"b": "x", "a": 1.0})
     assert fingerprint({"a": 1}) != fingerprint({"a": True})
     assert fingerprint({"a": 0.1}) != fingerprint({"a": 0.1000001})
@@ -85,7 +82,7 @@ def test_fingerprint_is_of_what_is_trained() -> None:
     assert fingerprint({"algorithm.ar_alpha": 0.3}) == "0016e81bb83a3d28"
 
 
-def test_baseline_is_completed_from_the_preset(tmp_path: Path) -> None:
+def test_baseline_is_completed_from_the_preset(tmp_path):
     spec = make_spec(tmp_path)
     space = Space(spec.parameters)
     assert space.complete({"lopti": False}, spec.program) == {
@@ -97,7 +94,7 @@ def test_baseline_is_completed_from_the_preset(tmp_path: Path) -> None:
         space.complete({}, spec.program)
 
 
-def test_grid_respects_conditions_and_lists_every_point_once(tmp_path: Path) -> None:
+def test_grid_respects_conditions_and_lists_every_point_once(tmp_path):
     space = space_of(
         tmp_path,
         parameters={
@@ -118,7 +115,7 @@ def test_grid_respects_conditions_and_lists_every_point_once(tmp_path: Path) -> 
     assert space.grid_size(5) == 5
 
 
-def test_a_parameter_of_a_rule_applies_when_that_rule_is_drawn() -> None:
+def test_a_parameter_of_a_rule_applies_when_that_rule_is_drawn():
     loss = "algorithm.loss"
     high = "algorithm.loss.clip_ratio_high"
     space = Space(

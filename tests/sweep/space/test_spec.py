@@ -1,12 +1,10 @@
-from pathlib import Path
-
 import pytest
 
 from tests.sweep.spaces import make_spec
 
 
 @pytest.mark.parametrize(("workers", "gpus", "each"), [(4, 4, 1.0), (1, 0.5, 0.5), (2, 0, 0.0)])
-def test_gpus_of_a_rank(workers: int, gpus: float, each: float, tmp_path: Path) -> None:
+def test_gpus_of_a_rank(workers, gpus, each, tmp_path):
     trainer = {"preset": "base.yaml", "overrides": {"parallel.strategy": "ddp"}}
     resources = {"workers_per_trial": workers, "gpus_per_trial": gpus}
     assert (

@@ -1,5 +1,4 @@
 import itertools
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,7 @@ from trainer.tracking.tracker import Tracker
 
 
 @pytest.fixture
-def uri(tmp_path: Path) -> str:
+def uri(tmp_path):
     return sqlite_store(tmp_path)
 
 

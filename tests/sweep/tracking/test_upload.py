@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 
 from sweep.record.folder import SweepFolder, existing_sweep, read_spec
@@ -20,9 +18,7 @@ SPEC = load_space(find_space("quickstart"))  # any
 OFFLINE = {"preset": "tiny_kk", "overrides": {"tracking.offline": True, "max_steps": 4}}
 
 
-def test_an_offline_sweep_is_reported_once_it_is_sent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_offline_sweep_is_reported_once_it_is_sent(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     write_sweep(tmp_path, "demo", {0: {0: 0.5}, 1: {0: 0.7}}, trainer=OFFLINE)
     folder = existing_sweep(tmp_path, "demo")
@@ -49,11 +45,11 @@ def test_an_offline_sweep_is_reported_once_it_is_sent(
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> SweepFolder:
+def folder(tmp_path):
     return SweepFolder(tmp_path, "demo")
 
 
-def record(folder: SweepFolder, trial: str, uri: str, status: str | None = "FINISHED") -> Path:
+def record(folder, trial, uri, status="FINISHED"):
     """A trial of three steps whose process ended without reaching MLflow."""
     tags = {"loptune.run": f"demo/{trial}"}
     context = RunContext(folder.trial(trial), folder.runs_dir, "exp", trial, tags)
@@ -68,7 +64,7 @@ def record(folder: SweepFolder, trial: str, uri: str, status: str | None = "FINI
     return context.run_dir
 
 
-def test_what_trials_could_not_send_is_sent_once(folder: SweepFolder, tmp_path: Path) -> None:
+def test_what_trials_could_not_send_is_sent_once(folder, tmp_path):
     away = f"http://127.0.0.1:{free_port()}"
     trials = [record(folder, "c000-s0", away), record(folder, "c001-s0", away, status=None)]
     assert all(map(has_unsent, trials))
@@ -86,7 +82,7 @@ def test_what_trials_could_not_send_is_sent_once(folder: SweepFolder, tmp_path: 
     assert len(runs_of(uri)) == 2
 
 
-def test_while_mlflow_is_away_all_that_it_lacks_is_named(folder: SweepFolder) -> None:
+def test_while_mlflow_is_away_all_that_it_lacks_is_named(folder):
     away = f"http://127.0.0.1:{free_port()}"
     for number in range(7):
         record(folder, f"c00{number}-s0", away)
@@ -101,9 +97,7 @@ def test_while_mlflow_is_away_all_that_it_lacks_is_named(folder: SweepFolder) ->
     assert (problem.where, problem.exit_code) == (away, 4)
 
 
-def test_a_damaged_record_does_not_keep_the_others_from_being_sent(
-    folder: SweepFolder, tmp_path: Path
-) -> None:
+def test_a_damaged_record_does_not_keep_the_others_from_being_sent(folder, tmp_path):
     away = f"http://127.0.0.1:{free_port()}"
     damaged = record(folder, "c000-s0", away)
     whole = record(folder, "c001-s0", away)

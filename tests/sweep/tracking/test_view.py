@@ -5,8 +5,6 @@ import json
 import os
 import signal
 import socket
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -17,16 +15,14 @@ from sweep.tracking.parent_run import open_parent_run
 from sweep.tracking.view import TAG, save_view, view_id, view_state
 from tests.run_cli import start_cli
 from tests.sockets import listening, open_to_others
-from tests.sweep.ended_sweeps import SCORES, write_sweep
+from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.harness import wait_until
 from tests.trainer.tracking.store import sqlite_store
 from trainer.parallel.interface import free_port
 from trainer.tracking.mlflow_store import connect, prepare_store
 
 
-def ask(
-    port: int, path: str, headers: dict[str, str], method: str = "GET", body: str | None = None
-) -> tuple[int, str]:
+def ask(port, path, headers, method="GET", body=None):
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     try:
         connection.request(method, path, body, headers)
@@ -36,7 +32,7 @@ def ask(
         connection.close()
 
 
-def text_of(page: str, browser: Any, until: str) -> str:
+def text_of(page, browser, until):
     """What a browser shows in its window, without a click."""
     tab = browser.new_page(viewport={"width": 1440, "height": 900})
     tab.goto(page)
@@ -44,7 +40,7 @@ def text_of(page: str, browser: Any, until: str) -> str:
     return str(tab.locator("body").inner_text())
 
 
-def answers(port: int) -> bool:
+def answers(port):
     try:
         return ask(port, "/health", {})[0] == 200
     except OSError:
@@ -55,19 +51,13 @@ ALPHA = "algorithm.ar_alpha"
 LR = "optim.lr"
 
 
-def test_the_view_has_columns_and_charts_of_all_that_is_searched(tmp_path: Path) -> None:
+def test_the_view_has_columns_and_charts_of_all_that_is_searched(tmp_path):
     parameters = {
         ALPHA: {"uniform": [0.0, 0.5]},
         LR: {"loguniform": [1e-6, 1e-5]},
         "optim.weight_decay": {"value": 0},
     }
-    write_sweep(
-        tmp_path,
-        "demo",
-        SCORES,
-        parameters=parameters,
-        objective={"metric": "eval/reward", "mode": "min"},
-    )
+    write_sweep(tmp_path, parameters=parameters, objective={"metric": "eval/reward", "mode": "min"})
     state = view_state(read_spec(existing_sweep(tmp_path, "demo")))
     assert state["selectedColumns"][:3] == [
         "metrics.`final/score`",
@@ -82,8 +72,8 @@ def test_the_view_has_columns_and_charts_of_all_that_is_searched(tmp_path: Path)
     assert [chart["xaxis"]["key"] for chart in scatters] == [ALPHA, LR]
 
 
-def test_a_view_is_written_once_and_a_changed_one_is_left_alone(tmp_path: Path) -> None:
-    write_sweep(tmp_path, "demo", SCORES)
+def test_a_view_is_written_once_and_a_changed_one_is_left_alone(tmp_path):
+    write_sweep(tmp_path)
     spec = read_spec(existing_sweep(tmp_path, "demo"))
     uri = sqlite_store(tmp_path)
     assert save_view(uri, spec) == ""  # nothing has been recorded
@@ -102,8 +92,8 @@ def test_a_view_is_written_once_and_a_changed_one_is_left_alone(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_the_ui_shows_the_sweep_and_refuses_strangers(tmp_path: Path, browser: Any) -> None:
-    write_sweep(tmp_path, "demo", SCORES)
+def test_the_ui_shows_the_sweep_and_refuses_strangers(tmp_path, browser):
+    write_sweep(tmp_path)
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     prepare_store(uri)
     parent = open_parent_run(uri, "demo", "demo", {})
@@ -118,7 +108,6 @@ def test_the_ui_shows_the_sweep_and_refuses_strangers(tmp_path: Path, browser: A
         "sweep", "ui", "demo", "--runs-dir", tmp_path, "--port", port, cwd=tmp_path / "here"
     ) as process:
         try:
-            assert process.stdout is not None
             page = process.stdout.readline().split()[1]
             assert page.startswith(f"http://127.0.0.1:{port}/#/experiments/1/runs?")
             wait_until(lambda: answers(port), timeout=90)

@@ -1,6 +1,5 @@
 import socket
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -15,12 +14,12 @@ SETTINGS = bytes(3) + b"\x04" + bytes(5)  # the frame that a gRPC server opens w
 
 
 @contextmanager
-def server(answer: bytes | None) -> Iterator[str]:
+def server(answer):
     """Answers every connection with some bytes, hangs up (empty bytes), or stays silent (None)."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         open_connections = []
 
-        def serve() -> None:
+        def serve():
             while True:
                 try:
                     connection, _ = listening.accept()
@@ -35,7 +34,7 @@ def server(answer: bytes | None) -> Iterator[str]:
         yield f"127.0.0.1:{listening.getsockname()[1]}"
 
 
-def test_a_ray_client_is_refused() -> None:
+def test_a_ray_client_is_refused():
     with pytest.raises(ConfigError, match="not driven through a Ray client"):
         check_address("ray://head:10001")
     check_address("auto")
@@ -43,18 +42,18 @@ def test_a_ray_client_is_refused() -> None:
 
 
 @pytest.mark.parametrize("address", ["head", "head:", ":6379", "head:port", "head:99999"])
-def test_what_is_no_address_is_refused(address: str) -> None:
+def test_what_is_no_address_is_refused(address):
     with pytest.raises(ConfigError, match="not an address of a cluster"):
         check_address(address)
 
 
-def test_a_server_that_speaks_as_ray_does_is_taken_for_a_cluster() -> None:
+def test_a_server_that_speaks_as_ray_does_is_taken_for_a_cluster():
     with server(SETTINGS) as address:
         check_address(address)
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", None])
-def test_another_server_is_not(answer: bytes | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_server_is_not(answer, monkeypatch):
     monkeypatch.setattr(cluster, "ANSWER_LIMIT_S", 0.5)
     with (
         server(answer) as address,
@@ -63,7 +62,7 @@ def test_another_server_is_not(answer: bytes | None, monkeypatch: pytest.MonkeyP
         check_address(address)
 
 
-def test_a_sweep_at_a_dead_address_ends_at_once_with_3(tmp_path, capsys) -> None:
+def test_a_sweep_at_a_dead_address_ends_at_once_with_3(tmp_path, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     space = write_space(tmp_path / "space.yaml")

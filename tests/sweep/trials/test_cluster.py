@@ -6,7 +6,6 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,7 +59,7 @@ NODE = {"num_cpus": 4, "num_gpus": 4, "object_store_memory": 80 * 2**20}
         ({"gpus_per_trial": 0, "workers_per_trial": 1}, [Node(3, 0), Node(2, 0)], 5),
     ],
 )
-def test_trials_at_one_time(changes: dict[str, Any], nodes: list[Node], expected: int) -> None:
+def test_trials_at_one_time(changes, nodes, expected):
     assert slots(ResourcesSpec(**{**FOUR_GPUS, **changes}), nodes) == expected
 
 
@@ -74,9 +73,7 @@ def test_what_rays_core_writes_to_standard_error_goes_into_the_log(tmp_path, cap
     assert capfd.readouterr().err == "error\n"
 
 
-def test_ray_starts_where_it_was_imported_before_and_the_home_folder_holds_another_token(
-    tmp_path: Path,
-) -> None:
+def test_ray_starts_where_it_was_imported_before_and_the_home_folder_holds_another_token(tmp_path):
     (tmp_path / ".ray").mkdir()
     (tmp_path / ".ray" / "auth_token").write_text("a" * 64)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
@@ -95,7 +92,7 @@ class Simulated:
     cluster: Any
     nodes: list[Any]
 
-    def remove(self, node_id: str) -> None:
+    def remove(self, node_id):
         (node,) = [node for node in self.nodes if node.node_id == node_id]
         # SIGKILL: Ray notices it after its processes
         self.cluster.remove_node(node, allow_graceful=False)
@@ -103,7 +100,7 @@ class Simulated:
 
 
 @pytest.fixture(scope="module")
-def simulated() -> Iterator[Simulated]:
+def simulated():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AUTH_MODE", "disabled")
         patch.setenv("PYTHONPATH", str(ROOT))
@@ -125,9 +122,7 @@ def simulated() -> Iterator[Simulated]:
         cluster.shutdown()
 
 
-def test_more_than_all_nodes_have_exits_3_and_leaves_the_name_free(
-    simulated: Simulated, tmp_path: Path
-) -> None:
+def test_more_than_all_nodes_have_exits_3_and_leaves_the_name_free(simulated, tmp_path):
     space = ranks_space(tmp_path / "space.yaml", {"gpus_per_trial": 10, "workers_per_trial": 10})
     with running(*arguments("run", simulated, space)) as process:
         code, _, err = finish(process)
@@ -139,7 +134,7 @@ def test_more_than_all_nodes_have_exits_3_and_leaves_the_name_free(
 
 
 @pytest.mark.slow
-def test_a_killed_driver_takes_its_trials_along(simulated: Simulated, tmp_path: Path) -> None:
+def test_a_killed_driver_takes_its_trials_along(simulated, tmp_path):
     folder = tmp_path / "fake"
     space = ranks_space(tmp_path / "space.yaml", {"gpus_per_trial": 2, "workers_per_trial": 2})
     with running(*arguments("run", simulated, space), step_s=20) as process:
@@ -192,9 +187,7 @@ def test_trials_fill_the_nodes_and_outlive_one(simulated, tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
-def test_a_command_whose_node_is_lost_ends_there_and_goes_on_on_another(
-    simulated: Simulated, tmp_path: Path
-) -> None:
+def test_a_command_whose_node_is_lost_ends_there_and_goes_on_on_another(simulated, tmp_path):
     if len(simulated.nodes) < 2:  # another test has lost one
         simulated.nodes.append(simulated.cluster.add_node(**NODE))
         simulated.cluster.wait_for_nodes()
@@ -209,7 +202,7 @@ def test_a_command_whose_node_is_lost_ends_there_and_goes_on_on_another(
     process = start_cli("sweep", "run", space, "resources.gpus_per_trial=4", *options, cwd=tmp_path)
     folders = {trial: root / "trials" / trial for trial in ("c000-s0", "c000-s1")}
 
-    def ranks(trial: str) -> list[psutil.Process]:
+    def ranks(trial):
         log = (folders[trial] / "stderr.log").read_text()
         return [
             psutil.Process(int(pid))
@@ -237,7 +230,7 @@ def test_a_command_whose_node_is_lost_ends_there_and_goes_on_on_another(
     assert_complete(root, steps=12)
 
 
-def ranks_space(path: Path, resources: dict[str, Any]) -> Path:
+def ranks_space(path, resources):
     overrides = {"max_steps": 6, "evaluation.every_steps": 2, "checkpoint.every_steps": 2}
     batch = {
         "rollout.prompts_per_step": 20,
@@ -254,7 +247,7 @@ def ranks_space(path: Path, resources: dict[str, Any]) -> Path:
     )
 
 
-def arguments(verb: str, simulated: Simulated, space: Path) -> list[object]:
+def arguments(verb, simulated, space):
     return [
         verb,
         space,
@@ -266,7 +259,7 @@ def arguments(verb: str, simulated: Simulated, space: Path) -> list[object]:
     ]
 
 
-def never_two_at_once_on_a_node(folder: Path) -> None:
+def never_two_at_once_on_a_node(folder):
     spans = []
     for trial in results(folder):
         for node in {event["node"] for event in history(folder, trial)}:
@@ -277,20 +270,20 @@ def never_two_at_once_on_a_node(folder: Path) -> None:
             assert node != other or end <= begin or stop <= start
 
 
-def nobody_wrote(secret: str, *folders: Path) -> None:
+def nobody_wrote(secret, *folders):
     files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
     assert any(path.name == "gcs_server.out" for path in files)
     assert [path for path in files if secret.encode() in path.read_bytes()] == []
 
 
-def nothing_is_left(simulated: Simulated, folder: Path) -> None:
+def nothing_is_left(simulated, folder):
     """No process, actor, placement group or port."""
     wait_until(
         lambda: not marked(sweep_folder(folder.parent, "fake").root), what="the ranks to end"
     )
     tables = simulated.cluster.global_state
 
-    def actors() -> list[str]:
+    def actors():
         return [actor["State"] for actor in tables.actor_table(None).values()]
 
     assert len(actors()) >= 2 * (1 + 4)  # ranks stay warm for the next trial of their node

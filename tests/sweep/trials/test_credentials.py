@@ -1,5 +1,4 @@
 import os
-from pathlib import Path
 from unittest.mock import patch
 
 from sweep.trials.credentials import plain_environment, take_credentials, write_credentials
@@ -16,7 +15,7 @@ DRIVER = {
 }
 
 
-def test_credentials_travel_in_a_file_of_their_own(tmp_path: Path) -> None:
+def test_credentials_travel_in_a_file_of_their_own(tmp_path):
     path = tmp_path / "credentials.json"
     with patch.dict(os.environ, DRIVER, clear=True):
         assert plain_environment() == {

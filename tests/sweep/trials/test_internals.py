@@ -26,7 +26,7 @@ PRIVATE = {
 
 
 @pytest.mark.parametrize("name", PRIVATE)
-def test_what_ray_keeps_private_and_a_sweep_needs_is_there(name: str) -> None:
+def test_what_ray_keeps_private_and_a_sweep_needs_is_there(name):
     try:
         pkgutil.resolve_name(name)
     except (ImportError, AttributeError):
@@ -50,7 +50,7 @@ def test_what_a_daemon_reports_goes_into_the_log_alone(monkeypatch, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_driver_can_be_told_its_address() -> None:
+def test_a_driver_can_be_told_its_address():
     source = inspect.getsource(ray.init)
     for name in internals.ON_LOOPBACK:
         assert f'"{name}"' in source, (

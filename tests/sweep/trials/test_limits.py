@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 
 from sweep.trials import limits
@@ -19,8 +17,8 @@ from sweep.trials import limits
     ],
 )
 def test_a_limit_that_was_reached_since_the_start_is_named_with_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, limit: str, counter: str, word: str
-) -> None:
+    tmp_path, monkeypatch, own, limit, counter, word
+):
     path = tmp_path / limit
     path.parent.mkdir(parents=True)
     path.write_text("64\n")

@@ -2,7 +2,6 @@
 
 import json
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -25,7 +24,7 @@ from tests.sweep.harness import (
 pytestmark = pytest.mark.slow
 
 
-def test_the_scheduler_stops_a_trial_of_two_ranks_and_the_next_starts(tmp_path: Path) -> None:
+def test_the_scheduler_stops_a_trial_of_two_ranks_and_the_next_starts(tmp_path):
     folder = tmp_path / "fake"
     alphas = (0.5, 0.05, 0.45)
     space = write_space(
@@ -62,14 +61,14 @@ def test_the_scheduler_stops_a_trial_of_two_ranks_and_the_next_starts(tmp_path: 
     wait_until_gone(sweep_folder(tmp_path, "fake"))
 
 
-def second_rank(folder: Path, trial: str) -> list[dict[str, int]]:
+def second_rank(folder, trial):
     return [
         json.loads(line)
         for line in (folder / "trials" / trial / "fake-1.jsonl").read_text().splitlines()
     ]
 
 
-def test_two_ranks_of_a_trial_train_one_model(tiny_policy: Path, tmp_path: Path) -> None:
+def test_two_ranks_of_a_trial_train_one_model(tiny_policy, tmp_path):
     small = {
         "model.name_or_path": str(tiny_policy),
         "rollout.prompts_per_step": 2,

@@ -1,5 +1,4 @@
 import socket
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -21,9 +20,7 @@ from sweep.trials.nodes import NodeLostError, WorkerLostError, is_lost_node, lea
         (RayActorError("on a node that Ray drains", "preempted", preempted=True), True),
     ],
 )
-def test_the_loss_of_a_node_is_told_from_a_failure(
-    error: Exception | None, lost: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_loss_of_a_node_is_told_from_a_failure(error, lost, monkeypatch):
     monkeypatch.setattr(nodes, "NOTICE_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as raylet:
         port = raylet.getsockname()[1]
@@ -38,17 +35,15 @@ def test_the_loss_of_a_node_is_told_from_a_failure(
         assert is_lost_node(error) == lost
 
 
-def test_a_busy_server_listens_and_a_dead_one_does_not() -> None:
+def test_a_busy_server_listens_and_a_dead_one_does_not():
     with socket.create_server(("127.0.0.1", 0)) as server:  # which never accepts or answers
         address = f"127.0.0.1:{server.getsockname()[1]}"
         assert listens(address)
     assert not listens(address)
 
 
-def test_a_node_without_the_files_leaves_the_cluster(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    left: list[tuple[object, ...]] = []
+def test_a_node_without_the_files_leaves_the_cluster(tmp_path, monkeypatch):
+    left = []
     client = SimpleNamespace(drain_node=lambda *arguments: left.append(arguments))
     context = SimpleNamespace(worker=SimpleNamespace(gcs_client=client), get_node_id=lambda: "n7")
     monkeypatch.setattr(nodes, "VISIBLE_WITHIN_S", 0.0)

@@ -1,14 +1,10 @@
-from collections.abc import Iterator, Sequence
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from sweep.record.folder import SweepFolder, sweep_folder
+from sweep.record.folder import sweep_folder
 from sweep.record.sweep_record import SweepRecord
 from sweep.space.file import load_space
-from sweep.space.spec import SweepSpec
 from sweep.trials import nodes, reach
 from tests.sweep.harness import SHORT, write_space
 from trainer.errors import ConfigError, MissingError
@@ -16,7 +12,7 @@ from trainer.errors import ConfigError, MissingError
 HTTP = {"tracking.uri": "http://mlflow.test:5000"}
 
 
-def node(name: str, cpus: int = 4) -> dict[str, Any]:
+def node(name, cpus=4):
     return {
         "Alive": True,
         "NodeID": name,
@@ -25,7 +21,7 @@ def node(name: str, cpus: int = 4) -> dict[str, Any]:
     }
 
 
-def sweep_in(tmp_path: Path, **overrides: Any) -> tuple[SweepSpec, SweepFolder]:
+def sweep_in(tmp_path, **overrides):
     trainer = {"preset": "tiny_kk", "overrides": {**SHORT, **overrides}}
     folder = sweep_folder(tmp_path, "fake")
     folder.root.mkdir()
@@ -33,15 +29,13 @@ def sweep_in(tmp_path: Path, **overrides: Any) -> tuple[SweepSpec, SweepFolder]:
 
 
 @pytest.fixture
-def looked_for(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+def looked_for(monkeypatch):
     """What a cluster is asked to find: a head without CPUs, a lost node, and one that sees no
     folder called far.
     """
-    paths: list[Path] = []
+    paths = []
 
-    def unseen(
-        nodes: Sequence[dict[str, Any]], wanted: Sequence[Path]
-    ) -> Iterator[tuple[str, Path]]:
+    def unseen(nodes, wanted):
         assert [machine["NodeID"] for machine in nodes] == ["gpu-1"]
         for path in wanted:
             assert path.exists()
@@ -71,7 +65,7 @@ def test_nodes_look_for_folder_model_and_data_but_not_for_hub_names(
     assert list(folder.root.iterdir()) == []
 
 
-def test_a_runs_folder_of_one_machine_is_refused(tmp_path: Path, looked_for: list[Path]) -> None:
+def test_a_runs_folder_of_one_machine_is_refused(tmp_path, looked_for):
     (tmp_path / "far").mkdir()
     spec, folder = sweep_in(tmp_path / "far", **HTTP)
     with pytest.raises(MissingError) as refused:
@@ -81,9 +75,7 @@ def test_a_runs_folder_of_one_machine_is_refused(tmp_path: Path, looked_for: lis
     assert list(folder.root.iterdir()) == []
 
 
-def test_an_mlflow_file_is_no_store_for_other_machines(
-    tmp_path: Path, looked_for: list[Path]
-) -> None:
+def test_an_mlflow_file_is_no_store_for_other_machines(tmp_path, looked_for):
     spec, folder = sweep_in(tmp_path, **{"tracking.uri": f"sqlite:///{tmp_path}/mlflow.db"})
     with pytest.raises(ConfigError, match="gpu-1 cannot write into an MLflow store that is a file"):
         reach.check_reach(SweepRecord(spec, folder))
@@ -91,9 +83,7 @@ def test_an_mlflow_file_is_no_store_for_other_machines(
     reach.check_reach(SweepRecord(offline, folder))
 
 
-def test_a_node_answers_what_it_does_not_see(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_answers_what_it_does_not_see(tmp_path, monkeypatch):
     monkeypatch.setattr(nodes, "VISIBLE_WITHIN_S", 0.0)
     (tmp_path / "here").touch()
     assert reach._missing([tmp_path / "here", tmp_path / "gone"]) == [tmp_path / "gone"]

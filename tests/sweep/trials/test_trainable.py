@@ -1,23 +1,22 @@
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 
 from sweep.record.folder import SweepFolder
 from sweep.space.file import load_space
 from sweep.trials import trainable
-from sweep.trials.trainable import SweepTrial, TrialPlan, bind, windowed
+from sweep.trials.trainable import TrialPlan, bind, windowed
 from sweep.trials.worker import Period
 from tests.sweep.harness import SEVERAL_RANKS, write_space
 from trainer.attempt import newest_attempt
 
 
-def test_the_objective_is_the_mean_of_the_last_evaluations() -> None:
+def test_the_objective_is_the_mean_of_the_last_evaluations():
     assert windowed({0: 9.0, 20: 1.0, 10: 5.0, 30: 2.0, 40: 3.0}, 3) == 2.0
     assert windowed({0: 9.0}, 3) == 9.0
 
 
-def test_the_trials_own_process_takes_no_share_of_a_core(tmp_path: Path) -> None:
+def test_the_trials_own_process_takes_no_share_of_a_core(tmp_path):
     resources = {"gpus_per_trial": 2, "workers_per_trial": 2, "cpus_per_worker": 3}
     spec = load_space(write_space(tmp_path / "s.yaml", resources=resources, trainer=SEVERAL_RANKS))
     plan = TrialPlan(spec, SweepFolder(tmp_path, "s"))
@@ -37,17 +36,17 @@ class Ranks:
     started = 0
     pids = (1,)
 
-    def __init__(self, *_: Any) -> None:
+    def __init__(self, *_):
         type(self).started += 1
         self.trials = 0
 
-    def call(self, method: str, *_: Any, **__: Any) -> list[Any]:
+    def call(self, method, *_, **__):
         self.trials += method == "build"
         if method in self.fails and (self.always or self.trials > 1):
             raise self.fails[method]
         return [Period(2, 2, True, {"eval/accuracy": 0.5})] if method == "run_period" else [0]
 
-    def kill(self) -> None:
+    def kill(self):
         pass
 
 
@@ -61,19 +60,15 @@ class Ranks:
     ],
 )
 def test_what_the_trial_before_left_in_its_ranks_is_no_failure_of_a_trial(
-    fails: dict[str, Exception],
-    always: bool,
-    counts: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    fails, always, counts, tmp_path, monkeypatch
+):
     ranks = type("TheseRanks", (Ranks,), {"fails": {}})
     monkeypatch.setattr(trainable, "WorkerGroup", ranks)
     monkeypatch.setattr(trainable, "get_current_placement_group", object)
     folder = SweepFolder(tmp_path, "s")
     folder.root.mkdir(exist_ok=True)
     spec = load_space(write_space(tmp_path / "s.yaml"))
-    trial: SweepTrial = object.__new__(bind(TrialPlan(spec, folder)))
+    trial = object.__new__(bind(TrialPlan(spec, folder)))
     trial.setup({"configuration": 0, "seed": 0, "overrides": {}, "attempt": 1})
     assert trial.step()["finished"]
     ranks.fails = fails
@@ -87,15 +82,11 @@ def test_what_the_trial_before_left_in_its_ranks_is_no_failure_of_a_trial(
     assert ranks.started == (1 if counts and not always else 2)
 
 
-def test_an_attempt_that_cannot_shut_out_the_one_before_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_attempt_that_cannot_shut_out_the_one_before_ends(tmp_path, monkeypatch):
     monkeypatch.setattr(trainable, "WorkerGroup", Ranks)
     monkeypatch.setattr(trainable, "get_current_placement_group", object)
     folder = SweepFolder(tmp_path, "s")
-    trial: SweepTrial = object.__new__(
-        bind(TrialPlan(load_space(write_space(tmp_path / "s.yaml")), folder))
-    )
+    trial = object.__new__(bind(TrialPlan(load_space(write_space(tmp_path / "s.yaml")), folder)))
     folder.root.mkdir(exist_ok=True)
     folder.trial("c000-s0").parent.touch()  # where no number can be written
     trial.setup({"configuration": 0, "seed": 0, "overrides": {}, "attempt": 2})
@@ -104,4 +95,4 @@ def test_an_attempt_that_cannot_shut_out_the_one_before_ends(
     trial.setup({"configuration": 0, "seed": 0, "overrides": {}, "attempt": 2})
     assert trial.step()["finished"] and newest_attempt(folder.trial("c000-s0")) == 2
     trial.setup({"configuration": 0, "seed": 0, "overrides": {}, "attempt": 1})
-    assert "attempt 2 of c000-s0 has begun elsewhere" in trial.step()["storage"][0]
+    assert "attempt 2 of c000-s0 has started elsewhere" in trial.step()["storage"][0]

@@ -4,7 +4,6 @@ import contextlib
 import socket
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import ray
@@ -13,12 +12,12 @@ from sweep.trials import worker
 from sweep.trials.worker import WorkerGroup, WorkerLostError, rank_environments, reserve_port
 
 
-def place(node: str, gpus: list[int], port: int = 1000) -> dict[str, Any]:
+def place(node, gpus, port=1000):
     here = {"node": node, "address": f"10.0.0.{node}", "port": port, "pid": 1, "gpus": gpus}
     return here | {"cores": 16.0 if gpus else 0.0}
 
 
-def test_ranks_share_the_rendezvous_of_rank_0_and_the_gpus_of_their_node() -> None:
+def test_ranks_share_the_rendezvous_of_rank_0_and_the_gpus_of_their_node():
     places = [place("1", [4], 1111), place("1", [6]), place("2", [0]), place("1", [7])]
     environments = rank_environments(places, threads=3, gpus=1)
     assert [e["RANK"] for e in environments] == ["0", "1", "2", "3"]
@@ -34,7 +33,7 @@ def test_ranks_share_the_rendezvous_of_rank_0_and_the_gpus_of_their_node() -> No
     assert caches == ["gpu-4-6-7", "gpu-4-6-7", "gpu-0", "gpu-4-6-7"]
 
 
-def test_ranks_of_one_node_meet_on_its_loopback_address_and_see_no_gpus_but_theirs() -> None:
+def test_ranks_of_one_node_meet_on_its_loopback_address_and_see_no_gpus_but_theirs():
     environments = rank_environments([place("1", [], 1111), place("1", [])], 1, 0)
     assert {(e["MASTER_ADDR"], e["MASTER_PORT"]) for e in environments} == {("127.0.0.1", "1111")}
     assert {e["CUDA_VISIBLE_DEVICES"] for e in environments} == {""}
@@ -43,16 +42,14 @@ def test_ranks_of_one_node_meet_on_its_loopback_address_and_see_no_gpus_but_thei
 @pytest.mark.parametrize(
     ("gpus", "threads", "expected"), [(1, 20, "20"), (0.5, 3, "8"), (0.1, 3, "3"), (0, 3, "3")]
 )
-def test_a_rank_has_the_cores_it_reserved_or_those_of_its_share_of_a_gpu(
-    gpus, threads, expected
-) -> None:
+def test_a_rank_has_the_cores_it_reserved_or_those_of_its_share_of_a_gpu(gpus, threads, expected):
     places = [place("1", [4] if gpus else [])]
     [environment] = rank_environments(places, threads, gpus)
     assert environment["OMP_NUM_THREADS"] == expected
     assert environment.get("LOPTUNE_GPU_SHARE") == (str(float(gpus)) if gpus else None)
 
 
-def test_a_reserved_port_is_open_to_torch_and_to_nobody_who_asks_for_any() -> None:
+def test_a_reserved_port_is_open_to_torch_and_to_nobody_who_asks_for_any():
     from torch.distributed import TCPStore
 
     with contextlib.ExitStack() as open_sockets:
@@ -68,16 +65,16 @@ def test_a_reserved_port_is_open_to_torch_and_to_nobody_who_asks_for_any() -> No
         assert server.get("key") == b"value"
 
 
-def test_a_jump_of_the_clock_is_no_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_jump_of_the_clock_is_no_stall(monkeypatch):
     """The system's clock is set ten hours on while a rank works; then the trial stops moving in
     earnest.
     """
     group = object.__new__(WorkerGroup)
     clock = iter(range(0, 10**9, 36_000))
     monkeypatch.setattr(time, "time", lambda: float(next(clock)))
-    waits: list[float] = []
+    waits = []
 
-    def wait(pending: list[str], num_returns: int, timeout: float) -> tuple[list[str], list[str]]:
+    def wait(pending, num_returns, timeout):
         waits.append(time.monotonic())
         time.sleep(0.02)
         return ([], pending) if len(waits) < 10 else (pending, [])
@@ -94,10 +91,8 @@ def test_a_jump_of_the_clock_is_no_stall(monkeypatch: pytest.MonkeyPatch) -> Non
     assert group._gather(["answer"], timeout=0.15, progress=lambda: next(steps)) == ["answer"]
 
 
-def test_a_rank_that_ray_ends_for_memory_is_told_with_the_numbers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def get(future: object) -> None:
+def test_a_rank_that_ray_ends_for_memory_is_told_with_the_numbers(monkeypatch):
+    def get(future):
         raise ray.exceptions.OutOfMemoryError(
             "killed, the node was low on memory:\n22.1GB / 23.2GB were used"
         )

@@ -3,27 +3,24 @@
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from sweep.cli import main
 from sweep.record.folder import sweep_folder
 from sweep.record.sweep_record import SweepRecord
 from sweep.space.file import load_space
 from sweep.trials.cluster import Node
-from sweep.views.plan import Disk, Plan, make_plan, short_memory
+from sweep.views.plan import Disk, make_plan, short_memory
 from tests.sweep.harness import FOUR_GPUS, SHORT, write_space
 from trainer.planning.memory import Device, Footprint
 
 ZERO_2 = {"parallel.strategy": "deepspeed", "parallel.zero_stage": 2}
 
 
-def plan_of(folder: Path, overrides: dict[str, Any], nodes: list[Node], **changes: Any) -> Plan:
+def plan_of(folder, overrides, nodes, **changes):
     space = write_space(
         folder / "space.yaml",
         trainer={"preset": "tiny_kk", "overrides": {**SHORT, **overrides}},
@@ -34,7 +31,7 @@ def plan_of(folder: Path, overrides: dict[str, Any], nodes: list[Node], **change
     )
 
 
-def test_two_nodes_of_eight_gpus_run_four_trials_at_a_time(tmp_path: Path) -> None:
+def test_two_nodes_of_eight_gpus_run_four_trials_at_a_time(tmp_path):
     plan = plan_of(
         tmp_path, ZERO_2, [Node(64, 8)] * 2, resources=FOUR_GPUS, seeds=[0, 1, 2], limits={}
     )
@@ -82,7 +79,7 @@ def test_a_hub_models_size_is_known_or_not(tmp_path, name, billions):
     assert (plan.disk and plan.disk.one_checkpoint) == expected
 
 
-def test_the_memory_of_a_trial_with_gpus_is_estimated(tmp_path, capsys, monkeypatch):
+def test_the_memory_of_a_trial_with_gpus_is_estimated(tmp_path, monkeypatch, typed):
     trainer = {"preset": "kk_7b", "overrides": {"max_steps": 2, "evaluation.every_steps": 1}}
     space = write_space(tmp_path / "space.yaml", trainer=trainer, resources=FOUR_GPUS, limits={})
     plan = make_plan(
@@ -91,15 +88,17 @@ def test_the_memory_of_a_trial_with_gpus_is_estimated(tmp_path, capsys, monkeypa
     assert plan.memory is not None
     assert plan.memory.ranks == 4
     assert 8e9 < plan.memory.margin < 9e9
-    assert main(["plan", str(space), "--runs-dir", str(tmp_path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["memory"]["margin"] == plan.memory.margin
+    assert (
+        json.loads(typed("sweep plan", space, "--json"))["memory"]["margin"] == plan.memory.margin
+    )
     monkeypatch.setattr("sweep.programs.loptune.gpu_bytes", lambda: 40 * 10**9)
-    assert main(["plan", str(space), "--runs-dir", str(tmp_path)]) == 0
-    shortage = next(line for line in capsys.readouterr().out.splitlines() if "GPU memory" in line)
-    assert re.fullmatch(r"TOO LITTLE   GPU memory: \d\d\.\d GB needed, 40\.0 GB there", shortage)
+    shortage = next(
+        line for line in typed("sweep plan", space).splitlines() if "GPU memory" in line
+    )
+    assert re.fullmatch(r"TOO LITTLE   GPU memory: \d\d\.\d GB needed, 40\.0 GB a GPU", shortage)
 
 
-def test_the_longest_trial_may_be_one_where_a_condition_fails(tmp_path: Path) -> None:
+def test_the_longest_trial_may_be_one_where_a_condition_fails(tmp_path):
     data = {"source": "generated", "size": 100}
     prompts = {"choice": [40, 50], "when": {"algorithm.lopti_eta": 0.5}, "else": 20}
     plan = plan_of(
@@ -115,9 +114,7 @@ def test_the_longest_trial_may_be_one_where_a_condition_fails(tmp_path: Path) ->
     assert plan.steps == 10  # 200 problems, 20 a step
 
 
-def test_the_plan_of_imagined_machines_is_printed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_plan_of_imagined_machines_is_printed(tmp_path, typed):
     trainer = {"preset": "tiny_kk", "overrides": {**SHORT, **ZERO_2}}
     space = write_space(
         tmp_path / "space.yaml",
@@ -126,40 +123,27 @@ def test_the_plan_of_imagined_machines_is_printed(
         scheduler={"asha": {"grace_period": 1}},
         limits={},
     )
-    machines = ["--nodes", "2", "--gpus", "6", "--cpus", "64"]
-    arguments = ["plan", str(space), "--runs-dir", str(tmp_path), *machines, "--step-seconds", "90"]
-    assert main(arguments) == 0
-    out = capsys.readouterr().out
+    line = f"sweep plan {space} --nodes 2 --gpus 6 --cpus 64 --step-seconds 90"
+    out = typed(line)
     assert "2 x 6 GPUs and 64 CPUs" in out
     assert "2 trials; 1 waits; 4 GPUs stay idle" in out
     assert "at most 12m 00s, 1.2 GPU hours, evaluations on top, at 90 s a step (given)" in out
     assert "4 GPUs, 4 CPUs; 4 steps" in out
-    assert main([*arguments, "--json"]) == 0
-    assert (
-        json.loads(capsys.readouterr().out)["nodes"]
-        == [{"cpus": 64, "gpus": 6, "memory": psutil.virtual_memory().total}] * 2
-    )
+    node = {"cpus": 64, "gpus": 6, "memory": psutil.virtual_memory().total}
+    assert json.loads(typed(f"{line} --json"))["nodes"] == [node, node]
 
 
-def test_arms_and_their_confirmation_are_priced(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_arms_and_their_confirmation_are_priced(tmp_path, typed):
     arms = {
         "algorithm.advantage": {"choice": ["grpo", "rloo"]},
         "optim.lr": {"uniform": [1e-5, 1e-3]},
     }
     search = {"configurations": 5, "tune_within": "algorithm.advantage"}
     space = write_space(tmp_path / "space.yaml", parameters=arms, baselines=[], search=search)
+    out = " ".join(typed(f"sweep plan {space} --step-seconds 3 --nodes 1").split())
     assert (
-        main(
-            ["plan", str(space), "--runs-dir", str(tmp_path), "--step-seconds", "3", "--nodes", "1"]
-        )
-        == 0
-    )
-    out = " ".join(capsys.readouterr().out.split())
-    assert (
-        "trials 10: 10 configurations x 1 seed; proposed by gp 5 trials to tune each of 2 values of"
-        in out
+        "trials 10: 10 configurations x 1 seed; proposed by gp, as no "
+        "searched parameter has a condition 5 trials to tune each of 2 values of" in out
     )
     # 2 x 8 fresh trials of 4 steps of 3 s, two at a time where there are two cores
     minutes = {1: "3m 12s", 2: "1m 36s"}[min(2, psutil.cpu_count() or 1)]
@@ -170,26 +154,14 @@ def test_arms_and_their_confirmation_are_priced(
     )
 
 
-def test_arms_that_the_budgets_cannot_compare_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["plan", "tournament", "--runs-dir", str(tmp_path), "--nodes", "1"]) == 0
-    printed = capsys.readouterr().out
+def test_arms_that_the_budgets_cannot_compare_are_named(typed):
+    printed = typed("sweep plan tournament --nodes 1")
     assert [
         line.split(":")[0].strip() for line in printed.splitlines() if "two parameters" in line
     ] == ["AR", "Lopti"]
-    assert "AR + Lopti: the luck of tuning three" in " ".join(printed.split())
-    arguments = [
-        "plan",
-        "tournament",
-        "search.configurations=24",
-        "--runs-dir",
-        str(tmp_path),
-        "--nodes",
-        "1",
-    ]
-    assert main(arguments) == 0
-    assert "two parameters" not in capsys.readouterr().out
+    assert "AR + Lopti: its trials do not show" in " ".join(printed.split())
+    larger = typed("sweep plan tournament search.configurations=24 --nodes 1")
+    assert "two parameters" not in larger
 
 
 def test_what_is_short_is_named_with_what_is_needed_and_what_there_is(tmp_path, monkeypatch):
@@ -201,12 +173,10 @@ def test_what_is_short_is_named_with_what_is_needed_and_what_there_is(tmp_path, 
     monkeypatch.setattr("sweep.views.plan.free_bytes", lambda path: 10**6)
     # 105,920 parameters of 12 bytes: two trials with four checkpoints each, and one that has ended
     # with two of 4.
-    assert plan_of(tmp_path, {}, [Node(2, 0)]).short == ["disk: 11.0 MB needed, 1.0 MB there"]
+    assert plan_of(tmp_path, {}, [Node(2, 0)]).short == ["disk: 11.0 MB needed, 1.0 MB free"]
 
 
-def test_memory_of_the_machines_is_short_where_the_trials_at_a_time_take_more(
-    tmp_path: Path,
-) -> None:
+def test_memory_of_the_machines_is_short_where_the_trials_at_a_time_take_more(tmp_path):
     gpu = Device(True, 80 * 10**9)
     memory = Footprint(
         4, gpu, held=0, training=70 * 10**9, sampling=0, host=30 * 10**9, checkpoint=0
@@ -215,8 +185,8 @@ def test_memory_of_the_machines_is_short_where_the_trials_at_a_time_take_more(
     unknown = Node(64, 8)
     assert list(short_memory(memory, [large], 1)) == []
     (shortage,) = short_memory(memory, [large], 2)
-    assert shortage == "host memory of 2 trials at a time: 60.0 GB needed, 50.0 GB there"
+    assert shortage == "host memory of 2 trials at a time: 60.0 GB needed, 50.0 GB installed"
     assert list(short_memory(memory, [large, large], 2)) == []
     assert list(short_memory(memory, [large, unknown], 4)) == []  # a cluster that does not say
     (shortage,) = short_memory(replace(memory, training=90 * 10**9), [large], 1)
-    assert shortage == "GPU memory: 90.0 GB needed, 80.0 GB there"
+    assert shortage == "GPU memory: 90.0 GB needed, 80.0 GB a GPU"

@@ -1,8 +1,6 @@
 import itertools
 import threading
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import cloudpickle
 import pytest
@@ -21,8 +19,8 @@ CONFIG = {
 }
 
 
-def trial(**result: Any) -> Any:
-    numbers: dict[str, Any] = {
+def trial(**result):
+    numbers = {
         "metric_analysis": {"score": {"max": 1.0}},
         "metric_n_steps": {"score": {"5": [1.0]}},
     }
@@ -30,13 +28,11 @@ def trial(**result: Any) -> Any:
 
 
 @pytest.fixture
-def callback(tmp_path: Path) -> SweepCallback:
+def callback(tmp_path):
     return SweepCallback(SweepFolder(tmp_path, "demo"), ResourcesSpec(), 2, threading.Event())
 
 
-def test_a_trial_is_told_in_lines(
-    callback: SweepCallback, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_trial_is_told_in_lines(callback, capsys):
     result = {
         "step": 20,
         "total_steps": 60,
@@ -44,9 +40,9 @@ def test_a_trial_is_told_in_lines(
         "eval/accuracy": 0.7,
         "eval/accuracy/2": 0.9,
     }
-    callback.on_trial_start(0, [], trial())
-    callback.on_trial_result(0, [], trial(), result)
-    callback.on_trial_complete(0, [], trial(**result, finished=True))
+    callback.on_trial_start(trial=trial())
+    callback.on_trial_result(trial=trial(), result=result)
+    callback.on_trial_complete(trial=trial(**result, finished=True))
     assert capsys.readouterr().out.splitlines() == [
         "c000-s1  started    ar_alpha=0.3",
         "c000-s1  step 20/60  score 0.6123  eval/accuracy 0.7",
@@ -65,7 +61,7 @@ def test_a_trial_is_told_in_lines(
 )
 def test_an_end_is_told_as_what_it_is(callback, capsys, result, words):
     ended = trial(**result)
-    callback.on_trial_complete(0, [], ended)
+    callback.on_trial_complete(trial=ended)
     assert words in capsys.readouterr().out
     assert ended.metric_analysis == ended.metric_n_steps == {}
 
@@ -79,7 +75,7 @@ def test_a_trial_that_finds_no_free_resources_says_so_once(tmp_path, capsys, mon
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
     pending = SimpleNamespace(**vars(trial()), trial_id="t", status="PENDING")
     for _ in range(10):
-        callback.on_step_end(0, [pending])
+        callback.on_step_end(trials=[pending])
     assert (
         capsys.readouterr().out
         == "c000-s1  waits for 4 GPUs (2 of 8 free) and 8 CPUs (30 of 32 free)\n"
@@ -96,12 +92,12 @@ def test_failures_of_a_trial_are_counted_and_lost_nodes_are_not(callback, tmp_pa
     for error, count in ((None, "1 of 2"), (NodeLostError(), "not counted"), (None, "2 of 2")):
         failed.pickled_error_file = tmp_path / "error.pkl"
         failed.pickled_error_file.write_bytes(cloudpickle.dumps(error))
-        callback.on_trial_recover(0, [], failed)
+        callback.on_trial_recover(trial=failed)
         assert capsys.readouterr().out == f"c000-s1  retry {count}: rank 0 died: out of memory\n"
     assert "given_up" not in failed.config
     # it starts once more, to end with the reason; where it cannot even start, Tune ends it
     for last in (-1, 0):
-        callback.on_trial_recover(0, [], failed)
+        callback.on_trial_recover(trial=failed)
         assert (failed.config["given_up"], failed.max_failures) == (
             "rank 0 died: out of memory",
             last,
@@ -121,24 +117,24 @@ def test_how_far_the_first_trial_is_is_told_as_it_starts(callback, tmp_path, cap
         ("stderr.log", "rank 0: ready at step 0"),
         ("metrics.jsonl", "{}"),
     ):
-        callback.on_step_end(0, [first])
+        callback.on_step_end(trials=[first])
         (folder / file).write_text(text)
-        callback.on_step_end(0, [first])
+        callback.on_step_end(trials=[first])
         lines.append(capsys.readouterr().out)
     assert [line.removeprefix("c000-s1  ") for line in lines] == [
-        "its ranks are up and load what they run\n",
-        "what they run is loaded; the first step begins\n",
+        "its ranks have started and load the program\n",
+        "the program is loaded; the first step starts\n",
         "first step done\n",
     ]
 
 
-def test_an_exception_in_a_callback_does_not_end_the_sweep(callback: SweepCallback) -> None:
-    callback.on_trial_result(0, [], trial(), {"no": "step"})  # would raise KeyError
-    callback.on_trial_start(0, [], None)
+def test_an_exception_in_a_callback_does_not_end_the_sweep(callback):
+    callback.on_trial_result(trial=trial(), result={"no": "step"})  # would raise KeyError
+    callback.on_trial_start(trial=None)
 
 
-def test_a_callback_can_be_pickled_and_is_then_silent(callback: SweepCallback) -> None:
+def test_a_callback_can_be_pickled_and_is_then_silent(callback):
     copy = cloudpickle.loads(cloudpickle.dumps(callback))
-    copy.on_trial_start(0, [], trial())
-    copy.on_step_end(0, [])
+    copy.on_trial_start(trial=trial())
+    copy.on_step_end(trials=[])
     assert copy.running() == 0

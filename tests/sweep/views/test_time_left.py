@@ -1,17 +1,15 @@
 import time
-from pathlib import Path
 
 import pytest
 
 from sweep.record.folder import sweep_folder
-from sweep.record.sweep_record import SweepRecord, open_sweep
-from sweep.record.table import TrialRow
+from sweep.record.sweep_record import open_sweep
 from sweep.search.ledger import Ledger
 from sweep.views.time_left import seconds_left
 from tests.sweep.ended_sweeps import write_sweep
 
 
-def rows_of(sweep: SweepRecord, step: int) -> list[TrialRow]:
+def rows_of(sweep, step):
     """The rows of a sweep whose unfinished trials run and are at this step of four."""
     rows = sweep.rows(running=True)
     for row in rows:
@@ -22,7 +20,7 @@ def rows_of(sweep: SweepRecord, step: int) -> list[TrialRow]:
     return rows
 
 
-def test_a_trial_takes_as_long_as_whole_ones_did(tmp_path: Path) -> None:
+def test_a_trial_takes_as_long_as_whole_ones_did(tmp_path):
     write_sweep(
         tmp_path, "demo", {0: {0: 0.5}, 1: {}}, search={"sampler": "random", "configurations": 3}
     )
@@ -39,17 +37,17 @@ def test_a_trial_takes_as_long_as_whole_ones_did(tmp_path: Path) -> None:
     assert seconds_left(sweep, sweep.rows()) == ({}, None)  # nothing runs
 
 
-def test_the_first_trial_takes_its_time_for_its_share_of_the_steps(tmp_path: Path) -> None:
-    write_sweep(tmp_path, "demo", {0: {}})
-    started = {
-        "event": "trial",
-        "trial_id": "x",
-        "configuration": 0,
-        "seed": 0,
-        "time": time.time() - 30,
-    }
-    Ledger(sweep_folder(tmp_path, "demo").ledger).append(started)
+def test_the_first_trials_take_their_time_for_their_share_of_the_steps(tmp_path):
+    search = {"sampler": "random", "configurations": 0}
+    write_sweep(tmp_path, "demo", {0: {}, 1: {}}, search=search)
+    started = {"event": "trial", "trial_id": "x", "seed": 0, "time": time.time() - 30}
+    ledger = Ledger(sweep_folder(tmp_path, "demo").ledger)
+    ledger.append({**started, "configuration": 0}, {**started, "configuration": 1})
     sweep = open_sweep(tmp_path, "demo")
-    left, _ = seconds_left(sweep, rows_of(sweep, step=1))
-    assert left["c000-s0"] == pytest.approx(90, rel=0.1)
+    rows = rows_of(sweep, step=1)
+    rows[1].step = 3
+    left, all_left = seconds_left(sweep, rows)
+    # 30 s for a quarter and for three quarters of the steps: 120 s and 40 s, 80 s in the median
+    assert left == pytest.approx({"c000-s0": 60, "c001-s0": 20}, rel=0.1)
+    assert all_left == left["c000-s0"]  # nothing waits
     assert seconds_left(sweep, rows_of(sweep, step=0)) == ({}, None)

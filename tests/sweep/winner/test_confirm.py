@@ -1,17 +1,14 @@
-from pathlib import Path
-
 import pytest
 
 from sweep.record.sweep_record import SweepRecord, open_sweep, planned_trials
 from sweep.search.ledger import Ledger, read_ledger
-from sweep.space.spec import ConfirmsSpec, SweepSpec
+from sweep.space.spec import ConfirmsSpec
 from sweep.winner.confirm import choose, finalists_of, fresh_space
 from tests.sweep.ended_sweeps import SCORES, write_sweep
-from trainer.config.schema import DatasetConfig
 from trainer.errors import ConfigError, MissingError
 
 # Configuration n has alpha n / 10: configuration 0 is the plain baseline.
-RESULTS: dict[int, dict[int, float | str]] = {
+RESULTS = {
     0: {0: 0.5, 3: 0.5},
     1: {0: 0.9, 3: "diverged"},
     2: {0: 0.7, 3: 0.6},
@@ -20,13 +17,11 @@ RESULTS: dict[int, dict[int, float | str]] = {
 }
 
 
-def confirmation(
-    sweep: SweepRecord, finalists: int, seeds: int, test: str | None = None
-) -> SweepSpec:
+def confirmation(sweep, finalists, seeds, test=None):
     return fresh_space(sweep, finalists_of(sweep, finalists), seeds, test)
 
 
-def with_sets(sweep: SweepRecord, sets: dict[str, DatasetConfig]) -> SweepRecord:
+def with_sets(sweep, sets):
     spec = sweep.spec
     evaluation = spec.trainer.base.evaluation.model_copy(update={"sets": sets})
     base = spec.trainer.base.model_copy(update={"evaluation": evaluation})
@@ -34,7 +29,7 @@ def with_sets(sweep: SweepRecord, sets: dict[str, DatasetConfig]) -> SweepRecord
     return SweepRecord(spec.model_copy(update={"trainer": trainer}), sweep.folder)
 
 
-def with_parameters(sweep: SweepRecord, parameters: dict[int, dict[str, float]]) -> SweepRecord:
+def with_parameters(sweep, parameters):
     """The sweep with other parameters of its configurations in the ledger."""
     ledger = list(read_ledger(sweep.folder.ledger))
     for event in ledger:
@@ -45,9 +40,8 @@ def with_parameters(sweep: SweepRecord, parameters: dict[int, dict[str, float]])
     return sweep.read_again()
 
 
-def test_the_baseline_and_the_best_complete_ones_are_chosen(tmp_path: Path) -> None:
-    write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3])
-    sweep = open_sweep(tmp_path, "demo")
+def test_the_baseline_and_the_best_complete_ones_are_chosen(tmp_path):
+    sweep = write_sweep(tmp_path, "demo", RESULTS)
     assert [finalist.number for finalist in choose(sweep.spec, sweep.configurations, 2)] == [
         0,
         4,
@@ -61,15 +55,13 @@ def test_the_baseline_and_the_best_complete_ones_are_chosen(tmp_path: Path) -> N
     ]
 
 
-def test_of_every_arm_the_best_goes_to_fresh_seeds(tmp_path: Path) -> None:
+def test_of_every_arm_the_best_goes_to_fresh_seeds(tmp_path):
     arms = {
         "algorithm.ar_alpha": {"choice": [0.1, 0.2, 0.3, 0.4]},
         "optim.lr": {"uniform": [1e-5, 1e-3]},
     }
     search = {"configurations": 4, "tune_within": "algorithm.ar_alpha"}
-    write_sweep(
-        tmp_path, "demo", RESULTS, seeds=[0, 3], parameters=arms, baselines=[], search=search
-    )
+    write_sweep(tmp_path, "demo", RESULTS, parameters=arms, baselines=[], search=search)
     alphas = {0: 0.3, 1: 0.4, 2: 0.1, 3: 0.2, 4: 0.1}  # 2 and 4 are of the first arm
     parameters = {
         number: {"algorithm.ar_alpha": alpha, "optim.lr": 1e-4} for number, alpha in alphas.items()
@@ -98,9 +90,8 @@ def test_of_every_arm_the_best_goes_to_fresh_seeds(tmp_path: Path) -> None:
         finalists_of(sweep.read_again(), 9)
 
 
-def test_finalists_run_on_fresh_seeds_and_the_sealed_test(tmp_path: Path) -> None:
-    write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3], scheduler={"asha": {"grace_period": 1}})
-    sweep = open_sweep(tmp_path, "demo")
+def test_finalists_run_on_fresh_seeds_and_the_sealed_test(tmp_path):
+    sweep = write_sweep(tmp_path, "demo", RESULTS, scheduler={"asha": {"grace_period": 1}})
     space = confirmation(sweep, finalists=1, seeds=2)
     assert space.name == "demo-confirm" and space.seeds == [4, 5]
     assert space.baselines == [{"algorithm.ar_alpha": 0.0}, {"algorithm.ar_alpha": 0.4}]
@@ -116,32 +107,29 @@ def test_finalists_run_on_fresh_seeds_and_the_sealed_test(tmp_path: Path) -> Non
     assert open_sweep(tmp_path, "demo").spec.seeds == [0, 3]  # the sweep itself is untouched
 
 
-def test_the_sealed_problems_are_of_the_set_that_the_objective_is_measured_on(
-    tmp_path: Path,
-) -> None:
-    write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3], objective={"metric": "eval/reward/hard"})
-    sweep = open_sweep(tmp_path, "demo")
+def test_the_sealed_problems_are_of_the_set_that_the_objective_is_measured_on(tmp_path):
+    sweep = write_sweep(tmp_path, "demo", RESULTS, objective={"metric": "eval/reward/hard"})
     sets = sweep.spec.trainer.base.evaluation.sets
     hard = sets["dev"].model_copy(update={"limit": 7})
     space = confirmation(with_sets(sweep, {**sets, "hard": hard}), finalists=1, seeds=1)
     assert space.trainer.base.evaluation.sets["test"] == hard.model_copy(update={"split": "test"})
 
 
-def test_the_sealed_problems_are_added_to_sets_that_the_search_space_names(tmp_path: Path) -> None:
+def test_the_sealed_problems_are_added_to_sets_that_the_search_space_names(tmp_path):
     sets = {"people": {"source": "generated", "split": "dev", "people": [2], "size": 8}}
     trainer = {
         "preset": "tiny_kk",
         "overrides": {"evaluation.sets": sets, "tracking.tags": {"team": "ours"}},
     }
-    write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3], trainer=trainer)
-    base = confirmation(open_sweep(tmp_path, "demo"), finalists=1, seeds=2).trainer.base
+    sweep = write_sweep(tmp_path, "demo", RESULTS, trainer=trainer)
+    base = confirmation(sweep, finalists=1, seeds=2).trainer.base
     people = base.evaluation.sets["people"]
     test = base.evaluation.sets["test"]
     assert test == people.model_copy(update={"split": "test"})
     assert base.tracking.tags == {"team": "ours"}
 
 
-def test_a_set_called_test_is_sealed_until_the_finalists_run(tmp_path: Path) -> None:
+def test_a_set_called_test_is_sealed_until_the_finalists_run(tmp_path):
     file = tmp_path / "test.csv"
     file.write_text("question,answer\n")
     sets = {
@@ -149,8 +137,7 @@ def test_a_set_called_test_is_sealed_until_the_finalists_run(tmp_path: Path) -> 
         "test": {"source": str(file), "columns": {"prompt": "question"}},
     }
     trainer = {"preset": "tiny_kk", "overrides": {"evaluation.sets": sets}}
-    write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3], trainer=trainer)
-    sweep = open_sweep(tmp_path, "demo")
+    sweep = write_sweep(tmp_path, "demo", RESULTS, trainer=trainer)
     assert list(sweep.spec.trainer.base.evaluation.sets) == ["dev"]
     test = confirmation(sweep, 1, 1).trainer.base.evaluation.sets["test"]
     assert (test.source, test.columns) == (str(file), {"prompt": "question"})
@@ -159,12 +146,11 @@ def test_a_set_called_test_is_sealed_until_the_finalists_run(tmp_path: Path) -> 
     assert other == test.model_copy(update={"source": "other.csv"})
 
 
-def test_what_cannot_be_confirmed_is_refused(tmp_path: Path) -> None:
-    write_sweep(tmp_path, "none", {0: {0: "diverged"}}, seeds=[0])
+def test_what_cannot_be_confirmed_is_refused(tmp_path):
+    write_sweep(tmp_path, "none", {0: {0: "diverged"}})
     with pytest.raises(MissingError, match="no configuration of none is complete"):
         confirmation(open_sweep(tmp_path, "none"), 1, 1)
-    write_sweep(tmp_path, "file", SCORES, seeds=[0, 1])
-    sweep = open_sweep(tmp_path, "file")
+    sweep = write_sweep(tmp_path, "file", SCORES)
     dev = sweep.spec.trainer.base.evaluation.sets["dev"].model_copy(
         update={"source": "dev.parquet"}
     )

@@ -9,7 +9,6 @@ from trainer.algorithm.isolation import isolation_passes
 from trainer.commands.start import rule_of
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.config.schema import TrainConfig
-from trainer.types import TrainBatch
 
 MASK = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 0.0]])
 LOW = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
@@ -17,13 +16,13 @@ HIGH = [[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]]
 
 
 @pytest.fixture
-def batch() -> TrainBatch:
+def batch():
     # the last position of row 1 is padding: log-probability 0 must not make it a "high" token
     old = torch.tensor([[0.2, 0.5, 0.9], [0.7, 0.1, 1.0]]).log()
     return batch_of(MASK, old_logprobs=old, advantages=torch.ones(2, 3))
 
 
-def passes(batch: TrainBatch, **settings) -> list[list[list[float]]]:
+def passes(batch, **settings):
     masks = isolation_passes(batch, AlgorithmConfig(**settings), torch.Generator().manual_seed(0))
     return [mask.tolist() for mask in masks]
 

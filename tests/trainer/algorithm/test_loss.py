@@ -55,7 +55,7 @@ def test_update_loss_adds_kl_only_inside_the_pass_and_only_in_the_loss():
         token_mask=token_mask,
     )
 
-    def loss(**settings) -> float:
+    def loss(**settings):
         return update_loss(inputs, AlgorithmConfig(kl_coef=0.1, **settings)).loss.item()
 
     assert loss() == pytest.approx(0.1 * 0.5 * (math.exp(-0.5) + 0.5 - 1))

@@ -10,11 +10,7 @@ from trainer.config.algorithm import AlgorithmConfig
 MASK = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 0.0]])
 
 
-def batch_with(
-    entropies: list[list[float]],
-    mask: torch.Tensor = MASK,
-    truncated: tuple[float, ...] = (0.0, 0.0),
-):
+def batch_with(entropies, mask=MASK, truncated=(0.0, 0.0)):
     old = torch.tensor([[0.2, 0.5, 0.9], [0.7, 0.1, 1.0]]).log()
     return batch_of(
         mask, old_logprobs=old, entropies=torch.tensor(entropies), truncated=torch.tensor(truncated)

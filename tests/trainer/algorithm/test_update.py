@@ -118,7 +118,7 @@ def test_learning_rate(schedule, warmup, expected):
     assert [learning_rate(config, step, 4) for step in range(4)] == pytest.approx(expected)
 
 
-def loss_of_half_truncated(aggregation: str, **settings) -> float:
+def loss_of_half_truncated(aggregation, **settings):
     """The loss of a batch whose first four completions, of 29 of its 49 tokens, ran into the token
     limit.
     """
@@ -178,7 +178,7 @@ def test_statistics_add_up_and_a_learning_rate_of_zero_moves_nothing():
     assert [group["lr"] for group in updater.optimizer.param_groups] == [0.25]
 
 
-def scored(model: LogprobModel, algorithm: AlgorithmConfig, tokens: int = 10_000):
+def scored(model, algorithm, tokens=10_000):
     batch = make_batch()
     plan = plan_update_batches(batch, len(batch.rewards), tokens, packed=model.packs_rows)
     batch = attach_logprobs(batch, model, copy.deepcopy(model), plan)
@@ -188,7 +188,7 @@ def scored(model: LogprobModel, algorithm: AlgorithmConfig, tokens: int = 10_000
 PACKED_BY = {"padded": lambda lm: None, "cpu": use_packed_attention}
 
 
-def logprob_model(packed_by: str = "padded") -> LogprobModel:
+def logprob_model(packed_by="padded"):
     lm = random_model()
     PACKED_BY[packed_by](lm)
     model = LogprobModel(lm, temperature=0.9, chunk_tokens=16)
@@ -199,7 +199,7 @@ def logprob_model(packed_by: str = "padded") -> LogprobModel:
 @pytest.mark.parametrize("packed_by", PACKED_BY)
 @pytest.mark.parametrize("loss", ["clipped", "gspo", "cispo"])
 @pytest.mark.parametrize("tokens", [10_000, 40])
-def test_a_pass_has_the_gradient_of_whole_rows(packed_by: str, loss: str, tokens: int):
+def test_a_pass_has_the_gradient_of_whole_rows(packed_by, loss, tokens):
     algorithm = AlgorithmConfig(loss=loss, kl_coef=0.1)
     model = logprob_model(packed_by)
     batch, plan = scored(model, algorithm, tokens)

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.conftest import random_model
+from tests.invariants.update_job import NoTokenizer
 from trainer.attempt import Attempt
 from trainer.checkpoint import files as checkpoint
 from trainer.checkpoint.files import (
@@ -25,7 +27,8 @@ from trainer.checkpoint.files import (
     start_over,
     steps_on_disk,
 )
-from trainer.checkpoint.state import load_training_state
+from trainer.checkpoint.run_state import RunState
+from trainer.checkpoint.state import load_training_state, stage_training_state
 from trainer.errors import ConfigError, StorageError
 from trainer.parallel.ranks import Parallel
 
@@ -193,7 +196,7 @@ def test_a_checkpoint_that_may_not_be_read_is_not_damaged(tmp_path, monkeypatch)
 
     # root, as in a container, may read everything
     monkeypatch.setattr("trainer.checkpoint.files._sha256", refused)
-    with pytest.raises(StorageError, match="may not read the checkpoint"):
+    with pytest.raises(StorageError, match="cannot read the checkpoint"):
         newest_checkpoint(tmp_path)
     assert steps_on_disk(tmp_path) == [2]
 
@@ -204,13 +207,13 @@ class Rank(Parallel):
     world_size = 2
     shards_optimizer = True
 
-    def __init__(self, rank: int, meeting: threading.Barrier, items: dict[int, list]) -> None:
+    def __init__(self, rank, meeting, items):
         super().__init__(torch.device("cpu"))
         self.rank = rank
         self.meeting = meeting
         self.items = items
 
-    def gather(self, items: list, after_files: bool = False) -> list:
+    def gather(self, items, after_files=False):
         assert after_files, "the others would be given up while a rank is at files"
         self.items[self.rank] = items
         self.meeting.wait(20)
@@ -220,7 +223,7 @@ class Rank(Parallel):
 
 
 def test_every_rank_hashes_what_it_wrote(tmp_path, monkeypatch):
-    hashed: dict[str, set[str]] = {"rank-0": set(), "rank-1": set()}
+    hashed = {"rank-0": set(), "rank-1": set()}
     real = checkpoint._sha256
 
     def recording(paths):
@@ -231,7 +234,7 @@ def test_every_rank_hashes_what_it_wrote(tmp_path, monkeypatch):
     meeting = threading.Barrier(2)
     items = {}
 
-    def write(rank: int) -> None:
+    def write(rank):
         def files(folder):
             (folder / f"training_state-{rank}-of-2.safetensors").write_text(f"of rank {rank}")
             if rank == 0:
@@ -294,6 +297,16 @@ def test_of_an_ended_run_the_weights_of_the_last_and_the_best_are_kept(tmp_path)
         load_training_state(tmp_path / "step-8", None, None, Parallel(torch.device("cpu")))
     (tmp_path / "step-8" / "model.safetensors").write_bytes(b"damaged")
     assert damaged_files(tmp_path / "step-8") == ["model.safetensors"]
+
+
+def test_a_run_on_the_cpu_leaves_a_gpu_alone(tmp_path, monkeypatch):
+    """The state of its generator is not asked for, which would take memory there."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    model = random_model()
+    optimizer = torch.optim.AdamW(model.parameters())
+    state = RunState(1, [], 0, {})
+    stage_training_state(model, NoTokenizer(), optimizer, state, Parallel())(tmp_path)
+    assert load_training_state(tmp_path, model, optimizer, Parallel()) == state
 
 
 class Killed(BaseException):
@@ -365,7 +378,7 @@ def test_nothing_is_removed_where_the_newest_checkpoint_is_not_all_there(tmp_pat
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_run_on_record_whose_checkpoints_are_gone_does_not_begin_again(tmp_path: Path) -> None:
+def test_a_run_on_record_whose_checkpoints_are_gone_does_not_begin_again(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n{"step": 1}\n{"step": 2}\n')
     checkpoint.check_whole(tmp_path, 3, "again")  # none was due
     with pytest.raises(StorageError, match="was at step 2, and it has no checkpoint"):

@@ -7,11 +7,11 @@ import pytest
 from trainer.checkpoint.writer import CheckpointWriter
 
 
-def _fail() -> None:
+def _fail():
     raise OSError("no space left")
 
 
-def test_waiting_ends_when_the_checkpoint_is_written() -> None:
+def test_waiting_ends_when_the_checkpoint_is_written():
     writer = CheckpointWriter()
     may_end = threading.Event()
     written = []
@@ -24,7 +24,7 @@ def test_waiting_ends_when_the_checkpoint_is_written() -> None:
     writer.wait()  # nothing is being written
 
 
-def test_what_a_checkpoint_raises_is_raised_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_checkpoint_raises_is_raised_once(caplog):
     writer = CheckpointWriter()
     writer.begin(_fail)
     with pytest.raises(OSError, match="no space left"):

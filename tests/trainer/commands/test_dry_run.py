@@ -3,7 +3,7 @@ import pytest
 from trainer.cli import main
 
 
-def shown(capsys, *words: str) -> str:
+def shown(capsys, *words):
     assert main(["run", "tiny_kk", "--dry-run", *words]) == 0
     return capsys.readouterr().out
 

@@ -1,6 +1,5 @@
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -10,6 +9,7 @@ from trainer.commands.evaluate import evaluation_config, parse_set, record_name
 from trainer.commands.found_model import find_model
 from trainer.config.schema import load_config, save_config
 from trainer.errors import ConfigError, MissingError, StorageError
+from trainer.files import read_records
 from trainer.loop import Trainer
 from trainer.tracking.tracker import Tracker
 from trainer.types import RunContext
@@ -18,7 +18,7 @@ COMPLETIONS = "evaluation.completions_per_problem"
 
 
 @pytest.fixture(scope="module")
-def run(tiny_policy, tmp_path_factory) -> Path:
+def run(tiny_policy, tmp_path_factory):
     """A run of two steps with sampled evaluations, as `trainer run` leaves it."""
     folder = tmp_path_factory.mktemp("runs") / "trained"
     config = small_config(
@@ -34,24 +34,13 @@ def run(tiny_policy, tmp_path_factory) -> Path:
     return folder
 
 
-def last_evaluation(folder: Path) -> dict:
-    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+def last_evaluation(folder):
+    records = read_records(folder / "metrics.jsonl")
     return [record for record in records if "eval/accuracy" in record][-1]
 
 
-def test_a_run_is_evaluated_as_it_evaluated_itself(run, tmp_path, capsys):
-    arguments = [
-        "evaluate",
-        str(run),
-        "--offline",
-        "--runs-dir",
-        str(tmp_path),
-        "--name",
-        "again",
-        "--json",
-    ]
-    assert main(arguments) == 0
-    printed = json.loads(capsys.readouterr().out)
+def test_a_run_is_evaluated_as_it_evaluated_itself(run, tmp_path, typed):
+    printed = json.loads(typed(f"trainer evaluate {run} --offline --name again --json"))
     assert json.loads((tmp_path / "again" / "evaluation.json").read_text()) == printed
     trained = last_evaluation(run)
     again = last_evaluation(tmp_path / "again")
@@ -71,80 +60,37 @@ def test_a_run_is_evaluated_as_it_evaluated_itself(run, tmp_path, capsys):
     assert len((tmp_path / "again" / "completions.jsonl").read_text().splitlines()) == 24
 
 
-def test_sets_limits_and_completions_are_those_asked_for(tiny_policy, tmp_path, capsys):
+def test_sets_limits_and_completions_are_those_asked_for(tiny_policy, tmp_path, typed):
     problems = tmp_path / "own.jsonl"
-    arguments = [
-        "evaluate",
-        str(tiny_policy),
-        "--spec",
-        "tiny_kk",
-        "--offline",
-        "--runs-dir",
-        str(tmp_path),
-    ]
-    assert main([*arguments, "--sets", f"own={problems}"]) == 3
-    assert "no such data file" in capsys.readouterr().err
-    assert not (tmp_path / "two").exists()
-    assert main([*arguments, "reward.functions={nonsense: 1}", "--name", "two"]) == 2
-    assert "no reward named nonsense" in capsys.readouterr().err
+    line = f"trainer evaluate {tiny_policy} --spec tiny_kk --offline --name two"
+    assert "no such data file" in typed(f"{line} --sets own={problems}", code=3)
+    unknown = "reward.functions={nonsense: 1}"
+    assert "no reward named nonsense" in typed(line, unknown, code=2)
     assert not (tmp_path / "two").exists()
     sets = ["a={source: generated, people: [2], size: 3}", "b={source: generated, limit: 3}"]
-    options = ["-k", "2", "--name", "two"]
-    assert main([*arguments, "rollout.max_new_tokens=20", *options, "--sets", *sets]) == 0
-    shown = capsys.readouterr().out
-    assert "@2" in shown
+    assert "@2" in typed(f"{line} rollout.max_new_tokens=20 -k 2 --sets", *sets)
     record = json.loads((tmp_path / "two" / "evaluation.json").read_text())
     assert [
         (r["set"], r["problems"], r["completions"]) for r in record["rows"] if r["by"] == "all"
     ] == [("a", 3, 6), ("b", 3, 6)]
     assert load_config(str(tmp_path / "two" / "config.yaml")).evaluation.sets["b"].split == "test"
-    assert main([*arguments, "--name", "two"]) == 2
-    assert "two exists" in capsys.readouterr().err
+    assert "two exists" in typed(line, code=2)
 
 
-def test_scoring_that_fails_is_refused(tiny_policy, tmp_path, capsys):
-    arguments = [
-        "evaluate",
-        str(tiny_policy),
-        "--spec",
-        "tiny_kk",
-        "--offline",
-        "--runs-dir",
-        str(tmp_path),
-    ]
+def test_scoring_that_fails_is_refused(tiny_policy, tmp_path, typed):
+    line = f"trainer evaluate {tiny_policy} --spec tiny_kk --offline --name f -k 1"
     failing = "reward.functions={'tests.trainer.failing_rewards:raising': 1.0}"
-    options = [
-        "rollout.max_new_tokens=10",
-        failing,
-        "evaluation.sets.dev.size=3",
-        "-k",
-        "1",
-        "--name",
-        "f",
-    ]
-    assert main([*arguments, *options]) == 2
-    assert "scoring failed for 1 of 3 completions" in capsys.readouterr().err
+    small = ["rollout.max_new_tokens=10", "evaluation.sets.dev.size=3"]
+    assert "scoring failed for 1 of 3 completions" in typed(line, *small, failing, code=2)
     assert not (tmp_path / "f" / "evaluation.json").exists()
 
 
 @pytest.mark.slow
-def test_the_result_reaches_mlflow(tiny_policy, tmp_path):
+def test_the_result_reaches_mlflow(tiny_policy, tmp_path, typed):
     from mlflow import MlflowClient
 
     arguments = ["evaluate", str(tiny_policy), "--spec", "tiny_kk", "rollout.max_new_tokens=10"]
-    assert (
-        main(
-            [
-                *arguments,
-                "evaluation.sets.dev.size=2",
-                "--runs-dir",
-                str(tmp_path),
-                "--name",
-                "seen",
-            ]
-        )
-        == 0
-    )
+    typed("trainer", *arguments, "evaluation.sets.dev.size=2", "--name", "seen")
     client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
     experiment = client.get_experiment_by_name("evaluate")
     (recorded,) = client.search_runs([experiment.experiment_id])

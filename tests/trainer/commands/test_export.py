@@ -12,7 +12,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.trainer.test_loop import small_config
 from trainer import train
-from trainer.cli import main
 from trainer.config.schema import dump_config, load_config
 from trainer.evaluation.correctness import read_correctness
 from trainer.evaluation.estimators import accuracy_interval
@@ -33,13 +32,17 @@ def runs(tiny_policy, tmp_path_factory):
     return trained(tiny_policy, tmp_path_factory.mktemp("runs"), changes)
 
 
-def export(runs, output, *arguments):
-    return main(["export", "first", "--runs-dir", str(runs), "--output", str(output), *arguments])
+@pytest.fixture
+def export(typed):
+    def carry_out(runs, output, *options, code=0):
+        line = f"trainer export first --runs-dir {runs} --output {output}"
+        return typed(line, *options, code=code)
+
+    return carry_out
 
 
-def test_the_folder_loads_in_transformers_and_holds_nothing_of_the_training(runs, tmp_path, capsys):
-    assert export(runs, tmp_path / "model") == 0
-    assert "step 2" in capsys.readouterr().out
+def test_the_folder_loads_in_transformers_and_holds_nothing_of_the_training(runs, export, tmp_path):
+    assert "step 2" in export(runs, tmp_path / "model")
     names = {path.name for path in (tmp_path / "model").iterdir()}
     assert {"README.md", "run.yaml", "config.json", "model.safetensors", "tokenizer.json"} <= names
     assert not [name for name in names if name.startswith(("training_state", "manifest"))]
@@ -55,8 +58,8 @@ def test_the_folder_loads_in_transformers_and_holds_nothing_of_the_training(runs
     )
 
 
-def test_the_card_has_front_matter_and_the_score_of_that_step(runs, tmp_path):
-    assert export(runs, tmp_path / "model", "--step", "1") == 0
+def test_the_card_has_front_matter_and_the_score_of_that_step(runs, export, tmp_path):
+    export(runs, tmp_path / "model", "--step", "1")
     _, front, text = (tmp_path / "model" / "README.md").read_text().split("---\n", 2)
     assert yaml.safe_load(front)["library_name"] == "transformers"
     assert "base_model" not in yaml.safe_load(front)  # the start was a folder of this machine
@@ -69,34 +72,32 @@ def test_the_card_has_front_matter_and_the_score_of_that_step(runs, tmp_path):
     assert "after 1 steps" in text
 
 
-def test_a_folder_is_exported_under_its_name(runs, tmp_path, monkeypatch, capsys):
+def test_a_folder_is_exported_under_its_name(runs, typed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main(["export", str(runs / "first")]) == 0
+    typed("trainer export", runs / "first")
     assert (tmp_path / "first-model" / "model.safetensors").is_file()
 
 
-def test_what_cannot_be_exported_leaves_nothing(runs, tmp_path, capsys):
-    assert export(runs, tmp_path / "model", "--step", "7") == 3
-    assert "there are: 1, 2" in capsys.readouterr().err
-    assert export(runs, tmp_path / "model", "--merge") == 2
+def test_what_cannot_be_exported_leaves_nothing(runs, export, tmp_path):
+    assert "there are: 1, 2" in export(runs, tmp_path / "model", "--step", "7", code=3)
+    export(runs, tmp_path / "model", "--merge", code=2)
     (tmp_path / "taken").mkdir()
-    assert export(runs, tmp_path / "taken") == 2
+    export(runs, tmp_path / "taken", code=2)
     copy = tmp_path / "runs"
     shutil.copytree(runs, copy)
     weights = copy / "first" / "checkpoints" / "step-2" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-8])
-    assert export(copy, tmp_path / "model") == 4
-    assert "damaged: model.safetensors" in capsys.readouterr().err
+    assert "damaged: model.safetensors" in export(copy, tmp_path / "model", code=4)
     assert not list(tmp_path.glob("model*"))
 
 
-def test_a_run_that_was_not_evaluated_at_the_step_says_so(runs, tmp_path):
+def test_a_run_that_was_not_evaluated_at_the_step_says_so(runs, export, tmp_path):
     copy = tmp_path / "runs"
     shutil.copytree(runs, copy)
     lines = (copy / "first" / "correctness.jsonl").read_text().splitlines(keepends=True)
     kept = [line for line in lines if json.loads(line)["step"] != 2]
     (copy / "first" / "correctness.jsonl").write_text("".join(kept))
-    assert export(copy, tmp_path / "model") == 0
+    export(copy, tmp_path / "model")
     assert "was not evaluated at step 2" in (tmp_path / "model" / "README.md").read_text()
 
 
@@ -107,13 +108,10 @@ def adapter_runs(tiny_policy, tmp_path_factory):
 
 
 def test_an_adapter_is_exported_alone_or_merged_into_the_whole_model(
-    adapter_runs, tiny_policy, tmp_path
+    adapter_runs, export, tiny_policy, tmp_path
 ):
-    assert (
-        export(adapter_runs, tmp_path / "adapter")
-        == export(adapter_runs, tmp_path / "whole", "--merge")
-        == 0
-    )
+    export(adapter_runs, tmp_path / "adapter")
+    export(adapter_runs, tmp_path / "whole", "--merge")
     card = (tmp_path / "adapter" / "README.md").read_text()
     assert "library_name: peft" in card
     assert "library_name: transformers" in (tmp_path / "whole" / "README.md").read_text()
@@ -129,12 +127,14 @@ def test_an_adapter_is_exported_alone_or_merged_into_the_whole_model(
     assert len(AutoTokenizer.from_pretrained(tmp_path / "whole")) > 10
 
 
-def test_the_hashes_of_reward_and_data_come_with_the_model(tiny_policy, tmp_path, monkeypatch):
+def test_the_hashes_of_reward_and_data_come_with_the_model(
+    tiny_policy, typed, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "judge.py").write_text("def exact(text, answer): return 0.0\n")
     changes = {"tracking.offline": True, "reward.functions": {"judge:exact": 1.0}, "max_steps": 1}
     (tmp_path / "spec.yaml").write_text(dump_config(small_config(tiny_policy, **changes)))
     run = train("spec.yaml")
-    assert main(["export", run.name, "--output", "model"]) == 0
+    typed(f"trainer export {run.name} --output model --runs-dir runs")
     assert "| judge.py | reward judge:exact | " in (tmp_path / "model" / "README.md").read_text()
     assert all(path.stat().st_mode & 0o044 == 0o044 for path in (tmp_path / "model").rglob("*"))

@@ -3,7 +3,6 @@ import sys
 
 import pytest
 
-from trainer.cli import main
 from trainer.commands.init import write_project
 from trainer.config.schema import load_config
 from trainer.errors import ConfigError, StorageError
@@ -66,9 +65,8 @@ def test_nothing_is_overwritten(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["run.yaml"]
 
 
-def test_a_file_in_the_place_of_the_folder_is_an_error(tmp_path, capsys):
+def test_a_file_in_the_place_of_the_folder_is_an_error(tmp_path, typed):
     (tmp_path / "mine").touch()
     with pytest.raises(StorageError, match="cannot write there"):
         write_project(tmp_path / "mine")
-    assert main(["init", str(tmp_path / "mine")]) == 4
-    assert len(capsys.readouterr().err.splitlines()) == 3
+    assert len(typed("trainer init", tmp_path / "mine", code=4).splitlines()) == 3

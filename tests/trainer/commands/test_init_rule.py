@@ -2,14 +2,13 @@ import subprocess
 import sys
 
 from tests.run_cli import run_cli
-from trainer.cli import main
 from trainer.config.schema import load_config
 
 
-def test_the_rule_passes_its_test_trains_and_is_compared_with_grpo(tmp_path, monkeypatch):
+def test_the_rule_passes_its_test_trains_and_is_compared_with_grpo(tmp_path, typed, monkeypatch):
     folder = tmp_path / "mine"
-    assert main(["init", str(folder), "--rule"]) == 0
-    assert main(["init", str(folder), "--rule"]) == 4  # nothing is written over
+    typed("trainer init --rule", folder)
+    typed("trainer init --rule", folder, code=4)  # nothing is written over
     tested = subprocess.run(
         [sys.executable, "-m", "pytest", "-q"], cwd=folder, capture_output=True, text=True
     )

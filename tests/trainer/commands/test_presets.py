@@ -2,7 +2,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainer.cli import main
 from trainer.commands import presets
 from trainer.commands.presets import memory_comment
 from trainer.config.schema import TrainConfig, apply_overrides, load_config
@@ -16,29 +15,27 @@ def machine(monkeypatch):
     monkeypatch.setattr(presets.psutil, "virtual_memory", lambda: SimpleNamespace(total=16 * 10**9))
 
 
-def test_a_preset_is_printed_as_a_file_with_its_memory_below(tmp_path, capsys):
-    assert main(["presets", "kk_0.5b", "--gpu-gb", "24"]) == 0
-    printed = capsys.readouterr().out
+def test_a_preset_is_printed_as_a_file_with_its_memory_below(tmp_path, typed):
+    printed = typed("trainer presets kk_0.5b --gpu-gb 24")
     assert "# memory of one rank on a GPU of 24.0 GB, estimated:" in printed
     (tmp_path / "run.yaml").write_text(printed)
     assert load_config(str(tmp_path / "run.yaml")) == load_config("kk_0.5b")
 
 
-def test_presets_are_listed_with_their_first_line(capsys):
-    assert main(["presets"]) == 0
-    printed = capsys.readouterr().out.splitlines()
+def test_presets_are_listed_with_their_first_line(typed):
+    printed = typed("trainer presets").splitlines()
     assert printed[0].split() == ["name", "description", "variants"]
     assert {"base", "tiny_kk", "kk_3b"} <= {line.split(" ")[0] for line in printed}
     assert printed[-1] == "One of a preset's variants: trainer run NAME:VARIANT"
 
 
-def head(config: TrainConfig, ranks: int | None = None, gpu_gb: float | None = None) -> str:
+def head(config, ranks=None, gpu_gb=None):
     comment = memory_comment(config, ranks, gpu_gb).splitlines()
     assert len(comment) == 3 and all(line.startswith("# ") for line in comment)
     return comment[0]
 
 
-def config_of(random_policy, **changes) -> TrainConfig:
+def config_of(random_policy, **changes):
     return apply_overrides(TrainConfig(), {"model.name_or_path": str(random_policy), **changes})
 
 

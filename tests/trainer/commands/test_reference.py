@@ -1,13 +1,12 @@
 import pytest
 
 from tests.tables import table
-from trainer.cli import main
 from trainer.commands.reference import find_options
 from trainer.config.schema import dotted_keys
 from trainer.rules.kinds import KINDS
 
 
-def by_key(word: str = "") -> dict[str, tuple[str, object]]:
+def by_key(word=""):
     return {option.key: (option.allowed, option.default) for option in find_options(word)}
 
 
@@ -39,9 +38,8 @@ def test_allowed_values_and_defaults(key, allowed, default):
     assert by_key(key)[key] == (allowed, default)
 
 
-def test_a_key_is_found_by_any_part_of_its_name(capsys):
-    assert main(["options", "clip"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_a_key_is_found_by_any_part_of_its_name(typed):
+    lines = typed("trainer options clip").splitlines()
     keys = [
         "algorithm.loss.clip_ratio_low",
         "algorithm.loss.clip_ratio_high",
@@ -53,16 +51,11 @@ def test_a_key_is_found_by_any_part_of_its_name(capsys):
     assert max(map(len, lines)) <= 100
 
 
-def test_a_word_that_no_key_has(capsys):
-    assert main(["options", "clip_hihg"]) == 2
-    assert (
-        capsys.readouterr().err.splitlines()[-1]
-        == "next:  did you mean algorithm.loss.clip_ratio_high?"
-    )
+def test_a_word_that_no_key_has(typed):
+    hint = typed("trainer options clip_hihg", code=2).splitlines()[-1]
+    assert hint == "next:  did you mean algorithm.loss.clip_ratio_high?"
 
 
-def test_metrics_are_found_and_printed(capsys):
-    assert main(["metrics", "kl"]) == 0
-    assert "policy/kl  [nats; mean over ranks]" in capsys.readouterr().out.splitlines()
-    assert main(["metrics", "no_such"]) == 2
-    assert "nothing has no_such in its name" in capsys.readouterr().err
+def test_metrics_are_found_and_printed(typed):
+    assert "policy/kl  [nats; mean over ranks]" in typed("trainer metrics kl").splitlines()
+    assert "nothing has no_such in its name" in typed("trainer metrics no_such", code=2)

@@ -1,6 +1,5 @@
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -22,28 +21,28 @@ class FakeTrainer:
     request_stop = None
     silent_steps = 0
 
-    def __init__(self, ends: BaseException | bool):
+    def __init__(self, ends):
         self.ends = ends
         self.done = False
-        self.closed: list[str] = []
+        self.closed = []
 
-    def resume(self) -> int:
+    def resume(self):
         return 2
 
-    def train(self) -> None:
+    def train(self):
         if isinstance(self.ends, BaseException):
             raise self.ends
         self.done = bool(self.ends)
 
-    def close(self, status: str) -> bool:
+    def close(self, status):
         self.closed.append(status)
         return True
 
 
 @pytest.fixture
-def left(monkeypatch) -> list[str]:
+def left(monkeypatch):
     """One entry each time that the ranks part."""
-    parted: list[str] = []
+    parted = []
     monkeypatch.setattr(run, "leave_ranks", lambda: parted.append("left"))
     return parted
 
@@ -73,9 +72,7 @@ def test_a_run_interrupted_while_its_last_checkpoint_is_written_is_not_done(
         (KeyboardInterrupt(), "KILLED", False, []),
     ],
 )
-def test_a_run_is_closed_as_it_ended(
-    monkeypatch, tmp_path, capsys, left, ends, status, done, parts
-):
+def test_a_run_is_closed_as_it_ended(monkeypatch, tmp_path, left, ends, status, done, parts):
     outcome, trainer = train(monkeypatch, tmp_path, ends)
     assert (trainer.closed, outcome.done, left) == ([status], done, parts)
     assert outcome.diverged is (ends if isinstance(ends, DivergedError) else None)
@@ -90,7 +87,7 @@ def test_an_error_closes_the_run_and_is_told(monkeypatch, tmp_path, capsys, left
     assert (trainer.closed, left) == (["FAILED"], [])
 
 
-def ended_trainer(tmp_path, world_size: int = 1, is_main: bool = True) -> Any:
+def ended_trainer(tmp_path, world_size=1, is_main=True):
     context = RunContext(tmp_path / "r", tmp_path, "trainer", "r")
     parallel = SimpleNamespace(world_size=world_size, is_main=is_main)
     return SimpleNamespace(
@@ -99,7 +96,7 @@ def ended_trainer(tmp_path, world_size: int = 1, is_main: bool = True) -> Any:
 
 
 @pytest.fixture
-def outcome(tmp_path) -> RunOutcome:
+def outcome(tmp_path):
     (tmp_path / "r").mkdir()
     return RunOutcome(ended_trainer(tmp_path), done=True, recorded=True, diverged=None)
 
@@ -116,7 +113,7 @@ def test_a_stopped_run_ends_with_the_command_that_goes_on(outcome, tmp_path, cap
     stopped = replace(outcome, done=False, trainer=ended_trainer(tmp_path, world_size=2))
     assert report_outcome(stopped) == 130
     message, command = capsys.readouterr().out.splitlines()
-    assert message == "stopped at step 4 of 9; nothing was saved; to begin again:"
+    assert message == "stopped at step 4 of 9; nothing was saved; to start again:"
     assert (
         command
         == f"torchrun --nproc-per-node 2 -m trainer resume r --runs-dir {tmp_path} --start-over"
@@ -124,7 +121,7 @@ def test_a_stopped_run_ends_with_the_command_that_goes_on(outcome, tmp_path, cap
     (tmp_path / "r" / "checkpoints" / "step-2").mkdir(parents=True)
     report_outcome(stopped)
     assert capsys.readouterr().out.startswith(
-        "stopped at step 4 of 9; saved at step 2; to go on:\n"
+        "stopped at step 4 of 9; saved at step 2; to resume:\n"
     )
 
 

@@ -2,9 +2,7 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
-from trainer.cli import main
 from trainer.commands import runs
 from trainer.config.schema import load_config, save_config
 from trainer.shell.run_folder import hold
@@ -23,7 +21,7 @@ EVALUATIONS = [
 STATE = TrackingState("k", "trainer", "b", {}, ".")
 
 
-def write_run(root: Path, name: str, records=(), state=None, steps=(), **overrides) -> Path:
+def write_run(root, name, records=(), state=None, steps=(), **overrides):
     folder = root / name
     (folder / "checkpoints").mkdir(parents=True)
     save_config(load_config("tiny_kk", {"max_steps": 8, **overrides}), folder / "config.yaml")
@@ -35,7 +33,7 @@ def write_run(root: Path, name: str, records=(), state=None, steps=(), **overrid
     return folder
 
 
-def test_the_list_names_every_run_its_state_and_its_rule(tmp_path, capsys):
+def test_the_list_names_every_run_its_state_and_its_rule(tmp_path, typed):
     write_run(tmp_path, "b", EVALUATIONS, {"status": "KILLED"}, **{"algorithm.ar_alpha": 0.3})
     done = [*EVALUATIONS, {"step": 8, "final/accuracy": 0.6}]
     write_run(tmp_path, "a", done, {"status": "FINISHED"})
@@ -45,8 +43,7 @@ def test_the_list_names_every_run_its_state_and_its_rule(tmp_path, capsys):
     (write_run(tmp_path, "evaluated") / "evaluation.json").touch()
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "config.yaml").write_text("optim: {lrr: 1}\n")
-    assert main(["ls", "--runs-dir", str(tmp_path)]) == 0
-    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+    assert [line.split() for line in typed("trainer ls").splitlines()] == [
         ["name", "state", "step", "accuracy", "best", "rule"],
         ["a", "done", "8/8", "0.625", "0.75", "grpo"],
         ["b", "stopped", "4/8", "0.625", "0.75", "grpo", "+", "AR"],
@@ -56,15 +53,13 @@ def test_the_list_names_every_run_its_state_and_its_rule(tmp_path, capsys):
     ]
 
 
-def test_an_empty_folder_says_how_to_begin(tmp_path, capsys):
-    assert main(["ls", "--runs-dir", str(tmp_path / "none")]) == 0
-    assert "trainer run tiny_kk" in capsys.readouterr().out
+def test_an_empty_folder_says_how_to_begin(tmp_path, typed):
+    assert "trainer run tiny_kk" in typed("trainer ls --runs-dir", tmp_path / "none")
 
 
-def test_status_of_a_stopped_run_ends_with_the_command_that_resumes_it(tmp_path, capsys):
+def test_status_of_a_stopped_run_ends_with_the_command_that_resumes_it(tmp_path, typed):
     write_run(tmp_path, "b", EVALUATIONS, steps=(2, 4))
-    assert main(["status", "b", "--runs-dir", str(tmp_path)]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = typed("trainer status b").splitlines()
     assert lines[0] == "b: stopped, step 4/8, grpo"
     assert [line.split() for line in lines[1:3]] == [
         ["step", "accuracy", "reward", "completion_length"],
@@ -74,8 +69,7 @@ def test_status_of_a_stopped_run_ends_with_the_command_that_resumes_it(tmp_path,
         "checkpoints: step-2 step-4",
         f"next:        trainer resume b --runs-dir {tmp_path}",
     ]
-    assert main(["status", "b", "--runs-dir", str(tmp_path), "--json"]) == 0
-    status = json.loads(capsys.readouterr().out)
+    status = json.loads(typed("trainer status b --json"))
     assert (status["state"], status["checkpoints"], len(status["evaluations"])) == (
         "stopped",
         [2, 4],
@@ -83,7 +77,7 @@ def test_status_of_a_stopped_run_ends_with_the_command_that_resumes_it(tmp_path,
     )
 
 
-def test_status_shows_completions_without_commands_for_the_terminal(tmp_path, capsys):
+def test_status_shows_completions_without_commands_for_the_terminal(tmp_path, typed):
     folder = write_run(tmp_path, "b", EVALUATIONS)
     rows = [
         {
@@ -97,44 +91,41 @@ def test_status_shows_completions_without_commands_for_the_terminal(tmp_path, ca
         for step in (2, 4)
     ]
     (folder / "completions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert main(["status", "b", "--runs-dir", str(tmp_path), "--completions", "1"]) == 0
-    out = capsys.readouterr().out
+    out = typed("trainer status b --completions 1")
     assert "step 4, train, reward 1.5, answer 4\n2 + 2 = 4\\x1b[2J" in out and "step 2" not in out
 
 
-def test_a_run_that_is_held_is_running(tmp_path, capsys):
+def test_a_run_that_is_held_is_running(tmp_path, typed):
     folder = write_run(tmp_path, "b", EVALUATIONS)
     with hold(folder):
-        assert main(["status", "b", "--runs-dir", str(tmp_path)]) == 0
-    first, *_, last = capsys.readouterr().out.splitlines()
+        first, *_, last = typed("trainer status b").splitlines()
     assert first.startswith("b: running by process ")
     assert last == "checkpoints: none"
 
 
-def test_a_name_without_a_run_is_refused(tmp_path, capsys):
+def test_a_name_without_a_run_is_refused(tmp_path, typed):
     (write_run(tmp_path, "s") / "space.lock.yaml").touch()
-    assert main(["status", "nope", "--runs-dir", str(tmp_path)]) == 3
-    assert "see `trainer ls`" in capsys.readouterr().err
-    assert main(["ui", "s", "--runs-dir", str(tmp_path)]) == 3
-    assert "next:  sweep status s" in capsys.readouterr().err
-    assert main(["status", "../s", "--runs-dir", str(tmp_path)]) == 3
+    assert "see `trainer ls`" in typed("trainer status nope", code=3)
+    assert "next:  sweep status s" in typed("trainer ui s", code=3)
+    typed("trainer status ../s", code=3)
 
 
-def test_the_ui_opens_at_the_run(tmp_path, capsys, monkeypatch):
+def test_the_ui_opens_at_the_run(tmp_path, monkeypatch, typed):
     served = []
     monkeypatch.setattr(
-        runs, "serve", lambda uri, port, page, *words: served.append((uri, port, page(), *words))
+        runs,
+        "serve",
+        lambda uri, port, page, *words: served.append((uri, port, page(), *words)) or 0,
     )
     write_run(tmp_path, "b", EVALUATIONS, {"run_id": None})
-    assert main(["ui", "b", "--runs-dir", str(tmp_path)]) == 3
-    assert f"trainer upload {tmp_path / 'b'}" in capsys.readouterr().err
-    assert main(["ui", "--runs-dir", str(tmp_path)]) == 4  # no store yet
+    assert f"trainer upload {tmp_path / 'b'}" in typed("trainer ui b", code=3)
+    typed("trainer ui", code=4)  # no store yet
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     prepare_store(uri)
     number = connect(uri).create_experiment("trainer")
     replace(STATE, run_id="abc").save(tmp_path / "b")
-    main(["ui", "b", "--runs-dir", str(tmp_path)])
-    main(["ui", "--runs-dir", str(tmp_path), "--port", "5055"])
+    typed("trainer ui b")
+    typed("trainer ui --port 5055")
     assert served == [
         (uri, 5000, f"/#/experiments/{number}/runs/abc", "run b", "trainer ui b"),
         (uri, 5055, f"/#/experiments/{number}/runs", "all runs", "trainer ui"),

@@ -10,7 +10,7 @@ from trainer.rollouts.vllm.command import server_command
 
 
 @pytest.fixture
-def config(tmp_path) -> TrainConfig:
+def config(tmp_path):
     random_model().config.save_pretrained(tmp_path)  # 512 positions
     changes = {
         "model.name_or_path": str(tmp_path),
@@ -20,7 +20,7 @@ def config(tmp_path) -> TrainConfig:
     return apply_overrides(TrainConfig(), changes)
 
 
-def option(command: list[str], name: str) -> str:
+def option(command, name):
     return command[command.index(name) + 1]
 
 

@@ -8,7 +8,7 @@ from trainer.errors import ConfigError
 from trainer.shell.arguments import parse_arguments
 
 
-def parse(*words: str) -> None:
+def parse(*words):
     parser = argparse.ArgumentParser(prog="command")
     parser.add_argument("spec")
     parser.add_argument("--name")
@@ -48,6 +48,4 @@ def test_the_version_names_what_a_bug_report_needs(main, capsys):
 def test_a_port_that_does_not_exist_is_refused(main, words, port, capsys):
     with pytest.raises(SystemExit) as ended:
         main([*words, f"--port={port}"])
-    assert (
-        ended.value.code == 2 and "is no port: they go from 1 to 65535" in capsys.readouterr().err
-    )
+    assert ended.value.code == 2 and "must be a port from 1 to 65535" in capsys.readouterr().err

@@ -1,7 +1,5 @@
 """What a run file starts from: presets, files, and named variants."""
 
-from pathlib import Path
-
 import pytest
 
 from trainer.config.extends import preset_names, variant_names
@@ -20,7 +18,7 @@ variants:
 """
 
 
-def write(folder: Path, text: str, name: str = "spec.yaml") -> str:
+def write(folder, text, name="spec.yaml"):
     path = folder / name
     path.write_text(text)
     return str(path)

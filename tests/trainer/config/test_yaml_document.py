@@ -1,7 +1,9 @@
 import pytest
 import yaml
+from hypothesis import example, given
 
 from sweep.space.file import load_space
+from tests.json_values import JSON, UNHURRIED
 from tests.tables import table
 from tests.trainer.config.test_extends import write
 from trainer.config.schema import TrainConfig, load_config
@@ -39,7 +41,7 @@ def test_errors_name_file_line_key_and_the_nearest_choice(tmp_path, text, line, 
         ("rollout.top_p.x=1", "rollout.top_p.x"),
     ],
 )
-def test_an_error_carries_the_key_that_is_refused(override: str, key: str) -> None:
+def test_an_error_carries_the_key_that_is_refused(override, key):
     with pytest.raises(ConfigError) as caught:
         load_config("tiny_kk", [override])
     assert caught.value.key == key
@@ -110,7 +112,7 @@ def test_a_key_may_stand_in_two_mappings_but_not_twice_in_one():
     assert parse_yaml("a: {x: 1}\nb: {x: 2}\n", "f.yaml").data == {"a": {"x": 1}, "b": {"x": 2}}
     with pytest.raises(ConfigError) as refused:
         parse_yaml("a:\n- x: 1\n  y: 2\n  x: 3\n", "f.yaml")
-    assert refused.value.what == "key a.0.x stands twice (lines 2 and 4)"
+    assert refused.value.what == "key a.0.x appears twice (lines 2 and 4)"
 
 
 @pytest.mark.parametrize(
@@ -159,8 +161,15 @@ def test_scalars_are_those_of_yaml_1_2():
     ]
     assert parse_value(text, "") == values
     assert parse_override("max_steps=010") == ("max_steps", 10)
-    texts = ["1e-6", "no", "010", "1:30", "~", "", "true", "2024-01-01"]
-    assert parse_value(dump_yaml(texts), "") == yaml.safe_load(dump_yaml(texts)) == texts
+
+
+@UNHURRIED
+@given(JSON)
+@example(["1e-6", "no", "010", "1:30", "~", "", "true", "2024-01-01"])
+def test_every_reader_of_yaml_finds_what_was_written(value):
+    text = dump_yaml(value)
+    assert parse_value(text, "") == yaml.safe_load(text) == value
+    assert parse_override(f"key={text}") == ("key", value)
 
 
 def test_models_are_found_through_lists_mappings_and_options():

@@ -1,6 +1,5 @@
 import copy
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -24,21 +23,21 @@ from trainer.cpu.attention import (
     takes_packed_rows,
     use_packed_attention,
 )
-from trainer.cpu.packing import Packing, pack
+from trainer.cpu.packing import pack
 from trainer.policy.logprobs import LogprobModel
 
 
-def packing_of(prompts: list[int], completions: list[list[int]]) -> Packing:
+def packing_of(prompts, completions):
     """Rows of given prompt lengths, one list of completion lengths per prompt."""
     return pack(*rows_of(*zip(prompts, completions, strict=True)))
 
 
-def reference(query, key, value, scale: float, packing: Packing) -> torch.Tensor:
+def reference(query, key, value, scale, packing):
     """The definition, one token after the other."""
     group = query.shape[1] // key.shape[1]
     key = key.repeat_interleave(group, dim=1)
     value = value.repeat_interleave(group, dim=1)
-    outputs: list[torch.Tensor] = [torch.empty(0)] * len(query)
+    outputs = [torch.empty(0)] * len(query)
     for segment in packing.segments:
         numbers = torch.arange(len(query))
         for token in numbers[segment.tokens].tolist():
@@ -54,9 +53,7 @@ def reference(query, key, value, scale: float, packing: Packing) -> torch.Tensor
     return torch.stack(outputs)
 
 
-def results(
-    inputs: list[torch.Tensor], grad_output: torch.Tensor, function, packing: Packing
-) -> list[torch.Tensor]:
+def results(inputs, grad_output, function, packing):
     leaves = [tensor.clone().requires_grad_() for tensor in inputs]
     output = function(*leaves, 0.3, packing)
     output.backward(grad_output)
@@ -75,7 +72,7 @@ def results(
 )
 def test_output_and_gradients_are_those_of_float64(
     heads, key_heads, prompts, completions, monkeypatch
-) -> None:
+):
     packing = packing_of(prompts, completions)
     generator = torch.Generator().manual_seed(0)
     shapes = [(heads, 8), (key_heads, 8), (key_heads, 8), (heads, 8)]
@@ -107,7 +104,7 @@ SHAPE = {
 }
 
 
-def model_of(kind: str) -> torch.nn.Module:
+def model_of(kind):
     torch.manual_seed(0)
     if kind == "llama":
         return LlamaForCausalLM(LlamaConfig(**SHAPE))
@@ -118,9 +115,7 @@ def model_of(kind: str) -> torch.nn.Module:
 
 @pytest.mark.parametrize("kind", ["qwen2", "llama", "qwen3"])
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_log_probabilities_and_gradients_are_those_of_padded_rows(
-    kind: str, checkpointing: bool
-) -> None:
+def test_log_probabilities_and_gradients_are_those_of_padded_rows(kind, checkpointing):
     original = model_of(kind)
     ours = copy.deepcopy(original)
     use_packed_attention(ours)
@@ -143,7 +138,7 @@ def test_log_probabilities_and_gradients_are_those_of_padded_rows(
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-3, atol=1e-3, msg=name)
 
 
-def test_other_families_sliding_windows_and_other_attention_take_padded_rows() -> None:
+def test_other_families_sliding_windows_and_other_attention_take_padded_rows():
     sliding = Qwen2ForCausalLM(
         Qwen2Config(**SHAPE, use_sliding_window=True, sliding_window=8, max_window_layers=1)
     )
@@ -157,7 +152,7 @@ def test_other_families_sliding_windows_and_other_attention_take_padded_rows() -
         assert model.config._attn_implementation == before
 
 
-def test_padded_rows_and_decoding_with_a_cache_are_those_of_torch() -> None:
+def test_padded_rows_and_decoding_with_a_cache_are_those_of_torch():
     original = model_of("llama").eval()
     ours = copy.deepcopy(original)
     use_packed_attention(ours)
@@ -174,13 +169,13 @@ def test_padded_rows_and_decoding_with_a_cache_are_those_of_torch() -> None:
     assert torch.equal(ours.generate(ids, **options), original.generate(ids, **options))
 
 
-def test_bfloat16_takes_padded_rows() -> None:
+def test_bfloat16_takes_padded_rows():
     ours = model_of("qwen2")
     use_packed_attention(ours)
     assert not LogprobModel(ours, 1.0, chunk_tokens=64, compute_dtype=torch.bfloat16).packs_rows
 
 
-def test_checkpoints_do_not_know(tmp_path: Path) -> None:
+def test_checkpoints_do_not_know(tmp_path):
     ours = model_of("qwen2")
     use_packed_attention(ours)
     ours.save_pretrained(tmp_path)

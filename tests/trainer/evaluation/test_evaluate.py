@@ -16,9 +16,7 @@ from trainer.parallel.ranks import Parallel
 from trainer.types import Completion, Problem, Rollout
 
 
-def rollout(
-    group: int, correct: bool, difficulty: str = "2", source: str = "a", tokens: int = 3, **scored
-) -> Rollout:
+def rollout(group, correct, difficulty="2", source="a", tokens=3, **scored):
     problem = Problem(f"p{group}", "question", "", "answer", source, difficulty)
     finish = "length" if tokens > 5 else "stop"
     completion = Completion((7,) * tokens, (0.0,) * tokens, finish, "text")

@@ -5,13 +5,12 @@ import numpy as np
 import pytest
 
 from sweep.cli import main as sweep
-from trainer.cli import main as trainer
 from trainer.config.schema import load_config
 from trainer.evaluation.look import Look
 from trainer.types import Completion, Problem, Rollout, RolloutGroup
 
 
-def look(rewards, truncated: float = 0.0) -> Look:
+def look(rewards, truncated=0.0):
     values = np.array(rewards, float)
     cut = np.arange(values.size).reshape(values.shape) < truncated * values.size
     problem = Problem("p", "", "", "", "generated")
@@ -61,7 +60,7 @@ def test_silent_groups_and_the_error_of_an_evaluation_have_no_bias():
 @pytest.mark.parametrize(
     ("sample", "what"),
     [
-        (look([[0, 0], [0, 0]]), "no completion of 4 was correct: nothing will be learned"),
+        (look([[0, 0], [0, 0]]), "no completion of 4 was correct: nothing can be learned"),
         (look([[1, 1], [1, 1]]), "no completion of 4 differs in reward"),
         (look([[1, 0], [1, 0]], truncated=0.75), "75% of the completions are truncated"),
     ],
@@ -70,7 +69,9 @@ def test_what_forbids_learning_is_said(sample, what):
     assert [what in str(advice) for advice in sample.advice(load_config("tiny_kk"))] == [True]
 
 
-def test_plan_and_dry_run_sample_the_start_policy(tmp_path, monkeypatch, capsys, tiny_policy):
+def test_plan_and_dry_run_sample_the_start_policy(
+    tmp_path, monkeypatch, capsys, typed, tiny_policy
+):
     monkeypatch.chdir(tmp_path)
     small = {
         "model.name_or_path": str(tiny_policy),
@@ -86,8 +87,7 @@ def test_plan_and_dry_run_sample_the_start_policy(tmp_path, monkeypatch, capsys,
         "parameters: {rollout.group_size: {choice: [2, 16]}}\nsearch: {configurations: 2}\nseeds: "
         "[0, 1]\n"
     )
-    assert sweep(["plan", str(space), "--sample", "3", "--json"]) == 0
-    drawn = json.loads(capsys.readouterr().out)["sample"]
+    drawn = json.loads(typed("sweep plan --sample 3 --json", space))["sample"]
     assert (drawn["problems"], drawn["completions_per_problem"], set(drawn["silent_groups"])) == (
         3,
         16,
@@ -95,11 +95,10 @@ def test_plan_and_dry_run_sample_the_start_policy(tmp_path, monkeypatch, capsys,
     )
     assert sweep(["plan", str(space), "--sample", "3"]) == 0
     shown = capsys.readouterr()
-    assert "with group size 16, 100% of the groups teach nothing" in shown.out
+    assert "with group size 16, 100% of the groups have equal rewards" in shown.out
     assert "100% of the completions are truncated" in shown.err
     words = [f"{key}={value}" for key, value in small.items()]
-    assert trainer(["run", "tiny_kk", *words, "--dry-run", "--sample", "2"]) == 0
-    assert "sample:      2 problems x 8 completions" in capsys.readouterr().out
-    assert trainer(["run", "tiny_kk", "--sample", "2"]) == 2
-    assert "add --dry-run" in capsys.readouterr().err
+    shown = typed("trainer run tiny_kk --dry-run --sample 2", *words)
+    assert "sample:      2 problems x 8 completions" in shown
+    assert "add --dry-run" in typed("trainer run tiny_kk --sample 2", code=2)
     assert list(tmp_path.iterdir()) == [space]

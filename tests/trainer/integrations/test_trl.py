@@ -155,7 +155,7 @@ class Village:
     def reset(self, **row):
         return " Mia says not Ava knight"
 
-    def ask(self, person: str) -> str:
+    def ask(self, person):
         """Ask a person.
 
         Args:
@@ -164,7 +164,7 @@ class Village:
         self.reward += 1
         return f" {person} knight fits"
 
-    def get_reward(self) -> float:
+    def get_reward(self):
         return self.reward
 
 

@@ -11,7 +11,7 @@ from trainer.metrics.step import batch_metrics, memory_metrics
 from trainer.parallel.ranks import Parallel
 
 
-def mismatched_metrics(**settings) -> dict[str, float]:
+def mismatched_metrics(**settings):
     """Metrics of a batch whose engine ratios are 1 except for 3 and 0.5 in the first completion (5
     tokens).
     """

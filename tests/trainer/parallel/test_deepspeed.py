@@ -13,7 +13,7 @@ from trainer.parallel.deepspeed import _bucket_sizes, optimizer_threads, zero_co
 CPU = torch.device("cpu")
 
 
-def config(**parallel) -> TrainConfig:
+def config(**parallel):
     return apply_overrides(
         TrainConfig(), {f"parallel.{key}": value for key, value in parallel.items()}
     )
@@ -57,7 +57,7 @@ def test_an_offloaded_optimizer_has_its_share_of_the_cores(environment, threads)
 
 
 def test_many_gradients_are_reduced_together():
-    def buckets(width: int, sizes: list[int]) -> dict[str, int]:
+    def buckets(width, sizes):
         config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(hidden_size=width))
         parameters = [torch.empty(size, device="meta", requires_grad=True) for size in sizes]
         parameters.append(torch.empty(10**9, device="meta"))  # frozen: has no gradient to reduce

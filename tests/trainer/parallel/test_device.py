@@ -18,7 +18,7 @@ GPU = torch.device("cuda")
 def machine(monkeypatch):
     """Pretends that this machine has GPUs, and that torch sees some of them."""
 
-    def pretend(listed: int, seen: int, local_rank: int = 0) -> None:
+    def pretend(listed, seen, local_rank=0):
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         for name in ("DS_ACCELERATOR", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
             monkeypatch.setenv(name, "")  # so that what is set is taken back
@@ -53,7 +53,7 @@ def test_a_configuration_for_gpus_stops_where_there_is_none(machine):
 def test_a_gpu_that_torch_cannot_use_is_an_error_with_the_reason(machine, monkeypatch, wanted):
     machine(4, 0)
 
-    def init() -> None:
+    def init():
         raise RuntimeError(
             "The NVIDIA driver on your system is too old (found version 12080).\nMore."
         )

@@ -14,7 +14,7 @@ def nvidia_smi(tmp_path, monkeypatch):
     """Puts a program of that name, with the given body of a shell script, before all others."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
-    def write(body: str) -> None:
+    def write(body):
         program = tmp_path / "nvidia-smi"
         program.write_text(f"#!/bin/sh\n{body}\n")
         program.chmod(0o755)
@@ -64,7 +64,7 @@ def test_without_the_program_nothing_is_started(monkeypatch, tmp_path):
 
 
 HAS_COMPILER = shutil.which("gcc") is not None
-HAS_HEADERS = os.path.exists(f"{sysconfig.get_paths(scheme='posix_prefix')['include']}/Python.h")
+HAS_HEADERS = os.path.exists(f"{sysconfig.get_path('include', 'posix_prefix')}/Python.h")
 
 
 @pytest.mark.skipif(not (HAS_COMPILER and HAS_HEADERS), reason="needs gcc and Python.h")
@@ -86,6 +86,6 @@ def test_without_a_compiler_it_names_the_packages(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(not HAS_COMPILER, reason="needs gcc")
 def test_without_python_h_it_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(gpus.sysconfig, "get_paths", lambda scheme: {"include": str(tmp_path)})
+    monkeypatch.setattr(gpus.sysconfig, "get_path", lambda name, scheme: str(tmp_path))
     with pytest.raises(MissingError, match=r"Python\.h: No such file or directory"):
         gpus.check_compiler()

@@ -4,7 +4,6 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 import pytest
@@ -49,7 +48,7 @@ torch.distributed.destroy_process_group()
 """
 
 
-def two_machines(near: str, far: str, log: Path, **environment: str) -> subprocess.Popen[bytes]:
+def two_machines(near, far, log, **environment):
     """Start a command on each of two machines."""
     tried = subprocess.run([*NAMESPACE, "true"], capture_output=True, text=True, check=False)
     if tried.returncode:
@@ -83,7 +82,7 @@ def test_the_interface_towards_another_machine_carries_a_group_and_the_loopback_
     assert two_machines(near, far, log, RANK=RANK, INTERFACE="lo").wait(120) != 0
 
 
-def start_training(folder: Path, command: str) -> subprocess.Popen[bytes]:
+def start_training(folder, command):
     """``trainer`` by torchrun on two machines that share a folder."""
     launch = '"$PYTHON" -m torch.distributed.run --nnodes 2 --master-addr 10.7.0.1 --node-rank'
     near, far = (

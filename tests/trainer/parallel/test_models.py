@@ -8,7 +8,7 @@ from trainer.parallel.ranks import Parallel
 from trainer.policy.logprobs import LogprobModel
 
 
-def config_of(random_policy, **changes) -> TrainConfig:
+def config_of(random_policy, **changes):
     return apply_overrides(TrainConfig(), {"model.name_or_path": str(random_policy), **changes})
 
 

@@ -6,11 +6,11 @@ from trainer.planning.advice import advise, advise_data
 from trainer.types import Problem
 
 
-def advice(*overrides: str) -> dict[str, str]:
+def advice(*overrides):
     return {given.where: given.what for given in advise(load_config("base", overrides))}
 
 
-def problems(ids: str) -> list[Problem]:
+def problems(ids):
     return [Problem(problem_id, "", "", "", "") for problem_id in ids]
 
 
@@ -26,7 +26,7 @@ def test_base_needs_no_advice():
         (
             "rollout.prompts_per_step=40",
             "optim.update_batch_size",
-            "320 completions of a step are no multiple",
+            "320 completions of a step are not a multiple",
         ),
         ("model.lora.r=8", "optim.lr", "an adapter learns slowly at 1e-06"),
         ("reward.functions={math: 1.0, format: 0.0}", "reward.functions", "format has weight 0"),

@@ -1,13 +1,10 @@
-from collections.abc import Mapping
-from typing import Any
-
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from trainer.config.extends import preset_names
-from trainer.config.schema import TrainConfig, load_config
+from trainer.config.schema import load_config
 from trainer.planning.memory import Device, RunMemory, check_fits, footprint
 from trainer.policy.adapters import add_adapter
 from trainer.policy.architectures import CHUNK_BYTES, ModelSize
@@ -17,13 +14,13 @@ B = 10**9  # parameters
 QWEN_3B = 3_085_938_688
 
 
-def memory(overrides=(), ranks=1) -> RunMemory:
+def memory(overrides=(), ranks=1):
     return RunMemory(
         load_config("base", ["model.dtype=bfloat16", *overrides]), ModelSize({}, B), Device(), ranks
     )
 
 
-def deepspeed(stage: int, offload: str = "none") -> list[str]:
+def deepspeed(stage, offload="none"):
     return [
         "parallel.strategy=deepspeed",
         f"parallel.zero_stage={stage}",
@@ -126,7 +123,7 @@ def test_a_model_whose_file_lacks_a_size_has_no_footprint():
     )
 
 
-def allocated_at_most(run, device: torch.device) -> int:
+def allocated_at_most(run, device):
     """Peak of what torch's allocator has given and not got back since the start, in bytes."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -143,9 +140,7 @@ def allocated_at_most(run, device: torch.device) -> int:
     return peak
 
 
-def computed_microbatch(
-    config: TrainConfig, settings: Mapping[str, Any], device: torch.device
-) -> tuple[int, int]:
+def computed_microbatch(config, settings, device):
     """What scoring and updating on one microbatch take by arithmetic, and at most by the trainer's
     own model.
     """

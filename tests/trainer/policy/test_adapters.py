@@ -7,7 +7,6 @@ from itertools import chain
 import peft
 import pytest
 import torch
-from transformers import PreTrainedModel
 
 from tests.conftest import random_model
 from trainer.config.model import LoraConfig, ModelConfig
@@ -35,7 +34,7 @@ PROMPT_LENGTHS = torch.tensor([3, 3])
 COMPLETIONS = torch.ones(2, 4, dtype=torch.int64)
 
 
-def adapted(model: PreTrainedModel, **settings) -> PreTrainedModel:
+def adapted(model, **settings):
     """The model with an adapter that has been trained, as far as it can be told from its
     weights.
     """
@@ -46,12 +45,12 @@ def adapted(model: PreTrainedModel, **settings) -> PreTrainedModel:
     return model
 
 
-def saved(model: PreTrainedModel, folder) -> None:
+def saved(model, folder):
     folder.mkdir()
     save_weights(folder, model, trained_weights(model))
 
 
-def logprobs(model: PreTrainedModel) -> torch.Tensor:
+def logprobs(model):
     return LogprobModel(model, 1.0, 4)(IDS, PROMPT_LENGTHS, COMPLETIONS).logprobs
 
 

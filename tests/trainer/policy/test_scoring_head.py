@@ -9,7 +9,7 @@ WIDTH = 16
 VOCABULARY = 40
 
 
-def weight_gradient(chunk_tokens: int) -> torch.Tensor:
+def weight_gradient(chunk_tokens):
     """Of the sum of log-probabilities, by an output embedding in bfloat16."""
     torch.manual_seed(0)
     layer = torch.nn.Linear(WIDTH, VOCABULARY, bias=False, dtype=torch.bfloat16)

@@ -19,9 +19,9 @@ TOKENIZER = SimpleNamespace(pad_token_id=0)
 
 
 @pytest.fixture
-def made(monkeypatch) -> list[str]:
+def made(monkeypatch):
     """The engines of vLLM that were asked for, which are words here."""
-    asked: list[str] = []
+    asked = []
     monkeypatch.setattr(
         build, "engine_for", lambda model, setup, run: asked.append("vllm") or "vllm"
     )
@@ -33,7 +33,7 @@ def made(monkeypatch) -> list[str]:
     return asked
 
 
-def engine_of(on_gpu: bool, **changes):
+def engine_of(on_gpu, **changes):
     config = apply_overrides(
         TrainConfig(), {f"rollout.{key}": value for key, value in changes.items()}
     )

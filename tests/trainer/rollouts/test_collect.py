@@ -21,7 +21,7 @@ class Scores:
         ]
 
 
-def group_of(number: int, answer: str, *texts: str) -> RolloutGroup:
+def group_of(number, answer, *texts):
     problem = Problem(str(number), "", "<", answer, "test")
     completions = [Completion((9,), (0.0,), "stop", text) for text in texts]
     return RolloutGroup(

@@ -3,17 +3,16 @@ from dataclasses import replace
 from tests.trainer.algorithm.batches import make_groups
 from trainer.parallel.ranks import Parallel
 from trainer.rollouts.dynamic_sampling import sample_with_spread
-from trainer.types import RolloutGroup
 
 
 class Source:
     """Numbered groups, of which only those named have rewards that differ."""
 
-    def __init__(self, varied: set[int]) -> None:
+    def __init__(self, varied):
         self.varied = varied
-        self.asked: list[tuple[int, int]] = []
+        self.asked = []
 
-    def __call__(self, first: int, count: int) -> list[RolloutGroup]:
+    def __call__(self, first, count):
         self.asked.append((first, count))
         groups = []
         for number in range(first, first + count):
@@ -23,7 +22,7 @@ class Source:
         return groups
 
 
-def numbers(groups) -> list[int]:
+def numbers(groups):
     return [group.group_id for group in groups]
 
 
@@ -45,11 +44,11 @@ def test_after_the_last_round_the_batch_is_filled_with_what_has_no_spread():
 class OneOfTwo(Parallel):
     """A rank of two; the other one's groups come from the same source."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank):
         super().__init__()
         self.rank = rank
         self.world_size = 2
-        self.others: list[RolloutGroup] = []
+        self.others = []
 
     def gather(self, items):
         mine, theirs = (items, self.others) if self.rank == 0 else (self.others, items)
@@ -62,9 +61,7 @@ def test_ranks_agree_on_the_groups_and_share_them():
         parallel = OneOfTwo(rank)
         source = Source({1, 2, 4, 5})
 
-        def collect(
-            first: int, count: int, parallel=parallel, source=source, rank=rank
-        ) -> list[RolloutGroup]:
+        def collect(first, count, parallel=parallel, source=source, rank=rank):
             groups = source(first, count)
             parallel.others = groups[1 - rank :: 2]
             return groups[rank::2]

@@ -12,9 +12,9 @@ PROBLEM = Problem("1", "How much?", "<think>", "3", "test")
 class Rewards:
     """Scoring processes that give one outcome, or fail in one way."""
 
-    def __init__(self, outcome: ScoredText | Exception):
+    def __init__(self, outcome):
         self.outcome = outcome
-        self.asked: list[tuple[list[str], list[object]]] = []
+        self.asked = []
 
     def score(self, texts, answers, rows):
         self.asked.append((texts, answers))

@@ -14,7 +14,7 @@ LOGITS = torch.log(torch.tensor([PROBABILITIES]))
 ROUNDING = sum_tolerance(len(PROBABILITIES) + 4, scale=4.6)
 
 
-def draw(uniform: float, **options) -> tuple[int, float]:
+def draw(uniform, **options):
     params = SamplingParams(**{"temperature": 1.0, **options})
     tokens, logprobs = sample_tokens(LOGITS, torch.tensor([uniform], dtype=torch.float64), params)
     return int(tokens), math.exp(float(logprobs))
@@ -23,31 +23,29 @@ def draw(uniform: float, **options) -> tuple[int, float]:
 @pytest.mark.parametrize(
     ("uniform", "token"), [(0.0, 0), (0.39, 0), (0.41, 1), (0.51, 2), (0.79, 2), (0.81, 3)]
 )
-def test_uniforms_are_mapped_through_the_cumulative_distribution(
-    uniform: float, token: int
-) -> None:
+def test_uniforms_are_mapped_through_the_cumulative_distribution(uniform, token):
     assert draw(uniform) == (token, pytest.approx(PROBABILITIES[token], rel=ROUNDING))
 
 
-def test_temperature_sharpens_the_distribution() -> None:
+def test_temperature_sharpens_the_distribution():
     # squares .16 .01 .09 .04 of sum .30: cumulative .5333 .5667 .8667 1
     assert draw(0.53, temperature=0.5) == (0, pytest.approx(0.16 / 0.30, rel=ROUNDING))
     assert draw(0.55, temperature=0.5) == (1, pytest.approx(0.01 / 0.30, rel=ROUNDING))
 
 
 @pytest.mark.parametrize(("options", "kept"), table("kept_tokens"))
-def test_kept_tokens(options: dict[str, float], kept: list[bool]) -> None:
+def test_kept_tokens(options, kept):
     left = truncations(SamplingParams(1.0, **options))(None, LOGITS)
     assert left.isfinite().tolist() == [kept]
     assert torch.equal(left[left.isfinite()], LOGITS[left.isfinite()])
 
 
-def test_probabilities_are_renormalized_over_the_kept_tokens() -> None:
+def test_probabilities_are_renormalized_over_the_kept_tokens():
     assert draw(0.56, top_k=2) == (0, pytest.approx(0.4 / 0.7, rel=ROUNDING))
     assert draw(0.58, top_k=2) == (2, pytest.approx(0.3 / 0.7, rel=ROUNDING))
 
 
-def test_impossible_tokens_are_never_drawn() -> None:
+def test_impossible_tokens_are_never_drawn():
     logits = torch.tensor([[-math.inf, 0.0, -math.inf]])
     for uniform in (0.0, 1 - 2**-53):
         tokens, logprobs = sample_tokens(
@@ -56,7 +54,7 @@ def test_impossible_tokens_are_never_drawn() -> None:
         assert (int(tokens), float(logprobs)) == (1, 0.0)
 
 
-def test_broken_logits_show_in_the_logprob() -> None:
+def test_broken_logits_show_in_the_logprob():
     logits = torch.full((1, 4), math.nan)
     _, logprobs = sample_tokens(
         logits, torch.tensor([0.5], dtype=torch.float64), SamplingParams(1.0)
@@ -64,7 +62,7 @@ def test_broken_logits_show_in_the_logprob() -> None:
     assert math.isnan(float(logprobs))
 
 
-def test_half_precision_logits_are_normalized_in_single() -> None:
+def test_half_precision_logits_are_normalized_in_single():
     logits = torch.zeros(1, 1000, dtype=torch.bfloat16)
     _, logprobs = sample_tokens(
         logits, torch.tensor([0.5], dtype=torch.float64), SamplingParams(1.0)
@@ -73,7 +71,7 @@ def test_half_precision_logits_are_normalized_in_single() -> None:
     assert float(logprobs) == pytest.approx(-math.log(1000), rel=ROUNDING)
 
 
-def test_uniforms_depend_on_seed_and_position_alone() -> None:
+def test_uniforms_depend_on_seed_and_position_alone():
     both = row_uniforms([3, 4], 7)
     assert torch.equal(both[1], row_uniforms([4], 9)[0, :7])
     assert not torch.equal(both[0], both[1])

@@ -18,8 +18,8 @@ PROBLEMS = [Problem(name, name, "", name, "test") for name in "abcdef"]
 class Engine:
     """Answers every prompt with one token and notes what is asked of it."""
 
-    def __init__(self) -> None:
-        self.events: list[str] = []
+    def __init__(self):
+        self.events = []
 
     def generate(self, prompts, seeds, params):
         self.events.append(byte_tokenizer().decode([prompt[0] for prompt in prompts]))
@@ -41,7 +41,7 @@ class Engine:
 class Rewards:
     """Scores when it is allowed to, 2 each."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.allowed = threading.Event()
 
     def score(self, texts, answers, rows):
@@ -49,7 +49,7 @@ class Rewards:
         return [ScoredText(Score(2.0, True, {}), "ok") for _ in answers]
 
 
-def source_of(rewards: Rewards) -> tuple[RolloutSource, Engine]:
+def source_of(rewards):
     settings = {"rollout.prompts_per_step": 2, "rollout.group_size": 2, "data.shuffle": False}
     config = apply_overrides(TrainConfig(), settings | {"rollout.max_new_tokens": 1})
     engine = Engine()
@@ -60,7 +60,7 @@ def source_of(rewards: Rewards) -> tuple[RolloutSource, Engine]:
     ), engine
 
 
-def rewards_in(groups) -> list[float]:
+def rewards_in(groups):
     return [rollout.reward for group in groups for rollout in group.rollouts]
 
 

@@ -1,4 +1,3 @@
-from collections.abc import Sequence
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +7,6 @@ from transformers import (
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
-    PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
 )
@@ -18,7 +16,6 @@ from trainer.policy.logprobs import LogprobModel
 from trainer.rollouts.engine import SamplingParams
 from trainer.rollouts.shared_prefix import is_supported
 from trainer.rollouts.transformers import TransformersEngine, bytes_per_position
-from trainer.types import Completion
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10], [5] * 17]
 SEEDS = [[1, 2, 3], [4, 5], [6, 7, 8, 9]]
@@ -51,7 +48,7 @@ FAMILIES = {
 UNSHARED = ("sliding_window", "mistral")
 
 
-def make_model(family: str = "qwen2") -> PreTrainedModel:
+def make_model(family="qwen2"):
     model_class, config_class, options = FAMILIES[family]
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -61,31 +58,27 @@ def make_model(family: str = "qwen2") -> PreTrainedModel:
     return model
 
 
-def sample(
-    model: PreTrainedModel, params: SamplingParams = PARAMS, budget: int = 10_000
-) -> list[list[Completion]]:
+def sample(model, params=PARAMS, budget=10_000):
     engine = TransformersEngine(model, pad_token_id=0)
     engine._tokens_in_memory = lambda row_length: budget
     return engine.generate(PROMPTS, SEEDS, params)
 
 
-def teacher_forced(
-    model: PreTrainedModel, prompt: Sequence[int], tokens: Sequence[int]
-) -> torch.Tensor:
+def teacher_forced(model, prompt, tokens):
     """Logits of every token of a completion, from one pass over the unpadded sequence: [T, V]."""
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([[*prompt, *tokens]]), use_cache=False).logits
     return logits[0, len(prompt) - 1 : -1]
 
 
-def rounding(model: PreTrainedModel) -> float:
+def rounding(model):
     """Largest difference of two log-probabilities; logits of these models are below 10."""
     return sum_tolerance(forward_terms(model.config, 40), scale=10)
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_logprobs_are_those_of_a_double_precision_pass(family: str, temperature: float) -> None:
+def test_logprobs_are_those_of_a_double_precision_pass(family, temperature):
     model = make_model(family)
     assert is_supported(model) == (family not in UNSHARED)
     groups = sample(model, SamplingParams(temperature, max_new_tokens=30, stop_token_ids=(3, 4)))
@@ -101,7 +94,7 @@ def test_logprobs_are_those_of_a_double_precision_pass(family: str, temperature:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_batch_does_not_depend_on_how_it_is_split(family: str) -> None:
+def test_a_batch_does_not_depend_on_how_it_is_split(family):
     model = make_model(family)
     whole = sample(model)
     engine = TransformersEngine(model, pad_token_id=7)
@@ -118,7 +111,7 @@ def test_a_batch_does_not_depend_on_how_it_is_split(family: str) -> None:
         )
 
 
-def test_completions_end_at_their_first_stop_token_or_the_limit() -> None:
+def test_completions_end_at_their_first_stop_token_or_the_limit():
     completions = [completion for group in sample(make_model()) for completion in group]
     assert {completion.finish_reason for completion in completions} == {"stop", "length"}
     for completion in completions:
@@ -129,7 +122,7 @@ def test_completions_end_at_their_first_stop_token_or_the_limit() -> None:
         assert stops[-1] or len(stops) == 30
 
 
-def test_greedy_follows_the_largest_logit_at_temperature_one() -> None:
+def test_greedy_follows_the_largest_logit_at_temperature_one():
     model = make_model()
     groups = sample(model, SamplingParams(temperature=0.0, max_new_tokens=12))
     model.double()
@@ -141,12 +134,12 @@ def test_greedy_follows_the_largest_logit_at_temperature_one() -> None:
         assert group[0].rollout_logprobs == pytest.approx(expected.tolist(), abs=rounding(model))
 
 
-def watch(model: PreTrainedModel) -> tuple[list[tuple[int, int]], list[int]]:
+def watch(model):
     """From now on, the shapes of the model's own inputs, and the number of rows each time logits
     are made.
     """
-    shapes: list[tuple[int, int]] = []
-    rows: list[int] = []
+    shapes = []
+    rows = []
     model.register_forward_pre_hook(
         lambda _, __, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
     )
@@ -154,7 +147,7 @@ def watch(model: PreTrainedModel) -> tuple[list[tuple[int, int]], list[int]]:
     return shapes, rows
 
 
-def test_prompts_are_read_once_and_finished_rows_leave_the_batch() -> None:
+def test_prompts_are_read_once_and_finished_rows_leave_the_batch():
     model = make_model()
     shapes, rows = watch(model)
     completions = [completion for group in sample(model) for completion in group]
@@ -170,7 +163,7 @@ def test_prompts_are_read_once_and_finished_rows_leave_the_batch() -> None:
     )
 
 
-def test_sub_batches_keep_the_token_budget() -> None:
+def test_sub_batches_keep_the_token_budget():
     model = make_model()
     shapes, rows = watch(model)
     sample(model, SamplingParams(1.0, max_new_tokens=10), budget=60)
@@ -179,7 +172,7 @@ def test_sub_batches_keep_the_token_budget() -> None:
     assert max(rows) == 3
 
 
-def test_modes_and_global_random_state_are_left_as_they_were() -> None:
+def test_modes_and_global_random_state_are_left_as_they_were():
     model = make_model()
     model.train()
     model.model.layers[1].eval()
@@ -197,7 +190,7 @@ def test_modes_and_global_random_state_are_left_as_they_were() -> None:
     assert not any(buffer.is_inference() for buffer in model.buffers())
 
 
-def test_dropout_is_off_while_sampling() -> None:
+def test_dropout_is_off_while_sampling():
     model = make_model("llama")
     expected = sample(model)
     for layer in model.model.layers:
@@ -206,13 +199,13 @@ def test_dropout_is_off_while_sampling() -> None:
     assert sample(model) == expected
 
 
-def test_nothing_is_sampled_where_nothing_is_asked() -> None:
+def test_nothing_is_sampled_where_nothing_is_asked():
     engine = TransformersEngine(make_model(), pad_token_id=0)
     assert engine.generate([], [], PARAMS) == []
     assert engine.generate([[1], [2]], [[], [5]], PARAMS)[0] == []
 
 
-def test_a_float32_policy_that_computes_in_bfloat16_is_sampled_in_bfloat16() -> None:
+def test_a_float32_policy_that_computes_in_bfloat16_is_sampled_in_bfloat16():
     model = make_model()
     params = SamplingParams(0.7, max_new_tokens=6)
     seen = set()
@@ -234,7 +227,7 @@ def test_a_float32_policy_that_computes_in_bfloat16_is_sampled_in_bfloat16() -> 
     assert (scores.logprobs[0] - torch.tensor(sample.rollout_logprobs)).abs().mean() < 0.05
 
 
-def test_the_batch_takes_the_free_memory_of_a_gpu(monkeypatch) -> None:
+def test_the_batch_takes_the_free_memory_of_a_gpu(monkeypatch):
     # Qwen2.5-3B in bfloat16: 36 layers of 2 key heads of 128, 151,936 tokens.
     config = Qwen2Config(
         num_hidden_layers=36,

@@ -8,9 +8,7 @@ from trainer.rules.inputs import UpdateTotals
 from trainer.rules.kinds import LOSS
 
 
-def token_losses(
-    name: str, old: list[float], new: list[float], advantages: list[float], isolated: int = 0
-):
+def token_losses(name, old, new, advantages, isolated=0):
     """Losses, gradients and clipped tokens of one completion; a probability of 0 is padding with a
     junk ratio.
 

@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 
+from tests.tables import table
 from tests.trainer.algorithm.batches import loss_inputs
 from trainer.algorithm.loss import update_loss
 from trainer.algorithm.rule_check import check_rules
@@ -48,65 +49,7 @@ class Gspo(PolicyLoss):
         return torch.maximum(unclipped, -tokens.advantages * ratio.clamp(1 - 3e-4, 1 + 4e-4))
 """
 RULE = "class Rule(PolicyLoss):\n    def __call__(self, tokens):\n        "
-BROKEN = {  # name -> the module, and the error that it gets before the first step
-    "wrong shape": (
-        RULE + "return -tokens.advantages.sum()",
-        "returns []; expected a tensor of shape [4, 6]",
-    ),
-    "no tensor": (RULE + "return 1.0", "returns float; expected a tensor of shape [4, 6]"),
-    "not a number": (
-        RULE + "return -tokens.advantages * (tokens.log_ratio - 9).log()",
-        "not finite",
-    ),
-    "outside the mask": (
-        RULE + "return -tokens.advantages * tokens.logprobs.mean()",
-        "outside of the completions",
-    ),
-    "no gradient": (
-        RULE + "return -tokens.advantages * tokens.logprobs.detach()",
-        "has no gradient",
-    ),
-    "state": (
-        RULE + "CALLS.append(1); return -tokens.advantages * tokens.logprobs * len(CALLS)",
-        "it keeps a state",
-    ),
-    "slow": (
-        RULE + "time.sleep(1.1); return -tokens.advantages * tokens.logprobs",
-        "takes more than 1 s",
-    ),
-    "import missing": (
-        RULE + "return numpy.log(tokens.logprobs)",
-        "NameError: name 'numpy' is not defined",
-    ),
-    "zero advantage": (
-        RULE + "return -(tokens.advantages + 1) * tokens.logprobs",
-        "has a gradient where the advantage is 0",
-    ),
-    "raises": (RULE + "raise KeyError('later')", "raised KeyError: 'later'"),
-    "raises on a later step": (
-        RULE
-        + "CALLS.append(1); return -tokens.advantages * tokens.logprobs / (len(CALLS) < 20 or [])",
-        "raised TypeError: unsupported operand type(s) for /: 'Tensor' and 'list'",
-    ),
-    "not summable": (
-        RULE + "return -tokens.advantages * tokens.logprobs * tokens.token_mask.sum()",
-        "cannot be combined with Lopti",
-    ),
-    "not picklable": (
-        "class Rule(PolicyLoss):\n    name: str = ''\n    lock: object = "
-        "Field(default_factory=threading.Lock)\n"
-        "    def __call__(self, tokens):\n        return -tokens.advantages * tokens.logprobs",
-        "cannot be sent to another process",
-    ),
-    "tensor attribute": (
-        "class Rule(PolicyLoss):\n    scale = torch.ones(2)\n",
-        "non-annotated attribute",
-    ),
-    "module missing": ("import no_such_module\n", "No module named 'no_such_module'"),
-    "syntax": ("def Rule(:\n", "SyntaxError"),
-    "another kind": ("class Rule:\n    pass\n", "write `class Rule(PolicyLoss)`"),
-    "absent": ("Other = 1\n", "has no Rule"),
-}
+BROKEN = table("broken_rules")
 
 
 @pytest.fixture
@@ -114,7 +57,7 @@ def written(tmp_path, monkeypatch):
     """Write a module of rules into the folder of the run."""
     monkeypatch.chdir(tmp_path)
 
-    def write(name: str, text: str) -> str:
+    def write(name, text):
         (tmp_path / f"{name}.py").write_text(HEAD + text)
         return str(tmp_path / f"{name}.py")
 
@@ -171,7 +114,8 @@ def test_gspo_from_its_paper_is_the_built_in_rule_bit_for_bit(written):
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_rule_is_refused_with_its_file_and_line(written, name):
-    text, reason = BROKEN[name]
+    broken = BROKEN[name]
+    text = broken.get("module") or RULE + broken["call"]
     module = f"broken_{name.replace(' ', '_')}"
     file = written(module, f"CALLS = []\n\n{text}\n")
     ones = torch.ones(1, 2)
@@ -182,7 +126,7 @@ def test_a_broken_rule_is_refused_with_its_file_and_line(written, name):
             update_loss(
                 loss_inputs(ones.clone().requires_grad_(), ones, ones, UpdateTotals(2, 1)), config
             )
-    assert reason in str(refused.value)
+    assert broken["error"] in str(refused.value)
     if name != "another kind":
         assert file in str(refused.value)
     if name not in ("another kind", "absent"):
@@ -208,8 +152,7 @@ def test_a_rule_is_looked_up_in_the_folder_of_the_run_and_the_error_says_where(
 
 def test_built_in_rules_need_no_torch_to_be_read(tmp_path):
     code = (
-        "import sys; from trainer.config.schema import load_config; "
-        "load_config('papers:sapo'); "
+        "import sys; from trainer.config.schema import load_config; load_config('papers:sapo'); "
         "print(*sys.modules)"
     )
 

@@ -16,7 +16,7 @@ ADVANTAGES = torch.tensor([[2.0, 2.0, 2.0], [-3.0, -3.0, 0.0]])
 BATCH = batch_of(MASK, old_logprobs=LOGPROBS, advantages=ADVANTAGES)
 
 
-def alone(items: list) -> list:
+def alone(items):
     return items
 
 

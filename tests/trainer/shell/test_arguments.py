@@ -6,7 +6,7 @@ from trainer.shell.arguments import count, parse_arguments
 
 
 @pytest.fixture
-def parser() -> argparse.ArgumentParser:
+def parser():
     parser = argparse.ArgumentParser(prog="trainer")
     parser.add_argument("spec")
     parser.add_argument("overrides", nargs="*")
@@ -31,5 +31,5 @@ def test_an_option_that_is_not_there_is_refused(parser, capsys):
 def test_counts_start_at_one():
     assert count("3") == 3
     for text in ("0", "-2"):
-        with pytest.raises(argparse.ArgumentTypeError, match=f"{text} is not at least 1"):
+        with pytest.raises(argparse.ArgumentTypeError, match=f"must be at least 1, got {text}"):
             count(text)

@@ -27,7 +27,7 @@ WAITER = textwrap.dedent("""
 """)
 
 
-def own_terminal() -> None:
+def own_terminal():
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
 
@@ -61,7 +61,6 @@ def test_nohup_keeps_a_hangup_away(tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
-    assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
     process.send_signal(signal.SIGHUP)
     process.send_signal(signal.SIGHUP)  # two would end it at once

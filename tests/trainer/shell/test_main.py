@@ -13,7 +13,7 @@ PROGRAM = (
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_an_output_that_is_full_is_named_and_not_the_working_folder(unbuffered: str) -> None:
+def test_an_output_that_is_full_is_named_and_not_the_working_folder(unbuffered):
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM],
@@ -29,8 +29,8 @@ def test_an_output_that_is_full_is_named_and_not_the_working_folder(unbuffered: 
     assert done.returncode == 4
 
 
-def test_a_limit_on_open_files_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    def command() -> int:
+def test_a_limit_on_open_files_is_named(capsys):
+    def command():
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     assert run_main(command) == 3
@@ -38,8 +38,8 @@ def test_a_limit_on_open_files_is_named(capsys: pytest.CaptureFixture[str]) -> N
     assert error.startswith("error: too many open files\n") and "next:  ulimit -n" in error
 
 
-def test_a_disk_that_is_full_is_no_fault_of_the_output(capsys: pytest.CaptureFixture[str]) -> None:
-    def command() -> int:
+def test_a_disk_that_is_full_is_no_fault_of_the_output(capsys):
+    def command():
         raise OSError(errno.ENOSPC, "No space left on device")
 
     assert run_main(command) == 4

@@ -21,18 +21,18 @@ METRICS = {
 
 
 class Terminal(io.StringIO):
-    def isatty(self) -> bool:
+    def isatty(self):
         return True
 
 
-def test_step_line_shows_the_figures_in_a_hundred_columns() -> None:
+def test_step_line_shows_the_figures_in_a_hundred_columns():
     assert step_line(7, 60, METRICS) == (
         "step  7/60  reward 1.250  acc 0.625  kl 0.0012  entropy 0.41  len 88  grad 0.32  12346 "
         "tok/s  3.14 s"
     )
 
 
-def test_evaluation_line_shows_the_accuracy_of_each_difficulty() -> None:
+def test_evaluation_line_shows_the_accuracy_of_each_difficulty():
     metrics = {
         "eval/accuracy": 0.5,
         "eval/reward": 0.1,
@@ -44,7 +44,7 @@ def test_evaluation_line_shows_the_accuracy_of_each_difficulty() -> None:
     )
 
 
-def test_a_file_gets_plain_lines() -> None:
+def test_a_file_gets_plain_lines():
     stream = io.StringIO()
     progress = Progress(stream)
     progress.phase("loading the data")
@@ -63,7 +63,7 @@ def test_a_file_gets_plain_lines() -> None:
     ]
 
 
-def test_a_long_phase_is_reported_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_phase_is_reported_in_between(monkeypatch):
     now = [100.0]
     monkeypatch.setattr("trainer.shell.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
     stream = io.StringIO()
@@ -80,7 +80,7 @@ def test_a_long_phase_is_reported_in_between(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("shares", "warned"), [([1, 1, 1, 1], True), ([1, 1, 0.9, 1, 1, 1], False)]
 )
-def test_rewards_without_differences_are_said_once(shares: list[float], warned: bool) -> None:
+def test_rewards_without_differences_are_said_once(shares, warned):
     stream = io.StringIO()
     progress = Progress(stream)
     for step, share in enumerate(shares, start=1):
@@ -88,7 +88,7 @@ def test_rewards_without_differences_are_said_once(shares: list[float], warned: 
     assert stream.getvalue().count("had the same reward: nothing was learned") == warned
 
 
-def test_a_terminal_gets_the_lines_and_a_bar() -> None:
+def test_a_terminal_gets_the_lines_and_a_bar():
     stream = Terminal()
     progress = Progress(stream)
     progress.begin(4, 0)

@@ -23,13 +23,12 @@ with hold(Path(sys.argv[1]), "sweep"):
 """
 
 
-def test_a_held_folder_names_its_holder_and_is_free_after_sigkill(tmp_path: Path) -> None:
+def test_a_held_folder_names_its_holder_and_is_free_after_sigkill(tmp_path):
     folder = tmp_path / "demo"
     assert holder(folder) is None
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         name = f"process {process.pid} on {socket.gethostname()}"
         with (
@@ -46,7 +45,7 @@ def test_a_held_folder_names_its_holder_and_is_free_after_sigkill(tmp_path: Path
         assert json.loads((folder / "lock").read_text())["pid"] == os.getpid()
 
 
-def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path):
     (tmp_path / "file").touch()
     with (
         pytest.raises(StorageError, match="cannot write the sweep's folder"),
@@ -55,7 +54,7 @@ def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None
         pass
 
 
-def test_a_folder_in_the_place_of_the_lock_is_named(tmp_path: Path) -> None:
+def test_a_folder_in_the_place_of_the_lock_is_named(tmp_path):
     lock = tmp_path / "lock"
     lock.mkdir()
     for use in (holder, lambda folder: hold(folder).__enter__()):
@@ -65,7 +64,7 @@ def test_a_folder_in_the_place_of_the_lock_is_named(tmp_path: Path) -> None:
         assert "move away what is in its place" in raised.value.hint
 
 
-def test_a_folder_is_held_although_somebody_looks_who_holds_it(tmp_path: Path) -> None:
+def test_a_folder_is_held_although_somebody_looks_who_holds_it(tmp_path):
     with hold(tmp_path):
         pass
     with (tmp_path / "lock").open() as look:
@@ -77,9 +76,7 @@ def test_a_folder_is_held_although_somebody_looks_who_holds_it(tmp_path: Path) -
             assert holder(tmp_path) is not None
 
 
-def test_a_run_is_given_by_its_name_or_as_a_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_given_by_its_name_or_as_a_path(tmp_path, monkeypatch):
     runs = tmp_path / "runs"
     (runs / "ar").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)

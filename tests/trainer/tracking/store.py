@@ -2,7 +2,6 @@
 
 import atexit
 import functools
-import json
 import os
 import shutil
 import socket
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config.schema import TrainConfig
+from trainer.files import read_records
 from trainer.parallel.interface import free_port
 from trainer.tracking.mlflow_store import prepare_store
 from trainer.types import RunContext
@@ -141,4 +141,4 @@ def history(uri: str, run_id: str, metric: str) -> list[tuple[int, float]]:
 
 def lines_of(run_dir: Path) -> list[dict[str, Any]]:
     """The lines of a run's ``metrics.jsonl``."""
-    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return read_records(run_dir / "metrics.jsonl")

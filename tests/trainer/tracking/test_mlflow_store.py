@@ -5,7 +5,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -37,16 +36,16 @@ def test_uri_is_the_configured_one_then_the_environments_then_the_runs_folders(
 
 
 def test_credentials_of_the_environment_reach_the_server_and_no_record(tmp_path, monkeypatch):
-    seen: list[str] = []
+    seen = []
 
     class Refusing(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+        def do_GET(self):
             seen.append(self.headers.get("Authorization", ""))
             self.send_error(401)
 
         do_POST = do_GET
 
-        def log_message(self, *arguments: object) -> None:
+        def log_message(self, *arguments):
             pass
 
     for name in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"):
@@ -68,34 +67,32 @@ def test_credentials_of_the_environment_reach_the_server_and_no_record(tmp_path,
     assert not any(b"hunter2" in file.read_bytes() for file in written)
 
 
-def test_the_password_of_a_database_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_password_of_a_database_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql://me:hunter2@host/mlflow")
     with pytest.raises(ConfigError, match="password of a database") as caught:
         tracking_uri(TrackingConfig(), tmp_path)
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_trial_never_makes_the_schema(tmp_path: Path) -> None:
+def test_a_trial_never_makes_the_schema(tmp_path):
     with pytest.raises(StorageError, match="does not exist"):
         Tracker(config_for(f"sqlite:///{tmp_path}/mlflow.db"), context_for(tmp_path))
     assert not (tmp_path / "mlflow.db").exists()
 
 
-def test_a_store_that_is_no_database(tmp_path: Path) -> None:
+def test_a_store_that_is_no_database(tmp_path):
     (tmp_path / "mlflow.db").write_text("not a database " * 100)
     with pytest.raises(StorageError, match="cannot read the MLflow store: file is not a database"):
         prepare_store(f"sqlite:///{tmp_path}/mlflow.db")
 
 
-def test_a_store_in_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_a_store_in_a_folder_that_is_not_there(tmp_path):
     with pytest.raises(StorageError, match="cannot create the MLflow store"):
         prepare_store(f"sqlite:///{tmp_path}/no/where/mlflow.db")
     assert not (tmp_path / "no").exists()
 
 
-def test_names_that_mlflow_refuses_are_changed() -> None:
+def test_names_that_mlflow_refuses_are_changed():
     from mlflow.utils.validation import _validate_metric_name
 
     for name in ("eval/accuracy/..", "eval/accuracy/./x", "eval//x", "eval/accuracy/", "a*b"):
@@ -104,15 +101,15 @@ def test_names_that_mlflow_refuses_are_changed() -> None:
     assert mlflow_name("eval/accuracy/v1.5") == "eval/accuracy/v1.5"
 
 
-def test_unreachable_server_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_server_at_the_start(tmp_path, monkeypatch):
     monkeypatch.setattr(mlflow_store, "START_LIMIT_S", 1.0)
     with pytest.raises(StorageError, match="add --offline") as raised:
         Tracker(config_for(f"http://127.0.0.1:{free_port()}"), context_for(tmp_path))
     assert raised.value.exit_code == 4
 
 
-def test_a_full_disk_is_no_server_that_does_not_answer(tmp_path: Path) -> None:
-    def full() -> None:
+def test_a_full_disk_is_no_server_that_does_not_answer(tmp_path):
+    def full():
         raise OSError(28, "No space left on device", str(tmp_path))
 
     with pytest.raises(
@@ -121,9 +118,7 @@ def test_a_full_disk_is_no_server_that_does_not_answer(tmp_path: Path) -> None:
         mlflow_store.retry(full, f"sqlite:///{tmp_path}/mlflow.db")
 
 
-def test_locked_database_at_the_start(
-    tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_locked_database_at_the_start(tmp_path, uri, monkeypatch):
     monkeypatch.setattr(mlflow_store, "LOCK_LIMIT_S", 0.5)
     holder = sqlite3.connect(tmp_path / "mlflow.db", isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
@@ -135,7 +130,7 @@ def test_locked_database_at_the_start(
 
 
 @pytest.mark.slow
-def test_processes_that_open_a_fresh_store_at_once(tmp_path: Path) -> None:
+def test_processes_that_open_a_fresh_store_at_once(tmp_path):
     """Four drivers make the schema, then each records a run: no error, nothing lost."""
     script = """
         import sys

@@ -2,8 +2,6 @@
 
 import socket
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,14 +13,14 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+def server(tmp_path):
     server = Server(tmp_path / "server")
     server.start()
     yield server
     server.kill()
 
 
-def log_steps(tracker: Tracker, steps: range, pause_s: float = 0.05) -> None:
+def log_steps(tracker, steps, pause_s=0.05):
     """Log like a training loop."""
     for step in steps:
         tracker.log({"policy/loss": step / 10, "rollout/reward": float(step)}, step)
@@ -30,7 +28,7 @@ def log_steps(tracker: Tracker, steps: range, pause_s: float = 0.05) -> None:
         time.sleep(pause_s)
 
 
-def test_server_killed_and_restarted_mid_run(tmp_path: Path, server: Server) -> None:
+def test_server_killed_and_restarted_mid_run(tmp_path, server):
     tracker = Tracker(config_for(server.uri), context_for(tmp_path), close_limit_s=60)
     log_steps(tracker, range(40))
     server.kill()

@@ -2,7 +2,6 @@ import math
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,7 @@ from tests.trainer.tracking.store import config_for, context_for, history, lines
 from trainer.tracking.tracker import Tracker
 
 
-def test_nonfinite_values_are_named_and_stay_out_of_mlflow(tmp_path: Path, uri: str) -> None:
+def test_nonfinite_values_are_named_and_stay_out_of_mlflow(tmp_path, uri):
     tracker = Tracker(config_for(uri), context_for(tmp_path))
     nonfinite = {"policy/loss": math.nan, "optim/grad_norm": math.inf, "policy/kl": -math.inf}
     tracker.log({**nonfinite, "optim/lr": 0.1}, 1)
@@ -28,7 +27,7 @@ def test_nonfinite_values_are_named_and_stay_out_of_mlflow(tmp_path: Path, uri: 
     }
 
 
-def test_more_metrics_than_one_request_takes_all_arrive(tmp_path: Path, uri: str) -> None:
+def test_more_metrics_than_one_request_takes_all_arrive(tmp_path, uri):
     tracker = Tracker(config_for(uri), context_for(tmp_path))
     for step in range(700):
         tracker.log({"policy/loss": step, "policy/kl": step}, step)
@@ -40,8 +39,8 @@ def test_more_metrics_than_one_request_takes_all_arrive(tmp_path: Path, uri: str
 
 @pytest.mark.parametrize(("arrived", "checkpoint"), [(True, 2), (False, 4)])
 def test_mlflow_has_the_record_however_the_last_request_of_a_killed_process_fared(
-    tmp_path: Path, uri: str, arrived: bool, checkpoint: int
-) -> None:
+    tmp_path, uri, arrived, checkpoint
+):
     """Killed between a request and the note that it was answered, then resumed, which computes
     steps again.
     """

@@ -18,7 +18,7 @@ from trainer.tracking.shipping import has_unsent
 from trainer.tracking.tracker import Tracker, upload
 
 
-def test_a_run_holds_metrics_params_config_completions_and_status(tmp_path: Path, uri: str) -> None:
+def test_a_run_holds_metrics_params_config_completions_and_status(tmp_path, uri):
     from mlflow import MlflowClient
 
     tracker = Tracker(
@@ -58,7 +58,7 @@ def test_a_run_holds_metrics_params_config_completions_and_status(tmp_path: Path
     )
 
 
-def test_undeclared_metric_is_refused_and_not_written(tmp_path: Path, uri: str) -> None:
+def test_undeclared_metric_is_refused_and_not_written(tmp_path, uri):
     tracker = Tracker(config_for(uri), context_for(tmp_path))
     with pytest.raises(KeyError, match="policy/lost"):
         tracker.log({"policy/lost": 1.0}, 1)
@@ -66,7 +66,7 @@ def test_undeclared_metric_is_refused_and_not_written(tmp_path: Path, uri: str) 
     assert lines_of(tracker.run_dir) == []
 
 
-def test_a_changed_configuration_logs_only_what_is_missing(tmp_path: Path, uri: str) -> None:
+def test_a_changed_configuration_logs_only_what_is_missing(tmp_path, uri):
     Tracker(config_for(uri), context_for(tmp_path)).close()
     changed = config_for(uri).model_copy(update={"max_steps": 99})
     tracker = Tracker(changed, context_for(tmp_path))
@@ -76,7 +76,7 @@ def test_a_changed_configuration_logs_only_what_is_missing(tmp_path: Path, uri: 
     assert run.data.params["max_steps"] == "None"
 
 
-def test_the_tag_decides_which_run_it_is(tmp_path: Path, uri: str) -> None:
+def test_the_tag_decides_which_run_it_is(tmp_path, uri):
     first = Tracker(config_for(uri), context_for(tmp_path, "a", **{"loptune.run": "sweep/1"}))
     again = Tracker(config_for(uri), context_for(tmp_path, "b", **{"loptune.run": "sweep/1"}))
     other = Tracker(config_for(uri), context_for(tmp_path, "c"))
@@ -86,7 +86,7 @@ def test_the_tag_decides_which_run_it_is(tmp_path: Path, uri: str) -> None:
     assert len(runs_of(uri)) == 2
 
 
-def test_offline_then_upload(tmp_path: Path, uri: str) -> None:
+def test_offline_then_upload(tmp_path, uri):
     tracker = Tracker(config_for(uri, offline=True), context_for(tmp_path))
     tracker.log({"policy/loss": 0.5}, 1)
     tracker.log_completions([{"text": "a"}], 1)
@@ -103,7 +103,7 @@ def test_offline_then_upload(tmp_path: Path, uri: str) -> None:
     assert not has_unsent(tracker.run_dir)
 
 
-def test_upload_of_a_folder_without_a_run(tmp_path: Path) -> None:
+def test_upload_of_a_folder_without_a_run(tmp_path):
     with pytest.raises(MissingError, match=r"tracking\.json"):
         upload(tmp_path)
 
@@ -142,7 +142,7 @@ def test_a_run_begins_without_mlflow_and_is_sent_once_it_answers(tmp_path, monke
     assert run.data.params["algorithm.ar_alpha"] == "0.0"
 
 
-def test_a_run_folder_that_vanishes_is_not_made_anew(tmp_path: Path, uri: str) -> None:
+def test_a_run_folder_that_vanishes_is_not_made_anew(tmp_path, uri):
     tracker = Tracker(config_for(uri), context_for(tmp_path))
     tracker.log({"policy/loss": 1}, 1)
     tracker.run_dir.rename(tmp_path / "moved")

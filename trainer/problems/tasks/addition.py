@@ -34,7 +34,9 @@ class Sum:
 
 
 def split_of(left: int, right: int) -> Split:
-    """6 tenths train, 2 dev, 2 test; ``a + b`` and ``b + a`` are one problem."""
+    """Return train for 6 tenths of the sums, dev for 2 and test for 2; ``a + b`` and ``b + a`` are
+    one problem.
+    """
     pair = f"{min(left, right)}+{max(left, right)}".encode()
     return _SPLIT_OF_TENTH[
         int.from_bytes(hashlib.blake2b(pair, digest_size=8).digest(), "big") % 10

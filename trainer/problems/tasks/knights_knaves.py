@@ -126,7 +126,7 @@ class Puzzle:
 
 
 def role_statement(name: str, knight: bool) -> str:
-    """``Ava is a knight`` or ``Ava is a knave``."""
+    """Return ``Ava is a knight`` or ``Ava is a knave``."""
     return f"{name} is a {'knight' if knight else 'knave'}"
 
 
@@ -187,7 +187,7 @@ def digest(content: Any) -> str:
 
 @lru_cache(maxsize=64)
 def knight_table(person: int, people: int) -> int:
-    """Bit r is whether the person is a knight in row r of a truth table."""
+    """Return bits: r is whether the person is a knight in row r of a truth table."""
     return sum(1 << row for row in range(1 << people) if row >> person & 1)
 
 
@@ -196,7 +196,7 @@ def _everything(people: int) -> int:
 
 
 def truth_table(statement: Statement, people: int) -> int:
-    """Bit r is the statement's truth when the binary digits of r say who is a knight."""
+    """Return bits: r is the statement's truth when the binary digits of r say who is a knight."""
     kind = statement[0]
     if kind == "telling-truth":
         return knight_table(statement[1], people)

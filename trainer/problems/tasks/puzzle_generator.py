@@ -150,8 +150,8 @@ def _renumber_meaning(meaning: Meaning, numbers: Mapping[int, int]) -> Meaning:
 
 
 def _numberings(meanings: Sequence[Meaning]) -> Iterator[tuple[tuple[int, ...], dict[int, int]]]:
-    """Orders of the people that agree with how their statements sort them, each with everybody's
-    number in it.
+    """Yield the orders of the people that agree with how their statements sort them, each with
+    everybody's number in it.
 
     People are told apart by what does not depend on numbers: their statement's rank and the ranks
     of those it is about, again and again until nobody else is told apart. What is left is tried in

@@ -55,7 +55,7 @@ class VllmServer:
             time.sleep(POLL_S)
 
     def check(self, max_model_len: int, dtype: str, weight_transfer: str) -> None:
-        """Whether the server was started as training with it needs.
+        """Check that the server was started with the settings that this run needs.
 
         Raises:
             EngineError: it lacks the routes that take weights, or was started with other options.
@@ -96,7 +96,7 @@ class VllmServer:
             )
 
     def world_size(self) -> int:
-        """Number of the server's workers."""
+        """Return the number of the server's workers."""
         return int(self._call("GET", "get_world_size").json()["world_size"])
 
     def begin_update(self) -> None:
@@ -239,7 +239,7 @@ class VllmServer:
 
 
 def sampling_session() -> aiohttp.ClientSession:
-    """Connections for many requests that take as long as sampling does."""
+    """Open connections for many requests that take as long as sampling does."""
     # A connection is not used again: the server may be closing it just then.
     connector = aiohttp.TCPConnector(limit=_CONCURRENT_REQUESTS, force_close=True)
     timeout = aiohttp.ClientTimeout(

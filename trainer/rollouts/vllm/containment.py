@@ -86,8 +86,8 @@ def process_state_kept(local_rank: int) -> Iterator[None]:
 
 
 def eager_on_cpu(device: torch.device) -> AbstractContextManager[Any]:
-    """On a CPU, run what vLLM marks for compilation as it is: compiling takes longer than most runs
-    there.
+    """Run, on a CPU, what vLLM marks for compilation as it is: compiling takes longer than most
+    runs there.
     """
     return torch.compiler.set_stance("force_eager") if device.type == "cpu" else nullcontext()
 

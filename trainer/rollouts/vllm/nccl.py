@@ -118,7 +118,7 @@ class _AllServers:
         )
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
-        """Nothing: the engine names the weights when it ends the update."""
+        """Do nothing: the engine names the weights when it ends the update."""
 
 
 def _at_once(

@@ -54,7 +54,7 @@ class HttpWeightTransferEngine(WeightTransferEngine[HttpInit, HttpUpdate]):  # t
     update_info_cls = HttpUpdate
 
     def init_transfer_engine(self, init_info: HttpInit) -> None:
-        """Nothing to connect."""
+        """Do nothing: there is nothing to connect."""
 
     def start_weight_update(self) -> None:
         """Let the layers take weights in the layout of a checkpoint."""
@@ -82,7 +82,7 @@ class HttpWeightTransferEngine(WeightTransferEngine[HttpInit, HttpUpdate]):  # t
         repack_output_embedding(self.model)
 
     def shutdown(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
     def _drop_incomplete_layers(self) -> None:
         """Give the layers that wait for some of their weights back those they had.

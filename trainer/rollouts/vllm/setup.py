@@ -62,7 +62,7 @@ def context_length(config: TrainConfig, model: PreTrainedModel) -> int:
 
 
 def check_dense(model: PreTrainedModel) -> None:
-    """Whether vLLM can take the policy's weights.
+    """Check that vLLM can take the policy's weights.
 
     Raises:
         ConfigError: a mixture of experts. transformers keeps a layer's experts in one tensor, under
@@ -162,7 +162,7 @@ def _on_a_share(settings: VllmConfig, model: PreTrainedModel, dtype: str) -> Vll
 
 
 def llm_options(setup: EngineSetup, device: torch.device, ranks: int) -> dict[str, Any]:
-    """Arguments for `vllm.LLM`."""
+    """Return the arguments for `vllm.LLM`."""
     settings = setup.settings
     on_cpu = device.type == "cpu"
     options: dict[str, Any] = {

@@ -51,7 +51,7 @@ def load_weights(llm: Any, model: nn.Module) -> None:
 
 
 def _repack_worker(worker: Any) -> None:
-    """`repack_output_embedding` of a worker's model."""
+    """Call `repack_output_embedding` of a worker's model."""
     repack_output_embedding(worker.model_runner.get_model())
 
 

@@ -1,8 +1,8 @@
 """REINFORCE++ [arXiv:2501.03262]: advantages that are whitened over the whole batch."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
-from trainer.rules.advantage import Advantage, KlPlacement
+from trainer.rules.advantage import Advantage
 from trainer.rules.groups import whiten
 from trainer.rules.inputs import AdvantageInputs
 from trainer.section import Probability
@@ -14,8 +14,8 @@ class ReinforcePlusPlus(Advantage):
     verl.
     """
 
-    kl_placements: ClassVar[tuple[KlPlacement, ...]] = ("reward", "loss")
-    needs_groups: ClassVar[bool] = False
+    kl_placements = ("reward", "loss")
+    needs_groups = False
 
     name: Literal["reinforce_plus_plus"] = "reinforce_plus_plus"
     gamma: Probability = 1.0

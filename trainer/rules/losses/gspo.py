@@ -1,10 +1,10 @@
 """GSPO: one importance ratio for the whole completion."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from trainer.rules.inputs import MAX_LOG_RATIO, LossInputs, TokenLosses
 from trainer.rules.losses.clipped import surrogate
-from trainer.rules.policy_loss import Aggregation, PolicyLoss
+from trainer.rules.policy_loss import PolicyLoss
 from trainer.section import NonNegative, Probability
 
 
@@ -19,8 +19,8 @@ class Gspo(PolicyLoss):
     [arXiv:2602.05261].
     """
 
-    aggregations: ClassVar[tuple[Aggregation, ...]] = ("seq_mean_token_mean", "seq_mean_token_sum")
-    whole_completions: ClassVar[bool] = True
+    aggregations = ("seq_mean_token_mean", "seq_mean_token_sum")
+    whole_completions = True
 
     name: Literal["gspo"] = "gspo"
     clip_ratio_low: Probability = 3e-4

@@ -1,9 +1,9 @@
 """SAPO: a soft gate in place of the clip."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from trainer.rules.inputs import LossInputs, TokenLosses
-from trainer.rules.policy_loss import Aggregation, PolicyLoss
+from trainer.rules.policy_loss import PolicyLoss
 from trainer.section import Positive
 
 
@@ -15,12 +15,7 @@ class Sapo(PolicyLoss):
     verl.
     """
 
-    aggregations: ClassVar[tuple[Aggregation, ...]] = (
-        "seq_mean_token_mean",
-        "token_mean",
-        "seq_mean_token_sum",
-        "constant",
-    )
+    aggregations = ("seq_mean_token_mean", "token_mean", "seq_mean_token_sum", "constant")
 
     name: Literal["sapo"] = "sapo"
     tau_positive: Positive = 1.0

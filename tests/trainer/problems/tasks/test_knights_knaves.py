@@ -86,7 +86,7 @@ def test_published_puzzles_have_the_published_solution_and_our_form():
         assert spoken(puzzle.text) == spoken(row["quiz"])
 
 
-def spoken(text: str) -> list[tuple[str, str]]:
+def spoken(text):
     """(who, claim) of every sentence, whatever the way of speaking."""
     body = text[text.index("inhabitants: ") : text.index(" So who")].split(". ", 1)[1]
     claims = []

@@ -3,10 +3,8 @@
 import base64
 import json
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
 import torch
@@ -26,13 +24,13 @@ from trainer.types import Completion
 class FakeServer(ThreadingHTTPServer):
     """Answers as vLLM does: canned bodies or statuses by route, and a record of what was asked."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.asked: list[tuple[str, Any]] = []
-        self.status: dict[str, list[int]] = {}  # statuses of a route's next answers
+        self.asked = []
+        self.status = {}  # statuses of a route's next answers
         self.version = "default"
         self.world_size = 1
-        self.options: dict[str, Any] = {
+        self.options = {
             "model_config": {
                 "max_model_len": 64,
                 "dtype": "torch.float32",
@@ -43,10 +41,10 @@ class FakeServer(ThreadingHTTPServer):
         self.finish_reason = "stop"
 
     @property
-    def url(self) -> str:
+    def url(self):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
-    def answer(self, route: str, body: Any) -> Any:
+    def answer(self, route, body):
         if route == "/server_info":
             return {"vllm_config": self.options}
         if route == "/get_world_size":
@@ -74,7 +72,7 @@ class FakeServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: FakeServer
 
-    def _serve(self) -> None:
+    def _serve(self):
         route = self.path.partition("?")[0]
         text = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         body = json.loads(text) if text else None
@@ -93,12 +91,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_GET = do_POST = _serve
 
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, *_):
         pass
 
 
 @contextmanager
-def serving() -> Iterator[FakeServer]:
+def serving():
     """A fake server that answers while the context lasts."""
     fake = FakeServer()
     thread = threading.Thread(target=fake.serve_forever, daemon=True)
@@ -109,13 +107,13 @@ def serving() -> Iterator[FakeServer]:
 
 
 @pytest.fixture
-def server() -> Iterator[FakeServer]:
+def server():
     with serving() as fake:
         yield fake
 
 
 @pytest.fixture
-def engine(server, monkeypatch) -> VllmServerEngine:
+def engine(server, monkeypatch):
     # the fake has no model
     monkeypatch.setattr(vllm_server, "check_weights_arrived", lambda *_: 0.0)
     return VllmServerEngine(VllmConfig(server_base_urls=[server.url]), 64, "float32")
@@ -126,7 +124,7 @@ PARAMS = SamplingParams(
 )
 
 
-def routes(server: FakeServer) -> list[str]:
+def routes(server):
     return [path for path, _ in server.asked]
 
 
@@ -147,7 +145,7 @@ def test_an_update_pauses_the_server_and_carries_every_weight_once(server, engin
         if path == "/update_weights"
     ]
     assert len(updates) > 1
-    arrived: dict[str, torch.Tensor] = {}
+    arrived = {}
     for update in updates:
         weights = load(base64.b64decode(update))
         assert not weights.keys() & arrived.keys()

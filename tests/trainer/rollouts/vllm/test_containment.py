@@ -20,7 +20,7 @@ from trainer.rollouts.vllm.containment import (
 
 
 def test_random_numbers_go_on_as_if_there_had_been_no_engine():
-    def draw() -> tuple[float, float, float]:
+    def draw():
         return random.random(), float(np.random.random()), float(torch.rand(()))
 
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
@@ -63,7 +63,7 @@ def test_the_environment_is_as_before_but_for_what_is_vllms_own(monkeypatch):
 
 
 def test_warnings_about_the_future_of_vllm_alone_are_dropped():
-    def warn(module: str) -> None:
+    def warn(module):
         warnings.warn_explicit("later", FutureWarning, "file.py", 1, module=module, registry={})
 
     with warnings.catch_warnings(record=True) as caught:

@@ -45,7 +45,7 @@ def start(tmp_path):
     """Builds engines and closes them all."""
     engines = []
 
-    def build(model, **settings) -> VllmEngine:
+    def build(model, **settings):
         length = settings.pop("max_model_len", 256)
         setup = EngineSetup(saved_config(tmp_path, model), length, settings=VllmConfig(**settings))
         engines.append(VllmEngine(model, setup))

@@ -7,7 +7,7 @@ from trainer.errors import StorageError
 from trainer.rollouts.vllm.guard import TOKEN_VARIABLE, Guard, server_token
 
 
-def ask(path: str = "/update_weights", kind: str = "http", **headers: str) -> int | str:
+def ask(path="/update_weights", kind="http", **headers):
     """The status of a guarded server's answer; "passed" from behind the guard."""
     sent = []
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.conftest import random_model
-from tests.trainer.rollouts.vllm.test_client import FakeServer, serving
+from tests.trainer.rollouts.vllm.test_client import serving
 from trainer.config.rollout import VllmConfig
 from trainer.errors import EngineError
 from trainer.rollouts.vllm import server as vllm_server
@@ -28,9 +28,9 @@ def servers():
 
 
 @pytest.fixture
-def sent(monkeypatch) -> list[tuple[str, torch.Tensor]]:
+def sent(monkeypatch):
     """What rank 0 broadcasts."""
-    broadcast: list[tuple[str, torch.Tensor]] = []
+    broadcast = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "synchronize", lambda *_: None)
     monkeypatch.setattr(nccl_engine, "open_trainer_endpoint", lambda info: object())
@@ -46,13 +46,13 @@ def sent(monkeypatch) -> list[tuple[str, torch.Tensor]]:
     return broadcast
 
 
-def connect(servers: tuple[FakeServer, ...]) -> vllm_server.VllmServerEngine:
+def connect(servers):
     urls = [server.url for server in servers]
     settings = VllmConfig(server_base_urls=urls, server_weight_transfer="nccl")
     return vllm_server.VllmServerEngine(settings, 64, "bfloat16")
 
 
-def bodies(server: FakeServer, route: str) -> list[dict]:
+def bodies(server, route):
     return [body for path, body in server.asked if path == route]
 
 

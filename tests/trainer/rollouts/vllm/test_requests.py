@@ -9,7 +9,7 @@ from trainer.rollouts.vllm import engine as vllm
 from trainer.types import Completion
 
 
-def finished(reason: str | None) -> SimpleNamespace:
+def finished(reason):
     # Two log-probabilities per position: the sampled token's comes first.
     logprobs = SimpleNamespace(logprobs=[-0.5, -0.1, -2.0, -0.3], start_indices=[0, 2])
     completion = SimpleNamespace(token_ids=[7, 9], finish_reason=reason, logprobs=logprobs)

@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -56,7 +55,7 @@ PARAMS = SamplingParams(temperature=0.7, max_new_tokens=32, stop_token_ids=(STOP
 class Server:
     """`trainer serve` in a process of its own."""
 
-    def __init__(self, model: Path, folder: Path, *overrides: str) -> None:
+    def __init__(self, model, folder, *overrides):
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         options = [f"model.name_or_path={model}", "rollout.vllm.kv_cache_mb=64", *overrides]
@@ -76,7 +75,7 @@ class Server:
                 command, cwd=ROOT, env=ENVIRONMENT, stdout=log, stderr=log, start_new_session=True
             )
 
-    def wait(self) -> None:
+    def wait(self):
         """Until it answers; fails with its log where it ends before."""
         deadline = time.monotonic() + 480  # 20 s on a quiet machine
         while time.monotonic() < deadline:
@@ -87,7 +86,7 @@ class Server:
             time.sleep(0.5)
         pytest.fail(f"no answer from the server: {self.log.read_text()[-3000:]}")
 
-    def stop(self) -> None:
+    def stop(self):
         """End it and make sure that nothing of it is left."""
         processes = [*psutil.Process(self.process.pid).children(recursive=True)]
         self.process.send_signal(signal.SIGINT)
@@ -96,7 +95,7 @@ class Server:
         assert not alive
 
 
-def start(model, folder: Path) -> Server:
+def start(model, folder):
     model.save_pretrained(folder / "model")
     server = Server(
         folder / "model", folder, "data.max_prompt_tokens=120", "rollout.max_new_tokens=136"
@@ -117,13 +116,13 @@ def served(request, tmp_path_factory):
     server.stop()
 
 
-def connect(server: Server) -> VllmServerEngine:
+def connect(server):
     return VllmServerEngine(
         VllmConfig(server_base_urls=[server.url], server_timeout_s=120), 256, "float32"
     )
 
 
-def assert_takes_over(engine: VllmServerEngine, model) -> None:
+def assert_takes_over(engine, model):
     engine.sync_weights(model)
     asked = prompts((20, 30))
     samples = engine.generate(asked, [[1, 2], [3, 4]], PARAMS)
@@ -261,7 +260,7 @@ def test_interrupted_sampling_ends_its_requests_on_the_server(served, monkeypatc
     assert len(engine.generate(prompts((20,)), [[1]], PARAMS)[0]) == 1
 
 
-def sampled_tokens(server: Server) -> float:
+def sampled_tokens(server):
     """All tokens the server has sampled."""
     lines = requests.get(
         f"{server.url}/metrics", timeout=10, headers=authorization()
@@ -273,7 +272,7 @@ def sampled_tokens(server: Server) -> float:
     )
 
 
-def as_safetensors(weights: dict[str, torch.Tensor]) -> dict[str, str]:
+def as_safetensors(weights):
     return {"safetensors": base64.b64encode(save(weights)).decode()}
 
 

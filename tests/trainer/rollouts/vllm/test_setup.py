@@ -14,7 +14,7 @@ CPU = torch.device("cpu")
 GPU = torch.device("cuda", 0)
 
 
-def config(**changes) -> TrainConfig:
+def config(**changes):
     keys = {"prompt": "data.max_prompt_tokens", "new": "rollout.max_new_tokens"}
     keys |= {"context": "rollout.vllm.max_model_len"}
     return apply_overrides(TrainConfig(), {keys[name]: value for name, value in changes.items()})

@@ -15,30 +15,30 @@ GPU = torch.device("cuda", 0)
 
 
 class FakeLlm:
-    def __init__(self) -> None:
-        self.calls: list[tuple] = []
+    def __init__(self):
+        self.calls = []
         self.llm_engine = SimpleNamespace(
             engine_core=SimpleNamespace(shutdown=lambda: self.calls.append(("end",)))
         )
         self.room = True
 
-    def sleep(self, level: int) -> None:
+    def sleep(self, level):
         self.calls.append(("sleep", level))
 
-    def wake_up(self, tags: list[str]) -> None:
+    def wake_up(self, tags):
         if not self.room:
             raise RuntimeError("CUDA Error: out of memory at csrc/cumem_allocator.cpp:139")
         self.calls.append(("wake", *tags))
 
-    def collective_rpc(self, method, kwargs=None) -> None:
+    def collective_rpc(self, method, kwargs=None):
         self.calls.append((method if isinstance(method, str) else "repack",))
 
-    def reset_prefix_cache(self) -> bool:
+    def reset_prefix_cache(self):
         return True
 
 
 @pytest.fixture
-def engine(monkeypatch) -> vllm.VllmEngine:
+def engine(monkeypatch):
     """An engine as on a GPU, of a run that may be followed by another."""
     monkeypatch.setattr(vllm, "vllm_installed", lambda: True)
     monkeypatch.setattr(vllm.VllmEngine, "_start", lambda self, options: FakeLlm())

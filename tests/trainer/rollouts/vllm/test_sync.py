@@ -10,13 +10,13 @@ from trainer.rollouts.vllm.sync import MOST_CHECKED, check_weights_arrived
 PROMPT = [5, 9, 13, 2, 40, 7]
 
 
-def engine_off_by(nats: float):
+def engine_off_by(nats):
     """The policy's own log-probabilities, wrong by so much, and the tokens it was asked about."""
     model = random_model()
     asked = []
 
     @torch.no_grad()
-    def logprobs(token_ids: list[int]) -> torch.Tensor:
+    def logprobs(token_ids):
         asked.append(token_ids)
         ids = torch.tensor([token_ids])
         exact = (

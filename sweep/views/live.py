@@ -1,0 +1,47 @@
+"""The table of the running trials that stays below the lines of a sweep in a terminal."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+
+from sweep.record.sweep_record import SweepRecord
+from sweep.record.table import duration, parameter_text, step_text
+from sweep.views.progress import guarded
+from sweep.views.time_left import seconds_left
+from trainer.shell.table import number
+
+Scores = Callable[[], Mapping[str, float | None]]  # running trial -> latest score, if it has one
+
+
+@contextmanager
+def live_table(sweep: SweepRecord, console: Console, scores: Scores) -> Iterator[None]:
+    """Show the running trials at the bottom of a terminal; elsewhere nothing."""
+    shown = Live(
+        console=console,
+        get_renderable=guarded(lambda: _table(sweep.read_again(), scores())),
+        refresh_per_second=0.5,
+        transient=True,
+    )
+    if not console.is_terminal:
+        yield
+        return
+    with shown:
+        console.show_cursor()  # it would stay hidden where the driver is killed
+        yield
+
+
+def _table(sweep: SweepRecord, scores: Mapping[str, float | None]) -> Group:
+    rows = sweep.rows(running=True)
+    left, all_left = seconds_left(sweep, rows)
+    table = Table("trial", "step", "score", "ends in", "parameters", box=None, pad_edge=False)
+    for row in rows:
+        if row.trial in scores:
+            ends_in = duration(left[row.trial]) if row.trial in left else ""
+            score = number(scores[row.trial])
+            table.add_row(row.trial, step_text(row), score, ends_in, parameter_text(row.parameters))
+    ended = sum(row.ended for row in rows)
+    ends = f", the sweep ends in about {duration(all_left)}" if all_left is not None else ""
+    return Group(table, f"{sweep.folder.name}: {ended} of {sweep.planned} trials ended{ends}")
