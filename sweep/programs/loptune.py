@@ -349,9 +349,7 @@ class LoptuneProgram(Program):
                 yield path
 
     def held_out_run(self, metric: str, test: str | None) -> "LoptuneProgram":
-        """Return the program with an evaluation set ``test``: a file, else the held-out set, else
-        the split of that name.
-        """
+        """Return the program with a set ``test``: a file, else the held-out set, else the split."""
         sets = self.base.evaluation.sets
         measured = metric.split("/")[-1]  # eval/accuracy/SET
         like = self.sealed or sets.get(measured) or next(iter(sets.values()))

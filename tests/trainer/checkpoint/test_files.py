@@ -301,12 +301,13 @@ def test_of_an_ended_run_the_weights_of_the_last_and_the_best_are_kept(tmp_path)
 
 def test_a_run_on_the_cpu_leaves_a_gpu_alone(tmp_path, monkeypatch):
     """The state of its generator is not asked for, which would take memory there."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     model = random_model()
     optimizer = torch.optim.AdamW(model.parameters())
     state = RunState(1, [], 0, {})
-    stage_training_state(model, NoTokenizer(), optimizer, state, Parallel())(tmp_path)
-    assert load_training_state(tmp_path, model, optimizer, Parallel()) == state
+    on_cpu = Parallel()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    stage_training_state(model, NoTokenizer(), optimizer, state, on_cpu)(tmp_path)
+    assert load_training_state(tmp_path, model, optimizer, on_cpu) == state
 
 
 class Killed(BaseException):

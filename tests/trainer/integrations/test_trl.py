@@ -155,7 +155,7 @@ class Village:
     def reset(self, **row):
         return " Mia says not Ava knight"
 
-    def ask(self, person):
+    def ask(self, person: str) -> str:  # TRL tells the model these types
         """Ask a person.
 
         Args:
