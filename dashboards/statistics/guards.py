@@ -12,7 +12,9 @@ from dashboards.statistics.dunnett import critical_value
 
 Vector = NDArray[np.float64]
 
-NOISIER = 0.1  # level of the F test after which a baseline counts as noisier than the others
+# Level of the F test after which a baseline counts as noisier than the others: a little above 0.1,
+# which a variance nine times as large has up to rounding, with two degrees of freedom each.
+NOISIER = 0.1000001
 # Levels of the F tests that must both not see training add to the noise of evaluation: of all
 # configurations, and of the best alone. Far above those of a test, because what they miss is left
 # out of the interval.
