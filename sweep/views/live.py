@@ -36,7 +36,7 @@ def live_table(sweep: SweepRecord, console: Console, scores: Scores) -> Iterator
 def _table(sweep: SweepRecord, scores: Mapping[str, float | None]) -> Group:
     rows = sweep.rows(running=True)
     left, all_left = seconds_left(sweep, rows)
-    table = Table("trial", "step", "score", "ends in", "parameters", box=None, pad_edge=False)
+    table = Table("trial", "step", "score", "ends in", "parameters", box=None)
     for row in rows:
         if row.trial in scores:
             ends_in = duration(left[row.trial]) if row.trial in left else ""

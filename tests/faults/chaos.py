@@ -441,10 +441,8 @@ def main() -> None:
             kinds=arguments.kinds,
         )
     print(f"seed {arguments.seed}: {', '.join(happened)}")
-    print(
-        f"{len(state)} trials ended as undisturbed, after {time.monotonic() - started:.0f} s",
-        flush=True,
-    )
+    seconds = time.monotonic() - started
+    print(f"{len(state)} trials ended as undisturbed, after {seconds:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -44,10 +43,7 @@ def run_main(command: Callable[[], int]) -> int:
             what = f"cannot write the output: {error.strerror}"
             fault = StorageError(what, output, "send it elsewhere")
         if error.errno == errno.EMFILE:
-            most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-            fault = MissingError(
-                "too many open files", f"this shell allows {most}", "ulimit -n 4096"
-            )
+            fault = MissingError("too many open files", "this shell's limit", "ulimit -n 4096")
         if fault is None:
             raise
         print(fault, file=sys.stderr)

@@ -6,6 +6,7 @@ import random
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,18 @@ def process_state_kept(local_rank: int) -> Iterator[None]:
         ]:
             del os.environ[name]
         os.environ.update(before)
+
+
+def keep_off_shared_memory(device: torch.device) -> None:
+    """Let ranks on CPUs that share a model exchange over their process group.
+
+    Where a CPU has AVX-512, vLLM lets them share memory, under one name for all runs of a machine:
+    the ranks of a second run, or the first ones after a killed run, do not start ("create shm in
+    SHMManager failed. errno: 17").
+    """
+    if device.type == "cpu":
+        module = import_module("vllm.distributed.device_communicators.cpu_communicator")
+        module.CpuCommunicator._all_group_ranks_share_shm_group_name = lambda _: False
 
 
 def eager_on_cpu(device: torch.device) -> AbstractContextManager[Any]:

@@ -26,6 +26,7 @@ from trainer.rollouts.engine import (
 from trainer.rollouts.vllm.containment import (
     default_group_kept,
     eager_on_cpu,
+    keep_off_shared_memory,
     process_state_kept,
     random_state_kept,
     send_log_to,
@@ -110,6 +111,7 @@ class VllmEngine(RolloutEngine):
                 # Something keeps the frames of this import, and the run in those below it: a thread
                 # has none.
                 llm_of = in_background(lambda: import_module("vllm").LLM, "import of vLLM").result()
+                keep_off_shared_memory(self.device)
                 try:
                     llm = llm_of(**options)
                 except Exception:

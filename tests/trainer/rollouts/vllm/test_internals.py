@@ -5,11 +5,13 @@ import pytest
 vllm = pytest.importorskip("vllm")
 pytestmark = pytest.mark.vllm
 
+CPU = "vllm.distributed.device_communicators.cpu_communicator:CpuCommunicator"
 RELOAD = "vllm.model_executor.model_loader.reload"
 TRANSFER = "vllm.distributed.weight_transfer"
 
 # what vLLM documents nowhere -> the file that needs it
 PRIVATE = {
+    f"{CPU}._all_group_ranks_share_shm_group_name": "containment.py",
     "vllm.distributed:cleanup_dist_env_and_memory": "engine.py",
     "vllm.distributed.parallel_state:get_tp_group": "engine.py",
     f"{RELOAD}:finalize_layerwise_reload": "receiver.py",
