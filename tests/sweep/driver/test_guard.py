@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 
 import psutil
 import pytest
@@ -29,6 +30,17 @@ with scratch_folder(root) as scratch, guarded(root, scratch, "go on with: sweep 
     print("ready", flush=True)
     time.sleep(0 if sys.argv[2] == "end" else 60)
 """
+
+
+@pytest.fixture(autouse=True)
+def scratch_of_this_test(tmp_path, monkeypatch):  # pytest makes its own folder before
+    """Scratch folders apart: each driver of another test that starts removes the dead ones that it
+    sees.
+    """
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        yield
 
 
 def start(root, how="stay"):
