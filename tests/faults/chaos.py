@@ -267,7 +267,8 @@ def space_of(folder: Path, uri: str, fake: bool) -> Path:
         trainer={"preset": "tiny_kk", "overrides": overrides},
         seeds=[0, 1],
         search={"sampler": "random", "configurations": 0, "seed": 0},
-        limits={"max_concurrent": 2, "max_failures": 100},
+        # a rank that may take no more memory may hang
+        limits={"max_concurrent": 2, "max_failures": 100, "stall_timeout_s": 120},
     )
 
 
