@@ -16,7 +16,7 @@ from dashboards.words import device_time, number, signed
 from trainer.config.variants import short_names, shown
 from trainer.shell.table import counted
 
-_SEEDS_TO_TELL = 3  # asked for where the seeds of a sweep tell nothing
+_SEEDS_TO_TELL = 5  # asked for where the seeds of a sweep tell nothing
 _WORDS = {
     "COMPLETE": "complete",
     "PRUNED": "stopped early",

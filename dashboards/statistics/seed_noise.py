@@ -95,9 +95,8 @@ def baseline_noise(scores: Scores, baseline: str) -> tuple[Noise, Noise]:
         return Noise(math.nan, 0), Noise(math.nan, 0)
     noise = float(left @ left) / freedom
     deviations = np.array([finite[baseline][seed] - effects[seed] for seed in seeds])
-    in_effects = noise * float(
-        np.mean([1 / sum(seed in row for row in others.values()) for seed in seeds])
-    )
+    scores_of_seed = np.array([sum(seed in row for row in others.values()) for seed in seeds])
+    in_effects = noise * float(np.mean(1 / scores_of_seed))
     own_variance = max(0.0, float(deviations.var(ddof=1)) - in_effects)
     return Noise(math.sqrt(own_variance), len(seeds) - 1), Noise(math.sqrt(noise), freedom)
 

@@ -57,18 +57,13 @@ def unpaired_noise(sweep: SweepRecord) -> Noise:
     """Return the noise between the seeds of each configuration; effects of a seed on all
     configurations stay in it.
     """
-    rows = (
-        [
-            value
-            for seed in configuration.results
-            if not math.isnan(value := score(configuration, seed))
-        ]
-        for configuration in sweep.configurations
-    )
-    noises = [
-        Noise(statistics.stdev(values), len(values) - 1) for values in rows if len(values) > 1
-    ]
-    return functools.reduce(Noise.pooled, noises, Noise(math.nan, 0))
+    noise = Noise(math.nan, 0)
+    for configuration in sweep.configurations:
+        scores = [score(configuration, seed) for seed in configuration.results]
+        finite = [value for value in scores if not math.isnan(value)]
+        if len(finite) > 1:
+            noise = noise.pooled(Noise(statistics.stdev(finite), len(finite) - 1))
+    return noise
 
 
 def score(configuration: Configuration, seed: int) -> float:

@@ -50,7 +50,7 @@ def test_a_clear_gain_on_matched_seeds_is_evidence():
     assert lines[0].endswith(", 3 seeds).")
     assert lines[1].startswith("Next: Confirm it on fresh seeds")
     assert (
-        "`sweep confirm demo --finalists 1 --seeds 3` does it: 6 trials, about 12 GPU-hours."
+        "`sweep confirm demo --finalists 1 --seeds 5` does it: 10 trials, about 20 GPU-hours."
         in lines[1]
     )
     assert lines[1].endswith("With --rounds it stops as soon as the result is clear.")
@@ -93,7 +93,7 @@ def test_a_gain_that_luck_explains_takes_no_number_of_seeds():
 def test_one_seed_is_never_evidence():
     lines = verdict(sweep_with({(0.0, 0.0): [0.1], (0.3, 0.0): [0.9]}))
     assert lines[0].endswith("Best candidate #1 grpo α 0.3: +0.800 (1 seed).")
-    assert "--seeds 3` does it: 6 trials, about 12 GPU-hours." in lines[1]
+    assert "--seeds 5` does it: 10 trials, about 20 GPU-hours." in lines[1]
     assert lines[2].startswith(
         "With 1 shared seed, the difference cannot be distinguished from chance."
     )

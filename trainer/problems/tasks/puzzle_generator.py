@@ -132,21 +132,24 @@ def _meaning(table: int, people: int) -> Meaning:
         if (table & knight_table(person, people)) >> (1 << person)
         != table & ~knight_table(person, people)
     )
-    return depends, sum(
-        (table >> sum(1 << person for bit, person in enumerate(depends) if row >> bit & 1) & 1)
-        << row
-        for row in range(1 << len(depends))
-    )
+    return depends, _rearranged(table, depends)
 
 
 def _renumber_meaning(meaning: Meaning, numbers: Mapping[int, int]) -> Meaning:
     depends, table = meaning
     order = sorted(range(len(depends)), key=lambda bit: numbers[depends[bit]])
-    moved = sum(
-        (table >> sum(1 << old for new, old in enumerate(order) if row >> new & 1) & 1) << row
-        for row in range(1 << len(depends))
-    )
-    return tuple(numbers[depends[bit]] for bit in order), moved
+    return tuple(numbers[depends[bit]] for bit in order), _rearranged(table, order)
+
+
+def _rearranged(table: int, places: Sequence[int]) -> int:
+    """Return a truth table over fewer or other people: its person i is person places[i] of
+    ``table``, where everybody else is a knave.
+    """
+    rearranged = 0
+    for row in range(1 << len(places)):
+        row_there = sum(1 << place for person, place in enumerate(places) if row >> person & 1)
+        rearranged |= (table >> row_there & 1) << row
+    return rearranged
 
 
 def _numberings(meanings: Sequence[Meaning]) -> Iterator[tuple[tuple[int, ...], dict[int, int]]]:
