@@ -14,8 +14,9 @@ from trainer.errors import ConfigError, MissingError, StorageError
 from trainer.shell.arguments import Commands, add_accept_changes, count, positive
 from trainer.tracking.inputs import inherit_inputs
 
-# What `sweep confirm` runs where nothing else is asked for: on real trainings with equal means it then
-# reports an improvement in 5.0% (docs/explanation/statistics.md), in 7.0% with 2 finalists on 3 seeds.
+# What `sweep confirm` runs where nothing else is asked for. On real trainings with equal means it
+# then reports an improvement in 5.0%, and in 7.0% with 2 finalists on 3 seeds
+# (docs/development/validation.md).
 _FINALISTS = 3  # besides the baseline
 _FRESH_SEEDS = 5
 
