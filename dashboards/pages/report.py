@@ -60,18 +60,17 @@ def write_pages(results: Results, out_dir: Path) -> Path:
 
 def chapters_of(results: Results) -> dict[str, list[Picture]]:
     """Return chapter -> its pictures; without those that have nothing to show."""
-    drawn = {
-        name: [draw_one(results) for draw_one in several] for name, several in _CHAPTERS.items()
-    }
-    drawn["What matters"] = scores_against(results)
-    return {
-        name: [
+    chapters = {}
+    for name, several in _CHAPTERS.items():
+        drawn = [draw_one(results) for draw_one in several]
+        if name == "What matters":
+            drawn = scores_against(results)
+        chapters[name] = [
             replace(picture, decides=_DECIDES.get(picture.key, _NEXT_SEARCH))
-            for picture in pictures
+            for picture in drawn
             if picture is not None
         ]
-        for name, pictures in drawn.items()
-    }
+    return chapters
 
 
 def report_html(results: Results, chapters: Mapping[str, Sequence[Picture]]) -> str:

@@ -6,14 +6,14 @@ import contextlib
 import functools
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from dashboards.statistics.power import minimum_detectable_effect, seeds_for
 from dashboards.statistics.seed_noise import Noise, seed_noise
 from dashboards.statistics.sequential import make_design
 from sweep.record.sweep_record import SweepRecord
-from sweep.search.history import Configuration
+from sweep.search.history import Configuration, outcome
 from sweep.space.arms import MAX_SEEDS
 from sweep.space.spec import SweepSpec
 from trainer.errors import UserError
@@ -37,20 +37,12 @@ class NoiseForecast:
 def sweep_noise(sweep: SweepRecord) -> Noise:
     """Return the noise between seeds, from the configurations that are complete on all of them."""
     seeds = sweep.spec.seeds
-    whole = [
-        configuration
-        for configuration in sweep.configurations
-        if all(
-            seed in configuration.results and configuration.results[seed].state == "COMPLETE"
-            for seed in seeds
-        )
-    ]
-    return seed_noise(
-        {
-            str(configuration.number): {seed: score(configuration, seed) for seed in seeds}
-            for configuration in whole
-        }
-    )
+    scores: dict[str, dict[Hashable, float]] = {}
+    for configuration in sweep.configurations:
+        if outcome(configuration, seeds).state == "COMPLETE":
+            name = str(configuration.number)
+            scores[name] = {seed: score(configuration, seed) for seed in seeds}
+    return seed_noise(scores)
 
 
 def unpaired_noise(sweep: SweepRecord) -> Noise:
