@@ -15,7 +15,14 @@ COMMAND = re.compile(r"(?:^|`)(trainer|sweep) ([a-z]+)([^`;,]*)")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 # of torchrun, Ray, argparse, hf, pip, nvidia-smi and vLLM
 NOT_OURS = {"--nproc-per-node", "--head", "--help", "--local-dir", "--no-deps"}
-NOT_OURS |= {"--format", "--query-gpu", "--logprobs-mode", "--dtype", "--weight-transfer-config"}
+NOT_OURS |= {
+    "--lifespan",
+    "--format",
+    "--query-gpu",
+    "--logprobs-mode",
+    "--dtype",
+    "--weight-transfer-config",
+}
 
 
 def options_of(parser):

@@ -35,7 +35,9 @@ def read_files(pattern: str) -> pd.DataFrame:
     paths = sorted(glob.glob(wanted, recursive=True))
     if not paths:
         raise MissingError(
-            "no such file", pattern, "quote a pattern, so that the shell leaves it alone"
+            "no such file",
+            pattern,
+            "check the path; quote a pattern, so that the shell leaves it alone",
         )
     try:
         named = re.compile("".join(map(_expression, parts)))

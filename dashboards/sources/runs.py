@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +18,7 @@ from trainer.errors import ConfigError
 
 _SETTINGS = ("params.", "config.yaml:")  # columns that begin so hold settings and no results
 _MAX_NAMED = 8  # configurations or columns in a message
+_NO_RUN = "no run with this seed"
 _ROUNDING = 1e-3  # of a score in a table
 _TOO_LARGE = (1e100, np.finfo(float).max)  # finite scores whose powers may be none
 
@@ -80,14 +82,14 @@ def read_runs(table: pd.DataFrame, question: Question, *, adaptive: bool = True)
             parameters=dict(zip(question.keys, point, strict=True)),
             rule=arm[point],
             arm=arm[point] * bool(question.tuned),
-            reason="no run with this seed",
+            reason=_NO_RUN,
         )
         if rows is not None:
             name = str(rows[question.trial].iloc[0]) if question.trial in rows else trial.name
             trial = _with_scores(replace(trial, name=name), rows, question)
         trials.append(trial)
-    _check_seeds(trials, question)
     arms, baseline = _baseline(numbers, arm, question)
+    _check_seeds(trials, arms[0] if arms else arm[points[int(baseline or 0)]], question)
     results = Results(
         name="",
         objective=Objective(
@@ -113,7 +115,9 @@ def with_fresh(results: Results, table: pd.DataFrame, question: Question) -> Res
     Raises:
         ConfigError: the second table repeats a seed or has other configurations.
     """
-    chosen = read_runs(table, replace(question, problems=None), adaptive=False)
+    chosen = read_runs(
+        table, replace(question, problems=None, source="second table"), adaptive=False
+    )
     repeated = {trial.seed for trial in results.trials} & {trial.seed for trial in chosen.trials}
     if repeated:
         named = ", ".join(sorted(repeated))
@@ -156,7 +160,7 @@ def _typed(table: pd.DataFrame, question: Question) -> pd.DataFrame:
     for column in [*question.columns, question.trial]:
         if column not in table and column not in ("step", "trial"):
             raise ConfigError(
-                f"no column {column}", "table", nearest(column, map(str, table.columns))
+                f"no column {column}", question.source, nearest(column, map(str, table.columns))
             )
         if question.columns.count(column) > 1:
             raise ConfigError(f"{column} is named twice", "command line", "give it one meaning")
@@ -260,18 +264,30 @@ def _same_twice(rows: pd.DataFrame, question: Question, trial: Trial) -> ConfigE
     named = f"; its rows differ in {', '.join(differ[:_MAX_NAMED])}" if differ else ""
     return ConfigError(
         f"{_text(trial.parameters)} has seed {trial.seed} several times{named}",
-        "table",
+        question.source,
         "drop a repeated run, name what makes a configuration with --by, or the training step with "
         "--step",
     )
 
 
-def _check_seeds(trials: Sequence[Trial], question: Question) -> None:
-    """Refuse a single seed, and seeds that changed nothing."""
-    scores: dict[str, list[float]] = {}
+def _check_seeds(trials: Sequence[Trial], baseline: str, question: Question) -> None:
+    """Refuse a single seed, seeds that changed nothing, and arms that share none with the
+    baseline's.
+    """
+    scores: dict[str, list[float]] = defaultdict(list)
+    seeds: dict[str, set[str]] = defaultdict(set)
     for trial in trials:
+        if trial.reason != _NO_RUN:
+            seeds[trial.rule].add(trial.seed)
         if trial.state == "COMPLETE":
-            scores.setdefault(trial.configuration, []).append(trial.score)
+            scores[trial.configuration].append(trial.score)
+    for name, of_arm in seeds.items():
+        if not of_arm & seeds[baseline]:
+            raise ConfigError(
+                f"{name} and the baseline {baseline} share no seed",
+                question.seed,
+                "run both on the same seeds, or number those of each from 0",
+            )
     repeated = [row for row in scores.values() if len(row) > 1]
     if not repeated:
         hint = "run the baseline and what you compare with it on at least 3 seeds each"
@@ -358,14 +374,11 @@ def _with_problems(results: Results, problems: pd.DataFrame) -> Results:
             "not every answer is right or wrong", "--problems", "write 1 or 0 in the column correct"
         )
     table = rated.pivot_table(index="trial", columns="problem", values="correct", aggfunc="mean")
+    table = table.reindex([trial.name for trial in results.trials])
     trials = []
     for trial in results.trials:
         if trial.state == "COMPLETE":
-            accuracy = (
-                table.loc[trial.name].to_numpy()
-                if trial.name in table.index
-                else np.array([math.nan])
-            )
+            accuracy = table.loc[trial.name].to_numpy()
             if not abs(accuracy.mean() - trial.score) < _ROUNDING:
                 what = (
                     f"run {trial.name} scores {shown(trial.score)}, its problems "

@@ -38,7 +38,6 @@ def add_commands(commands: Commands) -> None:
         "--tuned": "columns that were tuned within each of --by",
         "--ignore": "columns that may differ between configurations",
         "--where": "COLUMN=VALUE,... of the rows to take",
-        "--fresh-table": "a second table: the chosen configurations on fresh seeds",
         "--problems": "table of the problems each run solved: trial, problem, correct",
     }.items():
         judge.add_argument(option, default="", help=text)
@@ -52,7 +51,11 @@ def add_commands(commands: Commands) -> None:
         "--window", type=count, default=3, help="evaluations whose mean is the score (default: 3)"
     )
     judge.add_argument("--step", default="step", help="column of the training step (default: step)")
-    judge.add_argument("--fresh", action="store_true", help="nobody chose anything by these seeds")
+    fresh = judge.add_mutually_exclusive_group()
+    fresh.add_argument("--fresh", action="store_true", help="nobody chose anything by these seeds")
+    fresh.add_argument(
+        "--fresh-table", help="a second table: the chosen configurations on fresh seeds"
+    )
     judge.add_argument(
         "--trial", default="trial", help="column of the run's name, for --problems (default: trial)"
     )
@@ -68,9 +71,6 @@ def _judge(arguments: argparse.Namespace) -> int:
     from dashboards.judging import judge  # pandas and SciPy take a second to import
     from dashboards.sources.files import read_files
 
-    if arguments.fresh and arguments.fresh_table:
-        hint = "leave out --fresh: the first table is that of the search"
-        raise ConfigError("--fresh and --fresh-table exclude each other", "command line", hint)
     second = _table(arguments.fresh_table, arguments) if arguments.fresh_table else arguments.fresh
     judgement = judge(
         _table(arguments.table, arguments),

@@ -26,9 +26,6 @@ def add_commands(commands: Commands) -> None:
     evidence = commands.add_parser(
         "evidence", help="list what all confirmed sweeps found about each update rule"
     )
-    evidence.add_argument(
-        "store", nargs="?", help="URI of an MLflow store (default: that of the runs folder)"
-    )
     add_runs_dir(evidence)
     add_json(evidence)
     evidence.set_defaults(command=_evidence)
@@ -63,7 +60,7 @@ def _evidence(arguments: argparse.Namespace) -> int:
     from dashboards.evidence import HEADINGS, gathered
     from dashboards.sources.mlflow import read_sweeps
 
-    uri = tracking_uri(TrackingConfig(uri=arguments.store), arguments.runs_dir)
+    uri = tracking_uri(TrackingConfig(), arguments.runs_dir)
     connect(uri)  # dashboards would make a store that is not there
     counted, left = gathered(read_sweeps(uri))
     if arguments.json:

@@ -6,18 +6,17 @@ import argparse
 import contextlib
 import shutil
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from sweep.commands.arguments import add_named
 from sweep.driver.guard import dead_scratch, end_leftovers
 from sweep.record.best import arm_lines, choose_best
-from sweep.record.equal_seeds import equal_seeds
+from sweep.record.equal_trials import equal_trials
 from sweep.record.folder import all_sweeps, existing_sweep, read_spec, request_stop
 from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.record.table import duration, print_trials
 from sweep.search.history import best, outcome
 from sweep.views.time_left import seconds_left
-from trainer.errors import ConfigError, UserError
+from trainer.errors import UserError
 from trainer.files import size_text
 from trainer.shell.arguments import Commands, add_json, add_runs_dir
 from trainer.shell.run_folder import holder
@@ -39,11 +38,11 @@ def add_commands(commands: Commands) -> None:
     add_json(ls)
     ls.set_defaults(command=_ls)
 
-    study = add_named(
-        commands, "study", _study, "write a sweep as an Optuna study, for optuna-dashboard"
-    )
-    study.add_argument(
-        "--output", type=Path, help="SQLite file to write (default: study.db in the sweep's folder)"
+    add_named(
+        commands,
+        "study",
+        _study,
+        "write a sweep as an Optuna study into its folder, for optuna-dashboard",
     )
 
 
@@ -79,7 +78,7 @@ def _status(arguments: argparse.Namespace) -> int:
         print(f"{trial}: ends in about {duration(seconds)}")
     if all_left is not None:
         print(f"the sweep ends in about {duration(all_left)}")
-    for line in equal_seeds(sweep):
+    for line in equal_trials(sweep):
         print(f"warning: {line}")
     if best := chosen.text(sweep.spec.objective):
         print(best)
@@ -122,11 +121,7 @@ def _study(arguments: argparse.Namespace) -> int:
     from sweep.search.study import write_study  # which imports Optuna
 
     sweep = open_sweep(arguments.runs_dir, arguments.name)
-    output: Path = arguments.output or sweep.folder.root / "study.db"
-    if arguments.output and output.exists():
-        raise ConfigError(
-            f"{output} exists", "command line, --output", "name a new file, or remove it first"
-        )
+    output = sweep.folder.root / "study.db"
     write_study(sweep.spec, sweep.configurations, output)
     print(f"optuna-dashboard sqlite:///{output}")
     return 0

@@ -52,7 +52,7 @@ def add_commands(commands: Commands) -> None:
     confirm.add_argument(
         "--hours",
         type=positive,
-        help="budget of all rounds [GPU hours; CPU hours of trials without GPUs]",
+        help="budget of rounds, which it asks for [GPU hours; CPU hours of trials without GPUs]",
     )
 
     export = add_named(commands, "export", _export, "write the winner as a file for `trainer run`")
@@ -70,13 +70,12 @@ def add_commands(commands: Commands) -> None:
 
 def _confirm(arguments: argparse.Namespace) -> int:
     sweep = open_sweep(arguments.runs_dir, arguments.name)
-    if arguments.rounds:
+    if arguments.rounds or arguments.hours:
         return _run_rounds(sweep, arguments)
-    if arguments.hours:
-        raise ConfigError(
-            "a budget is counted over rounds", "command line, --hours", "add --rounds"
-        )
     chosen = finalists_of(sweep, _finalists(sweep, arguments.finalists))
+    missing = sweep.planned - sum(row.ended for row in sweep.rows())
+    if missing:
+        print(f"{missing} trials of the search have not ended: finalists are chosen without them")
     seeds = ARM_SEEDS if sweep.spec.search.tune_within else _FRESH_SEEDS
     space = fresh_space(sweep, chosen, arguments.seeds or seeds, arguments.test)
     prepare(space, arguments)

@@ -23,7 +23,7 @@ from sweep.driver.control import StopControl, orderly_signals, watched
 from sweep.driver.guard import MARKER, dead_scratch, end_leftovers, guarded, scratch_folder
 from sweep.record.best import choose_best
 from sweep.record.disk import CheckpointRoom, EndedTrials
-from sweep.record.equal_seeds import equal_seeds
+from sweep.record.equal_trials import equal_trials
 from sweep.record.folder import free_name, write_spec
 from sweep.record.sweep_record import SweepRecord, report_failure_told
 from sweep.search.searcher import ConfigurationSearcher
@@ -125,7 +125,7 @@ def start_sweep(sweep: SweepRecord, options: Options) -> int:
         raise ConfigError(
             f"sweep {folder.name} exists already",
             str(folder.root),
-            f"{sweep.command('resume')}, or choose another --name",
+            f"{sweep.command('resume')}; a new search takes another --name",
         )
     if RunFolder(folder.root).config.exists():
         raise ConfigError(f"{folder.name} is a run", str(folder.root), "choose another --name")
@@ -372,7 +372,7 @@ def _finish(
     )
     for row in failed:
         print(f"failed: {row.trial}  {row.reason}  ({folder.trial(row.trial) / 'stderr.log'})")
-    for line in equal_seeds(sweep):
+    for line in equal_trials(sweep):
         print(f"warning: {line}")
     if best:
         print(best)

@@ -142,7 +142,9 @@ class CommandProgram(Program):
 
         if key in FIELDS:
             raise ConfigError(
-                f"{key} is a column of every sweep's table", where, "give the key another name"
+                f"{key} is a column of every sweep's table",
+                where,
+                f"not one of {', '.join(FIELDS)}",
             )
 
     def check_metric(self, metric: str, searched: Values, document: YamlDocument) -> None:

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from pydantic import NonNegativeInt, TypeAdapter
+
 from sweep.programs.base import Assignment
 from trainer.errors import ConfigError, printable, shortened
 from trainer.files import Record, free_bytes, read_records
@@ -44,6 +46,7 @@ _FULL = os.strerror(errno.ENOSPC)
 _FULL_BYTES = 2**20  # free on a disk that is full: the command could not even write why
 _LAST_LINES = 5
 _LAST_BYTES = 65_536  # of standard error, where the last lines are
+_STEP = TypeAdapter(NonNegativeInt)
 _Figure = tuple[int, str, str]  # step, metric and value
 
 
@@ -145,7 +148,9 @@ class CommandRun:
                 self._finish(code)
                 return {"step": self.step}
             if time.monotonic() - self._moved > stall_s:
-                raise RuntimeError(f"the command has written no line for {stall_s:g} s")
+                raise RuntimeError(
+                    f"the command has written no line for {stall_s:g} s (limits.stall_timeout_s)"
+                )
             time.sleep(_POLL_S)
 
     def _stop(self) -> None:
@@ -286,7 +291,7 @@ class _Lines:
                 for name, value in line.items()
                 if name not in OF_RECORD and isinstance(value, int | float | None)
             }
-            yield {**numbers, "step": int(line["step"])}
+            yield {**numbers, "step": _STEP.validate_python(line["step"])}
         except (ValueError, TypeError, KeyError, OverflowError):
             hint = 'write {"step": 20, "eval/accuracy": 0.61}'
             raise ConfigError(

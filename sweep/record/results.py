@@ -11,7 +11,7 @@ import numpy as np
 
 from dashboards.results import TRAINING_CURVES, Curve, Objective, Results, Rounds, State, Trial
 from sweep.record.decision import decision_of
-from sweep.record.equal_seeds import equal_seeds
+from sweep.record.equal_trials import equal_trials
 from sweep.record.folder import read_spec
 from sweep.record.sweep_record import SweepRecord, spent_seconds
 from sweep.search.history import Configuration, TrialKey
@@ -90,7 +90,7 @@ def _results(sweep: SweepRecord, searched: tuple[str, ...] | None = None) -> Res
 def _doubts(sweep: SweepRecord) -> Iterator[str]:
     if changes := accepted_changes(sweep.folder.root):
         yield f"Its trials are not all comparable: while it ran, files were changed. {changes}."
-    yield from equal_seeds(sweep)
+    yield from equal_trials(sweep)
 
 
 def _searched(spec: SweepSpec, configurations: Iterable[Configuration]) -> tuple[str, ...]:

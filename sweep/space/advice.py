@@ -26,13 +26,9 @@ def advise_space(spec: SweepSpec) -> Iterator[Advice]:
                 and not parameter.contains(value)
                 and parameter.kind != "value"
             ):
-                low = parameter.extremes[0]
-                high = parameter.extremes[-1]
-                searched = (
-                    f"{low} to {high}" if parameter.kind != "choice" else str(parameter.options)
-                )
                 yield Advice(
-                    f"baseline {index} has {key} {value}, outside of what is searched: {searched}",
+                    f"baseline {index} has {key} {value}, outside of what is searched: "
+                    f"{parameter.extremes}",
                     f"baselines, {key}",
                     "widen the range if the sampler is to learn from this baseline",
                 )

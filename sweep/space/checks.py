@@ -244,7 +244,9 @@ def _check_arms(spec: SweepSpec, document: YamlDocument) -> None:
             else "is no unconditional choice of several"
         )
         hint = (
-            nearest(key, choices) if choices else "add a switch, such as rule: {choice: [GRPO, AR]}"
+            nearest(key, choices)
+            if choices
+            else "add a parameter that has choices, such as loss: {choice: [grpo, dapo]}"
         )
         raise ConfigError(f"tune_within names {key}, which {fault}", where, hint)
     if spec.search.configurations == 0:

@@ -226,13 +226,8 @@ def _lines(plan: Plan, spec: SweepSpec) -> Iterator[tuple[str, str]]:
     yield "machines", _machines(plan.nodes)
     if plan.slots:
         idle = sum(node.gpus for node in plan.nodes) - plan.slots * plan.gpus_per_trial
-        unused = (
-            f"; {counted(idle, 'GPU')} stay{'s' * (idle == 1)} idle"
-            if plan.gpus_per_trial and idle
-            else ""
-        )
-        wait = f"{plan.waiting} wait{'s' * (plan.waiting == 1)}"
-        yield "at a time", f"{counted(plan.slots, 'trial')}; {wait}{unused}"
+        unused = f"; idle: {counted(idle, 'GPU')}" if plan.gpus_per_trial and idle else ""
+        yield "at a time", f"{counted(plan.slots, 'trial')}; waiting: {plan.waiting}{unused}"
     else:
         yield (
             "at a time",

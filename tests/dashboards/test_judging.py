@@ -188,6 +188,11 @@ TWICE = pd.concat([runs(), runs().iloc[:1].assign(acc=0.7)])
         (runs().replace("dapo", "grpo "), {}, "loss=grpo has seed 0 several times"),
         (runs({"grpo": [0.5] * 3, "dapo": [0.6] * 3}), {}, "the runs are identical"),
         (runs().assign(seed=None), {}, "12 rows have no seed"),
+        (
+            pd.concat([runs().query("loss != 'dapo'"), runs(first=9).query("loss == 'dapo'")]),
+            {},
+            "loss=dapo and the baseline loss=grpo share no seed",
+        ),
         (runs(), {"fresh": runs()}, "seeds 0, 1, 2, 3 are in both tables"),
         (
             runs(),

@@ -168,7 +168,7 @@ def test_a_failed_trial_keeps_its_reason_and_seeds_that_reach_no_script_are_name
     code, output = sweep(tmp_path, "run", space, "--offline")
     reason = "the command ended with 1: no such loss: broken"
     assert code == 1 and f"c001-s0  {reason}" in output
-    warning = "c000-s1 measured exactly what c000-s0 did: does the seed reach what they run?"
+    warning = "c000-s0, c000-s1 measured exactly the same: do seed"
     assert f"warning: {warning}" in output
     assert f"warning: {warning}" in quick(capsys, "status", "mine")[1]
     assert warning in (tmp_path / "runs" / "mine" / "report" / "report.html").read_text()

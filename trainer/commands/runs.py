@@ -1,7 +1,6 @@
 """The runs of a folder, from what they wrote: `trainer ls`, `status`, `ui` and `upload`."""
 
 import argparse
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from trainer.files import read_records
 from trainer.run_folder import RunFolder
 from trainer.shell.arguments import add_json, add_runs_dir, count, port
 from trainer.shell.run_folder import holder, resume_command, run_path
-from trainer.shell.table import number, print_table
+from trainer.shell.table import number, print_json, print_table
 from trainer.shell.ui import serve
 from trainer.tracking.mlflow_store import connect, tracking_uri
 from trainer.tracking.shipping import TrackingState
@@ -94,7 +93,7 @@ def carry_out_ls(arguments: argparse.Namespace) -> int:
         and not (folder.root / SWEEP_FILE).is_file()
     ]
     if arguments.json:
-        print(json.dumps([asdict(run) for run in runs], indent=2))
+        print_json([asdict(run) for run in runs])
     elif runs:
         print_table(
             ["name", "state", "step", "accuracy", "best", "rule"],
@@ -123,9 +122,7 @@ def carry_out_status(arguments: argparse.Namespace) -> int:
     records = read_records(RunFolder(folder).metrics)
     evaluations = [record for record in records if "eval/accuracy" in record][-_EVALUATIONS:]
     if arguments.json:
-        print(
-            json.dumps({**asdict(run), "checkpoints": steps, "evaluations": evaluations}, indent=2)
-        )
+        print_json({**asdict(run), "checkpoints": steps, "evaluations": evaluations})
         return 0
     by = holder(folder)
     print(f"{run.name}: {run.state}{f' by {by}' if by else ''}, step {run.progress}, {run.rule}")

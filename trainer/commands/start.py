@@ -72,7 +72,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="show a prompt, a scored completion, memory, steps"
     )
-    add_sample(parser, "with --dry-run: sample")
+    add_sample(parser, "as --dry-run, and sample")
     _add_places(parser)
 
 
@@ -143,7 +143,7 @@ def start_run(start: Start) -> int:
 
 def carry_out_run(arguments: argparse.Namespace) -> int:
     """Carry out ``trainer run``."""
-    if arguments.dry_run:
+    if arguments.dry_run or arguments.sample:
         config = load_config(arguments.spec, _overrides(arguments))
         print(f"{arguments.spec}: loading {config.model.name_or_path}", flush=True)
         with unhurried():
@@ -151,10 +151,6 @@ def carry_out_run(arguments: argparse.Namespace) -> int:
 
         dry_run(config, arguments.sample)
         return 0
-    if arguments.sample:
-        raise ConfigError(
-            "--sample looks before training and trains nothing", "--sample", "add --dry-run"
-        )
     return start_run(
         Start(arguments.spec, _overrides(arguments), arguments.runs_dir, arguments.name)
     )

@@ -83,6 +83,12 @@ class TrainConfig(Section):
             )
         if not self.evaluation.sets:
             raise ValueError("evaluation.sets is empty: name at least one dataset")
+        for evaluation in map(self.evaluation.of_set, self.evaluation.sets):
+            if evaluation.completions_per_problem > 1 and evaluation.temperature == 0:
+                raise ValueError(
+                    "greedy completions of a problem are all the same: set evaluation.temperature, "
+                    "or evaluation.completions_per_problem to 1"
+                )
         if self.checkpoint.every_steps % self.evaluation.every_steps:
             raise ValueError(
                 "checkpoints are written after evaluations: make checkpoint.every_steps a multiple "
@@ -113,7 +119,16 @@ def apply_overrides(
     config: TrainConfig, changes: Mapping[str, Any], source: str = "override"
 ) -> TrainConfig:
     """Return a copy of ``config`` with dotted keys replaced, validated as a whole."""
-    return validate(TrainConfig, YamlDocument(changed_data(config, changes, source), {}, source))
+    data = changed_data(config, changes, source)
+    changed = validate(TrainConfig, YamlDocument(data, {}, source))
+    if "epochs" in changes and changed.max_steps is not None:
+        raise ConfigError(
+            f"epochs changes nothing, as max_steps is {changed.max_steps}",
+            f"{source}, key epochs",
+            "add max_steps=null",
+            "epochs",
+        )
+    return changed
 
 
 def changed_data(

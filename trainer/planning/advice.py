@@ -75,11 +75,6 @@ def advise(config: TrainConfig) -> Iterator[Advice]:
             "reward.functions",
             "give the largest weight to the function that decides what is correct",
         )
-    for name, weight in config.reward.functions.items():
-        if weight == 0:
-            yield Advice(
-                f"reward {name} has weight 0 and changes nothing", "reward.functions", "remove it"
-            )
     yield from _template(config)
 
 

@@ -40,7 +40,7 @@ def load_rule(name: str, base: type[Any], folder: str) -> type[Any]:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         advice = (
-            f"start in the folder of {module_name}.py, or add it to PYTHONPATH; looked in {folder}"
+            f"start where {module_name} is, or add its folder to PYTHONPATH; looked in {folder}"
         )
         why = _place(error, module_name) or advice
         raise ValueError(f"cannot import {module_name}: {_in_words(error)}, {why}") from error

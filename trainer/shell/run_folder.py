@@ -49,7 +49,7 @@ def check_name(name: str) -> str:
     """
     if not is_name(name):
         raise ConfigError(
-            f"not a usable name: {shortened(name, 80)!r}", "--name", f"use {NAME_RULE}"
+            f"not a usable name: {shortened(name, 80)!r}", "command line", f"use {NAME_RULE}"
         )
     return name
 

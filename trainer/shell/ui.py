@@ -33,6 +33,7 @@ def serve(uri: str, port: int, page: Callable[[], str], what: str, again: str) -
             sys.executable,
             *("-m", "mlflow", "ui", "--backend-store-uri", uri),
             *("--host", "127.0.0.1", "--port", str(port), "--workers", "1"),
-            *("--allowed-hosts", hosts),
+            # which serves MLflow's assistant alone, and would end Ctrl-C with a traceback
+            *("--allowed-hosts", hosts, "--uvicorn-opts", "--lifespan off"),
         ],
     )

@@ -56,7 +56,7 @@ def test_a_store_that_does_not_answer_costs_no_report(tmp_path, monkeypatch, typ
     assert (tmp_path / "demo" / "report" / "best.yaml").is_file()
 
 
-def test_evidence_of_a_store(tmp_path, capsys, typed):
+def test_evidence_of_a_store(tmp_path, monkeypatch, capsys, typed):
     uri = sqlite_store(tmp_path / "store")
     parent = open_parent_run(uri, "demo", "demo", {})
     file = tmp_path / RESULTS_FILE
@@ -65,13 +65,15 @@ def test_evidence_of_a_store(tmp_path, capsys, typed):
     open_parent_run(uri, "other", "without-results", {})
     file.write_bytes(b"of another version")
     open_parent_run(uri, "old", "old", {}).log_artifact(file)
-    assert main(["evidence", uri]) == 0
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    assert main(["evidence"]) == 0
     printed = capsys.readouterr()
     assert (
         printed.out.splitlines()[-1]
         == "not counted: every rule of demo, not confirmed on fresh seeds"
     )
     assert printed.err.startswith("not counted: old; ") and "sweep report NAME" in printed.err
-    left_out = json.loads(typed(f"sweep evidence {uri} --json"))["left_out"]
+    left_out = json.loads(typed("sweep evidence --json"))["left_out"]
     assert [row["sweep"] for row in left_out] == ["demo"]
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
     assert "the MLflow store does not exist" in typed("sweep evidence", code=4)

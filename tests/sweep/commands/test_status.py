@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from sweep.record import equal_seeds as seeds
+from sweep.record import equal_trials
 from tests.sweep.ended_sweeps import SCORES, write_sweep
 
 
@@ -43,10 +43,19 @@ def test_seeds_whose_scores_differ_are_told_apart_without_their_metrics(tmp_path
     scores = {0: {0: 0.5, 1: 0.6}, 1: {1: 0.4, 0: 0.4, 2: 0.3}}  # in the order of their ends
     sweep = write_sweep(tmp_path, "demo", scores)
     read = []
-    monkeypatch.setattr(seeds, "read_records", lambda path: read.append(path.parent.name) or [{}])
-    [message] = seeds.equal_seeds(sweep)
-    assert message.startswith("c001-s1 measured exactly what c001-s0 did")
+    monkeypatch.setattr(
+        equal_trials, "read_records", lambda path: read.append(path.parent.name) or [{}]
+    )
+    [message] = equal_trials.equal_trials(sweep)
+    assert message.startswith("c001-s0, c001-s1 measured exactly the same:")
     assert read == ["c001-s0", "c001-s1"]
+
+
+def test_configurations_that_measured_the_same_are_named(tmp_path, monkeypatch):
+    sweep = write_sweep(tmp_path, "demo", {0: {0: 0.5, 1: 0.6}, 1: {0: 0.5, 1: 0.6}})
+    monkeypatch.setattr(equal_trials, "read_records", lambda path: [{"time/step": 1.0}])
+    named = [message.partition(" measured")[0] for message in equal_trials.equal_trials(sweep)]
+    assert named == ["c000-s0, c001-s0", "c000-s1, c001-s1"]
 
 
 def test_status_names_the_best_of_every_arm(tmp_path, typed):
@@ -66,7 +75,8 @@ def test_status_names_the_best_of_every_arm(tmp_path, typed):
         "0.2: 2 of 6 trials, best #2 0.65",
         "0.3: 1 of 6 trials, no configuration is complete",
     ]
-    assert "fresh ones compare them" in lines[place + 5] and "confirm demo" in lines[place + 5]
+    caveat = next(line for line in lines[place + 5 :] if "fresh ones compare them" in line)
+    assert "confirm demo" in caveat
 
 
 def test_the_best_of_a_loss_is_the_smallest(tmp_path, typed):
@@ -95,13 +105,3 @@ def test_stopping_a_sweep_that_does_not_run_says_so(tmp_path, typed):
     sweep = write_sweep(tmp_path)
     assert typed("sweep stop demo") == "sweep demo is not running\n"
     assert not sweep.folder.stop.exists()
-
-
-def test_a_study_replaces_its_own_file_and_no_other(tmp_path, typed):
-    write_sweep(tmp_path)
-    for _ in range(2):
-        typed("sweep study demo")
-    notes = tmp_path / "notes.txt"
-    notes.write_text("mine")
-    assert "exists" in typed("sweep study demo --output", notes, code=2)
-    assert notes.read_text() == "mine"

@@ -264,6 +264,7 @@ with open(sys.argv[1] + "/metrics.jsonl", "w") as file:
         ("raise SystemExit('[Errno 28] No space left on device')", OSError, "No space left"),
         ("pass", ConfigError, "the command ended without a line with eval/accuracy"),
         ("print('[loptune] {\"eval/accuracy\": 1}')", ConfigError, "not a line of metrics"),
+        ('print(\'[loptune] {"step": 0.5, "eval/accuracy": 1}\')', ConfigError, "not a line of"),
         ("import time; time.sleep(60)", RuntimeError, "the command has written no line for 1 s"),
     ],
 )

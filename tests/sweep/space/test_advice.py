@@ -22,7 +22,7 @@ def test_a_baseline_outside_of_what_is_searched():
     (advice,) = advise_space(load_space(find_space("quickstart"), [f"baselines=[{baseline}]"]))
     assert (
         advice.what
-        == "baseline 0 has algorithm.ar_alpha 0.9, outside of what is searched: 0.0 to 0.5"
+        == "baseline 0 has algorithm.ar_alpha 0.9, outside of what is searched: [0.0, 0.5]"
     )
 
 

@@ -112,6 +112,19 @@ def test_cross_field_rules():
         apply_overrides(TrainConfig(), {"checkpoint.every_steps": 7})
 
 
+@pytest.mark.parametrize(
+    ("spec", "override", "what"),
+    [
+        ("tiny_kk", "epochs=3", "epochs changes nothing, as max_steps is 50"),
+        ("tiny_kk", "evaluation.temperature=0", "greedy completions of a problem are all the same"),
+    ],
+)
+def test_what_would_change_nothing_is_refused(spec, override, what):
+    with pytest.raises(ConfigError, match=what):
+        load_config(spec, [override])
+    assert load_config(spec, ["epochs=3", "max_steps=null"]).epochs == 3
+
+
 @pytest.mark.parametrize("name", ["..", "a/b", "", "a b", "-x"])
 def test_an_evaluation_set_has_a_name_that_a_metric_can_have(name):
     with pytest.raises(ConfigError, match="names metrics"):

@@ -98,7 +98,6 @@ def test_plan_and_dry_run_sample_the_start_policy(
     assert "with group size 16, 100% of the groups have equal rewards" in shown.out
     assert "100% of the completions are truncated" in shown.err
     words = [f"{key}={value}" for key, value in small.items()]
-    shown = typed("trainer run tiny_kk --dry-run --sample 2", *words)
+    shown = typed("trainer run tiny_kk --sample 2", *words)
     assert "sample:      2 problems x 8 completions" in shown
-    assert "add --dry-run" in typed("trainer run tiny_kk --sample 2", code=2)
     assert list(tmp_path.iterdir()) == [space]

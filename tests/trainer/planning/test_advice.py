@@ -29,7 +29,6 @@ def test_base_needs_no_advice():
             "320 completions of a step are not a multiple",
         ),
         ("model.lora.r=8", "optim.lr", "an adapter learns slowly at 1e-06"),
-        ("reward.functions={math: 1.0, format: 0.0}", "reward.functions", "format has weight 0"),
         (
             "reward.functions={math: -1.0, format: 0.5}",
             "reward.functions",

@@ -142,7 +142,7 @@ def test_a_rule_is_looked_up_in_the_folder_of_the_run_and_the_error_says_where(
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")
     advice = (
-        "start in the folder of moved_rules.py, or add it to PYTHONPATH; looked in "
+        "start where moved_rules is, or add its folder to PYTHONPATH; looked in "
         f"{tmp_path / 'other'}"
     )
     sys.modules.pop("moved_rules")
