@@ -62,6 +62,8 @@ def _read(path: Path, named: re.Pattern[str]) -> pd.DataFrame:
         )
     try:
         table = reader(path)
+        if table.empty:
+            raise ValueError("no rows; a run that failed has one with a blank score")
         settings = _settings(RunFolder(path.parent).config)
     except (OSError, ValueError, csv.Error, yaml.YAMLError) as error:
         raise StorageError(

@@ -187,8 +187,11 @@ def _typed(table: pd.DataFrame, question: Question) -> pd.DataFrame:
     if question.step in runs:
         steps = pd.to_numeric(runs[question.step], errors="coerce")
         if not (steps[scores.notna()] % 1 == 0).all():
-            what = "a score has no whole number as its step"
-            raise ConfigError(what, question.step, "name the column with --step")
+            raise ConfigError(
+                "a score has no whole number as its step",
+                question.step,
+                "name the column with --step",
+            )
         runs[question.step] = steps
     for lists in runs.select_dtypes("object"):  # which cannot be compared
         runs[lists] = runs[lists].astype(str)
@@ -290,11 +293,10 @@ def _check_seeds(trials: Sequence[Trial], baseline: str, question: Question) -> 
             )
     repeated = [row for row in scores.values() if len(row) > 1]
     if not repeated:
-        hint = "run the baseline and what you compare with it on at least 3 seeds each"
         raise ConfigError(
             "every configuration has one seed, which cannot tell noise from effect",
             question.seed,
-            hint,
+            "run the baseline and what you compare with it on at least 3 seeds each",
         )
     if all(len(set(row)) == 1 for row in repeated):
         raise ConfigError(
@@ -380,12 +382,9 @@ def _with_problems(results: Results, problems: pd.DataFrame) -> Results:
         if trial.state == "COMPLETE":
             accuracy = table.loc[trial.name].to_numpy()
             if not abs(accuracy.mean() - trial.score) < _ROUNDING:
-                what = (
-                    f"run {trial.name} scores {shown(trial.score)}, its problems "
-                    f"{shown(float(accuracy.mean()))}"
-                )
                 raise ConfigError(
-                    what,
+                    f"run {trial.name} scores {shown(trial.score)}, its problems "
+                    f"{shown(float(accuracy.mean()))}",
                     "--problems",
                     "give every run's problems, and the name of a run with --trial",
                 )
