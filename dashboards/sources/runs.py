@@ -179,7 +179,9 @@ def _typed(table: pd.DataFrame, question: Question) -> pd.DataFrame:
     ]
     if len(wrong):
         raise ConfigError(
-            f"'{wrong.iloc[0]}' is no score", question.score, "leave it blank where a run failed"
+            f"'{wrong.iloc[0]}' is no score",
+            question.score,
+            "write a number, and leave it blank where a run failed",
         )
     if scores.isna().all():
         raise ConfigError("no row has a score", question.score, "name another column with --score")

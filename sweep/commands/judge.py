@@ -145,6 +145,8 @@ def _pairs(text: str) -> dict[str, str]:
         column, equals, value = name.partition("=")
         if not equals or column in pairs:
             fault = "is a second value of its column" if equals else "is not COLUMN=VALUE"
-            raise ConfigError(f"{name} {fault}", "command line", "for example --baseline loss=grpo")
+            raise ConfigError(
+                f"{name} {fault}", "command line", "write COLUMN=VALUE, such as loss=grpo"
+            )
         pairs[column] = value
     return pairs

@@ -97,7 +97,7 @@ def evaluation_config(
             f"no configuration says how to evaluate {named.name_or_path}: it is not in a run "
             "folder",
             "--spec",
-            "add --spec PRESET_OR_FILE, see `trainer presets`",
+            "name a run of `trainer ls`, or add --spec PRESET_OR_FILE, see `trainer presets`",
         )
     base = load_config(spec or (str(named.run_config) if named.run_config else "tiny_kk"))
     asked = {**dict(map(parse_override, overrides)), **flags}
