@@ -46,7 +46,7 @@ demo-llm: install
 	$(BIN)/trainer run smollm2_addition --name demo-llm-$$(date +%Y%m%d-%H%M%S)
 
 # Three processes on two cores, a file of tests in one of them: tests of sweeps wait for processes and leave a core idle.
-# In the order of their folders, which begins with the long files, as a long file at the end would keep a process waiting.
+# The longest files come first (tests/conftest.py): a long file at the end would keep the other processes waiting.
 # Then the one that starts Ray in its own process: a Ray that a test beside it ends would take the process along.
 OWN_RAY := tests/sweep/trials/test_cluster.py
 test: dev browser
@@ -82,10 +82,10 @@ $(VLLM_STAMP): constraints-vllm.txt pyproject.toml
 	@touch $@
 
 # One thread, on any core: vLLM's CPU kernels collapse when several threads share a busy core, and each engine would bind
-# to the first. The file that takes half of the time first, beside the others.
+# to the first.
 test-vllm: $(VLLM_STAMP)
 	OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind $(VLLM_VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=20 -m vllm \
-		tests/trainer/rollouts/vllm/test_server.py tests/trainer/rollouts tests/gpu tests/llm
+		tests/trainer/rollouts tests/gpu tests/llm
 
 # With the environment of install-gpu, else with any Python that has torch, transformers, accelerate and pytest. The
 # options of pyproject.toml ask for plugins that may be missing there.

@@ -17,6 +17,12 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
+# They begin first: a file runs in one process, which the others would wait for at the end.
+LONGEST = (
+    "tests/test_tutorials.py",
+    "tests/trainer/test_api.py",
+    "tests/trainer/rollouts/vllm/test_server.py",
+)
 WITHOUT_RUNS = ("options", "metrics", "presets", "init", "schema")  # commands
 
 
@@ -25,6 +31,10 @@ def pytest_configure(config):
     # other programs.
     if "gpu" not in (config.getoption("markexpr") or "").replace("not gpu", ""):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
 
 
 @pytest.fixture
