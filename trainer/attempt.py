@@ -29,9 +29,8 @@ class Attempt:
     def check(self) -> None:
         """Raise a SupersededError if a newer attempt has begun."""
         if self.number and (newest := newest_attempt(self.run_dir)) > self.number:
-            what = f"attempt {newest} of {self.run_dir.name} has started elsewhere"
             raise SupersededError(
-                what,
+                f"attempt {newest} of {self.run_dir.name} has started elsewhere",
                 str(RunFolder(self.run_dir).attempt),
                 f"nothing to do: attempt {self.number} ends",
             )

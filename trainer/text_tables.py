@@ -27,8 +27,11 @@ def read_csv(path: Path) -> Iterator[Values]:
     _check_names(names, f"{path}, line 1")
     others = [mark for mark in ";\t|" if len(names) == 1 and mark in names[0]]
     if others:
-        what = f"its columns are separated by {others[0]!r}"
-        raise ConfigError(what, f"{path}, line 1", "write commas between them")
+        raise ConfigError(
+            f"its columns are separated by {others[0]!r}",
+            f"{path}, line 1",
+            "write commas between them",
+        )
     for row in reader:
         if None in row:  # under which the reader puts what is too much
             where = f"{path}, line {reader.line_num}"

@@ -131,9 +131,10 @@ def with_fresh(results: Results, table: pd.DataFrame, question: Question) -> Res
     for trial in chosen.trials:
         number = numbers.get(tuple(trial.parameters.values()))
         if number is None:
-            what = f"the fresh runs have {_text(trial.parameters)}, and the others do not"
             raise ConfigError(
-                what, "second table", "add its runs on the seeds that it was chosen by"
+                f"the fresh runs have {_text(trial.parameters)}, and the others do not",
+                "second table",
+                "add its runs on the seeds that it was chosen by",
             )
         trials.append(replace(trial, configuration=number))
     baseline = results.baseline

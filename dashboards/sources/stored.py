@@ -26,5 +26,8 @@ def unpack(content: bytes, where: str) -> Results:
     try:
         return TypeAdapter(Results).validate_python(json.loads(gzip.decompress(content)))
     except (OSError, EOFError, ValueError, ValidationError) as error:
-        hint = "`sweep report NAME` of the sweep that wrote it sends it again"
-        raise StorageError(f"{where} does not hold the results of a sweep", where, hint) from error
+        raise StorageError(
+            f"{where} does not hold the results of a sweep",
+            where,
+            "`sweep report NAME` of the sweep that wrote it sends it again",
+        ) from error

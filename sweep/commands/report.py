@@ -96,8 +96,11 @@ def _ui(arguments: argparse.Namespace) -> int:
     folder = sweep.folder
     tracking = sweep.spec.program.settings
     if tracking.offline:
-        hint = f"{sweep.command('upload')} sends it to MLflow"
-        raise MissingError(f"sweep {folder.name} ran offline", str(folder.root), hint)
+        raise MissingError(
+            f"sweep {folder.name} ran offline",
+            str(folder.root),
+            f"{sweep.command('upload')} sends it to MLflow",
+        )
     uri = tracking_uri(tracking, folder.runs_dir)
     page = partial(save_view, uri, sweep.spec)
     return serve(uri, arguments.port, page, f"sweep {folder.name}", sweep.command("ui"))

@@ -97,8 +97,11 @@ def _finalists(sweep: SweepRecord, asked: int | None) -> int:
     chosen = finalists_of(sweep, asked)  # the baseline first, if it ran to its end
     others = len(chosen) - is_baseline(spec, chosen[0])
     if asked > others:
-        what = f"complete configurations besides the baseline: {others}, fewer than {asked}"
-        raise ConfigError(what, "command line, --finalists", f"see `sweep status {spec.name}`")
+        raise ConfigError(
+            f"complete configurations besides the baseline: {others}, fewer than {asked}",
+            "command line, --finalists",
+            f"see `sweep status {spec.name}`",
+        )
     return asked
 
 
@@ -182,8 +185,9 @@ def _asked_for(sweep: SweepRecord, arguments: argparse.Namespace) -> tuple[Best,
             f"{name}: configuration {number} is not complete", root, sweep.command("status")
         )
     if chosen.caveats:
-        hint = "name one yourself: --configuration N or --baseline"
         raise MissingError(
-            f"{name}: the evidence names no configuration. {chosen.caveats[0]}", root, hint
+            f"{name}: the evidence names no configuration. {chosen.caveats[0]}",
+            root,
+            "name one yourself: --configuration N or --baseline",
         )
     raise MissingError(f"{name}: no configuration is complete yet", root, sweep.command("status"))

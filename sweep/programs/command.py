@@ -150,9 +150,10 @@ class CommandProgram(Program):
     def check_metric(self, metric: str, searched: Values, document: YamlDocument) -> None:
         """Refuse what every line has; any other name is the command's affair."""
         if metric in ("", "step", *OF_RECORD):
-            what = f"{metric!r} is no score"
             raise document.error(
-                what, ("objective", "metric"), "name a metric of the command's lines"
+                f"{metric!r} is no score",
+                ("objective", "metric"),
+                "name a metric of the command's lines",
             )
 
     def check_machine(
@@ -164,9 +165,10 @@ class CommandProgram(Program):
     ) -> None:
         """Refuse more than one worker."""
         if resources.workers_per_trial > 1:
-            hint = "write gpus_per_trial alone, and let torchrun or accelerate start the ranks"
             raise document.error(
-                "a command starts its ranks itself", ("resources", "workers_per_trial"), hint
+                "a command starts its ranks itself",
+                ("resources", "workers_per_trial"),
+                "write gpus_per_trial alone, and let torchrun or accelerate start the ranks",
             )
         if resources.gpus_per_trial > 1 and resources.gpus_per_trial % 1:
             raise document.error(
@@ -237,8 +239,12 @@ class CommandProgram(Program):
             try:
                 TypeAdapter(kind).validate_python(value, strict=True)
             except ValidationError:
-                what = f"{key} is {value!r}, and its default is {default!r}"
-                raise ConfigError(what, f"key {key}", "write a value of that type", key) from None
+                raise ConfigError(
+                    f"{key} is {value!r}, and its default is {default!r}",
+                    f"key {key}",
+                    "write a value of that type",
+                    key,
+                ) from None
         values = {**self.defaults, **changes, **dict.fromkeys(self.seeds, seed)}
         return CommandConfig(command=self._words, values=values, seed=seed, tracking=self.tracking)
 
@@ -288,9 +294,10 @@ class CommandProgram(Program):
     def held_out_run(self, metric: str, test: str | None) -> "CommandProgram":
         """Return the program with the values of `held_out`, if there are any."""
         if test is not None:
-            hint = "name it under program.held_out before the sweep starts"
             raise ConfigError(
-                "--test names a file of loptune's own trainer", "command line, --test", hint
+                "--test names a file of loptune's own trainer",
+                "command line, --test",
+                "name it under program.held_out before the sweep starts",
             )
         return self.model_copy(update={"defaults": {**self.defaults, **self.held_out}})
 

@@ -158,9 +158,10 @@ class LoptuneProgram(Program):
         differ.
         """
         if metric.endswith(f"/{_TEST_SET}"):
-            what = f"{metric} is of the held-out set, which no trial of a search is evaluated on"
             raise document.error(
-                what, ("objective", "metric"), "name another set, or eval/accuracy"
+                f"{metric} is of the held-out set, which no trial of a search is evaluated on",
+                ("objective", "metric"),
+                "name another set, or eval/accuracy",
             )
         ruler = ["evaluation.", "data.task", "data.max_prompt_tokens"]
         if metric.startswith("eval/reward"):
@@ -169,8 +170,11 @@ class LoptuneProgram(Program):
             ruler.append("reward.functions")  # another one would say what is correct
         for key in searched:
             if key.startswith(tuple(ruler)):
-                what = f"{key} changes what {metric} measures, and scores would not compare"
-                raise document.error(what, ("parameters", key), f"fix it: trainer.{key}=VALUE")
+                raise document.error(
+                    f"{key} changes what {metric} measures, and scores would not compare",
+                    ("parameters", key),
+                    f"fix it: trainer.{key}=VALUE",
+                )
         with contextlib.suppress(KeyError):
             declaration(metric)
             if metric.startswith("eval/"):
@@ -209,8 +213,11 @@ class LoptuneProgram(Program):
                         "add trainer.parallel.strategy=ddp or trainer.parallel.strategy=deepspeed",
                     )
                 if isinstance(value, int) and value % workers:
-                    what = f"{key} {value} cannot be split over {workers} workers"
-                    raise ConfigError(what, where, f"make it a multiple of {workers}")
+                    raise ConfigError(
+                        f"{key} {value} cannot be split over {workers} workers",
+                        where,
+                        f"make it a multiple of {workers}",
+                    )
         rollout = self.base.rollout
         if (
             rollout.engine != "transformers"
@@ -354,9 +361,10 @@ class LoptuneProgram(Program):
         measured = metric.split("/")[-1]  # eval/accuracy/SET
         like = self.sealed or sets.get(measured) or next(iter(sets.values()))
         if test is None and self.sealed is None and like.source != "generated":
-            what = f"nothing says which problems of {like.source} are held out"
             raise ConfigError(
-                what, like.source, "name them: --test FILE, or evaluation.sets.test in the space"
+                f"nothing says which problems of {like.source} are held out",
+                like.source,
+                "name them: --test FILE, or evaluation.sets.test in the space",
             )
         if test is not None:
             like = like.model_copy(update={"source": test})

@@ -202,9 +202,10 @@ class CommandRun:
             raise RuntimeError(f"the command {cause}: {errors}")
         metric = self._assignment.metric
         if all(name != metric for _, name, _ in self._known):
-            hint = f'append lines such as {{"step": 20, "{metric}": 0.61}}'
             raise ConfigError(
-                f"the command ended without a line with {metric}", str(self._files[0].path), hint
+                f"the command ended without a line with {metric}",
+                str(self._files[0].path),
+                f'append lines such as {{"step": 20, "{metric}": 0.61}}',
             )
         self.done = True
 
@@ -293,7 +294,8 @@ class _Lines:
             }
             yield {**numbers, "step": _STEP.validate_python(line["step"])}
         except (ValueError, TypeError, KeyError, OverflowError):
-            hint = 'write {"step": 20, "eval/accuracy": 0.61}'
             raise ConfigError(
-                f"not a line of metrics: {shortened(text, 80)}", str(self.path), hint
+                f"not a line of metrics: {shortened(text, 80)}",
+                str(self.path),
+                'write {"step": 20, "eval/accuracy": 0.61}',
             ) from None

@@ -24,16 +24,20 @@ def check_space(spec: SweepSpec, document: YamlDocument) -> None:
         ConfigError: the first thing that is wrong, with file, line and key.
     """
     if spec.name.endswith("-confirm") and spec.confirms is None:
-        what = f"{spec.name} is the name of a confirmation"
-        raise document.error(what, ("name",), "choose one that does not end in -confirm")
+        raise document.error(
+            f"{spec.name} is the name of a confirmation",
+            ("name",),
+            "choose one that does not end in -confirm",
+        )
     spec.program.check_metric(spec.objective.metric, spec.searched, document)
     objective = spec.objective
     for key in ("worthwhile", "published"):
         is_accuracy = spec.trainer and objective.metric.startswith("eval/accuracy")
         if is_accuracy and (getattr(objective, key) or 0) >= 1:
-            what = "no accuracy improves by 1, which is 100%"
             raise document.error(
-                what, ("objective", key), "write the improvement as a fraction, such as 0.05"
+                "no accuracy improves by 1, which is 100%",
+                ("objective", key),
+                "write the improvement as a fraction, such as 0.05",
             )
     space = _check_conditions(spec.parameters, document)
     _check_keys(spec, document)
@@ -215,11 +219,10 @@ def _check_search(spec: SweepSpec, space: Space, document: YamlDocument) -> None
     if search.sampler == "grid":
         for key, parameter in space.parameters.items():
             if parameter.options is None:
-                hint = f"write {key}: {{choice: [...]}} or {{int: [low, high, step]}}"
                 raise document.error(
                     f"a grid needs values to go through, and {key} is {parameter.kind}",
                     ("parameters", key),
-                    hint,
+                    f"write {key}: {{choice: [...]}} or {{int: [low, high, step]}}",
                 )
         if space.grid_size(MAX_GRID + 1) > MAX_GRID:
             raise ConfigError(
@@ -262,9 +265,10 @@ def _check_arms(spec: SweepSpec, document: YamlDocument) -> None:
     counts = {name: len(arm.baselines) for name, arm in arms(spec).items()}
     if len(set(counts.values())) > 1:
         budgets = ", ".join(f"{name} {count}" for name, count in counts.items())
-        hint = f"list as many baselines for every value of {key}, or none"
         raise document.error(
-            f"budgets differ: baselines add to them ({budgets})", ("baselines",), hint
+            f"budgets differ: baselines add to them ({budgets})",
+            ("baselines",),
+            f"list as many baselines for every value of {key}, or none",
         )
 
 

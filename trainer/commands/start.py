@@ -112,6 +112,13 @@ def start_run(start: Start) -> int:
             flush=True,
         )
         return 0
+    trained = max(steps_on_disk(RunFolder(run_dir).checkpoints), default=0)
+    if again and (config.max_steps or trained) < trained:
+        raise ConfigError(
+            f"{name} has trained {trained} steps already",
+            "command line, key max_steps",
+            f"ask for more, or take an earlier checkpoint: {run_dir}/checkpoints/step-N",
+        )
     is_new = not run_dir.exists()
     with hold(run_dir):
         try:
@@ -183,8 +190,11 @@ def check_no_sweep(folder: Path) -> None:
         MissingError: names the command and the runs that it has instead.
     """
     if (folder / SWEEP_FILE).is_file():
-        hint = f"sweep status {folder.name}, or name one of its trials: {folder}/trials/ID"
-        raise MissingError(f"{folder.name} is a sweep", str(folder), hint)
+        raise MissingError(
+            f"{folder.name} is a sweep",
+            str(folder),
+            f"sweep status {folder.name}, or name one of its trials: {folder}/trials/ID",
+        )
 
 
 def existing_run(runs_dir: Path, name: str) -> Path:

@@ -238,8 +238,12 @@ def _targets(model: PreTrainedModel, wanted: list[str]) -> list[str]:
     for target in wanted:
         if target not in there:
             key = "model.lora.target_modules"
-            what = f"{target} is no linear layer before the output of {type(model).__name__}"
-            raise ConfigError(what, key, nearest(target, [*there, ALL_LINEAR]), key)
+            raise ConfigError(
+                f"{target} is no linear layer before the output of {type(model).__name__}",
+                key,
+                nearest(target, [*there, ALL_LINEAR]),
+                key,
+            )
     return wanted
 
 

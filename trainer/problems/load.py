@@ -55,8 +55,11 @@ def load_evaluation_sets(
     twice = next((name for name in names if names.count(name) > 1), "")
     if twice:
         label = twice.removeprefix("eval/accuracy/")
-        what = f"{label} is a set and a difficulty of another: both would write {twice}"
-        raise ConfigError(what, f"evaluation.sets.{label}", "give the set another name")
+        raise ConfigError(
+            f"{label} is a set and a difficulty of another: both would write {twice}",
+            f"evaluation.sets.{label}",
+            "give the set another name",
+        )
     return sets
 
 

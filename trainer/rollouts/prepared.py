@@ -65,7 +65,10 @@ def load_data(
     last = max(tokenizer.get_vocab().values())  # ids may have gaps
     beyond = [token for token in config.rollout.stop_token_ids if token > last]
     if beyond:
-        what = f"stop token {beyond[0]} is outside the vocabulary, whose last token is {last}"
-        raise ConfigError(what, "rollout.stop_token_ids", "give ids of the model's tokenizer")
+        raise ConfigError(
+            f"stop token {beyond[0]} is outside the vocabulary, whose last token is {last}",
+            "rollout.stop_token_ids",
+            "give ids of the model's tokenizer",
+        )
     problems = load_problems(config.data.train, config.data, tokenizer) if trains else []
     return tokenizer, problems, load_evaluation_sets(config, tokenizer)

@@ -96,8 +96,11 @@ def tracking_uri(config: TrackingConfig, runs_dir: Path) -> str:
         return uri
     place = str(path.resolve())
     if not set("%#?").isdisjoint(place):
-        what = "MLflow opens another file where a path has %, # or ?"
-        raise ConfigError(what, place, "choose another --runs-dir, or set tracking.uri")
+        raise ConfigError(
+            "MLflow opens another file where a path has %, # or ?",
+            place,
+            "choose another --runs-dir, or set tracking.uri",
+        )
     return f"sqlite:///{place}"
 
 
@@ -192,8 +195,11 @@ def connect(uri: str) -> "MlflowClient":
     """
     path = sqlite_path(uri)
     if path is not None and not _schema_exists(path):
-        hint = "restore it; a run or sweep without --offline makes one"
-        raise StorageError("the MLflow store does not exist or is empty", str(path), hint)
+        raise StorageError(
+            "the MLflow store does not exist or is empty",
+            str(path),
+            "restore it; a run or sweep without --offline makes one",
+        )
     _quiet_mlflow()
     from mlflow import MlflowClient
 

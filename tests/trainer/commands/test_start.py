@@ -90,6 +90,7 @@ def test_a_run_is_resumed_by_its_name(tmp_path, typed, tiny_policy):
     assert "r already has step 1, its last; nothing to do" in typed("trainer resume r")
     out = typed("trainer resume r max_steps=2").splitlines()
     assert "resuming r at step 1 of 2" in out and any(line.startswith("step 2/2") for line in out)
+    assert "r has trained 2 steps already" in typed("trainer resume r max_steps=1", code=2)
 
 
 def test_a_run_whose_weights_alone_were_kept_is_not_resumed(tmp_path, typed, tiny_policy):
