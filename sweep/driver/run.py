@@ -265,8 +265,9 @@ def _fit(tuner: tune.Tuner, searcher: ConfigurationSearcher, control: StopContro
         # of the trial.
         if not isinstance(error.__cause__, RayError):
             raise
-        message = f"Ray has ended a trial: {first_line(error.__cause__)}"
-        raise ResumableError(message, control) from error
+        raise ResumableError(
+            f"Ray has ended a trial: {first_line(error.__cause__)}", control
+        ) from error
 
 
 def _given_up(error: tune.TuneError, control: StopControl) -> ResumableError:

@@ -2,13 +2,13 @@
 
 import json
 import re
-from collections import Counter, defaultdict
-from pathlib import Path
+from collections import defaultdict
+from itertools import chain
 
-from sweep.record.sweep_record import SweepRecord
+from sweep.record.sweep_record import SweepRecord, last_record
 from sweep.search.history import TrialKey
 from trainer.errors import shortened
-from trainer.files import read_records
+from trainer.files import Record, read_records
 from trainer.run_folder import RunFolder
 
 # of metrics that differ in any case; TRL logs eval/runtime
@@ -17,18 +17,18 @@ _TIMES = re.compile(r"time|per_second$")
 
 def equal_trials(sweep: SweepRecord) -> list[str]:
     """Return a sentence for each group of trials that measured exactly the same."""
-    ended = [
-        (TrialKey(configuration.number, seed).name, result.score)
-        for configuration in sweep.configurations
-        for seed, result in sorted(configuration.results.items())
-        if result.state == "COMPLETE"
-    ]
-    with_score = Counter(score for _, score in ended)
+    folder = sweep.folder
+    by_end = defaultdict(list)
+    for configuration in sweep.configurations:
+        for seed, result in sorted(configuration.results.items()):
+            trial = TrialKey(configuration.number, seed).name
+            if result.state == "COMPLETE":
+                by_end[_text([last_record(folder.trial(trial))])].append(trial)
     groups = defaultdict(list)
-    for trial, score in ended:
-        # only of equal scores, what was measured need be read
-        if with_score[score] > 1:
-            groups[score, _measured(sweep.folder.trial(trial))].append(trial)
+    # only of trials that end alike, all that was measured need be read
+    for trial in chain(*(trials for trials in by_end.values() if len(trials) > 1)):
+        if records := read_records(RunFolder(folder.trial(trial)).metrics):
+            groups[_text(records)].append(trial)
     return [
         f"{shortened(', '.join(group), 80)} measured exactly the same: do seed and settings reach "
         "what they run?"
@@ -37,12 +37,9 @@ def equal_trials(sweep: SweepRecord) -> list[str]:
     ]
 
 
-def _measured(run_dir: Path) -> str:
-    """Return a run's metrics without its times, as text that only the same measurements have; else
-    its folder.
-    """
-    records = read_records(RunFolder(run_dir).metrics)
+def _text(records: list[Record]) -> str:
+    """Write records without their times."""
     lines = [
         {name: value for name, value in line.items() if not _TIMES.search(name)} for line in records
     ]
-    return json.dumps(lines, sort_keys=True) if lines else str(run_dir)
+    return json.dumps(lines, sort_keys=True)

@@ -115,7 +115,7 @@ class SweepRecord:
         run_dir = self.folder.trial(key.name)
         result = configuration.results.get(seed)
         row = TrialRow(key.name, configuration.number, seed, parameters=configuration.resolved)
-        row.step = last_step(run_dir)
+        row.step = int(last_record(run_dir).get("step", 0))
         row.total_steps = self.spec.program.steps(
             {name: [value] for name, value in configuration.resolved.items()}
         )[0]
@@ -176,19 +176,17 @@ def failure_note(run_dir: Path) -> str:
     return printable(note.read_text("utf-8").strip()) if note.exists() else ""
 
 
-def last_step(run_dir: Path) -> int:
-    """Return the last training step in a trial's ``metrics.jsonl``, from the end of the file."""
+def last_record(run_dir: Path) -> Record:
+    """Return the last whole line of a trial's ``metrics.jsonl``, from the end of the file; empty
+    where there is none.
+    """
     path = RunFolder(run_dir).metrics
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 8192))
-            lines = file.read().decode("utf-8", "replace").splitlines()
-    except OSError:
-        return 0
-    for line in reversed(lines):
-        with contextlib.suppress(ValueError, KeyError):  # torn, or cut at the beginning
-            return int(json.loads(line)["step"])
-    return 0
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 8192))
+        for line in reversed(file.read().decode("utf-8", "replace").splitlines()):
+            with contextlib.suppress(ValueError, TypeError):  # torn, or cut at the beginning
+                return dict(json.loads(line))
+    return {}
 
 
 def evaluation_history(metrics_file: Path, metric: str) -> dict[int, float]:

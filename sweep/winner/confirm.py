@@ -32,8 +32,11 @@ def finalists_of(sweep: SweepRecord, finalists: int) -> list[Configuration]:
         )
     if sweep.spec.search.tune_within is not None and not is_baseline(sweep.spec, chosen[0]):
         first = next(iter(arms(sweep.spec)))
-        message = f"no configuration of {first} in {name} is complete, so there is no baseline"
-        raise MissingError(message, root, sweep.command("status"))
+        raise MissingError(
+            f"no configuration of {first} in {name} is complete, so there is no baseline",
+            root,
+            sweep.command("status"),
+        )
     return chosen
 
 

@@ -239,8 +239,9 @@ def check_whole(run_dir: Path, at_least: int, again: str) -> None:
     kept = checkpoints.is_dir() and any(checkpoints.iterdir())
     hint = f"put it back, or start again: {again}"
     if not kept and last >= at_least:
-        fault = f"{run_dir.name} was at step {last}, and it has no checkpoint"
-        raise StorageError(fault, str(checkpoints), hint)
+        raise StorageError(
+            f"{run_dir.name} was at step {last}, and it has no checkpoint", str(checkpoints), hint
+        )
     if kept and not metrics.is_file():
         raise StorageError(f"the record of {run_dir.name} is gone", str(metrics), hint)
 

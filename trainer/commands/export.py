@@ -78,8 +78,9 @@ def _export_model(run: Path, output: Path, step: int | None = None, merge: bool 
     try:
         shutil.copytree(checkpoint, partial, ignore=_FOR_RESUMPTION)
     except OSError as error:
-        fault = f"cannot write there: {error.strerror or error}"
-        raise StorageError(fault, str(output), "choose another --output") from error
+        raise StorageError(
+            f"cannot write there: {error.strerror or error}", str(output), "choose another --output"
+        ) from error
     if merge:
         _merge(config, partial)
     shutil.copyfile(folder.config, partial / "run.yaml")

@@ -246,8 +246,9 @@ def check_weights(config: ModelConfig) -> None:
             fault = (
                 "damaged weights" if os.access(file, os.R_OK) else "weights that may not be read"
             )
-            message = f"{fault}: {first_line(error)}"
-            raise MissingError(message, str(file), "copy or download the file again") from None
+            raise MissingError(
+                f"{fault}: {first_line(error)}", str(file), "copy or download the file again"
+            ) from None
 
 
 def _check_loaded(model: PreTrainedModel, keys: Mapping[str, Any], config: ModelConfig) -> None:

@@ -107,9 +107,10 @@ def _recorded(folder: Path) -> dict[str, Any]:
         recorded: dict[str, Any] = json.loads(path.read_text("utf-8"))
         return {"files": dict(recorded["files"]), "accepted": list(recorded["accepted"])}
     except (OSError, ValueError, TypeError, KeyError) as error:
-        message = f"cannot tell whether data or reward have changed: {first_line(error)}"
         raise StorageError(
-            message, str(path), "restore the file; or remove it, and nothing is compared"
+            f"cannot tell whether data or reward have changed: {first_line(error)}",
+            str(path),
+            "restore the file; or remove it, and nothing is compared",
         ) from error
 
 

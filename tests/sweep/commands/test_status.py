@@ -6,6 +6,7 @@ import pytest
 
 from sweep.record import equal_trials
 from tests.sweep.ended_sweeps import SCORES, write_sweep
+from trainer.files import read_records
 
 
 def test_status_reads_ledger_and_folders(tmp_path, typed):
@@ -39,23 +40,35 @@ def test_status_of_a_search_imports_nothing_that_judges(tmp_path):
     assert "best: configuration 2" in done.stdout and done.stdout.endswith("\nset()\n")
 
 
-def test_seeds_whose_scores_differ_are_told_apart_without_their_metrics(tmp_path, monkeypatch):
-    scores = {0: {0: 0.5, 1: 0.6}, 1: {1: 0.4, 0: 0.4, 2: 0.3}}  # in the order of their ends
+def test_trials_that_measured_the_same_are_named_and_of_others_the_end_alone_is_read(
+    tmp_path, monkeypatch
+):
+    scores = {0: {0: 0.5, 1: 0.5}, 1: {0: 0.5, 1: 0.5, 2: 0.5}}
     sweep = write_sweep(tmp_path, "demo", scores)
+    measured = {
+        "c000-s0": [1, 2],
+        "c000-s1": [1, 3],
+        "c001-s0": [1, 2],
+        "c001-s1": [0, 2],
+        "c001-s2": [1, 2],
+    }
+    for index, (trial, values) in enumerate(measured.items()):
+        lines = [
+            {"step": step, "eval/accuracy": value, "time/step": index}
+            for step, value in enumerate(values)
+        ]
+        file = sweep.folder.trial(trial) / "metrics.jsonl"
+        file.write_text("\n".join(map(json.dumps, lines)))
     read = []
-    monkeypatch.setattr(
-        equal_trials, "read_records", lambda path: read.append(path.parent.name) or [{}]
-    )
+
+    def read_and_note(path):
+        read.append(path.parent.name)
+        return read_records(path)
+
+    monkeypatch.setattr(equal_trials, "read_records", read_and_note)
     [message] = equal_trials.equal_trials(sweep)
-    assert message.startswith("c001-s0, c001-s1 measured exactly the same:")
-    assert read == ["c001-s0", "c001-s1"]
-
-
-def test_configurations_that_measured_the_same_are_named(tmp_path, monkeypatch):
-    sweep = write_sweep(tmp_path, "demo", {0: {0: 0.5, 1: 0.6}, 1: {0: 0.5, 1: 0.6}})
-    monkeypatch.setattr(equal_trials, "read_records", lambda path: [{"time/step": 1.0}])
-    named = [message.partition(" measured")[0] for message in equal_trials.equal_trials(sweep)]
-    assert named == ["c000-s0, c001-s0", "c000-s1, c001-s1"]
+    assert message.startswith("c000-s0, c001-s0, c001-s2 measured exactly the same:")
+    assert read == ["c000-s0", "c001-s0", "c001-s1", "c001-s2"]
 
 
 def test_status_names_the_best_of_every_arm(tmp_path, typed):

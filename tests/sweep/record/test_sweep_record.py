@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sweep.record.folder import sweep_folder
-from sweep.record.sweep_record import SweepRecord, evaluation_history, last_step, planned_trials
+from sweep.record.sweep_record import SweepRecord, evaluation_history, last_record, planned_trials
 from sweep.tracking.outcomes import trial_outcomes
 from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.spaces import make_spec
@@ -39,13 +39,13 @@ def test_what_failed_is_explained_by_its_last_error(tmp_path):
     assert {row.trial: row.reason for row in sweep.rows()}["c001-s1"] == "rank 1: out of memory"
 
 
-def test_the_last_step_is_read_from_the_end_of_whole_lines(tmp_path):
-    assert last_step(tmp_path) == 0
+def test_the_last_record_is_read_from_the_end_of_whole_lines(tmp_path):
+    assert last_record(tmp_path) == {}
     lines = "".join(
         f'{{"step": {step}, "time": 1.0, "text": "{"x" * 200}"}}\n' for step in range(100)
     )
     (tmp_path / "metrics.jsonl").write_text(lines + '{"step": 100, "ti')
-    assert last_step(tmp_path) == 99
+    assert last_record(tmp_path)["step"] == 99
 
 
 def test_an_evaluation_that_was_no_number_is_read_back_as_nan(tmp_path):
