@@ -18,16 +18,16 @@ _WHY = {
     "others failed": "The other configurations failed on every seed.",
     "no shared seed": "Without shared seeds, the difference cannot be distinguished from chance.",
     "one seed": "With 1 shared seed, the difference cannot be distinguished from chance.",
-    "no spread": "Every seed shows the same difference, so seed noise cannot be estimated: the "
-    "setting has no effect, or the scores are too coarse.",
+    "no spread": "Every seed shows exactly the same difference, so seed noise cannot be estimated. "
+    "A setting without effect does that, and so do scores that are too coarse.",
 }
 _REMEDIES = {
     "alone": "Run the other configurations.",
     "others failed": "Find out why trials fail, then run them again.",
     "no shared seed": "Run the baseline and the best configurations on at least 3 seeds each.",
     "one seed": "Run the baseline and the best configurations on at least 3 seeds each.",
-    "no spread": "Check that the setting reaches the runs. If it does, evaluate on more problems, "
-    "or run more seeds.",
+    "no spread": "Check that setting and seed reach the runs. If they do, evaluate on more "
+    "problems, or run more seeds.",
 }
 REFUSALS: Mapping[Refusal, str] = {
     "few trials": f"tuning variance shows in {FEWEST_TRIALS} complete trials of both rules or more",
