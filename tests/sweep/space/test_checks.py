@@ -152,7 +152,7 @@ continuous arm: [{search: {configurations: 2, tune_within: algorithm.ar_alpha}, 
 a name of finalists: [{name: demo-confirm}, is the name of a confirmation, not end in, name]
 one arm: [{search: {configurations: 2, tune_within: rule}, parameters: {rule: {choice: [GRPO]},
   algorithm.ar_alpha: {by: {rule: {GRPO: 0.3}}}}, baselines: []},
-  is no unconditional choice of several, a switch]
+  is no unconditional choice of several, a parameter that has choices]
 unequal arms: [{search: {configurations: 2, tune_within: rule}, parameters: *rules,
   baselines: [{rule: AR}]},
   'budgets differ: baselines add to them (GRPO 0, AR 1)', as many baselines]
