@@ -50,7 +50,8 @@ def write_sweep(
             run_dir = folder.trial(f"c{number:03d}-s{seed}")
             run_dir.mkdir(parents=True)
             (run_dir / "metrics.jsonl").write_text(
-                '{"step": 3, "time": 1.0, "time/step": 2.0}\n{"step": 4, "time": 3'
+                f'{{"step": 3, "time": 1.0, "time/step": 2.0, "data/of_trial": {number}.{seed}}}\n'
+                '{"step": 4, "time": 3'
             )
     Ledger(folder.ledger).append(*events)
     return open_sweep(runs, name)
