@@ -154,9 +154,7 @@ class LoptuneProgram(Program):
         check_key(key, document.place(("parameters", key)))
 
     def check_metric(self, metric: str, searched: Values, document: YamlDocument) -> None:
-        """Refuse what no evaluation of a search measures, and parameters by which evaluations would
-        differ.
-        """
+        """Refuse what no search measures, and parameters by which evaluations would differ."""
         if metric.endswith(f"/{_TEST_SET}"):
             raise document.error(
                 f"{metric} is of the held-out set, which no trial of a search is evaluated on",
@@ -191,9 +189,7 @@ class LoptuneProgram(Program):
         max_concurrent: int | None,
         document: YamlDocument,
     ) -> None:
-        """Refuse workers without GPUs of their own, batches that they cannot split, and shared vLLM
-        servers.
-        """
+        """Refuse workers that share a GPU, batches they cannot split, and shared vLLM servers."""
         workers = resources.workers_per_trial
         gpus = resources.gpus_per_trial
         is_shared = gpus < 1 and workers == 1
@@ -242,14 +238,12 @@ class LoptuneProgram(Program):
         return searched[key] if key in searched else [value_of(self.base, key)]
 
     def check_early(self, searched: Values, resources: ResourcesSpec, metric: str) -> None:
-        """Read models, tokenizer and data as a trial will, try own rules on random tensors, and
-        score a row.
+        """Read models, tokenizer and data as a trial will, try own rules, and score a row.
 
         A trial that seems too large for its GPUs is warned about. Where data or rewards are
         searched no row is scored: each trial finds out whether they fit.
         """
-        # torch and transformers take seconds to import, and a sweep on missing GPUs is refused
-        # before.
+        # torch and transformers take seconds to import: missing GPUs are refused before
         from trainer.algorithm.rule_check import check_rules
         from trainer.policy.load import check_weights
         from trainer.problems.load import metric_names
@@ -406,9 +400,7 @@ class LoptuneProgram(Program):
         )
 
     def memory(self, resources: ResourcesSpec) -> Footprint | None:
-        """Estimate the memory of a trial as its base configuration says; of the built-in model, it
-        is next to none.
-        """
+        """Estimate the memory of a trial of the base; None for the built-in model, next to none."""
         if self.base.model.name_or_path == TINY:
             return None
         return footprint(self.base, resources.workers_per_trial, self._device(resources))
@@ -447,9 +439,7 @@ class LoptuneProgram(Program):
 
 
 def _lookup(data: Mapping[str, Any], key: str) -> Any:
-    """Return the value behind a dotted key of a dumped configuration, of a rule its name, or a
-    marker for none.
-    """
+    """Return what a dumped configuration has at a dotted key, of a rule its name, or ABSENT."""
     place: Any = data
     for part in key.split("."):
         if not isinstance(place, Mapping) or part not in place:
