@@ -89,7 +89,7 @@ def read_runs(table: pd.DataFrame, question: Question, *, adaptive: bool = True)
             trial = _with_scores(replace(trial, name=name), rows, question)
         trials.append(trial)
     arms, baseline = _baseline(numbers, arm, question)
-    _check_seeds(trials, arms[0] if arms else arm[points[int(baseline or 0)]], question)
+    _check_seeds(trials, arms[0], question)
     results = Results(
         name="",
         objective=Objective(
@@ -104,7 +104,7 @@ def read_runs(table: pd.DataFrame, question: Question, *, adaptive: bool = True)
         source=question.source,
         adaptive=adaptive,
         baseline=baseline,
-        arms=arms,
+        arms=arms if question.tuned else (),
     )
     return results if question.problems is None else _with_problems(results, question.problems)
 
@@ -321,7 +321,7 @@ def _arm_names(points: Sequence[tuple[Any, ...]], question: Question) -> dict[tu
 def _baseline(
     numbers: Mapping[tuple[Any, ...], str], arm: Mapping[tuple[Any, ...], str], question: Question
 ) -> tuple[tuple[str, ...], str | None]:
-    """Return the arms, the baseline's first, or the baseline's number where nothing is tuned."""
+    """Return the arms, the baseline's first, and the baseline's number where nothing is tuned."""
     for column in question.baseline:
         if column not in question.by:
             raise ConfigError(
@@ -343,9 +343,8 @@ def _baseline(
             "--baseline",
             f"choose among: {named}",
         )
-    if not question.tuned:
-        return (), numbers[matching[0]]
-    return (arms[0], *(name for name in dict.fromkeys(arm.values()) if name != arms[0])), None
+    others = [name for name in dict.fromkeys(arm.values()) if name != arms[0]]
+    return (arms[0], *others), None if question.tuned else numbers[matching[0]]
 
 
 def _equal(value: Any, text: Any) -> bool:

@@ -400,7 +400,7 @@ class LoptuneProgram(Program):
         )
 
     def memory(self, resources: ResourcesSpec) -> Footprint | None:
-        """Estimate the memory of a trial of the base; None for the built-in model, next to none."""
+        """Estimate the memory of a trial of the base; None for the tiny model, which is small."""
         if self.base.model.name_or_path == TINY:
             return None
         return footprint(self.base, resources.workers_per_trial, self._device(resources))

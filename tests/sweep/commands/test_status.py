@@ -118,3 +118,11 @@ def test_stopping_a_sweep_that_does_not_run_says_so(tmp_path, typed):
     sweep = write_sweep(tmp_path)
     assert typed("sweep stop demo") == "sweep demo is not running\n"
     assert not sweep.folder.stop.exists()
+
+
+def test_a_study_replaces_its_own_file(tmp_path, typed):
+    sweep = write_sweep(tmp_path)
+    file = sweep.folder.root / "study.db"
+    for _ in range(2):
+        assert typed("sweep study demo") == f"optuna-dashboard sqlite:///{file}\n"
+    assert file.is_file()
