@@ -3,6 +3,7 @@ trial.
 
     sweep run search_spaces/lopti_learning_rate.yaml
     python -m benchmarks.learning_rate_peaks runs/lopti_learning_rate    # or folders of parts
+    python -m benchmarks.learning_rate_peaks FOLDER ... --picture FILE.png
 
 Design: five rules (GRPO; GRPO with two epochs; Lopti 0.5; two passes split at random where Lopti
 splits by probability; AR 0.3), seven learning rates 7.5e-5 to 6e-4 in half octaves, the same for
@@ -42,14 +43,18 @@ second normalization: AdamW with ``betas: [0, 0.999]``, ``eps: 1`` is SGD, as gr
 0.001. Its learning rates are chosen from GRPO alone on seeds 100 and 101; the same analysis.
 """
 
-import sys
+import argparse
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 
 import numpy as np
+import plotly.graph_objects as go
 
+from benchmarks.png import write_png
+from dashboards.labels import PALETTE
 from dashboards.statistics.peaks import Peak, fitted_peak, jackknife
 from trainer.files import read_json_lines
 
@@ -164,6 +169,44 @@ def report(scores: Scores, seeds: list[int], *, planned: bool = True) -> None:
             )
 
 
+def draw(scores: Scores, seeds: list[int]) -> go.Figure:
+    """Draw the mean of every rule at each learning rate, with its standard error over seeds, and
+    its parabola with the peak.
+    """
+    drawing = go.Figure()
+    for color, (rule, peak) in zip(PALETTE, peaks_of(scores, seeds).items(), strict=False):
+        rates = sorted(scores[rule])
+        by_rate = [[scores[rule][rate][seed] for seed in seeds] for rate in rates]
+        errors = [stdev(row) / math.sqrt(len(row)) for row in by_rate]
+        drawing.add_scatter(
+            x=rates,
+            y=[mean(row) for row in by_rate],
+            error_y={"array": errors, "thickness": 1},
+            mode="markers",
+            name=rule,
+            marker={"color": color, "size": 7},
+        )
+        octaves = np.linspace(np.log2(rates[0]), np.log2(rates[-1]), 100)
+        drawing.add_scatter(
+            x=2**octaves,
+            y=peak.parabola(octaves),
+            mode="lines",
+            line={"color": color},
+            showlegend=False,
+        )
+        drawing.add_scatter(
+            x=[2**peak.octave],
+            y=[peak.score],
+            mode="markers",
+            marker={"color": color, "size": 13, "symbol": "star"},
+            showlegend=False,
+        )
+    drawing.update_xaxes(type="log", title="learning rate", tickvals=rates)
+    drawing.update_yaxes(title="eval/accuracy")
+    drawing.update_layout(height=420, margin={"l": 60, "r": 20, "t": 20, "b": 50})
+    return drawing
+
+
 def simulate(
     spread: float, gap: float, seeds: int = 6, rates: int = 7, times: int = 2000
 ) -> Mapping[str, float]:
@@ -200,12 +243,18 @@ def main() -> None:
     """Analyze the folders of one sweep or of its parts; without one, print what the plan would
     decide.
     """
-    if len(sys.argv) == 1:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("sweeps", type=Path, nargs="*", metavar="FOLDER")
+    parser.add_argument("--picture", type=Path, metavar="FILE.png")
+    arguments = parser.parse_args()
+    if not arguments.sweeps:
         for spread in (0.015, 0.025):
             for gap in (0.0, 0.015, 0.03):
                 print(f"seeds differ by {spread}, peaks by {gap}: {dict(simulate(spread, gap))}")
         return
-    scores = read_scores([Path(folder) for folder in sys.argv[1:]])
+    scores = read_scores(arguments.sweeps)
     complete = complete_seeds(scores)
     for rule, rates in scores.items():
         means = (mean([rates[rate][seed] for seed in complete[rule]]) for rate in sorted(rates))
@@ -216,6 +265,8 @@ def main() -> None:
     print("not complete:", ", ".join(rule for rule in scores if rule not in whole) or "none")
     if len(seeds) >= PLANNED_SEEDS:
         report(whole, seeds)
+        if arguments.picture:
+            write_png(draw(whole, seeds), arguments.picture)
     else:
         print(f"{len(seeds)} of {PLANNED_SEEDS} planned seeds: nothing is analyzed yet")
     common = sorted(set.intersection(*(set(complete.get(rule, ())) for rule in PRIMARY)))

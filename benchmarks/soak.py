@@ -2,6 +2,7 @@
 
     python -m benchmarks.soak steps 5000      # of training, in one process
     python -m benchmarks.soak trials 200      # of a sweep, one after another in one warm rank
+    python -m benchmarks.soak steps 5000 --picture FILE.png
 
 Steps and trials are as small as they can be while all of a step happens, and are recorded in MLflow
 (SQLite). Each row is a tenth of the way: what the processes held at its end, the files below the
@@ -20,10 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import plotly.graph_objects as go
 import psutil
 import yaml
+from plotly.subplots import make_subplots
 
+from benchmarks.png import write_png
 from benchmarks.tables import print_rows
+from dashboards.labels import PALETTE
 from sweep.driver.guard import marked
 from sweep.record.folder import sweep_folder
 
@@ -160,19 +165,63 @@ HEADINGS = ["process", "done", "memory [MB]", "open files", "threads", "CPU each
 HEADINGS += ["files written", "[MB]"]
 
 
+# column of the table -> title of its panel
+PANELS = {
+    2: "memory [MB]",
+    3: "open files",
+    4: "threads",
+    5: "processor time each [s]",
+    7: "files written [MB]",
+}
+
+
+def draw(kind: str, rows: list[list[str]]) -> go.Figure:
+    """Draw what grew: a panel a column, a line a process, from zero up."""
+    drawing = make_subplots(
+        rows=1, cols=len(PANELS), subplot_titles=list(PANELS.values()), horizontal_spacing=0.06
+    )
+    roles = sorted({row[0] for row in rows})
+    for panel, column in enumerate(PANELS, start=1):
+        for color, role in zip(PALETTE, roles, strict=False):
+            measured = [row for row in rows if row[0] == role]
+            drawing.add_scatter(
+                x=[int(row[1]) for row in measured],
+                y=[float(row[column]) for row in measured],
+                name=role,
+                mode="lines+markers",
+                line={"color": color},
+                showlegend=panel == 1,
+                row=1,
+                col=panel,
+            )
+    drawing.update_xaxes(title=kind, rangemode="tozero")
+    drawing.update_yaxes(rangemode="tozero")
+    drawing.update_annotations(font_size=12)
+    drawing.update_layout(
+        height=300,
+        margin={"l": 40, "r": 20, "t": 40, "b": 50},
+        legend={"orientation": "h", "y": -0.3},
+    )
+    return drawing
+
+
 def main() -> None:
-    """Soak and print the table."""
+    """Soak, print the table and draw it."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("kind", choices=["steps", "trials"])
     parser.add_argument("count", type=int)
+    parser.add_argument("--picture", type=Path, metavar="FILE.png")
     arguments = parser.parse_args()
     soak = {"steps": soak_steps, "trials": soak_trials}[arguments.kind]
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         runs = Path(folder) / "runs"
         runs.mkdir()
-        print_rows(f"{arguments.count} {arguments.kind}", HEADINGS, soak(arguments.count, runs))
+        rows = soak(arguments.count, runs)
+    print_rows(f"{arguments.count} {arguments.kind}", HEADINGS, rows)
+    if arguments.picture:
+        write_png(draw(arguments.kind, rows), arguments.picture)
 
 
 if __name__ == "__main__":
