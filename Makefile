@@ -47,12 +47,8 @@ demo-llm: install
 
 # Three processes on two cores, a file of tests in one of them: tests of sweeps wait for processes and leave a core idle.
 # The longest files come first (tests/conftest.py): a long file at the end would keep the other processes waiting.
-# Then the one that starts Ray in its own process: a Ray that a test beside it ends would take the process along.
-OWN_RAY := tests/sweep/trials/test_cluster.py
 test: dev browser
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations=20 \
-		$(addprefix --ignore ,$(OWN_RAY))
-	$(BIN)/python -m pytest --durations=5 $(OWN_RAY)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations=20
 
 test-fast: dev
 	$(BIN)/python -m pytest -m "not slow and not llm" -n auto

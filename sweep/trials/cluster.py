@@ -1,6 +1,5 @@
 """Starting Ray for a sweep: the resources of machine or cluster, and whether a trial fits."""
 
-import importlib.util
 import ipaddress
 import logging
 import os
@@ -29,7 +28,6 @@ from sweep.trials.internals import (
 )
 from trainer.errors import ConfigError, MissingError
 from trainer.parallel.gpus import visible_gpus
-from trainer.parallel.interface import free_port
 from trainer.shell.table import counted
 
 _START_LIMIT_S = 300.0
@@ -39,6 +37,10 @@ ANSWER_LIMIT_S = 5.0
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
 _SETTINGS_FRAME = 4  # type of the frame that a server of HTTP/2, such as gRPC's, answers with
 _OBJECT_STORE_BYTES = 200 * 2**20  # results are small dicts; Ray would take 30% of the memory
+
+# Ray's command. Where it finds grpc it starts a server of clients, too: a process and a port that
+# no sweep uses.
+_RAY = "import sys; sys.modules['grpc'] = None; from ray.scripts.scripts import main; main()"
 
 # Documented settings of Ray and Tune that no argument sets.
 _ENVIRONMENT = {
@@ -265,11 +267,8 @@ def _daemons(node: Node, folder: Path, log: Path) -> Iterator[str]:
         "include-dashboard": "false",
         "include-log-monitor": "false",
     }
-    # else Ray starts no server of clients, and refuses its port
-    if importlib.util.find_spec("grpc") is not None:
-        flags["ray-client-server-port"] = free_port()
     options = [f"--{name}={value}" for name, value in flags.items()]
-    command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--head", *options]
+    command = [sys.executable, "-P", "-c", _RAY, "start", "--head", *options]
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     # processes that wait for tasks: a sweep has only actors
     environment["RAY_prestart_worker_first_driver"] = "0"

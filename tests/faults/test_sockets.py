@@ -35,9 +35,11 @@ def test_a_sweep_listens_on_loopback_alone_and_asks_for_its_token(tmp_path):
     here = ["--runs-dir", str(tmp_path)]
     with running("run", space, *here, "--offline", "--cpus", 2) as driver:
         wait_until(lambda: len(history(tmp_path / "fake", "c000-s0", "step")) > 2)
-        sockets = listening(psutil.Process(driver.pid), *marked(tmp_path / "fake"))
+        processes = marked(tmp_path / "fake")
+        sockets = listening(psutil.Process(driver.pid), *processes)
         assert {"gcs_server", "raylet"} <= {name for name, _, _ in sockets}
         assert open_to_others(sockets) == set()
+        assert not any("ray.util.client.server" in process.cmdline() for process in processes)
 
         (gcs,) = {port for name, _, port in sockets if name == "gcs_server"}
         environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
