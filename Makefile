@@ -1,7 +1,8 @@
 # make demo        installs into .venv and runs the quickstart sweep on the CPU
 # make demo-llm    trains SmolLM2-135M on one-digit additions, ten minutes on two CPU cores
-# make test        installs what tests need besides, and runs all but those that need vLLM or a pretrained model
+# make test        installs what tests need besides, and runs all but those of the targets below
 # make test-fast   the tests that take seconds, for daily work
+# make test-faults kills what a sweep is made of, fills its disk, takes MLflow away, damages its files: eight minutes
 # make test-vllm   installs vLLM for the CPU into .venv-vllm and runs the tests that need it
 # make test-llm    fetches SmolLM2-135M (98 MB) once and runs the tests on it
 # make test-gpu    the tests that need a GPU, on one; imports neither Ray, Optuna, MLflow nor datasets
@@ -22,7 +23,7 @@ DOCS_STAMP := $(VENV)/.installed-docs
 VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/.installed
 
-.PHONY: demo demo-llm test test-fast test-llm test-vllm test-gpu first-contact test-cluster chaos lint docs install dev install-vllm install-gpu resolve-gpu lock-gpu browser clean
+.PHONY: demo demo-llm test test-fast test-faults test-llm test-vllm test-gpu first-contact test-cluster chaos lint docs install dev install-vllm install-gpu resolve-gpu lock-gpu browser clean
 
 install: $(STAMP)
 
@@ -47,8 +48,12 @@ demo-llm: install
 
 # Three processes on two cores, a file of tests in one of them: tests of sweeps wait for processes and leave a core idle.
 # The longest files come first (tests/conftest.py): a long file at the end would keep the other processes waiting.
+IN_THREE := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations=20
 test: dev browser
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations=20
+	$(IN_THREE) --ignore tests/faults
+
+test-faults: dev
+	$(IN_THREE) tests/faults
 
 test-fast: dev
 	$(BIN)/python -m pytest -m "not slow and not llm" -n auto

@@ -20,9 +20,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # They begin first: a file runs in one process, which the others would wait for at the end.
 LONGEST = (
     "tests/test_tutorials.py",
-    "tests/sweep/trials/test_cluster.py",
-    "tests/trainer/test_api.py",
+    "tests/faults/test_lost_nodes.py",
     "tests/faults/test_command.py",
+    "tests/trainer/test_api.py",
     "tests/trainer/rollouts/vllm/test_server.py",
 )
 WITHOUT_RUNS = ("options", "metrics", "presets", "init", "schema")  # commands
