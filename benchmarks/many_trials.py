@@ -13,16 +13,15 @@ Otherwise a sweep runs under Ray, eight trials at a time. A trial has four steps
 two evaluations, recorded in MLflow (SQLite), so that all of the time is the platform's own. The
 peak is the report's, which the driver writes at the end.
 
-Measured on two cores of an Intel Xeon that other work used too, the last row on three simulated
-nodes while 40 processes waited for the two cores:
+Measured on two cores of an Intel Xeon that other work used too:
 
     |trials|sweep [s]|a trial [s]|driver's CPU [s]|driver [MB]|status [s]|report [s]|[MB]|resume |
     |100   |66       |0.66       |0.161           |321 / 431  |2.5       |8.0       |5.1 |16.0 s |
     |300   |105      |0.35       |0.110           |323 / 446  |2.5       |10.5      |5.5 |20.7 s |
     |1000  |241      |0.24       |0.111           |331 / 605  |3.0       |18.5      |6.4 |35.6 s |
 
-    on three simulated nodes, while other programs kept 40 processes waiting for the two cores:
-    |60    |494      |8.24       |0.297           |368 / 417  |59.3      |43.3      |2.0 |109.6 s|
+    on three simulated nodes, two cores of an AMD EPYC beside two other busy processes:
+    |300   |316      |1.05       |0.094           |345 / 423  |3.0       |7.3       |2.2 |16.1 s |
 
 The first 25 s are the start of Ray and of 8 workers. Memory is that of the first half, in which
 trials run, and the peak.

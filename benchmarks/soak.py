@@ -194,8 +194,8 @@ def draw(kind: str, rows: list[list[str]]) -> go.Figure:
                 row=1,
                 col=panel,
             )
-    drawing.update_xaxes(title=kind, rangemode="tozero")
-    drawing.update_yaxes(rangemode="tozero")
+    drawing.update_xaxes(title=kind, rangemode="tozero", gridcolor="lightgray")
+    drawing.update_yaxes(rangemode="tozero", gridcolor="lightgray")
     drawing.update_annotations(font_size=12)
     drawing.update_layout(
         height=300,
