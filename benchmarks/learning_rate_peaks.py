@@ -201,7 +201,13 @@ def draw(scores: Scores, seeds: list[int]) -> go.Figure:
             marker={"color": color, "size": 13, "symbol": "star"},
             showlegend=False,
         )
-    drawing.update_xaxes(type="log", title="learning rate", tickvals=rates, gridcolor="lightgray")
+    drawing.update_xaxes(
+        type="log",
+        title="learning rate",
+        tickvals=rates,
+        ticktext=[f"{rate:.3g}" for rate in rates],
+        gridcolor="lightgray",
+    )
     drawing.update_yaxes(title="eval/accuracy", gridcolor="lightgray")
     drawing.update_layout(height=420, margin={"l": 60, "r": 20, "t": 20, "b": 50})
     return drawing
