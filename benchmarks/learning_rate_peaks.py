@@ -174,8 +174,8 @@ def draw(scores: Scores, seeds: list[int]) -> go.Figure:
     its parabola with the peak.
     """
     drawing = go.Figure()
+    rates = sorted({rate for row in scores.values() for rate in row})
     for color, (rule, peak) in zip(PALETTE, peaks_of(scores, seeds).items(), strict=False):
-        rates = sorted(scores[rule])
         by_rate = [[scores[rule][rate][seed] for seed in seeds] for rate in rates]
         errors = [stdev(row) / math.sqrt(len(row)) for row in by_rate]
         drawing.add_scatter(
@@ -186,13 +186,9 @@ def draw(scores: Scores, seeds: list[int]) -> go.Figure:
             name=rule,
             marker={"color": color, "size": 7},
         )
-        octaves = np.linspace(np.log2(rates[0]), np.log2(rates[-1]), 100)
+        octaves, curve = peak.parabola.linspace()
         drawing.add_scatter(
-            x=2**octaves,
-            y=peak.parabola(octaves),
-            mode="lines",
-            line={"color": color},
-            showlegend=False,
+            x=2**octaves, y=curve, mode="lines", line={"color": color}, showlegend=False
         )
         drawing.add_scatter(
             x=[2**peak.octave],

@@ -21,6 +21,7 @@ from sweep.programs.resources import ResourcesSpec
 from sweep.trials.credentials import plain_environment
 from sweep.trials.internals import (
     ON_LOOPBACK,
+    RAY,
     asks_for_no_token,
     bootstrap_address,
     log_errors,
@@ -37,10 +38,6 @@ ANSWER_LIMIT_S = 5.0
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
 _SETTINGS_FRAME = 4  # type of the frame that a server of HTTP/2, such as gRPC's, answers with
 _OBJECT_STORE_BYTES = 200 * 2**20  # results are small dicts; Ray would take 30% of the memory
-
-# Ray's command. Where it finds grpc it starts a server of clients, too: a process and a port that
-# no sweep uses.
-_RAY = "import sys; sys.modules['grpc'] = None; from ray.scripts.scripts import main; main()"
 
 # Documented settings of Ray and Tune that no argument sets.
 _ENVIRONMENT = {
@@ -268,7 +265,7 @@ def _daemons(node: Node, folder: Path, log: Path) -> Iterator[str]:
         "include-log-monitor": "false",
     }
     options = [f"--{name}={value}" for name, value in flags.items()]
-    command = [sys.executable, "-P", "-c", _RAY, "start", "--head", *options]
+    command = [sys.executable, "-P", "-c", RAY, "start", "--head", *options]
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     # processes that wait for tasks: a sweep has only actors
     environment["RAY_prestart_worker_first_driver"] = "0"

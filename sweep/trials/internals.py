@@ -14,6 +14,10 @@ _TOKEN_LIMIT_S = 30.0
 # Else a driver looks for a raylet at the machine's other address, and waits for ever.
 ON_LOOPBACK = {"_node_ip_address": "127.0.0.1"}
 
+# The command `ray`. Where it finds grpc it starts a server of clients, too: a process and a port
+# that no sweep uses, and no option leaves it out.
+RAY = "import sys; sys.modules['grpc'] = None; from ray.scripts.scripts import main; main()"
+
 
 def bootstrap_address(address: str) -> str:
     """Return HOST:PORT of a cluster: public calls tell what `auto` means only once they are

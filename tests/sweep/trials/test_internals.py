@@ -22,6 +22,8 @@ PRIVATE = {
     "ray._raylet:Config.initialize": "read_environment_again",
     "ray._raylet:AuthenticationTokenLoader.reset_cache": "read_environment_again",
     "ray._private.worker:print_to_stdstream": "log_errors",
+    "ray._private.utils:get_ray_client_dependency_error": "RAY",
+    "ray.scripts.scripts:main": "RAY",
 }
 
 
