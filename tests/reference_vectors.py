@@ -123,6 +123,7 @@ def check_lopti(case: Case) -> Iterator[float]:
     totals = UpdateTotals(float(mask.sum()), len(mask))
     for token_mask, published in zip(passes, case["low_then_high"], strict=True):
         logprobs = torch.tensor(case["logprobs"], requires_grad=True)
+        token_mask = token_mask.to(logprobs.device)
         output = update_loss(LossInputs.of(batch, logprobs, token_mask, totals), config)
         output.loss.backward()
         yield relative_error(token_mask, published["keep"])

@@ -7,6 +7,8 @@ known to work.
 import pytest
 import torch
 
+from trainer.parallel.device import local_device
+
 ON_GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 ON_CPU = pytest.param("cpu")
 
@@ -35,4 +37,5 @@ def pytest_report_collectionfinish(config):
 
 @pytest.fixture(params=[ON_CPU, ON_GPU])
 def device(request) -> torch.device:
-    return torch.device(request.param)
+    """With torch set up as a run sets it up: by itself it attends by cuDNN from Hopper on."""
+    return local_device(request.param)

@@ -173,7 +173,8 @@ def module_files(module: str, role: str, root: Path) -> Iterator[tuple[Path, str
 
 
 def _is_of_project(folder: Path) -> bool:
-    installed = not _INSTALLED.isdisjoint(folder.parts)
+    # `pip install --target` gives folders other names
+    installed = not _INSTALLED.isdisjoint(folder.parts) or any(folder.glob("*.dist-info"))
     return not installed and not folder.resolve().is_relative_to(sysconfig.get_path("stdlib"))
 
 

@@ -12,6 +12,7 @@ from trainer.tracking.inputs import (
     check_inputs,
     inherit_inputs,
     input_files,
+    module_files,
     record_inputs,
 )
 
@@ -85,6 +86,17 @@ def test_a_damaged_record_is_not_taken_for_none(project, damage):
     (project / "r" / "inputs.json").write_text(damage)
     with pytest.raises(StorageError, match="cannot tell whether data or reward have changed"):
         check_inputs(project / "r", "run", accept=True)
+
+
+def test_the_modules_of_a_folder_of_installed_packages_are_not_followed(project, monkeypatch):
+    """`pip install --target` fills such folders, and PYTHONPATH names them on many clusters."""
+    packages = project / "apps"
+    (packages / "words-1.0.dist-info").mkdir(parents=True)
+    (packages / "words.py").write_text("")
+    monkeypatch.syspath_prepend(packages)
+    (project / "judge.py").write_text("import words\nimport other\n")
+    named = {path.name for path, _ in module_files("judge", "reward", project)}
+    assert named == {"judge.py", "other.py"}
 
 
 def test_accepted_changes_add_up_and_pass_on(project):

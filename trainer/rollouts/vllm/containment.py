@@ -1,5 +1,6 @@
 """Keeping what vLLM does to its process away from the trainer that shares it."""
 
+import gc
 import logging
 import os
 import random
@@ -103,6 +104,19 @@ def eager_on_cpu(device: torch.device) -> AbstractContextManager[Any]:
     runs there.
     """
     return torch.compiler.set_stance("force_eager") if device.type == "cpu" else nullcontext()
+
+
+@contextmanager
+def heap_frozen() -> Iterator[None]:
+    """Keep all objects that exist out of the garbage collections that vLLM asks for as it sleeps
+    and wakes: of the 1.3 million of a trial one took half a second on an H200, and without them
+    0.03 s.
+    """
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 @contextmanager

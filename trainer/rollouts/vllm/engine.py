@@ -26,6 +26,7 @@ from trainer.rollouts.engine import (
 from trainer.rollouts.vllm.containment import (
     default_group_kept,
     eager_on_cpu,
+    heap_frozen,
     keep_off_shared_memory,
     process_state_kept,
     random_state_kept,
@@ -77,7 +78,8 @@ class VllmEngine(RolloutEngine):
         self.setup = setup
         self.device = next(model.parameters()).device
         self.sleep_level = setup.settings.sleep_level if self.device.type == "cuda" else 0
-        world_size = dist.get_world_size() if dist.is_initialized() else 1
+        self._owns_default_group = not dist.is_initialized()
+        world_size = 1 if self._owns_default_group else dist.get_world_size()
         if world_size % setup.settings.tensor_parallel:
             raise ConfigError(
                 f"{world_size} ranks cannot be split into engines of "
@@ -87,9 +89,9 @@ class VllmEngine(RolloutEngine):
             )
         if self.device.type == "cuda":
             check_compiler()
-        self._owns_default_group = not dist.is_initialized()
         self._asleep: set[str] = set()  # what of `_MEMORY` is handed back
         self.begin_run(run)
+        self.llm: Any = None
         self.llm = self._start(llm_options(setup, self.device, world_size))
 
     def begin_run(self, run: EngineRun) -> None:
@@ -156,7 +158,7 @@ class VllmEngine(RolloutEngine):
         (level 2).
         """
         if self.sleep_level and not self._asleep:
-            with failures_named("while it hands back its memory"):
+            with failures_named("while it hands back its memory"), heap_frozen():
                 self.llm.sleep(level=self.sleep_level)
             self._asleep = set(_MEMORY)
 
@@ -168,12 +170,12 @@ class VllmEngine(RolloutEngine):
 
     def _wake(self, *tags: str) -> None:
         """Take back the memory of these tags, as far as it was handed back."""
-        tags = tuple(tag for tag in tags if tag in self._asleep)
-        if tags:
+        sleeping = [tag for tag in tags if tag in self._asleep]
+        if sleeping:
             torch.cuda.empty_cache()
-            with failures_named("as it wakes up"):
-                self.llm.wake_up(tags=list(tags))
-            self._asleep -= set(tags)
+            with failures_named("as it wakes up"), heap_frozen():
+                self.llm.wake_up(tags=sleeping)
+            self._asleep.difference_update(sleeping)
 
     def close(self) -> None:
         """End the run: keep the engine, asleep, for the next one of this process, or shut
@@ -195,13 +197,13 @@ class VllmEngine(RolloutEngine):
         with suppress(EngineError):
             self._wake(*_MEMORY)
         self._asleep = set()
-        core = self.llm.llm_engine.engine_core
-        self.llm = None
-        self._tear_down(core)
+        self._tear_down()
 
-    def _tear_down(self, core: Any = None) -> None:
+    def _tear_down(self) -> None:
+        """Shut vLLM down and let go of it, before its memory is looked for."""
         with nullcontext() if self._owns_default_group else default_group_kept():
-            _shut_down(core)
+            _shut_down(self.llm)
+        self.llm = None
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -261,10 +263,10 @@ def _sample(index: int, output: Any) -> Completion:
     )
 
 
-def _shut_down(core: Any) -> None:
+def _shut_down(llm: Any) -> None:
     from vllm.distributed import cleanup_dist_env_and_memory
 
-    if core is None:
+    if llm is None:
         cleanup_dist_env_and_memory()
     else:
-        core.shutdown()
+        llm.llm_engine.engine_core.shutdown()

@@ -2,8 +2,10 @@
 
 import copy
 import dataclasses
+import gc
 import os
 import random
+import weakref
 
 import numpy as np
 import psutil
@@ -54,6 +56,26 @@ def start(tmp_path):
     yield build
     for engine in engines:
         engine.close()
+
+
+def weights_of(worker):
+    return [weakref.ref(weight) for weight in worker.model_runner.model.parameters()]
+
+
+def test_nothing_of_an_engine_is_left_once_it_has_ended(start, monkeypatch):
+    """On a GPU the memory is looked for as the engine ends, and not again."""
+    engine = start(random_qwen(tied=True))
+    [weights] = engine.llm.collective_rpc(weights_of)
+    left = []
+    collect = gc.collect
+
+    def counting():
+        collect()
+        left.append(sum(weight() is not None for weight in weights))
+
+    monkeypatch.setattr(gc, "collect", counting)
+    engine.close()
+    assert left[-1] == 0, left
 
 
 def test_agrees_with_the_policy_after_every_optimizer_step(model, start):

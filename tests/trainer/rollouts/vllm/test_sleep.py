@@ -1,5 +1,6 @@
 """Sleeping and waking against an engine that only records: on a CPU, vLLM cannot sleep."""
 
+import gc
 from types import SimpleNamespace
 
 import pytest
@@ -43,7 +44,7 @@ def engine(monkeypatch):
     monkeypatch.setattr(vllm, "vllm_installed", lambda: True)
     monkeypatch.setattr(vllm.VllmEngine, "_start", lambda self, options: FakeLlm())
     monkeypatch.setattr(vllm, "check_weights_arrived", lambda *_: 0.04)
-    monkeypatch.setattr(vllm, "_shut_down", lambda core: core.shutdown())
+    monkeypatch.setattr(vllm, "_shut_down", lambda llm: llm.llm_engine.engine_core.shutdown())
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     engine = vllm.VllmEngine(random_model(), EngineSetup("unused", 64))
     engine.sleep_level = 2
@@ -68,6 +69,18 @@ def test_a_synchronization_wakes_the_weights_alone(engine):
     ]
     assert engine.llm.calls == expected
     assert engine.metrics() == {}
+
+
+def test_no_collection_of_garbage_goes_through_the_heap_meanwhile(engine):
+    frozen = []
+    record = engine.llm.calls.append
+    engine.llm.calls = SimpleNamespace(
+        append=lambda call: frozen.append((call[0], gc.get_freeze_count() > 0)) or record(call)
+    )
+    engine.sleep()
+    engine.wake()
+    assert frozen == [("sleep", True), ("wake", True)]
+    assert gc.get_freeze_count() == 0
 
 
 def test_an_engine_that_sleeps_is_woken_before_it_ends(engine):
