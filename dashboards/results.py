@@ -269,7 +269,7 @@ class Results:
     @cached_property
     def seed_scores(self) -> SeedScores:
         """Label -> seed -> score of the comparable configurations; NaN where a seed of theirs
-        failed.
+        failed. Of a search, those that failed on every seed are left out.
         """
         scores: SeedScores = {}
         table = self.comparable
@@ -277,8 +277,8 @@ class Results:
             scores.setdefault(str(label), {})[seed] = score
         for trial in self.trials:
             label = self.labels[trial.configuration]
-            if trial.state == "FAIL" and label in scores:
-                scores[label][trial.seed] = math.nan
+            if trial.state == "FAIL" and (label in scores or not self.adaptive):
+                scores.setdefault(label, {})[trial.seed] = math.nan
         return scores
 
     @property

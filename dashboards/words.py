@@ -15,15 +15,14 @@ _MOST_NAMED = 4  # configurations listed in a sentence
 _SMALLEST_P = 1e-4
 _WHY = {
     "alone": "There is nothing to compare it with.",
-    "others failed": "The other configurations failed on every seed.",
     "no shared seed": "Without shared seeds, the difference cannot be distinguished from chance.",
     "one seed": "With 1 shared seed, the difference cannot be distinguished from chance.",
     "no spread": "Every seed shows exactly the same difference, so seed noise cannot be estimated. "
     "A setting without effect does that, and so do scores that are too coarse.",
 }
+REPAIR = "Find out why trials fail, then run them again."
 _REMEDIES = {
     "alone": "Run the other configurations.",
-    "others failed": "Find out why trials fail, then run them again.",
     "no shared seed": "Run the baseline and the best configurations on at least 3 seeds each.",
     "one seed": "Run the baseline and the best configurations on at least 3 seeds each.",
     "no spread": "Check that setting and seed reach the runs. If they do, evaluate on more "
@@ -110,8 +109,6 @@ def confirmed(verdict: Verdict) -> str:
     gained = gain(verdict, "fresh seed")
     if isinstance(verdict, Tested) and verdict.claim == "evidence":
         return f"Confirmed: {best} beats the baseline {base}: {gained}."
-    if best == base:
-        return f"Not confirmed: only the baseline {base} has a score on fresh seeds."
     if verdict.improves:
         return (
             f"Not confirmed: seed noise could explain the difference between {best} and the "
@@ -147,12 +144,20 @@ def noise(verdict: Verdict) -> str:
         f"The standard deviation between seeds is {number(verdict.deviation, 2)}. "
         f"With {counted(verdict.seeds, 'seed')}, an improvement of {number(verdict.detectable, 2)} "
         "would be detected with 80% power, if all configurations are equally noisy.",
+        caveats(verdict, verdict.failed, verdict.seeds if verdict.claim != "none" else 0),
+    ]
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def caveats(verdict: Verdict, failed: Mapping[str, int], seeds: int) -> str:
+    """State what few seeds may have made of a gain, which ``seeds`` of them showed."""
+    sentences = [
         f"The median difference over seeds is {signed(verdict.median)}: a few seeds determine "
         "the mean."
-        if verdict.few_seeds_make_it
+        if isinstance(verdict, Tested) and verdict.few_seeds_make_it
         else "",
-        hidden(verdict.seeds) if verdict.claim != "none" else "",
-        failures(verdict.failed),
+        hidden(seeds) if seeds else "",
+        failures(failed),
     ]
     return " ".join(sentence for sentence in sentences if sentence)
 

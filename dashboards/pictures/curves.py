@@ -1,6 +1,5 @@
 """Pictures of whole trials: learning curves, training health, failures."""
 
-import html
 import math
 from typing import Any
 
@@ -13,7 +12,6 @@ from dashboards.words import number
 
 _MANY_TRIALS = 20  # above this, lines grow faint to show where they are dense
 MAX_LINES = 100
-_MEAN_OF = 3  # trials of an update rule that get a line of their mean
 _CURVE_TITLES = {
     "policy/kl": "KL to the reference",
     "policy/entropy": "Entropy",
@@ -34,7 +32,6 @@ def learning_curves(results: Results) -> Picture | None:
         return None
     drawing = figure("training step", metric, height=420)
     trial_lines(drawing, results, values, width=1.6)
-    averaged = _mean_lines(drawing, results, values)
     ends = values.sort_values("step").groupby("trial").value.agg(["first", "last"])
     change = ends["last"] - ends["first"]
     rising = change > 0 if results.objective.mode == "max" else change < 0
@@ -42,7 +39,7 @@ def learning_curves(results: Results) -> Picture | None:
         f"From first to last evaluation {int(rising.sum())} of {len(ends)} trials improve; the "
         f"median change is {change.median():+.3f} ({change.min():+.3f} to {change.max():+.3f}); "
         "dotted lines are trials that failed or were "
-        f"stopped{_mean_note(averaged)}.{_thinning_note(results.table)}"
+        f"stopped.{_thinning_note(results.table)}"
     )
     return Picture("curves", "Learning curves", text, (drawing,))
 
@@ -51,7 +48,6 @@ def training_health(results: Results) -> Picture | None:
     """Return the training metrics over training steps; what is 0 throughout is not drawn."""
     drawings = []
     ends = []
-    averaged = False
     for metric in TRAINING_CURVES:
         values = results.history(metric)
         if not values.value.any():
@@ -60,7 +56,6 @@ def training_health(results: Results) -> Picture | None:
         label = _CURVE_TITLES[metric] + (f" [{unit}]" if unit else "")
         drawing = figure("training step", label, height=280)
         trial_lines(drawing, results, values, width=1)
-        averaged |= _mean_lines(drawing, results, values)
         drawings.append(drawing)
         last = values.sort_values("step").groupby("trial").value.last()
         ends.append(
@@ -69,8 +64,7 @@ def training_health(results: Results) -> Picture | None:
         )
     if not drawings:
         return None
-    last_step = f"At the last step, median (range): {', '.join(ends)}"
-    text = f"{last_step}{_mean_note(averaged)}.{_thinning_note(results.table)}"
+    text = f"At the last step, median (range): {', '.join(ends)}.{_thinning_note(results.table)}"
     return Picture("health", "Training health", text, tuple(drawings))
 
 
@@ -108,34 +102,6 @@ def trial_lines(drawing: Any, results: Results, values: pd.DataFrame, width: flo
             line={"color": shades[row.rule], "width": width, "dash": "solid" if whole else "dot"},
             opacity=0.8 if len(results.table) <= _MANY_TRIALS else 0.25,
         )
-
-
-def _mean_lines(drawing: Any, results: Results, values: pd.DataFrame) -> bool:
-    """Add a thick line for each update rule, the mean of its trials that ran to their end; whether
-    there is one.
-
-    At the steps that all of them have, and for rules with ``_MEAN_OF`` trials or more.
-    """
-    shades = colors(results.table.rule)
-    drawn = False
-    complete = results.table[results.table.state == "COMPLETE"]
-    for variant, trials in complete.groupby("rule").trial:
-        table = values[values.trial.isin(trials)].pivot_table(
-            index="step", columns="trial", values="value"
-        )
-        mean = table.dropna().mean(axis="columns")
-        if table.shape[1] < _MEAN_OF or len(mean) < 2:
-            continue
-        drawn = True
-        of = f"{html.escape(str(variant))}, mean of {table.shape[1]} trials"
-        notes = [f"{of}<br>step {step}: {number(value)}" for step, value in mean.items()]
-        line = {"color": shades[str(variant)], "width": 4}
-        add_points(drawing, mean.index, mean, notes, mode="lines", name=variant, line=line)
-    return drawn
-
-
-def _mean_note(averaged: bool) -> str:
-    return "; a thick line is the mean of an update rule's trials" if averaged else ""
 
 
 def thinned(trials: pd.DataFrame, sign: int) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from dashboards.pictures.peaks import arm_colors, peak_line
 from dashboards.pictures.theme import MUTED, Picture, add_points, figure, label_rows, rows
 from dashboards.results import Results
 from dashboards.statistics.tournament import Standing
-from dashboards.words import failures, number, rule_bounds, rules
+from dashboards.words import REPAIR, failures, number, rule_bounds, rules
 
 _SEEDS = 8  # of `sweep confirm`, where arms were tuned
 _HEADINGS = (
@@ -97,6 +97,8 @@ def tournament_line(results: Results) -> str:
     tuned = f"{len(results.arms)} rules were tuned by {budget} configurations each"
     if not standings and results.grid is not None:
         return f"{peak_line(results)} {tuned}."
+    if not standings and results.fresh is not None and results.fresh.ended == results.fresh.planned:
+        return f"{tuned}. {base} has no score on fresh seeds, so nothing is compared. {REPAIR}"
     if not standings:
         trials = len(results.arms) * _SEEDS
         step = (

@@ -141,7 +141,11 @@ def _of_fresh_seeds(results: Results, fresh: Results) -> Headline | None:
         )
         return Headline(sentence, f"Next: train with it{export}", True, best.finalist)
     judged = results.fresh_verdict
-    if judged is None or (judged.best == judged.baseline and not judged.failed):
+    if judged is None and fresh.ended == fresh.planned:
+        return Headline(
+            "Not confirmed: the baseline failed on every fresh seed.", f"Next: {words.REPAIR}"
+        )
+    if judged is None or judged.best == judged.baseline:
         return None
     if isinstance(judged, Tested) and judged.claim == "evidence":
         return Headline(
@@ -156,14 +160,14 @@ def _of_fresh_seeds(results: Results, fresh: Results) -> Headline | None:
 def _on_fresh_seeds(results: Results, fresh: Results) -> str:
     """Return what the headline of a confirmation rests on, or how far the confirmation is."""
     if fresh.rounds is not None:
-        return _decided(fresh, fresh.rounds)
+        return _decided(results, fresh, fresh.rounds)
     judged = results.fresh_verdict
-    if judged is None or (judged.best == judged.baseline and not judged.failed):
+    if judged is None or judged.best == judged.baseline:
         return f"On fresh seeds: {fresh.progress}."
     return f"On fresh seeds: {_noise(judged)}"
 
 
-def _decided(fresh: Results, decision: Rounds) -> str:
+def _decided(results: Results, fresh: Results, decision: Rounds) -> str:
     """Return the decision on every finalist, what it took, and what a winner's seeds hide."""
     finalists = dict.fromkeys(stands.finalist for stands in decision.standings)
     labels = {name: fresh.labels.get(name, f"#{name}") for name in finalists}
@@ -182,7 +186,11 @@ def _decided(fresh: Results, decision: Rounds) -> str:
         f"took {fresh.ended} trials of at most {(len(labels) + 1) * decision.planned[-1]}, "
         f"{device_time(sum(fresh.cost), fresh.device)}."
     )
-    return f"{text} {words.hidden(winner.seeds)}" if winner else text
+    judged = results.verdict_on_fresh(labels[winner.finalist] if winner else None)
+    whole = results.fresh_verdict
+    if judged is None or whole is None:
+        return text
+    return f"{text} {words.caveats(judged, whole.failed, winner.seeds if winner else 0)}".rstrip()
 
 
 def _no_baseline(results: Results) -> str:

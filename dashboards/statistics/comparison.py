@@ -169,18 +169,17 @@ def compare(
 def count_failures(scores: Scores, baseline: str, sign: float = 1) -> Scores:
     """Count failed seeds with the worst score of all, the baseline's with the best.
 
-    A configuration that failed on every seed has no score. ``sign`` -1 prefers less.
+    A baseline that failed on every seed has no score: nothing is known of it. ``sign`` -1 prefers
+    less.
     """
-    finite = {name: row for name, row in finite_scores(scores).items() if row}
+    finite = finite_scores(scores)
     values = [score for row in finite.values() for score in row.values()]
-    worst = sign * min((sign * score for score in values), default=0.0)
-    best = sign * max((sign * score for score in values), default=0.0)
+    worst = sign * min((sign * score for score in values), default=math.nan)
+    best = sign * max((sign * score for score in values), default=math.nan)
     return {
-        name: {
-            seed: finite[name].get(seed, best if name == baseline else worst)
-            for seed in scores[name]
-        }
-        for name in finite
+        name: {seed: finite[name].get(seed, best if name == baseline else worst) for seed in row}
+        for name, row in scores.items()
+        if finite[name] or name != baseline
     }
 
 

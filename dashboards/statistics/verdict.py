@@ -18,7 +18,7 @@ from dashboards.statistics.problems import Answers
 from dashboards.statistics.seed_noise import PairedDifference, Scores, finite_scores
 
 Mode = Literal["max", "min"]
-Why = Literal["alone", "others failed", "no shared seed", "one seed", "no spread"]
+Why = Literal["alone", "no shared seed", "one seed", "no spread"]
 Claim = Literal["evidence", "candidate", "none"]
 
 EXCLUDED = 0.05  # chance to see no collapse at the rate that so many seeds exclude
@@ -172,8 +172,7 @@ def _unmatched(scores: Scores, baseline: str, sign: float, failed: Mapping[str, 
     means = {name: float(np.mean(list(row.values()))) for name, row in finite.items() if row}
     others = {name: mean for name, mean in means.items() if name != baseline}
     if not others:
-        why: Why = "others failed" if set(failed) - {baseline} else "alone"
-        return Undecided(baseline, baseline, 0.0, 0, 0, False, failed, why)
+        return Undecided(baseline, baseline, 0.0, 0, 0, False, failed, "alone")
     best = max(others, key=lambda name: sign * others[name])
     difference = others[best] - means[baseline]
     return Undecided(

@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 
 from dashboards.pages.report import write_pages
-from dashboards.pictures.verdict import verdict
+from dashboards.pictures.verdict import headline, verdict
 from dashboards.results import Results
 from dashboards.sources.stored import RESULTS_FILE, pack
 from dashboards.statistics.verdict import Tested
@@ -47,8 +47,10 @@ def send_report(sweep: SweepRecord, results: Results, parent: ParentRun) -> None
 
 
 def summary(results: Results) -> dict[str, float]:
-    """Return the sweep in numbers; final/score is the mean score of its best configuration."""
-    judged = results.verdict
+    """Return the sweep in numbers; final/score is the mean score of its best configuration. Fresh
+    seeds decide both where they were run.
+    """
+    fresh = results.fresh
     states = [trial.state for trial in results.trials]
     numbers = {
         "sweep/trials_complete": float(states.count("COMPLETE")),
@@ -56,12 +58,17 @@ def summary(results: Results) -> dict[str, float]:
         f"sweep/{results.device.lower()}_hours": sum(trial.hours for trial in results.trials),
     }
     trials = results.comparable
-    if not trials.empty:
-        numbers["final/score"] = float(
-            trials[trials.configuration == results.best_of(trials)].score.mean()
-        )
-    if judged is not None:
+    best = results.best_of(trials)
+    judged = results.verdict
+    if fresh is not None and fresh.ended:
+        trials = fresh.comparable
+        best = headline(results).configuration
+        judged = results.fresh_verdict
+    scores = trials[trials.configuration == best].score
+    if len(scores):
+        numbers["final/score"] = float(scores.mean())
+    if judged is not None and not results.arms:
         numbers["sweep/gain_over_baseline"] = judged.difference
-        if isinstance(judged, Tested):
+        if isinstance(judged, Tested) and (fresh is None or fresh.rounds is None):
             numbers["sweep/p_value"] = judged.p_value
     return {name: value for name, value in numbers.items() if math.isfinite(value)}

@@ -4,6 +4,7 @@ The ledger of NAME-confirm begins with the plan (the looks and their boundaries)
 adds where each finalist stands: going on needs nothing else.
 """
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Hashable
@@ -159,6 +160,12 @@ def _look(fresh: SweepRecord, decision: Decision) -> Decision:
         }
         for configuration in fresh.configurations
     }
+    if not any(map(math.isfinite, scores[_BASELINE].values())):
+        raise MissingError(
+            "the baseline failed on every fresh seed",
+            str(fresh.folder.root),
+            f"{fresh.command('status')} shows why",
+        )
     every = standings(decision.design, scores, _BASELINE, fresh.spec.objective.mode)
     stands = tuple(standing for standing in every if standing.finalist not in decision.retired)
     with hold(fresh.folder.root, "sweep"):

@@ -73,6 +73,7 @@ def test_of_a_tournament_the_luck_of_tuning_counts():
     (counted,) = [row for row in measured_in(sweep) if not row.left_out]
     (standing,) = sweep.arm_standings
     assert (counted.gain, counted.interval) == (pytest.approx(0.105), standing.interval)
+    assert counted.chosen == ""  # every rule goes to fresh seeds
     # fresh seeds alone, t(1): 0.073
     assert standing.interval is not None and standing.interval[0] < 0.07
     few = with_trials(sweep, sweep.table.iloc[:10])

@@ -24,20 +24,6 @@ def test_learning_curves_draw_every_trial_and_mark_the_failed():
     assert set(picture.legend) == {"grpo", "grpo + AR", "grpo + Lopti", "rpp", "rpp + AR + Lopti"}
 
 
-def test_a_rule_with_three_finished_trials_has_a_line_of_their_mean_at_the_steps_all_have():
-    sweep = results_of()
-    third = sweep.table[sweep.table.trial == "0-s0"].assign(trial="5-s0", configuration="5")
-    curve = Curve((0, 10, 20), (0.3, 0.9, 0.4))
-    more = with_trials(sweep, pd.concat([sweep.table, third], ignore_index=True))
-    last = replace(more.trials[-1], curves={"eval/accuracy": curve})
-    picture = shown(learning_curves(replace(more, trials=(*more.trials[:-1], last))))
-    mean = picture.figures[0].data[-1]
-    assert mean.name == "grpo" and list(mean.x) == [0, 20]
-    assert list(mean.y) == pytest.approx([0.3, 0.5])  # of 0.5, 0.6 and 0.4
-    assert "thick line is the mean" in picture.sentence
-    assert "thick" not in shown(learning_curves(sweep)).sentence
-
-
 def test_training_health_quotes_the_last_step_of_what_happened():
     sweep = results_of()
     never = {"reward/timeouts": Curve((10, 20), (0.0, 0.0))}

@@ -56,6 +56,12 @@ def test_the_best_so_far_of_every_rule_by_its_own_trials():
     }
     assert best_so_far == {"plain": [0.55, *[0.75] * 7], "AR": [0.55] * 9}
     assert list(curves[curves.arm == "AR"].trial) == [*range(1, 10)]  # the failed one took a place
+    # a score that is left of a configuration with a failed seed counts for nothing
+    trials = tuned().table
+    lucky = trials.configuration.isin(trials[trials.state == "FAIL"].configuration)
+    trials.loc[lucky & (trials.state == "COMPLETE"), "score"] = 9.0
+    curves = tuning_curves(with_trials(tuned(), trials))
+    assert curves.best.max() == pytest.approx(0.75)
     least = tuning_curves(replace(tuned(), objective=replace(tuned().objective, mode="min")))
     best_so_far = [round(best, 3) for best in least[least.arm == "plain"].best]
     assert best_so_far == [best for best in (0.55, 0.45, 0.35, 0.25) for _ in range(2)]
@@ -111,6 +117,14 @@ def test_a_failed_fresh_seed_counts_and_is_said():
     (standing,) = sweep.arm_standings
     assert standing.difference == pytest.approx((9.0 + 0.5 - 0.52) / 2)
     assert tournament_line(sweep).endswith("the baseline's with the best: AR (1).")
+
+
+def test_a_baseline_that_failed_on_every_fresh_seed_is_told():
+    sweep = confirmed(gain=9.0)
+    lost = [replace(trial, state="FAIL", score=math.nan) for trial in sweep.fresh.trials[:2]]
+    fresh = replace(sweep.fresh, trials=(*lost, *sweep.fresh.trials[2:]), planned=4)
+    line = tournament_line(replace(sweep, fresh=fresh))
+    assert "plain has no score on fresh seeds, so nothing is compared" in line
 
 
 def test_the_picture_has_lines_differences_and_a_table():

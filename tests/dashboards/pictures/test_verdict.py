@@ -200,6 +200,49 @@ def test_the_finalist_with_the_largest_gain_is_named_where_less_is_better():
     )
 
 
+def on_fresh_seeds(baseline, finalist, rounds=None):
+    """A sweep whose baseline and best have these scores on fresh seeds; None where they failed."""
+    rows = {(0.0, 0.0): baseline, (0.3, 0.0): finalist}
+    lost = {
+        f"c{number}s{seed}": "FAIL"
+        for number, row in enumerate(rows.values())
+        for seed, score in enumerate(row)
+        if score is None
+    }
+    scores = {key: [math.nan if y is None else y for y in row] for key, row in rows.items()}
+    fresh = replace(sweep_with(scores, **lost), baseline="0", adaptive=False, rounds=rounds)
+    search = sweep_with({(0.0, 0.0): [0.50, 0.52], (0.3, 0.0): [0.60, 0.62]})
+    return replace(search, adaptive=True, fresh=fresh)
+
+
+def test_a_few_seeds_that_make_the_mean_are_told_after_fixed_seeds_and_rounds():
+    lucky = [0.5, 0.5, 0.5, 0.5, 1.0]
+    for rounds in (None, Rounds((5,), 0.01, "undecided", (Standing("1", 5, 0.1, -1, 1, "open"),))):
+        (line,) = [
+            line
+            for line in verdict(on_fresh_seeds([0.5, 0.5, 0.5, 0.5, 0.5], lucky, rounds))
+            if line.startswith("On fresh seeds")
+        ]
+        assert "The median difference over seeds is +0.000: a few seeds determine" in line
+
+
+def test_failed_fresh_seeds_are_told_after_rounds_too():
+    standing = Standing("1", 3, 0.05, -0.01, 0.10, "open")
+    sweep = on_fresh_seeds(
+        [0.5, None, 0.5], [0.6, 0.61, None], Rounds((3,), 0.01, "open", (standing,))
+    )
+    (line,) = [line for line in verdict(sweep) if line.startswith("On fresh seeds")]
+    assert line.endswith("the baseline's with the best: #0 grpo (1), #1 (1).")
+
+
+def test_a_configuration_that_failed_on_every_fresh_seed_is_not_forgotten():
+    lost = headline(on_fresh_seeds([0.5, 0.52, 0.54], [None, None, None]))
+    assert lost.sentence.startswith("Keep the baseline #0 grpo") and lost.configuration == "0"
+    lost = headline(on_fresh_seeds([None, None, None], [0.5, 0.52, 0.54]))
+    assert lost.sentence == "Not confirmed: the baseline failed on every fresh seed."
+    assert lost.configuration is None and "Find out why" in lost.step
+
+
 def test_every_finalist_is_told_by_its_last_look_and_the_price_is_named():
     scores = {(0.0, 0.0): [0.50, 0.52], (0.3, 0.0): [0.60, 0.62], (0.9, 0.0): [0.3, 0.31]}
     looks = (

@@ -116,3 +116,17 @@ def test_errors_of_the_whole_procedure(monkeypatch, finalists, finalist_noise):
         0.1 * 0.9 / 4000
     )
     boundaries.cache_clear()
+
+
+def test_finalists_of_a_look_share_their_noise_and_a_correction():
+    scores = {
+        "base": {0: 0.50, 1: 0.52, 2: 0.49, 3: 0.51, 4: 0.50},
+        "a": {0: 0.55, 1: 0.56, 2: 0.55, 3: 0.57, 4: 0.54},
+        "b": {0: 0.40, 1: 0.60, 2: 0.35, 3: 0.65, 4: 0.50},
+    }
+    bounds = {}
+    for finalists in (("a",), ("a", "b")):
+        some = {name: scores[name] for name in ("base", *finalists)}
+        first = standings(make_design(None, 0.02, 2, 8), some, "base", "max")[0]
+        bounds[finalists] = first.low
+    assert bounds["a",] > 0 > bounds["a", "b"]  # b is noisy

@@ -52,14 +52,21 @@ def test_a_failed_seed_counts_with_the_worst_score_and_the_baselines_with_the_be
         "broken": {0: math.nan, 1: math.nan, 2: math.nan},
     }
     # the worst of all is 1
-    assert count_failures(lost, "base") == {**HAND, "a": {0: 2.0, 1: 3.0, 2: 1.0}}
+    assert count_failures(lost, "base") == {
+        **HAND,
+        "a": {0: 2.0, 1: 3.0, 2: 1.0},
+        "broken": {0: 1.0, 1: 1.0, 2: 1.0},
+    }
     judged = verdict(lost, "base")
     without = verdict(count_failures(lost, "base"), "base")
     assert (judged.best, judged.difference) == (without.best, without.difference)
-    assert judged.failed == {"a": 1, "broken": 3} and judged.comparisons == 2
+    assert judged.failed == {"a": 1, "broken": 3} and judged.comparisons == 3
     lost = {**HAND, "base": {0: 1.0, 1: 2.0, 2: math.nan}}
     assert count_failures(lost, "base")["base"] == {0: 1.0, 1: 2.0, 2: 5.0}
-    assert verdict(lost, "base").difference == pytest.approx(10 / 3 - 8 / 3)
+    judged = verdict(lost, "base")
+    assert judged.difference == pytest.approx(10 / 3 - 8 / 3) and judged.failed == {"base": 1}
+    # where less is better, the worst is 3
+    assert count_failures({**HAND, "a": {0: 2.0, 1: math.nan}}, "base", -1)["a"][1] == 3.0
     mirrored = verdict(
         {name: {s: -y for s, y in row.items()} for name, row in lost.items()}, "base", mode="min"
     )

@@ -1,10 +1,14 @@
 import json
+from dataclasses import replace
 
 import pytest
 
 from dashboards.sources.stored import RESULTS_FILE, pack
 from sweep.cli import main
 from sweep.tracking.parent_run import open_parent_run
+from sweep.tracking.report import summary, write_report
+from tests.dashboards.pictures.test_tournament import confirmed
+from tests.dashboards.pictures.test_verdict import on_fresh_seeds
 from tests.dashboards.table import results_of
 from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.harness import SHORT
@@ -37,6 +41,26 @@ def test_an_offline_sweep_has_its_report_and_no_page_of_mlflow(tmp_path, typed):
         f"where: {tmp_path / 'demo'}",
         f"next:  {sweep.command('upload')} sends it to MLflow",
     ]
+
+
+def test_the_summary_is_that_of_fresh_seeds_where_they_were_run():
+    searched = on_fresh_seeds([0.5, 0.52, 0.54], [0.4, 0.42, 0.441])
+    numbers = summary(searched)
+    assert numbers["final/score"] == pytest.approx(0.52)  # of the baseline, which is kept
+    assert numbers["sweep/gain_over_baseline"] == pytest.approx(-0.1, abs=0.001)
+    assert summary(replace(searched, fresh=None))["sweep/gain_over_baseline"] == pytest.approx(0.1)
+    tournament = summary(confirmed(gain=0.1))
+    assert not {"sweep/gain_over_baseline", "sweep/p_value", "final/score"} & set(tournament)
+
+
+def test_a_best_that_the_evidence_no_longer_names_is_removed(tmp_path, typed):
+    sweep = write_sweep(tmp_path, trainer=OFFLINE)
+    typed("sweep report demo")
+    stale = tmp_path / "demo" / "report" / "best.yaml"
+    assert stale.is_file()
+    undecided = on_fresh_seeds([0.5, 0.6, 0.7], [0.55, 0.5, 0.8])
+    write_report(sweep, undecided)
+    assert not stale.exists()
 
 
 def test_a_store_that_has_gone_costs_no_report(tmp_path, typed):

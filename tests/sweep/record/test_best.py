@@ -40,3 +40,14 @@ def test_a_confirmation_does_not_ask_to_be_confirmed(tmp_path):
     write_sweep(tmp_path, "gain-confirm", GAIN, confirms=confirms)
     choice = choose_best(open_sweep(tmp_path, "gain-confirm"))
     assert choice.best and choice.best.configuration == 1 and choice.caveats == []
+
+
+def test_seeds_that_tuned_several_arms_name_no_best(tmp_path):
+    arms = {
+        "algorithm.ar_alpha": {"choice": [0.0, 0.1, 0.2]},
+        "optim.lr": {"uniform": [1e-5, 1e-3]},
+    }
+    search = {"configurations": 3, "tune_within": "algorithm.ar_alpha"}
+    sweep = write_sweep(tmp_path, "arms", GAIN, parameters=arms, baselines=[], search=search)
+    for choice in (choose_best(sweep), choose_best(sweep, read_results(sweep))):
+        assert choice.best is None and "fresh ones compare them" in choice.caveats[0]

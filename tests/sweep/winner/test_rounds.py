@@ -27,7 +27,7 @@ def found_sweep(runs):
     return write_sweep(runs, "demo", RESULTS, objective={"worthwhile": 0.02})
 
 
-def trains(truth, failing=None, deviation=0.01):
+def trains(truth, failing=lambda alpha, seed: False, deviation=0.01):
     """Stands in for Ray: gives every open trial a score around the truth of its alpha."""
 
     def run(fresh):
@@ -39,7 +39,7 @@ def trains(truth, failing=None, deviation=0.01):
             alpha = proposal["parameters"]["algorithm.ar_alpha"]
             seed = proposal["seed"]
             noise = np.random.default_rng([seed, round(100 * alpha)]).normal(0, deviation)
-            score = math.nan if failing == (alpha, seed) else truth[alpha] + noise
+            score = math.nan if failing(alpha, seed) else truth[alpha] + noise
             searcher.on_trial_complete(f"t{number}", {"score": score, "step": 4, "finished": True})
         raise AssertionError
 
@@ -95,10 +95,40 @@ def test_a_failed_seed_counts_with_the_worst_score_and_ends_no_finalists_case(tm
     sweep = found_sweep(tmp_path)
     truth = {0.0: 0.5, 0.1: 0.9, 0.2: 0.3}
     lines = []
-    _, decision = decide(sweep, Asked(), trains(truth, failing=(0.1, 4)), lines.append)
+    _, decision = decide(
+        sweep, Asked(), trains(truth, lambda *trial: trial == (0.1, 4)), lines.append
+    )
     first = decision.looks[0][0]
     assert first.decision == "open" and first.gain == pytest.approx((4 * 0.4 - 0.2) / 5, abs=0.02)
     assert decision.outcome == "better" and len(decision.looks) > 1
+
+
+def test_a_finalist_that_always_fails_is_given_up(tmp_path):
+    sweep = found_sweep(tmp_path)
+    truth = {0.0: 0.5, 0.1: 0.9, 0.2: 0.5}
+    _, decision = decide(sweep, Asked(), trains(truth, lambda alpha, _: alpha == 0.1), print)
+    first, second = decision.looks[0]
+    assert (first.finalist, first.decision) in {("1", "worse"), ("1", "not better")}
+    assert second.finalist == "2" and decision.outcome in ("not better", "undecided")
+
+
+def test_nothing_is_decided_where_the_baseline_always_fails(tmp_path):
+    sweep = found_sweep(tmp_path)
+    fails = trains({0.0: 0.5, 0.1: 0.6, 0.2: 0.5}, lambda alpha, _: alpha == 0.0)
+    with pytest.raises(MissingError, match="the baseline failed on every fresh seed"):
+        decide(sweep, Asked(), fails, print)
+
+
+def test_the_smallest_loss_wins_where_less_is_better(tmp_path):
+    losses = {
+        number: {seed: -score for seed, score in row.items()} for number, row in RESULTS.items()
+    }
+    objective = {"worthwhile": 0.02, "mode": "min"}
+    sweep = write_sweep(tmp_path, "demo", losses, objective=objective)
+    _, decision = decide(sweep, Asked(), trains({0.0: 0.5, 0.1: 0.4, 0.2: 0.6}), print)
+    best, worst = decision.looks[0]
+    assert (best.finalist, best.decision, worst.decision) == ("1", "better", "worse")
+    assert best.gain == pytest.approx(0.1, abs=0.02) and worst.gain < 0
 
 
 def test_the_budget_is_counted_before_each_look(tmp_path):
