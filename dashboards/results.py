@@ -201,11 +201,16 @@ class Results:
         return sum(trial.state in ("COMPLETE", "PRUNED", "FAIL") for trial in self.trials)
 
     @property
+    def finished(self) -> bool:
+        """Whether all planned trials came to an end; False where nobody planned."""
+        return self.planned is not None and self.ended >= self.planned
+
+    @property
     def progress(self) -> str:
         """How far the trials are, in words."""
         if self.planned is None:
             return f"{self.ended} of {len(self.trials)} trials have ended"
-        if self.ended >= self.planned:
+        if self.finished:
             return f"finished: all {self.planned} planned trials have ended"
         return (
             f"{'running' if self.running else 'stopped'}: {self.ended} of {self.planned} "

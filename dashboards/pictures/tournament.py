@@ -97,7 +97,7 @@ def tournament_line(results: Results) -> str:
     tuned = f"{len(results.arms)} rules were tuned by {budget} configurations each"
     if not standings and results.grid is not None:
         return f"{peak_line(results)} {tuned}."
-    if not standings and results.fresh is not None and results.fresh.ended == results.fresh.planned:
+    if not standings and results.fresh is not None and results.fresh.finished:
         return f"{tuned}. {base} has no score on fresh seeds, so nothing is compared. {REPAIR}"
     if not standings:
         trials = len(results.arms) * _SEEDS

@@ -141,7 +141,7 @@ def _of_fresh_seeds(results: Results, fresh: Results) -> Headline | None:
         )
         return Headline(sentence, f"Next: train with it{export}", True, best.finalist)
     judged = results.fresh_verdict
-    if judged is None and fresh.ended == fresh.planned:
+    if judged is None and fresh.finished:
         return Headline(
             "Not confirmed: the baseline failed on every fresh seed.", f"Next: {words.REPAIR}"
         )
@@ -186,8 +186,8 @@ def _decided(results: Results, fresh: Results, decision: Rounds) -> str:
         f"took {fresh.ended} trials of at most {(len(labels) + 1) * decision.planned[-1]}, "
         f"{device_time(sum(fresh.cost), fresh.device)}."
     )
-    judged = results.verdict_on_fresh(labels[winner.finalist] if winner else None)
     whole = results.fresh_verdict
+    judged = results.verdict_on_fresh(labels[winner.finalist]) if winner else whole
     if judged is None or whole is None:
         return text
     return f"{text} {words.caveats(judged, whole.failed, winner.seeds if winner else 0)}".rstrip()
