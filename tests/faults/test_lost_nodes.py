@@ -2,7 +2,7 @@
 
 import json
 import re
-import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,6 +111,7 @@ def test_trials_fill_the_nodes_and_outlive_one(simulated, tmp_path, monkeypatch)
         assert [path.name for path in (folder / "trials").iterdir() if path.name not in first] == []
         places = {trial: history(folder, trial, "build")[0]["node"] for trial in first}
         assert set(places.values()) == {node.node_id for node in simulated.nodes}
+        assert len({process.pid for process in living_ranks(folder)}) >= 2 * 4
 
         removed = places["c001-s0"]
         simulated.remove(removed)
@@ -223,7 +224,7 @@ def nobody_wrote(secret, *folders):
 
 
 def nothing_is_left(simulated, folder):
-    """No process, actor, placement group or port."""
+    """No process, and so no port, no actor or placement group."""
     wait_until(
         lambda: not marked(sweep_folder(folder.parent, "fake").root), what="the ranks to end"
     )
@@ -237,10 +238,17 @@ def nothing_is_left(simulated, folder):
     groups = [group["state"] for group in tables.placement_group_table().values()]
     assert len(groups) >= 2
     assert set(groups) == {"REMOVED"}
-    ports = {event["port"] for trial in results(folder) for event in history(folder, trial)}
-    assert len(ports) >= 2
-    for port in ports:
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("", int(port)))
-            probe.listen()
+    wait_until(lambda: not living_ranks(folder), what="the ranks' processes, which hold ports")
+
+
+def living_ranks(folder):
+    """Return the processes of ranks that wrote a history and still run."""
+    living = []
+    for path in folder.glob("trials/*/fake*.jsonl"):
+        for event in map(json.loads, path.read_text().splitlines()):
+            with suppress(psutil.NoSuchProcess):
+                process = psutil.Process(event["pid"])
+                # A later process may have been given the number.
+                if process.create_time() < event["time"] and process.status() != "zombie":
+                    living.append(process)
+    return living
