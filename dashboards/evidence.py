@@ -67,7 +67,7 @@ def measured_in(results: Results) -> list[Measured]:
     if base is None or numbers[base] not in of:
         return [replace(nothing, left_out="its baseline has no score on fresh seeds")]
     nothing = replace(nothing, baseline=str(of[numbers[base]]))
-    means = results.comparable.groupby("configuration").score.mean() * results.objective.sign
+    means = results.whole_means * results.objective.sign
     ranked = sorted(
         set(fresh.comparable.label), key=lambda label: -means.get(numbers[label], -math.inf)
     )
@@ -94,8 +94,7 @@ def _judged(results: Results, fresh: Results, label: str, nothing: Measured) -> 
         return replace(nothing, left_out=reason(judged))
     interval = judged.interval
     if results.arms:  # rules at their own best: tuning variance counts
-        arms = {trial.configuration: trial.arm for trial in results.trials}
-        arm = arms[fresh.numbers[label]]
+        arm = results.arm_of[fresh.numbers[label]]
         standing = next(rule for rule in results.arm_standings if rule.rule == arm)
         if standing.interval is None:
             return replace(nothing, left_out=refusal(standing))

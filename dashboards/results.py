@@ -236,6 +236,15 @@ class Results:
             (table.state == "COMPLETE") & table.score.notna() & ~table.configuration.isin(pruned)
         ]
 
+    @cached_property
+    def whole_means(self) -> pd.Series:
+        """Configuration -> mean score, of the comparable ones without a failed seed: these may be
+        chosen.
+        """
+        failed = [trial.configuration for trial in self.trials if trial.state == "FAIL"]
+        scores = self.comparable.groupby("configuration").score
+        return scores.mean().drop(failed, errors="ignore")
+
     def best_of(self, trials: pd.DataFrame) -> str | None:
         """Return the configuration with the best mean score of those with the most seeds."""
         table = trials.groupby("configuration", sort=False).score.agg(["mean", "count"])
@@ -350,6 +359,17 @@ class Results:
         return self.table.groupby("arm")[tuned].nunique() > 1
 
     @cached_property
+    def arm_of(self) -> dict[str, str]:
+        """Configuration -> arm."""
+        return {trial.configuration: trial.arm for trial in self.trials}
+
+    @property
+    def arm_means(self) -> dict[str, pd.Series]:
+        """Arm -> the mean scores of its configurations that may be chosen."""
+        means = self.whole_means
+        return {arm: means[means.index.map(self.arm_of) == arm] for arm in self.arms}
+
+    @cached_property
     def arm_standings(self) -> list[tournament.Standing]:
         """Every arm but the first against it on fresh seeds, the best first; empty before those
         were run.
@@ -357,24 +377,18 @@ class Results:
         fresh = self.fresh_arm_scores
         if self.arms[0] not in fresh:
             return []
-        means = self.comparable.groupby(["arm", "configuration"]).score.mean()
         parameters = self._varied_in_arms.sum(axis="columns")
-        tunings = {
-            arm: tournament.Tuning(
-                list(means.loc[means.index.get_level_values("arm") == arm]), int(parameters[arm])
-            )
-            for arm in fresh
-        }
+        means = self.arm_means
+        tunings = {arm: tournament.Tuning(list(means[arm]), int(parameters[arm])) for arm in fresh}
         return tournament.standings(fresh, self.arms[0], tunings, self.objective.mode)
 
     @cached_property
     def fresh_arm_scores(self) -> Scores:
         """Arm -> fresh seed -> score, failed seeds counted as unlucky ones."""
-        arms = {trial.configuration: trial.arm for trial in self.trials}
         scores: SeedScores = {}
         for trial in () if self.fresh is None else self.fresh.trials:
             if trial.state in ("COMPLETE", "FAIL"):
-                scores.setdefault(arms[trial.configuration], {})[trial.seed] = trial.score
+                scores.setdefault(self.arm_of[trial.configuration], {})[trial.seed] = trial.score
         return count_failures(scores, self.arms[0], self.objective.sign)
 
     @cached_property

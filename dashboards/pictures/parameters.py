@@ -29,8 +29,12 @@ def score_against(results: Results, parameter: str) -> Picture | None:
     drawing.update_xaxes(scale(results, parameter))
     if not pd.api.types.is_numeric_dtype(results.table[parameter]):
         word_axis(drawing, sorted(results.table[parameter].dropna().astype(str).unique()))
+    scored = results.table[results.table.score.notna()]
+    compared = scored.trial.isin(trials.trial)
     for rule, shade in colors(results.table.rule).items():
-        _seed_dots(drawing, results.table[results.table.rule == rule], parameter, rule, shade)
+        for dots, symbol in ((compared, "circle"), (~compared, "circle-open")):
+            of_rule = scored[dots & (scored.rule == rule)]
+            _seed_dots(drawing, of_rule, parameter, rule, {"color": shade, "symbol": symbol})
     best = trials[trials.configuration == results.best_of(trials)]
     place = f"{name} {shown(best[parameter].iloc[0])} ({best.label.iloc[0]})"
     text = f"The best mean score, {number(best.score.mean())}, was at {place}."
@@ -61,14 +65,9 @@ def scale(results: Results, parameter: str) -> dict[str, Any]:
 
 
 def _seed_dots(
-    drawing: go.Figure, trials: pd.DataFrame, column: str, name: str, shade: str
+    drawing: go.Figure, trials: pd.DataFrame, column: str, name: str, dots: dict[str, Any]
 ) -> None:
-    for state, symbol in (("COMPLETE", "circle"), ("PRUNED", "circle-open")):
-        of_state = trials[(trials.state == state) & trials.score.notna()]
-        if of_state.empty:
-            continue
-        notes = [
-            hover(row, f"score {number(row.score)}", row.state.lower()) for row in rows(of_state)
-        ]
-        dots = {"color": shade, "size": 9, "symbol": symbol}
-        add_points(drawing, of_state[column], of_state.score, notes, name=name, marker=dots)
+    if trials.empty:
+        return
+    notes = [hover(row, f"score {number(row.score)}", row.state.lower()) for row in rows(trials)]
+    add_points(drawing, trials[column], trials.score, notes, name=name, marker={"size": 9, **dots})

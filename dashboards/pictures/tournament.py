@@ -66,8 +66,6 @@ def tuning_curves(results: Results) -> pd.DataFrame:
 
     Failed and stopped configurations take a place and score nothing.
     """
-    scores = results.comparable.groupby("configuration").score.mean()
-    failed = set(results.table[results.table.state.isin(["FAIL", "PRUNED"])].configuration)
     points = []
     for arm in results.arms:
         best = None
@@ -75,7 +73,7 @@ def tuning_curves(results: Results) -> pd.DataFrame:
         tried = results.table[results.table.arm == arm].drop_duplicates("configuration")
         tried = tried.sort_values("configuration", key=lambda numbers: numbers.astype(int))
         for trial, row in enumerate(rows(tried), start=1):
-            score = None if row.configuration in failed else scores.get(row.configuration)
+            score = results.whole_means.get(row.configuration)
             if score is not None and (
                 best is None or (score > best) == (results.objective.mode == "max")
             ):
@@ -114,9 +112,10 @@ def tournament_line(results: Results) -> str:
             f"{tuned}. On the seeds that chose it each best score is biased upward, so nothing is "
             f"compared yet. Next: {step}: {trials} trials."
         )
-    arms = {trial.configuration: trial.arm for trial in results.trials}
     fresh = () if results.fresh is None else results.fresh.trials
-    failed = Counter(arms[trial.configuration] for trial in fresh if trial.state == "FAIL")
+    failed = Counter(
+        results.arm_of[trial.configuration] for trial in fresh if trial.state == "FAIL"
+    )
     return f"{rules(standings, base)} {tuned}. {failures(failed)}".rstrip()
 
 
@@ -127,12 +126,11 @@ def rule_table(results: Results) -> tuple[list[str], list[list[object]]]:
     standings = {standing.rule: standing for standing in results.arm_standings}
     curves = tuning_curves(results)
     fresh = results.fresh_arm_scores
-    scored = results.table[results.table.score.notna()]
     table: list[list[object]] = []
     for arm in results.arms:
         curve = curves[curves.arm == arm]
         standing = standings.get(arm)
-        median = scored[scored.arm == arm].groupby("configuration").score.mean().median()
+        median = results.arm_means[arm].median()
         mean = pd.Series(fresh.get(arm, {}), dtype=float).mean()
         label, best = (curve.label.iloc[-1], curve.best.iloc[-1]) if len(curve) else ("", None)
         trials = results.table[results.table.arm == arm].configuration.nunique()

@@ -53,6 +53,19 @@ def test_score_against_alpha_and_eta_say_where_the_best_was():
     assert dots["rpp + AR + Lopti"] == [0.3]  # the failed trial has no score
 
 
+def test_full_dots_are_what_the_verdict_compares():
+    trials = searched_freely().table
+    trials.loc[trials.trial == "c2s1", "state"] = "PRUNED"
+    sweep = with_trials(searched_freely(), trials)
+    rate, _, _ = map(shown, scores_against(sweep))
+    dots = {symbol: [] for symbol in ("circle", "circle-open")}
+    for trace in rate.figures[0].data:
+        dots[trace.marker.symbol] += list(trace.y)
+    assert sorted(dots["circle"]) == sorted(sweep.comparable.score)
+    assert dots["circle-open"] == [0.60, 0.62]  # both seeds: one that ran on was the luckier one
+    assert "The best mean score, 0.520, was at" in rate.sentence
+
+
 def test_every_parameter_that_varies_has_its_picture_on_the_scale_it_was_searched_on():
     pictures = {
         picture.key: picture
