@@ -38,6 +38,8 @@ def score_against(results: Results, parameter: str) -> Picture | None:
     best = trials[trials.configuration == results.best_of(trials)]
     place = f"{name} {shown(best[parameter].iloc[0])} ({best.label.iloc[0]})"
     text = f"The best mean score, {number(best.score.mean())}, was at {place}."
+    if not compared.all():
+        text += " Open dots are not compared: the scheduler stopped a seed of theirs."
     return Picture(parameter, title, text, (drawing,))
 
 

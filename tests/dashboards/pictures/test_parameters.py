@@ -64,6 +64,7 @@ def test_full_dots_are_what_the_verdict_compares():
     assert sorted(dots["circle"]) == sorted(sweep.comparable.score)
     assert dots["circle-open"] == [0.60, 0.62]  # both seeds: one that ran on was the luckier one
     assert "The best mean score, 0.520, was at" in rate.sentence
+    assert "Open dots are not compared" in rate.sentence
 
 
 def test_every_parameter_that_varies_has_its_picture_on_the_scale_it_was_searched_on():
