@@ -17,9 +17,9 @@ import pytest
 import torch
 
 from tests.paths import ROOT
+from tests.ports import quiet_port
 from tests.trainer.rollouts.vllm.models import STOP, prompts, random_qwen, saved_config
 from trainer.config.rollout import VllmConfig
-from trainer.parallel.ranks import free_port
 from trainer.policy.logprobs import LogprobModel
 from trainer.rollouts.engine import SamplingParams
 from trainer.rollouts.vllm.engine import VllmEngine
@@ -155,7 +155,7 @@ def test_a_server_on_another_gpu_takes_weights_by_nccl(tmp_path):
 
     model = random_qwen(tied=True).to("cuda:0")
     model.save_pretrained(tmp_path / "model")
-    port = free_port()
+    port = quiet_port()
     options = ["model.dtype=bfloat16", "data.max_prompt_tokens=120", "rollout.max_new_tokens=136"]
     command = [
         sys.executable,

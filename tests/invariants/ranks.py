@@ -2,28 +2,16 @@
 
 import json
 import os
-import random
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from tests.paths import ROOT
+from tests.ports import quiet_port
 from trainer.parallel.ranks import end_rank, leave_ranks
-
-_PORTS = (20_000, 32_000)  # below those that the system gives to whoever asks for any
-
-
-def quiet_port() -> int:
-    """Return a port that no other process is given before rank 0 listens there, seconds later."""
-    while True:
-        port = random.SystemRandom().randrange(*_PORTS)
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
 
 
 def start_ranks(

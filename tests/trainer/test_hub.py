@@ -6,8 +6,8 @@ import threading
 import pytest
 from huggingface_hub import constants
 
+from tests.ports import quiet_port
 from trainer import hub
-from trainer.parallel.interface import free_port
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def test_any_answer_is_one(monkeypatch):
 
 
 def test_where_nobody_answers_the_cache_is_used_and_nobody_asked_again(monkeypatch, capsys):
-    monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{quiet_port()}")
     assert not hub.hub_answers()
     assert not hub.hub_answers()
     assert constants.is_offline_mode()

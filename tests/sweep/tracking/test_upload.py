@@ -4,11 +4,11 @@ from sweep.record.folder import SweepFolder, existing_sweep, read_spec
 from sweep.record.sweep_record import SweepRecord
 from sweep.space.file import find_space, load_space
 from sweep.tracking.upload import send_unsent, upload_sweep
+from tests.ports import quiet_port
 from tests.sweep.ended_sweeps import write_sweep
 from tests.trainer.tracking.store import config_for, history, runs_of, sqlite_store
 from trainer.errors import StorageError
 from trainer.metrics.recorded_runs import find_runs
-from trainer.parallel.interface import free_port
 from trainer.tracking.mlflow_store import connect
 from trainer.tracking.shipping import TrackingState, has_unsent
 from trainer.tracking.tracker import Tracker
@@ -65,7 +65,7 @@ def record(folder, trial, uri, status="FINISHED"):
 
 
 def test_what_trials_could_not_send_is_sent_once(folder, tmp_path):
-    away = f"http://127.0.0.1:{free_port()}"
+    away = f"http://127.0.0.1:{quiet_port()}"
     trials = [record(folder, "c000-s0", away), record(folder, "c001-s0", away, status=None)]
     assert all(map(has_unsent, trials))
     uri = sqlite_store(tmp_path / "store")
@@ -83,7 +83,7 @@ def test_what_trials_could_not_send_is_sent_once(folder, tmp_path):
 
 
 def test_while_mlflow_is_away_all_that_it_lacks_is_named(folder):
-    away = f"http://127.0.0.1:{free_port()}"
+    away = f"http://127.0.0.1:{quiet_port()}"
     for number in range(7):
         record(folder, f"c00{number}-s0", away)
     with pytest.raises(StorageError) as raised:
@@ -98,7 +98,7 @@ def test_while_mlflow_is_away_all_that_it_lacks_is_named(folder):
 
 
 def test_a_damaged_record_does_not_keep_the_others_from_being_sent(folder, tmp_path):
-    away = f"http://127.0.0.1:{free_port()}"
+    away = f"http://127.0.0.1:{quiet_port()}"
     damaged = record(folder, "c000-s0", away)
     whole = record(folder, "c001-s0", away)
     lines = (damaged / "metrics.jsonl").read_text().splitlines()

@@ -13,12 +13,12 @@ from sweep.record.folder import existing_sweep, read_spec
 from sweep.tracking.outcomes import TrialOutcome
 from sweep.tracking.parent_run import open_parent_run
 from sweep.tracking.view import TAG, save_view, view_id, view_state
+from tests.ports import quiet_port
 from tests.run_cli import start_cli
 from tests.sockets import listening, open_to_others
 from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.harness import wait_until
 from tests.trainer.tracking.store import sqlite_store
-from trainer.parallel.interface import free_port
 from trainer.tracking.mlflow_store import connect, prepare_store
 
 
@@ -102,7 +102,7 @@ def test_the_ui_shows_the_sweep_and_refuses_strangers(tmp_path, browser):
     parent.reconcile(
         [TrialOutcome("demo/a", "#1 grpo+AR · seed 0", "COMPLETE", "", 0.625, tags, params)]
     )
-    port = free_port()
+    port = quiet_port()
     (tmp_path / "here").mkdir()
     with start_cli(
         "sweep", "ui", "demo", "--runs-dir", tmp_path, "--port", port, cwd=tmp_path / "here"

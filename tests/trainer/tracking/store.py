@@ -13,9 +13,9 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from tests.ports import quiet_port
 from trainer.config.schema import TrainConfig
 from trainer.files import read_records
-from trainer.parallel.interface import free_port
 from trainer.tracking.mlflow_store import prepare_store
 from trainer.types import RunContext
 
@@ -41,7 +41,7 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.port = free_port()
+        self.port = quiet_port()
         self.uri = f"http://127.0.0.1:{self.port}"
         sqlite_store(folder)
         self._process: subprocess.Popen[bytes] | None = None

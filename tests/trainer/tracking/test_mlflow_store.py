@@ -9,10 +9,10 @@ import threading
 import pytest
 
 from tests.paths import ROOT
+from tests.ports import quiet_port
 from tests.trainer.tracking.store import config_for, context_for, history, runs_of
 from trainer.config.tracking import TrackingConfig
 from trainer.errors import ConfigError, StorageError
-from trainer.parallel.interface import free_port
 from trainer.tracking import mlflow_store
 from trainer.tracking.mlflow_store import mlflow_name, prepare_store, tracking_uri
 from trainer.tracking.tracker import Tracker
@@ -104,7 +104,7 @@ def test_names_that_mlflow_refuses_are_changed():
 def test_unreachable_server_at_the_start(tmp_path, monkeypatch):
     monkeypatch.setattr(mlflow_store, "START_LIMIT_S", 1.0)
     with pytest.raises(StorageError, match="add --offline") as raised:
-        Tracker(config_for(f"http://127.0.0.1:{free_port()}"), context_for(tmp_path))
+        Tracker(config_for(f"http://127.0.0.1:{quiet_port()}"), context_for(tmp_path))
     assert raised.value.exit_code == 4
 
 

@@ -21,6 +21,7 @@ from safetensors.torch import save
 
 from tests.invariants.ranks import run_ranks
 from tests.paths import ROOT
+from tests.ports import quiet_port
 from tests.run_cli import run_cli
 from tests.sockets import listening, open_to_others
 from tests.trainer.rollouts.vllm.models import (
@@ -33,7 +34,6 @@ from tests.trainer.rollouts.vllm.models import (
 )
 from trainer.config.rollout import VllmConfig
 from trainer.errors import EngineError
-from trainer.parallel.interface import free_port
 from trainer.policy.architectures import TINY_FOLDER
 from trainer.rollouts.engine import SamplingParams
 from trainer.rollouts.vllm.guard import authorization
@@ -56,7 +56,7 @@ class Server:
     """`trainer serve` in a process of its own."""
 
     def __init__(self, model, folder, *overrides):
-        port = free_port()
+        port = quiet_port()
         self.url = f"http://127.0.0.1:{port}"
         options = [f"model.name_or_path={model}", "rollout.vllm.kv_cache_mb=64", *overrides]
         command = [
