@@ -41,7 +41,7 @@ class Variances:
 
 def difference_noise(variances: Variances, comparisons: int) -> Vector:
     """Return the standard deviation of the best difference on one seed, [N], to be judged with
-    ``found.freedom``.
+    ``variances.freedom``.
 
     That of evaluation alone where nothing else is seen, and elsewhere that of the scores. A
     deviation that is known with other degrees of freedom is scaled by the ratio of the critical
