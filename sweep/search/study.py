@@ -109,18 +109,23 @@ def propose(
     return next(filter(is_new, points), None)
 
 
-def distribution(parameter: ParameterSpec) -> BaseDistribution | None:
-    """Return Optuna's form of a range; None for a fixed value, which a sampler need not know."""
+def distribution(parameter: ParameterSpec, for_sampler: bool = True) -> BaseDistribution | None:
+    """Return Optuna's form of a range; None for a fixed value, which a sampler need not know.
+
+    A sampler sees listed numbers as their places in ascending order: it learns less from values
+    that it takes for names.
+    """
     if parameter.kind in ("value", "by"):
         return None
-    if parameter.kind == "choice":
-        return CategoricalDistribution([_label(option) for option in parameter.choice or []])
-    low, high, step = parameter.bounds
-    if parameter.kind == "int":
-        # The high end must lie on the steps, or Optuna moves it with a warning.
-        top = (parameter.options or [high])[-1]
-        return IntDistribution(int(low), int(top), step=int(step or 1))
-    return FloatDistribution(low, high, log=parameter.kind == "loguniform")
+    options = parameter.options
+    if options is None:
+        low, high, _ = parameter.bounds
+        return FloatDistribution(low, high, log=parameter.kind == "loguniform")
+    if any(type(option) not in (int, float) for option in options):
+        return CategoricalDistribution([_label(option) for option in options])
+    if for_sampler:
+        return IntDistribution(0, len(options) - 1)
+    return FloatDistribution(min(options), max(options))
 
 
 def sample(space: Space, trial: optuna.Trial) -> Parameters:
@@ -132,7 +137,7 @@ def sample(space: Space, trial: optuna.Trial) -> Parameters:
             chosen = trial.suggest_categorical(key, range_.choices)
             return next(option for option in parameter.options or [] if _label(option) == chosen)
         if isinstance(range_, IntDistribution):
-            return trial.suggest_int(key, range_.low, range_.high, step=range_.step)
+            return sorted(parameter.options or [])[trial.suggest_int(key, 0, range_.high)]
         if isinstance(range_, FloatDistribution):
             return trial.suggest_float(key, range_.low, range_.high, log=range_.log)
         return parameter.value
@@ -203,7 +208,7 @@ def frozen_trial(
     trial = optuna.create_trial(
         state=TrialState[result.state],
         value=result.score,
-        **_place(space, configuration.parameters),
+        **_place(space, configuration.parameters, for_sampler),
         user_attrs={} if for_sampler else _notes(configuration),
         intermediate_values=stops,
     )
@@ -225,24 +230,19 @@ def write_study(spec: SweepSpec, configurations: Sequence[Configuration], path: 
     study.add_trials([frozen_trial(spec, space, configuration) for configuration in configurations])
 
 
-def _place(space: Space, point: Parameters) -> Parameters:
+def _place(space: Space, point: Parameters, for_sampler: bool) -> Parameters:
     """Return the values of a point that Optuna can hold, and their ranges."""
-    ranges = {
-        key: distribution(space.parameters[key])
-        for key in point
-        if space.parameters[key].contains(point[key])
-    }
-    held = {key: range_ for key, range_ in ranges.items() if range_ is not None}
-    return {
-        "params": {key: _in_optuna(point[key], held[key]) for key in held},
-        "distributions": held,
-    }
-
-
-def _in_optuna(value: Any, range_: BaseDistribution) -> Any:
-    if isinstance(range_, CategoricalDistribution):
-        return _label(value)
-    return int(value) if isinstance(range_, IntDistribution) else float(value)
+    values = {}
+    ranges = {}
+    for key, value in point.items():
+        parameter = space.parameters[key]
+        range_ = distribution(parameter, for_sampler)
+        if range_ is not None and parameter.contains(value):
+            ranges[key] = range_
+            values[key] = _label(value)
+            if isinstance(range_, IntDistribution):
+                values[key] = sorted(parameter.options or []).index(value)
+    return {"params": values, "distributions": ranges}
 
 
 def _notes(configuration: Configuration) -> dict[str, Any]:

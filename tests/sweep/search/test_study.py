@@ -5,7 +5,8 @@ import warnings
 import optuna
 import pytest
 
-from sweep.search.study import propose_next, write_study
+from sweep.search.study import frozen_trial, propose_next, write_study
+from sweep.space.points import Space
 from tests.sweep.search.instant_sweeps import (
     ALPHA,
     ETA,
@@ -116,3 +117,23 @@ def test_the_study_for_people_has_every_configuration_and_its_scores(tmp_path):
     assert [trial.user_attrs["configuration"] for trial in study.trials] == [
         c.resolved for c in searcher.configurations
     ]
+
+
+def test_a_sampler_sees_listed_numbers_in_their_order_and_people_their_values(tmp_path):
+    parameters = {
+        ALPHA: {"choice": [0.5, 0.0, 0.3]},
+        "algorithm.advantage": {"choice": ["grpo", "rloo"]},
+        "algorithm.update_epochs": {"int": [2, 6, 2]},
+    }
+    search = {"sampler": "gp", "startup": 3, "configurations": 8}
+    spec = make_spec(tmp_path, parameters=parameters, baselines=[], search=search, seeds=[0])
+    searcher = searcher_in(tmp_path, spec)
+    drain(searcher)
+    for configuration in searcher.configurations:
+        point = configuration.parameters
+        seen = frozen_trial(spec, Space(spec.parameters), configuration, for_sampler=True).params
+        assert [0.0, 0.3, 0.5][seen[ALPHA]] == point[ALPHA]
+        assert [2, 4, 6][seen["algorithm.update_epochs"]] == point["algorithm.update_epochs"]
+        assert seen["algorithm.advantage"] == point["algorithm.advantage"]
+        assert frozen_trial(spec, Space(spec.parameters), configuration).params == point
+    assert len({str(configuration.parameters) for configuration in searcher.configurations}) == 8
