@@ -41,9 +41,9 @@ the plan says "equivalent" in 68% of cases if seeds differ by 0.015, in 16% if b
 Add-on, second in line: GRPO, two epochs and Lopti under plain SGD, where a second step has no
 second normalization: AdamW with ``betas: [0, 0.999]``, ``eps: 1`` is SGD, as gradients are below
 0.001. Its learning rates are chosen from GRPO alone on seeds 100 and 101; the same analysis. They
-are 0.0707 to 0.566 in half octaves, fixed when the middle five had run on seeds 0 and 1. First-order
-arithmetic says that Lopti's peak is as high as GRPO's and at the same learning rate, and that of two
-epochs as high and one octave lower.
+are 0.0707 to 0.566 in half octaves, fixed when the middle five had run on seeds 0 and 1. By
+first-order arithmetic Lopti's peak is as high as GRPO's and at the same learning rate, and that of
+two epochs as high and one octave lower.
 """
 
 import argparse
