@@ -1,6 +1,6 @@
 """What a search finds with 4 to 32 trials: regret of every sampler, by surface.
 
-    python -m benchmarks.search_regret --repeats 30      # about 15 CPU-minutes
+    python -m benchmarks.search_regret --repeats 30      # about an hour on one core
 
 A noisy function is searched two trials at a time, and the best mean of one seed or of three (of a
 third as many configurations) is chosen. Regret is what the best point has more than the chosen one,
