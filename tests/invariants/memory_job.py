@@ -18,6 +18,7 @@ from trainer.parallel.device import free_memory
 from trainer.types import RunContext
 
 TRIALS = 2
+FROZEN = gc.get_freeze_count()  # Python 3.12 starts with some objects frozen
 
 
 def live_bytes() -> int:
@@ -37,7 +38,7 @@ def run_trial(worker: RankWorker, assignment: Assignment) -> dict[str, Any]:
     things |= {name: vars(models)[name] for name in ("causal_lm", "policy", "reference")}
     things["parameter"] = next(models.causal_lm.parameters())
     references = {name: weakref.ref(thing) for name, thing in things.items()}
-    assert gc.get_freeze_count() == 0, "what is frozen is not among the objects that gc lists"
+    assert gc.get_freeze_count() <= FROZEN, "what is frozen is not among the objects that gc lists"
     training = live_bytes()
     del trainer, models, things
     worker.close("FINISHED")
