@@ -363,7 +363,7 @@ class Results:
         """Configuration -> arm."""
         return {trial.configuration: trial.arm for trial in self.trials}
 
-    @property
+    @cached_property
     def arm_means(self) -> dict[str, pd.Series]:
         """Arm -> the mean scores of its configurations that may be chosen."""
         means = self.whole_means

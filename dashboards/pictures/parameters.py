@@ -27,13 +27,15 @@ def score_against(results: Results, parameter: str) -> Picture | None:
     title = f"Score against {name}"
     drawing = figure(parameter, results.objective.metric)
     drawing.update_xaxes(scale(results, parameter))
-    if not pd.api.types.is_numeric_dtype(results.table[parameter]):
-        word_axis(drawing, sorted(results.table[parameter].dropna().astype(str).unique()))
-    scored = results.table[results.table.score.notna()]
+    table = results.table
+    if not pd.api.types.is_numeric_dtype(table[parameter]):
+        word_axis(drawing, sorted(table[parameter].dropna().astype(str).unique()))
+    # the score of a running trial is no end
+    scored = table[table.state.isin(["COMPLETE", "PRUNED"]) & table.score.notna()]
     compared = scored.trial.isin(trials.trial)
-    for rule, shade in colors(results.table.rule).items():
-        for dots, symbol in ((compared, "circle"), (~compared, "circle-open")):
-            of_rule = scored[dots & (scored.rule == rule)]
+    for rule, shade in colors(table.rule).items():
+        for drawn, symbol in ((compared, "circle"), (~compared, "circle-open")):
+            of_rule = scored[drawn & (scored.rule == rule)]
             _seed_dots(drawing, of_rule, parameter, rule, {"color": shade, "symbol": symbol})
     best = trials[trials.configuration == results.best_of(trials)]
     place = f"{name} {shown(best[parameter].iloc[0])} ({best.label.iloc[0]})"

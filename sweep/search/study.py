@@ -121,7 +121,7 @@ def distribution(parameter: ParameterSpec, for_sampler: bool = True) -> BaseDist
     if options is None:
         low, high, _ = parameter.bounds
         return FloatDistribution(low, high, log=parameter.kind == "loguniform")
-    if any(type(option) not in (int, float) for option in options):
+    if parameter.kind == "choice" and any(type(option) not in (int, float) for option in options):
         return CategoricalDistribution([_label(option) for option in options])
     if for_sampler:
         return IntDistribution(0, len(options) - 1)

@@ -56,6 +56,7 @@ def test_score_against_alpha_and_eta_say_where_the_best_was():
 def test_full_dots_are_what_the_verdict_compares():
     trials = searched_freely().table
     trials.loc[trials.trial == "c2s1", "state"] = "PRUNED"
+    trials.loc[trials.trial == "c3s1", "state"] = "RUNNING"
     sweep = with_trials(searched_freely(), trials)
     rate, _, _ = map(shown, scores_against(sweep))
     dots = {symbol: [] for symbol in ("circle", "circle-open")}
