@@ -30,7 +30,7 @@ from trainer.planning.advice import advise
 from trainer.run_folder import RunFolder
 from trainer.shell.arguments import add_accept_changes, add_runs_dir, add_sample
 from trainer.shell.interrupt import unhurried
-from trainer.shell.main import rank
+from trainer.shell.main import rank, world_size
 from trainer.shell.preflight import check_reports, share_cores
 from trainer.shell.run_folder import check_name, hold, resume_command, run_path
 from trainer.tracking.inputs import check_inputs, input_files, record_inputs
@@ -98,21 +98,22 @@ def start_run(start: Start) -> int:
     """
     config = load_config(start.spec, start.overrides)
     name = run_name(start)
-    if rank() > 0:  # the first rank checks, holds and writes the run's folder
-        return _train(config, name, start)
     run_dir = start.runs_dir / name
-    _check_folder(config, run_dir, start)
     again = start.resume and not start.start_over
+    if rank() > 0:  # the first rank checks, holds and writes the run's folder
+        return 0 if again and _is_done(config, run_dir) else _train(config, name, start)
+    _check_folder(config, run_dir, start)
     changes = check_inputs(run_dir, "run", start.accept_changes) if again else []
     if again and _is_done(config, run_dir):
-        more = f"{resume_command(name, start.runs_dir)} max_steps=N"
+        more = f"{resume_command(name, start.runs_dir, world_size())} max_steps=N"
         print(
             f"{name} already has step {config.max_steps}, its last; nothing to do (for more: "
             f"{more})",
             flush=True,
         )
         return 0
-    trained = max(steps_on_disk(RunFolder(run_dir).checkpoints), default=0)
+    folder = RunFolder(run_dir)
+    trained = max(steps_on_disk(folder.checkpoints), default=0)
     if again and (config.max_steps or trained) < trained:
         raise ConfigError(
             f"{name} has trained {trained} steps already",
@@ -124,9 +125,9 @@ def start_run(start: Start) -> int:
         try:
             if start.start_over and (earlier := start_over(run_dir)) is not None:
                 print(f"starting over; checkpoints and record so far: {earlier}", flush=True)
-            save_config(config, RunFolder(run_dir).config)
+            save_config(config, folder.config)
             if not start.resume:
-                save_config(config, RunFolder(run_dir).first_config)
+                save_config(config, folder.first_config)
             record_inputs(run_dir, input_files([config]), changes)
             print(
                 f"{'resuming' if start.resume else 'run'} {name}: {config.model.name_or_path}, "

@@ -34,6 +34,7 @@ from trainer.config.yaml_document import (
     validate,
 )
 from trainer.errors import ConfigError
+from trainer.files import write_atomically
 from trainer.rules.kinds import KINDS
 from trainer.rules.rule import Rule
 from trainer.section import MOST_COMPLETIONS, Count, Positive, Section, Seed
@@ -231,7 +232,7 @@ def idle_keys(section: Section, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 def save_config(config: TrainConfig, path: Path) -> None:
     """Write the resolved configuration as YAML; running that file repeats the run."""
-    path.write_text(dump_config(config), "utf-8")
+    write_atomically(path, dump_config(config))
 
 
 def dump_config(config: TrainConfig) -> str:

@@ -27,8 +27,8 @@ def run_main(command: Callable[[], int]) -> int:
         sys.stdout.flush()  # else the interpreter would fail to, after its last word
         return code
     except UserError as error:
-        # all ranks have the same configuration
-        if rank() == 0 or not isinstance(error, ConfigError):
+        # all ranks of a machine have the same configuration
+        if os.environ.get("LOCAL_RANK", "0") == "0" or not isinstance(error, ConfigError):
             print(error, file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:

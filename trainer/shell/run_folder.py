@@ -106,17 +106,14 @@ def hold(folder: Path, what: str = "run") -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         held = FileLock(path).acquire(timeout=_LOOK_S, poll_interval=0.01)
+        path.write_text(
+            json.dumps({"pid": os.getpid(), "host": socket.gethostname()}), encoding="utf-8"
+        )
     except Timeout:
         raise _held_error(folder, _read_holder(path.read_text("utf-8")), what) from None
     except OSError as error:
         raise storage_error(f"write the {what}'s folder", path, error) from None
     with held:
-        try:
-            path.write_text(
-                json.dumps({"pid": os.getpid(), "host": socket.gethostname()}), encoding="utf-8"
-            )
-        except OSError as error:
-            raise storage_error(f"write the {what}'s folder", folder, error) from None
         yield
 
 
@@ -141,8 +138,11 @@ def check_folder(folder: Path) -> None:
 
 
 def _held_error(folder: Path, other: str, what: str) -> NameHeldError:
-    hint = "wait for it, stop it, or take another name"
-    return NameHeldError(f"{what} {folder.name} is run by {other}", str(folder / "lock"), hint)
+    return NameHeldError(
+        f"{what} {folder.name} is run by {other}",
+        str(folder / "lock"),
+        "wait for it, stop it, or take another name",
+    )
 
 
 def _read_holder(text: str) -> str:

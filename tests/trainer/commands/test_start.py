@@ -4,6 +4,7 @@ import pytest
 
 from tests.trainer.test_cli import TINY_RUN, run
 from trainer.checkpoint.files import intact_checkpoints, keep_weights
+from trainer.commands.start import Start, start_run
 from trainer.errors import INTERRUPTED
 
 START = "trainer run tiny_kk --offline --name r"
@@ -91,6 +92,24 @@ def test_a_run_is_resumed_by_its_name(tmp_path, typed, tiny_policy):
     out = typed("trainer resume r max_steps=2").splitlines()
     assert "resuming r at step 1 of 2" in out and any(line.startswith("step 2/2") for line in out)
     assert "r has trained 2 steps already" in typed("trainer resume r max_steps=1", code=2)
+
+
+def test_every_rank_of_a_run_that_is_done_ends(tmp_path, capsys, monkeypatch, typed, tiny_policy):
+    def joined(config):
+        raise ConnectionError("this rank would wait for the first one")
+
+    typed(f"{START} model.name_or_path={tiny_policy}", *TINY_RUN)
+    monkeypatch.setattr("trainer.commands.run.make_parallel", joined)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    saved = str(tmp_path / "r" / "config.yaml")
+    resume = "torchrun --nproc-per-node 2 -m trainer resume r"
+    for rank, printed in ((0, f"nothing to do (for more: {resume}"), (1, "")):
+        monkeypatch.setenv("RANK", str(rank))
+        assert start_run(Start(saved, [], tmp_path, resume=True)) == 0
+        output = capsys.readouterr().out
+        assert printed in output and bool(printed) == bool(output)
+    with pytest.raises(ConnectionError):
+        start_run(Start(saved, ["max_steps=2"], tmp_path, resume=True))
 
 
 def test_a_run_whose_weights_alone_were_kept_is_not_resumed(tmp_path, typed, tiny_policy):

@@ -95,6 +95,16 @@ def test_presets_resolve_and_survive_a_round_trip(tmp_path, name):
     assert pickle.loads(pickle.dumps(config)) == config
 
 
+def test_ranks_that_read_a_configuration_while_it_is_saved_find_it_whole(tmp_path):
+    config = load_config("tiny_kk")
+    path = tmp_path / "config.yaml"
+    save_config(config, path)
+    with path.open() as reader:
+        save_config(apply_overrides(config, {"max_steps": 7}), path)
+        assert reader.read() == dump_config(config)
+    assert load_config(str(path)).max_steps == 7
+
+
 def test_every_field_is_documented_and_every_key_is_checkable():
     keys = dotted_keys()
     assert "algorithm.ar_alpha" in keys

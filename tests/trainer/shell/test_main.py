@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from trainer.errors import ConfigError
 from trainer.shell.main import run_main
 
 PROGRAM = (
@@ -27,6 +28,19 @@ def test_an_output_that_is_full_is_named_and_not_the_working_folder(unbuffered):
         "where: /dev/full",
     ]
     assert done.returncode == 4
+
+
+@pytest.mark.parametrize(("rank", "local_rank", "printed"), [(0, 0, 1), (1, 1, 0), (8, 0, 1)])
+def test_each_machine_prints_once_what_is_wrong_with_a_configuration(
+    rank, local_rank, printed, monkeypatch, capsys
+):
+    def command():
+        raise ConfigError("no such file", "space.yaml", "name another one")
+
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setenv("LOCAL_RANK", str(local_rank))
+    assert run_main(command) == 2
+    assert capsys.readouterr().err.count("error: no such file") == printed
 
 
 def test_a_limit_on_open_files_is_named(capsys):
