@@ -9,6 +9,7 @@ import pandas as pd
 
 from trainer.commands.runs import RunSummary, summary
 from trainer.commands.start import Start, existing_run, run_name, start_run
+from trainer.errors import INTERRUPTED
 from trainer.files import read_records
 from trainer.run_folder import RunFolder
 
@@ -33,7 +34,8 @@ def train(
         accept_changes: whether to resume although data or reward files have changed.
 
     Returns:
-        A summary, whose ``state`` is done, stopped (by a signal) or failed (it diverged).
+        A summary, whose ``state`` is done, stopped (by a signal) or failed (it diverged). Of
+        several ranks all get the first one's.
 
     Raises:
         UserError: something keeps the run from starting or continuing.
@@ -42,8 +44,14 @@ def train(
         str(spec), overrides, Path(runs_dir), name, resume=resume, accept_changes=accept_changes
     )
     start = replace(start, name=run_name(start))
-    start_run(start)
-    return summary(Path(runs_dir) / str(start.name))
+    code = start_run(start)
+    shared = [summary(Path(runs_dir) / str(start.name))]
+    import torch.distributed as ranks  # takes seconds
+
+    # the first rank alone knows the run's name for sure, and closes its record
+    if code != INTERRUPTED and ranks.is_initialized():
+        ranks.broadcast_object_list(shared)
+    return shared[0]
 
 
 def load_metrics(name: str, runs_dir: str | Path = "runs") -> pd.DataFrame:

@@ -54,8 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     code = run_main(lambda: _call(words))
     if world_size() > 1:
-        from trainer.parallel.ranks import end_rank  # torch takes seconds to import
+        # torch takes seconds to import
+        from trainer.parallel.ranks import end_rank, leave_ranks
 
+        if code == 0:  # all others are at their end, too
+            leave_ranks()
         end_rank(code)
     return code
 

@@ -22,7 +22,7 @@ from sweep.driver.again import begin_damaged_again, check_unfinished, retry_fail
 from sweep.driver.control import StopControl, orderly_signals, watched
 from sweep.driver.guard import MARKER, dead_scratch, end_leftovers, guarded, scratch_folder
 from sweep.record.best import choose_best
-from sweep.record.disk import CheckpointRoom, EndedTrials
+from sweep.record.disk import CheckpointRoom, thin_ended
 from sweep.record.equal_trials import equal_trials
 from sweep.record.folder import free_name, write_spec
 from sweep.record.sweep_record import SweepRecord, report_failure_told
@@ -152,6 +152,7 @@ def resume_sweep(sweep: SweepRecord, options: Options) -> int:
     """
     folder = sweep.folder
     with hold(folder.root, "sweep"):
+        folder.stop.unlink(missing_ok=True)  # of a driver before
         _check_program(sweep.spec)
         _keep_inputs(sweep, options)
         ended = end_leftovers(folder.root)
@@ -190,7 +191,6 @@ def _keep_inputs(sweep: SweepRecord, options: Options) -> None:
 def _drive(sweep: SweepRecord, options: Options) -> int:
     spec = sweep.spec
     folder = sweep.folder
-    folder.stop.unlink(missing_ok=True)
     # Every process of this sweep inherits the marker, so that a later driver finds what this one
     # leaves.
     os.environ[MARKER] = str(folder.root)
@@ -231,11 +231,10 @@ def _search(session: _Session, scratch: Path) -> None:
     spec = sweep.spec
     folder = sweep.folder
     room = CheckpointRoom(sweep)
-    ended = EndedTrials(sweep)
 
     def begin_trial(trial: str, running: Sequence[str]) -> int:
         session.control.check_folder()
-        ended.thin()
+        thin_ended(sweep)
         lack = room.lack(trial, running)
         if lack is not None:
             session.control.fail(lack)
@@ -252,7 +251,7 @@ def _search(session: _Session, scratch: Path) -> None:
         say("starts the first trials")
         with live_table(sweep, CONSOLE, callback.scores):
             _fit(_tuner(session, searcher, callback, scratch), searcher, session.control)
-    ended.thin()
+    thin_ended(sweep, all_have_closed=True)
 
 
 def _fit(tuner: tune.Tuner, searcher: ConfigurationSearcher, control: StopControl) -> None:

@@ -4,7 +4,6 @@ its own.
 
 import logging
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from sweep.record.sweep_record import SweepRecord
@@ -19,27 +18,21 @@ from trainer.run_folder import RunFolder
 logger = logging.getLogger(__name__)
 
 
-@dataclass
-class EndedTrials:
-    """Takes from the checkpoints of trials that have ended what only going on with them would need.
+def thin_ended(sweep: SweepRecord, all_have_closed: bool = False) -> None:
+    """Keep the weights of the last and the best checkpoint of each trial that has ended.
 
-    The ledger says which have ended, so that a sweep that was killed in between does it when it
-    goes on. One that failed may be tried again and keeps everything.
+    The ledger says which have, so that a sweep that was killed in between does it when it goes on.
+    One that failed may be tried again and keeps everything. A trial that the scheduler stopped may
+    still be writing a checkpoint: it is left alone until none is unfinished, or all trials'
+    processes are gone.
     """
-
-    sweep: SweepRecord
-    done: set[str] = field(default_factory=set)
-
-    def thin(self) -> None:
-        """Keep the weights of the last and the best checkpoint of each trial that ended since the
-        last call.
-        """
-        for configuration in self.sweep.configurations:
-            for seed, result in configuration.results.items():
-                trial = TrialKey(configuration.number, seed).name
-                if trial not in self.done and result.state in ("COMPLETE", "PRUNED"):
-                    self.done.add(trial)
-                    _keep_last_and_best(RunFolder(self.sweep.folder.trial(trial)).checkpoints)
+    for configuration in sweep.configurations:
+        for seed, result in configuration.results.items():
+            trial = TrialKey(configuration.number, seed).name
+            root = RunFolder(sweep.folder.trial(trial)).checkpoints
+            has_closed = all_have_closed or not any(root.glob(".step-*.*.partial"))
+            if has_closed and result.state in ("COMPLETE", "PRUNED"):
+                _keep_last_and_best(root)
 
 
 def _keep_last_and_best(root: Path) -> None:

@@ -277,7 +277,8 @@ def rank_environments(
         # no two trials compile into one folder at a time, and the next on these GPUs finds it
         if visible:
             caches = Path(os.environ.get(VLLM_CACHE) or cache_folder() / "vllm")
-            environment[VLLM_CACHE] = str(caches / f"gpu-{'-'.join(visible)}")
+            gpus_of_node = f"{place['address']}-gpu-{'-'.join(visible)}"
+            environment[VLLM_CACHE] = str(caches / gpus_of_node)
             environment[SHARE_VARIABLE] = str(float(gpus))
         environments.append(environment)
     return environments

@@ -36,7 +36,7 @@ def test_a_real_disk_that_is_full_at_the_start_too_small_or_full_in_a_step_costs
     code, _, err = sweep("run", space, *here, "--offline", "--cpus", 2)
     assert code == 4, err
     assert "error: cannot write the sweep's folder: No space left on device\nwhere: " in err
-    assert f"{folder}, 0 MiB free" in err
+    assert f"{folder}/lock, 0 MiB free" in err
     assert not (folder / "space.lock.yaml").exists()
 
     # nothing is left of the first attempt that stood in the way

@@ -8,7 +8,7 @@ from trainer.checkpoint.files import steps_on_disk
 from trainer.config.schema import TrainConfig
 from trainer.errors import INTERRUPTED, DivergedError, StorageError
 from trainer.loop import Trainer
-from trainer.parallel.ranks import Parallel, leave_ranks
+from trainer.parallel.ranks import Parallel
 from trainer.parallel.start import make_parallel
 from trainer.planning.advice import advise_data
 from trainer.run_folder import RunFolder
@@ -51,7 +51,6 @@ def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -
         raise
     status = "FAILED"
     diverged = None
-    mid_step = False
     try:
         if resume:
             step = trainer.resume()
@@ -66,13 +65,10 @@ def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -
         diverged = error
     except KeyboardInterrupt:
         status = "KILLED"
-        mid_step = True
     finally:
         if progress is not None:
             progress.close()
         recorded = trainer.close(status)
-    if not mid_step:  # a rank that stops in the middle of a step cannot meet the others again
-        leave_ranks()
     return RunOutcome(trainer, status == "FINISHED", recorded, diverged)
 
 

@@ -12,7 +12,7 @@ from trainer.errors import MissingError, UserError, printable
 from trainer.files import read_records
 from trainer.run_folder import RunFolder
 from trainer.shell.arguments import add_json, add_runs_dir, count, port
-from trainer.shell.run_folder import holder, resume_command, run_path
+from trainer.shell.run_folder import holder, raise_held, resume_command, run_path
 from trainer.shell.table import number, print_json, print_table
 from trainer.shell.ui import serve
 from trainer.tracking.mlflow_store import connect, tracking_uri
@@ -156,6 +156,7 @@ def carry_out_status(arguments: argparse.Namespace) -> int:
 def carry_out_upload(arguments: argparse.Namespace) -> int:
     """Carry out ``trainer upload``."""
     run_dir = run_path(arguments.run, arguments.runs_dir)
+    raise_held(run_dir)  # its own process sends, or will at its end
     print(f"uploaded {run_dir} as MLflow run {upload(run_dir)}")
     return 0
 

@@ -125,8 +125,8 @@ def start_run(start: Start) -> int:
         try:
             if start.start_over and (earlier := start_over(run_dir)) is not None:
                 print(f"starting over; checkpoints and record so far: {earlier}", flush=True)
-            save_config(config, folder.config)
-            if not start.resume:
+            if not start.resume:  # else once the other ranks, too, have read what there was
+                save_config(config, folder.config)
                 save_config(config, folder.first_config)
             record_inputs(run_dir, input_files([config]), changes)
             print(

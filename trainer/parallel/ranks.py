@@ -1,5 +1,6 @@
 """The ranks of one training run: who they are, and the few things they do together."""
 
+import atexit
 import os
 import socket
 import sys
@@ -213,6 +214,7 @@ def join_ranks(timeout_s: float, device: torch.device, servers: Sequence[str] = 
     """
     if torch.distributed.is_initialized():
         return
+    atexit.register(leave_ranks)
     if "RANK" not in os.environ:
         os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": LOOPBACK}
         os.environ["MASTER_PORT"] = str(free_port())

@@ -4,7 +4,6 @@ it.
 
 import fcntl
 import importlib.util
-import json
 import os
 import re
 import socket
@@ -24,6 +23,7 @@ NAME_RULE = (
     "letter or digit"
 )
 _RULE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
+_STARTING = "this machine, just starting"
 _LOOK_S = 0.5  # longer than another process holds the lock to look who has it
 
 
@@ -71,7 +71,7 @@ def holder(folder: Path) -> str | None:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return _read_holder(lock.read())
+            return lock.read() or _STARTING
     return None
 
 
@@ -106,11 +106,9 @@ def hold(folder: Path, what: str = "run") -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         held = FileLock(path).acquire(timeout=_LOOK_S, poll_interval=0.01)
-        path.write_text(
-            json.dumps({"pid": os.getpid(), "host": socket.gethostname()}), encoding="utf-8"
-        )
+        path.write_text(f"process {os.getpid()} on {socket.gethostname()}", "utf-8")
     except Timeout:
-        raise _held_error(folder, _read_holder(path.read_text("utf-8")), what) from None
+        raise _held_error(folder, path.read_text("utf-8") or _STARTING, what) from None
     except OSError as error:
         raise storage_error(f"write the {what}'s folder", path, error) from None
     with held:
@@ -143,11 +141,3 @@ def _held_error(folder: Path, other: str, what: str) -> NameHeldError:
         str(folder / "lock"),
         "wait for it, stop it, or take another name",
     )
-
-
-def _read_holder(text: str) -> str:
-    try:
-        data = json.loads(text)
-        return f"process {int(data['pid'])} on {data['host']}"
-    except (ValueError, KeyError, TypeError):
-        return "this machine, just starting"

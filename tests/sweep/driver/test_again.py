@@ -2,6 +2,7 @@ import shutil
 
 import pytest
 
+from sweep.driver import run
 from sweep.driver.again import begin_damaged_again, check_unfinished, retry_failed
 from sweep.record.best import choose_best
 from tests.sweep.ended_sweeps import write_sweep
@@ -20,6 +21,19 @@ def write_one(root):
     root.mkdir(parents=True)
     (root.parent / "metrics.jsonl").touch()
     write_checkpoint(root, 4, write_files, Parallel(), Attempt(root.parent))
+
+
+def test_a_request_to_stop_that_comes_while_the_driver_starts_is_kept(tmp_path, monkeypatch):
+    def slow_check(spec):
+        assert not stop.exists()  # a driver before was asked
+        stop.touch()
+
+    sweep = write_sweep(tmp_path)
+    stop = sweep.folder.stop
+    stop.touch()
+    monkeypatch.setattr(run, "_check_program", slow_check)
+    monkeypatch.setattr(run, "_drive", lambda *_: int(stop.exists()))
+    assert run.resume_sweep(sweep, run.Options()) == 1
 
 
 def test_failures_are_taken_back_and_the_trials_issued_again(tmp_path):

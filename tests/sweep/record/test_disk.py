@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from sweep.record import disk
-from sweep.record.disk import CheckpointRoom, EndedTrials, checkpoint_sizes
+from sweep.record.disk import CheckpointRoom, checkpoint_sizes, thin_ended
 from sweep.record.folder import SweepFolder, read_spec, sweep_folder
 from sweep.record.sweep_record import SweepRecord
 from tests.sweep.ended_sweeps import write_sweep
@@ -110,9 +110,25 @@ def test_trials_that_have_ended_for_good_keep_weights_and_others_everything(tmp_
     sweep = SweepRecord(read_spec(folder), folder)
     configurations = sweep.configurations
     configurations[1].results[0] = replace(configurations[1].results[0], state="PRUNED")
-    EndedTrials(sweep).thin()
+    thin_ended(sweep)
     assert [steps_on_disk(root) for root in roots] == [[8, 4], [8, 4], [8, 6, 4, 2], [8, 6, 4, 2]]
     assert [keeps_weights_only(root / "step-8") for root in roots] == [True, True, False, False]
+
+
+def test_a_trial_that_still_writes_is_thinned_once_it_has_closed(tmp_path):
+    write_sweep(tmp_path, "demo", {0: {0: 0.5}, 1: {0: 0.5}})
+    folder = sweep_folder(tmp_path, "demo")
+    closing, killed = roots = [run_trial(folder, f"c00{number}-s0") for number in range(2)]
+    for root in roots:
+        (root / ".step-9.1.partial").mkdir()
+    sweep = SweepRecord(read_spec(folder), folder)
+    thin_ended(sweep)
+    assert [steps_on_disk(root) for root in roots] == [[8, 6, 4, 2], [8, 6, 4, 2]]
+    (closing / ".step-9.1.partial").rmdir()
+    thin_ended(sweep)
+    assert [steps_on_disk(root) for root in roots] == [[8, 4], [8, 6, 4, 2]]
+    thin_ended(sweep, all_have_closed=True)
+    assert steps_on_disk(killed) == [8, 4] and not (killed / ".step-9.1.partial").exists()
 
 
 def test_a_folder_that_cannot_be_thinned_costs_space_and_nothing_else(
@@ -125,6 +141,6 @@ def test_a_folder_that_cannot_be_thinned_costs_space_and_nothing_else(
     folder = sweep_folder(tmp_path, "demo")
     root = run_trial(folder, "c000-s0")
     monkeypatch.setattr(disk, "keep_weights", refuse)
-    EndedTrials(SweepRecord(read_spec(folder), folder)).thin()
+    thin_ended(SweepRecord(read_spec(folder), folder))
     assert steps_on_disk(root) == [8, 6, 4, 2]
     assert "stay as they are: not yours" in caplog.text

@@ -39,23 +39,13 @@ class FakeTrainer:
         return True
 
 
-@pytest.fixture
-def left(monkeypatch):
-    """One entry each time that the ranks part."""
-    parted = []
-    monkeypatch.setattr(run, "leave_ranks", lambda: parted.append("left"))
-    return parted
-
-
 def train(monkeypatch, tmp_path, ends):
     trainer = FakeTrainer(ends)
     monkeypatch.setattr(run, "_build", lambda *arguments: trainer)
     return run_training(OFFLINE, "r", tmp_path, resume=False), trainer
 
 
-def test_a_run_interrupted_while_its_last_checkpoint_is_written_is_not_done(
-    monkeypatch, tmp_path, left
-):
+def test_a_run_interrupted_while_its_last_checkpoint_is_written_is_not_done(monkeypatch, tmp_path):
     trainer = FakeTrainer(KeyboardInterrupt())
     trainer.done = True
     monkeypatch.setattr(run, "_build", lambda *arguments: trainer)
@@ -63,28 +53,27 @@ def test_a_run_interrupted_while_its_last_checkpoint_is_written_is_not_done(
 
 
 @pytest.mark.parametrize(
-    ("ends", "status", "done", "parts"),
+    ("ends", "status", "done"),
     [
-        (True, "FINISHED", True, ["left"]),
-        (False, "KILLED", False, ["left"]),
-        (DivergedError(3, "loss", float("nan")), "FAILED", False, ["left"]),
-        # In the middle of a step a rank cannot meet the others again.
-        (KeyboardInterrupt(), "KILLED", False, []),
+        (True, "FINISHED", True),
+        (False, "KILLED", False),
+        (DivergedError(3, "loss", float("nan")), "FAILED", False),
+        (KeyboardInterrupt(), "KILLED", False),
     ],
 )
-def test_a_run_is_closed_as_it_ended(monkeypatch, tmp_path, left, ends, status, done, parts):
+def test_a_run_is_closed_as_it_ended(monkeypatch, tmp_path, ends, status, done):
     outcome, trainer = train(monkeypatch, tmp_path, ends)
-    assert (trainer.closed, outcome.done, left) == ([status], done, parts)
+    assert (trainer.closed, outcome.done) == ([status], done)
     assert outcome.diverged is (ends if isinstance(ends, DivergedError) else None)
     assert outcome.recorded
 
 
-def test_an_error_closes_the_run_and_is_told(monkeypatch, tmp_path, capsys, left):
+def test_an_error_closes_the_run_and_is_told(monkeypatch, tmp_path, capsys):
     trainer = FakeTrainer(RuntimeError("odd"))
     monkeypatch.setattr(run, "_build", lambda *arguments: trainer)
     with pytest.raises(RuntimeError, match="odd"):
         run_training(OFFLINE, "r", tmp_path, resume=True)
-    assert (trainer.closed, left) == (["FAILED"], [])
+    assert trainer.closed == ["FAILED"]
 
 
 def ended_trainer(tmp_path, world_size=1, is_main=True):

@@ -103,6 +103,14 @@ def test_a_run_that_is_held_is_running(tmp_path, typed):
     assert last == "checkpoints: none"
 
 
+def test_a_run_that_trains_is_not_sent_by_another_process(tmp_path, typed):
+    folder = write_run(tmp_path, "b", EVALUATIONS, {})
+    before = (folder / "tracking.json").read_bytes()
+    with hold(folder):
+        assert "error: run b is run by process" in typed("trainer upload b", code=5)
+    assert (folder / "tracking.json").read_bytes() == before
+
+
 def test_a_name_without_a_run_is_refused(tmp_path, typed):
     (write_run(tmp_path, "s") / "space.lock.yaml").touch()
     assert "see `trainer ls`" in typed("trainer status nope", code=3)

@@ -1,7 +1,13 @@
+import json
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
 from tests.invariants.ranks import run_ranks
+from tests.paths import ROOT
 from tests.run_cli import run_cli
 from tests.trainer.parallel.test_deepspeed import config
 from trainer.checkpoint.state import load_training_state
@@ -70,18 +76,53 @@ def test_two_ranks(tmp_path):
 TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
-@pytest.mark.slow
-def test_the_command_under_torchrun(tiny_policy, tmp_path):
-    settings = {
-        "model.name_or_path": tiny_policy,
+def short_run(tiny_policy):
+    return {
+        "model.name_or_path": str(tiny_policy),
         "parallel.strategy": "deepspeed",
         "rollout.prompts_per_step": 2,
         "rollout.max_new_tokens": 8,
         "optim.update_batch_size": 16,
-        "evaluation.sets": "{dev: {split: dev, size: 3}}",
+        "evaluation.sets": {"dev": {"split": "dev", "size": 3}},
         "max_steps": 1,
     }
-    overrides = [f"{key}={value}" for key, value in settings.items()]
+
+
+THREE_RUNS = """
+import json, sys
+from trainer import train
+settings, runs_dir = json.loads(sys.argv[1]), sys.argv[2]
+settings["tracking.offline"] = True
+first = train("tiny_kk", settings, name="first", runs_dir=runs_dir)
+again = train(f"{runs_dir}/first/config.yaml", {"max_steps": 2}, name="first",
+              runs_dir=runs_dir, resume=True)
+other = train("tiny_kk", settings, runs_dir=runs_dir)
+sys.stdout.write(f"{first.state} {again.state} {again.step} {other.state} {other.name}\\n")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", [[], TORCHRUN], ids=["one process", "two ranks"])
+def test_a_script_trains_one_run_after_the_other(launcher, tiny_policy, tmp_path):
+    (tmp_path / "script.py").write_text(THREE_RUNS)
+    runs = tmp_path / "runs"
+    words = [tmp_path / "script.py", json.dumps(short_run(tiny_policy)), runs]
+    done = subprocess.run(
+        [sys.executable, *(["-m", *launcher] if launcher else []), *words],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    answers = [line for line in done.stdout.splitlines() if line.startswith("done done 2 done")]
+    assert len(answers) == (2 if launcher else 1), done.stdout
+    assert {(runs / line.split()[-1] / "config.yaml").is_file() for line in answers} == {True}
+
+
+@pytest.mark.slow
+def test_the_command_under_torchrun(tiny_policy, tmp_path):
+    overrides = [f"{key}={value}" for key, value in short_run(tiny_policy).items()]
     command = ["trainer", "run", "tiny_kk", *overrides, "--runs-dir", tmp_path, "--offline"]
     launcher = {"ACCELERATE_USE_CPU": "true"}  # of `accelerate launch --cpu`
     done = run_cli(*TORCHRUN, "-m", *command, timeout=200, environment=launcher)

@@ -1,5 +1,4 @@
 import fcntl
-import json
 import os
 import socket
 import subprocess
@@ -42,7 +41,15 @@ def test_a_held_folder_names_its_holder_and_is_free_after_sigkill(tmp_path):
         process.wait()
     assert holder(folder) is None
     with hold(folder):
-        assert json.loads((folder / "lock").read_text())["pid"] == os.getpid()
+        assert holder(folder).startswith(f"process {os.getpid()} on ")
+
+
+def test_a_holder_that_has_not_yet_written_its_name_is_one(tmp_path):
+    with (tmp_path / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert holder(tmp_path) == "this machine, just starting"
+        with pytest.raises(NameHeldError, match="just starting"), hold(tmp_path):
+            pass
 
 
 def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path):
