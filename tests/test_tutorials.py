@@ -14,7 +14,7 @@ import pytest
 from tests.paths import ROOT
 from tests.run_cli import ENVIRONMENT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 def run(command, folder):

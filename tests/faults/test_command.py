@@ -106,7 +106,7 @@ def test_a_changed_script_is_refused_until_it_is_accepted(project, monkeypatch, 
 
 
 def test_a_killed_rank_and_a_stopped_command_are_tried_again(tmp_path):
-    steps = {"learning_rate": 0.1, "loss_type": "grpo", "steps": 12, "step_s": 0.5}
+    steps = {"learning_rate": 0.1, "loss_type": "grpo", "steps": 12, "step_s": 1.5}
     limits = {"max_concurrent": 2, "max_failures": 3, "stall_timeout_s": 20}
     space = write_project(
         tmp_path, defaults=steps, limits=limits, search={"sampler": "random", "configurations": 0}
@@ -130,7 +130,8 @@ def test_a_killed_rank_and_a_stopped_command_are_tried_again(tmp_path):
             )
             script.suspend()
     code, out, err = finish(process)
-    assert code == 0 and "retry 1 of 3: rank 0 died" in out and " for 20 s" in out, out + err
+    assert code == 0 and "retry 1 of 3: rank 0 died" in out, out + err
+    assert re.search(r" for 2\d s", out), out
     assert_complete(root, steps=12)
 
 

@@ -96,10 +96,10 @@ def test_a_killed_driver_takes_its_trials_along(simulated, tmp_path):
 def test_trials_fill_the_nodes_and_outlive_one(simulated, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", PASSWORD)
     folder = tmp_path / "fake"
-    # The first two would not end before the node is removed, though one starts ten seconds after
+    # The first two would not end before the node is removed, though one starts half a minute after
     # the other.
     (tmp_path / "faults.json").write_text(
-        json.dumps({f"c00{number}-s0": {"step_s": 6.0} for number in (0, 1)})
+        json.dumps({f"c00{number}-s0": {"step_s": 10.0} for number in (0, 1)})
     )
     space = ranks_space(tmp_path / "space.yaml", FOUR_GPUS)
     with running(*arguments("run", simulated, space)) as process:
@@ -140,7 +140,7 @@ def test_a_command_whose_node_is_lost_ends_there_and_goes_on_on_another(simulate
         simulated.cluster.wait_for_nodes()
     space = write_project(
         tmp_path,
-        defaults={"learning_rate": 0.1, "loss_type": "grpo", "steps": 12, "step_s": 1.0},
+        defaults={"learning_rate": 0.1, "loss_type": "grpo", "steps": 12, "step_s": 3.0},
         search={"sampler": "random", "configurations": 0},
         limits={"max_failures": 0},
     )

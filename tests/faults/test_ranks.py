@@ -55,13 +55,6 @@ def test_a_hanging_rank_ends_its_group_and_counts_once_a_try(finished):
     assert results(folder)["c000-s2"]["state"] == "FAIL"
     assert "failed: c000-s2  rank 0, 1 did not answer for" in out
     assert len(history(folder, "c000-s2", "build")) == 2
-    last_sign = max(event["time"] for event in history(folder, "c000-s2"))
-    # it starts once more to say that it has failed
-    limit = 6
-    poll = 2 * 2
-    release = 10
-    last_words = 10
-    assert results(folder)["c000-s2"]["time"] - last_sign < limit + poll + release + last_words
     assert "retry 1 of 1: rank 0, 1 did not answer" in out
 
 

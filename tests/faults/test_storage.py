@@ -47,7 +47,7 @@ def test_a_real_disk_that_is_full_at_the_start_too_small_or_full_in_a_step_costs
     assert not (folder / "trials").exists()
 
     ballast.unlink()
-    with running("resume", "fake", *here, "--cpus", 2, step_s=0.5) as process:
+    with running("resume", "fake", *here, "--cpus", 2, step_s=2.0) as process:
         wait_until(
             lambda: len(history(folder, "c001-s0", "step")) > 0,
             what="the second trial's first step",
@@ -84,7 +84,7 @@ def test_trials_begin_and_end_and_have_their_report_while_mlflow_is_away(tmp_pat
         limits={"max_concurrent": 1, "max_failures": 0},
     )
     try:
-        with running("run", space, *here, "--cpus", 2, report=True) as process:
+        with running("run", space, *here, "--cpus", 2, step_s=1.0, report=True) as process:
             wait_until(lambda: len(history(folder, "c000-s0", "step")) > 0, what="the first step")
             server.kill()
             code, out, err = finish(process)

@@ -292,20 +292,20 @@ def test_interrupt_prints_the_command_that_resumes(tiny_policy, tmp_path):
         "trainer", "run", "tiny_kk", *overrides, "--name", "interrupted", "--runs-dir", tmp_path
     )
     metrics = tmp_path / "interrupted" / "metrics.jsonl"
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 280
     while time.monotonic() < deadline and (
         not metrics.is_file() or "rollout/reward" not in metrics.read_text()
     ):
         time.sleep(0.2)
     process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=280)
     assert process.returncode == 130, errors
     reached = steps_on_disk(tmp_path / "interrupted" / "checkpoints")[0]
     message, command = output.strip().splitlines()[-2:]
     assert message == f"stopped at step {reached} of 400; saved at step {reached}; to resume:"
     assert command == f"trainer resume interrupted --runs-dir {tmp_path}"
     assert reached > 0
-    again = run_cli(*command.split(), f"max_steps={reached + 1}", timeout=120)
+    again = run_cli(*command.split(), f"max_steps={reached + 1}", timeout=280)
     assert again.returncode == 0, again.stderr
     assert f"resuming interrupted at step {reached} of {reached + 1}" in again.stdout
     steps = [

@@ -3,6 +3,7 @@ import json
 import pytest
 
 from sweep.commands.winner import _finalists
+from tests.ports import quiet_port
 from tests.run_cli import run_cli
 from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.harness import SEVERAL_RANKS
@@ -46,7 +47,7 @@ def test_accelerate_starts_the_ranks_too(tiny_policy, tmp_path):
     # `--multi_gpu` is found out by itself where there are GPUs; it starts the ranks as torchrun
     # does.
     launch = ["accelerate.commands.accelerate_cli", "launch", "--multi_gpu", "--num_processes", "2"]
-    launch += ["--main_process_port", "0"]  # any free one
+    launch += ["--main_process_port", str(quiet_port())]
     out = run_cli(
         *launch,
         "-m",

@@ -35,8 +35,9 @@ def ask(port, path, headers, method="GET", body=None):
 def text_of(page, browser, until):
     """What a browser shows in its window, without a click."""
     tab = browser.new_page(viewport={"width": 1440, "height": 900})
+    tab.set_default_timeout(300_000)  # [ms]
     tab.goto(page)
-    tab.get_by_text(until).first.wait_for(timeout=60_000)
+    tab.get_by_text(until).first.wait_for()
     return str(tab.locator("body").inner_text())
 
 
@@ -110,7 +111,7 @@ def test_the_ui_shows_the_sweep_and_refuses_strangers(tmp_path, browser):
         try:
             page = process.stdout.readline().split()[1]
             assert page.startswith(f"http://127.0.0.1:{port}/#/experiments/1/runs?")
-            wait_until(lambda: answers(port), timeout=90)
+            wait_until(lambda: answers(port))
             shown = text_of(page, browser, until="0.625")
             assert {"final/score", "0.625", "0.125", "#1 grpo+AR · seed 0"} <= set(
                 shown.splitlines()

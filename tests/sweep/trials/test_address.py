@@ -7,6 +7,7 @@ import pytest
 from sweep.cli import main
 from sweep.trials import cluster
 from sweep.trials.cluster import check_address
+from tests.ports import quiet_port
 from tests.sweep.harness import write_space
 from trainer.errors import ConfigError, MissingError
 
@@ -63,8 +64,7 @@ def test_another_server_is_not(answer, monkeypatch):
 
 
 def test_a_sweep_at_a_dead_address_ends_at_once_with_3(tmp_path, capsys):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = quiet_port()
     space = write_space(tmp_path / "space.yaml")
     assert (
         main(

@@ -6,6 +6,7 @@ from ray.exceptions import RayActorError
 
 from sweep.trials import nodes
 from sweep.trials.nodes import NodeLostError, WorkerLostError, is_lost_node, leave_if_blind, listens
+from tests.ports import quiet_port
 
 
 @pytest.mark.parametrize(
@@ -36,8 +37,9 @@ def test_the_loss_of_a_node_is_told_from_a_failure(error, lost, monkeypatch):
 
 
 def test_a_busy_server_listens_and_a_dead_one_does_not():
-    with socket.create_server(("127.0.0.1", 0)) as server:  # which never accepts or answers
-        address = f"127.0.0.1:{server.getsockname()[1]}"
+    port = quiet_port()
+    address = f"127.0.0.1:{port}"
+    with socket.create_server(("127.0.0.1", port)):  # which never accepts or answers
         assert listens(address)
     assert not listens(address)
 

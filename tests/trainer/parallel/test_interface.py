@@ -35,7 +35,7 @@ import os, sys
 from datetime import timedelta
 import torch
 from trainer.parallel.interface import interface_towards_urls
-timeout = timedelta(seconds=5 if os.environ.get("INTERFACE") else 20)
+timeout = timedelta(seconds=5 if os.environ.get("INTERFACE") else 100)
 rank, servers = int(sys.argv[1]), sys.argv[2:]
 os.environ["GLOO_SOCKET_IFNAME"] = os.environ.get("INTERFACE") or interface_towards_urls(servers)
 os.environ |= {"MASTER_ADDR": "10.7.0.1", "MASTER_PORT": "29511", "USE_LIBUV": "0"}
@@ -91,6 +91,16 @@ def start_training(folder, command):
     return two_machines(near, far, folder / "log")
 
 
+def network_of_second_node(process):
+    """The network namespace of the second machine's torchrun; None of another process, or of one
+    that has ended.
+    """
+    with suppress(psutil.NoSuchProcess, OSError):
+        if "--node-rank 1" in " ".join(process.cmdline()):
+            return os.readlink(f"/proc/{process.pid}/ns/net")
+    return None
+
+
 @pytest.mark.slow
 def test_a_run_on_two_machines_of_which_one_is_lost_ends_as_one_that_lost_none(
     tiny_policy, tmp_path
@@ -117,8 +127,7 @@ def test_a_run_on_two_machines_of_which_one_is_lost_ends_as_one_that_lost_none(
         time.sleep(0.1)
     assert lost.poll() is None, (tmp_path / "log").read_text()
     everything = psutil.Process(lost.pid).children(recursive=True)
-    [far] = (process for process in everything if "--node-rank 1" in " ".join(process.cmdline()))
-    network = os.readlink(f"/proc/{far.pid}/ns/net")
+    (network,) = filter(None, map(network_of_second_node, everything))
     for candidate in psutil.process_iter():
         with suppress(OSError):
             if os.readlink(f"/proc/{candidate.pid}/ns/net") == network:

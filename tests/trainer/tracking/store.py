@@ -77,10 +77,11 @@ class Server:
             start_new_session=True,
             cwd=self.folder,
         )
+        experiments = "/api/2.0/mlflow/experiments/search?max_results=1"  # opens the store
         deadline = time.monotonic() + 120
         while True:
             try:
-                urllib.request.urlopen(f"{self.uri}/health", timeout=2).read()
+                urllib.request.urlopen(f"{self.uri}{experiments}", timeout=20).read()
                 return
             except OSError:
                 assert self._process.poll() is None, (self.folder / "server.log").read_text()
