@@ -46,11 +46,11 @@ def train(
     start = replace(start, name=run_name(start))
     code = start_run(start)
     shared = [summary(Path(runs_dir) / str(start.name))]
-    import torch.distributed as ranks  # takes seconds
+    import torch  # takes seconds
 
     # the first rank alone knows the run's name for sure, and closes its record
-    if code != INTERRUPTED and ranks.is_initialized():
-        ranks.broadcast_object_list(shared)
+    if code != INTERRUPTED and torch.distributed.is_initialized():
+        torch.distributed.broadcast_object_list(shared)
     return shared[0]
 
 

@@ -172,8 +172,9 @@ def failure_note(run_dir: Path) -> str:
     """Return the last thing that went wrong in a trial; empty if nothing did since it was last
     started.
     """
-    note = RunFolder(run_dir).failure
-    return printable(note.read_text("utf-8").strip()) if note.exists() else ""
+    with contextlib.suppress(FileNotFoundError):
+        return printable(RunFolder(run_dir).failure.read_text("utf-8").strip())
+    return ""
 
 
 def last_record(run_dir: Path) -> Record:
