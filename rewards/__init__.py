@@ -10,7 +10,7 @@ scoring fails.
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, cast
 
 from rewards import knights_knaves, last_number, math_answers, think_format
 from rewards.own import as_batch, columns_of, load_function, takes_batch
@@ -41,7 +41,8 @@ def combine_batch(functions: Weights) -> BatchRewardFunction:
     """Return the weighted sum of reward functions for many completions at once.
 
     Several functions give a breakdown of one part each. The one with the largest weight (the first
-    of them on a tie) decides what counts as correct and as parsed.
+    of them on a tie) decides what counts as correct and as parsed. A text that one of them fails on
+    has that error in place of its score.
 
     Raises:
         ValueError: no such name, module or function; says what to write instead.
@@ -64,9 +65,15 @@ def combine_batch(functions: Weights) -> BatchRewardFunction:
         reward = sum(weight * score.reward for weight, score in zip(weights, scores, strict=True))
         return Score(reward, scores[judge].correct, breakdown, scores[judge].parsed)
 
-    def combined(texts: Sequence[str], answers: Sequence[Any], rows: Rows = ()) -> list[Score]:
+    def combined(
+        texts: Sequence[str], answers: Sequence[Any], rows: Rows = ()
+    ) -> list[Score | Exception]:
         by_function = [function(texts, answers, rows) for function in of_batch]
-        return [weighted_sum(of_text) for of_text in zip(*by_function, strict=True)]
+        return [
+            next((error for error in of_text if isinstance(error, Exception)), None)
+            or weighted_sum(cast(Sequence[Score], of_text))
+            for of_text in zip(*by_function, strict=True)
+        ]
 
     return combined
 

@@ -20,11 +20,9 @@ of a batch at once.
 import asyncio
 import functools
 import importlib
-import importlib.util
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from rewards.score import BatchRewardFunction, Rows, Score
@@ -44,8 +42,9 @@ def load_function(name: str) -> Function:
             write instead.
     """
     module_name, _, function_name = name.partition(":")
-    hidden = _hidden_file(module_name)
-    why = f"; {hidden} is hidden by loptune's own package of that name: rename it" if hidden else ""
+    package = module_name.partition(".")[0]
+    hint = f"; {package} is loptune's own package: give yours another name"
+    why = hint if package in OWN_PACKAGES else ""
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
@@ -69,14 +68,18 @@ def takes_batch(function: Function) -> bool:
 
 
 def as_batch(function: Function, name: str) -> BatchRewardFunction:
-    """Return a function of any form as one of a batch that returns a ``Score`` for every text.
+    """Return a function of any form as one of a batch that returns a ``Score`` for every text, or
+    the error that the text met.
 
-    The result raises ValueError where the function returns something else than scores.
+    The result raises what a function of a batch raises, and a ValueError where that returns
+    something else than a list of as many scores.
     """
     label = name.rpartition(":")[2]
     call = _caller(function, name)
 
-    def scored(texts: Sequence[str], answers: Sequence[Any], rows: Rows = ()) -> list[Score]:
+    def scored(
+        texts: Sequence[str], answers: Sequence[Any], rows: Rows = ()
+    ) -> list[Score | Exception]:
         results = call(texts, answers, rows or [{}] * len(texts))
         try:
             scores = list(results)
@@ -132,21 +135,32 @@ def _caller(
         if is_batch:
             columns_there = {column for row in rows for column in row}
             lists = {column: [row.get(column) for row in rows] for column in columns_there}
-            returned = [call({**lists, "texts": texts, "answers": answers})]
-        else:
-            returned = [
-                call({**row, "text": text, "answer": answer})
-                for text, answer, row in zip(texts, answers, rows, strict=True)
-            ]
+            result = call({**lists, "texts": texts, "answers": answers})
+            return _event_loop().run(result) if is_async else result
+        each = [
+            {**row, "text": text, "answer": answer}
+            for text, answer, row in zip(texts, answers, rows, strict=True)
+        ]
         if is_async:
-            returned = _event_loop().run(_all_of(returned))
-        return returned[0] if is_batch else returned
+            return _event_loop().run(_all_of(call, each))
+        return [_attempt(call, given) for given in each]
 
     return results
 
 
-async def _all_of(awaited: Sequence[Awaitable[Any]]) -> list[Any]:
-    return await asyncio.gather(*awaited)
+def _attempt(call: Function, given: Mapping[str, Any]) -> Any:
+    """Return what a call returns, or the error that it raises."""
+    try:
+        return call(given)
+    except Exception as error:
+        return error
+
+
+async def _all_of(call: Function, each: Sequence[Mapping[str, Any]]) -> list[Any]:
+    async def result_of(given: Mapping[str, Any]) -> Any:
+        return await call(given)
+
+    return await asyncio.gather(*map(result_of, each), return_exceptions=True)
 
 
 @functools.cache
@@ -172,27 +186,13 @@ def _parameters(function: Function) -> Mapping[str, inspect.Parameter]:
         return {}
 
 
-def _as_score(result: Any, name: str, label: str) -> Score:
-    if isinstance(result, Score):
+def _as_score(result: Any, name: str, label: str) -> Score | Exception:
+    if isinstance(result, Score | Exception):
         return result
     try:
         value = math.nan if isinstance(result, str | bytes) else float(result)
     except (TypeError, ValueError):
         value = math.nan
     if not math.isfinite(value):
-        raise ValueError(f"reward {name} returned {result!r}; expected a Score or a finite number")
+        return ValueError(f"reward {name} returned {result!r}; expected a Score or a finite number")
     return Score(value, value > 0, {label: value})
-
-
-def _hidden_file(module_name: str) -> Path | None:
-    """Return the user's file or folder that cannot be imported because a package of ours has its
-    name.
-    """
-    package = module_name.partition(".")[0]
-    ours = importlib.util.find_spec(package) if package in OWN_PACKAGES else None
-    if ours is None or ours.origin is None:
-        return None
-    candidates = (Path(f"{package}.py").resolve(), Path(package).resolve())
-    return next(
-        (path for path in candidates if path.exists() and path != Path(ours.origin).parent), None
-    )

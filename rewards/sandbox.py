@@ -13,12 +13,13 @@ import re
 import secrets
 import signal
 import sys
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import PIPE
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 from typing import Any, Self
 
 from rewards.score import Rows, Score, ScoringStatus, Weights
@@ -89,9 +90,10 @@ class RewardPool:
         self._columns: list[str] = []  # that functions ask for
         # whether a function takes many completions in one call; the first worker reports it
         self._batches = False
-        self._runner = asyncio.Runner()
+        self._loop = asyncio.new_event_loop()
+        Thread(target=_keep_running, args=[self._loop], name="rewards", daemon=True).start()
         try:
-            self._runner.run(self._start_all(range(workers)))
+            self._run(self._start_all(range(workers)))
         except BaseException:
             self.close()
             raise
@@ -111,7 +113,7 @@ class RewardPool:
         """
         if not self._workers:
             raise RuntimeError("the reward pool is closed")
-        results: list[ScoredText | None] = [None] * len(texts)
+        results: list[Any] = [None] * len(texts)
         size = max(1, -(-len(texts) // len(self._workers))) if self._batches else 1
         sent = [
             {name: row[name] for name in self._columns if name in row}
@@ -124,22 +126,19 @@ class RewardPool:
         self._failures.clear()
         self._retried.clear()
         try:
-            self._runner.run(self._score_all(waiting, results))
+            self._run(self._score_all(waiting, results))
         except BaseException:
-            self._runner.run(self._replace_busy())
+            self._run(self._replace_busy())
             raise
-        scored = [result for result in results if result is not None]
-        assert len(scored) == len(texts), (
-            f"{len(texts) - len(scored)} of {len(texts)} texts were not scored"
-        )
-        return scored
+        assert None not in results, "a text was not scored"
+        return results
 
     def close(self) -> None:
         """End all processes."""
-        self._runner.run(_cancel_others())
-        self._runner.run(_end_all(self._workers.values()))
+        self._run(_cancel_others())
+        self._run(_end_all(self._workers.values()))
         self._workers = {}
-        self._runner.close()
+        self._loop.call_soon_threadsafe(self._loop.stop)
 
     def __enter__(self) -> Self:
         return self
@@ -147,15 +146,17 @@ class RewardPool:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Wait for work in the pool's own thread: in this one a notebook's loop may run."""
+        asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
     async def _start_all(self, places: Sequence[int]) -> None:
         await asyncio.gather(*map(self._start, places))
 
-    async def _score_all(self, waiting: "deque[_Job]", results: list[ScoredText | None]) -> None:
+    async def _score_all(self, waiting: "deque[_Job]", results: list[Any]) -> None:
         await asyncio.gather(*(self._serve(place, waiting, results) for place in self._workers))
 
-    async def _serve(
-        self, place: int, waiting: "deque[_Job]", results: list[ScoredText | None]
-    ) -> None:
+    async def _serve(self, place: int, waiting: "deque[_Job]", results: list[Any]) -> None:
         """Hand jobs to the worker in a place and take its replies until none is left; replace it as
         needed.
         """
@@ -172,33 +173,31 @@ class RewardPool:
             except _LostError as error:
                 worker.ready = False
                 worker.in_flight.popleft()
+                status, message = error.args
                 killed = worker.process.returncode == -signal.SIGKILL
                 if killed and job.token not in self._retried:
                     # By the system for memory, or by somebody: that is no fault of the text yet.
                     self._retried.add(job.token)
                     waiting.appendleft(job)
                 else:
-                    self._fail(job, results, error.status, str(error))
+                    self._fail(job.indices, results, status, message)
                 await self._replace(place, waiting)
                 continue
             worker.in_flight.popleft()
-            if reply["status"] == "memory":
+            scores = reply.get("scores") or [reply] * len(job.indices)
+            out_of_memory = any(score.get("memory") for score in scores)
+            if out_of_memory and worker.answered:
                 # The process may be bloated by what came before: only a fresh one can tell.
-                if worker.answered:
-                    waiting.appendleft(job)
-                else:
-                    self._fail(job, results, "error", reply["message"])
+                waiting.appendleft(job)
+            else:
+                worker.answered += 1
+                for index, score in zip(job.indices, scores, strict=True):
+                    if "status" in score:
+                        self._fail([index], results, score["status"], score["message"])
+                    else:
+                        results[index] = ScoredText(Score(**score), "ok")
+            if out_of_memory:
                 await self._replace(place, waiting)
-                continue
-            worker.answered += 1
-            if reply["status"] in ("timeout", "error"):
-                self._fail(job, results, reply["status"], reply["message"])
-                continue
-            for index, score in zip(job.indices, reply["scores"], strict=True):
-                scored = Score(
-                    score["reward"], score["correct"], score["breakdown"], score["parsed"]
-                )
-                results[index] = ScoredText(scored, "ok")
 
     def _hand_out(self, worker: "_Worker", waiting: "deque[_Job]") -> None:
         if 2 * len(worker.in_flight) > _MAX_IN_FLIGHT:
@@ -208,16 +207,16 @@ class RewardPool:
         jobs = [waiting.popleft() for _ in range(min(room, len(waiting)))]
         if jobs:
             worker.in_flight.extend(jobs)
-            worker.requests.write(b"".join(job.line for job in jobs))
+            worker.process.stdin.write(b"".join(job.line for job in jobs))
 
     def _fail(
-        self, job: "_Job", results: list[ScoredText | None], status: ScoringStatus, message: str
+        self, indices: Sequence[int], results: list[Any], status: ScoringStatus, message: str
     ) -> None:
-        for index in job.indices:
+        for index in indices:
             results[index] = ScoredText(
                 Score(self._failure_score, False, {}, parsed=False), status, message
             )
-        self._failures += [message] * len(job.indices)
+        self._failures += [message] * len(indices)
         if len(self._failures) > self._max_failure_rate * len(results):
             raise ScoringFailedError(
                 f"scoring failed for {len(self._failures)} of {len(results)} completions "
@@ -280,7 +279,9 @@ class RewardPool:
                 ", ".join(name for name in self._settings["functions"] if ":" in name)
                 or "the reward"
             )
-            raise ScoringFailedError(f"{error} at its start: {modules} does not import") from None
+            raise ScoringFailedError(
+                f"{error.args[1]} at its start: {modules} does not import"
+            ) from None
         if greeting["status"] != "ready":
             raise ValueError(greeting["message"])
         worker.ready = True
@@ -289,12 +290,13 @@ class RewardPool:
         self._failure_score = float(greeting["minimum"])
 
 
-class _LostError(Exception):
-    """No answer will come from a worker."""
+def _keep_running(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()  # until it is stopped
+    loop.close()
 
-    def __init__(self, status: ScoringStatus, message: str) -> None:
-        super().__init__(message)
-        self.status = status
+
+class _LostError(Exception):
+    """No answer will come from a worker: a status, and a message."""
 
 
 @dataclass(frozen=True)
@@ -315,16 +317,11 @@ def _job(indices: range, *of_texts: Sequence[Any]) -> _Job:
 class _Worker:
     """One process and the jobs it was given in order."""
 
-    process: Process
+    process: Any  # asyncio's, whose pipes are open
     lifeline: int | None  # the supervisor ends everything when it is closed
     in_flight: deque[_Job] = field(default_factory=deque)
     ready: bool = False
     answered: int = 0
-
-    @property
-    def requests(self) -> asyncio.StreamWriter:
-        assert self.process.stdin is not None, "it is a pipe"
-        return self.process.stdin
 
     async def reply(self, token: str, limit_s: float) -> dict[str, Any]:
         """Return the reply to the question that carried a token.
@@ -342,8 +339,7 @@ class _Worker:
                 return reply
         raise _LostError("error", "the scoring process sent something other than scores")
 
-    async def _line(self, limit_s: float) -> bytes:
-        assert self.process.stdout is not None, "it is a pipe"
+    async def _line(self, limit_s: float) -> Any:
         for patience in (limit_s, _GRACE_S):
             with suppress(TimeoutError):
                 async with asyncio.timeout(patience):
@@ -358,7 +354,7 @@ class _Worker:
         if self.lifeline is not None:
             os.close(self.lifeline)
             self.lifeline = None
-        self.requests.close()
+        self.process.stdin.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(_END_LIMIT_S):
                 await self.process.wait()

@@ -27,5 +27,5 @@ class Score:
 # (prefill + completion, answer of the problem) -> score
 RewardFunction = Callable[[str, Any], Score]
 Rows = Sequence[Mapping[str, Any]]  # the columns of each problem's row
-# Many at once: (texts, answers, rows) -> scores.
-BatchRewardFunction = Callable[[Sequence[str], Sequence[Any], Rows], list[Score]]
+# Many at once: (texts, answers, rows) -> scores, or the errors of single texts.
+BatchRewardFunction = Callable[[Sequence[str], Sequence[Any], Rows], list[Score | Exception]]

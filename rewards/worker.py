@@ -74,16 +74,26 @@ def _score(
     function: BatchRewardFunction, problems: list[list[Any]], memory_mb: int
 ) -> dict[str, Any]:
     try:
-        return {"status": "ok", "scores": [_as_json(score) for score in function(*problems)]}
-    except MemoryError as error:
-        return {"status": "memory", "message": _describe(error, memory_mb)}
-    except TimeoutError as error:
-        return {"status": "timeout", "message": _describe(error, memory_mb)}
+        scores = function(*problems)
     except Exception as error:
-        return {"status": "error", "message": _describe(error, memory_mb)}
+        scores = [error] * len(problems[0])
+    return {"scores": [_score_or_failure(score, memory_mb) for score in scores]}
 
 
-def _as_json(score: Score) -> dict[str, Any]:
+def _score_or_failure(score: Score | Exception, memory_mb: int) -> dict[str, Any]:
+    try:
+        return _as_json(score)
+    except Exception as error:
+        return {
+            "status": "timeout" if isinstance(error, TimeoutError) else "error",
+            "message": _describe(error, memory_mb),
+            "memory": isinstance(error, MemoryError),
+        }
+
+
+def _as_json(score: Score | Exception) -> dict[str, Any]:
+    if isinstance(score, Exception):
+        raise score
     if not math.isfinite(score.reward):
         raise ValueError(f"the reward is {score.reward}")
     for name in ("correct", "parsed"):
@@ -107,11 +117,8 @@ def _describe(error: Exception, memory_mb: int) -> str:
 def _reply(replies: int, token: str, content: dict[str, Any]) -> None:
     data = json.dumps({"token": token, **content}).encode() + b"\n"
     if len(data) > MAX_REPLY_BYTES:
-        content = {
-            "status": "error",
-            "message": f"scores of {len(data)} bytes (limit {MAX_REPLY_BYTES})",
-        }
-        data = json.dumps({"token": token, **content}).encode() + b"\n"
+        message = f"scores of {len(data)} bytes (limit {MAX_REPLY_BYTES})"
+        return _reply(replies, token, {"status": "error", "message": message})
     while data:
         data = data[os.write(replies, data) :]
 

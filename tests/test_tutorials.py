@@ -65,8 +65,11 @@ def test_the_notebook(tmp_path):
     notebook = json.loads((ROOT / "docs/quickstart.ipynb").read_text(encoding="utf-8"))
     cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
     script = "\n".join(f"    {line}" for line in "\n".join(cells).splitlines())
+    # Jupyter runs cells inside of an event loop.
     (tmp_path / "notebook.py").write_text(
-        f"if __name__ == '__main__':\n{script}\n", encoding="utf-8"
+        f"import asyncio\n\n\nasync def cells():\n{script}\n\n\n"
+        "if __name__ == '__main__':\n    asyncio.run(cells())\n",
+        encoding="utf-8",
     )
     output = run([sys.executable, "notebook.py"], tmp_path)
     assert output.count("COMPLETE") == 4

@@ -9,7 +9,6 @@ import pandas as pd
 
 from trainer.commands.runs import RunSummary, summary
 from trainer.commands.start import Start, existing_run, run_name, start_run
-from trainer.errors import INTERRUPTED
 from trainer.files import read_records
 from trainer.run_folder import RunFolder
 
@@ -35,7 +34,7 @@ def train(
 
     Returns:
         A summary, whose ``state`` is done, stopped (by a signal) or failed (it diverged). Of
-        several ranks all get the first one's.
+        several ranks the first one's counts: others may ask before the record is closed.
 
     Raises:
         UserError: something keeps the run from starting or continuing.
@@ -44,14 +43,8 @@ def train(
         str(spec), overrides, Path(runs_dir), name, resume=resume, accept_changes=accept_changes
     )
     start = replace(start, name=run_name(start))
-    code = start_run(start)
-    shared = [summary(Path(runs_dir) / str(start.name))]
-    import torch  # takes seconds
-
-    # the first rank alone knows the run's name for sure, and closes its record
-    if code != INTERRUPTED and torch.distributed.is_initialized():
-        torch.distributed.broadcast_object_list(shared)
-    return shared[0]
+    start_run(start)
+    return summary(Path(runs_dir) / str(start.name))
 
 
 def load_metrics(name: str, runs_dir: str | Path = "runs") -> pd.DataFrame:

@@ -15,7 +15,12 @@ from trainer.algorithm.scoring import Scorer, check_scores
 from trainer.algorithm.token_filters import choose_tokens
 from trainer.algorithm.update import Updater, UpdateStatistics, learning_rate
 from trainer.attempt import Attempt
-from trainer.checkpoint.files import newest_checkpoint, prune_checkpoints, write_checkpoint
+from trainer.checkpoint.files import (
+    newest_checkpoint,
+    prune_checkpoints,
+    steps_on_disk,
+    write_checkpoint,
+)
 from trainer.checkpoint.run_state import RunState
 from trainer.checkpoint.state import load_training_state, stage_training_state
 from trainer.checkpoint.writer import CheckpointWriter
@@ -261,7 +266,8 @@ class Trainer:
         )
         settings = self.config.checkpoint
         attempt = Attempt(root.parent, self.context.attempt)
-        best = best_evaluation(self.evaluations) if settings.keep_best else None
+        saved = {step, *steps_on_disk(root)}  # evaluations may be more frequent
+        best = best_evaluation(self.evaluations, saved) if settings.keep_best else None
 
         def write() -> None:
             write_checkpoint(root, step, write_files, parallel, attempt)

@@ -78,16 +78,10 @@ def read_json(path: Path) -> Iterator[Values]:
             parsed = json.loads(
                 text.rstrip("\n"), object_pairs_hook=partial(_as_object, f"{path}, line {number}")
             )
-        except json.JSONDecodeError as error:
-            line = number + error.lineno - 1
-            raise ConfigError(
-                f"not JSON: {error.msg}", f"{path}, line {line}", "one object per line"
-            ) from error
         except (ValueError, RecursionError) as error:
+            line = number + getattr(error, "lineno", 1) - 1
             raise ConfigError(
-                f"cannot read the JSON: {first_line(error)}",
-                f"{path}, line {number}",
-                "correct the line",
+                f"not JSON: {first_line(error)}", f"{path}, line {line}", "one object per line"
             ) from error
         for index, item in enumerate(parsed if whole else [parsed], start=1):
             where = f"{path}, row {index}" if whole else f"{path}, line {number}"

@@ -130,9 +130,10 @@ def _extend(arguments: argparse.Namespace) -> int:
     sweep = open_sweep(arguments.runs_dir, arguments.name)
     spec = sweep.spec
     folder = sweep.folder
-    if spec.search.configurations is None:
+    if spec.search.configurations is None or spec.confirms:
         raise ConfigError(
-            f"sweep {folder.name} tries every point of its grid: there are no more to add",
+            f"sweep {folder.name} has all configurations of a grid or confirmation: there are no "
+            "more to add",
             f"{folder.space}, key search.configurations",
             f"{sweep.command('resume')} finishes it; for more points run a new sweep with finer "
             "ranges",

@@ -20,7 +20,7 @@ def retry_failed(sweep: SweepRecord) -> list[str]:
         TrialKey(configuration.number, seed)
         for configuration in sweep.configurations
         for seed, result in configuration.results.items()
-        if result.state == "FAIL"
+        if result.state == "FAIL" and not configuration.retired
     ]
     records = [
         {

@@ -99,9 +99,8 @@ class _Session:
     def capacity(self) -> int:
         """Return how many trials may run at a time now: nodes of a cluster come and go."""
         nodes = present_nodes() if self.options.address else self.nodes
-        return self.sweep.spec.limits.max_concurrent or max(
-            1, slots(self.sweep.spec.resources, nodes)
-        )
+        fitting = max(1, slots(self.sweep.spec.resources, nodes))
+        return min(self.sweep.spec.limits.max_concurrent or fitting, fitting)
 
 
 class ResumableError(StorageError):
@@ -163,10 +162,8 @@ def resume_sweep(sweep: SweepRecord, options: Options) -> int:
                 f"retrying: {', '.join(retry_failed(sweep)) or 'no trial has failed'}", flush=True
             )
         if options.start_over:
-            print(
-                f"restarting from step 0: {', '.join(begin_damaged_again(sweep)) or 'no trial'}",
-                flush=True,
-            )
+            begun = begin_damaged_again(sweep.read_again())
+            print(f"restarting from step 0: {', '.join(begun) or 'no trial'}", flush=True)
         else:
             check_unfinished(sweep.read_again())
         write_spec(folder, sweep.spec)

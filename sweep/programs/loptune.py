@@ -433,9 +433,7 @@ class LoptuneProgram(Program):
         sizes = sorted(set(self._possible(possible, "rollout.group_size")))
         look = look_at(self.base, problems, sizes)
         error = look.error_on(self.base, next(iter(look.set_sizes)))
-        return Sample(
-            look.lines(self.base, sizes), error, list(look.advice(self.base)), look.as_json(sizes)
-        )
+        return Sample(look.lines(self.base, sizes), error, list(look.advice()), look.as_json(sizes))
 
 
 def _lookup(data: Mapping[str, Any], key: str) -> Any:

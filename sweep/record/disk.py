@@ -4,6 +4,7 @@ its own.
 
 import logging
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 from sweep.record.sweep_record import SweepRecord
@@ -30,15 +31,16 @@ def thin_ended(sweep: SweepRecord, all_have_closed: bool = False) -> None:
         for seed, result in configuration.results.items():
             trial = TrialKey(configuration.number, seed).name
             root = RunFolder(sweep.folder.trial(trial)).checkpoints
-            has_closed = all_have_closed or not any(root.glob(".step-*.*.partial"))
-            if has_closed and result.state in ("COMPLETE", "PRUNED"):
+            writes = result.state == "PRUNED" and any(root.glob(".step-*.*.partial"))
+            if result.state in ("COMPLETE", "PRUNED") and (all_have_closed or not writes):
                 _keep_last_and_best(root)
 
 
 def _keep_last_and_best(root: Path) -> None:
     try:
         for step in steps_on_disk(root)[:1]:
-            best = best_evaluation(RunState.read(root / f"step-{step}").evaluations)
+            evaluations = RunState.read(root / f"step-{step}").evaluations
+            best = best_evaluation(evaluations, steps_on_disk(root))
             keep_weights(root, {best[0]} if best else set())
     except (OSError, ValueError, KeyError, TypeError) as error:  # space is lost, and nothing else
         logger.warning("the checkpoints in %s stay as they are: %s", root, error)
@@ -85,10 +87,8 @@ def checkpoint_sizes(run_dir: Path) -> list[int]:
     """
     sizes = []
     for checkpoint in RunFolder(run_dir).checkpoints.glob("*step-*"):
-        try:
+        with suppress(FileNotFoundError):
             sizes.append(
                 sum(path.stat().st_size for path in checkpoint.rglob("*") if path.is_file())
             )
-        except FileNotFoundError:
-            continue
     return sizes

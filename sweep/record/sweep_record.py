@@ -54,8 +54,11 @@ class SweepRecord:
 
     @property
     def planned(self) -> int:
-        """Number of trials the sweep will have."""
-        return planned_trials(self.spec)
+        """Number of trials the sweep will have; retired finalists begin no more."""
+        never_begun = [
+            {*self.spec.seeds} - {*each.results} for each in self.configurations if each.retired
+        ]
+        return planned_trials(self.spec) - sum(map(len, never_begun))
 
     def command(self, verb: str, *options: str) -> str:
         """Return a command line about this sweep, ready to be typed in the current folder."""

@@ -74,10 +74,6 @@ def _check_switch(
         raise ConfigError(
             f"switch {key} needs values to choose from", where, "write choice: [false, true]"
         )
-    if parameter.has_otherwise:
-        raise ConfigError(
-            f"switch {key} sets nothing, so `else` has no meaning", where, "remove else"
-        )
 
 
 def _check_conditions(parameters: Mapping[str, ParameterSpec], document: YamlDocument) -> Space:
@@ -241,17 +237,14 @@ def _check_arms(spec: SweepSpec, document: YamlDocument) -> None:
         if parameter.kind == "choice" and not parameter.when and len(parameter.options or ()) > 1
     ]
     if key not in choices:
-        fault = (
-            "is no parameter"
-            if key not in spec.parameters
-            else "is no unconditional choice of several"
-        )
         hint = (
             nearest(key, choices)
             if choices
             else "add a parameter that has choices, such as loss: {choice: [grpo, dapo]}"
         )
-        raise ConfigError(f"tune_within names {key}, which {fault}", where, hint)
+        raise ConfigError(
+            f"tune_within names {key}, which is no unconditional choice of several", where, hint
+        )
     if spec.search.configurations == 0:
         where = document.where(("search", "configurations"))
         raise ConfigError(

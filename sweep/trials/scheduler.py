@@ -32,7 +32,8 @@ def trial_scheduler(spec: SweepSpec) -> TrialScheduler:
         time_attr=EVALUATION,
         metric=SCORE,
         mode=spec.objective.mode,
-        max_t=max(spec.evaluations or 10_000, asha.grace_period),
+        # no rung at the last evaluation: whoever is there has been paid for
+        max_t=max((spec.evaluations or 10_000) - 1, asha.grace_period),
         grace_period=asha.grace_period,
         reduction_factor=asha.reduction_factor,
         stop_last_trials=False,

@@ -225,9 +225,7 @@ def _lines(plan: Plan, spec: SweepSpec) -> Iterator[tuple[str, str]]:
     yield "each", f"{devices}; {_steps_text(plan)}"
     yield "machines", _machines(plan.nodes)
     if plan.slots:
-        idle = sum(node.gpus for node in plan.nodes) - plan.slots * plan.gpus_per_trial
-        unused = f"; idle: {counted(idle, 'GPU')}" if plan.gpus_per_trial and idle else ""
-        yield "at a time", f"{counted(plan.slots, 'trial')}; waiting: {plan.waiting}{unused}"
+        yield "at a time", f"{counted(plan.slots, 'trial')}; waiting: {plan.waiting}"
     else:
         yield (
             "at a time",
@@ -289,11 +287,6 @@ def _arms_lines(plan: Plan, spec: SweepSpec) -> list[str]:
     refused = [
         f"{name}: {REFUSALS[reason]}" for name, reason in reasons.items() if reason is not None
     ]
-    if spec.search.sampler == "grid":
-        lines.append(
-            "of five or more values of one parameter on three or more seeds the report compares "
-            "peaks"
-        )
     if refused:
         lines.append(
             f"at their best these would not be compared with {baseline}, only their settings:"

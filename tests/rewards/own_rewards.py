@@ -172,6 +172,12 @@ async def judged(text, answer):
     return float(text == answer)
 
 
+async def judged_but_one(text, answer):
+    if text == "busy":
+        raise ConnectionError("429 Too Many Requests")
+    return await judged(text, answer)
+
+
 def too_few(texts, answers):
     return [1.0] * (len(texts) - 1)
 

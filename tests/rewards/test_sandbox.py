@@ -1,3 +1,4 @@
+import asyncio
 import contextlib
 import json
 import os
@@ -80,6 +81,21 @@ def test_a_batch_function_that_fails_fails_for_its_batch():
         scored = rewards.score(["a", "b"], [None] * 2)
     assert [(result.status, result.score.reward) for result in scored] == [("error", -7.0)] * 2
     assert scored[0].message == f"reward {OWN}:too_few returned 1 scores for 2 texts"
+
+
+@pytest.mark.parametrize(
+    ("functions", "bad", "status", "message"),
+    [
+        ([f"{OWN}:judged_but_one"], "busy", "error", "ConnectionError: 429 Too Many Requests"),
+        ([f"{OWN}:judged", f"{OWN}:misbehave"], "nan", "error", "expected a Score or a finite"),
+        (["math", f"{OWN}:against_the_mean"], r"\boxed{\Gamma(10^{10})}", "timeout", "took more"),
+    ],
+)
+def test_a_bad_completion_of_a_batch_costs_only_itself(functions, bad, status, message):
+    with pool(*functions, timeout_s=20.0) as rewards:
+        scored = rewards.score(["a", "b", bad, "c"], ["1"] * 4)
+    assert [result.status for result in scored] == ["ok", "ok", status, "ok"]
+    assert message in scored[2].message
 
 
 @pytest.mark.parametrize(
@@ -276,6 +292,14 @@ def test_an_unknown_reward_is_refused_at_the_start_and_leaves_no_process():
     with pytest.raises(ValueError, match="has no function nothing"):
         pool(f"{OWN}:nothing")
     assert workers_alive(recursive=True) == before
+
+
+def test_scoring_works_where_an_event_loop_runs_as_in_a_notebook():
+    async def cell():
+        with pool("format") as rewards:
+            return rewards.score(["a"], [None])
+
+    assert [result.status for result in asyncio.run(cell())] == ["ok"]
 
 
 def test_own_modules_are_found_where_the_user_stands(tmp_path, monkeypatch):

@@ -55,7 +55,8 @@ def write_checkpoint(
     try:
         if parallel.is_main:
             attempt.check()
-            shutil.rmtree(partial, ignore_errors=True)
+            for unfinished in root.glob(".step-*.partial"):  # of processes that were killed
+                shutil.rmtree(unfinished, ignore_errors=True)
             # not its parents: a run's folder that has vanished is not made anew
             root.mkdir(exist_ok=True)
             partial.mkdir()
@@ -272,7 +273,7 @@ def start_over(run_dir: Path) -> Path | None:
     number = next(n for n in itertools.count(1) if not (run_dir / f"earlier-{n}").exists())
     earlier = run_dir / f"earlier-{number}"
     earlier.mkdir()
-    for record in (folder.metrics, folder.completions):
+    for record in (folder.metrics, folder.completions, folder.correctness):
         # A copy: from the original the tracker learns what MLflow has already.
         if record.exists():
             shutil.copy2(record, earlier)

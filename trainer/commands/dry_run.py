@@ -56,7 +56,7 @@ def dry_run(config: TrainConfig, sample: int | None = None) -> None:
     for index, line in enumerate(look.lines(config, sizes) if look else []):
         print(f"{'' if index else 'sample:':<13}{line}")
     context = getattr(model.config, "max_position_embeddings", None)
-    looked = look.advice(config) if look else []
+    looked = look.advice() if look else []
     for advice in [*advise(config), *advise_data(config, problems, sets, context), *looked]:
         print(f"\n{advice}")
 

@@ -8,6 +8,7 @@ from trainer.checkpoint.files import steps_on_disk
 from trainer.config.schema import TrainConfig
 from trainer.errors import INTERRUPTED, DivergedError, StorageError
 from trainer.loop import Trainer
+from trainer.parallel.device import free_memory
 from trainer.parallel.ranks import Parallel
 from trainer.parallel.start import make_parallel
 from trainer.planning.advice import advise_data
@@ -33,6 +34,7 @@ class RunOutcome:
 
 def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -> RunOutcome:
     """Train in ``runs_dir/name``. Of several ranks only the first writes and shows progress."""
+    free_memory()  # of the run before in this process
     parallel = make_parallel(config)
     name = parallel.gather([name])[0]  # a name made of the time differs between ranks
     context = RunContext(

@@ -118,8 +118,9 @@ def carry_out_status(arguments: argparse.Namespace) -> int:
     """Carry out ``trainer status``."""
     folder = existing_run(arguments.runs_dir, arguments.name)
     run = summary(folder)
-    steps = steps_on_disk(RunFolder(folder).checkpoints)[::-1]
-    records = read_records(RunFolder(folder).metrics)
+    files = RunFolder(folder)
+    steps = steps_on_disk(files.checkpoints)[::-1]
+    records = read_records(files.metrics)
     evaluations = [record for record in records if "eval/accuracy" in record][-_EVALUATIONS:]
     if arguments.json:
         print_json({**asdict(run), "checkpoints": steps, "evaluations": evaluations})
@@ -136,9 +137,7 @@ def carry_out_status(arguments: argparse.Namespace) -> int:
             ],
         )
     for row in (
-        read_records(RunFolder(folder).completions)[-arguments.completions :]
-        if arguments.completions
-        else []
+        read_records(files.completions)[-arguments.completions :] if arguments.completions else []
     ):
         print(
             f"\nstep {row['step']}, {row['set']}, reward {number(row['reward'])}, answer "

@@ -1,15 +1,20 @@
 """The accuracies of one run, from evaluation to evaluation."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 _FINAL_WINDOW = 3  # evaluations whose mean is a run's final accuracy, as in arXiv:2505.12929
 
 Evaluation = tuple[int, float]  # training step, accuracy
 
 
-def best_evaluation(evaluations: Sequence[Evaluation]) -> Evaluation | None:
-    """Return the evaluation with the highest accuracy, the earliest of equals."""
-    return max(evaluations, key=lambda evaluation: evaluation[1], default=None)
+def best_evaluation(
+    evaluations: Sequence[Evaluation], steps: Container[int] | None = None
+) -> Evaluation | None:
+    """Return the evaluation with the highest accuracy, the earliest of equals; of ``steps`` only
+    where given.
+    """
+    of_steps = [pair for pair in evaluations if steps is None or pair[0] in steps]
+    return max(of_steps, key=lambda evaluation: evaluation[1], default=None)
 
 
 def final_metrics(evaluations: Sequence[Evaluation]) -> dict[str, float]:

@@ -29,7 +29,6 @@ from trainer.types import Rollout, RolloutGroup
 
 _FEWEST = 8  # completions of a problem
 _CHUNKS = 10  # after each of which the progress is told
-_MANY = 0.5  # share of completions that is worth a warning
 _DIGITS = 9  # rewards that agree so far are equal
 
 
@@ -123,7 +122,7 @@ class Look:
             *(self._evaluation(config, name) for name in self.set_sizes),
         ]
 
-    def advice(self, config: TrainConfig) -> Iterator[Advice]:
+    def advice(self) -> Iterator[Advice]:
         """Yield what to change before training."""
         if len({rollout.reward for rollout in self.rollouts}) == 1:
             what = "differs in reward" if any(r.correct for r in self.rollouts) else "was correct"
@@ -132,12 +131,6 @@ class Look:
                 "reward",
                 "data.train, reward.functions",
                 "take easier problems, another initial model, or add a reward for partial success",
-            )
-        if (share := measured(self.rollouts)["truncated"]) > _MANY:
-            yield Advice(
-                f"{share:.0%} of the completions are truncated",
-                "rollout.max_new_tokens",
-                f"raise it above {config.rollout.max_new_tokens}",
             )
 
     def _evaluation(self, config: TrainConfig, name: str) -> str:

@@ -35,7 +35,8 @@ def rollout_metrics(sample: SampledGroups) -> Metrics:
         for part, value in r.reward_breakdown.items():
             sums[f"reward/component/{part}"] += value
     sums[""] = len(rollouts)
-    silent = rewards.amax(dim=1) == rewards.amin(dim=1)
+    # a group of one is never silent: its advantage is that of the batch
+    silent = (rewards.amax(dim=1) == rewards.amin(dim=1)) & (rewards.shape[1] > 1)
     of_groups: dict[str, Tensor | float] = {
         "groups": float(len(groups)),
         "spread": spread.sum(),

@@ -58,6 +58,13 @@ def test_an_existing_name_is_not_run_again(tmp_path, typed):
     assert "resume fake" in typed("sweep run", space, code=2)
 
 
+def test_a_confirmation_cannot_be_extended(tmp_path, typed):
+    confirms = {"sweep": "fake", "configurations": [0, 1]}
+    write_sweep(tmp_path, "fake-confirm", {0: {0: 0.5}, 1: {0: 0.6}}, confirms=confirms)
+    refused = typed("sweep extend fake-confirm --configurations 2", code=2)
+    assert "there are no more to add" in refused
+
+
 def test_a_sweep_of_a_whole_grid_cannot_be_extended(tmp_path, typed):
     space = {
         "parameters": {"algorithm.ar_alpha": {"choice": [0.0, 0.1, 0.2, 0.3, 0.4]}},
@@ -67,7 +74,10 @@ def test_a_sweep_of_a_whole_grid_cannot_be_extended(tmp_path, typed):
     write_sweep(tmp_path, "fake", {0: {0: 0.5}}, **space)
     before = sweep_folder(tmp_path, "fake").space.read_text()
     what, where, hint = typed("sweep extend fake --configurations 2", code=2).splitlines()
-    assert what == "error: sweep fake tries every point of its grid: there are no more to add"
+    assert what == (
+        "error: sweep fake has all configurations of a grid or confirmation: there are no more to "
+        "add"
+    )
     assert where == f"where: {sweep_folder(tmp_path, 'fake').space}, key search.configurations"
     assert "resume fake" in hint and "finer ranges" in hint
     assert sweep_folder(tmp_path, "fake").space.read_text() == before

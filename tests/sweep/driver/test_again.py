@@ -1,4 +1,5 @@
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -34,6 +35,12 @@ def test_a_request_to_stop_that_comes_while_the_driver_starts_is_kept(tmp_path, 
     monkeypatch.setattr(run, "_check_program", slow_check)
     monkeypatch.setattr(run, "_drive", lambda *_: int(stop.exists()))
     assert run.resume_sweep(sweep, run.Options()) == 1
+
+
+def test_failures_of_a_finalist_that_is_decided_stay(tmp_path):
+    sweep = write_sweep(tmp_path)
+    sweep.configurations[1] = replace(sweep.configurations[1], retired=True)
+    assert retry_failed(sweep) == []
 
 
 def test_failures_are_taken_back_and_the_trials_issued_again(tmp_path):

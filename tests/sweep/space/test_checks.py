@@ -67,8 +67,6 @@ limit that ends nothing: [{limits: {gpu_hours: 2}}, trials have no GPU, remove i
 searched seed: [{searched: {seed: {int: [0, 3]}}}, seeds are not searched, 'seeds:']
 continuous switch: [{searched: {lopti: {uniform: [0, 1]}}}, which has no list of values,
   give lopti a choice]
-else of a switch: [{searched: {s: {choice: [1, 2], when: {lopti: true}, else: 1},
-  optim.lr: {value: 0.0001, when: {s: 1}}}}, '`else` has no meaning', remove else]
 misspelt kind: [{searched: {algorithm.ar_alpha: {unifrom: [0, 1]}}},
   unknown key parameters.algorithm.ar_alpha.unifrom, 'did you mean uniform?']
 misspelt else: [{searched: {algorithm.lopti_eta: {uniform: [0, 1], els: 0}}}, unknown key,
@@ -145,7 +143,7 @@ unknown arm: [{search: {configurations: 2, tune_within: rules},
   parameters: &rules {rule: {choice: [GRPO, AR]},
   algorithm.ar_alpha: {by: {rule: {AR: 0.3}}, else: 0.0}, optim.lr: {uniform: [1.0e-05, 0.001]}},
   baselines: []},
-  'tune_within names rules, which is no parameter', 'did you mean rule?']
+  'tune_within names rules, which is no unconditional choice', 'did you mean rule?']
 continuous arm: [{search: {configurations: 2, tune_within: algorithm.ar_alpha}, parameters: *rules,
   baselines: []},
   is no unconditional choice, 'valid: rule']

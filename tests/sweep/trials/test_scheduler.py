@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 from ray.tune.schedulers import TrialScheduler
 
@@ -5,8 +7,24 @@ from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.trial_report import EVALUATION, SCORE
 from sweep.space.file import load_space
-from sweep.trials.scheduler import make_scheduler
+from sweep.space.spec import SchedulerSpec
+from sweep.trials.scheduler import make_scheduler, trial_scheduler
 from tests.sweep.ended_sweeps import write_sweep
+
+
+def test_nobody_is_stopped_at_the_last_evaluation():
+    asha = SchedulerSpec.model_validate({"asha": {"grace_period": 3, "reduction_factor": 2}})
+    objective = SimpleNamespace(mode="max")
+    scheduler = trial_scheduler(SimpleNamespace(scheduler=asha, objective=objective, evaluations=6))
+    decisions = {3: [], 6: []}
+    for number in range(8):
+        trial = SimpleNamespace(trial_id=str(number))
+        scheduler.on_trial_add(None, trial)
+        for evaluation in decisions:
+            result = {EVALUATION: evaluation, SCORE: 1.0 - 0.1 * number}
+            decisions[evaluation].append(scheduler.on_trial_result(None, trial, result))
+    assert TrialScheduler.STOP in decisions[3]
+    assert {*decisions[6]} == {TrialScheduler.CONTINUE}
 
 
 @pytest.mark.parametrize(

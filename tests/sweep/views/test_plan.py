@@ -126,7 +126,7 @@ def test_the_plan_of_imagined_machines_is_printed(tmp_path, typed):
     line = f"sweep plan {space} --nodes 2 --gpus 6 --cpus 64 --step-seconds 90"
     out = typed(line)
     assert "2 x 6 GPUs and 64 CPUs" in out
-    assert "2 trials; waiting: 1; idle: 4 GPUs" in out
+    assert "2 trials; waiting: 1\n" in out
     assert "at most 12m 00s, 1.2 GPU hours, evaluations on top, at 90 s a step (given)" in out
     assert "4 GPUs, 4 CPUs; 4 steps" in out
     node = {"cpus": 64, "gpus": 6, "memory": psutil.virtual_memory().total}

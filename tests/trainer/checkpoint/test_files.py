@@ -39,6 +39,9 @@ def write_checkpoint(root, step, write, parallel=None):
     )
 
 
+RECORD = ("metrics.jsonl", "completions.jsonl", "correctness.jsonl")
+
+
 def write_text(text):
     return lambda folder: (folder / "state.txt").write_text(text)
 
@@ -173,15 +176,22 @@ def test_pruning_keeps_the_newest_and_the_best_and_does_not_count_one_that_lacks
     assert steps_on_disk(tmp_path) == [5, 3, 1]
 
 
+def test_what_killed_processes_left_goes_with_the_next_checkpoint(tmp_path):
+    for name in (".step-3.1.partial", ".step-2.partial"):
+        (tmp_path / name).mkdir()
+    write_checkpoint(tmp_path, 4, write_text("state"))
+    assert [path.name for path in tmp_path.iterdir()] == ["step-4"]
+
+
 def test_starting_over_keeps_the_old_record(tmp_path):
     assert start_over(tmp_path) is None
     for attempt in (1, 2):
         write_checkpoint(tmp_path / "checkpoints", attempt, write_text("state"))
-        for name in ("metrics.jsonl", "completions.jsonl"):
+        for name in RECORD:
             (tmp_path / name).write_text(f"attempt {attempt}\n")
         assert start_over(tmp_path) == tmp_path / f"earlier-{attempt}"
     assert newest_checkpoint(tmp_path / "checkpoints") is None
-    for name in ("metrics.jsonl", "completions.jsonl"):
+    for name in RECORD:
         assert (tmp_path / "earlier-1" / name).read_text() == "attempt 1\n"
         # from which the tracker learns what it has shipped
         assert (tmp_path / name).read_text() == "attempt 2\n"

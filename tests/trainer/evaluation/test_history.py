@@ -10,4 +10,5 @@ def test_the_best_is_the_earliest_of_equals_and_the_final_score_the_mean_of_the_
         {"final/best_accuracy": 0.7, "final/best_step": 10.0, "final/accuracy": 1.2 / 3}
     )
     assert best_evaluation([]) is None
+    assert best_evaluation(evaluations, {20, 40}) == (20, 0.4)  # of those with a checkpoint
     assert final_metrics(evaluations[:1])["final/accuracy"] == 0.1

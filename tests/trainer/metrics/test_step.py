@@ -1,5 +1,6 @@
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -7,7 +8,7 @@ import torch
 from tests.trainer.algorithm.batches import make_batch
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.metrics.reading import read_metrics
-from trainer.metrics.step import batch_metrics, memory_metrics
+from trainer.metrics.step import batch_metrics, memory_metrics, rollout_metrics
 from trainer.parallel.ranks import Parallel
 
 
@@ -21,6 +22,18 @@ def mismatched_metrics(**settings):
     old = -1.0 * batch.completion_mask
     batch = replace(batch, old_logprobs=old, rollout_logprobs=old - log_ratio, ref_logprobs=None)
     return read_metrics([batch_metrics(batch, AlgorithmConfig(**settings))], Parallel())
+
+
+@pytest.mark.parametrize(
+    ("rewards", "silent"), [([1.0, 1.0], 1.0), ([1.0, 0.0], 0.0), ([1.0], 0.0)]
+)
+def test_a_group_of_one_is_not_silent(rewards, silent):
+    completion = SimpleNamespace(token_ids=[1], finish_reason="stop")
+    parts = {"completion": completion, "correct": True, "scoring": "ok", "parsed": True}
+    rollouts = [SimpleNamespace(reward=reward, reward_breakdown={}, **parts) for reward in rewards]
+    sample = SimpleNamespace(sampled=[SimpleNamespace(rollouts=rollouts)], dropped=0)
+    metrics = read_metrics([rollout_metrics(sample)], Parallel())
+    assert metrics["rollout/silent_groups"] == silent
 
 
 TOKENS = 5 + 9 + 3 + 12 + 7 + 1 + 4 + 8

@@ -254,8 +254,8 @@ def test_bos_is_added_where_the_tokenizer_adds_one_and_the_text_has_none():
             r"\ud83d is half",
         ),
         ("a.json", '[{"prompt": "ok"}, {"a": {"b": ["\\udc00"]}}]', "row 2", r"\udc00 is half"),
-        ("a.jsonl", "[" * 100_000, "line 1", "cannot read the JSON"),
-        ("a.jsonl", '{"answer": ' + "9" * 5000 + "}", "line 1", "cannot read the JSON"),
+        ("a.jsonl", "[" * 100_000, "line 1", "not JSON"),
+        ("a.jsonl", '{"answer": ' + "9" * 5000 + "}", "line 1", "not JSON"),
     ],
 )
 def test_json_that_no_tokenizer_can_take_is_refused_with_its_place(
