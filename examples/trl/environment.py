@@ -110,7 +110,7 @@ def main() -> None:
     if os.environ.get("LOPTUNE_RESUME") == "1":  # of a sweep: docs/guides/any_trainer.md
         checkpoint = get_last_checkpoint(args.output_dir)
     # else transformers takes one more step
-    if checkpoint is None or not checkpoint.endswith(f"-{args.max_steps}"):
+    if checkpoint is None or not checkpoint.endswith(f"-{trainer.args.max_steps}"):
         trainer.train(resume_from_checkpoint=checkpoint)
 
 

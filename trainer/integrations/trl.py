@@ -4,6 +4,7 @@ docs/guides/trl.md.
 
 import copy
 import functools
+import inspect
 import math
 import signal
 import threading
@@ -27,7 +28,14 @@ from trainer.tracking.shipping import end_of_step
 _PASSES = 2
 # their denominators do not come from the mask of the loss
 _SUMMED = ("dapo", "dr_grpo", "cispo", "luspo")
-_STEP_COUNTS = ("max_steps", "logging_steps", "eval_steps", "save_steps", "warmup_steps")
+_STEP_COUNTS = (
+    "max_steps",
+    "logging_steps",
+    "eval_steps",
+    "save_steps",
+    "warmup_steps",
+    "ref_model_sync_steps",
+)
 
 
 class LoptiGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
@@ -163,16 +171,23 @@ class RunRecord(TrainerCallback):  # type: ignore[misc]
         Problems are told apart by the data's column ``problem_id``, without one by their prompts.
         """
 
-        @functools.wraps(reward)
-        def recorded(prompts: Sequence[Any], **columns: Any) -> Sequence[float | None]:
-            values = reward(prompts=prompts, **columns)
+        def record(values: Any, prompts: Sequence[Any], columns: dict[str, Any]) -> Any:
             if not self._is_training:
                 problems = map(str, columns.get("problem_id", prompts))
                 correct = [value is not None and value >= correct_at for value in values]
                 self._scores.extend(zip(problems, correct, strict=True))
             return values
 
-        return recorded
+        @functools.wraps(reward)
+        def recorded(prompts: Sequence[Any], **columns: Any) -> Any:
+            return record(reward(prompts=prompts, **columns), prompts, columns)
+
+        @functools.wraps(reward)
+        async def recorded_later(prompts: Sequence[Any], **columns: Any) -> Any:
+            values: Any = reward(prompts=prompts, **columns)
+            return record(await values, prompts, columns)
+
+        return recorded_later if inspect.iscoroutinefunction(reward) else recorded
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Open the files without what follows the checkpoint that training starts from, and listen

@@ -1,5 +1,6 @@
 """LoptiGRPOTrainer against the trainer's own step, its tool tokens, its refusals and its record."""
 
+import asyncio
 import copy
 import re
 import signal
@@ -288,6 +289,22 @@ def train_with_record(folder, policy, correct_in_step, resume=False):
     )
     trainer.train(resume_from_checkpoint=resume)
     return trainer.state
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_reward_is_recorded_in_evaluations_alone(is_async, tmp_path):
+    def right(prompts, **columns):
+        return [1.0, 0.0]
+
+    async def asked(prompts, **columns):
+        return right(prompts)
+
+    record = RunRecord(tmp_path)
+    reward = record.accuracy(asked if is_async else right)
+    for record._is_training in (True, False):
+        values = reward(prompts=["a", "b"])
+        assert (asyncio.run(values) if is_async else values) == [1.0, 0.0]
+    assert record._scores == [("a", True), ("b", False)]
 
 
 def test_evaluations_are_recorded_by_problem_and_a_stopped_run_goes_on(random_policy, tmp_path):
