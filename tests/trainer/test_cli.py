@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 
@@ -5,7 +6,7 @@ import pytest
 import torch
 
 from tests.paths import ROOT
-from tests.run_cli import start_cli
+from tests.run_cli import ENVIRONMENT
 from trainer.cli import main
 from trainer.config.model import ModelConfig
 from trainer.errors import MissingError
@@ -77,10 +78,15 @@ def test_a_run_without_weights_or_with_pickled_ones_is_refused(tmp_path, capsys,
 
 
 def test_a_reader_that_has_gone_ends_the_output_without_a_trace():
-    with start_cli("trainer", "options") as process:
-        process.stdout.close()
-        errors = process.stderr.read()
-    assert (process.returncode, errors) == (141, "")
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "trainer", "options"]
+    environment = {**os.environ, **ENVIRONMENT}
+    done = subprocess.run(
+        command, env=environment, stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 @pytest.mark.parametrize(
