@@ -43,8 +43,9 @@ def load_function(name: str) -> Function:
     """
     module_name, _, function_name = name.partition(":")
     package = module_name.partition(".")[0]
-    hint = f"; {package} is loptune's own package: give yours another name"
-    why = hint if package in OWN_PACKAGES else ""
+    why = ""
+    if package in OWN_PACKAGES:
+        why = f"; {package} is loptune's own package: give yours another name"
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:

@@ -266,13 +266,15 @@ class Trainer:
         )
         settings = self.config.checkpoint
         attempt = Attempt(root.parent, self.context.attempt)
-        saved = {step, *steps_on_disk(root)}  # evaluations may be more frequent
-        best = best_evaluation(self.evaluations, saved) if settings.keep_best else None
 
         def write() -> None:
             write_checkpoint(root, step, write_files, parallel, attempt)
             if parallel.is_main:
-                prune_checkpoints(root, settings.keep_last, {best[0]} if best else set())
+                # evaluations may be more frequent than checkpoints
+                best = best_evaluation(state.evaluations, steps_on_disk(root))
+                prune_checkpoints(
+                    root, settings.keep_last, {best[0]} if best and settings.keep_best else set()
+                )
 
         self._checkpoint.begin(write)
         self._saved_step = step

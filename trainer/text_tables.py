@@ -81,7 +81,9 @@ def read_json(path: Path) -> Iterator[Values]:
         except (ValueError, RecursionError) as error:
             line = number + getattr(error, "lineno", 1) - 1
             raise ConfigError(
-                f"not JSON: {first_line(error)}", f"{path}, line {line}", "one object per line"
+                f"not JSON: {getattr(error, 'msg', first_line(error))}",
+                f"{path}, line {line}",
+                "one object per line",
             ) from error
         for index, item in enumerate(parsed if whole else [parsed], start=1):
             where = f"{path}, row {index}" if whole else f"{path}, line {number}"

@@ -228,10 +228,11 @@ def _search(session: _Session, scratch: Path) -> None:
     spec = sweep.spec
     folder = sweep.folder
     room = CheckpointRoom(sweep)
+    thinned: set[str] = set()
 
     def begin_trial(trial: str, running: Sequence[str]) -> int:
         session.control.check_folder()
-        thin_ended(sweep)
+        thin_ended(sweep, thinned)
         lack = room.lack(trial, running)
         if lack is not None:
             session.control.fail(lack)
@@ -248,7 +249,7 @@ def _search(session: _Session, scratch: Path) -> None:
         say("starts the first trials")
         with live_table(sweep, CONSOLE, callback.scores):
             _fit(_tuner(session, searcher, callback, scratch), searcher, session.control)
-    thin_ended(sweep, all_have_closed=True)
+    thin_ended(sweep, set(), all_have_closed=True)
 
 
 def _fit(tuner: tune.Tuner, searcher: ConfigurationSearcher, control: StopControl) -> None:

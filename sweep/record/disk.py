@@ -19,8 +19,9 @@ from trainer.run_folder import RunFolder
 logger = logging.getLogger(__name__)
 
 
-def thin_ended(sweep: SweepRecord, all_have_closed: bool = False) -> None:
-    """Keep the weights of the last and the best checkpoint of each trial that has ended.
+def thin_ended(sweep: SweepRecord, thinned: set[str], all_have_closed: bool = False) -> None:
+    """Keep the weights of the last and the best checkpoint of each trial that has ended, and add it
+    to those ``thinned``, which are not looked at again.
 
     The ledger says which have, so that a sweep that was killed in between does it when it goes on.
     One that failed may be tried again and keeps everything. A trial that the scheduler stopped may
@@ -30,17 +31,20 @@ def thin_ended(sweep: SweepRecord, all_have_closed: bool = False) -> None:
     for configuration in sweep.configurations:
         for seed, result in configuration.results.items():
             trial = TrialKey(configuration.number, seed).name
+            if trial in thinned or result.state == "FAIL":
+                continue
             root = RunFolder(sweep.folder.trial(trial)).checkpoints
-            writes = result.state == "PRUNED" and any(root.glob(".step-*.*.partial"))
-            if result.state in ("COMPLETE", "PRUNED") and (all_have_closed or not writes):
+            has_closed = all_have_closed or result.state == "COMPLETE"
+            if has_closed or not any(root.glob(".step-*.*.partial")):
+                thinned.add(trial)
                 _keep_last_and_best(root)
 
 
 def _keep_last_and_best(root: Path) -> None:
     try:
-        for step in steps_on_disk(root)[:1]:
-            evaluations = RunState.read(root / f"step-{step}").evaluations
-            best = best_evaluation(evaluations, steps_on_disk(root))
+        steps = steps_on_disk(root)
+        for step in steps[:1]:
+            best = best_evaluation(RunState.read(root / f"step-{step}").evaluations, steps)
             keep_weights(root, {best[0]} if best else set())
     except (OSError, ValueError, KeyError, TypeError) as error:  # space is lost, and nothing else
         logger.warning("the checkpoints in %s stay as they are: %s", root, error)

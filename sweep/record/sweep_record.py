@@ -55,10 +55,11 @@ class SweepRecord:
     @property
     def planned(self) -> int:
         """Number of trials the sweep will have; retired finalists begin no more."""
-        never_begun = [
-            {*self.spec.seeds} - {*each.results} for each in self.configurations if each.retired
-        ]
-        return planned_trials(self.spec) - sum(map(len, never_begun))
+        return planned_trials(self.spec) - sum(
+            len({*self.spec.seeds} - {*each.results})
+            for each in self.configurations
+            if each.retired
+        )
 
     def command(self, verb: str, *options: str) -> str:
         """Return a command line about this sweep, ready to be typed in the current folder."""

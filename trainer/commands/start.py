@@ -100,11 +100,12 @@ def start_run(start: Start) -> int:
     name = run_name(start)
     run_dir = start.runs_dir / name
     again = start.resume and not start.start_over
+    is_done = again and _is_done(config, run_dir)
     if rank() > 0:  # the first rank checks, holds and writes the run's folder
-        return 0 if again and _is_done(config, run_dir) else _train(config, name, start)
+        return 0 if is_done else _train(config, name, start)
     _check_folder(config, run_dir, start)
     changes = check_inputs(run_dir, "run", start.accept_changes) if again else []
-    if again and _is_done(config, run_dir):
+    if is_done:
         more = f"{resume_command(name, start.runs_dir, world_size())} max_steps=N"
         print(
             f"{name} already has step {config.max_steps}, its last; nothing to do (for more: "

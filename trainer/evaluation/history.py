@@ -13,8 +13,11 @@ def best_evaluation(
     """Return the evaluation with the highest accuracy, the earliest of equals; of ``steps`` only
     where given.
     """
-    of_steps = [pair for pair in evaluations if steps is None or pair[0] in steps]
-    return max(of_steps, key=lambda evaluation: evaluation[1], default=None)
+    return max(
+        (pair for pair in evaluations if steps is None or pair[0] in steps),
+        key=lambda evaluation: evaluation[1],
+        default=None,
+    )
 
 
 def final_metrics(evaluations: Sequence[Evaluation]) -> dict[str, float]:

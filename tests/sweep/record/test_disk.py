@@ -111,7 +111,7 @@ def test_trials_that_have_ended_for_good_keep_weights_and_others_everything(tmp_
     sweep = SweepRecord(read_spec(folder), folder)
     configurations = sweep.configurations
     configurations[1].results[0] = replace(configurations[1].results[0], state="PRUNED")
-    thin_ended(sweep)
+    thin_ended(sweep, set())
     assert [steps_on_disk(root) for root in roots] == [[8, 4], [8, 4], [8, 6, 4, 2], [8, 6, 4, 2]]
     assert [keeps_weights_only(root / "step-8") for root in roots] == [True, True, False, False]
 
@@ -120,17 +120,19 @@ def test_a_trial_that_still_writes_is_thinned_once_it_has_closed(tmp_path):
     write_sweep(tmp_path, "demo", {0: {0: 0.5}, 1: {0: 0.5}, 2: {0: 0.5}})
     folder = sweep_folder(tmp_path, "demo")
     closing, killed, _ = roots = [run_trial(folder, f"c00{number}-s0") for number in range(3)]
+    thinned = set()
     for root in roots:
         (root / ".step-9.1.partial").mkdir()
     sweep = SweepRecord(read_spec(folder), folder)
     for configuration in sweep.configurations[:2]:
         configuration.results[0] = replace(configuration.results[0], state="PRUNED")
-    thin_ended(sweep)  # a whole trial has closed: what it left is a killed process's
+    thin_ended(sweep, thinned)  # a whole trial has closed: what it left is a killed process's
     assert [steps_on_disk(root) for root in roots] == [[8, 6, 4, 2], [8, 6, 4, 2], [8, 4]]
+    assert thinned == {"c002-s0"}
     (closing / ".step-9.1.partial").rmdir()
-    thin_ended(sweep)
+    thin_ended(sweep, thinned)
     assert [steps_on_disk(root) for root in roots] == [[8, 4], [8, 6, 4, 2], [8, 4]]
-    thin_ended(sweep, all_have_closed=True)
+    thin_ended(sweep, thinned, all_have_closed=True)
     assert steps_on_disk(killed) == [8, 4] and not (killed / ".step-9.1.partial").exists()
 
 
@@ -139,7 +141,7 @@ def test_the_best_of_the_checkpoints_that_there_are_is_kept(tmp_path):
     folder = sweep_folder(tmp_path, "demo")
     root = run_trial(folder, "c000-s0")
     shutil.rmtree(root / "step-4")  # the best evaluation's
-    thin_ended(SweepRecord(read_spec(folder), folder))
+    thin_ended(SweepRecord(read_spec(folder), folder), set())
     assert steps_on_disk(root) == [8]  # the last is also the best of 2, 6 and 8
 
 
@@ -153,6 +155,6 @@ def test_a_folder_that_cannot_be_thinned_costs_space_and_nothing_else(
     folder = sweep_folder(tmp_path, "demo")
     root = run_trial(folder, "c000-s0")
     monkeypatch.setattr(disk, "keep_weights", refuse)
-    thin_ended(SweepRecord(read_spec(folder), folder))
+    thin_ended(SweepRecord(read_spec(folder), folder), set())
     assert steps_on_disk(root) == [8, 6, 4, 2]
     assert "stay as they are: not yours" in caplog.text

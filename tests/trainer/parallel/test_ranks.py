@@ -1,13 +1,9 @@
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
 
 from tests.invariants.ranks import run_ranks
-from tests.paths import ROOT
 from tests.run_cli import run_cli
 from tests.trainer.parallel.test_deepspeed import config
 from trainer.checkpoint.state import load_training_state
@@ -102,18 +98,12 @@ sys.stdout.write(f"{first.state} {again.state} {again.step} {other.state} {other
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", [[], TORCHRUN], ids=["one process", "two ranks"])
+@pytest.mark.parametrize("launcher", [[], [*TORCHRUN, "-m"]], ids=["one process", "two ranks"])
 def test_a_script_trains_one_run_after_the_other(launcher, tiny_policy, tmp_path):
     (tmp_path / "script.py").write_text(THREE_RUNS)
     runs = tmp_path / "runs"
-    words = [tmp_path / "script.py", json.dumps(short_run(tiny_policy)), runs]
-    done = subprocess.run(
-        [sys.executable, *(["-m", *launcher] if launcher else []), *words],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=500,
-    )
+    words = ["script", json.dumps(short_run(tiny_policy)), runs]
+    done = run_cli(*launcher, *words, cwd=tmp_path, timeout=500)
     assert done.returncode == 0, done.stderr[-3000:]
     # the first rank's
     answer = next(line for line in done.stdout.splitlines() if line.startswith("done done 2 done"))
