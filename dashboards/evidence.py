@@ -1,4 +1,6 @@
-"""Update rules over all confirmed sweeps: the gain of each on fresh seeds, a row a setting."""
+"""Improvement of each update rule on fresh seeds, over all confirmed sweeps: one row per rule,
+model and task.
+"""
 
 import math
 from collections.abc import Sequence
@@ -24,8 +26,8 @@ HEADINGS = (
 
 @dataclass(frozen=True)
 class Measured:
-    """A rule against a baseline's on the fresh seeds of one sweep; without numbers where it is left
-    out.
+    """A rule compared with the baseline's rule on one sweep's fresh seeds. A comparison that is
+    left out has no numbers.
     """
 
     sweep: str
@@ -37,22 +39,23 @@ class Measured:
     seeds: int = 0
     gain: float = math.nan  # positive is better
     interval: tuple[float, float] = (math.nan, math.nan)  # each bound has 95% coverage
-    chosen: str = ""  # how it came to the fresh seeds, where not every rule did
-    left_out: str = ""  # why it does not count
+    chosen: str = ""  # selection note, if not every rule reached the fresh seeds
+    left_out: str = ""  # reason for exclusion; empty if it counts
 
     @property
     def cells(self) -> list[str]:
-        """The row of a table under ``HEADINGS``."""
+        """Table row in the order of ``HEADINGS``."""
         low, high = map(signed, self.interval)
         words = [self.rule, self.baseline, self.metric, self.model, self.task, self.sweep]
         return [*words, signed(self.gain), f"{low} to {high}", str(self.seeds), self.chosen]
 
 
 def measured_in(results: Results) -> list[Measured]:
-    """Return every rule that a sweep tried against that of its baseline; by the finalist of it that
-    the search liked best.
+    """Compare each rule that a sweep tried with the baseline's rule. Its finalist with the best
+    search score stands for the rule.
 
-    Of several finalists of a rule, fresh seeds must not choose: the best of them would be too good.
+    Fresh seeds must not choose among several finalists of a rule: the best one would be biased
+    upward.
     """
     fresh = results.fresh
     # a trial that never started recorded no rule
@@ -65,7 +68,7 @@ def measured_in(results: Results) -> list[Measured]:
     base = fresh.baseline_label
     numbers = fresh.numbers
     if base is None or numbers[base] not in of:
-        return [replace(nothing, left_out="its baseline has no score on fresh seeds")]
+        return [replace(nothing, left_out="the baseline has no score on fresh seeds")]
     nothing = replace(nothing, baseline=str(of[numbers[base]]))
     means = results.whole_means * results.objective.sign
     ranked = sorted(
@@ -74,14 +77,14 @@ def measured_in(results: Results) -> list[Measured]:
     chosen = {str(of[numbers[label]]): label for label in reversed(ranked)}
     rules = [rule for rule in dict.fromkeys(map(str, of.values())) if rule != nothing.baseline]
     if not rules:
-        return [replace(nothing, left_out="it tried no other rule than its baseline's")]
-    # A rule may owe its place to chance where another was left behind.
+        return [replace(nothing, left_out="it tried only the baseline's rule")]
+    # If the search dropped a rule, those that are left may have been selected by chance.
     behind = not results.arms and any(rule not in chosen for rule in rules)
     nothing = replace(nothing, chosen="chosen for its score" if behind else "")
     return [
         _judged(results, fresh, chosen[rule], replace(nothing, rule=rule))
         if rule in chosen
-        else replace(nothing, rule=rule, left_out="tried, and not among the finalists")
+        else replace(nothing, rule=rule, left_out="tried, but not a finalist")
         for rule in rules
     ]
 
@@ -89,11 +92,11 @@ def measured_in(results: Results) -> list[Measured]:
 def _judged(results: Results, fresh: Results, label: str, nothing: Measured) -> Measured:
     judged = results.verdict_on_fresh(label)
     if judged is None:
-        return replace(nothing, left_out="its baseline has no score on fresh seeds")
+        return replace(nothing, left_out="the baseline has no score on fresh seeds")
     if isinstance(judged, Undecided):
         return replace(nothing, left_out=reason(judged))
     interval = judged.interval
-    if results.arms:  # rules at their own best: tuning variance counts
+    if results.arms:  # rules at their own best: this interval includes tuning variance
         arm = results.arm_of[fresh.numbers[label]]
         standing = next(rule for rule in results.arm_standings if rule.rule == arm)
         if standing.interval is None:
@@ -110,10 +113,10 @@ def _judged(results: Results, fresh: Results, label: str, nothing: Measured) -> 
 
 
 def gathered(sweeps: Sequence[Results]) -> tuple[list[Measured], list[Measured]]:
-    """Return the rules by setting, each rule's best gain first, and what does not count.
+    """Return the comparisons that count (largest improvement first within a rule) and those that
+    are left out.
 
-    A model with a task is one setting, however many sweeps measured it: the one with the most fresh
-    seeds counts.
+    Each pair of model and task counts once per rule: the sweep with the most fresh seeds is used.
     """
     settings: dict[tuple[str, ...], Measured] = {}
     left = []
@@ -125,7 +128,11 @@ def gathered(sweeps: Sequence[Results]) -> tuple[list[Measured], list[Measured]]
             continue
         first = settings.setdefault((row.rule, row.baseline, row.metric, row.model, row.task), row)
         if first is not row:
-            left.append(replace(row, left_out=f"{first.sweep} has as many seeds or more"))
+            left.append(
+                replace(
+                    row, left_out=f"{first.sweep} is used instead: it has at least as many seeds"
+                )
+            )
     ordered = sorted(
         settings.values(), key=lambda row: (row.metric, row.rule, row.baseline, -row.gain)
     )

@@ -1,5 +1,5 @@
-"""A verdict on runs from anywhere. To import it takes no library; to judge takes pandas and
-SciPy.
+"""The verdict on runs of any program. Importing this module loads no other library; `judge` needs
+pandas and SciPy.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict with its words; ``str()`` of it prints them."""
+    """A verdict and the sentences that state it; ``str()`` joins the sentences."""
 
     results: "Results"
-    sentences: Sequence[str]  # the verdict, the next step, and what they rest on
+    sentences: Sequence[str]  # verdict, next step, evidence
 
     @property
     def verdict(self) -> "Verdict | None":
-        """The numbers, on fresh seeds where there are any; None for what was tuned, as
-        `Results.arm_standings` is.
+        """The numbers behind the verdict, on fresh seeds if any were run. None if rules were tuned:
+        see `Results.arm_standings`.
         """
         if self.results.arms:
             return None
         return self.results.fresh_verdict or self.results.verdict
 
     def write_report(self, folder: str | Path) -> Path:
-        """Write ``report.html`` and ``trials.csv``; return the page."""
+        """Write ``report.html`` and ``trials.csv``, and return the path of the page."""
         from dashboards.pages.report import write_pages
 
         return write_pages(self.results, Path(folder))
@@ -54,16 +54,16 @@ def judge(
 
     Args:
         table: one row per run, or per evaluation if there is a column of steps.
-        by: columns that make up a configuration.
+        by: columns that define a configuration.
         baseline: column -> value of the configuration to beat.
         score: column of the score.
         seed: column of the seed.
-        fresh: True if nobody chose anything by these seeds; or a second table, with the chosen
-            configurations on fresh seeds.
-        options: the other fields of `dashboards.sources.runs.Question`.
+        fresh: True if nothing was chosen by looking at these seeds; or a second table with the
+            chosen configurations on fresh seeds.
+        **options: the other fields of `dashboards.sources.runs.Question`.
 
     Raises:
-        ConfigError: no verdict follows from the table.
+        ConfigError: the table cannot give a verdict.
     """
     from dashboards.pictures.verdict import verdict
     from dashboards.sources.runs import Question, read_runs, with_fresh

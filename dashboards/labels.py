@@ -1,6 +1,4 @@
-"""Configurations in words: the update rule, and every other setting that differs between the trials
-of a sweep.
-"""
+"""Labels of configurations: the update rule and every other setting that differs between trials."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -17,14 +15,14 @@ PALETTE = (
 
 
 def colors(names: Iterable[str]) -> dict[str, str]:
-    """Return a color per name, the same on every picture that is given the same names."""
+    """Return one color per name. The same set of names always gets the same colors."""
     return {name: PALETTE[index % len(PALETTE)] for index, name in enumerate(sorted(set(names)))}
 
 
 def configuration_labels(trials: pd.DataFrame, searched: Sequence[str]) -> "pd.Series[str]":
-    """Return the configuration of every trial in a few words, e.g. ``#3 grpo α 0.3 lr=1e-05``.
+    """Return a short configuration label for each trial, such as ``#3 grpo α 0.3 lr=1e-05``.
 
-    Of arms, which are tuned each by itself, an arm's settings are those that vary within it.
+    If arms are tuned separately, a label lists only settings that vary within the arm.
     """
     named = {name: short for name, short in short_names(searched).items() if name not in RULE}
     varies = trials.groupby("arm")[list(named)].nunique() > 1

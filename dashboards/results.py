@@ -1,6 +1,4 @@
-"""Results of a set of trials, wherever they were recorded: one value, and everything that follows
-from it.
-"""
+"""The results of a set of trials from any source, and everything derived from them."""
 
 import math
 from collections.abc import Hashable, Mapping
@@ -31,14 +29,14 @@ TRAINING_CURVES = (
     "reward/timeouts",
     "reward/errors",
 )
-TEST_SET = "test"  # the held-out problems: only runs that confirm a sweep are evaluated on them
+TEST_SET = "test"  # held-out problems; only `sweep confirm` evaluates on them
 ALPHA = "algorithm.ar_alpha"
 ETA = "algorithm.lopti_eta"
-FIELDS = (  # columns of `Results.table` besides the parameters, label the last
+FIELDS = (  # columns of `Results.table` other than parameters; label comes last
     "trial", "configuration", "seed", "state", "score", "test", "step", "hours", "minutes",
     "algorithm", "rule", "arm", "reason", "label",
 )  # fmt: skip
-NO_ORDER = ("choice", "value", "by")  # kinds of parameters whose values need not be numbers
+NO_ORDER = ("choice", "value", "by")  # parameter kinds whose values may be other than numbers
 
 State = Literal["COMPLETE", "PRUNED", "FAIL", "RUNNING", "KILLED"]
 SeedScores = dict[str, dict[Hashable, float]]
@@ -51,7 +49,7 @@ class Objective:
     metric: str = "eval/accuracy"
     mode: Literal["max", "min"] = "max"
     window: int = 3
-    worthwhile: float = 0.01  # smallest gain that matters
+    worthwhile: float = 0.01  # smallest improvement that matters
     held_out: bool = False  # whether the metric itself is measured on held-out problems
 
     @property
@@ -61,7 +59,7 @@ class Objective:
 
     @property
     def sign(self) -> int:
-        """1 where more is better, -1 where less is."""
+        """1 if larger is better, -1 if smaller is."""
         return 1 if self.mode == "max" else -1
 
 
@@ -86,34 +84,35 @@ class Trial:
     configuration: str
     seed: str
     state: State = "COMPLETE"
-    score: float = math.nan  # NaN where it failed
+    score: float = math.nan  # NaN if it failed
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    algorithm: str = ""  # of the update rule, its advantage and loss
+    algorithm: str = ""  # advantage and loss of the update rule
     rule: str = ""  # the update rule in words
     arm: str = ""  # of `Results.arms`
     reason: str = ""  # why it failed
-    step: float = math.nan  # last evaluated
-    hours: float = math.nan  # of its devices, in recorded steps and evaluations
+    step: float = math.nan  # last evaluated step
+    hours: float = math.nan  # device hours of recorded steps and evaluations
     test: float = math.nan  # score on the held-out problems
     curves: Mapping[str, Curve] = field(default_factory=dict)
-    latest: Mapping[str, float] = field(default_factory=dict)  # the last tokens/*
-    # correct share of every problem, in the evaluations of the score
+    # latest value of each tokens/* metric
+    latest: Mapping[str, float] = field(default_factory=dict)
+    # fraction correct per problem, over the evaluations that make up the score
     solved: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """Interim analyses of finalists in rounds of fresh seeds."""
+    """A sequential confirmation: interim analyses of finalists on fresh seeds."""
 
-    planned: tuple[int, ...]  # seeds at each
+    planned: tuple[int, ...]  # seeds per configuration at each analysis
     worthwhile: float
     outcome: str  # better, not better, undecided or open
-    # one analysis after another; finalists by their number in the search
+    # in order of the analyses; finalists numbered as in the search
     standings: tuple[Standing, ...]
 
     @property
     def last(self) -> list[Standing]:
-        """The newest standing of each finalist."""
+        """The latest result of each finalist."""
         newest: dict[str, Standing] = {}
         for standing in self.standings:
             newest.pop(standing.finalist, None)
@@ -122,8 +121,8 @@ class Rounds:
 
     @property
     def winner(self) -> Standing | None:
-        """The finalist with the largest gain of those that are better; gains are signed so that
-        more is better.
+        """Among finalists shown to be better, the one with the largest gain (larger is better in
+        both modes).
         """
         better = [standing for standing in self.last if standing.decision == "better"]
         return max(better, key=lambda standing: standing.gain, default=None)
@@ -131,34 +130,36 @@ class Rounds:
 
 @dataclass(frozen=True)
 class Results:
-    """Trials with what decided them. ``name`` is empty where they are not a sweep of ours."""
+    """Trials, and the settings that a verdict on them needs. ``name`` is empty for runs of other
+    programs.
+    """
 
     name: str
     objective: Objective
     trials: tuple[Trial, ...]
     searched: tuple[str, ...]
     kinds: Mapping[str, str] = field(default_factory=dict)  # searched parameter -> e.g. loguniform
-    source: str = ""  # where they were read
+    source: str = ""  # path or URI that they were read from
     model: str = "unknown"
     task: str = "unknown"
-    planned: int | None = None  # trials; None where nobody said
+    planned: int | None = None  # number of planned trials; None if unknown
     running: bool = False
     device: Literal["GPU", "CPU"] = "CPU"
     devices: float = 1  # of a trial
-    adaptive: bool = False  # whether scores on these seeds decided what was tried, or how long
-    # configuration; None: the plain one (alpha 0, eta 0) that comes first
+    adaptive: bool = False  # whether scores on these seeds chose configurations or stopped trials
+    # configuration number; None means the first plain one (alpha 0, eta 0)
     baseline: str | None = None
-    # values that were tuned alone, on equal budgets; the first is the baseline
+    # values tuned separately with equal budgets; the first is the baseline
     arms: tuple[str, ...] = ()
-    fresh: "Results | None" = None  # the finalists on fresh seeds, under their numbers here
-    rounds: Rounds | None = None  # where these are finalists that run in rounds
-    # sentences: trials that may not be comparable, seeds that may have no effect
+    fresh: "Results | None" = None  # finalists on fresh seeds, numbered as in this search
+    rounds: Rounds | None = None  # set if these are finalists of a sequential confirmation
+    # warnings: trials that may not be comparable, seeds that may have no effect
     doubts: tuple[str, ...] = ()
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """A row a trial: its fields, minutes, a column for every parameter, and label, its
-        configuration in words.
+        """One row per trial: its fields, minutes, one column per parameter, and the configuration
+        label.
         """
         rows = [
             {
@@ -174,14 +175,14 @@ class Results:
         )
         table = pd.DataFrame(rows, columns=[*FIELDS[:-1], *names])
         for name in self.searched:
-            # missing where a rule does not have it
+            # NaN if the trial's rule does not have the parameter
             if self.kinds.get(name, "choice") not in NO_ORDER:
                 table[name] = pd.to_numeric(table[name], errors="coerce")
         table["label"] = configuration_labels(table, self.searched)
         return table
 
     def history(self, metric: str) -> pd.DataFrame:
-        """Return trial, step, value of a metric, of the trials that logged it."""
+        """Return a metric as rows of trial, step, value; trials that did not log it are absent."""
         points: list[tuple[str, int, float]] = []
         for trial in self.trials:
             if metric in trial.curves:
@@ -197,17 +198,17 @@ class Results:
 
     @property
     def ended(self) -> int:
-        """Number of trials that came to an end."""
+        """Number of trials that completed, were pruned or failed."""
         return sum(trial.state in ("COMPLETE", "PRUNED", "FAIL") for trial in self.trials)
 
     @property
     def finished(self) -> bool:
-        """Whether all planned trials came to an end; False where nobody planned."""
+        """Whether all planned trials have ended; False if the plan is unknown."""
         return self.planned is not None and self.ended >= self.planned
 
     @property
     def progress(self) -> str:
-        """How far the trials are, in words."""
+        """Progress of the trials as text."""
         if self.planned is None:
             return f"{self.ended} of {len(self.trials)} trials have ended"
         if self.finished:
@@ -219,7 +220,7 @@ class Results:
 
     @property
     def cost(self) -> list[float]:
-        """Device hours of each trial that spent any, on fresh seeds too."""
+        """Device hours of each trial with recorded time, fresh seeds included."""
         fresh = [] if self.fresh is None else self.fresh.cost
         return [trial.hours for trial in self.trials if trial.hours > 0] + fresh
 
@@ -238,25 +239,26 @@ class Results:
 
     @cached_property
     def whole_means(self) -> pd.Series:
-        """Configuration -> mean score, of the comparable ones without a failed seed: these may be
-        chosen.
+        """Configuration -> mean score, for comparable configurations without a failed seed. Only
+        these can be chosen.
         """
         failed = [trial.configuration for trial in self.trials if trial.state == "FAIL"]
         scores = self.comparable.groupby("configuration").score
         return scores.mean().drop(failed, errors="ignore")
 
     def best_of(self, trials: pd.DataFrame) -> str | None:
-        """Return the configuration with the best mean score of those with the most seeds."""
+        """Among the configurations with the most seeds, return the one with the best mean score."""
         table = trials.groupby("configuration", sort=False).score.agg(["mean", "count"])
         whole = table[table["count"] == table["count"].max()]["mean"] * self.objective.sign
         return None if whole.empty else str(whole.idxmax())
 
     @cached_property
     def baseline_label(self) -> str | None:
-        """The configuration that all others are compared with, chosen without its score.
+        """Label of the configuration that all others are compared with: the listed baseline, else
+        the first plain one (alpha 0, eta 0).
 
-        The listed one, or the first plain one (alpha 0, eta 0). Of arms it is the best of the
-        first, which its score has chosen. None where it has no score that may be compared.
+        Its score plays no part in that. With arms, it is the best configuration of the first arm,
+        which its score does choose. None if it has no comparable score.
         """
         trials = self.comparable
         if self.arms:
@@ -282,8 +284,8 @@ class Results:
 
     @cached_property
     def seed_scores(self) -> SeedScores:
-        """Label -> seed -> score of the comparable configurations; NaN where a seed of theirs
-        failed. Of a search, those that failed on every seed are left out.
+        """Label -> seed -> score of the comparable configurations; NaN for a failed seed. If the
+        search was adaptive, configurations that failed on every seed are left out.
         """
         scores: SeedScores = {}
         table = self.comparable
@@ -297,12 +299,12 @@ class Results:
 
     @property
     def counted_scores(self) -> Scores:
-        """The seed scores with failed seeds as the verdict counts them: unlucky ones."""
+        """Seed scores with failed seeds imputed as in the verdict (`count_failures`)."""
         return count_failures(self.seed_scores, self.baseline_label or "", self.objective.sign)
 
     @cached_property
     def answers(self) -> Answers:
-        """Label -> seed -> accuracy of every problem, of the comparable trials that recorded it."""
+        """Label -> seed -> accuracy per problem, for comparable trials that recorded it."""
         whole = set(self.comparable.trial)
         answers: dict[str, dict[Hashable, Any]] = {}
         for trial in self.trials:
@@ -313,8 +315,8 @@ class Results:
 
     @cached_property
     def verdict(self) -> Verdict | None:
-        """The best configuration against the baseline, on these seeds; None where the baseline has
-        no score.
+        """The best configuration compared with the baseline on these seeds; None if the baseline
+        has no score.
         """
         if self.baseline_label is None:
             return None
@@ -328,13 +330,13 @@ class Results:
 
     @cached_property
     def fresh_verdict(self) -> Verdict | None:
-        """The best finalist against the baseline, on fresh seeds."""
+        """The best finalist compared with the baseline on fresh seeds."""
         return self.verdict_on_fresh()
 
     def verdict_on_fresh(self, only: str | None = None) -> Verdict | None:
-        """Return the verdict on fresh seeds, of one finalist where its label is given.
+        """Return the verdict on fresh seeds, for one finalist if ``only`` names it.
 
-        These seeds say how much each finalist varies.
+        The search's seeds only add to the noise estimate.
         """
         fresh = self.fresh
         if fresh is None or fresh.baseline_label is None:
@@ -354,7 +356,7 @@ class Results:
 
     @property
     def _varied_in_arms(self) -> pd.DataFrame:
-        """A row an arm, a column a tuned parameter: whether it has several values there."""
+        """One row per arm, one column per tuned parameter: whether it varies within the arm."""
         tuned = [name for name in self.searched if self.kinds.get(name) != "by"]
         return self.table.groupby("arm")[tuned].nunique() > 1
 
@@ -365,14 +367,14 @@ class Results:
 
     @cached_property
     def arm_means(self) -> dict[str, pd.Series]:
-        """Arm -> the mean scores of its configurations that may be chosen."""
+        """Arm -> mean scores of its configurations that can be chosen."""
         means = self.whole_means
         return {arm: means[means.index.map(self.arm_of) == arm] for arm in self.arms}
 
     @cached_property
     def arm_standings(self) -> list[tournament.Standing]:
-        """Every arm but the first against it on fresh seeds, the best first; empty before those
-        were run.
+        """Each other arm compared with the first on fresh seeds, best first; empty before the first
+        arm has run on them.
         """
         fresh = self.fresh_arm_scores
         if self.arms[0] not in fresh:
@@ -384,7 +386,7 @@ class Results:
 
     @cached_property
     def fresh_arm_scores(self) -> Scores:
-        """Arm -> fresh seed -> score, failed seeds counted as unlucky ones."""
+        """Arm -> fresh seed -> score, with failed seeds imputed."""
         scores: SeedScores = {}
         for trial in () if self.fresh is None else self.fresh.trials:
             if trial.state in ("COMPLETE", "FAIL"):
@@ -393,7 +395,8 @@ class Results:
 
     @cached_property
     def grid(self) -> peaks.Grid | None:
-        """The one parameter that all arms ran at the same values and seeds, with their scores.
+        """The grid of the one tuned parameter, if all arms ran the same values on the same seeds;
+        else None.
 
         A failed trial counts with the worst score of all.
         """
@@ -417,8 +420,8 @@ class Results:
         return peaks.Grid(name, self.arms, np.array(levels), scores, self.objective.sign)
 
     def changed(self, label: str) -> dict[str, tuple[Any, Any]]:
-        """Return parameter -> its value in a configuration and in the baseline, for those that
-        differ.
+        """Return the parameters that differ from the baseline: name -> (value, baseline's
+        value).
         """
         settings = self.table.drop_duplicates("label").set_index("label")
         if self.baseline_label is None or label not in settings.index:
@@ -434,6 +437,6 @@ class Results:
 
 
 def unit_of(metric: str) -> str:
-    """Return the declared unit of a metric, for an axis; empty where it is a plain number."""
+    """Return a metric's declared unit for an axis title; empty if it has none."""
     declared = METRICS.get(metric)
     return declared.unit if declared is not None and declared.unit != "1" else ""

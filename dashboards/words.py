@@ -1,4 +1,6 @@
-"""Every sentence about a verdict, made of typed values; pages and commands add what to type."""
+"""Build every sentence about a verdict from typed values; pages and commands add the command to
+run.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,28 +16,31 @@ from trainer.shell.table import counted
 _MOST_NAMED = 4  # configurations listed in a sentence
 _SMALLEST_P = 1e-4
 _WHY = {
-    "alone": "There is nothing to compare it with.",
+    "alone": "No other configuration has a score to compare with.",
     "no shared seed": "Without shared seeds, the difference cannot be distinguished from chance.",
     "one seed": "With 1 shared seed, the difference cannot be distinguished from chance.",
     "no spread": "Every seed shows exactly the same difference, so seed noise cannot be estimated. "
-    "A setting without effect does that, and so do scores that are too coarse.",
+    "The setting may have no effect, or the scores may be too coarse.",
 }
-REPAIR = "Find out why trials fail, then run them again."
+REPAIR = "Fix what makes trials fail, then retry them."
 _REMEDIES = {
     "alone": "Run the other configurations.",
     "no shared seed": "Run the baseline and the best configurations on at least 3 seeds each.",
     "one seed": "Run the baseline and the best configurations on at least 3 seeds each.",
-    "no spread": "Check that setting and seed reach the runs. If they do, evaluate on more "
-    "problems, or run more seeds.",
+    "no spread": "Check that the setting and the seed reach the program. If they do, evaluate on "
+    "more problems, or run more seeds.",
 }
 REFUSALS: Mapping[Refusal, str] = {
-    "few trials": f"tuning variance shows in {FEWEST_TRIALS} complete trials of both rules or more",
-    "smaller budget": "the baseline has fewer than half as many complete trials",
-    "baseline tunes more": "the baseline tunes more parameters, so it stays further from its best",
-    "few trials of two": f"tuning variance of two parameters shows in {FEWEST_OF_TWO} complete "
-    "trials or more",
-    "many parameters": "its trials do not show the tuning variance of three or more parameters",
-    "no spread": "its differences on fresh seeds do not vary",
+    "few trials": f"estimating tuning variance takes at least {FEWEST_TRIALS} complete "
+    "trials of each rule",
+    "smaller budget": "the baseline has fewer than half as many complete trials as the rule",
+    "baseline tunes more": "the baseline tunes more parameters, so tuning leaves it "
+    "further from its optimum",
+    "few trials of two": "estimating the tuning variance of two parameters takes at least "
+    f"{FEWEST_OF_TWO} complete trials",
+    "many parameters": "the tuning variance of three or more parameters cannot be estimated",
+    "no spread": "it shares fewer than two fresh seeds with the baseline, or its "
+    "differences on them are all equal",
 }
 _DECISIONS: Mapping[Decision, str] = {
     "better": "is better than the baseline",
@@ -46,7 +51,9 @@ _DECISIONS: Mapping[Decision, str] = {
 
 
 def number(value: float, digits: int = 3) -> str:
-    """Write a number with so many significant digits, without exponent if it is readable."""
+    """Format a number with ``digits`` significant digits, without an exponent if that is
+    readable.
+    """
     if value != value:
         return "none"
     if value and (abs(value) >= 10**5 or abs(value) < 10**-4):
@@ -57,24 +64,24 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def signed(value: float) -> str:
-    """Write a difference with its sign."""
+    """Format a difference with its sign."""
     return f"{value:+.1e}" if 0 < abs(value) < 0.0005 else f"{value:+.3f}"
 
 
 def device_time(hours: float, device: str) -> str:
-    """Write hours of GPUs or CPUs, or minutes below one."""
+    """Format device time in hours, or in minutes below one hour."""
     if hours < 1:
         return f"{number(hours * 60, 2)} {device}-minutes"
     return f"{number(hours)} {device}-hours"
 
 
 def between(interval: tuple[float, float]) -> str:
-    """Write an interval."""
+    """Format an interval."""
     return f"90% interval {signed(interval[0])} to {signed(interval[1])}"
 
 
 def gain(verdict: Verdict, kind: str = "seed") -> str:
-    """Write a difference to the baseline with its interval and seeds."""
+    """Format a difference to the baseline with its interval and number of seeds."""
     seeds = counted(verdict.seeds, kind) if verdict.seeds else "no shared seed"
     if isinstance(verdict, Tested):
         seeds = f"{between(verdict.interval)}, {seeds}"
@@ -82,7 +89,7 @@ def gain(verdict: Verdict, kind: str = "seed") -> str:
 
 
 def searched(verdict: Verdict) -> str:
-    """State what the seeds of a search show."""
+    """State the result on the search's own seeds."""
     best = verdict.best
     base = verdict.baseline
     claim = verdict.claim if isinstance(verdict, Tested) else "none"
@@ -93,8 +100,8 @@ def searched(verdict: Verdict) -> str:
         )
     if claim == "candidate":
         return (
-            f"A candidate against the baseline {base}, not yet evidence: its seeds guided the "
-            f"search. {best}: {gain(verdict)}."
+            f"A candidate to beat the baseline {base}. Not evidence yet, because its seeds "
+            f"guided the search. {best}: {gain(verdict)}."
         )
     nearest = "Best candidate" if verdict.improves else "Closest"
     return (
@@ -103,7 +110,7 @@ def searched(verdict: Verdict) -> str:
 
 
 def confirmed(verdict: Verdict) -> str:
-    """State what fresh seeds show."""
+    """State the result on fresh seeds."""
     best = verdict.best
     base = verdict.baseline
     gained = gain(verdict, "fresh seed")
@@ -114,17 +121,20 @@ def confirmed(verdict: Verdict) -> str:
             f"Not confirmed: seed noise could explain the difference between {best} and the "
             f"baseline {base}: {gained}."
         )
-    return f"Keep the baseline {base}: on fresh seeds nothing beats it. {best}: {gained}."
+    return (
+        f"Keep the baseline {base}: no other configuration scores higher on fresh seeds. "
+        f"{best}: {gained}."
+    )
 
 
 def reason(verdict: Verdict) -> str:
-    """State what a verdict rests on."""
+    """State the evidence behind a verdict."""
     if isinstance(verdict, Undecided):
         return _WHY[verdict.why]
     tested = (
         f"{between(verdict.interval)}, one-sided p = {max(verdict.p_value, _SMALLEST_P):.2g}, "
-        "corrected for "
-        f"{counted(verdict.comparisons, 'comparison')} on {counted(verdict.seeds, 'seed')}"
+        f"corrected for {counted(verdict.comparisons, 'comparison')}, "
+        f"{counted(verdict.seeds, 'seed')}"
     )
     if verdict.claim == "evidence":
         return f"This is more than seed noise explains: {tested}."
@@ -134,7 +144,7 @@ def reason(verdict: Verdict) -> str:
 
 
 def noise(verdict: Verdict) -> str:
-    """State how noisy scores are, what these seeds could show, and what they cannot exclude."""
+    """State the seed noise, the detectable improvement, and the caveats."""
     if isinstance(verdict, Undecided):
         return ""
     sentences = [
@@ -150,7 +160,9 @@ def noise(verdict: Verdict) -> str:
 
 
 def caveats(verdict: Verdict, failed: Mapping[str, int], seeds: int) -> str:
-    """State what few seeds may have made of a gain, which ``seeds`` of them showed."""
+    """State the caveats of a gain: a mean that few seeds determine, collapse that ``seeds`` seeds
+    cannot exclude, failed seeds.
+    """
     sentences = [
         f"The median difference over seeds is {signed(verdict.median)}: a few seeds determine "
         "the mean."
@@ -163,22 +175,22 @@ def caveats(verdict: Verdict, failed: Mapping[str, int], seeds: int) -> str:
 
 
 def hidden(seeds: int) -> str:
-    """State which rate of collapse so many seeds cannot exclude."""
+    """State the collapse rate that this many seeds cannot exclude."""
     return (
-        f"{counted(seeds, 'seed')} cannot exclude that up to {unseen_collapse(seeds):.0%} of "
-        "seeds collapse."
+        f"{counted(seeds, 'seed')} cannot exclude a collapse rate of up to "
+        f"{unseen_collapse(seeds):.0%} (95% bound)."
     )
 
 
 def failures(failed: Mapping[str, int]) -> str:
-    """State how failed seeds count; empty without any."""
+    """State how failed seeds count; empty if none failed."""
     if not failed:
         return ""
     named = [f"{name} ({count})" for name, count in failed.items()]
     more = f" and {len(named) - _MOST_NAMED} more" if named[_MOST_NAMED:] else ""
     return (
-        "Failed seeds count with the worst score of all, the baseline's with the best: "
-        f"{', '.join(named[:_MOST_NAMED])}{more}."
+        "Failed seeds count as the worst score of all, those of the baseline as the best. "
+        f"Failed: {', '.join(named[:_MOST_NAMED])}{more}."
     )
 
 
@@ -187,56 +199,56 @@ def next_step(verdict: Verdict) -> str:
     if isinstance(verdict, Undecided):
         return _REMEDIES[verdict.why]
     if verdict.claim == "evidence":
-        return "Confirm it on fresh seeds: the best of many looks better than it is."
+        return "Confirm it on fresh seeds: the best of many is biased upward."
     if verdict.claim == "candidate":
         return (
             "Run it on fresh seeds: a search's own seeds give candidates, only fresh seeds give "
             "evidence."
         )
     if not verdict.improves:
-        return "Keep the baseline, or search elsewhere."
-    # of the difference, not of 0: rounding leaves a little
+        return "Keep the baseline, or search another region."
+    # relative to the difference, because rounding rarely leaves exactly 0
     if verdict.shrunken / verdict.difference <= 1e-9:
-        return "After correcting for picking the best, no improvement is left: search elsewhere."
+        return "After correcting for selection, no improvement is left: search another region."
     if verdict.confirmation_seeds is None:
         return (
             f"After correcting for picking the best, {verdict.shrunken:+.3g} is left, which takes "
             f"more than {MAX_SEEDS} seeds to detect: search elsewhere."
         )
     return (
-        f"Run {verdict.best} and {verdict.baseline} alone on {verdict.confirmation_seeds} fresh "
-        f"seeds: they detect {verdict.shrunken:+.3g}, what is left after correcting "
-        "for picking the best, with 80% power."
+        f"Run only {verdict.best} and {verdict.baseline} on {verdict.confirmation_seeds} "
+        f"fresh seeds. They detect {verdict.shrunken:+.3g}, the improvement left after "
+        "correcting for selection, with 80% power."
     )
 
 
 def bounds(stands: Standing) -> str:
-    """Write a finalist's gain with its bounds."""
+    """Format a finalist's gain with its bounds."""
     if stands.low is None or stands.high is None or stands.low != stands.low:
         return signed(stands.gain)
     return f"{signed(stands.gain)} ({signed(stands.low)} to {signed(stands.high)})"
 
 
 def standing(name: str, stands: Standing, worthwhile: float) -> str:
-    """State where a finalist stands after its last look."""
+    """State the decision on a finalist after its latest interim analysis."""
     decided = _DECISIONS[stands.decision].format(worthwhile)
     return f"{name} {decided} after {counted(stands.seeds, 'seed')}: {bounds(stands)}"
 
 
 def rule_bounds(rule: RuleStanding) -> str:
-    """Write a rule's difference with its interval."""
+    """Format a rule's difference with its interval."""
     if rule.interval is None:
         return f"{signed(rule.difference)}, not compared: {refusal(rule)}"
     return f"{signed(rule.difference)}, {between(rule.interval)}"
 
 
 def refusal(rule: RuleStanding) -> str:
-    """State why a rule is not compared with the baseline; empty where it is."""
+    """State why a rule is not compared with the baseline; empty if it is."""
     return "" if rule.refusal is None else REFUSALS[rule.refusal]
 
 
 def rules(standings: Sequence[RuleStanding], baseline: str) -> str:
-    """State which rules beat the baseline's at their own best, on fresh seeds."""
+    """State which rules, each at its own best, beat the baseline's rule on fresh seeds."""
     sentences = [
         f"{rule.rule} beats {baseline} by {rule_bounds(rule)}" for rule in standings if rule.better
     ]
@@ -244,27 +256,30 @@ def rules(standings: Sequence[RuleStanding], baseline: str) -> str:
     if others:
         rest = "no other" if sentences else "none"
         nearest = f"the nearest is {others[0].rule}: {rule_bounds(others[0])}"
-        sentences.append(f"{rest} is shown to be better than {baseline} at its best ({nearest})")
+        sentences.append(f"{rest} is shown to beat {baseline} at its best ({nearest})")
     sentences += [f"{rule.rule} {rule_bounds(rule)}" for rule in standings if rule.interval is None]
     text = f"Rules at their own best, on fresh seeds: {'; '.join(sentences)}."
     if all(rule.interval is None for rule in standings):
         return text
     return (
-        f"{text} Intervals are corrected for {counted(len(standings), 'comparison')} and allow "
-        "for tuning variance."
+        f"{text} Intervals are corrected for {counted(len(standings), 'comparison')} and "
+        "include tuning variance."
     )
 
 
 def peaks(standings: Sequence[PeakStanding], parameter: str, shared: str) -> str:
-    """State what rules gain on the first one at one value of a parameter, and each at its
-    own best.
+    """State each rule's difference to the first: with both at one value of the parameter, and with
+    each at its own peak.
     """
     sentences = []
     for standing in standings[1:]:
         at_same = standing.at_same
         at_best = standing.at_best
         assert at_same is not None
-        best = "not compared at its best, because one of the two has no peak among these values"
+        best = (
+            "not compared at its best, because one of the two rules has no peak within the "
+            "five values around its best"
+        )
         if at_best is not None:
             best = f"{signed(at_best.mean)} each at its best ({between(at_best.interval)})"
         same = (
@@ -272,9 +287,9 @@ def peaks(standings: Sequence[PeakStanding], parameter: str, shared: str) -> str
             f"({between(at_same.interval)})"
         )
         sentences.append(f"{standing.rule} {best}, {same}")
-    return f"On one grid, against {standings[0].rule}: {'; '.join(sentences)}."
+    return f"On one grid, compared with {standings[0].rule}: {'; '.join(sentences)}."
 
 
 def changes(changed: Mapping[str, tuple[Any, Any]]) -> str:
     """List the settings in which a configuration differs from the baseline."""
-    return ", ".join(f"{name} {value} (not {base})" for name, (value, base) in changed.items())
+    return ", ".join(f"{name} {value} (baseline {base})" for name, (value, base) in changed.items())

@@ -1,10 +1,10 @@
-"""Reward functions: what a completion is worth.
+"""Reward functions that score completions.
 
-Add one by writing ``score(text, answer) -> Score`` in a file here and naming it in ``REWARDS``, or
-keep it anywhere on the import path and name it ``module:function`` in the configuration;
-``rewards.own`` says which forms such a function may have. Its module may define ``prepare()``,
-which is called once before the first completion, and ``MINIMUM``, the score of a completion whose
-scoring fails.
+To add a built-in one, write ``score(text, answer) -> Score`` in this package and register it in
+``REWARDS``. A user's own function can be anywhere on the import path; the configuration names it
+``module:function``. `rewards.own` lists the supported signatures. The module may define
+``prepare()``, called once before the first completion, and ``MINIMUM``, the score of a completion
+that could not be scored.
 """
 
 import sys
@@ -38,14 +38,14 @@ REWARDS: dict[str, RewardFunction] = {
 
 
 def combine_batch(functions: Weights) -> BatchRewardFunction:
-    """Return the weighted sum of reward functions for many completions at once.
+    """Return a batch function that computes the weighted sum of reward functions.
 
-    Several functions give a breakdown of one part each. The one with the largest weight (the first
-    of them on a tie) decides what counts as correct and as parsed. A text that one of them fails on
-    has that error in place of its score.
+    With several functions, the breakdown has one entry per function. The function with the largest
+    absolute weight (the first on a tie) sets ``correct`` and ``parsed``. If a function fails on a
+    text, the result for that text is the exception.
 
     Raises:
-        ValueError: no such name, module or function; says what to write instead.
+        ValueError: unknown name, module or function; the message suggests a fix.
     """
     if not functions:
         raise ValueError("name at least one reward function")
@@ -79,18 +79,18 @@ def combine_batch(functions: Weights) -> BatchRewardFunction:
 
 
 def wants_batches(functions: Weights) -> bool:
-    """Return whether one of the functions is to score many completions in one call."""
+    """Return whether any function takes a batch of completions per call."""
     return any(name not in REWARDS and takes_batch(load_function(name)) for name in functions)
 
 
 def columns(functions: Weights) -> list[str]:
-    """Return the columns of a problem's row that some function asks for."""
+    """Return the dataset columns that the functions take as parameters."""
     of_user = [name for name in functions if name not in REWARDS]
     return [column for name in of_user for column in columns_of(load_function(name))]
 
 
 def prepare(functions: Weights) -> None:
-    """Do the slow imports of the named functions now."""
+    """Call ``prepare()`` of each function's module, if it has one."""
     for name in functions:
         hook = getattr(_module_of(name), "prepare", None)
         if hook is not None:
@@ -98,8 +98,8 @@ def prepare(functions: Weights) -> None:
 
 
 def minimum(functions: Weights) -> float:
-    """Return the weighted sum of the functions' lowest scores; one that declares none, or is
-    subtracted, counts 0.
+    """Return the weighted sum of the functions' ``MINIMUM``. A function without one, or with a
+    negative weight, counts as 0.
     """
     lowest = {
         name: getattr(_module_of(name), "MINIMUM", 0.0)
@@ -108,14 +108,12 @@ def minimum(functions: Weights) -> float:
     }
     for name, value in lowest.items():
         if not isinstance(value, int | float):
-            raise ValueError(f"reward {name}: MINIMUM is {value!r}, not a number")
+            raise ValueError(f"reward {name}: MINIMUM must be a number, got {value!r}")
     return sum(functions[name] * value for name, value in lowest.items())
 
 
 def part_weight(functions: Weights, part: str) -> float:
-    """Return the weight that a part of the breakdown carries in the reward; 1 for what no function
-    gave.
-    """
+    """Return the weight of a breakdown entry in the reward; 1 if no function produced it."""
     if len(functions) == 1:
         return next(iter(functions.values()))
     return {_short(name): weight for name, weight in functions.items()}.get(part, 1.0)

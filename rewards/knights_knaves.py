@@ -1,7 +1,7 @@
 """The rule-based Knights-and-Knaves reward of Logic-RL [arXiv:2502.14768, section 2.2].
 
-reward = format (+1 right form, -1 otherwise) + answer (+2 right, -1.5 read but wrong, -2 not
-readable or wrong form). 3 is therefore the only score of a correct completion.
+reward = format (+1 if the format is right, else -1) + answer (+2 correct, -1.5 parsed but wrong, -2
+unparsable or wrong format). A correct completion always scores 3.
 """
 
 import re
@@ -18,13 +18,13 @@ _ROLE_IN_LINE = re.compile(r"\b([A-Za-z]+)\b.*?\b(knight|knave)\b", re.IGNORECAS
 
 
 def score(text: str, answer: Any) -> Score:
-    """Score a completion, prefill included, against ``(1) Zoey is a knight`` on one line per
-    person.
+    """Score prefill + completion against a solution with one line per person: ``(1) Zoey is a
+    knight``.
 
-    The solution may also be a mapping that holds these lines under ``solution_text_format``.
+    The solution may also be a mapping with these lines under the key ``solution_text_format``.
 
     Raises:
-        ValueError: the solution names nobody.
+        ValueError: the solution contains no role statement.
     """
     roles = _roles_of(answer)
     if not has_think_answer_form(text):
@@ -40,8 +40,8 @@ def score(text: str, answer: Any) -> Score:
 
 
 def share_right(text: str, answer: Any) -> Score:
-    """Return the share of people whose role, as the text states it last, is right; for policies
-    that find no form.
+    """Return the fraction of people whose last stated role is correct, in any format. For policies
+    too weak to learn the format.
 
     Raises:
         ValueError: the solution names nobody.
@@ -76,8 +76,8 @@ def _solution_roles(solution: str) -> dict[str, str]:
 
 
 def _given_roles(answer: str, names: tuple[str, ...]) -> dict[str, str] | None:
-    """Return the role stated for every name; None if one is missing or more roles are named than
-    people.
+    """Return the stated role of every name, or None if the number of role words differs from the
+    number of names or a name has none.
     """
     lowered = answer.lower()
     if lowered.count("knight") + lowered.count("knave") != len(names):

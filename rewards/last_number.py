@@ -1,4 +1,4 @@
-"""Whether the last number that a completion names is the answer."""
+"""Binary reward: 1 if the last number in the completion equals the answer."""
 
 import re
 from decimal import Decimal
@@ -12,9 +12,10 @@ _NUMBER = re.compile(r"-?\d{1,30}(?:\.\d{1,30})?")
 
 
 def score(text: str, answer: Any) -> Score:
-    """Return 1 if the last number of the text equals the answer (a number, or text of one), else 0.
+    """Return 1 if the last number in the text equals the answer (a number or a numeric string),
+    else 0.
 
-    Numbers are compared by value, and nothing is computed: ``2 + 3`` names 3, not 5.
+    Numbers are compared by value. Expressions are not evaluated: the last number of ``2 + 3`` is 3.
     """
     numbers = _NUMBER.findall(text)
     right = bool(numbers) and Decimal(numbers[-1]) == Decimal(str(answer))

@@ -1,4 +1,4 @@
-"""Limits of processor time and memory for code and data that strangers wrote."""
+"""CPU time and memory limits for untrusted code and data."""
 
 import contextlib
 import gc
@@ -13,16 +13,18 @@ _AGAIN_S = 0.1
 
 
 class _OutOfTime(BaseException):
-    """End of a time limit; no Exception, because sympy catches these."""
+    """Raised when the time limit expires. Derives from BaseException because sympy catches
+    Exception.
+    """
 
 
 @contextlib.contextmanager
 def processor_time(limit_s: float) -> Iterator[None]:
-    """Limit the block's processor time; without effect outside of the main thread, which alone
-    receives signals.
+    """Limit the CPU time of a block. Has no effect outside the main thread, because only the main
+    thread receives signals.
 
-    The time of other threads does not count, nor does collecting garbage, which walks through all
-    objects of the process: it waits for the end of the block.
+    Only the CPU time of this thread counts. Garbage collection is disabled inside the block,
+    because it visits every object of the process.
 
     Raises:
         TimeoutError: the block takes longer.
@@ -34,10 +36,10 @@ def processor_time(limit_s: float) -> Iterator[None]:
 
     def stop(*_: Any) -> None:
         left_s = end_s - time.thread_time()
-        if left_s > 0:  # the timer counts other threads, too
+        if left_s > 0:  # the timer also counts the CPU time of other threads
             signal.setitimer(signal.ITIMER_PROF, left_s)
             return
-        # should anything catch the exception, such as the interpreter in a callback
+        # fire again in case something swallows the exception, such as the interpreter in a callback
         signal.setitimer(signal.ITIMER_PROF, _AGAIN_S)
         raise _OutOfTime
 
@@ -58,8 +60,8 @@ def processor_time(limit_s: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def memory(mebibytes: int) -> Iterator[None]:
-    """Let a block take so much address space beyond what the process has; MemoryError beyond
-    that.
+    """Limit how much address space a block may add to the process; allocations beyond that raise
+    MemoryError.
     """
     before = limit_memory(mebibytes)
     try:
@@ -69,8 +71,8 @@ def memory(mebibytes: int) -> Iterator[None]:
 
 
 def limit_memory(mebibytes: int) -> tuple[int, int]:
-    """Let the process take so much address space beyond what it has, which may be gigabytes
-    (torch). Returns the limits of before.
+    """Limit the address space that the process may add to its current size, which can be gigabytes
+    with torch. Return the previous limits.
     """
     before = resource.getrlimit(resource.RLIMIT_AS)
     with open("/proc/self/statm") as sizes:

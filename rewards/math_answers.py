@@ -1,8 +1,8 @@
 r"""Binary reward for mathematics: 1 if the final answer equals an accepted answer, else 0.
 
-The final answer is the content of the last ``\boxed{...}``, else what follows the last ``####``,
-else the formula or number that math-verify finds last. Math-verify decides whether two answers are
-equal. `rewards.math_guard` limits the size of an answer and the time of a comparison.
+The final answer is the content of the last ``\boxed{...}``, else the text after the last ``####``,
+else the last formula or number that math-verify finds. Math-verify compares the answers.
+`rewards.math_guard` limits answer size and comparison time.
 """
 
 import logging
@@ -14,21 +14,21 @@ from rewards.score import Score
 MINIMUM = 0.0
 
 _ROUNDING = 10  # decimals
-_END_CHARS = 10_000  # where a box is looked for
+_END_CHARS = 10_000  # of the text's end that are searched for \boxed{}
 _TAIL_CHARS = 600
 
 
 def prepare() -> None:
-    """Import math-verify and sympy and compile their patterns, so that no completion's time limit
-    pays for it.
+    """Import math-verify and sympy and compile their patterns now, so that the first completion's
+    time limit does not include it.
     """
-    # it warns that its own time limits are off
+    # silence its warning that its own time limits are off
     logging.getLogger("math_verify").setLevel(logging.ERROR)
     _equal(_parse(_box("x + 1")), _parse("2"))
 
 
 def score(text: str, answer: Any) -> Score:
-    """Score a completion, prefill included, by an accepted answer (LaTeX, plain text, number) or a
+    """Score prefill + completion against one accepted answer (LaTeX, plain text or a number) or a
     list of them.
 
     Raises:
@@ -43,7 +43,9 @@ def score(text: str, answer: Any) -> Score:
 
 
 def final_answer(text: str) -> str:
-    r"""Return the final answer as ``\boxed{...}``, or the end of a text that marks none."""
+    r"""Return the final answer as ``\boxed{...}``, or the end of the text if no answer is
+    marked.
+    """
     from latex2sympy2_extended.math_normalization import extract_boxed_content
 
     conclusion = text.rpartition("</think>")[2]
@@ -60,13 +62,14 @@ def _box(formula: str) -> str:
 
 
 def _parse(final: str) -> list[Any]:
-    """Return the formula and its text, or only its text; nothing if there is none or it must not be
-    parsed.
+    """Return [formula, text], or [text] if it is not a formula; empty if nothing was found or
+    `may_parse` rejects it.
     """
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
 
     kinds: list[Any] = [LatexExtractionConfig()]
-    if not final.startswith(_box("")[:-1]):  # a number in a box that is no formula is not its value
+    # do not take a number out of a box whose content is not a formula
+    if not final.startswith(_box("")[:-1]):
         kinds.append(ExprExtractionConfig())
     return list(parse(final, kinds, parsing_timeout=None)) if may_parse(final) else []
 

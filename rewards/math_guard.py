@@ -1,4 +1,4 @@
-"""Limits that keep a formula written by a policy from costing more than one written by a person."""
+"""Limits on the size and comparison time of formulas that a policy writes."""
 
 import contextlib
 import itertools
@@ -14,19 +14,19 @@ _MAX_NESTING = 12  # parsing time doubles with every level of brackets
 _MAX_DIGITS = 5000.0
 _MAX_POWER_OF_SUM = 30.5
 _BRACKET = re.compile(r"[({\[]|([)}\]])")
-# evaluated while parsing
+# sympy evaluates binomials while it parses them
 _LARGE_BINOMIAL = re.compile(r"binom.*\d{4}|\d{4}.*choose|choose.*\d{4}", re.DOTALL)
-# 448 honest comparisons took 0.02 s on average, the slowest 0.28 s
+# 448 legitimate comparisons took 0.02 s on average, at most 0.28 s
 _LONGEST_S = 1.5
 _LEAST_S = 0.03
-_FADING_S = 0.8  # lost time that divides the limit by e
-_FORGIVEN_S = 0.02  # by each block that ends in time
+_FADING_S = 0.8  # time lost to timeouts that shrinks the limit by a factor of e
+_FORGIVEN_S = 0.02  # credit for each block that finishes in time
 _GROWING = ("factorial", "factorial2", "Sum", "Product")
 _lost_s = 0.0
 
 
 def may_parse(text: str) -> bool:
-    """Check that a text is not too long and not too deeply nested to be parsed."""
+    """Return whether a text is short and shallow enough to parse."""
     depths = itertools.accumulate(-1 if bracket[1] else 1 for bracket in _BRACKET.finditer(text))
     return (
         len(text) <= _MAX_CHARS
@@ -36,15 +36,15 @@ def may_parse(text: str) -> bool:
 
 
 def may_evaluate(formula: Any) -> bool:
-    """Check that no part of a sympy formula has too large a value or expansion, without computing
-    either.
+    """Return whether every part of a sympy formula stays below the size limits; nothing is
+    evaluated.
     """
     return _digits(formula) <= _MAX_DIGITS
 
 
 def _digits(formula: Any) -> float:
-    """Return an upper bound of log10 of the absolute values of all parts, with 10 for every
-    symbol.
+    """Return an upper bound on log10 of the absolute value of any part, taking every symbol as
+    10.
     """
     if getattr(formula, "is_Rational", False):
         return math.log10(max(abs(int(formula.p)), int(formula.q)))
@@ -66,10 +66,9 @@ def _value(digits: float) -> float:
 
 @contextlib.contextmanager
 def time_limit() -> Iterator[None]:
-    """Limit the block's processor time, the more the more was lost to blocks that were stopped.
+    """Limit the CPU time of a block. The limit shrinks with the time already lost to timeouts.
 
-    The limit is 1.5 s at first and falls to 0.03 s, so that a hundred endless blocks in a row cost
-    5 s together.
+    It falls from 1.5 s to 0.03 s, so 100 endless blocks in a row cost 5 s in total.
 
     Raises:
         TimeoutError: the block takes longer.

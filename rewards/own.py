@@ -1,20 +1,20 @@
 """A user's own reward functions, named ``module:function``.
 
-Two forms, each plain or ``async``; a score is a ``Score`` or a number (then a positive one counts
-as correct)::
+Two signatures, each plain or ``async``. A function returns a ``Score`` or a number; a positive
+number counts as correct::
 
     def exact(text, answer):                # one completion
         return float(text.strip() == answer)
 
-    async def judged(texts, answers):       # a whole batch: a parameter is called texts or answers
-        return await asyncio.gather(*map(ask_the_judge, texts, answers))
+    async def judged(texts, answers):       # a batch: has a parameter named texts or answers return
+        await asyncio.gather(*map(ask_the_judge, texts, answers))
 
-    def allowed(text, numbers):             # others are columns of the problem's row; in a batch
-        return float(set(text.split()) <= set(numbers))    # they are lists of columns
+    def allowed(text, numbers):             # other parameters are dataset columns; in a batch
+        return float(set(text.split()) <= set(numbers))    # each is a list of values
 
-Arguments are bound by the parameters' names, in any order; a function that names neither text nor
-answer takes them by position. An ``async`` function of one completion is called for all completions
-of a batch at once.
+Arguments are passed by name. A function without a parameter named text or answer receives these two
+by position. An ``async`` per-completion function is awaited for all completions of a batch
+concurrently.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from typing import Any, cast
 
 from rewards.score import BatchRewardFunction, Rows, Score
 
-Function = Callable[..., Any]  # a user's own, of any form
+Function = Callable[..., Any]  # a user's reward function, any signature
 
 _BATCH_PARAMETERS = ("texts", "answers")
 _PARAMETERS = ("text", "answer")
@@ -38,8 +38,8 @@ def load_function(name: str) -> Function:
     """Return the function behind ``module:function``.
 
     Raises:
-        ValueError: no such module or function, or one written for another trainer; says what to
-            write instead.
+        ValueError: unknown module or function, or a function written for another trainer; the
+        message suggests a fix.
     """
     module_name, _, function_name = name.partition(":")
     package = module_name.partition(".")[0]
@@ -56,24 +56,30 @@ def load_function(name: str) -> Function:
     parameters = _parameters(function)
     if "completions" in parameters:
         raise ValueError(
-            f"reward {name} is written for TRL; here it is def {function_name}(texts, answers)"
+            f"reward {name} has TRL's signature; loptune expects def {function_name}(texts, "
+            "answers)"
         )
     if "texts" in parameters and "text" in parameters:
-        raise ValueError(f"reward {name} takes text and texts: one completion, or a batch?")
+        raise ValueError(
+            f"reward {name} has both text and texts as parameters: use text for one "
+            "completion or texts for a batch"
+        )
     return cast(Function, function)
 
 
 def takes_batch(function: Function) -> bool:
-    """Return whether a function wants many completions in one call."""
+    """Return whether a function should receive a batch of completions per call: batch or async
+    functions.
+    """
     return _is_async(function) or _is_batch(function)
 
 
 def as_batch(function: Function, name: str) -> BatchRewardFunction:
-    """Return a function of any form as one of a batch that returns a ``Score`` for every text, or
-    the error that the text met.
+    """Wrap a function of any signature as a batch function that returns, for every text, a
+    ``Score`` or the exception it raised.
 
-    The result raises what a function of a batch raises, and a ValueError where that returns
-    something else than a list of as many scores.
+    The wrapper propagates what a batch function raises. It raises ValueError unless the function
+    returns one score per text.
     """
     label = name.rpartition(":")[2]
     call = _caller(function, name)
@@ -96,8 +102,8 @@ def as_batch(function: Function, name: str) -> BatchRewardFunction:
 
 
 def columns_of(function: Function) -> dict[str, bool]:
-    """Return the columns that a function asks for by its parameters' names -> whether it cannot do
-    without.
+    """Return the dataset columns among a function's parameters -> whether the column is
+    required.
     """
     parameters = _parameters(function)
     given: tuple[str, ...] = (*_PARAMETERS, *_BATCH_PARAMETERS)
@@ -123,9 +129,9 @@ def _caller(
         for column, needed in columns.items():
             if needed and column not in given:
                 raise ValueError(
-                    f"reward {name} asks for {column}, and the row has no such column: name its "
-                    "parameters text, "
-                    "answer (or texts, answers) and columns of the data, or give them defaults"
+                    f"reward {name} has a parameter {column}, but the row has no such column: "
+                    "name its parameters text, answer (or texts, answers) and columns of the "
+                    "data, or give them defaults"
                 )
         positional = [] if by_name else [given["text"], given["answer"]]
         return function(
@@ -150,7 +156,7 @@ def _caller(
 
 
 def _attempt(call: Function, given: Mapping[str, Any]) -> Any:
-    """Return what a call returns, or the error that it raises."""
+    """Return the result of the call, or the exception it raised."""
     try:
         return call(given)
     except Exception as error:
@@ -166,13 +172,12 @@ async def _all_of(call: Function, each: Sequence[Mapping[str, Any]]) -> list[Any
 
 @functools.cache
 def _event_loop() -> asyncio.Runner:
-    # One loop for the life of the process, so that a function's open connections serve all its
-    # calls.
+    # One event loop per process, so that a function can reuse its open connections.
     return asyncio.Runner()
 
 
 def _is_async(function: Function) -> bool:
-    call = getattr(function, "__call__", None)  # noqa: B004  an object's method may be the asynchronous part
+    call = getattr(function, "__call__", None)  # noqa: B004  an instance may have an async __call__
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
@@ -183,7 +188,7 @@ def _is_batch(function: Function) -> bool:
 def _parameters(function: Function) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(function).parameters
-    except (TypeError, ValueError):  # some functions written in C
+    except (TypeError, ValueError):  # some C functions have no signature
         return {}
 
 

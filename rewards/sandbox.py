@@ -1,9 +1,8 @@
-"""Scoring of untrusted model output in processes that can be killed.
+"""Scoring of untrusted model output in killable worker processes.
 
-A completion may make a reward function hang, eat memory or crash the interpreter; here that costs
-the completion its score and nothing else. Every worker is a process of its own (``rewards.worker``)
-with a memory limit; one that is past the time limit is killed together with all that it started and
-replaced.
+A completion may make a reward function hang, exhaust memory or crash the interpreter. Only that
+completion then loses its score. Every worker is a separate process (`rewards.worker`) with a memory
+limit. A worker that exceeds the time limit is killed together with its descendants and replaced.
 """
 
 import asyncio
@@ -25,13 +24,13 @@ from typing import Any, Self
 from rewards.score import Rows, Score, ScoringStatus, Weights
 from rewards.worker import MAX_REPLY_BYTES
 
-MAX_FAILURE_RATE = 0.2  # of the completions of a rank in one step, above which a run ends
-_START_LIMIT_S = 120.0  # imports of the user's own module included
+MAX_FAILURE_RATE = 0.2  # largest fraction of a rank's completions that may fail in one step
+_START_LIMIT_S = 120.0  # includes importing the user's module
 _MAX_IN_FLIGHT = 256
 _END_LIMIT_S = 10.0
-_GRACE_S = 0.1  # to take what a worker wrote while this process was stopped or busy elsewhere
-# Waking up for every single reply of a fast function would cost more than scoring; a pause lets
-# some gather.
+_GRACE_S = 0.1  # extra time to read a reply that arrived while this process was busy
+# Waking up for every reply of a fast function would cost more than scoring, so a short pause
+# batches them.
 _GATHER_S = 0.0005
 _GATHER_ABOVE = 64
 _SECRET = re.compile(r"(^|_)(PASSWORD|PASSWD|SECRET|TOKEN|KEY|CREDENTIALS?)(_|$)", re.IGNORECASE)
@@ -40,9 +39,7 @@ _URL_WITH_PASSWORD = re.compile(r"://[^/\s]*:[^/\s]*@")
 
 @dataclass(frozen=True)
 class ScoredText:
-    """The score of one completion and whether it is one: a timeout or an error has the failure
-    score.
-    """
+    """The score of one completion and its status. A timeout or an error has the failure score."""
 
     score: Score
     status: ScoringStatus
@@ -50,23 +47,22 @@ class ScoredText:
 
 
 class ScoringFailedError(RuntimeError):
-    """Too many completions of one call have no score."""
+    """Scoring failed for too many completions of one call."""
 
 
 class RewardPool:
-    """Scores completions in killable processes; used by one thread at a time.
+    """Pool of killable worker processes that score completions. Not thread-safe.
 
     Args:
         functions: reward name or ``module:function`` -> weight.
-        timeout_s: limit for one completion, or for one batch of a function that takes batches [s].
-        memory_mb: address space that scoring may take in one process, beyond that of its imports
-            [MiB].
-        workers: number of processes.
-        max_failure_rate: share of the completions of one call above which it ends with an error.
-        environment: variables that the processes inherit although their names are those of secrets.
+        timeout_s: time limit per completion, or per batch for batch functions [s]. memory_mb:
+        address space that scoring may use per process, in addition to the imports [MiB]. workers:
+        number of processes. max_failure_rate: fraction of failed completions above which `score`
+        raises. environment: environment variables to pass to the workers although their names look
+        like secrets.
 
     Raises:
-        ValueError: a reward that does not exist or cannot be imported.
+        ValueError: unknown reward, or its module cannot be imported.
     """
 
     def __init__(
@@ -82,13 +78,16 @@ class RewardPool:
         self._settings: dict[str, Any] = {"functions": dict(functions), "memory_mb": memory_mb}
         self._environment = frozenset(environment)
         self._timeout_s = timeout_s
-        self._failure_score = 0.0  # the functions' weighted minimum, which the first worker reports
+        # weighted MINIMUM of the functions, reported by the workers at start
+        self._failure_score = 0.0
         self._max_failure_rate = max_failure_rate
-        self._failures: list[str] = []  # of the call in progress, a message for each completion
-        self._retried: set[str] = set()  # likewise, tokens of jobs whose process was killed
+        # error messages of the current call, one per failed completion
+        self._failures: list[str] = []
+        # tokens of the current call's jobs that were retried after a SIGKILL
+        self._retried: set[str] = set()
         self._workers: dict[int, _Worker] = {}  # by place
-        self._columns: list[str] = []  # that functions ask for
-        # whether a function takes many completions in one call; the first worker reports it
+        self._columns: list[str] = []  # dataset columns that the functions use
+        # whether any function takes batches, reported by the workers at start
         self._batches = False
         self._loop = asyncio.new_event_loop()
         Thread(target=_keep_running, args=[self._loop], name="rewards", daemon=True).start()
@@ -101,15 +100,15 @@ class RewardPool:
     def score(
         self, texts: Sequence[str], answers: Sequence[Any], rows: Rows = ()
     ) -> list[ScoredText]:
-        """Score completions, prefill included; results are in the order of ``texts``. Answers are
-        JSON values.
+        """Score prefill + completion texts; results are in the order of ``texts``. Answers are JSON
+        values.
 
-        ``rows`` are the columns of the problems' rows; none where functions ask for none.
+        ``rows`` holds each problem's dataset columns; may be empty if no function uses any.
 
         Raises:
-            ScoringFailedError: more than ``max_failure_rate`` of them failed; said at once, for
-                each failure may have taken the time limit.
-            RuntimeError: a worker cannot be started again.
+            ScoringFailedError: more than ``max_failure_rate`` of them failed. Raised as soon as
+            that is certain, because each failure may take the full time limit.
+            RuntimeError: a worker cannot be restarted.
         """
         if not self._workers:
             raise RuntimeError("the reward pool is closed")
@@ -147,7 +146,9 @@ class RewardPool:
         self.close()
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Wait for work in the pool's own thread: in this one a notebook's loop may run."""
+        """Run a coroutine on the pool's thread and wait: this thread may already run a notebook's
+        event loop.
+        """
         asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def _start_all(self, places: Sequence[int]) -> None:
@@ -157,8 +158,8 @@ class RewardPool:
         await asyncio.gather(*(self._serve(place, waiting, results) for place in self._workers))
 
     async def _serve(self, place: int, waiting: "deque[_Job]", results: list[Any]) -> None:
-        """Hand jobs to the worker in a place and take its replies until none is left; replace it as
-        needed.
+        """Feed jobs to one worker and read its replies until none are left; replace the worker when
+        it dies.
         """
         while True:
             worker = self._workers[place]
@@ -176,7 +177,7 @@ class RewardPool:
                 status, message = error.args
                 killed = worker.process.returncode == -signal.SIGKILL
                 if killed and job.token not in self._retried:
-                    # By the system for memory, or by somebody: that is no fault of the text yet.
+                    # Killed by the OOM killer or from outside: retry once before blaming the text.
                     self._retried.add(job.token)
                     waiting.appendleft(job)
                 else:
@@ -187,7 +188,7 @@ class RewardPool:
             scores = reply.get("scores") or [reply] * len(job.indices)
             out_of_memory = any(score.get("memory") for score in scores)
             if out_of_memory and worker.answered:
-                # The process may be bloated by what came before: only a fresh one can tell.
+                # Earlier completions may have used up the memory: retry in a fresh process.
                 waiting.appendleft(job)
             else:
                 worker.answered += 1
@@ -220,11 +221,13 @@ class RewardPool:
         if len(self._failures) > self._max_failure_rate * len(results):
             raise ScoringFailedError(
                 f"scoring failed for {len(self._failures)} of {len(results)} completions "
-                f"(the limit is {self._max_failure_rate:.0%}): {self._failures[0]}"
+                f"(limit {self._max_failure_rate:.0%}); first error: {self._failures[0]}"
             )
 
     async def _replace_busy(self) -> None:
-        """Replace the workers whose replies under way would be taken for those of the next call."""
+        """Replace busy workers: their pending replies would be mistaken for those of the next
+        call.
+        """
         await _cancel_others()
         busy = [
             place for place, worker in self._workers.items() if worker.in_flight or not worker.ready
@@ -242,9 +245,9 @@ class RewardPool:
     async def _start(self, place: int) -> None:
         lifeline_fd, lifeline = os.pipe()
         settings = {**self._settings, "lifeline_fd": lifeline_fd}
-        # The worker finds the same modules as this process, and the user's own ones last: a file
-        # `rewards.py` where the user stands must not hide this package (-P leaves that folder out).
-        # One thread is what the CPU limit counts on.
+        # The worker uses this process's import path, with the current folder last: a user's
+        # `rewards.py` must not shadow this package (-P drops the current folder). OMP_NUM_THREADS=1
+        # because the CPU limit assumes one thread.
         ours = str(Path(__file__).resolve().parents[1])
         users = os.getcwd()
         paths = [entry for entry in sys.path if entry not in ("", users, ours)]
@@ -267,7 +270,7 @@ class RewardPool:
                 limit=MAX_REPLY_BYTES,
                 pass_fds=(lifeline_fd,),
                 env=environment,
-                start_new_session=True,  # Ctrl-C is for the parent
+                start_new_session=True,  # the parent handles Ctrl-C
             )
         finally:
             os.close(lifeline_fd)
@@ -280,7 +283,7 @@ class RewardPool:
                 or "the reward"
             )
             raise ScoringFailedError(
-                f"{error.args[1]} at its start: {modules} does not import"
+                f"{error.args[1]} while starting: cannot import {modules}"
             ) from None
         if greeting["status"] != "ready":
             raise ValueError(greeting["message"])
@@ -291,18 +294,18 @@ class RewardPool:
 
 
 def _keep_running(loop: asyncio.AbstractEventLoop) -> None:
-    loop.run_forever()  # until it is stopped
+    loop.run_forever()  # until stop()
     loop.close()
 
 
 class _LostError(Exception):
-    """No answer will come from a worker: a status, and a message."""
+    """A worker will not reply. Arguments: status and message."""
 
 
 @dataclass(frozen=True)
 class _Job:
     indices: range  # of the texts
-    token: str  # repeated by the answer; reward functions do not see it
+    token: str  # echoed in the reply; hidden from reward functions
     line: bytes
 
 
@@ -315,29 +318,31 @@ def _job(indices: range, *of_texts: Sequence[Any]) -> _Job:
 
 @dataclass
 class _Worker:
-    """One process and the jobs it was given in order."""
+    """One worker process and its jobs in flight, in order."""
 
-    process: Any  # asyncio's, whose pipes are open
-    lifeline: int | None  # the supervisor ends everything when it is closed
+    process: Any  # asyncio subprocess with open pipes
+    lifeline: int | None  # closing it makes the supervisor kill everything
     in_flight: deque[_Job] = field(default_factory=deque)
     ready: bool = False
     answered: int = 0
 
     async def reply(self, token: str, limit_s: float) -> dict[str, Any]:
-        """Return the reply to the question that carried a token.
+        """Return the reply to the job with this token.
 
         Raises:
-            _LostError: none came in time, the process ended, or it wrote something else.
+            _LostError: timeout, dead process, or malformed reply.
         """
         line = await self._line(limit_s)
         if not line.endswith(b"\n"):
             await self.end()
-            raise _LostError("error", f"the scoring process ended (exit {self.process.returncode})")
+            raise _LostError(
+                "error", f"the scoring process died (exit code {self.process.returncode})"
+            )
         with suppress(ValueError, RecursionError):
             reply = json.loads(line)
             if isinstance(reply, dict) and reply.get("token") == token:
                 return reply
-        raise _LostError("error", "the scoring process sent something other than scores")
+        raise _LostError("error", "the scoring process sent an invalid reply")
 
     async def _line(self, limit_s: float) -> Any:
         for patience in (limit_s, _GRACE_S):
@@ -350,7 +355,7 @@ class _Worker:
         raise _LostError("timeout", f"no score after {limit_s:g} s")
 
     async def end(self) -> None:
-        """End the process and all that it started; one that ended by itself keeps its exit code."""
+        """Kill the process and its descendants. If it exited on its own, its exit code is kept."""
         if self.lifeline is not None:
             os.close(self.lifeline)
             self.lifeline = None
@@ -358,7 +363,7 @@ class _Worker:
         with suppress(TimeoutError):
             async with asyncio.timeout(_END_LIMIT_S):
                 await self.process.wait()
-        # nothing is left in its group, unless something cannot be killed or the supervisor was
+        # usually nothing is left in its group, unless the supervisor itself was killed
         with suppress(OSError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
@@ -368,7 +373,7 @@ async def _end_all(workers: Iterable[_Worker]) -> None:
 
 
 async def _cancel_others() -> None:
-    """End what an interrupted call has left running."""
+    """Cancel the tasks that an interrupted call left running."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()

@@ -14,8 +14,8 @@ Weights = Mapping[str, float]  # reward or ``module:function`` -> its weight in 
 class Score:
     """The reward of one completion.
 
-    The parts of ``breakdown`` add up to ``reward``; ``parsed`` says whether an answer could be read
-    at all.
+    The values of ``breakdown`` sum to ``reward``. ``parsed`` is False if no answer could be
+    extracted.
     """
 
     reward: float
@@ -26,6 +26,6 @@ class Score:
 
 # (prefill + completion, answer of the problem) -> score
 RewardFunction = Callable[[str, Any], Score]
-Rows = Sequence[Mapping[str, Any]]  # the columns of each problem's row
-# Many at once: (texts, answers, rows) -> scores, or the errors of single texts.
+Rows = Sequence[Mapping[str, Any]]  # dataset columns of each problem
+# batch: (texts, answers, rows) -> a score or an exception per text
 BatchRewardFunction = Callable[[Sequence[str], Sequence[Any], Rows], list[Score | Exception]]

@@ -1,4 +1,4 @@
-"""Ending a process together with everything it ever started, whatever that did to get away."""
+"""Kill a process together with all its descendants, even those that detached from it."""
 
 import ctypes
 import os
@@ -16,15 +16,14 @@ _LINGER_CHECK_S = 0.1
 
 
 def supervise(lifeline: int, lingers: Callable[[], bool] = lambda: False) -> None:
-    """Go on in a child, watched by this process, which ends as the child did once nothing is left
-    below it.
+    """Fork: the child returns, and this process becomes its supervisor. The supervisor kills all
+    remaining descendants when the child exits, then exits with the child's status.
 
-    The kernel hands the orphans of a process to its nearest ancestor that asked for them. This one
-    does, so that nothing gets out of its sight: not by a session or group of its own, not by the
-    death of its parent. All of it ends with the child, and the child ends when the other side of
-    the lifeline is closed or its owner is gone. The lifeline is the read end of a pipe that carries
-    nothing. Where ``lingers`` is true at the child's end, what it started in this process group may
-    come to its own end first.
+    The supervisor is a child subreaper: the kernel reparents orphaned descendants to it, so neither
+    a new session or process group nor the death of a parent lets a process escape. The child is
+    killed when the other end of the lifeline is closed or the owner process dies. The lifeline is
+    the read end of a pipe on which nothing is written. While ``lingers()`` is true after the
+    child's exit, its descendants in this process group may finish on their own.
     """
     owner = os.getppid()
     system = ctypes.CDLL(None)
@@ -69,15 +68,15 @@ def _wait(child: int, deaths: int, lifeline: int, owner: int) -> None:
 
 
 def _others_run(child: int) -> bool:
-    """Return whether anything of this process group runs besides the child."""
+    """Return whether any process of this group other than the child is still running."""
     group = [pid for pid in _children() if pid != child and os.getpgid(pid) == os.getpgrp()]
     running = [os.waitpid(pid, os.WNOHANG)[0] == 0 for pid in group]
     return any(running)
 
 
 def _end_everything(child: int) -> int:
-    """Kill until nothing is left: the children of a killed one come here. Returns the wait status
-    of ``child``.
+    """Kill children until none are left; grandchildren of killed processes are reparented here.
+    Return the wait status of ``child``.
     """
     status = 0
     while True:
@@ -102,7 +101,7 @@ def _children() -> Iterator[int]:
 
 
 def _close_all_but(*kept: int) -> None:
-    # The other ends of the child's pipes shall notice when the child closes them.
+    # Keep no copy of the child's pipes, so that their readers see EOF when the child closes them.
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         if descriptor not in (2, *kept):
             with suppress(OSError):

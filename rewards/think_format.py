@@ -1,4 +1,4 @@
-"""Whether a completion has the form ``<think>...</think> <answer>...</answer>``."""
+"""Format reward for ``<think>...</think> <answer>...</answer>``."""
 
 from typing import Any
 
@@ -17,6 +17,6 @@ def has_think_answer_form(text: str) -> bool:
 
 
 def score(text: str, answer: Any) -> Score:
-    """Return 1 for the right form, else 0; the answer itself is not looked at."""
+    """Return 1 if the format is right, else 0. The answer is ignored."""
     right = has_think_answer_form(text)
     return Score(float(right), right, {"format": float(right)}, parsed=right)

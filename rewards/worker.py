@@ -1,13 +1,12 @@
-"""A scoring process: JSON lines in on stdin, JSON lines out on a descriptor of its own.
+"""A scoring worker process: reads JSON lines from stdin and writes JSON lines to a private
+descriptor.
 
-A line in holds texts, their answers and the columns that functions ask for: one of each, or as many
-as a function wants in one call. The line that answers it holds their scores, or why there are none,
-and the token of the question: what a reward function, or code that it runs for a model, writes to
-the descriptor itself is no answer.
+A request holds texts, answers and dataset columns, for one completion or for a batch. The reply
+holds the scores or error messages, and echoes the request's token. Without the token, output that a
+reward function or model-written code writes to the descriptor is not accepted as a reply.
 
-Started by ``rewards.sandbox`` as ``python -m rewards.worker SETTINGS``; ``rewards.supervisor`` ends
-it, and all that its functions started, even inside native code that never returns to the
-interpreter.
+`rewards.sandbox` starts it as ``python -m rewards.worker SETTINGS``. `rewards.supervisor` can kill
+it with all its descendants, even if native code never returns to the interpreter.
 """
 
 import json
@@ -27,12 +26,12 @@ MAX_REPLY_BYTES = 1 << 20
 
 
 def main() -> None:
-    """Answer ``[token, texts, answers, rows]`` lines until stdin ends."""
+    """Serve ``[token, texts, answers, rows]`` requests until stdin closes."""
     settings = json.loads(sys.argv[1])
     supervise(settings["lifeline_fd"])
     requests, replies = _private_descriptors()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # Exact scores of honest answers never need more digits; this bounds int <-> str conversions.
+    # Bounds int <-> str conversions; legitimate answers never need more digits.
     sys.set_int_max_str_digits(10_000)
     try:
         function = combine_batch(settings["functions"])
@@ -50,17 +49,15 @@ def main() -> None:
         replies, "", {"status": "ready", "minimum": lowest, "batches": batches, "columns": wanted}
     )
     for line in os.fdopen(requests, "rb"):
-        if not line.endswith(b"\n"):  # the other side has ended
+        if not line.endswith(b"\n"):  # the parent has died
             return
         token, *problems = json.loads(line)
         _reply(replies, token, _score(function, problems, settings["memory_mb"]))
 
 
 def _private_descriptors() -> tuple[int, int]:
-    """Move the protocol away from stdin and stdout, which reward functions may read and
-    print to.
-    """
-    # a child does not inherit them
+    """Move the protocol off stdin and stdout, so that reward functions may read and print."""
+    # not inheritable by child processes
     requests = os.dup(0)
     replies = os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -95,10 +92,10 @@ def _as_json(score: Score | Exception) -> dict[str, Any]:
     if isinstance(score, Exception):
         raise score
     if not math.isfinite(score.reward):
-        raise ValueError(f"the reward is {score.reward}")
+        raise ValueError(f"the reward must be finite, got {score.reward}")
     for name in ("correct", "parsed"):
         if not isinstance(getattr(score, name), bool):
-            raise ValueError(f"Score.{name} is {getattr(score, name)!r}, not True or False")
+            raise ValueError(f"Score.{name} must be a bool, got {getattr(score, name)!r}")
     return {
         "reward": float(score.reward),
         "correct": score.correct,
@@ -117,7 +114,7 @@ def _describe(error: Exception, memory_mb: int) -> str:
 def _reply(replies: int, token: str, content: dict[str, Any]) -> None:
     data = json.dumps({"token": token, **content}).encode() + b"\n"
     if len(data) > MAX_REPLY_BYTES:
-        message = f"scores of {len(data)} bytes (limit {MAX_REPLY_BYTES})"
+        message = f"the scores take {len(data)} bytes as JSON (limit {MAX_REPLY_BYTES})"
         return _reply(replies, token, {"status": "error", "message": message})
     while data:
         data = data[os.write(replies, data) :]

@@ -1,4 +1,4 @@
-"""Comparing update rules by sweeps of trials, from Python as from the ``sweep`` command:
+"""Compare update rules with sweeps from Python, as the ``sweep`` command does:
 docs/guides/python.md.
 """
 
@@ -14,5 +14,5 @@ __all__ = ["load_results", "run"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # at the first use: the commands need no pandas
+    # imported on first use, because the commands need no pandas
     return getattr(import_module("sweep.api"), name)

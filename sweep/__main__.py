@@ -3,15 +3,14 @@
 import sys
 from pathlib import Path
 
-# `-m` puts the folder where the user stands first: a trainer/ there must not hide our package of
-# that name.
+# `-m` puts the current folder first on sys.path: a trainer/ there must not hide our package.
 if Path(sys.path[0]).resolve() != Path(__file__).resolve().parents[1]:
     sys.path.append(sys.path.pop(0))
 
 try:
     from sweep.cli import main
 except KeyboardInterrupt:
-    sys.exit(130)  # a Ctrl-C while it is imported ends quietly, too
+    sys.exit(130)  # Ctrl-C during the import exits quietly, too
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -18,12 +18,12 @@ _COMPLETIONS: Completions = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command like `call`, but print an error and return its exit code."""
+    """Run a command like `call`, but print a UserError and return its exit code."""
     return run_main(lambda: call(argv))
 
 
 def call(argv: Sequence[str] | None = None) -> int:
-    """Carry out a command and return the exit code, or raise its UserError."""
+    """Run a command and return its exit code; raise its UserError."""
     parser = _parser()
     complete(parser, _COMPLETIONS)
     arguments = parse_arguments(parser, argv, override_prefix="trainer.")
@@ -33,7 +33,9 @@ def call(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="sweep", description="Find out which update rule works on a task.", epilog=PAGES
+        prog="sweep",
+        description="Compare update rules on a task by sweeps of training runs.",
+        epilog=PAGES,
     )
     parser.set_defaults(json=False)
     parser.add_argument("--version", action="version", version=version_text())

@@ -1,6 +1,4 @@
-"""Training one policy with one update rule, from Python as from the ``trainer`` command:
-docs/guides/python.md.
-"""
+"""Python API for training one policy with one update rule. See docs/guides/python.md."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -13,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RunContext", "TrainConfig", "Trainer", "load_config", "load_metrics", "train"]
 
-# Imported at the first use: torch takes seconds, and most commands need none.
+# Imported lazily: torch takes seconds to import, and most commands do not need it.
 _HOMES = {
     "RunContext": "trainer.types",
     "TrainConfig": "trainer.config.schema",

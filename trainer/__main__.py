@@ -1,19 +1,19 @@
-"""``python -m trainer``, also under torchrun and `accelerate launch`; and the command
-``trainer``.
+"""Entry point of ``python -m trainer``, also under torchrun and `accelerate launch`, and of the
+``trainer`` command.
 """
 
 import sys
 from pathlib import Path
 
-# `-m` puts the folder where the user stands first: a rewards.py there must not hide our package of
-# that name.
+# `-m` puts the current folder first on sys.path; move it last, so that a user's rewards.py does not
+# shadow our package.
 if Path(sys.path[0]).resolve() != Path(__file__).resolve().parents[1]:
     sys.path.append(sys.path.pop(0))
 
 try:
     from trainer.cli import main
 except KeyboardInterrupt:
-    sys.exit(130)  # a Ctrl-C while it is imported ends quietly, too
+    sys.exit(130)  # exit quietly on Ctrl-C during the import
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""Training from Python: what ``trainer run`` does, and its metrics as a table."""
+"""Python functions that train a run like ``trainer run`` and load its metrics."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +22,7 @@ def train(
     resume: bool = False,
     accept_changes: bool = False,
 ) -> RunSummary:
-    """Train as ``trainer run SPEC KEY=VALUE --name NAME`` does, and return how it ended.
+    """Train a run, like ``trainer run SPEC KEY=VALUE --name NAME``.
 
     Args:
         spec: preset, ``PRESET:VARIANT`` or YAML file.
@@ -30,14 +30,14 @@ def train(
         name: name of the run, whose folder is ``runs_dir/name``; default: the spec and the time.
         runs_dir: folder of all runs, with the MLflow store.
         resume: whether to resume the run of this name.
-        accept_changes: whether to resume although data or reward files have changed.
+        accept_changes: whether to resume even if data or reward files have changed.
 
     Returns:
-        A summary, whose ``state`` is done, stopped (by a signal) or failed (it diverged). Of
-        several ranks the first one's counts: others may ask before the record is closed.
+        A summary whose ``state`` is done, stopped (by a signal) or failed (diverged). With several
+        ranks use rank 0's: the others may return before the record is complete.
 
     Raises:
-        UserError: something keeps the run from starting or continuing.
+        UserError: the run cannot start or continue.
     """
     start = Start(
         str(spec), overrides, Path(runs_dir), name, resume=resume, accept_changes=accept_changes
@@ -48,9 +48,9 @@ def train(
 
 
 def load_metrics(name: str, runs_dir: str | Path = "runs") -> pd.DataFrame:
-    """Return the metrics of a run as a table, one row per training step or evaluation.
+    """Return the metrics of a run as a DataFrame with one row per training step or evaluation.
 
-    ``trainer metrics`` explains them.
+    ``trainer metrics`` describes the columns.
 
     Raises:
         MissingError: there is no such run.

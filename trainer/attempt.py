@@ -1,10 +1,10 @@
-"""Attempts of a trial: of two processes that both take a trial for theirs, the newest attempt's
-alone may write.
+"""Fencing tokens for trials: if two processes run the same trial, only the newest attempt may
+write.
 
-A node that is cut off trains on until it notices, and may still reach the shared folder, while the
-trial has begun again elsewhere. So the sweep's driver numbers the attempts, each begins with its
-number in a file of the trial's folder, and whatever writes there or to MLflow asks first whether
-its own is the newest: a fencing token.
+A node that loses its connection keeps training for a while and may still reach the shared folder
+after the trial was restarted elsewhere. The sweep's driver therefore numbers the attempts. Each
+attempt stores its number in the trial's folder, and every write to the folder or to MLflow first
+checks that no newer attempt exists.
 """
 
 from dataclasses import dataclass
@@ -16,31 +16,31 @@ from trainer.run_folder import RunFolder
 
 
 class SupersededError(StorageError):
-    """A newer attempt of the trial has begun."""
+    """A newer attempt of the trial has started."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt at a run; 0 is the only one at a run that no sweep has begun."""
+    """One attempt at a run. A run outside of a sweep has number 0."""
 
     run_dir: Path
     number: int = 0
 
     def check(self) -> None:
-        """Raise a SupersededError if a newer attempt has begun."""
+        """Raise SupersededError if a newer attempt has started."""
         if self.number and (newest := newest_attempt(self.run_dir)) > self.number:
             raise SupersededError(
-                f"attempt {newest} of {self.run_dir.name} has started elsewhere",
+                f"a newer attempt ({newest}) of {self.run_dir.name} runs elsewhere",
                 str(RunFolder(self.run_dir).attempt),
-                f"nothing to do: attempt {self.number} ends",
+                f"none needed: attempt {self.number} stops here",
             )
 
 
 def newest_attempt(run_dir: Path) -> int:
-    """Read the number of the newest attempt; 0 before the first.
+    """Return the number of the newest attempt, or 0 if there is none.
 
     Raises:
-        StorageError: the file holds no number, or cannot be read.
+        StorageError: the file is unreadable or not a number.
     """
     path = RunFolder(run_dir).attempt
     try:
@@ -56,8 +56,7 @@ def newest_attempt(run_dir: Path) -> int:
 
 
 def begin_attempt(run_dir: Path, number: int) -> None:
-    """Shut out attempts with lower numbers, before anything of this one reads what they have
-    written.
+    """Fence off attempts with lower numbers. Call before reading anything they wrote.
 
     Raises:
         SupersededError: a newer attempt has begun.
@@ -65,7 +64,7 @@ def begin_attempt(run_dir: Path, number: int) -> None:
     """
     try:
         Attempt(run_dir, number).check()
-        # not the folders above: a sweep that has vanished is not made anew
+        # not parents=True: do not recreate the folder of a deleted sweep
         run_dir.parent.mkdir(exist_ok=True)
         run_dir.mkdir(exist_ok=True)
         write_atomically(RunFolder(run_dir).attempt, str(number))

@@ -1,4 +1,4 @@
-"""Work beside training, in a thread that never keeps the process from ending."""
+"""Background work in daemon threads."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -9,9 +9,9 @@ Result = TypeVar("Result")
 
 
 def in_background(call: Callable[[], Result], name: str) -> Future[Result]:
-    """Call in a thread of this name; the future has the result, or what was raised.
+    """Run ``call`` in a daemon thread of this name; the future holds its result or exception.
 
-    Whoever waits for it finds what ``call`` held released.
+    Objects that ``call`` references are released before the future is done.
     """
     future: Future[Result] = Future()
     calls = [call]

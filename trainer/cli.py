@@ -1,4 +1,4 @@
-"""The ``trainer`` command: which module carries out which word."""
+"""The ``trainer`` command: its subcommands and the modules that implement them."""
 
 import argparse
 import sys
@@ -13,8 +13,8 @@ from trainer.shell.completion import Completions, complete, words_to_complete
 from trainer.shell.interrupt import unhurried
 from trainer.shell.main import run_main, world_size
 
-# Command -> its module in trainer.commands, imported when the command is given, and its line of
-# help. The module has `add_NAME`, which declares the arguments, and `carry_out_NAME`.
+# Command -> (module in trainer.commands, imported on demand; help line). The module defines
+# `add_NAME`, which declares the arguments, and `carry_out_NAME`, which runs the command.
 _COMMANDS = {
     "run": ("start", "train a policy; record it in runs/NAME and MLflow"),
     "resume": ("start", "resume a stopped or killed run"),
@@ -23,9 +23,12 @@ _COMMANDS = {
     "ui": ("runs", "open MLflow on this machine"),
     "init": ("init", "write a starter project: run file, reward, data, search space"),
     "presets": ("presets", "list presets, or print one resolved"),
-    "options": ("reference", "list configuration keys: default, allowed values, meaning"),
-    "schema": ("reference", "print the JSON Schema of run files, for editors"),
-    "metrics": ("reference", "list logged metrics: formula, unit"),
+    "options": (
+        "reference",
+        "list configuration keys with default, allowed values and description",
+    ),
+    "schema": ("reference", "print the JSON Schema of run files for editor completion"),
+    "metrics": ("reference", "list logged metrics with formula and unit"),
     "evaluate": (
         "evaluate",
         "measure a model's accuracy and pass@k, by difficulty, with intervals",
@@ -48,8 +51,8 @@ _COMPLETIONS: Completions = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code; end the process with it where it is one rank of
-    several.
+    """Run a command and return its exit code. With several ranks, exit the process with that code
+    instead.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     code = run_main(lambda: _call(words))
@@ -57,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # torch takes seconds to import
         from trainer.parallel.ranks import end_rank, leave_ranks
 
-        if code == 0:  # all others are at their end, too
+        if code == 0:  # all other ranks are finishing, too
             leave_ranks()
         end_rank(code)
     return code
@@ -72,7 +75,7 @@ def _call(words: Sequence[str]) -> int:
 
 
 def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """Return the parser of a command line, with the arguments of the command that it names."""
+    """Build the parser; only the given command's arguments are added."""
     parser = argparse.ArgumentParser(
         prog="trainer", description="Train one policy with one update rule.", epilog=PAGES
     )

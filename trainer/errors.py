@@ -1,50 +1,54 @@
-"""Errors meant for the person at the keyboard: what is wrong, where, and what to type next."""
+"""User-facing errors: what is wrong, where, and what to do next."""
 
 import math
 
-INTERRUPTED = 130  # exit code of what was stopped and can be resumed
+INTERRUPTED = 130  # exit code after an interruption that can be resumed
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text, the error's name where it has none."""
+    """Return the first non-empty line of an error's message, or its type name."""
     return next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
 
 
 def one_line(text: object, most: int = 300) -> str:
-    """Return the text, or its beginning, in one line."""
+    """Collapse whitespace and truncate to ``most`` characters."""
     return " ".join(str(text).split())[:most]
 
 
 def printable(text: str) -> str:
-    """Return the text with control characters as escapes: what a model wrote must not command a
-    terminal.
-    """
+    """Escape control characters, so that model output cannot send terminal escape sequences."""
     return "".join(
         c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text
     )
 
 
 def shortened(text: str, most: int) -> str:
-    """Return the text, or as much of it as fits ``most`` characters with dots behind it."""
+    """Truncate the text to ``most`` characters, ending in "..."."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 class UserError(Exception):
     """A problem the user can solve, printed as three lines and turned into an exit code.
 
-    ``where`` is the file, key or resource that has it, ``hint`` the next thing to type or change.
+    ``where`` is the file, key or resource at fault, ``hint`` the next thing to type or change.
+    ``code`` names the kind of problem in kebab case. It is printed behind the first line and stays
+    the same when the wording changes; ``key`` is the dotted key of the setting at fault, if any.
     """
 
     exit_code = 2
 
-    def __init__(self, what: str, where: str = "", hint: str = "") -> None:
+    def __init__(
+        self, what: str, where: str = "", hint: str = "", key: str = "", *, code: str = ""
+    ) -> None:
         super().__init__(what, where, hint)
         self.what = what
         self.where = where
         self.hint = hint
+        self.key = key
+        self.code = code
 
     def __str__(self) -> str:
-        lines = [f"error: {self.what}"]
+        lines = [f"error: {self.what} [{self.code}]" if self.code else f"error: {self.what}"]
         if self.where:
             lines.append(f"where: {self.where}")
         if self.hint:
@@ -53,45 +57,39 @@ class UserError(Exception):
 
 
 class ConfigError(UserError):
-    """Usage or configuration: exit code 2; ``key`` is the dotted key that is refused, if it
-    is one.
-    """
-
-    def __init__(self, what: str, where: str = "", hint: str = "", key: str = "") -> None:
-        super().__init__(what, where, hint)
-        self.key = key
+    """Usage or configuration: exit code 2."""
 
 
 class MissingError(UserError):
-    """Resources, data or model files that are not there: exit code 3."""
+    """Missing resources, data or model files, exit code 3."""
 
     exit_code = 3
 
 
 class StorageError(UserError):
-    """Storage or tracking that does not work: exit code 4."""
+    """Storage or tracking failure, exit code 4."""
 
     exit_code = 4
 
 
 class NameHeldError(UserError):
-    """A name another process is using: exit code 5."""
+    """The run or sweep name is in use by another process, exit code 5."""
 
     exit_code = 5
 
 
 class RewardError(UserError):
-    """Scoring fails too often for the rewards to mean anything."""
+    """Scoring failed for too many completions."""
 
 
 class EngineError(UserError):
-    """The rollout engine does not start, fails, or disagrees with the policy: exit code 3."""
+    """The rollout engine failed or its log-probabilities do not match the policy, exit code 3."""
 
     exit_code = 3
 
 
 class DivergedError(Exception):
-    """The loss or the gradient norm stopped being a finite number."""
+    """A loss, gradient norm, reward or log-probability became NaN or infinite."""
 
     def __init__(self, step: int, quantity: str, value: float) -> None:
         super().__init__(step, quantity, value)

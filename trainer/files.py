@@ -1,4 +1,4 @@
-"""Files that survive a crash: replaced whole, or grown line by line."""
+"""Crash-safe files: atomic replacement and append-only JSON lines."""
 
 import errno
 import json
@@ -17,7 +17,7 @@ Record = dict[str, Any]
 
 _GONE = (errno.ENOENT, errno.ESTALE)
 _FULL = "free some space"
-_REMEDIES = {  # of faults of a disk, and of what lies in a file's place
+_REMEDIES = {  # errno -> suggested fix
     errno.ENOSPC: _FULL,
     errno.EDQUOT: _FULL,
     errno.EROFS: "make the disk writable",
@@ -33,18 +33,18 @@ _logger = logging.getLogger(__name__)
 
 
 def storage_error(action: str, path: Path, error: Exception) -> StorageError:
-    """Return an error of the file system: what could not be done, where and with how much space,
-    and what to do.
+    """Convert a file system error to a StorageError with the failed action, the free space and a
+    suggested fix.
 
-    ``action`` is such as "write a checkpoint"; the path need not exist; a library may hide the
-    system's error in its own.
+    ``action`` completes "cannot ...", such as "write a checkpoint". The path need not exist. The
+    OSError may be wrapped in a library's exception.
     """
     text = first_line(error)
     number = getattr(error, "errno", 0)
     reason = getattr(error, "strerror", None) or text
     remedy = "put it back" if number in _GONE else _REMEDIES.get(number, "repair that")
     if "No space left" in text or "disk is full" in text:
-        remedy = _FULL if _has_inodes(path) else "its inodes are used up: remove some files"
+        remedy = _FULL if _has_inodes(path) else "the disk has no free inodes: delete some files"
     return StorageError(
         f"cannot {action}: {reason}",
         f"{path}, {_free_space(path)} free",
@@ -53,17 +53,17 @@ def storage_error(action: str, path: Path, error: Exception) -> StorageError:
 
 
 def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> None:
-    """Put a file in place whole and on disk: readers, and what follows a crash, find the old one or
-    the new one.
+    """Write a file atomically and durably: readers, and a restart after a crash, see either the old
+    or the new content.
 
-    ``mode`` holds the permissions of a new file, before the user's mask.
+    ``mode`` gives the permissions of the new file, before the umask.
 
     Raises:
-        OSError: the folder cannot be written; an older file is untouched.
+        OSError: the folder cannot be written. An existing file is unchanged.
     """
-    # a driver and a report may write one file at once
+    # per-process name: a driver and a report may write the same file at once
     draft = path.with_name(f".{path.name}.{os.getpid()}.new")
-    # What lies there is a dead writer's, or a link that somebody has laid: never written through.
+    # A leftover of a dead writer, or a planted symlink: never write through it.
     new = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     try:
         draft.unlink(missing_ok=True)
@@ -75,18 +75,18 @@ def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> Non
     except BaseException as error:
         draft.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(path)  # the system does not say what it could not write
+            error.filename = str(path)  # os.fsync and write errors carry no file name
         raise
     flush_to_disk(path.parent)
 
 
 def storage_fault(error: Exception, *written: Path) -> StorageError | None:
-    """Translate a full, read-only or failing disk into an error for the user; None for other system
+    """Convert an OSError about a full, read-only or failing disk to a StorageError; None for other
     errors.
 
-    So is a folder in the place of a file, or a link to itself. Where the system does not say which
-    file it was, it is taken to be on the fullest disk of those that are ``written``, the current
-    folder's and that of temporary files.
+    Also converts wrong file types, such as a folder where a file should be. If the error names no
+    file, it is attributed to the fullest of the disks of ``written``, the current folder and the
+    temporary folder.
     """
     if isinstance(error, StorageError):
         return error
@@ -104,7 +104,7 @@ def storage_fault(error: Exception, *written: Path) -> StorageError | None:
 
 
 def flush_to_disk(path: Path) -> None:
-    """Wait until a file, or the names in a folder, would survive a loss of power."""
+    """Fsync a file, or the entries of a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -113,12 +113,11 @@ def flush_to_disk(path: Path) -> None:
 
 
 class JsonLines:
-    """An append-only file with one JSON object per line; every line is on disk when ``append``
-    returns.
+    """An append-only JSON lines file; ``append`` returns after the lines are on disk.
 
-    A last line without its newline was being written when the writer died; opening cuts it off. The
-    file is made by opening and never again: if it disappears later, appending fails. Only the one
-    writer opens a file this way; others use `read_json_lines`.
+    Opening creates the file if needed and truncates an incomplete last line, left by a writer that
+    died. The file is never recreated later: if it disappears, `append` fails. Only the single
+    writer may use this class; readers use `read_json_lines`.
 
     Raises:
         StorageError: the file cannot be read or written.
@@ -132,9 +131,7 @@ class JsonLines:
                 content = file.read()
                 torn = len(content) - (content.rfind(b"\n") + 1)
                 if torn:
-                    _logger.warning(
-                        "%s: cut the last line, torn: %d bytes never finished", path, torn
-                    )
+                    _logger.warning("%s: truncated an incomplete last line (%d bytes)", path, torn)
                     file.truncate(len(content) - torn)
                     os.fsync(file.fileno())
                 status = os.fstat(file.fileno())
@@ -143,23 +140,21 @@ class JsonLines:
         self._identity = (status.st_dev, status.st_ino)
 
     def append(self, *records: Record) -> None:
-        """Write the records as lines, all of them or none.
+        """Append all records, or none if the write fails.
 
         Raises:
-            StorageError: the file has disappeared or is another one, the disk is full or the write
-                failed.
-            ValueError: a number that is not finite, which JSON does not have.
+            StorageError: the file was removed or replaced, or the write failed.
+            ValueError: NaN or infinity, which JSON does not support.
         """
         lines = [
             json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in records
         ]
-        # Half of a surrogate pair, which UTF-8 does not have, becomes the escape that JSON has for
-        # it.
+        # lone surrogates cannot be encoded as UTF-8: write them as JSON escapes
         data = "".join(lines).encode("utf-8", "backslashreplace")
         with self._opened() as descriptor:
             size = os.fstat(descriptor).st_size
             try:
-                # somebody has cut the file meanwhile
+                # another process truncated the file in between
                 if size and os.pread(descriptor, 1, size - 1) != b"\n":
                     data = b"\n" + data
                 _write_all(descriptor, data)
@@ -169,11 +164,11 @@ class JsonLines:
                 raise
 
     def cut(self, offset: int) -> None:
-        """Drop what is after a byte, in a new file: what another process still writes into the old
-        one is lost.
+        """Truncate to ``offset`` by replacing the file, so that later writes of another process to
+        the old file are ignored.
 
         Raises:
-            StorageError: as of ``append``.
+            StorageError: as in ``append``.
         """
         with self._opened():
             with self.path.open("rb") as file:
@@ -184,12 +179,12 @@ class JsonLines:
     @contextmanager
     def _opened(self) -> Iterator[int]:
         try:
-            # Without O_CREAT, so that a folder moved away is noticed instead of being made anew.
+            # No O_CREAT: fail if the folder was moved, instead of recreating the file.
             descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND)
             try:
                 status = os.fstat(descriptor)
                 if (status.st_dev, status.st_ino) != self._identity:
-                    raise FileNotFoundError(errno.ENOENT, "another file has taken its place")
+                    raise FileNotFoundError(errno.ENOENT, "the file was replaced by another one")
                 yield descriptor
             finally:
                 os.close(descriptor)
@@ -200,14 +195,14 @@ class JsonLines:
 def read_json_lines(
     path: Path, offset: int = 0, advice: str = "remove the line: what it says is lost"
 ) -> Iterator[tuple[Record, int]]:
-    """Yield the whole lines from byte ``offset`` on, each with the offset that follows it.
+    """Yield (record, end offset) for each complete line from byte ``offset``.
 
-    A last line without its newline is still being written, and left out. ``advice`` says what to do
-    about a damaged one.
+    A last line without a newline is still being written and is skipped. ``advice`` is the hint for
+    a damaged line.
 
     Raises:
-        StorageError: a whole line is not a JSON object; names its number. Or the file cannot be
-            read.
+        StorageError: the file cannot be read, or a complete line is not a JSON object (the error
+        names its number).
     """
     try:
         file = path.open("rb")
@@ -224,15 +219,15 @@ def read_json_lines(
                 record = None
             if not isinstance(record, dict):
                 number = path.read_bytes()[:offset].count(b"\n") + 1
-                raise StorageError(f"{path} is damaged: not a record", f"{path}:{number}", advice)
+                raise StorageError(
+                    f"{path} is damaged: the line is not a JSON object", f"{path}:{number}", advice
+                )
             offset += len(line)
             yield record, offset
 
 
 def read_records(path: Path) -> list[Record]:
-    """Return all whole lines; none of a file that is not there, as of a run before its first
-    record.
-    """
+    """Return the records of all complete lines; empty if the file does not exist yet."""
     return [record for record, _ in read_json_lines(path)] if path.is_file() else []
 
 
@@ -242,15 +237,15 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def size_text(count: int) -> str:
-    """Return bytes as people read them, decimal."""
+    """Format a byte count in decimal MB or GB."""
     return f"{count / 1e9:.1f} GB" if abs(count) >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
 def free_bytes(path: Path) -> int:
-    """Free space of the disk that a path, which need not exist, is on.
+    """Return the free space of the disk that holds ``path``, which need not exist.
 
     Raises:
-        OSError: it cannot be told.
+        OSError: the disk usage cannot be read.
     """
     return shutil.disk_usage(_existing(path)).free
 
@@ -264,13 +259,13 @@ def _existing(path: Path) -> Path:
 
 
 def _has_inodes(path: Path) -> bool:
-    """Return whether another file fits on the disk of a path; some file systems do not count."""
+    """Return whether the disk has free inodes. File systems that do not count them always have."""
     disk = os.statvfs(_existing(path))
     return disk.f_files == 0 or disk.f_favail > 0
 
 
 def _free_space(path: Path) -> str:
-    """Write `free_bytes` for a message."""
+    """Format `free_bytes` for a message."""
     try:
         return f"{free_bytes(path) / 2**20:.0f} MiB"
     except OSError:

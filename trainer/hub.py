@@ -1,6 +1,4 @@
-"""Whether the Hugging Face hub can be reached: where it cannot, its library tries again for
-minutes.
-"""
+"""Reachability check for the Hugging Face Hub, whose library would otherwise retry for minutes."""
 
 import functools
 import sys
@@ -11,17 +9,17 @@ LIMIT_S = 4.0
 
 @functools.cache
 def hub_answers() -> bool:
-    """Look once whether the hub answers; where it does not, only its cache on this machine is read
-    from then on.
+    """Check once whether the Hub is reachable. If not, switch to offline mode, which only reads the
+    local cache.
 
-    Ask before the hub's library or one that uses it is asked for a model or a dataset.
+    Call before loading a model or dataset through huggingface_hub.
     """
     from huggingface_hub import constants
 
     if constants.is_offline_mode():
         return False
     answers: list[bool] = []
-    # A thread, because looking up a name knows no time limit.
+    # In a thread, because DNS lookups have no timeout.
     look = threading.Thread(
         target=lambda: answers.append(_answers(constants.ENDPOINT)), daemon=True
     )
@@ -30,7 +28,7 @@ def hub_answers() -> bool:
     if answers == [True]:
         return True
     constants.HF_HUB_OFFLINE = True
-    print(f"{constants.ENDPOINT} does not answer: looking in this machine's cache", file=sys.stderr)
+    print(f"{constants.ENDPOINT} is not reachable: using the local cache", file=sys.stderr)
     return False
 
 
@@ -39,7 +37,8 @@ def _answers(url: str) -> bool:
 
     try:
         requests.head(url, timeout=LIMIT_S)
-    except requests.exceptions.SSLError:  # the library may know certificates that Python does not
+    # huggingface_hub may trust certificates that requests does not
+    except requests.exceptions.SSLError:
         return True
     except requests.RequestException:
         return False

@@ -59,14 +59,14 @@ from trainer.types import Rollout, RunContext, TrainBatch
 
 
 class Trainer:
-    """One training run: Algorithm 1 of arXiv:2505.12929 with GRPO or REINFORCE++ advantages.
+    """One training run: Algorithm 1 of arXiv:2505.12929 with the configured update rule.
 
     Raises:
-        ConfigError, MissingError: model, data, memory or settings that cannot work, before the
-            first step.
-        DivergedError: from training, when loss, gradient norm or reward stops being a finite
-            number.
-        RewardError: scoring fails for the first problem, or, from training, too often.
+        ConfigError, MissingError: invalid model, data, memory or settings, before the first step.
+        DivergedError: during training, if a loss, gradient norm, reward or log-probability is not
+        finite.
+        RewardError: scoring fails on the first problem, or for too many completions during
+        training.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class Trainer:
         self.parallel = parallel or make_parallel(config)
         self.step = 0
         self.evaluations: list[tuple[int, float]] = []
-        self.silent_steps = 0  # without a difference between the rewards of any prompt
-        self.stopping = False  # what all ranks agreed on at the last step boundary
+        self.silent_steps = 0  # steps in which every group had zero reward variance
+        self.stopping = False  # stop decision shared by all ranks at the last step boundary
         self._stop_requested = False  # on this rank
         self._checkpoint = CheckpointWriter()
-        self._saved_step = -1  # of the last checkpoint begun or resumed from
+        self._saved_step = -1  # step of the last checkpoint started or resumed from
         check_divisible(config, self.parallel.world_size)
         check_rules(config.algorithm)
         device = memory_of(self.parallel.device)
@@ -96,13 +96,14 @@ class Trainer:
             config, self.parallel.world_size, device, quiet=not self.parallel.is_main
         )
         self._peak_shown = False
-        # here and never again: one that vanishes is an error; a trial's is there already
+        # Created only here: if it disappears later, that is an error. A trial's folder already
+        # exists.
         context.run_dir.mkdir(parents=context.attempt == 0, exist_ok=True)
 
         self.progress.phase("loading the data")
         prepared = prepare(config, max_failure_rate=MAX_FAILURE_RATE)
         self.tokenizer = prepared.tokenizer
-        # to be saved: two threads may not use one together
+        # a separate copy for saving, because a tokenizer is not thread-safe
         self._own_tokenizer = copy.deepcopy(self.tokenizer)
         self.problems = prepared.problems
         self.evaluation_sets = prepared.sets
@@ -146,7 +147,7 @@ class Trainer:
 
     @property
     def total_steps(self) -> int:
-        """Training steps of the whole run."""
+        """Total number of training steps."""
         config = self.config
         return config.max_steps or training_steps(
             config.epochs,
@@ -157,11 +158,13 @@ class Trainer:
 
     @property
     def done(self) -> bool:
-        """Whether all steps are trained and the last one evaluated."""
+        """Whether training has reached the last step and evaluated it."""
         return self.step >= self.total_steps and self._evaluated(self.step)
 
     def request_stop(self) -> None:
-        """Stop at the next step boundary; may be called at any time, on any rank."""
+        """Request a stop at the next step boundary; may be called from a signal handler, on any
+        rank.
+        """
         self._stop_requested = True
 
     def train(self) -> None:
@@ -171,10 +174,9 @@ class Trainer:
             self.run_period()
 
     def run_period(self) -> dict[str, float]:
-        """Train up to and including the next evaluation; returns its ``eval/*`` metrics and
-        ``step``.
+        """Train until the next evaluation and return its ``eval/*`` metrics and ``step``.
 
-        Only ``step`` when a stop was requested before it.
+        If a stop is requested before it, only ``step`` is returned.
         """
         while not self._evaluation_due() and not self._agree_to_stop():
             metrics = self.training_step()
@@ -193,7 +195,7 @@ class Trainer:
         return {**metrics, "step": float(self.step)}
 
     def training_step(self) -> dict[str, float]:
-        """Take one step of Algorithm 1, counted by ``step``, and return its metrics."""
+        """Run one training step of Algorithm 1 and return its metrics."""
         config = self.config
         algorithm = self.config.algorithm
         parallel = self.parallel
@@ -240,16 +242,16 @@ class Trainer:
         return metrics | self.engine.metrics() | time_metrics(stopwatch, batch, parallel)
 
     def save_checkpoint(self) -> Path:
-        """Write ``checkpoints/step-N`` of the run folder, where this run has not yet, and wait for
-        it.
+        """Write ``checkpoints/step-N`` unless it was already written, and wait until it is on
+        disk.
         """
         self._begin_checkpoint()
         self._checkpoint.wait()
         return RunFolder(self.context.run_dir).checkpoint(self.step)
 
     def _begin_checkpoint(self) -> None:
-        """Copy the state to host memory and write it while training goes on, after the checkpoint
-        before.
+        """Wait for the previous checkpoint, copy the state to host memory, and write it in the
+        background.
         """
         if self._saved_step == self.step:
             return
@@ -270,7 +272,7 @@ class Trainer:
         def write() -> None:
             write_checkpoint(root, step, write_files, parallel, attempt)
             if parallel.is_main:
-                # evaluations may be more frequent than checkpoints
+                # only steps with a checkpoint: evaluations may be more frequent
                 best = best_evaluation(state.evaluations, steps_on_disk(root))
                 prune_checkpoints(
                     root, settings.keep_last, {best[0]} if best and settings.keep_best else set()
@@ -280,12 +282,11 @@ class Trainer:
         self._saved_step = step
 
     def resume(self) -> int:
-        """Continue from the newest intact checkpoint of the run folder, if any; returns the step
-        continued from.
+        """Resume from the newest intact checkpoint, if any, and return its step.
 
         Raises:
-            ConfigError: the run has ended and only weights were kept of its checkpoints.
-            StorageError: there are checkpoints and none is intact.
+            ConfigError: the run has finished and only its weights were kept.
+            StorageError: all checkpoints are damaged.
         """
         root = RunFolder(self.context.run_dir).checkpoints
         parallel = self.parallel
@@ -300,13 +301,13 @@ class Trainer:
             self.silent_steps = state.silent_steps
             self.source.sampler.load_state_dict(state.sampler)
             self.engine.sync_weights(self.models.causal_lm)
-        # Without a checkpoint the evaluation before the first step is done again, too.
+        # Without a checkpoint, the evaluation at step 0 is repeated, too.
         self.tracker.rewind(self.step if name is not None else -1)
         return self.step
 
     def close(self, status: str = "FINISHED") -> bool:
-        """End checkpoint, scoring processes, engine, tracking; False when MLflow does not have the
-        whole run.
+        """Shut down checkpoint writer, scoring processes, engine and tracker. Return False if
+        MLflow lacks part of the run.
         """
         self._checkpoint.close()
         self.source.close()
@@ -329,14 +330,14 @@ class Trainer:
         return read_metrics(metrics, self.parallel)
 
     def _show_peak(self) -> None:
-        """Show the memory of this rank's first step beside the estimate."""
+        """Report the measured peak memory of the first step and the estimate."""
         if self._peak_shown or self._estimate is None:
             return
         self._peak_shown = True
         peak = size_text(peak_bytes(self.parallel.device))
         estimate = size_text(max(self._estimate.training, self._estimate.sampling))
         self.progress.note(
-            f"memory of the first step: {peak} measured, at most {estimate} estimated"
+            f"memory of the first step: {peak} measured, {estimate} estimated as the maximum"
         )
 
     def _evaluate(self) -> dict[str, float]:
@@ -370,9 +371,7 @@ class Trainer:
             self.tracker.log_completions(rows, step)
 
     def _agree_to_stop(self) -> bool:
-        """Return whether a stop was requested on any rank: one that stopped alone would leave the
-        others waiting.
-        """
+        """Return whether any rank requested a stop, so that all ranks stop together."""
         self.stopping = self.parallel.any(self._stop_requested)
         return self.stopping
 

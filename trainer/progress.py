@@ -1,4 +1,4 @@
-"""Progress reports of a run while it goes on."""
+"""Progress reporting interface."""
 
 from collections.abc import Mapping
 
@@ -6,21 +6,21 @@ MetricValues = Mapping[str, float]  # name -> value
 
 
 class ProgressReport:
-    """Receives the phases and the metrics of a run; does nothing with them."""
+    """Receiver of a run's progress events. This base class ignores them."""
 
     def phase(self, what: str, count: int = 0, announce: bool = True) -> None:
-        """Begin something that may take long, of ``count`` parts; that of every step is not
-        announced.
+        """Start a long-running phase with ``count`` parts. Phases that recur in every step set
+        ``announce`` to False.
         """
 
     def note(self, line: str) -> None:
-        """Report something worth knowing."""
+        """Show a message."""
 
     def completed(self, count: int) -> None:
-        """Report that ``count`` more parts of the phase are done."""
+        """Advance the current phase by ``count`` parts."""
 
     def step(self, step: int, metrics: MetricValues) -> None:
-        """Report that a training step is done."""
+        """Report a finished training step."""
 
     def evaluation(self, step: int, metrics: MetricValues) -> None:
-        """Report that an evaluation is done."""
+        """Report a finished evaluation."""

@@ -1,27 +1,28 @@
-"""The files of a run or trial, by name."""
+"""File layout of a run or trial folder."""
 
 from pathlib import Path
 
 
 class RunFolder:
-    """Paths in the folder of a run; a sweep's trial has the same."""
+    """Paths in a run or trial folder."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.config = root / "config.yaml"  # the configuration of the latest start
-        self.first_config = root / "started.yaml"  # of the first: config.yaml may have been edited
+        self.config = root / "config.yaml"  # configuration of the latest start
+        # configuration of the first start: config.yaml may have been edited since
+        self.first_config = root / "started.yaml"
         self.inputs = root / "inputs.json"  # hashes of data, rewards and rules
-        self.metrics = root / "metrics.jsonl"  # a line a step, and one an evaluation
+        self.metrics = root / "metrics.jsonl"  # one line per step and per evaluation
         self.completions = root / "completions.jsonl"
-        self.correctness = root / "correctness.jsonl"  # of each problem, at each evaluation
+        self.correctness = root / "correctness.jsonl"  # per-problem results of each evaluation
         self.evaluation = root / "evaluation.json"  # the result of `trainer evaluate`
-        self.tracking = root / "tracking.json"  # what MLflow has of the run
+        self.tracking = root / "tracking.json"  # state of the MLflow upload
         self.checkpoints = root / "checkpoints"
-        self.attempt = root / "attempt"  # number of the newest one
-        self.failure = root / "failure.txt"  # the last thing that went wrong in a trial
-        self.stdout = root / "stdout.log"  # of a trial's command
-        self.stderr = root / "stderr.log"  # of a trial's ranks
+        self.attempt = root / "attempt"  # number of the newest attempt
+        self.failure = root / "failure.txt"  # last error of a trial
+        self.stdout = root / "stdout.log"  # output of a trial's command
+        self.stderr = root / "stderr.log"  # stderr of a trial's ranks
 
     def checkpoint(self, step: int) -> Path:
-        """Return the folder of the checkpoint of a step."""
+        """Return the checkpoint folder of a step."""
         return self.checkpoints / f"step-{step}"

@@ -1,4 +1,4 @@
-"""The base of all configuration sections and their types."""
+"""Base class and field types of configuration sections."""
 
 from typing import Annotated, Any
 
@@ -10,24 +10,25 @@ Positive = Annotated[float, Field(gt=0)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
-MOST_COMPLETIONS = 500_000  # sampled at one time: 2 KB each without its tokens
+# limit of completions sampled at a time: each takes 2 KB plus its tokens
+MOST_COMPLETIONS = 500_000
 Completions = Annotated[int, Field(ge=1, le=MOST_COMPLETIONS)]
 Seed = Annotated[int, Field(ge=0, lt=1 << 32)]
 
 
 def needs(key: str, default: Any, **constraints: Any) -> Any:
-    """Declare a field that has no effect without another key of its section.
+    """Declare a field that only has an effect if another key of its section is set.
 
-    ``KEY`` has to be set, that is not null, 0, false or empty; ``KEY=A|B`` to have one of the
+    ``KEY`` requires a value other than null, 0, false or empty; ``KEY=A|B`` requires one of these
     values.
     """
     return Field(default, json_schema_extra={"needs": key}, **constraints)
 
 
 class Section(BaseModel):
-    """A part of the configuration: frozen, unknown keys and non-finite numbers refused."""
+    """A configuration section: frozen, rejects unknown keys and non-finite numbers."""
 
-    # A field is described by the docstring below it.
+    # each field is documented by the docstring below it
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
@@ -39,10 +40,10 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _no_truth(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse true and false as numbers: pydantic reads them as 1 and 0."""
+        """Reject booleans for numeric fields; pydantic would convert them to 1 and 0."""
         allowed = str(cls.model_fields[str(info.field_name)].annotation)
         values = value if isinstance(value, list | tuple) else [value]
         given = any(isinstance(item, bool) for item in values)
         if given and "bool" not in allowed and "Any" not in allowed:
-            raise PydanticCustomError("float_type", "true and false are no numbers")
+            raise PydanticCustomError("float_type", "must be a number, not a boolean")
         return value

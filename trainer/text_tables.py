@@ -1,4 +1,4 @@
-"""Rows of CSV and JSON files, in which nothing is renamed, shifted or lost."""
+"""Strict CSV and JSON row readers."""
 
 import csv
 import json
@@ -15,12 +15,11 @@ _MAX_LINE_CHARS = 1 << 24
 
 
 def read_csv(path: Path) -> Iterator[Values]:
-    """Yield the rows of a CSV file as texts.
+    """Yield the rows of a CSV file as strings.
 
     Raises:
-        ConfigError: columns that are not separated by commas or have one name, a row that is too
-            long.
-        csv.Error: a quote that is not closed.
+        ConfigError: wrong separator, duplicate column names, or a row with too many values.
+        csv.Error: unclosed quote.
     """
     reader = csv.DictReader(_lines(path, encoding="utf-8-sig", newline=""), strict=True)
     names = reader.fieldnames or ()
@@ -28,14 +27,14 @@ def read_csv(path: Path) -> Iterator[Values]:
     others = [mark for mark in ";\t|" if len(names) == 1 and mark in names[0]]
     if others:
         raise ConfigError(
-            f"its columns are separated by {others[0]!r}",
+            f"the columns are separated by {others[0]!r} instead of commas",
             f"{path}, line 1",
-            "write commas between them",
+            "separate the columns by commas",
         )
     for row in reader:
-        if None in row:  # under which the reader puts what is too much
+        if None in row:  # csv.DictReader stores surplus values under None
             where = f"{path}, line {reader.line_num}"
-            raise ConfigError("more values than columns", where, "quote a value that has commas")
+            raise ConfigError("more values than columns", where, "quote values that contain commas")
         yield row
 
 
@@ -44,7 +43,7 @@ def _lines(path: Path, **options: Any) -> Iterator[str]:
         for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE_CHARS), ""), start=1):
             if len(line) == _MAX_LINE_CHARS:
                 raise ConfigError(
-                    f"the line has {_MAX_LINE_CHARS} characters or more",
+                    f"the line is too long ({_MAX_LINE_CHARS} characters or more)",
                     f"{path}, line {number}",
                     "write one problem per line",
                 )
@@ -54,7 +53,7 @@ def _lines(path: Path, **options: Any) -> Iterator[str]:
 def _check_names(names: Sequence[str], where: str) -> None:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise ConfigError(f"two columns are called {twice}", where, "rename or remove one")
+        raise ConfigError(f"duplicate column {twice}", where, "rename or remove one")
 
 
 def _as_object(where: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -63,10 +62,10 @@ def _as_object(where: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> Iterator[Values]:
-    """Yield the objects of a file with one a line, or with a list of them.
+    """Yield the objects of a JSON lines file, or of a JSON array.
 
     Raises:
-        ConfigError: a line or row is something else; names it.
+        ConfigError: invalid JSON or a row that is not an object; names the line or row.
     """
     content = path.read_text("utf-8") if path.suffix == ".json" else ""
     whole = content.lstrip().startswith("[")
@@ -81,9 +80,9 @@ def read_json(path: Path) -> Iterator[Values]:
         except (ValueError, RecursionError) as error:
             line = number + getattr(error, "lineno", 1) - 1
             raise ConfigError(
-                f"not JSON: {getattr(error, 'msg', first_line(error))}",
+                f"invalid JSON: {getattr(error, 'msg', first_line(error))}",
                 f"{path}, line {line}",
-                "one object per line",
+                "write one JSON object per line",
             ) from error
         for index, item in enumerate(parsed if whole else [parsed], start=1):
             where = f"{path}, row {index}" if whole else f"{path}, line {number}"
@@ -92,23 +91,21 @@ def read_json(path: Path) -> Iterator[Values]:
 
 
 def _check_characters(item: Any, where: str) -> None:
-    """Refuse halves of surrogate pairs, which JSON can write and neither a tokenizer nor a file can
-    take.
-    """
+    """Raise if a string contains a lone surrogate, which JSON can encode but UTF-8 cannot."""
     try:
         json.dumps(item, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         half = f"\\u{ord(error.object[error.start]):04x}"
         raise ConfigError(
-            f"{half} is half of a surrogate pair, no character", where, "correct the text"
+            f"{half} is a lone surrogate, which is not a valid character", where, "correct the text"
         ) from None
 
 
 def _as_row(item: Any, where: str) -> Values:
     if isinstance(item, list) and item and all(isinstance(turn, dict) for turn in item):
-        # A conversation, as in the ORZ files: its turns are the columns "0", "1" ..., as the hub
-        # shows them too.
+        # A conversation, as in the ORZ files: its turns become columns "0", "1", ..., as on the
+        # Hub.
         return {str(number): turn for number, turn in enumerate(item)}
     if not isinstance(item, dict):
-        raise ConfigError(f"a row is a JSON object, not {type(item).__name__}", where)
+        raise ConfigError(f"a row must be a JSON object, got {type(item).__name__}", where)
     return item

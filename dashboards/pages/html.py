@@ -1,4 +1,4 @@
-"""The HTML of a report: one file that needs no network, for screen, phone and paper."""
+"""Render a report as one HTML file that works offline, on a phone and in print."""
 
 import base64
 import gzip
@@ -30,12 +30,12 @@ def render_page(
 
     Args:
         title: the sweep's name.
-        meta: one line on where the numbers are from.
-        verdict: sentences: the verdict, the next step, and what they rest on.
-        chapters: title -> pictures. The first of all stands on the first screen; empty chapters are
-            left out.
+        meta: one line about the source of the numbers.
+        verdict: sentences: verdict, next step, evidence.
+        chapters: title -> pictures. The very first picture goes below the headline; empty chapters
+            are left out.
         trials: headings and rows of the table at the end.
-        confirmed: whether the verdict is a gain on fresh seeds.
+        confirmed: whether fresh seeds confirmed an improvement.
     """
     pictures = [picture for several in chapters.values() for picture in several]
     first = pictures[0] if pictures else None
@@ -75,20 +75,20 @@ def render_page(
 
 
 def _packed(text: str) -> str:
-    """Return text that the page unpacks: plotly alone is 5 MB, and 2 MB packed."""
+    """Compress text for the page to unpack: plotly shrinks from 5 MB to 2 MB."""
     return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
 def _prose(text: str) -> Markup:
-    """Return a sentence as HTML; what stands between backticks is a command."""
+    """Return a sentence as HTML; text between backticks becomes code."""
     text = re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text)))
-    # options stay whole
+    # no line break inside an option
     return Markup(re.sub(r"--[a-z-]+", r'<span style="white-space: nowrap">\g<0></span>', text))
 
 
 def cell(value: object, decimals: int | None = None) -> Cell:
-    """Return a cell of a table: words, or a number with so many decimals; empty where there is
-    none; a cell as it is.
+    """Return a table cell for text, a number (with ``decimals`` places) or a missing value. A
+    finished cell is returned unchanged.
     """
     if isinstance(value, tuple):
         return value

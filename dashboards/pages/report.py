@@ -1,4 +1,4 @@
-"""A sweep's report: one self-contained HTML file, with the trials as CSV beside it."""
+"""Write a sweep's report: one self-contained HTML file, and a CSV file of the trials."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -23,26 +23,26 @@ from trainer.files import storage_error, write_atomically
 _REPORT_FILE = "report.html"
 _TRIALS_FILE = "trials.csv"
 
-# The chapters of a report, in its order. A picture takes a sweep and says in one sentence what it
-# shows; None where there is nothing to tell apart.
+# Chapters of a report in order. Each function draws one picture with a one-sentence finding, or
+# returns None if there is nothing to show.
 _CHAPTERS: dict[str, list[Callable[[Results], Picture | None]]] = {
     "Verdict": [fitted_peaks, tournament, paired_differences, finalists, precision],
     "What matters": [],  # a picture for every parameter
     "How training went": [learning_curves, training_health, probability_bands, failures],
 }
-# Key of a picture -> the decision that it serves.
+# Picture key -> the decision that it supports.
 _DECIDES = {
-    "peaks": "whether a rule gains more than another value of this parameter would",
+    "peaks": "whether a rule improves scores more than another value of this parameter does",
     "tournament": "which rule to confirm, and which to tune with more trials",
     "paired": "whether to confirm, and which configuration",
     "finalists": "which configuration to export",
     "precision": "whether to add seeds or evaluation problems",
     "curves": "whether to train longer or to stop earlier",
-    "health": "which settings collapse, and whether the reward needs repair",
+    "health": "which settings collapse, and whether the reward is broken",
     "bands": "whether AR and Lopti change what they are meant to change",
-    "failures": "what to repair before `sweep resume --retry-failed`",
+    "failures": "what to fix before `sweep resume --retry-failed`",
 }
-# of a score against a parameter
+# for the pictures of the score against a parameter
 _NEXT_SEARCH = "where to search next, and which parameters to leave out"
 
 
@@ -59,7 +59,7 @@ def write_pages(results: Results, out_dir: Path) -> Path:
 
 
 def chapters_of(results: Results) -> dict[str, list[Picture]]:
-    """Return chapter -> its pictures; without those that have nothing to show."""
+    """Draw the pictures of each chapter; leave out those with nothing to show."""
     chapters = {}
     for name, several in _CHAPTERS.items():
         drawn = [draw_one(results) for draw_one in several]
@@ -74,7 +74,7 @@ def chapters_of(results: Results) -> dict[str, list[Picture]]:
 
 
 def report_html(results: Results, chapters: Mapping[str, Sequence[Picture]]) -> str:
-    """Return the report as one page."""
+    """Return the report as HTML."""
     objective = results.objective
     window = (
         "last evaluation"
@@ -83,8 +83,8 @@ def report_html(results: Results, chapters: Mapping[str, Sequence[Picture]]) -> 
     )
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     meta = (
-        f"{len(results.trials)} trials, {objective.mode} of {objective.metric} ({window}), read "
-        f"from {results.source} on {now}."
+        f"{len(results.trials)} trials. Objective: {objective.mode} {objective.metric} "
+        f"({window}). Read from {results.source} on {now}."
     )
     if results.planned is not None:
         meta += f" The sweep is {results.progress}."

@@ -1,6 +1,4 @@
-"""The picture of the finalists: the score they were chosen for, fresh seeds, and the held-out test
-split.
-"""
+"""Picture of the finalists: score in the search, on fresh seeds, and on the held-out test."""
 
 import html
 import math
@@ -13,7 +11,7 @@ from dashboards.results import Results
 from dashboards.words import number
 from trainer.shell.table import counted
 
-_KINDS = {  # in colors that no update rule has
+_KINDS = {  # in the colors that update rules get last
     "searched": ("in the search", MUTED),
     "fresh": ("fresh seeds", PALETTE[-1]),
     "test": ("fresh seeds, held-out test", PALETTE[-3]),
@@ -21,8 +19,8 @@ _KINDS = {  # in colors that no update rule has
 
 
 def finalists(results: Results) -> Picture | None:
-    """Return finalists and baseline on fresh seeds and the held-out test set; only drawn where
-    such trials exist.
+    """Draw finalists and baseline on fresh seeds and the held-out test; None before such trials
+    exist.
     """
     if results.fresh is None or results.fresh.comparable.empty:
         return None
@@ -53,16 +51,17 @@ def finalists(results: Results) -> Picture | None:
 
 
 def finalist_scores(results: Results, fresh: Results) -> pd.DataFrame:
-    """Return label, kind (searched, fresh or test), seed, value: a row per score of a finalist.
+    """Return one row per score of a finalist: label, kind (searched, fresh or test), seed, value.
 
     Failed fresh seeds count as in the verdict.
     """
     judged = fresh.comparable
-    # Its label may differ: it names what differs among the trials, and among finalists less does.
+    # A finalist's label may differ here: labels name settings that vary, and fewer vary among
+    # finalists.
     labels = dict(zip(judged.configuration, judged.label, strict=True))
     searched = results.comparable
     searched = searched[searched.configuration.isin(labels)]
-    # Where the objective is measured on the held-out test, there is one score of a fresh seed.
+    # If the objective is measured on the held-out test, a fresh seed has only that score.
     kind = "test" if fresh.objective.held_out else "fresh"
     counted_scores = pd.DataFrame(
         [
@@ -90,12 +89,12 @@ def _sentence(means: pd.DataFrame, seeds: int, sealed: str) -> str:
         if "fresh" in row:
             parts.append(f"{number(row['fresh'])} on fresh seeds")
             if "searched" in row:
-                parts.append(f"{row['fresh'] - row['searched']:+.3f} against the search")
+                parts.append(f"{row['fresh'] - row['searched']:+.3f} compared with the search")
         if "test" in row:
             parts.append(f"{number(row['test'])} on the held-out test")
         sentences.append(f"{label}: {', '.join(parts)}")
     note = (
-        f"The held-out test is {sealed}"
+        f"Held-out test: {sealed}"
         if "test" in means
         else f"Nothing was held out: no trial logged {sealed}"
     )

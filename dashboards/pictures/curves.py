@@ -1,4 +1,4 @@
-"""Pictures of whole trials: learning curves, training health, failures."""
+"""Pictures of trials over time: learning curves, training health, failures."""
 
 import math
 from typing import Any
@@ -10,7 +10,7 @@ from dashboards.pictures.theme import Picture, add_points, figure, hover, rows
 from dashboards.results import TRAINING_CURVES, Results, unit_of
 from dashboards.words import number
 
-_MANY_TRIALS = 20  # above this, lines grow faint to show where they are dense
+_MANY_TRIALS = 20  # above this, lines are faint, so that dense regions stand out
 MAX_LINES = 100
 _CURVE_TITLES = {
     "policy/kl": "KL to the reference",
@@ -19,8 +19,8 @@ _CURVE_TITLES = {
     "rollout/completion_length": "Completion length",
     "optim/grad_norm": "Gradient norm",
     "reward/format_failures": "Answers that could not be parsed",
-    "reward/timeouts": "Scorings cut off by a limit",
-    "reward/errors": "Scorings that raised",
+    "reward/timeouts": "Reward calls stopped by a limit",
+    "reward/errors": "Reward calls that raised an error",
 }
 
 
@@ -45,7 +45,7 @@ def learning_curves(results: Results) -> Picture | None:
 
 
 def training_health(results: Results) -> Picture | None:
-    """Return the training metrics over training steps; what is 0 throughout is not drawn."""
+    """Draw training metrics over training steps; metrics that are always 0 are left out."""
     drawings = []
     ends = []
     for metric in TRAINING_CURVES:
@@ -69,7 +69,7 @@ def training_health(results: Results) -> Picture | None:
 
 
 def failures(results: Results) -> Picture | None:
-    """Return the reasons of failed trials, the most frequent first; None where none failed."""
+    """List the reasons of failed trials, most frequent first; None if no trial failed."""
     failed = results.table[results.table.state == "FAIL"]
     if failed.empty:
         return None
@@ -81,8 +81,8 @@ def failures(results: Results) -> Picture | None:
 
 
 def trial_lines(drawing: Any, results: Results, values: pd.DataFrame, width: float) -> None:
-    """Add a line per trial (of many a part) of ``values`` (trial, step, value); dotted if it
-    stopped early.
+    """Add one line per trial, for at most ``MAX_LINES`` trials of ``values`` (trial, step, value);
+    dotted if the trial did not complete.
     """
     shades = colors(results.table.rule)
     by_trial = dict(list(values.sort_values("step").groupby("trial")))
@@ -95,7 +95,7 @@ def trial_lines(drawing: Any, results: Results, values: pd.DataFrame, width: flo
             drawing,
             curve.step,
             curve.value,
-            hover(row),  # once for the line: a text for each point is most of a large page
+            hover(row),  # one text per line: a text per point would make up most of a large page
             hovertemplate="%{hovertext}<br>step %{x}: %{y:.3~g}<extra></extra>",
             mode="lines" if len(curve) > 1 else "markers",
             name=row.rule,
@@ -105,9 +105,10 @@ def trial_lines(drawing: Any, results: Results, values: pd.DataFrame, width: flo
 
 
 def thinned(trials: pd.DataFrame, sign: int) -> pd.DataFrame:
-    """Return at most ``MAX_LINES`` of the trials, the best and then every so many by their scores.
+    """Return at most ``MAX_LINES`` trials: the best, then every n-th by score.
 
-    Trials without a score rank last, and have their share. ``sign`` -1 prefers less.
+    Trials without a score rank last and are thinned in the same way. ``sign`` is -1 if smaller is
+    better.
     """
     if len(trials) <= MAX_LINES:
         return trials

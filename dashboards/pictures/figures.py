@@ -1,4 +1,4 @@
-"""The picture of differences to the baseline."""
+"""Picture of the paired differences to the baseline."""
 
 import html
 
@@ -13,9 +13,7 @@ _MAX_PAIRED_ROWS = 20
 
 
 def paired_differences(results: Results) -> Picture | None:
-    """Return the difference to the baseline on the same seed, of those seeds that decide: fresh
-    ones where they were run.
-    """
+    """Draw the differences to the baseline on the same seed, using fresh seeds if they were run."""
     rules = results.table.rule
     if results.fresh is not None and not baseline_pairs(results.fresh).empty:
         results = results.fresh
@@ -29,7 +27,7 @@ def paired_differences(results: Results) -> Picture | None:
         .sort_values(ascending=results.objective.mode == "max")
     )
     drawn = order.tail(_MAX_PAIRED_ROWS)
-    shades = colors(results.table.rule) | colors(rules)  # those of the rest of the page
+    shades = colors(results.table.rule) | colors(rules)  # the colors of the rest of the page
     drawing = figure(f"difference of {results.objective.metric}", height=90 + 48 * len(drawn))
     drawing.add_vline(x=0, line={"color": MUTED, "width": 1, "dash": "dot"})
     for label in drawn.index:
@@ -45,8 +43,8 @@ def paired_differences(results: Results) -> Picture | None:
     better = (gains > 0).groupby(pairs.label).all()
     label = order.index[-1]
     text = (
-        f"{int(better.sum())} of {len(order)} configurations beat the baseline {base} on every "
-        f"shared seed; the largest mean difference is {signed(order.iloc[-1])} ({label})."
+        f"{int(better.sum())} of {len(order)} configurations beat the baseline {base} on "
+        f"every shared seed; the best mean difference is {signed(order.iloc[-1])} ({label})."
     )
     if len(drawn) < len(order):
         text += f" The best {len(drawn)} are drawn."
@@ -54,8 +52,8 @@ def paired_differences(results: Results) -> Picture | None:
 
 
 def baseline_pairs(results: Results) -> pd.DataFrame:
-    """Return label, rule, seed, difference: score minus the baseline's on a seed of both, as the
-    verdict counts it.
+    """Return label, rule, seed, difference: score minus the baseline's score on each shared seed,
+    with failed seeds imputed as in the verdict.
     """
     base = results.baseline_label
     columns = ["label", "rule", "seed", "difference"]

@@ -1,4 +1,4 @@
-"""Pictures of what the update does to tokens of low and high probability."""
+"""Picture of the update by token probability."""
 
 import re
 
@@ -9,7 +9,7 @@ from dashboards.pictures.theme import MUTED, Picture, figure, word_axis
 from dashboards.results import Results
 
 _BAND = re.compile(r"tokens/(\w+)/([\d.]+-[\d.]+)")
-_LOW = ("0.00-0.25", "0.25-0.50")  # the bands below probability 1/2
+_LOW = ("0.00-0.25", "0.25-0.50")  # bands below probability 0.5
 _QUANTITIES = {
     "gradient_share": "fraction of the gradient norm",
     "advantage_share": "fraction of the advantage mass",
@@ -17,9 +17,7 @@ _QUANTITIES = {
 
 
 def probability_bands(results: Results) -> Picture | None:
-    """Return where the update comes from: gradient norm and advantage mass by band of token
-    probability.
-    """
+    """Draw gradient norm and advantage mass by band of token probability."""
     table = band_means(results)
     if table.empty:
         return None
@@ -30,7 +28,7 @@ def probability_bands(results: Results) -> Picture | None:
         of_quantity = table[table.quantity == quantity]
         if of_quantity.empty:
             continue
-        drawing = figure("probability of the token", label, height=330)
+        drawing = figure("token probability", label, height=330)
         for variant, values in of_quantity.groupby("rule"):
             drawing.add_bar(
                 x=values.band,
@@ -53,7 +51,7 @@ def probability_bands(results: Results) -> Picture | None:
 
 
 def band_means(results: Results) -> pd.DataFrame:
-    """Return variant, quantity, band, value: the mean over trials of their last ``tokens/*``."""
+    """Return rule, quantity, band, value: the mean over trials of their latest ``tokens/*``."""
     rows = [
         (trial.rule, *match.groups(), value)
         for trial in results.trials
@@ -68,13 +66,13 @@ def band_means(results: Results) -> pd.DataFrame:
 def _bands_sentence(table: pd.DataFrame) -> str:
     low = table[table.band.isin(_LOW)].groupby(["quantity", "rule"]).value.sum()
     tokens = low["token_share"].mean() if "token_share" in low else float("nan")
-    text = f"At the last step tokens of probability below 0.5 are {tokens:.1%} of all tokens"
+    text = f"At the last step, tokens with probability below 0.5 are {tokens:.1%} of all tokens"
     if "gradient_share" in low:
         shares = ", ".join(
             f"{value:.0%} in {name}" for name, value in low["gradient_share"].items()
         )
-        text += f" and send this fraction of the gradient norm into the last layer: {shares}"
+        text += f" and contribute this fraction of the gradient norm at the last layer: {shares}"
     if "advantage_share" in low:
         values = low["advantage_share"]
-        text += f"; of the advantage mass they hold {values.min():.1%} to {values.max():.1%}"
-    return text + ". AR is meant to lower both; Lopti updates these tokens in a pass of their own."
+        text += f"; they hold {values.min():.1%} to {values.max():.1%} of the advantage mass"
+    return text + ". AR is meant to lower both; Lopti updates these tokens in a separate pass."

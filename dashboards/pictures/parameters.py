@@ -1,4 +1,4 @@
-"""Pictures of scores over what was searched, one for every parameter."""
+"""Pictures of the score against each searched parameter."""
 
 import math
 from typing import Any
@@ -14,12 +14,12 @@ from trainer.config.variants import short_names, shown
 
 
 def scores_against(results: Results) -> list[Picture | None]:
-    """Score against every parameter that has more than one value."""
+    """Draw the score against each parameter with more than one value."""
     return [score_against(results, name) for name in results.varied]
 
 
 def score_against(results: Results, parameter: str) -> Picture | None:
-    """Score against one parameter, on the scale it was searched on; colors are update rules."""
+    """Draw the score against one parameter on its search scale; colors are update rules."""
     trials = results.comparable
     if trials.empty:
         return None
@@ -30,7 +30,7 @@ def score_against(results: Results, parameter: str) -> Picture | None:
     table = results.table
     if not pd.api.types.is_numeric_dtype(table[parameter]):
         word_axis(drawing, sorted(table[parameter].dropna().astype(str).unique()))
-    # the score of a running trial is no end
+    # a running trial has no final score yet
     scored = table[table.state.isin(["COMPLETE", "PRUNED"]) & table.score.notna()]
     compared = scored.trial.isin(trials.trial)
     for rule, shade in colors(table.rule).items():
@@ -41,13 +41,16 @@ def score_against(results: Results, parameter: str) -> Picture | None:
     place = f"{name} {shown(best[parameter].iloc[0])} ({best.label.iloc[0]})"
     text = f"The best mean score, {number(best.score.mean())}, was at {place}."
     if not compared.all():
-        text += " Open dots are not compared: the scheduler stopped a seed of theirs."
+        text += (
+            " Open dots are not compared, because the scheduler stopped a seed of their "
+            "configuration."
+        )
     return Picture(parameter, title, text, (drawing,))
 
 
 def scale(results: Results, parameter: str) -> dict[str, Any]:
-    """Return the axis of a parameter: logarithmic where it was searched so, with a few round
-    numbers written out.
+    """Return the axis settings of a parameter: logarithmic with a few round ticks if it was
+    searched on a log scale.
     """
     values = results.table[parameter]
     if not results.kinds.get(parameter, "").startswith("log") or not (values > 0).any():

@@ -1,4 +1,6 @@
-"""Rules on one grid of a parameter: a parabola each, and its peak beside that of the first rule."""
+"""Picture of rules on one parameter grid: a parabola per rule, and its peak compared with the first
+rule's.
+"""
 
 import html
 
@@ -12,9 +14,7 @@ from trainer.shell.table import counted
 
 
 def fitted_peaks(results: Results) -> Picture | None:
-    """Return the mean scores of every rule on the grid with their parabolas, and a table of
-    peaks.
-    """
+    """Draw each rule's mean scores and fitted parabola, with a table of peaks."""
     grid = results.grid
     if grid is None:
         return None
@@ -51,13 +51,14 @@ def fitted_peaks(results: Results) -> Picture | None:
                 marker=diamond,
             )
     text = (
-        f"Means over seeds at the same values of {grid.parameter} for all, and for each rule the "
-        "parabola through five around its best; a diamond is its peak. Differences are to "
-        f"{grid.rules[0]}; one value is that of the grid nearest to its peak."
+        f"Dots are means over seeds at the same values of {grid.parameter} for every rule. "
+        "Each rule's parabola is fitted to the five values around its best; a diamond marks "
+        f'its peak. Differences are to {grid.rules[0]}; "one value" is the grid value '
+        "nearest to its peak."
     )
     headings = [
         "rule",
-        f"{grid.parameter} of peak",
+        f"{grid.parameter} at the peak",
         "peak",
         "difference, each at its peak",
         "90% interval",
@@ -78,9 +79,7 @@ def fitted_peaks(results: Results) -> Picture | None:
 
 
 def arm_colors(results: Results) -> dict[str, str]:
-    """Return a color per arm: that of its update rule on the rest of the page, where no other arm
-    has it.
-    """
+    """Return a color per arm: its update rule's color, if no two arms share a rule."""
     rules = dict(zip(results.table.arm, results.table.rule, strict=True))
     shades = colors(results.table.rule)
     of_rules = {arm: shades[rules[arm]] for arm in results.arms if arm in rules}
@@ -88,8 +87,8 @@ def arm_colors(results: Results) -> dict[str, str]:
 
 
 def peak_line(results: Results) -> str:
-    """Return what rules gain on the first at one value of the grid, and each at its own best; empty
-    without one.
+    """State each rule's difference to the first, at one grid value and at each rule's own peak;
+    empty without a grid.
     """
     grid = results.grid
     if grid is None:
@@ -97,12 +96,12 @@ def peak_line(results: Results) -> str:
     standings = peak_standings(grid)
     shared = shown(grid.values[nearest(grid, standings[0].peak)])
     size = (
-        f"{counted(grid.scores.shape[2], 'seed')} of {len(grid.values)} values of "
-        f"{grid.parameter} each"
+        f"{len(grid.values)} values of {grid.parameter} on "
+        f"{counted(grid.scores.shape[2], 'seed')} each"
     )
     return (
-        f"{peaks(standings, grid.parameter, shared)} That is from {size}; intervals hold for "
-        "all rules together."
+        f"{peaks(standings, grid.parameter, shared)} This uses {size}. Intervals are "
+        "corrected for the number of rules."
     )
 
 

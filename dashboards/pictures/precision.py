@@ -1,4 +1,4 @@
-"""The limits of a verdict: few problems or few seeds."""
+"""What limits a verdict's precision: too few problems or too few seeds."""
 
 import math
 
@@ -10,14 +10,15 @@ from dashboards.statistics.problems import Array, ProblemSplit, paired_answers, 
 from dashboards.statistics.verdict import Verdict
 from dashboards.words import number
 
-_HALF = 0.5  # share of the variance from which one of the two counts as what limits the verdict
-# standard errors of a gain that is found 8 times in 10
+# above this fraction of the variance, evaluation limits the verdict; below it, seeds do
+_HALF = 0.5
+# gain that is detected with 80% power, in standard errors
 _FOUND = float(stats.norm.ppf(0.95) + stats.norm.ppf(0.8))
 
 
 def precision(results: Results) -> Picture | None:
-    """Return where the variance of scores comes from, and what would narrow the interval; None
-    without answers.
+    """State where the variance comes from and what would narrow the interval; None without
+    per-problem records.
     """
     judged = results.verdict
     pair = None if judged is None else paired_answers(results.answers, judged.best, judged.baseline)
@@ -30,27 +31,32 @@ def precision(results: Results) -> Picture | None:
 def _what_limits(verdict: Verdict, ours: Array, theirs: Array, worthwhile: float) -> str:
     parts = split(ours, theirs)
     if parts.training is None:
-        return "More seeds would show whether seeds or problems limit it."
+        return "One seed cannot separate seed noise from evaluation noise. Run more seeds."
     share = parts.evaluation_share
     if share is None:
-        return "The best configuration and the baseline differ by the same on every seed."
+        return (
+            "The difference between the best configuration and the baseline is the same on "
+            "every seed."
+        )
     text = (
-        f"Of the variance between {verdict.best} and {verdict.baseline} that pairing left, "
-        f"{share:.0%} comes from evaluation on few problems and {1 - share:.0%} from training that "
-        f"differs between seeds: more {'problems' if share > _HALF else 'seeds'} would narrow the "
-        "interval most for their price."
+        f"Of the variance of the paired difference between {verdict.best} and "
+        f"{verdict.baseline}, {share:.0%} comes from evaluating on few problems and "
+        f"{1 - share:.0%} from training differences between seeds. More "
+        f"{'problems' if share > _HALF else 'seeds'} would narrow the interval most."
     )
     return text + _hidden(parts, worthwhile)
 
 
 def _hidden(parts: ProblemSplit, worthwhile: float) -> str:
-    """Return how many problems a worthwhile gain takes, where evaluation's own noise hides one."""
+    """State how many problems a worthwhile improvement takes, if evaluation noise alone hides
+    it.
+    """
     alone = _FOUND * math.sqrt(parts.evaluation / parts.seeds)
     if alone <= worthwhile:
         return ""
     needed = math.ceil(parts.problems * (alone / worthwhile) ** 2)
     return (
-        f" Evaluation is too coarse for a worthwhile {worthwhile:g}: on {parts.seeds} seeds its "
-        "noise alone hides "
-        f"improvements below {number(alone, 2)} (80% power); it takes at least {needed} problems."
+        f" Evaluation is too coarse to detect a worthwhile improvement of {worthwhile:g}: "
+        f"with {parts.seeds} seeds, evaluation noise alone hides improvements below "
+        f"{number(alone, 2)} (80% power). Use at least {needed} problems."
     )

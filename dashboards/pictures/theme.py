@@ -1,4 +1,4 @@
-"""How pictures look: colors that hold on white and on black, and quiet axes.
+"""Common style of the pictures: colors that are readable on white and black, plain axes.
 
 The page sets text and grid colors to its light or dark scheme when it draws, so figures carry none.
 """
@@ -17,7 +17,7 @@ MUTED = "#8b93a1"
 
 @dataclass(frozen=True)
 class Picture:
-    """One picture of the report: what it asks, what it found in this sweep, and the drawing."""
+    """One section of the report: title, one-sentence finding, figures and table."""
 
     key: str
     title: str
@@ -25,11 +25,11 @@ class Picture:
     figures: tuple[go.Figure, ...] = ()
     # headings and rows, below the figures
     table: tuple[Sequence[str], Sequence[Sequence[object]]] = ((), ())
-    decides: str = ""  # the decision that it serves
+    decides: str = ""  # the decision that it supports
 
     @property
     def legend(self) -> dict[str, str]:
-        """Name -> color of what is drawn, once for all figures."""
+        """Trace name -> color, over all figures."""
         colors: dict[str, str] = {}
         for trace in (trace for drawing in self.figures for trace in drawing.data):
             if trace.name and trace.showlegend is not False:
@@ -40,10 +40,9 @@ class Picture:
 
 
 def figure(x: str = "", y: str = "", *, height: int = 380) -> go.Figure:
-    """Return an empty figure with axis titles, the vertical one's above the axis.
+    """Return an empty figure with axis titles; the y title stands above the axis.
 
-    Margins are fixed: as labels would set them, they set the axes' lengths, which set the labels,
-    without end.
+    Margins are fixed, because automatic margins and tick labels keep resizing each other.
     """
     drawing = go.Figure()
     drawing.update_layout(
@@ -74,8 +73,8 @@ def figure(x: str = "", y: str = "", *, height: int = 380) -> go.Figure:
 
 
 def label_rows(drawing: go.Figure, names: Sequence[str]) -> None:
-    """Write each row's name above it inside the plot: beside it, it would take a phone's whole
-    width.
+    """Write each row's name above the row, inside the plot: at the left it would take a phone's
+    whole width.
     """
     drawing.update_layout(margin_l=14)
     drawing.update_yaxes(
@@ -98,7 +97,7 @@ def label_rows(drawing: go.Figure, names: Sequence[str]) -> None:
 
 
 def add_points(drawing: go.Figure, x: Any, y: Any, notes: Any, **options: Any) -> None:
-    """Add points, or lines by their ``mode``, each with its note over it."""
+    """Add points (or lines, see ``mode``) with hover texts ``notes``."""
     drawing.add_scatter(
         x=x, y=y, hovertext=notes, hoverinfo="text", **{"mode": "markers", **options}
     )
@@ -131,7 +130,7 @@ def dots_and_means(
 
 
 def word_axis(drawing: go.Figure, words: Sequence[str]) -> None:
-    """Write words along the horizontal axis, broken at underscores, slashes and hyphens."""
+    """Label the x axis with words, broken after underscores, slashes and hyphens."""
     broken = [
         html.escape(re.sub("([_/-])", r"\1<br>", word)).replace("&lt;br&gt;", "<br>")
         for word in words
@@ -150,8 +149,8 @@ def rows(frame: pd.DataFrame) -> list[Any]:
 
 
 def hover(row: Any, *more: str) -> str:
-    """Return the text over a point: its trial and setting; escaped, because reasons are
-    free text.
+    """Return the hover text of a point: trial and configuration, escaped because reasons are free
+    text.
     """
     lines = [f"trial {row.trial}", f"{row.label}, seed {row.seed}"]
     lines += more

@@ -1,5 +1,5 @@
-"""Rules at their own best: the best setting by tuning trials, and every rule against the first on
-fresh seeds.
+"""Picture of rules at their own best: best score against tuning trials, and each rule compared with
+the first on fresh seeds.
 """
 
 import html
@@ -13,7 +13,8 @@ from dashboards.results import Results
 from dashboards.statistics.tournament import Standing
 from dashboards.words import REPAIR, failures, number, rule_bounds, rules
 
-_SEEDS = 8  # of `sweep confirm`, where arms were tuned
+# default of `sweep confirm` after tuning arms (same number as `sweep.space.arms.ARM_SEEDS`)
+_SEEDS = 8
 _HEADINGS = (
     "rule",
     "trials",
@@ -26,15 +27,15 @@ _HEADINGS = (
 
 
 def tournament(results: Results) -> Picture | None:
-    """Return the best score so far against tuning trials, a line a rule; differences of rules;
-    their table.
+    """Draw the best score so far against tuning trials, one line per rule; then the differences on
+    fresh seeds, and a table.
     """
     if not results.arms:
         return None
     curves = tuning_curves(results)
     shades = arm_colors(results)
     compared = [standing for standing in results.arm_standings if standing.interval is not None]
-    drawing = figure("tuning trials of the rule", f"best {results.objective.metric} so far")
+    drawing = figure("tuning trials per rule", f"best {results.objective.metric} so far")
     for arm, curve in curves.groupby("arm"):
         notes = [
             html.escape(f"{arm}: {number(row.best)} after {row.trial}, {row.label}")
@@ -47,24 +48,24 @@ def tournament(results: Results) -> Picture | None:
     drawing.update_xaxes(dtick=max(1, len(curves) // (12 * len(results.arms))))
     figures = (drawing, _differences(results, compared, shades)) if compared else (drawing,)
     text = (
-        "The score of the best setting so far against the number of tuning trials, one line per "
-        "rule: where a line still climbs, more trials may help its rule. The best of many scores "
-        "is biased upward, so only fresh seeds compare."
+        "The score of the best setting so far against the number of tuning trials, one line "
+        "per rule: where a line still improves, more trials may help its rule. The best of "
+        "many scores is biased upward, so only fresh seeds can compare rules."
     )
     if compared:
         text += (
-            f" Below, each rule at its best against {results.arms[0]} at its own on the same fresh "
-            "seeds, with "
-            f"90% intervals that hold for all rules together and allow for tuning variance."
+            f" Below: each rule at its best compared with {results.arms[0]} at its best, on "
+            "the same fresh seeds. The 90% intervals are corrected for the number of rules "
+            "and include tuning variance."
         )
     return Picture("tournament", "Rules at their own best", text, figures, rule_table(results))
 
 
 def tuning_curves(results: Results) -> pd.DataFrame:
-    """Return arm, trial (its place among the arm's configurations, from 1), best (mean score so
-    far), label.
+    """Return arm, trial (index of the configuration within the arm, from 1), best (best mean score
+    so far), label.
 
-    Failed and stopped configurations take a place and score nothing.
+    Failed and pruned configurations count as trials without a score.
     """
     points = []
     for arm in results.arms:
@@ -85,14 +86,14 @@ def tuning_curves(results: Results) -> pd.DataFrame:
 
 
 def tournament_line(results: Results) -> str:
-    """Return the finding on rules; what comes next where there are no fresh seeds."""
+    """State the result on rules, or the next step if there are no fresh seeds yet."""
     base = results.arms[0]
     standings = results.arm_standings
     counts = results.table[results.table.arm != ""].groupby("arm").configuration.nunique()
     budget = (
         f"{counts.min()} to {counts.max()}" if counts.min() != counts.max() else f"{counts.max()}"
     )
-    tuned = f"{len(results.arms)} rules were tuned by {budget} configurations each"
+    tuned = f"{len(results.arms)} rules were tuned with {budget} configurations each"
     if not standings and results.grid is not None:
         return f"{peak_line(results)} {tuned}."
     if not standings and results.fresh is not None and results.fresh.finished:
@@ -100,8 +101,8 @@ def tournament_line(results: Results) -> str:
     if not standings:
         trials = len(results.arms) * _SEEDS
         step = (
-            f"run the best of every rule on {_SEEDS} fresh seeds, and judge again with them as "
-            "a second table"
+            f"run the best of every rule on {_SEEDS} fresh seeds, then judge again with those "
+            "runs as the second table"
         )
         if results.name:
             step = (
@@ -109,8 +110,8 @@ def tournament_line(results: Results) -> str:
                 "seeds"
             )
         return (
-            f"{tuned}. On the seeds that chose it each best score is biased upward, so nothing is "
-            f"compared yet. Next: {step}: {trials} trials."
+            f"{tuned}. Each best score is biased upward on the seeds that selected it, so "
+            f"nothing is compared yet. Next: {step}: {trials} trials."
         )
     fresh = () if results.fresh is None else results.fresh.trials
     failed = Counter(
@@ -120,7 +121,7 @@ def tournament_line(results: Results) -> str:
 
 
 def rule_table(results: Results) -> tuple[list[str], list[list[object]]]:
-    """Return headings and rows, a rule each: budget, best setting, scores, gain of tuning,
+    """Return headings and one row per rule: budget, best setting, scores, gain from tuning,
     difference and interval.
     """
     standings = {standing.rule: standing for standing in results.arm_standings}

@@ -16,7 +16,7 @@ from dashboards.words import device_time, number, signed
 from trainer.config.variants import short_names, shown
 from trainer.shell.table import counted
 
-_SEEDS_TO_TELL = 5  # asked for where the seeds of a sweep tell nothing
+_SEEDS_TO_TELL = 5  # proposed if a sweep's own seeds cannot decide
 _WORDS = {
     "COMPLETE": "complete",
     "PRUNED": "stopped early",
@@ -28,17 +28,17 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Headline:
-    """The verdict in a sentence. Fresh seeds decide it where they were run."""
+    """The verdict in one sentence, from fresh seeds if they were run."""
 
     sentence: str
     step: str = ""  # what to do next, with one command
-    confirmed: bool = False  # whether fresh seeds showed a gain
-    configuration: str | None = None  # that fresh seeds chose; None where they decided nothing
+    confirmed: bool = False  # whether fresh seeds confirmed an improvement
+    configuration: str | None = None  # chosen by fresh seeds; None if they decided nothing
 
 
 def verdict(results: Results) -> list[str]:
-    """Return the headline, what to run next, then what it rests on. A configuration is named in
-    full once, then by #N.
+    """Return the headline, the next step and the evidence. A configuration's full label appears
+    once, then only #N.
     """
     front = headline(results)
     judged = None if results.comparable.empty or results.arms else results.verdict
@@ -49,7 +49,8 @@ def verdict(results: Results) -> list[str]:
         _apart(results, judged),
         _noise(judged) if judged is not None and fresh is None else "",
         _on_fresh_seeds(results, fresh) if fresh else "",
-        f"In the search, whose best score is biased upward: {_in_search(results).sentence}"
+        "On the search's own seeds, where the best score is biased upward: "
+        f"{_in_search(results).sentence}"
         if fresh and judged
         else "",
         _cost(results, fresh),
@@ -59,16 +60,16 @@ def verdict(results: Results) -> list[str]:
 
 
 def headline(results: Results) -> Headline:
-    """Return what the best evidence says: fresh seeds, else those of the search."""
-    if results.arms:  # the best of many on the seeds that chose it is no finding
+    """Return the headline from the best evidence: fresh seeds, else the search's seeds."""
+    if results.arms:  # the best of many scores is not a finding on the seeds that selected it
         return Headline(tournament_line(results))
     confirmation = _of_fresh_seeds(results, results.fresh) if results.fresh else None
     return confirmation or _in_search(results)
 
 
 def confirmed(results: Results) -> list[str]:
-    """Return a confirmation's result, for the end of its command: the verdict, then the scores on
-    the held-out test.
+    """Return the lines that `sweep confirm` prints at its end: verdict, evidence, next step,
+    held-out scores.
     """
     front = headline(results)
     fresh = results.fresh
@@ -80,9 +81,7 @@ def confirmed(results: Results) -> list[str]:
 
 
 def _named_once(lines: list[str], labels: Collection[str]) -> list[str]:
-    """Return the lines with every configuration's label cut to its number wherever it was named
-    before.
-    """
+    """Shorten each repeated configuration label to its number."""
     text = "\n".join(lines)
     for label in sorted(labels, key=len, reverse=True):
         head, named, rest = text.partition(label)
@@ -107,7 +106,7 @@ def _in_search(results: Results) -> Headline:
         mean = number(judged.score.mean())
         sentence = f"Only the baseline {answer.baseline} has finished: {metric} {mean}."
         return Headline(sentence, _next_step(results, answer))
-    if not results.name and not results.adaptive:  # nobody chose by these seeds
+    if not results.name and not results.adaptive:  # these seeds chose nothing
         claimed = isinstance(answer, Tested) and answer.claim == "evidence"
         step = "Next: train with it." if claimed else f"Next: {words.next_step(answer)}"
         return Headline(words.confirmed(answer), step, claimed)
@@ -123,7 +122,8 @@ def _of_fresh_seeds(results: Results, fresh: Results) -> Headline | None:
         best = fresh.rounds.winner
         if best is None and fresh.rounds.outcome == "not better":
             sentence = (
-                f"Keep the baseline {base}: on fresh seeds no finalist is better by as much as "
+                f"Keep the baseline {base}: fresh seeds show that every finalist improves by "
+                "less than "
             )
             sentence += f"{fresh.rounds.worthwhile:g}."
             return Headline(
@@ -158,7 +158,7 @@ def _of_fresh_seeds(results: Results, fresh: Results) -> Headline | None:
 
 
 def _on_fresh_seeds(results: Results, fresh: Results) -> str:
-    """Return what the headline of a confirmation rests on, or how far the confirmation is."""
+    """Return the evidence behind a confirmation's headline, or the confirmation's progress."""
     if fresh.rounds is not None:
         return _decided(results, fresh, fresh.rounds)
     judged = results.fresh_verdict
@@ -168,7 +168,7 @@ def _on_fresh_seeds(results: Results, fresh: Results) -> str:
 
 
 def _decided(results: Results, fresh: Results, decision: Rounds) -> str:
-    """Return the decision on every finalist, what it took, and what a winner's seeds hide."""
+    """State the decision on each finalist, the cost, and the caveats of the winner."""
     finalists = dict.fromkeys(stands.finalist for stands in decision.standings)
     labels = {name: fresh.labels.get(name, f"#{name}") for name in finalists}
     decisions = [
@@ -178,12 +178,13 @@ def _decided(results: Results, fresh: Results, decision: Rounds) -> str:
     if not decisions:
         return (
             "On fresh seeds nothing is decided yet: the first interim analysis is after "
-            f"{decision.planned[0]} of each."
+            f"{decision.planned[0]} seeds per configuration."
         )
     winner = decision.winner
     text = (
-        f"On fresh seeds, of at most {decision.planned[-1]} planned: {'; '.join(decisions)}. That "
-        f"took {fresh.ended} trials of at most {(len(labels) + 1) * decision.planned[-1]}, "
+        f"On at most {decision.planned[-1]} fresh seeds per configuration: "
+        f"{'; '.join(decisions)}. This took {fresh.ended} of at most "
+        f"{(len(labels) + 1) * decision.planned[-1]} trials, "
         f"{device_time(sum(fresh.cost), fresh.device)}."
     )
     whole = results.fresh_verdict
@@ -200,8 +201,8 @@ def _no_baseline(results: Results) -> str:
 
 
 def _apart(results: Results, judged: Verdict | None) -> str:
-    """Return the settings in which the best differs from the baseline, if several: the gain belongs
-    to all of them.
+    """List the settings in which the best differs from the baseline, if there are several: the gain
+    cannot be attributed to one.
     """
     if judged is None or judged.winner == judged.baseline:
         return ""
@@ -213,13 +214,13 @@ def _apart(results: Results, judged: Verdict | None) -> str:
         {called[name]: (shown(value), shown(base)) for name, (value, base) in changed.items()}
     )
     return (
-        f"{judged.best} differs from the baseline in {differences}: the improvement belongs to "
-        "all of these together."
+        f"{judged.best} differs from the baseline in {differences}: the improvement is that "
+        "of all these changes together."
     )
 
 
 def _noise(judged: Verdict) -> str:
-    """State how the judgement was made, and what difference these seeds could have shown."""
+    """State the test result and the detectable improvement."""
     return " ".join(
         sentence for sentence in (words.reason(judged), words.noise(judged)) if sentence
     )
@@ -254,7 +255,7 @@ def _next_step(results: Results, judged: Verdict) -> str:
     price = float(results.table.hours[results.table.state == "COMPLETE"].median())
     cost = "" if math.isnan(price) else f", about {device_time(price * trials, results.device)}"
     rounds = " With --rounds it stops as soon as the result is clear."
-    return f"Next: {step} `{command}` does it: {trials} trials{cost}.{rounds}"
+    return f"Next: {step} Run `{command}`: {trials} trials{cost}.{rounds}"
 
 
 def _counts(results: Results) -> str:
@@ -274,8 +275,10 @@ def _counts(results: Results) -> str:
         )
     ends = results.comparable.step
     if ends.nunique() > 1:
-        text += f" They end at different steps, {ends.min():g} to {ends.max():g}."
+        text += f" They ended at different steps, {ends.min():g} to {ends.max():g}."
     scored = (trial.curves.get(results.objective.metric) for trial in results.trials)
     if any(curve and 0 in curve.steps[-results.objective.window :] for curve in scored):
-        text += " Scores count evaluations before the first training step: take a shorter window."
+        text += (
+            " Some scores include the evaluation before training: set a smaller objective.window."
+        )
     return text

@@ -1,4 +1,4 @@
-"""Tables of runs from files: CSV, JSON lines or Parquet, one file or many."""
+"""Read tables of runs from CSV, JSON Lines or Parquet files."""
 
 import csv
 import glob
@@ -26,7 +26,7 @@ def read_files(pattern: str) -> pd.DataFrame:
 
     Raises:
         MissingError: no file matches.
-        ConfigError: a kind of file that is not read.
+        ConfigError: unsupported file type.
         StorageError: a file cannot be read.
     """
     parts = _SPECIAL.split(pattern)
@@ -37,7 +37,7 @@ def read_files(pattern: str) -> pd.DataFrame:
         raise MissingError(
             "no such file",
             pattern,
-            "check the path; quote a pattern, so that the shell leaves it alone",
+            "check the path; quote a pattern, so that the shell does not expand it",
         )
     try:
         named = re.compile("".join(map(_expression, parts)))
@@ -56,14 +56,12 @@ def _read(path: Path, named: re.Pattern[str]) -> pd.DataFrame:
     reader = _READERS.get(path.suffix)
     if reader is None:
         raise ConfigError(
-            f"no reader for {path.suffix or 'a file without suffix'}",
-            str(path),
-            ", ".join(_READERS),
+            f"unsupported file type: {path.suffix or 'no suffix'}", str(path), ", ".join(_READERS)
         )
     try:
         table = reader(path)
         if table.empty:
-            raise ValueError("no rows; a run that failed has one with a blank score")
+            raise ValueError("no rows; a failed run needs one row with a blank score")
         settings = _settings(RunFolder(path.parent).config)
     except (OSError, ValueError, csv.Error, yaml.YAMLError) as error:
         raise StorageError(
@@ -75,12 +73,12 @@ def _read(path: Path, named: re.Pattern[str]) -> pd.DataFrame:
 
 
 def _json_lines(path: Path) -> pd.DataFrame:
-    """Return a row a line; nested keys are joined by dots."""
+    """Return one row per line; nested keys are joined by dots."""
     return pd.json_normalize(map(dict, read_json(path)))
 
 
 def _csv(path: Path) -> pd.DataFrame:
-    """Return the rows, once nothing is found that pandas would shift or rename."""
+    """Read a CSV file, after checking it for columns that pandas would silently shift or rename."""
     for _ in read_csv(path):
         pass
     return pd.read_csv(path)
@@ -91,7 +89,7 @@ def _settings(path: Path) -> dict[str, Any]:
         return {}
     settings = yaml.safe_load(path.read_text("utf-8"))
     if not isinstance(settings, Mapping):
-        raise ValueError(f"{path.name} holds no settings")
+        raise ValueError(f"{path.name} is not a mapping of settings")
     flat = pd.json_normalize(dict(settings)).iloc[0].to_dict()
     lists = {key: str(value) for key, value in flat.items() if isinstance(value, list)}
     return {f"{path.name}:{key}": value for key, value in {**flat, **lists}.items()}

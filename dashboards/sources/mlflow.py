@@ -1,4 +1,4 @@
-"""Results from an MLflow store: a sweep's own, or the runs of anybody's experiment as a table.
+"""Read an MLflow store: results of loptune sweeps, or the runs of any experiment as a table.
 
 The one module of dashboards that imports MLflow.
 """
@@ -28,7 +28,8 @@ from trainer.metrics.tags import CONFIRMS_TAG, PARENT_TAG, RUN_TAG, SWEEP_TAG
 
 
 def read_sweeps(uri: str) -> list[Results]:
-    """Return the results of every sweep of a store; of several runs of one name those of the last.
+    """Return the results of every sweep in a store; if several runs have one name, the last one
+    counts.
 
     Raises:
         StorageError: the store cannot be read.
@@ -55,7 +56,7 @@ def read_sweeps(uri: str) -> list[Results]:
                     sweeps[tags[SWEEP_TAG]] = unpack(
                         path.read_bytes(), f"{uri}, run {run.info.run_id}"
                     )
-                except StorageError as error:  # of another version
+                except StorageError as error:  # written by another version
                     print(
                         f"not counted: {tags[SWEEP_TAG]}; {error.what}; {error.hint}",
                         file=sys.stderr,
@@ -64,10 +65,10 @@ def read_sweeps(uri: str) -> list[Results]:
 
 
 def read_experiment(uri: str, name: str, score: str, seed: str) -> pd.DataFrame:
-    """Return a row an evaluation of every run that has a seed: ``params.*``, ``tags.*``, trial,
-    step and the score.
+    """Return one row per evaluation of each run that has a seed.
 
-    A run that failed or was killed has a row without score.
+    Columns: ``params.*``, ``tags.*``, trial, step and score. A failed or killed run has one row
+    without a score.
 
     Raises:
         MissingError: no such experiment.
@@ -92,7 +93,7 @@ def read_experiment(uri: str, name: str, score: str, seed: str) -> pd.DataFrame:
             values: dict[int, float | None] = {0: None}
             if run.info.status not in ("FAILED", "KILLED"):
                 points = client.get_metric_history(run.info.run_id, score)
-                # a resumed run repeats a step
+                # a resumed run repeats steps: the last value counts
                 values = {point.step: point.value for point in points} or values
             rows += [{**settings, "step": step, score: value} for step, value in values.items()]
     return pd.DataFrame(rows)
@@ -100,7 +101,7 @@ def read_experiment(uri: str, name: str, score: str, seed: str) -> pd.DataFrame:
 
 @contextmanager
 def opened_store(uri: str) -> Iterator[Any]:
-    """Open a client of an MLflow store, to read from.
+    """Open an MLflow client for reading.
 
     Raises:
         StorageError: the store cannot be read.

@@ -1,4 +1,4 @@
-"""Results of anybody's runs from a table: a row a run, or a row an evaluation."""
+"""Build results from a table of any program's runs: one row per run or per evaluation."""
 
 import itertools
 import math
@@ -16,25 +16,25 @@ from trainer.config.variants import short_names, shown
 from trainer.config.yaml_document import nearest
 from trainer.errors import ConfigError
 
-_SETTINGS = ("params.", "config.yaml:")  # columns that begin so hold settings and no results
-_MAX_NAMED = 8  # configurations or columns in a message
+_SETTINGS = ("params.", "config.yaml:")  # prefixes of columns that hold settings
+_MAX_NAMED = 8  # at most this many names in a message
 _NO_RUN = "no run with this seed"
-_ROUNDING = 1e-3  # of a score in a table
-_TOO_LARGE = (1e100, np.finfo(float).max)  # finite scores whose powers may be none
+_ROUNDING = 1e-3  # tolerance for scores rounded in the table
+_TOO_LARGE = (1e100, np.finfo(float).max)  # finite, but too large to square
 
 
 @dataclass(frozen=True)
 class Question:
-    """What the columns of a table of runs mean."""
+    """The roles of a table's columns."""
 
-    by: Sequence[str]  # a configuration, but for what was tuned
+    by: Sequence[str]  # columns that define what is compared
     score: str
     seed: str
     baseline: Mapping[str, Any]  # column of ``by`` -> value
     tuned: Sequence[str] = ()  # tuned within each of ``by``
-    step: str = "step"  # where the table has it, a row is an evaluation
+    step: str = "step"  # if present, there is one row per evaluation
     trial: str = "trial"  # name of a run, for `problems`
-    window: int = 3  # evaluations, the last of which make up the score
+    window: int = 3  # the score is the mean of this many last evaluations
     mode: Mode = "max"
     ignore: Sequence[str] = ()  # columns that may differ between configurations
     problems: pd.DataFrame | None = None  # trial, problem, correct
@@ -47,22 +47,22 @@ class Question:
 
     @property
     def columns(self) -> list[str]:
-        """Every column that has a meaning; ``step`` need not be there."""
+        """Every column with a role; ``step`` is optional."""
         return [*self.point, self.score, self.seed, *self.ignore, self.step]
 
     @property
     def keys(self) -> list[str]:
-        """The parameters of a trial that these columns become."""
+        """Names of these columns as trial parameters."""
         return [f"by.{column}" if column in FIELDS else column for column in self.point]
 
 
 def read_runs(table: pd.DataFrame, question: Question, *, adaptive: bool = True) -> Results:
-    """Return the results of a table; ``adaptive`` as of `Results`.
+    """Return the results of a table; ``adaptive`` is described in `Results`.
 
-    A seed that other configurations have and one lacks is a failed one.
+    A configuration that lacks a seed of the others counts as failed on it.
 
     Raises:
-        ConfigError: the table does not answer the question.
+        ConfigError: the table cannot give a verdict.
     """
     runs = _typed(table, question)
     points = list(dict.fromkeys(runs[question.point].itertuples(index=False, name=None)))
@@ -110,7 +110,7 @@ def read_runs(table: pd.DataFrame, question: Question, *, adaptive: bool = True)
 
 
 def with_fresh(results: Results, table: pd.DataFrame, question: Question) -> Results:
-    """Return the results with those of a second table, whose seeds are fresh.
+    """Add a second table as results on fresh seeds.
 
     Raises:
         ConfigError: the second table repeats a seed or has other configurations.
@@ -132,9 +132,9 @@ def with_fresh(results: Results, table: pd.DataFrame, question: Question) -> Res
         number = numbers.get(tuple(trial.parameters.values()))
         if number is None:
             raise ConfigError(
-                f"the fresh runs have {_text(trial.parameters)}, and the others do not",
+                f"the second table has {_text(trial.parameters)}, which the first one lacks",
                 "second table",
-                "add its runs on the seeds that it was chosen by",
+                "add its runs on the seeds that selected it",
             )
         trials.append(replace(trial, configuration=number))
     baseline = results.baseline
@@ -146,7 +146,7 @@ def with_fresh(results: Results, table: pd.DataFrame, question: Question) -> Res
         if twice or results.arms[0] not in settings:
             what = f"{twice[0]} has several settings" if twice else f"{results.arms[0]} is missing"
             raise ConfigError(
-                f"{what} on fresh seeds", "second table", "run the best setting of each alone"
+                f"{what} on fresh seeds", "second table", "run only the best setting of each"
             )
         baseline = next(iter(settings[results.arms[0]]))
     fresh = replace(chosen, trials=tuple(trials), baseline=baseline, arms=())
@@ -154,10 +154,12 @@ def with_fresh(results: Results, table: pd.DataFrame, question: Question) -> Res
 
 
 def _typed(table: pd.DataFrame, question: Question) -> pd.DataFrame:
-    """Return the rows with numbers where all of a column are, and seeds as texts."""
+    """Convert columns that hold only numbers, and write seeds as strings."""
     if not question.by or table.empty:
-        what = "the table has no rows" if question.by else "no column makes up a configuration"
-        raise ConfigError(what, "--by, --where", "name columns with --by, and rows that are there")
+        what = "the table has no rows" if question.by else "no column defines a configuration"
+        raise ConfigError(
+            what, "--by, --where", "name columns with --by, and rows that exist with --where"
+        )
     for column in [*question.columns, question.trial]:
         if column not in table and column not in ("step", "trial"):
             raise ConfigError(
@@ -180,9 +182,9 @@ def _typed(table: pd.DataFrame, question: Question) -> pd.DataFrame:
     ]
     if len(wrong):
         raise ConfigError(
-            f"'{wrong.iloc[0]}' is no score",
+            f"'{wrong.iloc[0]}' is not a valid score",
             question.score,
-            "write a number, and leave it blank where a run failed",
+            "write a number, or leave it blank for a failed run",
         )
     if scores.isna().all():
         raise ConfigError("no row has a score", question.score, "name another column with --score")
@@ -191,12 +193,12 @@ def _typed(table: pd.DataFrame, question: Question) -> pd.DataFrame:
         steps = pd.to_numeric(runs[question.step], errors="coerce")
         if not (steps[scores.notna()] % 1 == 0).all():
             raise ConfigError(
-                "a score has no whole number as its step",
+                "a row with a score has a step that is not a whole number",
                 question.step,
                 "name the column with --step",
             )
         runs[question.step] = steps
-    for lists in runs.select_dtypes("object"):  # which cannot be compared
+    for lists in runs.select_dtypes("object"):  # lists cannot be compared
         runs[lists] = runs[lists].astype(str)
     return runs
 
@@ -213,7 +215,7 @@ def _kind(values: "pd.Series[Any]") -> str:
 
 
 def _check_apart(runs: pd.DataFrame, question: Question) -> None:
-    """Refuse configurations that differ in a setting which is no part of them."""
+    """Refuse runs that differ in a setting outside --by and --tuned."""
     spoken = {*question.columns, question.trial}
     others = [str(column) for column in runs if column not in spoken]
     trials = runs.groupby([*question.point, question.seed], sort=False)[others].nunique(
@@ -240,13 +242,13 @@ def _check_apart(runs: pd.DataFrame, question: Question) -> None:
         raise ConfigError(
             f"runs differ in {', '.join(apart[:_MAX_NAMED])}{more}, which --by leaves out",
             "--by",
-            "add what makes a configuration to --by or --tuned, then --ignore the rest: "
-            f"{','.join(apart)}",
+            "add settings that define a configuration to --by or --tuned, then --ignore the "
+            f"rest: {','.join(apart)}",
         )
 
 
 def _with_scores(trial: Trial, rows: pd.DataFrame, question: Question) -> Trial:
-    """Return a trial with the evaluations of its rows; failed where they hold none."""
+    """Return a trial with the evaluations in its rows; it failed if there are none."""
     scored = rows[rows[question.score].notna()]
     steps = scored[question.step] if question.step in rows else scored[question.score] * 0
     if steps.duplicated().any():
@@ -277,9 +279,7 @@ def _same_twice(rows: pd.DataFrame, question: Question, trial: Trial) -> ConfigE
 
 
 def _check_seeds(trials: Sequence[Trial], baseline: str, question: Question) -> None:
-    """Refuse a single seed, seeds that changed nothing, and arms that share none with the
-    baseline's.
-    """
+    """Refuse a single seed, seeds without effect, and arms that share no seed with the baseline."""
     scores: dict[str, list[float]] = defaultdict(list)
     seeds: dict[str, set[str]] = defaultdict(set)
     for trial in trials:
@@ -297,13 +297,13 @@ def _check_seeds(trials: Sequence[Trial], baseline: str, question: Question) -> 
     repeated = [row for row in scores.values() if len(row) > 1]
     if not repeated:
         raise ConfigError(
-            "every configuration has one seed, which cannot tell noise from effect",
+            "every configuration has one seed, so noise cannot be estimated",
             question.seed,
             "run the baseline and what you compare with it on at least 3 seeds each",
         )
     if all(len(set(row)) == 1 for row in repeated):
         raise ConfigError(
-            "all seeds of a configuration score the same to the last digit: the runs are identical",
+            "all seeds of a configuration have exactly the same score: the runs are identical",
             question.seed,
             "check that the seed reaches data order and sampling, then run again",
         )
@@ -321,7 +321,9 @@ def _arm_names(points: Sequence[tuple[Any, ...]], question: Question) -> dict[tu
 def _baseline(
     numbers: Mapping[tuple[Any, ...], str], arm: Mapping[tuple[Any, ...], str], question: Question
 ) -> tuple[tuple[str, ...], str | None]:
-    """Return the arms, the baseline's first, and the baseline's number where nothing is tuned."""
+    """Return the arms, baseline first, and the baseline's configuration number if nothing is
+    tuned.
+    """
     for column in question.baseline:
         if column not in question.by:
             raise ConfigError(
@@ -363,7 +365,7 @@ def _with_problems(results: Results, problems: pd.DataFrame) -> Results:
     """Return the results with the problems that each run solved.
 
     Raises:
-        ConfigError: they are not those that the scores are made of.
+        ConfigError: the problems do not reproduce the scores.
     """
     for column in ("trial", "problem", "correct"):
         if column not in problems:
@@ -375,7 +377,9 @@ def _with_problems(results: Results, problems: pd.DataFrame) -> Results:
     )
     if rated.correct.isna().any():
         raise ConfigError(
-            "not every answer is right or wrong", "--problems", "write 1 or 0 in the column correct"
+            "a value in the column correct is missing or not a number",
+            "--problems",
+            "write 1 or 0 in the column correct",
         )
     table = rated.pivot_table(index="trial", columns="problem", values="correct", aggfunc="mean")
     table = table.reindex([trial.name for trial in results.trials])
@@ -385,10 +389,10 @@ def _with_problems(results: Results, problems: pd.DataFrame) -> Results:
             accuracy = table.loc[trial.name].to_numpy()
             if not abs(accuracy.mean() - trial.score) < _ROUNDING:
                 raise ConfigError(
-                    f"run {trial.name} scores {shown(trial.score)}, its problems "
-                    f"{shown(float(accuracy.mean()))}",
+                    f"run {trial.name} has score {shown(trial.score)}, but its problems "
+                    f"average {shown(float(accuracy.mean()))}",
                     "--problems",
-                    "give every run's problems, and the name of a run with --trial",
+                    "list all problems of every run, and name the column of the run with --trial",
                 )
             trial = replace(trial, solved=tuple(map(float, accuracy)))
         trials.append(trial)

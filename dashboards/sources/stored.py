@@ -1,4 +1,4 @@
-"""Results as one file: packed JSON, which a sweep's run in MLflow carries."""
+"""Store results as one gzipped JSON file, an artifact of the sweep's MLflow run."""
 
 import gzip
 import json
@@ -21,7 +21,7 @@ def unpack(content: bytes, where: str) -> Results:
     """Return the results that `pack` wrote.
 
     Raises:
-        StorageError: the content is something else.
+        StorageError: the content is not a results file.
     """
     try:
         return TypeAdapter(Results).validate_python(json.loads(gzip.decompress(content)))
@@ -29,5 +29,5 @@ def unpack(content: bytes, where: str) -> Results:
         raise StorageError(
             f"{where} does not hold the results of a sweep",
             where,
-            "`sweep report NAME` of the sweep that wrote it sends it again",
+            "run `sweep report NAME` for that sweep to send it again",
         ) from error

@@ -1,29 +1,29 @@
-"""Configurations against a baseline on matched seeds: the one test of a search, of fresh seeds and
-of every round.
+"""Compare configurations with a baseline on matched seeds. A search, fresh seeds and interim
+analyses all use this test.
 
-Dunnett's many-to-one test in a randomized block design with seeds as blocks: the differences of all
-configurations to the baseline share one estimate of the noise, that of the additive model of
-`seed_noise`, so that few seeds of few configurations suffice. It is one-sided, because only a gain
-is ever claimed, and corrected for the number of configurations. Sign flips of paired differences
-cannot do this: with 3 seeds their smallest p is 1/8.
+Dunnett's many-to-one test in a randomized block design with seeds as blocks: all differences to the
+baseline share one noise estimate, the residual variance of the additive model in `seed_noise`, so
+few seeds of few configurations suffice. It is one-sided, because only improvements are claimed, and
+corrected for the number of configurations. A sign-flip test of paired differences cannot: with 3
+seeds its smallest p value is 1/8.
 
-Departures, each for an assumption that fails in practice:
+Departures from Dunnett's test, one for each assumption that fails in practice:
 
-- A configuration may be noisier than the others: its own differences' variance counts where it is
-  larger.
-- The baseline may be: the variance of a difference is then at least its own and that of the others,
-  and where an F test finds it noisier (or two seeds allow no test), with Welch's degrees of
-  freedom.
-- A failed seed is an unlucky one, and leaving it out would favor its configuration: it counts with
-  the worst score of all, the baseline's with the best.
-- Seeds may differ by nothing but the few problems they are evaluated on. Where it is known which
-  problems each solved, and no more than that is seen, the problems give the noise, with their many
-  degrees of freedom.
-- Fresh seeds are few: the search's seeds of the same configurations, each around its own mean, add
-  to the noise estimate, whatever chose the best mean.
+- A configuration may be noisier than the others: the variance of its own differences is used if
+that is larger.
+- The baseline may be noisier: the variance of a difference is at least the baseline's variance plus
+the others'. If an F test finds the baseline noisier (or there are only two seeds to test with), it
+has Welch's degrees of freedom.
+- Leaving out a failed seed would favor its configuration. It counts as the worst score of all, a
+failed seed of the baseline as the best.
+- Evaluation on few problems may be the only noise. If per-problem results are recorded and no
+further variance is detected, the noise is estimated from the problems, with many degrees of
+freedom.
+- Fresh seeds are few: the same configurations' seeds in the search, each around its own mean, add
+to the noise estimate. Selecting the best mean does not affect it.
 
 `benchmarks/verdict_errors.py` simulates what each of them costs and prevents,
-`benchmarks/verdict_on_real_runs.py` measures the whole on public runs;
+`benchmarks/verdict_on_real_runs.py` measures the complete test on public runs;
 docs/explanation/statistics.md has the tables.
 """
 
@@ -48,7 +48,7 @@ from dashboards.statistics.seed_noise import (
     seed_noise,
 )
 
-# seeds -> how many errors above 0, and below the upper bound
+# seeds -> critical values of the lower and the upper bound, in standard errors
 Thresholds = Callable[[int], tuple[float, float] | None]
 
 
@@ -57,25 +57,25 @@ class Decision:
     """A configuration's gain over the baseline."""
 
     name: str
-    seeds: int  # that both have
+    seeds: int  # shared by both
     gain: float  # the mean over these seeds
     median: float  # and the median
-    # better where it is above 0; None where seeds cannot tell
+    # better if it lies above 0; None if the seeds cannot decide
     interval: tuple[float, float] | None = None
     # one-sided, corrected for the number of configurations; None in rounds
     p_value: float | None = None
-    # the interval rests on the noise of evaluation, beyond which seeds do not differ
+    # the interval uses evaluation noise, because no variance between seeds is detected beyond it
     by_problem: bool = False
 
     @property
     def better(self) -> bool:
-        """Whether a gain is shown."""
+        """Whether the gain is significant."""
         return self.interval is not None and self.interval[0] > 0
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All configurations against the baseline, in gains: larger is better."""
+    """All configurations compared with the baseline, as gains (larger is better)."""
 
     decisions: tuple[Decision, ...]
     paired: Mapping[str, PairedDifference]  # of those configurations
@@ -117,10 +117,9 @@ def compare(
     Args:
         scores: configuration -> seed -> score, larger is better; NaN where the trial failed.
         baseline: the configuration to beat.
-        thresholds: of a look in rounds; Dunnett's critical value if None.
-        earlier: scores of these configurations on other seeds, which tell how noisy they are and no
-            more.
-        answers: where the score is an accuracy, which problems it was made of.
+        thresholds: critical values of an interim analysis; Dunnett's if None.
+        earlier: scores of these configurations on other seeds, used only to estimate noise.
+        answers: per-problem accuracies, if the score is an accuracy.
 
     Raises:
         ValueError: the baseline has no score.
@@ -142,8 +141,7 @@ def compare(
             stages.append(_Stage(_matched(whole, baseline, candidates), baseline))
     noise = functools.reduce(Noise.pooled, [seed_noise(stage.scores) for stage in stages])
     values = np.array([score for row in stages[0].scores.values() for score in row.values()])
-    # Equal scores on all seeds are coarse scores, not the absence of noise; what is left of them is
-    # rounding.
+    # Equal scores on all seeds mean coarse scores, not zero noise; any residual is rounding error.
     rounding = max(1e-9 * float(np.ptp(values)), 1e-13 * float(np.abs(values).max()))
     measurable = noise.freedom > 0 and noise.deviation > rounding
     same_seeds = len({frozenset(pair.by_seed) for pair in candidates.values()}) == 1
@@ -167,10 +165,9 @@ def compare(
 
 
 def count_failures(scores: Scores, baseline: str, sign: float = 1) -> Scores:
-    """Count failed seeds with the worst score of all, the baseline's with the best.
+    """Impute failed seeds: the worst score of all, or the best for the baseline.
 
-    A baseline that failed on every seed has no score: nothing is known of it. ``sign`` -1 prefers
-    less.
+    A baseline that failed on every seed stays without a score. ``sign`` is -1 if smaller is better.
     """
     finite = finite_scores(scores)
     values = [score for row in finite.values() for score in row.values()]

@@ -1,4 +1,4 @@
-"""Many configurations against one baseline: Dunnett's one-sided test with seeds as blocks."""
+"""Dunnett's one-sided many-to-one test with seeds as blocks."""
 
 import functools
 import math
@@ -9,7 +9,7 @@ from scipy import optimize, special
 
 Vector = NDArray[np.float64]
 
-FALSE_CLAIMS = 0.05  # one-sided: only a gain over the baseline is claimed
+FALSE_CLAIMS = 0.05  # one-sided, because only improvements over the baseline are claimed
 # nodes and weights of quadratures
 _NORMAL = np.polynomial.hermite_e.hermegauss(80)
 _UNIFORM = np.polynomial.legendre.leggauss(80)
@@ -26,7 +26,7 @@ def p_value(t: float, comparisons: int, freedom: int, *, same_seeds: bool) -> fl
 def critical_value(comparisons: int, freedom: int, *, same_seeds: bool = True) -> float:
     """Return the value that the largest t exceeds with probability ``FALSE_CLAIMS``.
 
-    Dunnett's where all configurations have scores of the same seeds, else Bonferroni's.
+    Dunnett's if all configurations share the same seeds, else Bonferroni's.
     """
     if not same_seeds:
         return float(special.stdtrit(freedom, 1 - FALSE_CLAIMS / comparisons))

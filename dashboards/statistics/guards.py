@@ -1,6 +1,4 @@
-"""The noise of a difference where the assumption of equal noise may not hold. Works on many sweeps
-at once.
-"""
+"""Noise of a difference if variances may be unequal. Vectorized over sweeps."""
 
 from dataclasses import dataclass
 
@@ -12,12 +10,12 @@ from dashboards.statistics.dunnett import critical_value
 
 Vector = NDArray[np.float64]
 
-# Level of the F test after which a baseline counts as noisier than the others: a little above 0.1,
-# which a variance nine times as large has up to rounding, with two degrees of freedom each.
+# Level of the F test for a noisier baseline. Slightly above 0.1: a variance ratio of nine with two
+# degrees of freedom each has p = 0.1 up to rounding.
 NOISIER = 0.1000001
-# Levels of the F tests that must both not see training add to the noise of evaluation: of all
-# configurations, and of the best alone. Far above those of a test, because what they miss is left
-# out of the interval.
+# Levels of two F tests, over all configurations and for the best alone. Both must fail to detect
+# training noise beyond evaluation noise. They are far above the usual level, because variance that
+# they miss is missing from the interval.
 UNSEEN = (0.5, 0.25)
 
 
@@ -28,24 +26,23 @@ class Variances:
     pooled: Vector  # of one score, all configurations together
     freedom: int
     own: Vector  # of one configuration's differences to the baseline, seed by seed
-    # of one score of the baseline; None where there are too few others to tell
+    # of one score of the baseline; None if there are too few other configurations
     base: Vector | None = None
     base_freedom: int = 0
     others: Vector | None = None  # of one score of the other configurations
     others_freedom: int = 0
-    # of the configuration's differences, the part that evaluation makes
+    # evaluation's part of the variance of the configuration's differences
     evaluation: Vector | None = None
     evaluation_freedom: int = 0
-    own_freedom: int = 0  # needed with an evaluation
+    own_freedom: int = 0  # required if ``evaluation`` is given
 
 
 def difference_noise(variances: Variances, comparisons: int) -> Vector:
-    """Return the standard deviation of the best difference on one seed, [N], to be judged with
-    ``variances.freedom``.
+    """Return the standard deviation of the best difference on one seed, [N], for a test with
+    ``variances.freedom`` degrees of freedom.
 
-    That of evaluation alone where nothing else is seen, and elsewhere that of the scores. A
-    deviation that is known with other degrees of freedom is scaled by the ratio of the critical
-    values.
+    It comes from evaluation alone if no other variance is detected, else from the scores. A
+    deviation with other degrees of freedom is scaled by the ratio of the critical values.
     """
     deviation = _guarded(variances, comparisons)
     if variances.evaluation is None:
@@ -57,13 +54,12 @@ def difference_noise(variances: Variances, comparisons: int) -> Vector:
 
 
 def evaluation_alone(variances: Variances) -> NDArray[np.bool_]:
-    """Return where scores vary between seeds no more than evaluation on so many problems does by
-    itself, [N] of bool.
+    """Return whether evaluation noise alone explains the variance between seeds, [N] of bool.
 
-    Evaluation's variance is known from many problems, that between few seeds from few. Where F
-    tests at the levels ``UNSEEN`` see no more than the first, it stands for both: pooling after a
-    preliminary test at a high level (Bancroft, Annals of Mathematical Statistics 15, 1944), here
-    without the seeds' own part.
+    Evaluation variance is estimated from many problems, variance between seeds from few seeds. If F
+    tests at the levels ``UNSEEN`` detect nothing beyond evaluation variance, it is used for both:
+    pooling after a preliminary test at a high level (Bancroft, Annals of Mathematical Statistics
+    15, 1944), here without pooling in the estimate from seeds.
     """
     if variances.evaluation is None:
         return np.zeros(len(variances.pooled), bool)
@@ -83,9 +79,9 @@ def _guarded(variances: Variances, comparisons: int) -> Vector:
 
     - at least the variance of the configuration's own differences: it may be noisier than the
       others;
-    - at least the baseline's variance and that of the others: the baseline may be. Where an F test
-      at level ``NOISIER`` finds it noisier, or two seeds allow no test, that sum counts with
-      Welch's degrees of freedom.
+    - at least the sum of the baseline's and the others' variance: the baseline may be noisier. If
+    an F test at level ``NOISIER`` finds it noisier, or there are only two seeds, this sum has
+    Welch's degrees of freedom.
     """
     deviation = np.sqrt(np.maximum(2 * variances.pooled, variances.own))
     if variances.base is None or variances.others is None:
@@ -98,7 +94,7 @@ def _guarded(variances: Variances, comparisons: int) -> Vector:
             np.nan_to_num(between**4 / (base_part + others_part), nan=1.0), 1, variances.freedom
         )
         ratio = np.nan_to_num(variances.base / variances.others, nan=1.0)
-    # whole ones, which are common, must not depend on rounding
+    # whole numbers are common and must not be floored by rounding errors
     fewer = np.floor(welch + 1e-6).astype(np.int64)
     if variances.base_freedom > 1:
         noisier = special.fdtrc(variances.base_freedom, variances.others_freedom, ratio) < NOISIER

@@ -1,18 +1,19 @@
-"""Rules on one grid of a parameter: at one value for all, and each at the peak of its own fitted
+"""Compare rules on one parameter grid: all at one value, and each at the peak of its fitted
 parabola.
 
-At one learning rate for all, the rule wins that it happens to suit; the best score of a grid is
-also picked for its luck. A parabola through several values uses all of their trials:
+At one learning rate for all, the rule that it happens to suit wins. The best score of a grid is
+biased upward. A parabola through several values uses all of their trials:
 
     score(x) = a + b log2(x) + c log2(x)^2,   fitted by least squares to the means over seeds,
 
-through the five values around the best mean, and the rule at its best is its largest value there.
-Through all values it would be bent by a collapse at high learning rates, and rules that collapse
-outside of the grid would look better: up to 99% of comparisons of equal rules then claim a gain, of
-the five around the best 1 to 7%, at worst 14%. Where the largest value lies at an end of the five
-the rule has no peak, and nothing is said of its best. Noise is told by a jackknife: rules share
-seeds, so a seed is left out of all at once, and an interval has one degree of freedom fewer than
-seeds. `benchmarks/fitted_peaks.py` measures how often such intervals miss the truth.
+over the five values around the best mean. A rule's best is the largest value of the parabola there.
+Fitted to all values, a collapse at high learning rates would bend the parabola, and rules that
+collapse outside the grid would look better: up to 99% of comparisons of equal rules would report a
+gain. With the five values around the best it is 1 to 7%, at worst 14%. If the largest value lies at
+an end of the five, the rule has no peak and is not compared at its best. Noise is told by a
+jackknife: rules share seeds, so a seed is left out of all at once, and an interval has one degree
+of freedom fewer than seeds. `benchmarks/fitted_peaks.py` measures how often such intervals miss the
+truth.
 """
 
 import math
@@ -25,7 +26,7 @@ from scipy import special
 
 from dashboards.statistics.dunnett import FALSE_CLAIMS
 
-FITTED_VALUES = 5  # those around the best; a parabola goes through any three
+FITTED_VALUES = 5  # values around the best; three points would fit any parabola exactly
 FEWEST_SEEDS = 3
 
 Floats = NDArray[np.float64]
@@ -36,10 +37,10 @@ class Grid:
     """Rules that ran the same values of a parameter on the same seeds."""
 
     parameter: str  # in short
-    rules: Sequence[str]  # the first is what the others are held against
+    rules: Sequence[str]  # the first is the baseline
     values: Floats  # [values], positive and ascending
     scores: Floats  # [rules, values, seeds]
-    sign: int = 1  # -1 where less is better
+    sign: int = 1  # -1 if smaller is better
 
 
 @dataclass(frozen=True)
@@ -47,16 +48,18 @@ class Peak:
     """The largest value of a parabola."""
 
     score: float
-    octave: float  # log2 of the parameter there
-    inside: bool  # whether it is the parabola's vertex, not an end of what it was fitted to
-    misfit: float  # largest distance of a mean from the parabola
-    # of log2 of the parameter; its domain is what it was fitted to
+    octave: float  # log2 of the parameter at the peak
+    inside: bool  # whether it is the parabola's vertex rather than an end of the fitted range
+    misfit: float  # largest residual of the fit
+    # in log2 of the parameter; its domain is the fitted range
     parabola: np.polynomial.Polynomial
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A rule minus the first, in units of the score; the interval holds for all rules together."""
+    """A rule minus the first, in units of the score; the interval is simultaneous over all
+    rules.
+    """
 
     mean: float
     interval: tuple[float, float]
@@ -64,7 +67,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class PeakStanding:
-    """A rule beside the first one."""
+    """A rule compared with the first one."""
 
     rule: str
     peak: Peak
@@ -74,8 +77,8 @@ class PeakStanding:
 
 
 def fitted_peak(octaves: Floats, means: Floats, sign: int = 1) -> Peak:
-    """Fit a parabola to the means at these log2 values; with ``sign`` -1 its smallest value is the
-    peak.
+    """Fit a parabola to the means at these log2 values. The peak is its maximum, or its minimum if
+    ``sign`` is -1.
     """
     parabola = np.polynomial.Polynomial.fit(octaves, means, 2)
     ends = [float(octaves.min()), float(octaves.max())]
@@ -96,8 +99,8 @@ def _peak_around_best(octaves: Floats, means: Floats, sign: int) -> Peak:
 def jackknife(
     whole: float, parts: Sequence[float], outside: float = FALSE_CLAIMS
 ) -> tuple[float, float]:
-    """Return the interval of a value from what it is without each seed; each bound fails with
-    ``outside``.
+    """Return the jackknife interval of an estimate from its leave-one-seed-out values; each bound
+    misses with probability ``outside``.
     """
     count = len(parts)
     error = math.sqrt((count - 1) * np.var(parts))
@@ -111,7 +114,7 @@ def nearest(grid: Grid, peak: Peak) -> int:
 
 
 def peak_standings(grid: Grid) -> list[PeakStanding]:
-    """Return every rule, the first one first."""
+    """Compare every rule with the first, which comes first in the list."""
     octaves = np.log2(grid.values)
 
     def peak(scores: Floats, rule: int) -> Peak:

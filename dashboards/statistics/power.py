@@ -1,4 +1,4 @@
-"""The power of a verdict: the smallest detectable gain, and the seeds that a gain takes."""
+"""Power of a verdict: the smallest detectable gain, and the seeds needed to detect a gain."""
 
 import bisect
 import functools
@@ -10,25 +10,26 @@ from scipy import optimize, special
 from dashboards.statistics.dunnett import FALSE_CLAIMS, Vector, critical_value
 from dashboards.statistics.guards import Variances, difference_noise
 
-MAX_SEEDS = 100  # more seeds per configuration are not worth naming
-_DRAWS = 20_000  # of the noise that a verdict estimates; the power is then good to 0.003
+MAX_SEEDS = 100  # larger numbers of seeds per configuration are not reported
+_DRAWS = 20_000  # Monte Carlo draws of the estimated noise; power is accurate to 0.003
 _FOUND = 0.8
 
 
 def minimum_detectable_effect(
     deviation: float, seeds: int, configurations: int = 2, known_freedom: int = 0
 ) -> float:
-    """Return the smallest true gain over the baseline that the verdict finds 8 times in 10.
+    """Return the smallest true gain over the baseline that the verdict detects with 80% power.
 
     Args:
-        deviation: of one score between seeds, e.g. the standard deviation of baseline replicates.
+        deviation: standard deviation of one score between seeds, such as that of baseline
+            replicates.
         seeds: per configuration, at least 2.
-        configurations: with the baseline. For two of them this is the power of the one-sided paired
-            t test.
+        configurations: number of configurations, baseline included. With two, this is the power of
+            the one-sided paired t test.
         known_freedom: degrees of freedom that other seeds add for two configurations.
     """
     if seeds < 2 or configurations < 2:
-        raise ValueError("noise can be told from effect with at least 2 seeds of 2 configurations")
+        raise ValueError("power needs at least 2 seeds and 2 configurations")
     error = deviation * math.sqrt(2 / seeds)
     if configurations == 2:
         return error * _detectable_alone(seeds - 1 + known_freedom)
@@ -55,7 +56,7 @@ def seeds_for(
 
 @functools.cache
 def _detectable_alone(freedom: int) -> float:
-    """Return the gain, in true standard errors, that a t test finds 8 times in 10."""
+    """Return the gain, in true standard errors, that a t test detects with 80% power."""
     needed = special.stdtrit(freedom, 1 - FALSE_CLAIMS)
     return float(special.nctdtrinc(freedom, 1 - _FOUND, needed))
 
@@ -74,12 +75,12 @@ def _detectable_t(seeds: int, configurations: int) -> float:
 
 
 def _needed_t(configurations: int, seeds: int) -> Vector:
-    """Draw the difference that a verdict asks for, in true standard errors, of three configurations
-    or more.
+    """Simulate the smallest significant difference, in true standard errors, for three
+    configurations or more.
 
-    With u and w the baseline and the best minus the mean of all but the baseline, seed by seed, the
-    variances that `difference_noise` weighs are sums of squares of u, of w, of their difference,
-    and of what is left.
+    Let u be the baseline and w the best, each minus the mean of all configurations but the
+    baseline, seed by seed. The variances in `difference_noise` are then sums of squares of u, w,
+    their difference and the residuals.
     """
     generator = np.random.default_rng(1)
     repeats = seeds - 1

@@ -1,5 +1,5 @@
-"""The variance of a paired difference: seeds that train differently, or an evaluation on too few
-problems.
+"""Split the variance of a paired difference into training differences between seeds and evaluation
+on few problems.
 
 Two configurations answer the same problems with the same seeds. The differences d[s, p] of their
 accuracies follow the crossed random-effects model ``d = mean + seed + problem + rest``; its
@@ -27,15 +27,15 @@ class ProblemSplit:
 
     seeds: int
     problems: int
-    # differs from seed to seed, on however many problems; None with one seed
+    # variance between seeds that more problems do not reduce; None with one seed
     training: float | None
-    # of the evaluation: shrinks with the number of problems, and with that of seeds
+    # evaluation variance; falls with more problems
     evaluation: float
 
     @property
     def evaluation_share(self) -> float | None:
-        """Share of the difference's variance that is evaluation; None where seeds cannot be told
-        apart.
+        """Fraction of the variance that comes from evaluation; None with one seed or without
+        variance.
         """
         if self.training is None or self.training + self.evaluation == 0:
             return None
@@ -45,8 +45,7 @@ class ProblemSplit:
 def split(ours: Array, theirs: Array) -> ProblemSplit:
     """Return the variances of ``ours - theirs``, both accuracies of [S, P] seeds and problems.
 
-    With one seed the variance over problems is taken for the evaluation's, of which it is an upper
-    bound.
+    With one seed, the variance over problems is used as an upper bound of the evaluation variance.
     """
     differences = np.asarray(ours, float) - np.asarray(theirs, float)
     seeds, problems = differences.shape
@@ -62,8 +61,8 @@ def split(ours: Array, theirs: Array) -> ProblemSplit:
 
 
 def evaluation_noise(answers: Answers, name: str, other: str, seeds: Sequence[Hashable]) -> Noise:
-    """Return the noise of one seed's difference by evaluation alone; no degrees of freedom unless
-    all seeds have records.
+    """Return the evaluation noise of one seed's difference; zero degrees of freedom unless all
+    seeds have records.
     """
     pair = paired_answers(answers, name, other)
     if pair is None or len(seeds) < 2 or len(pair[0]) < len(seeds):
@@ -73,8 +72,8 @@ def evaluation_noise(answers: Answers, name: str, other: str, seeds: Sequence[Ha
 
 
 def paired_answers(answers: Answers, name: str, other: str) -> tuple[Array, Array] | None:
-    """Return accuracies of both, [S, P] each, on the seeds that have a record of both; None without
-    any.
+    """Return the accuracies of both, [S, P] each, on the seeds recorded for both; None if there are
+    none.
     """
     ours = answers.get(name, {})
     theirs = answers.get(other, {})

@@ -1,10 +1,10 @@
-"""How much the scores of one configuration differ between seeds.
+"""Seed noise: how much scores of one configuration differ between seeds.
 
 A configuration's scores are a mapping of seed to score. Two configurations are compared on the
 seeds they share: a seed fixes the order of the problems and the randomness of the rollouts, so its
 effect cancels in the difference. A missing score is a trial that has not run; one that is not
-finite is a trial that failed. Trials that a scheduler stopped for a weak start must not be counted:
-what remains of their configuration is its luckier seeds.
+finite is a trial that failed. Exclude configurations with trials that a scheduler stopped: the
+seeds that survive are a biased sample.
 """
 
 import math
@@ -30,11 +30,11 @@ class PairedDifference:
 class Noise(NamedTuple):
     """An estimate of the noise of one score between seeds."""
 
-    deviation: float  # standard deviation; NaN where nothing was left over to judge by
+    deviation: float  # standard deviation; NaN without residual degrees of freedom
     freedom: int  # degrees of freedom of that estimate
 
     def pooled(self, other: "Noise") -> "Noise":
-        """Return both estimates of the same noise as one."""
+        """Pool two estimates of the same noise."""
         if not other.freedom:
             return self
         if not self.freedom:
@@ -45,8 +45,8 @@ class Noise(NamedTuple):
 
 
 def paired_differences(scores: Scores, baseline: str) -> dict[str, PairedDifference]:
-    """Return every configuration minus the baseline on shared seeds; without those that
-    share none.
+    """Return each configuration's differences to the baseline on shared seeds; configurations
+    without a shared seed are left out.
     """
     finite = finite_scores(scores)
     require(finite, baseline)
@@ -61,7 +61,7 @@ def paired_differences(scores: Scores, baseline: str) -> dict[str, PairedDiffere
             continue
         values = np.array(list(shared.values()))
         mean = float(values.mean())
-        # no more than rounding, which would name a winner
+        # rounding error must not decide the winner
         if abs(mean) <= 1e-9 * np.abs(values).max():
             mean = 0.0
         differences[name] = PairedDifference(shared, mean)
@@ -71,8 +71,8 @@ def paired_differences(scores: Scores, baseline: str) -> dict[str, PairedDiffere
 def seed_noise(scores: Scores) -> Noise:
     """Return the noise of one score between seeds, the same for all configurations.
 
-    The root mean square of what the additive model ``score = configuration + seed + noise`` leaves
-    over (least squares; configurations may lack some seeds).
+    The residual standard deviation of the additive model ``score = configuration + seed + noise``
+    (least squares; configurations may lack some seeds).
     """
     left, _, freedom = _additive(scores)
     if freedom == 0:
@@ -81,10 +81,10 @@ def seed_noise(scores: Scores) -> Noise:
 
 
 def baseline_noise(scores: Scores, baseline: str) -> tuple[Noise, Noise]:
-    """Return the noise of the baseline alone and that of all others.
+    """Return the noise of the baseline, and the noise of the other configurations.
 
-    The others give the effect of every seed; what the baseline's scores deviate from it by is its
-    own noise and that of the estimated effects, whose part is taken off. Zero degrees of freedom
+    The others estimate each seed's effect. The baseline's deviations from these effects contain its
+    own noise and the estimation error of the effects, which is subtracted. Zero degrees of freedom
     where there are fewer than two others or seeds.
     """
     finite = finite_scores(scores)
@@ -124,7 +124,7 @@ def _additive(scores: Scores) -> tuple[Vector, dict[Hashable, float], int]:
 
 
 def finite_scores(scores: Scores) -> dict[str, dict[Hashable, float]]:
-    """Return the scores of trials that ended well."""
+    """Return the finite scores: those of trials that did not fail."""
     return {
         name: {seed: float(y) for seed, y in row.items() if math.isfinite(y)}
         for name, row in scores.items()

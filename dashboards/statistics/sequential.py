@@ -1,13 +1,14 @@
-"""Finalists against a baseline in rounds of fresh seeds: a group-sequential test that stops when it
-knows.
+"""Compare finalists with a baseline in rounds of fresh seeds: a group-sequential test with early
+stopping.
 
 Two one-sided tests run side by side. One asks after every round whether a finalist is better than
 the baseline (its difference above 0), the other whether it is not better by a worthwhile amount
-(its difference below that). Each spends its error as seeds come in (error spending [Biometrika 70,
-1983], by a power of their share [Stat. Med. 6, 1987]), and neither counts on the other to stop:
-going on after a stop costs no level. With few seeds the statistics are far from normal, so their
-boundaries come from simulated rounds with the noise estimated as it will be. Every look is the
-comparison of `comparison`, with its guards, at these boundaries.
+(its difference below that). Each spends its error rate as seeds arrive (error spending [Biometrika
+70, 1983], by a power of the fraction of seeds [Stat. Med. 6, 1987]). The boundaries are
+non-binding: neither test relies on stopping at the other's boundary, so continuing after a stop
+keeps the error rates. With few seeds the statistics are far from normal, so the boundaries are
+simulated, with the noise estimated as in a real round. Each interim analysis is the test of
+`comparison` at these boundaries.
 """
 
 import functools
@@ -26,62 +27,65 @@ from dashboards.statistics.verdict import Mode, oriented
 
 Decision = Literal["better", "not better", "worse", "open"]
 
-MISSED = 0.1  # how often a finalist that is better by just the worthwhile amount may be given up
-# powers of the share of seeds, by which both errors are spent: giving up comes early
+MISSED = 0.1  # probability of dropping a finalist that is better by exactly the worthwhile amount
+# exponents of the fraction of seeds in the two spending functions: the futility error is spent
+# early
 _SPENDING = (1.0, 0.7)
 _ROUNDS = 8
-# Seeds at the first look. Looks at three and four seeds call too many real trainings of equal means
-# better, and find no more in the end (benchmarks/verdict_on_real_runs.py).
+# Seeds at the first interim analysis. Analyses at three and four seeds report too many false
+# positives on real trainings with equal means, and add no power in the end
+# (benchmarks/verdict_on_real_runs.py).
 _FIRST = 5
-PATHS = 100_000  # simulated decisions; a boundary is then good to about 0.01 to 0.02
+PATHS = 100_000  # simulated confirmations; boundaries are accurate to about 0.01 to 0.02
 
 
 @dataclass(frozen=True)
 class Design:
-    """When to look, and what to decide by."""
+    """Schedule and boundaries of the interim analyses."""
 
-    looks: tuple[int, ...]  # seeds of every configuration at each look
+    looks: tuple[int, ...]  # seeds per configuration at each interim analysis
     finalists: int
     worthwhile: float  # the smallest difference that matters, in units of the score
-    better: tuple[float, ...]  # at each look, the t from which a finalist is better
-    # and the t of (worthwhile - difference) from which it is not worthwhile
+    better: tuple[float, ...]  # at each analysis, the t statistic above which a finalist is better
+    # and the t statistic of (worthwhile - difference) above which it is futile
     futile: tuple[float, ...]
 
     def thresholds(self, seeds: int) -> tuple[float, float] | None:
-        """Return both boundaries at the look that ``seeds`` have reached; None before the first."""
+        """Return both boundaries of the latest analysis reached with ``seeds`` seeds; None before
+        the first.
+        """
         reached = sum(look <= seeds for look in self.looks)
         return (self.better[reached - 1], self.futile[reached - 1]) if reached else None
 
 
 @dataclass(frozen=True)
 class Standing:
-    """A finalist after a look. All numbers are gains: where less is better, their sign is
-    turned.
+    """The result of a finalist at an interim analysis. All numbers are gains: larger is better in
+    both modes.
     """
 
     finalist: str
     seeds: int
     gain: float  # mean over shared seeds of finalist - baseline
-    # the finalist is better where this is above 0; None before there is an estimate of the noise
+    # above 0 the finalist is better; None without a noise estimate
     low: float | None
-    high: float | None  # and not better by the worthwhile gain where this is below it
+    high: float | None  # below `worthwhile` it is futile
     decision: Decision
 
 
 def make_design(noise: Noise | None, worthwhile: float, finalists: int, max_seeds: int) -> Design:
-    """Plan the looks that tell a worthwhile gain from none, and their boundaries.
+    """Plan interim analyses that can tell a worthwhile gain from no gain, and their boundaries.
 
     Args:
-        noise: of one score between seeds, from earlier trials; None where it is not known, and then
-            looks go up to ``max_seeds``.
+        noise: of one score between seeds, from earlier trials; if None, analyses go up to
+            ``max_seeds``.
         worthwhile: the smallest difference that matters.
         finalists: configurations besides the baseline.
-        max_seeds: more of them are not planned, even where they would be needed.
+        max_seeds: upper limit on seeds, even if the design needs more.
     """
     seeds = max_seeds
     if noise is not None and noise.freedom:
-        # The last look leaves nothing undecided: there both bounds of the difference are
-        # `worthwhile` apart.
+        # The last analysis leaves nothing undecided: its two bounds are `worthwhile` apart.
         wide = 3.4
         for _ in range(4):
             seeds = (
@@ -99,7 +103,7 @@ def make_design(noise: Noise | None, worthwhile: float, finalists: int, max_seed
 
 
 def looks_up_to(seeds: int) -> tuple[int, ...]:
-    """Spread at most ``_ROUNDS`` looks, evenly from ``_FIRST`` seeds on."""
+    """Spread at most ``_ROUNDS`` interim analyses evenly, starting at ``_FIRST`` seeds."""
     count = max(1, min(_ROUNDS, seeds - _FIRST + 1))
     places = np.linspace(_FIRST, seeds, count) if count > 1 else np.array([seeds])
     return tuple(int(place) for place in np.round(places))
@@ -113,17 +117,18 @@ def boundaries(
     fractions = np.array(looks) / looks[-1]
     paths = null_paths(looks, finalists)
     better = spend(paths.max(axis=2), FALSE_CLAIMS * fractions ** _SPENDING[0])
-    # Each is given up by itself, with the noise of its own differences: it may be noisier than the
-    # rest.
+    # Each finalist is dropped on its own, with the noise of its own differences: it may be noisier
+    # than the rest.
     futile = spend(null_paths(looks, 1)[:, :, 0], MISSED * fractions ** _SPENDING[1])
     return tuple(better.tolist()), tuple(futile.tolist())
 
 
 def null_paths(looks: Sequence[int], finalists: int) -> Vector:
-    """Simulate the t of every finalist at every look where none differs, [paths, looks, finalists].
+    """Simulate the t statistics of all finalists under the null hypothesis, [paths, looks,
+    finalists].
 
     Every configuration has a standard normal score on each seed; seeds are blocks, and all share
-    the noise that the additive model leaves over.
+    the residual noise of the additive model.
     """
     generator = np.random.default_rng(0)
     arms = finalists + 1
@@ -144,17 +149,17 @@ def null_paths(looks: Sequence[int], finalists: int) -> Vector:
 
 
 def spend(statistics: Vector, spent: ArrayLike) -> Vector:
-    """Return the boundaries [looks] that [paths, looks] without an effect first cross as often as
-    is to be spent.
+    """Return boundaries [looks] such that null paths [paths, looks] first cross each with the
+    probability to be spent there.
 
-    ``spent`` [looks] is the probability of having crossed by each look, not decreasing.
+    ``spent`` [looks] is the cumulative crossing probability by each look, non-decreasing.
     """
     crossing = np.diff(np.asarray(spent, dtype=float), prepend=0.0) * len(statistics)
     alive = np.ones(len(statistics), bool)
     bounds = []
     for place, count in enumerate(crossing):
         ordered = np.sort(statistics[alive, place])[::-1]
-        whole = int(count)  # between two ordered values, in proportion to what is left over
+        whole = int(count)  # interpolate between two order statistics
         bound = ordered[whole] + (count - whole) * (ordered[whole + 1] - ordered[whole])
         bounds.append(bound)
         alive &= statistics[:, place] <= bound
@@ -162,7 +167,9 @@ def spend(statistics: Vector, spent: ArrayLike) -> Vector:
 
 
 def standings(design: Design, scores: Scores, baseline: str, mode: Mode) -> list[Standing]:
-    """Return where every finalist stands at the look that its seeds have reached."""
+    """Return the result of each finalist at the latest interim analysis that its seeds have
+    reached.
+    """
     gains = oriented(scores, 1.0 if mode == "max" else -1.0)
     decided = []
     for decision in compare(gains, baseline, design.thresholds).decisions:

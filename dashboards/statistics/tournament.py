@@ -1,18 +1,18 @@
 """Rules at their own best, each tuned on the same budget and then run on fresh seeds.
 
-Fresh seeds tell whether the *settings* that were found differ. Rules that are equally good at their
-best are found at settings that are not: one tuning is luckier than another, which no number of
-fresh seeds shows. The variance of a difference is therefore that of the fresh seeds, by the paired
-differences of each rule, and that of tuning. The second is taken from the tuning itself: the trials
-of a rule, split at random into halves, are two smaller tunings, and half the squared difference of
-their best scores estimates the variance of a best score that half the budget finds. That is larger
-than what the whole budget leaves, and the noise of the scores is in it as well, so it stands for
-the difference of two rules.
+Fresh seeds show whether the *settings* that tuning found differ. Rules that are equally good at
+their best may be found at settings that are not: one tuning gets closer to its optimum by chance,
+and no number of fresh seeds shows that. So the variance of a difference has two parts: fresh-seed
+variance, from the rule's paired differences, and tuning variance. Tuning variance is estimated from
+the tuning itself: the trials of a rule, split at random into halves, are two smaller tunings, and
+half the squared difference of their best scores estimates the variance of a best score that half
+the budget finds. This is larger than the variance at the full budget, and it includes score noise,
+so it is used for the difference of two rules.
 
-Rules that tune equally many parameters share that variance. With more parameters a tuning stays
-further from its best than halves of it tell, and a baseline that does is beaten too easily. Such
-comparisons are refused. `benchmarks/tournament_errors.py` simulates what all this costs and
-prevents.
+Rules that tune equally many parameters share that variance. With more parameters, tuning stays
+further from the optimum than its halves reveal, and such a baseline is beaten too easily. These
+comparisons are refused. `benchmarks/tournament_errors.py` simulates the cost and the benefit of
+these rules.
 """
 
 import math
@@ -27,8 +27,8 @@ from dashboards.statistics.dunnett import FALSE_CLAIMS
 from dashboards.statistics.seed_noise import Scores, paired_differences
 
 _SPLITS = 100
-FEWEST_TRIALS = 8  # complete ones of a rule: halves of fewer tell too little
-FEWEST_OF_TWO = 24  # of a rule that tunes two parameters; those of three are never enough
+FEWEST_TRIALS = 8  # complete trials per rule; with fewer, the halves are too small
+FEWEST_OF_TWO = 24  # per rule that tunes two parameters; with three, no number is enough
 
 Refusal = Literal[
     "few trials",
@@ -45,16 +45,16 @@ class Tuning:
     """How a rule was tuned."""
 
     scores: Sequence[float]  # of its complete trials
-    parameters: int  # that had several values
+    parameters: int  # number of parameters with several values
 
 
 @dataclass(frozen=True)
 class Standing:
-    """A rule at its best against the baseline rule at its own."""
+    """A rule at its best compared with the baseline rule at its best."""
 
     rule: str
     difference: float  # mean over shared fresh seeds, in units of the score
-    # each bound holds with 95%, simultaneous over all rules
+    # each bound has 95% coverage, simultaneous over all rules
     interval: tuple[float, float] | None = None
     p_value: float | None = None  # one-sided, corrected for the number of rules
     refusal: Refusal | None = None  # why there is no interval
@@ -78,9 +78,9 @@ def tuning_variance(scores: Sequence[float]) -> float:
 def standings(
     fresh: Scores, baseline: str, tunings: Mapping[str, Tuning], mode: Literal["max", "min"] = "max"
 ) -> list[Standing]:
-    """Return every rule but the baseline, the best first.
+    """Compare every rule with the baseline; best first.
 
-    ``fresh`` is rule -> fresh seed -> score of its best setting, failed seeds counted.
+    ``fresh`` is rule -> fresh seed -> score of its best setting, with failed seeds imputed.
 
     Raises:
         ValueError: the baseline has no score.
@@ -101,7 +101,7 @@ def standings(
         refusal = incomparable(
             len(rule_tuning.scores), rule_tuning.parameters, len(base.scores), base.parameters
         )
-        # scores that never differ are coarse
+        # differences that never vary come from coarse scores
         if len(values) < 2 or float(np.ptp(values)) == 0:
             refusal = "no spread"
         if refusal is not None:
@@ -121,8 +121,8 @@ def standings(
 def incomparable(
     trials: int, parameters: int, baseline_trials: int, baseline_parameters: int
 ) -> Refusal | None:
-    """Return why a rule and the baseline, tuned by so many trials of so many parameters, cannot be
-    compared.
+    """Return why a rule and the baseline cannot be compared, given their trials and tuned
+    parameters; None if they can.
     """
     if min(trials, baseline_trials) < FEWEST_TRIALS:
         return "few trials"

@@ -1,8 +1,8 @@
-"""A verdict: whether a configuration beats the baseline, what the seeds could have shown, and how
-many would.
+"""The verdict: whether a configuration beats the baseline, the detectable improvement, and the
+seeds that a confirmation needs.
 
-A search follows noise that is smooth in its parameters, which no correction for the number of
-configurations undoes: a search's own seeds give candidates, and only fresh seeds evidence.
+A search follows noise that is smooth in the parameters. Correcting for the number of configurations
+does not undo this, so a search's own seeds give candidates and only fresh seeds give evidence.
 """
 
 import math
@@ -21,14 +21,14 @@ Mode = Literal["max", "min"]
 Why = Literal["alone", "no shared seed", "one seed", "no spread"]
 Claim = Literal["evidence", "candidate", "none"]
 
-EXCLUDED = 0.05  # chance to see no collapse at the rate that so many seeds exclude
+EXCLUDED = 0.05  # probability of seeing no collapse at the excluded rate
 
 
 @dataclass(frozen=True)
 class Difference:
     """The best configuration besides the baseline, as it was measured."""
 
-    best: str  # the baseline where there is nothing else
+    best: str  # the baseline if there is nothing else
     baseline: str
     difference: float  # mean over shared seeds of best - baseline, in units of the score
     seeds: int  # that best and baseline share
@@ -44,27 +44,27 @@ class Difference:
 
 @dataclass(frozen=True)
 class Undecided(Difference):
-    """Seeds cannot tell."""
+    """The seeds cannot decide."""
 
     why: Why
 
 
 @dataclass(frozen=True)
 class Tested(Difference):
-    """The difference with its noise."""
+    """A difference with its test."""
 
-    claim: Claim  # candidate: it would be evidence, had the seeds not steered the search
+    claim: Claim  # candidate: would be evidence if the seeds had not guided the search
     interval: tuple[float, float]  # each bound has 95% coverage, simultaneous over all comparisons
-    p_value: float  # one-sided, corrected for having picked the best of `comparisons`
-    median: float  # of the differences seed by seed
+    p_value: float  # one-sided, corrected for selecting the best of `comparisons`
+    median: float  # median of the differences by seed
     deviation: float  # standard deviation of one score between seeds
     freedom: int  # degrees of freedom of that estimate
     # the interval rests on the noise of evaluation, beyond which seeds do not differ
     by_problem: bool
-    # what is left of the difference after shrinking the best of many towards all of them
+    # empirical Bayes estimate of the difference, corrected for selection
     shrunken: float
-    detectable: float  # true gain found 8 times in 10, if all noise is alike
-    # fresh seeds of best and baseline that find a true gain of `shrunken` 8 times in 10
+    detectable: float  # true gain detected with 80% power, if all noise is alike
+    # fresh seeds of best and baseline that detect a true gain of `shrunken` with 80% power
     confirmation_seeds: int | None
 
     @property
@@ -87,15 +87,15 @@ def verdict(
 ) -> Verdict:
     """Compare the configurations with the baseline and report the best one.
 
-    That is the best of those with a shown gain, or the best of all.
+    The best is chosen among significant gains, or among all if none is significant.
 
     Args:
         scores: configuration -> seed -> score of trials that ran to their end; NaN where the trial
             failed.
         baseline: the configuration to beat.
         mode: whether larger or smaller scores are better.
-        earlier: for fresh seeds, the scores of these configurations on the seeds of the search.
-        adaptive: whether earlier scores on these seeds decided which configurations were tried.
+        earlier: for fresh seeds: scores of the same configurations on the search's seeds.
+        adaptive: whether scores on these seeds decided which configurations were tried.
         answers: where the score is an accuracy, which problems it was made of.
 
     Raises:
@@ -120,7 +120,7 @@ def verdict(
     if best.interval is None or best.p_value is None:
         return Undecided(*measured, why="one seed" if best.seeds < 2 else "no spread")
     shrunken = shrunken_difference(result.paired, best.name, result.noise.deviation)
-    # Fresh seeds are judged with those of the search, which these may be.
+    # The test on fresh seeds also uses the search's seeds; these scores may be the search's own.
     freedom = len((earlier or scores).get(baseline, ())) - 1
     low, high = sorted(sign * bound for bound in best.interval)
     return Tested(
@@ -144,20 +144,22 @@ def verdict(
 
 
 def unseen_collapse(seeds: int) -> float:
-    """Return the largest rate of collapsing seeds that so many seeds without one do not exclude."""
+    """Return the largest collapse rate that ``seeds`` seeds without a collapse do not exclude (95%
+    bound).
+    """
     return 1 - math.pow(EXCLUDED, 1 / seeds)
 
 
 def oriented(scores: Scores, sign: float) -> Scores:
-    """Return the scores as gains: ``sign`` -1 prefers less."""
+    """Multiply the scores by ``sign``, so that larger is better."""
     return {
         name: {seed: sign * score for seed, score in row.items()} for name, row in scores.items()
     }
 
 
 def _best(result: Comparison) -> Decision:
-    """Return the best mean gain, of those that are shown if any is; the first of those that differ
-    by rounding.
+    """Return the largest mean gain among significant ones, else among all; ties up to rounding go
+    to the first.
     """
     shown = [decision for decision in result.decisions if decision.better]
     decisions = shown or result.decisions
@@ -167,7 +169,7 @@ def _best(result: Comparison) -> Decision:
 
 
 def _unmatched(scores: Scores, baseline: str, sign: float, failed: Mapping[str, int]) -> Undecided:
-    """Return the verdict where no configuration shares a seed with the baseline."""
+    """Return the verdict if no configuration shares a seed with the baseline."""
     finite = finite_scores(scores)
     means = {name: float(np.mean(list(row.values()))) for name, row in finite.items() if row}
     others = {name: mean for name, mean in means.items() if name != baseline}
@@ -185,10 +187,11 @@ def shrunken_difference(
 ) -> float:
     """Return the best difference as empirical Bayes estimates it.
 
-    The best of many looks better than it is. True effects are taken as normal around their mean
-    with the variance that the differences show beyond the noise; the baseline's own noise is common
-    to all and cancels in that. With fewer than three differences, which have no such variance, the
-    single one is shrunk towards zero. ``deviation`` is that of one score between seeds.
+    The best of many is biased upward. True effects are modeled as normal around their mean; their
+    variance is that of the differences minus the noise variance. The baseline's noise is common to
+    all differences and cancels there. With fewer than three differences that variance cannot be
+    estimated, and the best one is shrunk toward zero. ``deviation`` is that of one score between
+    seeds.
     """
     means = np.array([pair.mean for pair in candidates.values()])
     seeds = np.array([len(pair.by_seed) for pair in candidates.values()])

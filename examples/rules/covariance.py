@@ -1,8 +1,8 @@
 """Clip-Cov and KL-Cov [arXiv:2505.22617]: a few tokens, whose updates would narrow the policy, are
 held back.
 
-verl chooses them anew in every microbatch, from the current log-probabilities: the same ones at the
-first optimizer step.
+verl selects them in every microbatch from the current log-probabilities. At the first optimizer
+step these equal the old ones used here.
 
 trainer run base algorithm.loss=covariance:ClipCov
 """
@@ -87,8 +87,8 @@ class KlCov(PolicyLoss):
 def covariances(advantages: Tensor, logprobs: Tensor, tokens: Tensor, gather: Gather) -> Tensor:
     """Return ``(A - mean A) (logprob - mean logprob)``, [B, T] float64.
 
-    The change of the policy's entropy is the negative of its mean: tokens with a large one make the
-    policy narrow. Means are over ``tokens`` [B, T] of all ranks; A is before AR.
+    The entropy of the policy changes by minus the mean covariance, so tokens with a large
+    covariance reduce entropy. Means are over ``tokens`` [B, T] of all ranks; A is before AR.
     """
     values = torch.stack([advantages, logprobs, torch.ones_like(logprobs)]).double() * tokens
     sums = torch.tensor(gather([values.sum(dim=(1, 2)).tolist()]), dtype=torch.float64).sum(dim=0)

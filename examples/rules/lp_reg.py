@@ -63,7 +63,7 @@ class LpReg(PolicyLoss):
         current = tokens.logprobs.detach()
         pulled = tokens.chosen & (current < tokens.proxy_logprobs)
         distance = tokens.proxy_logprobs.where(pulled, current) - tokens.logprobs
-        distance = distance.clamp(max=20.0)  # exp() of more overflows in float32
+        distance = distance.clamp(max=20.0)  # keeps exp() from overflowing
         penalty = self.coef * (distance.exp() - distance - 1).clamp(max=10.0)
         protected = -tokens.advantages * ratio + penalty
         return TokenLosses(protected.where(pulled, losses), clipped & ~pulled)

@@ -1,5 +1,5 @@
-"""STARE [arXiv:2606.19236]: surprising tokens count more while the policy's entropy is low. As the
-authors' code.
+"""STARE [arXiv:2606.19236]: increase the weight of high-surprisal tokens while the policy's entropy
+is low. Same as the authors' code.
 
 trainer run base algorithm.loss=stare:Stare algorithm.loss.clip_ratio_high=0.28
 """

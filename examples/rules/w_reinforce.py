@@ -1,5 +1,5 @@
-"""NSR and W-REINFORCE [arXiv:2506.01347]: wrong completions teach, right ones little. As the
-authors' code.
+"""NSR and W-REINFORCE [arXiv:2506.01347]: learn mainly from incorrect completions; correct ones get
+a small weight or none. Same as the authors' code, except for the mean over tokens (see below).
 
 trainer run base algorithm.advantage=w_reinforce:WReinforce
 """

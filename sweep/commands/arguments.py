@@ -1,6 +1,4 @@
-"""Arguments that commands of ``sweep`` share: the sweep, and the machines it is planned for and
-runs on.
-"""
+"""Arguments shared by the ``sweep`` commands: the sweep and its machines."""
 
 import argparse
 from collections.abc import Callable
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 def add_named(
     commands: Commands, verb: str, command: Callable[[argparse.Namespace], int], text: str
 ) -> argparse.ArgumentParser:
-    """Add a command on one sweep of a runs folder."""
+    """Add a command that takes the name of a sweep."""
     parser = commands.add_parser(verb, help=text)
     parser.set_defaults(command=command)
     add_runs_dir(parser)
@@ -39,14 +37,18 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     """Add ``--address`` and ``--cpus``."""
     parser.add_argument(
         "--address",
-        help="Ray cluster that this machine is a node of: auto or HOST:PORT (default: start Ray "
-        "here)",
+        help="address of a Ray cluster that this machine belongs to: auto or HOST:PORT "
+        "(default: start Ray here)",
     )
-    parser.add_argument("--cpus", type=count, help="CPUs of this machine to use (default: all)")
+    parser.add_argument(
+        "--cpus", type=count, help="number of this machine's CPUs to use (default: all)"
+    )
 
 
 def planned_nodes(arguments: argparse.Namespace) -> list[Node]:
-    """Return the machines to plan for: those of a cluster, or such as are described."""
+    """Return the machines to plan for: the nodes of a cluster, or copies of this machine as the
+    arguments describe.
+    """
     if arguments.address is None:
         machine = local_node(arguments.cpus)
         return [replace(machine, gpus=arguments.gpus or machine.gpus)] * (arguments.nodes or 1)
@@ -59,8 +61,8 @@ def prepare(spec: SweepSpec, arguments: argparse.Namespace) -> None:
     environment.
 
     Raises:
-        ConfigError: an address that cannot be one, or a folder that hides a package of loptune.
-        MissingError: a trial needs more than this machine has.
+        ConfigError: an invalid address, or a current folder that shadows a loptune package.
+        MissingError: a trial needs more resources than this machine has.
     """
     check_address(arguments.address)
     check_folder(Path.cwd())
@@ -70,7 +72,7 @@ def prepare(spec: SweepSpec, arguments: argparse.Namespace) -> None:
 
 
 def run_options(arguments: argparse.Namespace) -> "Options":
-    """Return how a sweep runs on them."""
+    """Return the options for running a sweep on these machines."""
     from sweep.driver.run import Options
 
     accept = getattr(arguments, "accept_changes", False)

@@ -1,4 +1,4 @@
-"""``sweep judge``: the verdict on runs from anywhere."""
+"""``sweep judge``: the verdict on runs of any program."""
 
 import argparse
 from dataclasses import asdict
@@ -25,41 +25,46 @@ def add_commands(commands: Commands) -> None:
     judge = commands.add_parser("judge", help="give the verdict on runs of any program")
     judge.set_defaults(command=_judge)
     judge.add_argument(
-        "table", help="CSV, JSONL or Parquet file, a pattern of files, or mlflow:EXPERIMENT"
+        "table", help="CSV, JSONL or Parquet file, a file pattern, or mlflow:EXPERIMENT"
     )
     for option, text in {
-        "--by": "columns that make up a configuration, with commas between",
+        "--by": "comma-separated columns that define a configuration",
         "--score": "column of the score",
         "--seed": "column of the seed",
     }.items():
         judge.add_argument(option, required=True, help=text)
     for option, text in {
         "--baseline": "COLUMN=VALUE,... of the configuration to beat",
-        "--tuned": "columns that were tuned within each of --by",
+        "--tuned": "comma-separated columns that were tuned for each value of --by",
         "--ignore": "columns that may differ between configurations",
-        "--where": "COLUMN=VALUE,... of the rows to take",
-        "--problems": "table of the problems each run solved: trial, problem, correct",
+        "--where": "COLUMN=VALUE,... that rows must have",
+        "--problems": "table of per-problem results with the columns trial, problem, correct",
     }.items():
         judge.add_argument(option, default="", help=text)
     judge.add_argument(
         "--mode",
         choices=["max", "min"],
         default="max",
-        help="which scores are better (default: max)",
+        help="whether larger or smaller scores are better (default: max)",
     )
     judge.add_argument(
-        "--window", type=count, default=3, help="evaluations whose mean is the score (default: 3)"
+        "--window",
+        type=count,
+        default=3,
+        help="number of last evaluations averaged into the score (default: 3)",
     )
     judge.add_argument("--step", default="step", help="column of the training step (default: step)")
     fresh = judge.add_mutually_exclusive_group()
-    fresh.add_argument("--fresh", action="store_true", help="nobody chose anything by these seeds")
     fresh.add_argument(
-        "--fresh-table", help="a second table: the chosen configurations on fresh seeds"
+        "--fresh", action="store_true", help="nothing was chosen by looking at these seeds"
+    )
+    fresh.add_argument(
+        "--fresh-table", help="second table: runs of the chosen configurations on fresh seeds"
     )
     judge.add_argument(
         "--trial", default="trial", help="column of the run's name, for --problems (default: trial)"
     )
-    judge.add_argument("--store", help="URI of the MLflow store (default: that of the runs folder)")
+    judge.add_argument("--store", help="URI of the MLflow store (default: the runs folder's)")
     judge.add_argument(
         "--output", type=Path, default=Path("judged"), help="folder of the report (default: judged)"
     )
@@ -115,12 +120,12 @@ def _as_json(judgement: "Judgement", page: Path) -> dict[str, object]:
 
 
 def _table(place: str, arguments: argparse.Namespace) -> "pd.DataFrame":
-    """Return the rows of files or of an experiment that --where asks for."""
+    """Return the rows of files or of an experiment that match --where."""
     if place.startswith(_MLFLOW):
         from dashboards.sources.mlflow import read_experiment
 
         uri = tracking_uri(TrackingConfig(uri=arguments.store), arguments.runs_dir)
-        connect(uri)  # reading would make a store that is not there
+        connect(uri)  # reading would create a missing store
         table = read_experiment(uri, place.removeprefix(_MLFLOW), arguments.score, arguments.seed)
     else:
         from dashboards.sources.files import read_files

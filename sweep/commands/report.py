@@ -1,6 +1,4 @@
-"""``sweep report``, ``evidence``, ``upload`` and ``ui``: pages on sweeps from their MLflow
-store.
-"""
+"""``sweep report``, ``evidence``, ``upload`` and ``ui``: reports and MLflow."""
 
 import argparse
 from dataclasses import asdict
@@ -21,10 +19,10 @@ from trainer.tracking.mlflow_store import connect, tracking_uri
 
 def add_commands(commands: Commands) -> None:
     """Add ``sweep report``, ``evidence``, ``upload`` and ``ui``."""
-    add_named(commands, "report", _report, "write a sweep's report again")
+    add_named(commands, "report", _report, "rewrite a sweep's report")
 
     evidence = commands.add_parser(
-        "evidence", help="list what all confirmed sweeps found about each update rule"
+        "evidence", help="list each update rule's improvement over all confirmed sweeps"
     )
     add_runs_dir(evidence)
     add_json(evidence)
@@ -50,7 +48,7 @@ def _report(arguments: argparse.Namespace) -> int:
     parent = find_parent(sweep)
     if parent is None:
         return 0
-    if holder(sweep.folder.root) is None:  # a running sweep sends by itself
+    if holder(sweep.folder.root) is None:  # a running sweep sends its own records
         send_unsent(sweep, parent.uri)
     send_report(sweep, results, parent)
     return 0
@@ -61,7 +59,7 @@ def _evidence(arguments: argparse.Namespace) -> int:
     from dashboards.sources.mlflow import read_sweeps
 
     uri = tracking_uri(TrackingConfig(), arguments.runs_dir)
-    connect(uri)  # dashboards would make a store that is not there
+    connect(uri)  # reading would create a missing store
     counted, left = gathered(read_sweeps(uri))
     if arguments.json:
         print_json(
@@ -74,11 +72,9 @@ def _evidence(arguments: argparse.Namespace) -> int:
     if counted:
         print_table(HEADINGS, [row.cells for row in counted])
     else:
-        print(
-            "no sweep of this store has measured a rule on fresh seeds: `sweep confirm NAME` does"
-        )
+        print("no sweep in this store has run a rule on fresh seeds: run `sweep confirm NAME`")
     for row in left:
-        print(f"not counted: {row.rule or 'every rule'} of {row.sweep}, {row.left_out}")
+        print(f"not counted: {row.rule or 'every rule'} of {row.sweep} ({row.left_out})")
     return 0
 
 

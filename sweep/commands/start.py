@@ -26,15 +26,17 @@ from trainer.shell.table import print_json
 
 def add_commands(commands: Commands) -> None:
     """Add ``sweep plan``, ``schema``, ``run``, ``resume`` and ``extend``."""
-    plan = commands.add_parser("plan", help="show what a sweep would run, its cost and memory")
+    plan = commands.add_parser(
+        "plan", help="show a sweep's trials, cost and memory without running it"
+    )
     add_space(plan)
     add_runs_dir(plan)
     add_json(plan)
     add_machine(plan)
     plan.add_argument(
-        "--step-seconds", type=positive, help="seconds per training step, for the forecast"
+        "--step-seconds", type=positive, help="seconds per training step, for the time forecast"
     )
-    plan.add_argument("--nodes", type=count, help="plan for this many machines like this one")
+    plan.add_argument("--nodes", type=count, help="number of machines like this one to plan for")
     plan.add_argument("--gpus", type=count, help="plan for machines with this many GPUs")
     add_sample(plan, "sample")
     plan.set_defaults(command=_plan)
@@ -57,7 +59,7 @@ def add_commands(commands: Commands) -> None:
     resume.add_argument(
         "--start-over",
         action="store_true",
-        help="restart trials whose checkpoints are damaged or gone",
+        help="restart trials whose checkpoints are damaged or missing from step 0",
     )
 
     extend = add_named(commands, "extend", _extend, "add configurations to a sweep and run them")
@@ -69,21 +71,22 @@ def add_commands(commands: Commands) -> None:
 
 
 def add_space(parser: argparse.ArgumentParser) -> None:
-    """Add a space, and changes to it."""
-    parser.add_argument("space", help="YAML file, or the name of one in search_spaces/")
+    """Add the search space and its overrides."""
+    parser.add_argument("space", help="YAML file, or name of a published space")
     parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="e.g. search.configurations=4"
     )
-    parser.add_argument("--name", help="name of the sweep (default: the file's)")
+    parser.add_argument("--name", help="name of the sweep (default: the space's `name`)")
     parser.add_argument(
         "--offline",
         action="store_true",
-        help="do not contact MLflow; `sweep upload NAME` sends it later",
+        help="do not contact MLflow; `sweep upload NAME` sends the records later",
     )
 
 
 def _plan(arguments: argparse.Namespace) -> int:
-    from sweep.views.plan import as_json, make_plan, print_plan, print_sample  # which imports scipy
+    # scipy takes a second to import
+    from sweep.views.plan import as_json, make_plan, print_plan, print_sample
 
     sweep = load(arguments)
     spec = sweep.spec
@@ -132,11 +135,10 @@ def _extend(arguments: argparse.Namespace) -> int:
     folder = sweep.folder
     if spec.search.configurations is None or spec.confirms:
         raise ConfigError(
-            f"sweep {folder.name} has all configurations of a grid or confirmation: there are no "
-            "more to add",
+            f"sweep {folder.name} runs a whole grid or a confirmation, so there are no "
+            "configurations to add",
             f"{folder.space}, key search.configurations",
-            f"{sweep.command('resume')} finishes it; for more points run a new sweep with finer "
-            "ranges",
+            f"{sweep.command('resume')} finishes it; for more configurations run a new sweep",
         )
     more = {"configurations": spec.search.configurations + arguments.configurations}
     sweep = SweepRecord(
@@ -149,13 +151,13 @@ def _extend(arguments: argparse.Namespace) -> int:
 
 
 def load(arguments: argparse.Namespace) -> SweepRecord:
-    """Return the sweep that they describe."""
+    """Return the sweep that the arguments describe."""
     if arguments.name is not None:
-        # refuse a bad name before the file is read
+        # reject an invalid name before reading the file
         sweep_folder(arguments.runs_dir, arguments.name)
     overrides = [
         *arguments.overrides,
-        # `off` is a name, too
+        # quoted, because YAML reads a name such as `off` as a boolean
         *([f'name="{arguments.name}"'] if arguments.name is not None else []),
     ]
     spec = load_space(find_space(arguments.space), overrides)

@@ -1,5 +1,5 @@
-"""``sweep status``, ``stop``, ``clean``, ``ls`` and ``study``: read the folders of sweeps, stop
-one, tidy up.
+"""``sweep status``, ``stop``, ``clean``, ``ls`` and ``study``: commands that read sweep folders,
+stop a sweep, or clean up.
 """
 
 import argparse
@@ -38,12 +38,7 @@ def add_commands(commands: Commands) -> None:
     add_json(ls)
     ls.set_defaults(command=_ls)
 
-    add_named(
-        commands,
-        "study",
-        _study,
-        "write a sweep as an Optuna study into its folder, for optuna-dashboard",
-    )
+    add_named(commands, "study", _study, "export a sweep as an Optuna study, for optuna-dashboard")
 
 
 def _status(arguments: argparse.Namespace) -> int:
@@ -75,9 +70,9 @@ def _status(arguments: argparse.Namespace) -> int:
     for line in arm_lines(sweep):
         print(line)
     for trial, seconds in left.items():
-        print(f"{trial}: ends in about {duration(seconds)}")
+        print(f"{trial}: about {duration(seconds)} left")
     if all_left is not None:
-        print(f"the sweep ends in about {duration(all_left)}")
+        print(f"sweep: about {duration(all_left)} left")
     for line in equal_trials(sweep):
         print(f"warning: {line}")
     if best := chosen.text(sweep.spec.objective):
@@ -101,10 +96,10 @@ def _stop(arguments: argparse.Namespace) -> int:
 
 def _clean(arguments: argparse.Namespace) -> int:
     for scratch, root in list(dead_scratch()):
-        held = holder(root) is not None  # by a driver that came later
+        held = holder(root) is not None  # by a newer driver
         ended = 0 if held else end_leftovers(root, wait_s=0)
         size = 0
-        with contextlib.suppress(FileNotFoundError):  # a guard may remove it meanwhile
+        with contextlib.suppress(FileNotFoundError):  # a guard may remove it concurrently
             for path in scratch.rglob("*"):
                 size += path.lstat().st_size
         shutil.rmtree(scratch, ignore_errors=True)
@@ -118,7 +113,7 @@ def _clean(arguments: argparse.Namespace) -> int:
 
 
 def _study(arguments: argparse.Namespace) -> int:
-    from sweep.search.study import write_study  # which imports Optuna
+    from sweep.search.study import write_study  # Optuna takes a second to import
 
     sweep = open_sweep(arguments.runs_dir, arguments.name)
     output = sweep.folder.root / "study.db"
@@ -130,10 +125,10 @@ def _study(arguments: argparse.Namespace) -> int:
 @dataclass(frozen=True)
 class _Listed:
     name: str
-    state: str  # running, done, stopped, or what is wrong with it
+    state: str  # running, done, stopped, or an error
     ended: int = 0
     planned: int = 0
-    best: float | None = None  # score of the search
+    best: float | None = None  # best score of the search
 
 
 def _ls(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,6 @@
-"""``sweep confirm`` and ``export``: whether the best is better, and its file."""
+"""``sweep confirm`` and ``export``: confirm the best configuration on fresh seeds, and export
+it.
+"""
 
 import argparse
 from dataclasses import replace
@@ -14,9 +16,8 @@ from trainer.errors import ConfigError, MissingError, StorageError
 from trainer.shell.arguments import Commands, add_accept_changes, count, positive
 from trainer.tracking.inputs import inherit_inputs
 
-# What `sweep confirm` runs where nothing else is asked for. On real trainings with equal means it
-# then reports an improvement in 5.0%, and in 7.0% with 2 finalists on 3 seeds
-# (docs/development/validation.md).
+# Defaults of `sweep confirm`. On real trainings with equal means the false positive rate is 5.0%
+# with them, and 7.0% with 2 finalists on 3 seeds (docs/development/validation.md).
 _FINALISTS = 3  # besides the baseline
 _FRESH_SEEDS = 5
 
@@ -29,42 +30,48 @@ def add_commands(commands: Commands) -> None:
     confirm.add_argument(
         "--rounds",
         action="store_true",
-        help="run fresh seeds in rounds until the comparison is decided",
+        help="add fresh seeds in rounds until the comparison is decided",
     )
     add_machine(confirm)
     add_accept_changes(confirm)
     confirm.add_argument(
         "--finalists",
         type=count,
-        help=f"finalists besides the baseline (default: the best of every arm, or {_FINALISTS})",
+        help="number of finalists besides the baseline (default: the best of every arm, or "
+        f"{_FINALISTS})",
     )
     confirm.add_argument(
         "--seeds",
         type=count,
-        help=f"fresh seeds each (default: {_FRESH_SEEDS}, with arms {ARM_SEEDS}; in rounds at most "
-        f"{MAX_SEEDS})",
+        help=f"fresh seeds per finalist (default: {_FRESH_SEEDS}; with arms {ARM_SEEDS}; with "
+        f"--rounds at most {MAX_SEEDS})",
     )
     confirm.add_argument(
         "--test",
-        help="file with the held-out problems, columns mapped as those of the set it stands for "
-        "(default: evaluation.sets.test, or the split `test`; none in rounds)",
+        help="file of held-out problems, columns mapped like those of the set it replaces "
+        "(default: evaluation.sets.test, or the split `test`; none with --rounds)",
     )
     confirm.add_argument(
         "--hours",
         type=positive,
-        help="budget of rounds, which it asks for [GPU hours; CPU hours of trials without GPUs]",
+        help="budget of all rounds in GPU hours (CPU hours if trials have no GPU); implies "
+        "--rounds",
     )
 
-    export = add_named(commands, "export", _export, "write the winner as a file for `trainer run`")
+    export = add_named(
+        commands, "export", _export, "write the best configuration as a file for `trainer run`"
+    )
     export.add_argument("--output", type=Path, help="file to write (default: NAME-best.yaml)")
     winner = export.add_mutually_exclusive_group()
     winner.add_argument(
-        "--configuration", type=int, help="configuration (default: the best of `sweep status`)"
+        "--configuration",
+        type=int,
+        help="configuration number (default: the best of `sweep status`)",
     )
     winner.add_argument(
         "--baseline",
         action="store_true",
-        help="export the baseline; of tuned rules, the best setting of the first",
+        help="export the baseline; if rules were tuned, the best setting of the first rule",
     )
 
 
@@ -75,7 +82,9 @@ def _confirm(arguments: argparse.Namespace) -> int:
     chosen = finalists_of(sweep, _finalists(sweep, arguments.finalists))
     missing = sweep.planned - sum(row.ended for row in sweep.rows())
     if missing:
-        print(f"{missing} trials of the search have not ended: finalists are chosen without them")
+        print(
+            f"{missing} trials of the search have not ended; finalists are chosen from the others"
+        )
     seeds = ARM_SEEDS if sweep.spec.search.tune_within else _FRESH_SEEDS
     space = fresh_space(sweep, chosen, arguments.seeds or seeds, arguments.test)
     prepare(space, arguments)
@@ -90,15 +99,18 @@ def _confirm(arguments: argparse.Namespace) -> int:
 
 
 def _finalists(sweep: SweepRecord, asked: int | None) -> int:
-    """Return how many run besides the baseline: those asked for, if so many are there."""
+    """Return the number of finalists besides the baseline; refuse more than there are complete
+    configurations.
+    """
     spec = sweep.spec
     if asked is None:
         return _FINALISTS if spec.search.tune_within is None else len(arms(spec)) - 1
-    chosen = finalists_of(sweep, asked)  # the baseline first, if it ran to its end
+    chosen = finalists_of(sweep, asked)  # the baseline comes first if it is complete
     others = len(chosen) - is_baseline(spec, chosen[0])
     if asked > others:
         raise ConfigError(
-            f"complete configurations besides the baseline: {others}, fewer than {asked}",
+            f"--finalists {asked}, but only {others} configurations besides the baseline are "
+            "complete",
             "command line, --finalists",
             f"see `sweep status {spec.name}`",
         )
@@ -124,9 +136,7 @@ def _run_rounds(sweep: SweepRecord, arguments: argparse.Namespace) -> int:
 
 
 def _report_on(sweep: SweepRecord, log: Path, ended: bool = False) -> None:
-    """Write the sweep's report; before it print the finding of a confirmation where there is a new
-    one.
-    """
+    """Write the sweep's report. If the confirmation has ended, print its result first."""
     with report_failure_told(sweep, log):
         from dashboards.pictures.verdict import confirmed
         from sweep.record.results import read_results
@@ -162,11 +172,11 @@ def _export(arguments: argparse.Namespace) -> int:
 
 
 def _asked_for(sweep: SweepRecord, arguments: argparse.Namespace) -> tuple[Best, list[str]]:
-    """Return the configuration to export: that which was named, else that which the evidence names,
-    with its caveats.
+    """Return the configuration to export (the one asked for, else the one that the evidence names)
+    and its caveats.
 
     Raises:
-        MissingError: it has no score, or the evidence names none.
+        MissingError: the configuration has no score, or the evidence names none.
     """
     from sweep.record.results import read_results  # which takes a second to import
 
@@ -186,8 +196,8 @@ def _asked_for(sweep: SweepRecord, arguments: argparse.Namespace) -> tuple[Best,
         )
     if chosen.caveats:
         raise MissingError(
-            f"{name}: the evidence names no configuration. {chosen.caveats[0]}",
+            f"{name}: the evidence does not single out a configuration. {chosen.caveats[0]}",
             root,
-            "name one yourself: --configuration N or --baseline",
+            "choose one with --configuration N or --baseline",
         )
     raise MissingError(f"{name}: no configuration is complete yet", root, sweep.command("status"))

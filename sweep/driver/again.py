@@ -1,4 +1,4 @@
-"""Trials that `sweep resume` begins again on demand: those that failed, and those without an intact
+"""Options of `sweep resume`: retry failed trials, and restart trials without an intact
 checkpoint.
 """
 
@@ -13,8 +13,8 @@ from trainer.run_folder import RunFolder
 
 
 def retry_failed(sweep: SweepRecord) -> list[str]:
-    """Take failures back in the ledger; returns the trials' names, which go on from their newest
-    checkpoint.
+    """Mark failed trials for a retry in the event log, and return their names. They resume from
+    their newest checkpoints.
     """
     failed = [
         TrialKey(configuration.number, seed)
@@ -36,23 +36,23 @@ def retry_failed(sweep: SweepRecord) -> list[str]:
 
 
 def check_unfinished(sweep: SweepRecord) -> None:
-    """Refuse to go on with trials that would begin again in silence.
+    """Refuse to resume if a trial would silently restart from step 0.
 
     Raises:
-        StorageError: checkpoints or the record of one are gone.
+        StorageError: a trial's checkpoints or metrics are missing.
     """
     for trial in _unfinished(sweep):
         _check_trial(sweep, trial)
 
 
 def begin_damaged_again(sweep: SweepRecord) -> list[str]:
-    """Set aside what there is of unfinished trials without an intact checkpoint or record; returns
-    their names.
+    """Move aside the files of unfinished trials without an intact checkpoint or record, and return
+    the trials' names.
 
-    They are trained from step 0; what there was of them lies in ``earlier-N`` of their folders.
+    They restart from step 0; the old files are in ``earlier-N`` of the trial's folder.
 
     Raises:
-        StorageError: a checkpoint may not be read.
+        StorageError: a checkpoint cannot be read.
     """
     begun = [trial for trial in _unfinished(sweep) if _is_lost(sweep, trial)]
     for trial in begun:
@@ -72,7 +72,8 @@ def _unfinished(sweep: SweepRecord) -> list[str]:
 def _check_trial(sweep: SweepRecord, trial: str) -> None:
     kept = sweep.spec.program.checkpoints(on_gpu=False)
     if kept is not None:
-        sure = kept.every_steps + 2  # the first is begun a step before it is in the folder
+        # the first checkpoint appears in the folder a step after it is started
+        sure = kept.every_steps + 2
         check_whole(sweep.folder.trial(trial), sure, sweep.command("resume", "--start-over"))
 
 
@@ -83,7 +84,7 @@ def _is_lost(sweep: SweepRecord, trial: str) -> bool:
         _check_trial(sweep, trial)
     except StorageError:
         record = RunFolder(checkpoints.parent).metrics
-        # they cannot be read, which says nothing about them
+        # unreadable is not damaged
         if steps_on_disk(checkpoints) and record.is_file():
             raise
         return True

@@ -1,4 +1,4 @@
-"""Stopping a sweep: signals, budgets, the stop file and a dead Ray become one orderly end."""
+"""Stop a sweep in an orderly way on signals, spent budgets, the stop file, or a dead Ray."""
 
 import os
 import signal
@@ -21,27 +21,26 @@ from trainer.shell.interrupt import on_interrupt
 
 POLL_S = 0.5
 _WATCH_S = 1.0
-_SILENCE_S = 4.0  # without a connection until a daemon of this machine counts as dead
-# for this process to end by itself: what waits for Ray inside of a call does not come back
+_SILENCE_S = 4.0  # seconds without a connection after which a daemon on this machine counts as dead
+# seconds for this process to exit by itself: a call that waits for a dead Ray never returns
 _GRACE_S = 6.0
 
 
 class StopControl(tune.Stopper):  # type: ignore[misc]
-    """Asks all trials to stop at their next training step, once, for the first reason that comes
-    up.
+    """Asks all trials to stop at their next training step; only the first reason counts.
 
-    Tune asks ``stop_all`` ten times a second. A trial that sees the stop file saves a checkpoint
-    and ends; no new one is handed out; so the sweep ends by itself a training step later.
+    Tune calls ``stop_all`` ten times a second. A trial that sees the stop file saves a checkpoint
+    and ends, and no new trial starts, so the sweep ends within one training step.
     """
 
     def __init__(self, sweep: SweepRecord, resume: str) -> None:
         self.reason: str | None = None
         self.interrupted = False
-        self.problem: StorageError | None = None  # where the reason is a fault of the storage
-        # set from outside where Ray has died: nothing can stop orderly
+        self.problem: StorageError | None = None  # set if storage is the reason
+        # set by the watch thread if Ray has died: no orderly stop is possible
         self.lost: StorageError | None = None
         self.folder = sweep.folder
-        self.resume = resume  # command to go on later
+        self.resume = resume  # command that resumes the sweep
         self._limits = sweep.spec.limits
         self._gpus_per_trial = sweep.spec.resources.gpus_per_trial
         self._gpu_seconds = sweep.gpu_hours() * 3600
@@ -54,7 +53,7 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
         return {**self.__dict__, "_halt": None, "_running": None}
 
     def attach(self, halt: Callable[[], None], running: Callable[[], int]) -> None:
-        """Name what ends the search and what counts the running trials."""
+        """Set the functions that end the search and count the running trials."""
         self._halt = halt
         self._running = running
 
@@ -67,19 +66,19 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
             self._halt()
 
     def fail(self, problem: StorageError) -> None:
-        """Stop because storage does not work: that is no result of any trial."""
+        """Stop because of a storage error, which is not a trial's failure."""
         self.problem = self.problem or problem
         self.request("the sweep has stopped", interrupted=False)
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        """Note what storage has interrupted; trials end by themselves."""
+        """Record a storage error that a trial reports; never stop a single trial."""
         fault = TrialReport.of(result).storage
         if fault is not None:
             self.fail(StorageError(*fault))
         return False
 
     def stop_all(self) -> bool:
-        """Look at the clock, the budget, the stop file and the ledger.
+        """Check the time limit, the budget, the stop file and the event log.
 
         Raises:
             StorageError: the sweep's folder has disappeared, or Ray has died.
@@ -94,8 +93,8 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
         return self.reason is not None and self._running() == 0
 
     def check_folder(self) -> None:
-        """Raise a StorageError if the sweep's folder, its ledger or its space is gone: a trial that
-        cannot write is a consequence.
+        """Raise a StorageError if the sweep's folder, event log or space is gone: a trial's write
+        error may only be a consequence.
         """
         folder = self.folder
         parts = {"folder": folder.root, "ledger": folder.ledger, "search space": folder.space}
@@ -104,17 +103,17 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
                 raise StorageError(
                     f"the {what} of sweep {folder.name} has disappeared",
                     str(path),
-                    "put it back, then resume",
+                    "restore it, then resume",
                 )
 
     def _poll(self, now: float) -> None:
         self.check_folder()
         limits = self._limits
         if self.folder.stop.exists():
-            self.request("asked to stop", interrupted=True)
+            self.request("stopped by `sweep stop`", interrupted=True)
         elif limits.time_budget_s is not None and now - self._started > limits.time_budget_s:
             self.request(
-                f"the time budget of {limits.time_budget_s:g} s is spent", interrupted=False
+                f"the time budget of {limits.time_budget_s:g} s is used up", interrupted=False
             )
         elif limits.gpu_hours is not None and self._gpu_seconds > limits.gpu_hours * 3600:
             self.request(
@@ -125,11 +124,11 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
 def orderly_signals(
     control: StopControl, show: Callable[[str], None]
 ) -> AbstractContextManager[None]:
-    """Stop at the next training step after the first SIGINT, SIGTERM or SIGHUP; at once, with
-    KeyboardInterrupt, after the second.
+    """On the first SIGINT, SIGTERM or SIGHUP, stop at the next training step. On the second, raise
+    KeyboardInterrupt.
 
-    The first is answered with the command to go on: where the signal reaches Ray's processes too
-    (the end of a batch job), Ray takes this process along before the sweep's last line.
+    The resume command is printed on the first signal: if the signal also reaches Ray's processes
+    (at the end of a batch job), Ray kills this process before it can print its last line.
     """
 
     def handle(received: signal.Signals) -> None:
@@ -137,21 +136,24 @@ def orderly_signals(
             raise KeyboardInterrupt
         control.request(f"received {received.name}", interrupted=True)
         later = f"To resume later: {control.resume}"
-        show(f"stopping after the current training step; once more to stop at once. {later}")
+        show(
+            "stopping after the current training step; press Ctrl-C or signal again to stop "
+            f"at once. {later}"
+        )
 
     return on_interrupt(handle)
 
 
 @contextmanager
 def watched(control: StopControl) -> Iterator[None]:
-    """Watch Ray within the block: end the sweep soon after Ray has died: its own calls wait a
-    minute for it, or for ever.
+    """End the sweep soon after Ray has died within the block. Calls into a dead Ray block for a
+    minute or forever.
 
-    ``control`` raises the error in Tune's loop. Where that does not end this process, the thread
-    here does, with the error's exit code; nothing is lost, for the ledger is on disk.
+    ``control`` raises the error in Tune's loop. If that does not end this process, a thread exits
+    with the error's code. Nothing is lost, because the event log is on disk.
     """
     over = threading.Event()
-    if ray.is_initialized():  # else to ask for its address would start one
+    if ray.is_initialized():  # asking for the address would start Ray
         threading.Thread(target=_watch, args=(control, over), name="ray-watch", daemon=True).start()
     try:
         yield

@@ -1,12 +1,11 @@
-"""What a sweep's driver leaves when it is killed: processes and a scratch folder, and the guard
-that removes both.
+"""Clean up after a killed driver: a guard process ends the sweep's processes and removes its
+scratch folder.
 
-The guard is a small process, which then prints how to go on. Ray ends a worker whose node is gone
-only once that worker has started: one that is just starting tries for half a minute to reach the
-dead control server. And where Ray's own code ends the driver, as when its node dies while it
-connects, no line of Python runs any more. Run as a program: ``guard.py DRIVER_PID SWEEP_FOLDER
-SCRATCH LAST_WORDS``. It imports nothing of the project, so that it is there within a tenth of a
-second.
+The guard then prints the command that resumes. It is needed because Ray ends an orphaned worker
+only after it has started (a starting one tries to reach the dead control server for half a minute),
+and because Ray's C++ code may end the driver without running any more Python. Run as a program:
+``guard.py DRIVER_PID SWEEP_FOLDER SCRATCH LAST_WORDS``. It imports nothing of the project, so it
+starts within a tenth of a second.
 """
 
 import fcntl
@@ -22,21 +21,22 @@ from pathlib import Path
 
 import psutil
 
-MARKER = "LOPTUNE_SWEEP"  # environment variable that every process of a running sweep carries
+MARKER = "LOPTUNE_SWEEP"  # environment variable of every process of a running sweep
 PREFIX = "loptune-"  # of scratch folders
-OWNER = "owner"  # file of a scratch folder: names the sweep's folder; locked while its driver lives
+# file in a scratch folder that names the sweep's folder; locked while the driver lives
+OWNER = "owner"
 POLL_S = 0.2
-# characters of the folder of scratch folders: a socket of Ray's below it may have no more than 107
+# maximum length of the parent path: Ray's socket paths below it are limited to 107 characters
 _LONGEST = 20
-_LOOKS = 3  # without finding anything: a process that is ended may just have started another
-# the workers of a dead driver end within seconds, those on a cluster within 6 to 10
+# consecutive empty scans before the guard exits: a process may start another just before it is
+# killed
+_LOOKS = 3
+# workers of a dead driver end within seconds, on a cluster within 6 to 10 s
 _LEFTOVER_WAIT_S = 12.0
 
 
 def marked(root: Path) -> list[psutil.Process]:
-    """Return processes on this machine that carry the marker of the sweep in this folder, this one
-    excepted.
-    """
+    """Return the processes on this machine with the marker of this sweep, except this process."""
     processes = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
@@ -49,7 +49,7 @@ def end_leftovers(root: Path, wait_s: float = _LEFTOVER_WAIT_S) -> int:
     """Wait for the processes of a dead driver to end, then kill the rest; returns how many were
     killed.
 
-    Call it while holding the sweep: then no live driver's processes can be meant.
+    Call it while holding the sweep's lock, so that no live driver's processes are killed.
     """
     deadline = time.monotonic() + wait_s
     while (remaining := marked(root)) and time.monotonic() < deadline:
@@ -63,9 +63,7 @@ def end_leftovers(root: Path, wait_s: float = _LEFTOVER_WAIT_S) -> int:
 
 @contextmanager
 def scratch_folder(root: Path) -> Iterator[Path]:
-    """Make a folder that this user alone can enter, for a sweep's files of Ray and Tune; remove it
-    at the end.
-    """
+    """Create a private folder for Ray's and Tune's files; remove it at the end."""
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_scratch_parent()))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -76,11 +74,9 @@ def scratch_folder(root: Path) -> Iterator[Path]:
 
 
 def dead_scratch() -> Iterator[tuple[Path, Path]]:
-    """Find this user's scratch folders whose drivers are dead, each with the folder of its
-    sweep.
-    """
+    """Yield this user's scratch folders of dead drivers, each with its sweep's folder."""
     for owner in _scratch_parent().glob(f"{PREFIX}*/{OWNER}"):
-        # another user's, removed, or of a live driver
+        # skip folders of other users, of live drivers, and removed ones
         with suppress(OSError), owner.open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             root = file.readline().strip()
@@ -95,11 +91,11 @@ def _scratch_parent() -> Path:
 
 @contextmanager
 def guarded(root: Path, scratch: Path, last_words: str) -> Iterator[None]:
-    """Guard the block: should this process be killed inside it, end all that carries the sweep's
-    marker, then print a text.
+    """If this process is killed inside the block, the guard ends every process with the sweep's
+    marker, removes the scratch folder and prints ``last_words``.
 
-    The scratch folder goes with them. The guard carries the marker itself, and a session of its own
-    keeps signals to a terminal's group from it.
+    The guard has the marker too, and runs in its own session, so that signals to the terminal's
+    process group do not reach it.
     """
     guard = subprocess.Popen(
         [sys.executable, "-P", __file__, str(os.getpid()), str(root), str(scratch), last_words],
@@ -127,7 +123,7 @@ def _watch(driver: int, root: Path, scratch: Path, last_words: str) -> None:
                 process.kill()
         time.sleep(POLL_S)
     shutil.rmtree(scratch, ignore_errors=True)
-    with suppress(OSError):  # nobody may be there to read it
+    with suppress(OSError):  # stderr may be closed
         print(last_words, file=sys.stderr)
 
 

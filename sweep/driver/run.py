@@ -1,8 +1,8 @@
-"""Running a sweep: check everything, run the trials under Ray Tune, name the winner.
+"""Run a sweep: check everything, run the trials under Ray Tune, report the best.
 
-The driver keeps nothing that it could lose: proposals and results are in the ledger, what was
-trained is in the trials' folders. To resume is to start Tune anew with a searcher that first hands
-out the trials without a result; each continues from its own newest checkpoint.
+The driver holds no state that a crash could lose: proposals and results are in the event log,
+checkpoints in the trials' folders. Resuming starts a new Tuner whose searcher first submits the
+trials without a result; each resumes from its newest checkpoint.
 """
 
 import contextlib
@@ -57,26 +57,26 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Options:
-    """How a sweep runs: machine and report."""
+    """Options for running a sweep."""
 
-    address: str | None = None  # of a Ray cluster; None starts Ray here
+    address: str | None = None  # address of a Ray cluster; None starts Ray here
     cpus: int | None = None  # CPUs of this machine to use; all if None
-    report: bool = True  # whether to write one at the end
-    retry_failed: bool = False  # of a resumption: try trials again that have failed
-    # of a resumption: begin trials again that have no intact checkpoint left
+    report: bool = True  # whether to write a report at the end
+    retry_failed: bool = False  # on resume: retry failed trials
+    # on resume: restart trials without an intact checkpoint
     start_over: bool = False
-    accept_changes: bool = False  # go on although data or reward files have changed
+    accept_changes: bool = False  # continue although data or reward files have changed
 
     @property
     def machine(self) -> list[str]:
-        """The words of the command line that choose the machine."""
+        """Command-line arguments that choose the machine."""
         address = ["--address", self.address] if self.address else []
         return [*address, *(["--cpus", str(self.cpus)] if self.cpus else [])]
 
 
 @dataclass(frozen=True)
 class _Session:
-    """One driver at work on a sweep: from the start of Ray to the end of the search."""
+    """State of one driver from the start of Ray to the end of the search."""
 
     sweep: SweepRecord
     options: Options
@@ -86,7 +86,7 @@ class _Session:
 
     @property
     def trial_plan(self) -> TrialPlan:
-        """The common part of all trials."""
+        """What all trials share."""
         parent = self.parent.run_id if self.parent else None
         spec = self.sweep.spec
         inputs: tuple[Path, ...] = ()
@@ -97,14 +97,14 @@ class _Session:
         )
 
     def capacity(self) -> int:
-        """Return how many trials may run at a time now: nodes of a cluster come and go."""
+        """Return how many trials may run now; cluster nodes come and go."""
         nodes = present_nodes() if self.options.address else self.nodes
         fitting = max(1, slots(self.sweep.spec.resources, nodes))
         return min(self.sweep.spec.limits.max_concurrent or fitting, fitting)
 
 
 class ResumableError(StorageError):
-    """A failure outside of the sweep: its folder and log stay, and it can be resumed."""
+    """A failure outside the sweep, which can be resumed; its folder and log stay."""
 
     def __init__(self, what: str, control: StopControl) -> None:
         super().__init__(what, str(control.folder.log), control.resume)
@@ -115,8 +115,8 @@ def start_sweep(sweep: SweepRecord, options: Options) -> int:
 
     Raises:
         ConfigError: a sweep of that name exists.
-        MissingError, StorageError, NameHeldError: a resource, the storage or the name is not
-            available.
+        MissingError, StorageError, NameHeldError: a resource, the storage or the name is
+        unavailable.
     """
     folder = sweep.folder
     raise_held(folder.root, "sweep")
@@ -127,7 +127,9 @@ def start_sweep(sweep: SweepRecord, options: Options) -> int:
             f"{sweep.command('resume')}; a new search takes another --name",
         )
     if RunFolder(folder.root).config.exists():
-        raise ConfigError(f"{folder.name} is a run", str(folder.root), "choose another --name")
+        raise ConfigError(
+            f"{folder.name} is the name of a single run", str(folder.root), "choose another --name"
+        )
     _check_program(sweep.spec)
     try:
         with hold(folder.root, "sweep"):
@@ -143,15 +145,15 @@ def start_sweep(sweep: SweepRecord, options: Options) -> int:
 
 
 def resume_sweep(sweep: SweepRecord, options: Options) -> int:
-    """Go on with a sweep, possibly with more configurations than before, and return the exit code.
+    """Resume a sweep, possibly with more configurations than before, and return the exit code.
 
     Raises:
-        MissingError, StorageError, NameHeldError: a resource, the storage or the name is not
-            available.
+        MissingError, StorageError, NameHeldError: a resource, the storage or the name is
+        unavailable.
     """
     folder = sweep.folder
     with hold(folder.root, "sweep"):
-        folder.stop.unlink(missing_ok=True)  # of a driver before
+        folder.stop.unlink(missing_ok=True)  # left by an earlier driver
         _check_program(sweep.spec)
         _keep_inputs(sweep, options)
         ended = end_leftovers(folder.root)
@@ -171,13 +173,15 @@ def resume_sweep(sweep: SweepRecord, options: Options) -> int:
 
 
 def _check_program(spec: SweepSpec) -> None:
-    """Look for whatever would keep a trial from running."""
-    say("checking the program of the trials")
+    """Check everything that would keep a trial from running."""
+    say("checking the trials' program")
     spec.program.check_early(spec.searched, spec.resources, spec.objective.metric)
 
 
 def _keep_inputs(sweep: SweepRecord, options: Options) -> None:
-    """Refuse data and rewards that are not those the sweep began with; record what they are."""
+    """Refuse data and reward files that changed since the sweep started, unless accepted; record
+    the current ones.
+    """
     root = sweep.folder.root
     changes = check_inputs(root, "sweep", options.accept_changes)
     record_inputs(root, sweep.spec.program.files(sweep.spec.searched), changes)
@@ -188,12 +192,12 @@ def _keep_inputs(sweep: SweepRecord, options: Options) -> None:
 def _drive(sweep: SweepRecord, options: Options) -> int:
     spec = sweep.spec
     folder = sweep.folder
-    # Every process of this sweep inherits the marker, so that a later driver finds what this one
-    # leaves.
+    # Every process of this sweep inherits the marker, so that a later driver finds leftover
+    # processes.
     os.environ[MARKER] = str(folder.root)
     control = StopControl(sweep, sweep.command("resume", *options.machine))
     ended = ResumableError(
-        f"the driver of sweep {folder.name} was ended by force; nothing is lost", control
+        f"the driver of sweep {folder.name} was killed; nothing is lost", control
     )
     parent: ParentRun | None = None
     for dead, _ in dead_scratch():
@@ -209,7 +213,7 @@ def _drive(sweep: SweepRecord, options: Options) -> int:
             if options.address is not None:
                 check_reach(sweep)
             if not spec.program.settings.offline:
-                say("opening MLflow")
+                say("connecting to MLflow")
             parent = open_parent(sweep)
             _search(_Session(sweep, options, nodes, parent, control), scratch / "tune")
         control.check_folder()
@@ -246,7 +250,7 @@ def _search(session: _Session, scratch: Path) -> None:
     with orderly_signals(session.control, say), _states_in_mlflow(session) as changed:
         callback = SweepCallback(folder, spec.resources, spec.limits.max_failures, changed)
         session.control.attach(searcher.halt, callback.running)
-        say("starts the first trials")
+        say("starting the first trials")
         with live_table(sweep, CONSOLE, callback.scores):
             _fit(_tuner(session, searcher, callback, scratch), searcher, session.control)
     thin_ended(sweep, set(), all_have_closed=True)
@@ -258,17 +262,17 @@ def _fit(tuner: tune.Tuner, searcher: ConfigurationSearcher, control: StopContro
     except tune.TuneError as error:
         raise searcher.failure or _given_up(error, control) from error
     except RuntimeError as error:
-        # Where Ray has ended a trial's own process for memory, Tune does not count it as a failure
-        # of the trial.
+        # If Ray killed a trial's process for memory, Tune does not count it as a failure of the
+        # trial.
         if not isinstance(error.__cause__, RayError):
             raise
         raise ResumableError(
-            f"Ray has ended a trial: {first_line(error.__cause__)}", control
+            f"Ray killed a trial: {first_line(error.__cause__)}", control
         ) from error
 
 
 def _given_up(error: tune.TuneError, control: StopControl) -> ResumableError:
-    """Name the error that Tune wraps, of which its own message is a traceback."""
+    """Return the error that Tune wraps: Tune's own message is a traceback."""
     cause: BaseException = error
     while isinstance(cause, tune.TuneError) and (below := cause.__cause__ or cause.__context__):
         cause = below
@@ -289,9 +293,9 @@ def _tuner(
         ),
         run_config=tune.RunConfig(
             name=session.sweep.folder.name,
-            # Nothing of it is needed once Tune has ended: a restart is built from the ledger.
+            # Not needed after Tune has ended: a resume is built from the event log.
             storage_path=str(scratch),
-            # the callback counts them: a lost node is none
+            # the callback counts failures; a lost node does not count
             failure_config=tune.FailureConfig(max_failures=-1),
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             callbacks=[callback],
@@ -314,21 +318,21 @@ def _ray(options: Options, control: StopControl, folder: Path) -> Iterator[list[
                 write_credentials(control.folder.credentials)
         except UserError:
             raise
-        except Exception as error:  # what Ray raises where one of its daemons does not come up
-            what = with_limits(f"Ray does not start: {first_line(error)}")
+        except Exception as error:  # Ray raises various errors if a daemon does not start
+            what = with_limits(f"Ray did not start: {first_line(error)}")
             raise ResumableError(what, control) from error
         yield nodes
 
 
 @contextmanager
 def _states_in_mlflow(session: _Session) -> Iterator[threading.Event]:
-    """Keep the states in MLflow in step with the ledger, from a thread, because MLflow may hang."""
+    """Update the trial states in MLflow from a thread, because MLflow may hang."""
     sweep = session.sweep
     parent = session.parent
     changed = threading.Event()
     over = threading.Event()
 
-    sent: dict[str, TrialOutcome] = {}  # as MLflow has them
+    sent: dict[str, TrialOutcome] = {}  # last sent to MLflow
 
     def work() -> None:
         while parent is not None and not over.is_set():
@@ -341,7 +345,7 @@ def _states_in_mlflow(session: _Session) -> Iterator[threading.Event]:
                         create=False,
                     )
                     sent.update(latest)
-                except Exception as error:  # the end of the sweep does it again, and reports
+                except Exception as error:  # retried at the end of the sweep, which reports errors
                     logger.warning("MLflow does not have the latest states: %s", error)
 
     thread = threading.Thread(target=work, name="mlflow-states", daemon=True)
@@ -379,12 +383,12 @@ def _finish(
     if parent is not None:
         print(f"MLflow: {sweep.command('ui')}")
     else:
-        print(f"offline: {sweep.command('upload')} sends it to MLflow")
+        print(f"offline: to send the records to MLflow, run {sweep.command('upload')}")
     if problem is not None:
         print(problem, flush=True)
     if control.reason is not None:
         left = sweep.planned - len(ended)
-        print(f"{control.reason}; {left} trials are left, nothing is lost. To resume:")
+        print(f"{control.reason}; {left} trials remain. To resume:")
         print(control.resume, flush=True)
     if control.interrupted:
         return INTERRUPTED
@@ -396,8 +400,8 @@ def _finish(
 def _read_again(
     sweep: SweepRecord, options: Options, parent: ParentRun | None
 ) -> tuple[Path | None, str]:
-    """Return the page of the report, if one is asked for, and what names the best; send the report
-    to MLflow.
+    """Write the report if requested and send it to MLflow. Return its path and the line that names
+    the best.
     """
     path: Path | None = None
     best = ""

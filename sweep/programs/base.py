@@ -1,4 +1,4 @@
-"""A program: what a trial of a sweep runs, and all that a sweep knows of it."""
+"""The interface of a program: what a trial runs, and everything that a sweep knows about it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,9 +16,9 @@ from trainer.planning.memory import Footprint as Footprint
 from trainer.section import Section
 from trainer.types import RunContext
 
-ABSENT: Final = object()  # the value of a key that a configuration lacks
+ABSENT: Final = object()  # marks a key that a configuration does not have
 Overrides = Mapping[str, Any]  # searched key -> its value in one configuration
-Values = Mapping[str, Sequence[Any]]  # searched key -> its values; of a range its ends
+Values = Mapping[str, Sequence[Any]]  # searched key -> its values, or the two ends of a range
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class Assignment:
     """The trial that a rank is to run."""
 
     trial: str  # c003-s0
-    config: Any  # of `Program.configure`
+    config: Any  # as returned by `Program.configure`
     context: RunContext
-    stop_file: Path  # its existence asks every rank to stop at the next training step
-    credentials: Path = Path()  # a file of credentials, where the sweep runs on a cluster
-    inputs: tuple[Path, ...] = ()  # on a cluster: what each node has to see
+    stop_file: Path  # if it exists, every rank stops at the next training step
+    credentials: Path = Path()  # credentials file, if the sweep runs on a cluster
+    inputs: tuple[Path, ...] = ()  # on a cluster: paths that every node must see
     # relative paths and reward modules of the configuration are looked up here
     working_dir: Path = Path()
     metric: str = "eval/accuracy"  # the objective
@@ -40,7 +40,7 @@ class Assignment:
 class TrialRun(Protocol):
     """One trial in a rank process."""
 
-    stopping: bool  # whether the stop file ends it early
+    stopping: bool  # whether it was stopped early by the stop file
 
     @property
     def step(self) -> int:
@@ -48,18 +48,18 @@ class TrialRun(Protocol):
 
     @property
     def total_steps(self) -> int:
-        """Training steps of the whole trial; 0 where the program does not tell."""
+        """Training steps of the whole trial; 0 if unknown."""
 
     @property
     def done(self) -> bool:
-        """Whether it has come to its end."""
+        """Whether the trial has finished."""
 
     def resume(self) -> int:
-        """Go on from what the trial's folder holds; returns the step."""
+        """Resume from the trial's folder and return the step."""
 
     def run_period(self) -> Mapping[str, float]:
-        """Run to the next evaluation and return its metrics with ``step``; only ``step`` where it
-        was stopped.
+        """Run to the next evaluation and return its metrics with ``step``; only ``step`` if it was
+        stopped.
         """
 
     def close(self, status: str = "FINISHED") -> Any:
@@ -73,40 +73,43 @@ class Checkpoints:
     every_steps: int
     kept: int  # of a trial that runs
     whole: int | None  # one of a trial that runs
-    ended: int | None  # all that a trial leaves
+    ended: int | None  # total that a finished trial leaves
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What a program's start says about a plan (`sweep plan --sample`)."""
+    """Result of sampling the initial policy (`sweep plan --sample`)."""
 
     lines: list[str]
-    error: float  # of an evaluation
+    error: float  # standard error of one evaluation
     advice: list[Advice]
     json: dict[str, Any]
 
 
 class Program(Section, ABC):
-    """One kind of program. Methods that are not abstract know nothing until a subclass does."""
+    """One kind of program. Non-abstract methods return "unknown" unless a subclass overrides
+    them.
+    """
 
-    space_key: ClassVar[str]  # of the search space, that holds the program
-    forecast_needs: ClassVar[str]  # what to do where a plan cannot tell how long a trial takes
-    estimates_sizes: ClassVar[bool] = False  # of model and checkpoints
-    # whether held-out problems take the place of the others
+    space_key: ClassVar[str]  # key of the search space that holds the program
+    forecast_needs: ClassVar[str]  # advice if a plan cannot estimate the length of a trial
+    # whether it can estimate sizes of model and checkpoints
+    estimates_sizes: ClassVar[bool] = False
+    # whether held-out problems replace the others
     held_out_instead: ClassVar[bool] = False
-    always_shown: ClassVar[tuple[str, ...]] = ()  # keys in tables whether searched or not
+    always_shown: ClassVar[tuple[str, ...]] = ()  # keys that tables always show
 
     @property
     @abstractmethod
     def settings(self) -> TrackingConfig:
-        """How trials are recorded in MLflow."""
+        """MLflow settings of the trials."""
 
     @abstractmethod
     def tracked(self, **changes: Any) -> Self:
         """Return the program with changed `settings`."""
 
     def resolved(self, folder: Path, document: YamlDocument) -> Self:
-        """Return the program as ``space.lock.yaml`` keeps it; files are named relative to
+        """Return the program as stored in ``space.lock.yaml``; file paths are relative to
         ``folder``.
         """
         return self
@@ -117,13 +120,13 @@ class Program(Section, ABC):
 
     @abstractmethod
     def has(self, key: str) -> bool:
-        """Return whether a parameter is the program's; another one is a switch, which serves
+        """Return whether the program has this key; any other parameter is a switch for
         conditions.
         """
 
     @abstractmethod
     def check_key(self, key: str, document: YamlDocument) -> None:
-        """Refuse a parameter of the program that cannot be searched."""
+        """Refuse a key that cannot be searched."""
 
     @abstractmethod
     def check_metric(self, metric: str, searched: Values, document: YamlDocument) -> None:
@@ -143,12 +146,12 @@ class Program(Section, ABC):
 
     @abstractmethod
     def check_early(self, searched: Values, resources: ResourcesSpec, metric: str) -> None:
-        """Look for whatever would keep a trial from running, before Ray starts."""
+        """Check before Ray starts everything that would keep a trial from running."""
 
     @abstractmethod
     def values(self, overrides: Overrides, keys: Sequence[str]) -> Overrides:
-        """Return the values of keys beside some overrides, not validated; ABSENT where there is
-        none.
+        """Return the values of keys under some overrides, without validation; ABSENT for a missing
+        key.
         """
 
     @abstractmethod
@@ -156,50 +159,52 @@ class Program(Section, ABC):
         """Return the configuration of a trial.
 
         Raises:
-            ConfigError: a value is refused; ``key`` names whose.
+            ConfigError: a value is refused; ``key`` names it.
         """
 
     @abstractmethod
     def save(self, overrides: Overrides, path: Path) -> None:
-        """Write the configuration of a trial, which `launch_line` runs."""
+        """Write a trial's configuration to a file that `launch_line` runs."""
 
     @abstractmethod
     def launch_line(self, overrides: Overrides, path: Path, workers: int) -> str:
-        """Return the command that runs a configuration alone."""
+        """Return the command that runs one configuration outside a sweep."""
 
     @abstractmethod
     def start(self, assignment: Assignment) -> TrialRun:
-        """Begin a trial in a rank process."""
+        """Start a trial in a rank process."""
 
     def shares_process(self, before: Any, after: Any) -> bool:
-        """Return whether a rank that ran a configuration can run another."""
+        """Return whether a rank that ran one configuration can run the other in the same
+        process.
+        """
         return True
 
     def flat(self, resolved: Overrides) -> Overrides:
-        """Return the searched values of a configuration, a column each."""
+        """Return the searched values of a configuration, one per column."""
         return dict(resolved)
 
     @abstractmethod
     def rule_of(self, resolved: Overrides) -> tuple[str, str]:
-        """Return the algorithm and the update rule of a configuration in words."""
+        """Return the algorithm and the update rule of a configuration as text."""
 
     def is_plain(self, resolved: Overrides) -> bool:
-        """Return whether a configuration is the baseline of a search that lists none: all that is
-        always shown is off.
+        """Return whether this is the baseline if none is listed: all `always_shown` keys are
+        off.
         """
         shown = self.values(resolved, self.always_shown)
         return bool(shown) and not any(shown.values())
 
     @abstractmethod
     def setting(self) -> tuple[str, str]:
-        """Return model and task in words."""
+        """Return model and task as text."""
 
     @abstractmethod
     def files(self, searched: Values) -> Iterator[tuple[Path, str]]:
         """Yield the files that must not change while the sweep runs, each with its role."""
 
     def paths(self, searched: Values) -> Iterator[Path]:
-        """Yield the files and folders that each node has to see."""
+        """Yield the files and folders that every node must see."""
         return (path for path, _ in self.files(searched))
 
     @abstractmethod
@@ -212,11 +217,13 @@ class Program(Section, ABC):
 
     @property
     def is_held_out(self) -> bool:
-        """Whether held-out problems are all that it evaluates on."""
+        """Whether it evaluates only on held-out problems."""
         return False
 
     def steps(self, possible: Values) -> tuple[int | None, bool]:
-        """Return the training steps of the longest trial, and whether the search decides them."""
+        """Return the training steps of the longest trial, and whether a searched key changes
+        them.
+        """
         return None, False
 
     @abstractmethod
@@ -224,9 +231,7 @@ class Program(Section, ABC):
         """Return the evaluations of the longest trial after its first step."""
 
     def checkpoints(self, on_gpu: bool) -> Checkpoints | None:
-        """Return what a trial keeps in its folder; None where the program looks after that
-        itself.
-        """
+        """Return the checkpoints that a trial keeps; None if the program manages its own."""
         return None
 
     def memory(self, resources: ResourcesSpec) -> Footprint | None:
@@ -235,14 +240,14 @@ class Program(Section, ABC):
 
     @abstractmethod
     def is_like(self, other: "Program") -> bool:
-        """Return whether scores of another program's trials vary as these do."""
+        """Return whether another program's scores have the same seed noise."""
 
     def takes_steps_like(self, other: "Program") -> bool:
-        """Return whether a training step of another program takes as long."""
+        """Return whether a training step of another program takes the same time."""
         return False
 
     def advice(self, searched: Values) -> Iterator[Advice]:
-        """Yield advice on settings that are allowed and seldom meant."""
+        """Yield advice on settings that are allowed but rarely intended."""
         yield from ()
 
     def sample(self, possible: Values, problems: int) -> Sample:

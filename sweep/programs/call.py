@@ -19,7 +19,7 @@ class Report:
 
     def __init__(self) -> None:
         self.folder = Path(os.environ["LOPTUNE_OUT"])
-        # whether an earlier process used the folder
+        # whether an earlier process already used the folder
         self.resumed = os.environ["LOPTUNE_RESUME"] == "1"
 
     def __call__(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -30,7 +30,7 @@ class Report:
 
 
 if __name__ == "__main__":
-    # the project's folder, which -P has left out: its files hide no installed package
+    # the project's folder, which -P left out; appended, so that its files hide no installed package
     sys.path.append(os.getcwd())
     module, _, name = sys.argv[1].partition(":")
     config = json.loads(Path(os.environ["LOPTUNE_CONFIG"]).read_text())

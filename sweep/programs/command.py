@@ -24,9 +24,9 @@ from trainer.tracking.writers import check_installed
 
 _PLACE = re.compile(r"(?<!\$)\{([\w./-]+)\}")  # not a shell's ${NAME}
 _NEARLY = re.compile(r"(?<!\$)\{\{?\s*([\w./-]+)\s*([:!\[][^{}]*)?\}")  # {lr:.3f}, {{lr}}, { lr }
-_SCRIPT = re.compile(r"[^\s=${},:]+\.(py|sh)")  # a word that is nothing but the name of one
-_SEED = "seed"  # the trial's, among the overrides of a trial
-_RESERVED = ("out", "command", "tracking")  # names in a trial's command line and record
+_SCRIPT = re.compile(r"[^\s=${},:]+\.(py|sh)")  # an argument that is a script's name
+_SEED = "seed"  # key of the trial's seed in its overrides
+_RESERVED = ("out", "command", "tracking")  # names that the record uses
 
 
 class CommandConfig(Section):
@@ -46,7 +46,7 @@ class CommandConfig(Section):
         }
 
     def words(self, folder: Path) -> list[str]:
-        """Return the command line of a trial with that folder."""
+        """Return a trial's command line for its folder."""
         values = {**self.values, "out": str(folder)}
         texts = {
             key: value if isinstance(value, str) else json.dumps(value)
@@ -56,43 +56,45 @@ class CommandConfig(Section):
 
 
 class CommandProgram(Program):
-    """A command line; what it gets and gives is in docs/guides/any_trainer.md."""
+    """A command line as a program. Its inputs and outputs are described in
+    docs/guides/any_trainer.md.
+    """
 
     space_key = "external"
     held_out_instead = True
     forecast_needs = "run this sweep, and plan again once a trial has ended"
 
     command: list[str] = Field([])
-    """words; {KEY} stands for a value, {out} for a folder"""
+    """command line as a list; {KEY} is replaced by a value, {out} by the trial's folder"""
     function: str | None = Field(None, pattern=r"^[\w.]+:\w+$")
     """module:function(config, report), instead of a command"""
     defaults: dict[str, Any] = Field({})
-    """keys that may be searched -> values"""
+    """searchable keys -> default values"""
     seeds: list[str] = Field([_SEED])
-    """keys that get the trial's seed"""
+    """keys that are set to the trial's seed"""
     held_out: dict[str, Any] = Field({})
-    """values of `sweep confirm`"""
+    """key -> value in trials of `sweep confirm`"""
     planned: Count | None = Field(None, alias="evaluations")
-    """evaluations of a trial, for the plan"""
+    """evaluations per trial, for `sweep plan` and early stopping"""
     inputs: list[str] = Field([])
-    """files that must not change, besides scripts"""
+    """other files, besides scripts, that must not change during the sweep"""
     tracking: TrackingConfig = TrackingConfig()
     """MLflow"""
 
     @model_validator(mode="after")
     def _check(self) -> "CommandProgram":
         if bool(self.command) == bool(self.function):
-            raise ValueError("write one of command and function")
+            raise ValueError("set exactly one of command and function")
         clash = {*self.defaults, *self.held_out} & {_SEED, *self.seeds, *_RESERVED}
         for key in clash | {*self.seeds} & {*_RESERVED}:
-            raise ValueError(f"{key} is set for each trial: remove it, or name it otherwise")
+            raise ValueError(f"{key} is set by loptune for each trial: remove it or rename it")
         keys = [*self.defaults, *self.seeds, "out"]
         for near in (found for word in self.command for found in _NEARLY.finditer(word)):
             exact = f"{{{near[1]}}}"
             if near[1] in keys and near[0] != exact:
                 raise ValueError(f"command: {near[0]} is not replaced: write {exact}")
         for place in sorted(self._places - set(keys)):
-            raise ValueError(f"command: {{{place}}} is no key: {nearest(place, keys)}")
+            raise ValueError(f"command: unknown key {{{place}}}: {nearest(place, keys)}")
         return self
 
     @property
@@ -110,7 +112,7 @@ class CommandProgram(Program):
         return self.model_copy(update={"tracking": self.tracking.model_copy(update=changes)})
 
     def resolved(self, folder: Path, document: YamlDocument) -> "CommandProgram":
-        """Refuse held-out values that are those of the search."""
+        """Refuse held-out values that equal the search's values."""
         if self.is_held_out and not document.data.get("confirms"):
             raise document.error(
                 "program.held_out changes nothing: its values are the defaults",
@@ -128,7 +130,7 @@ class CommandProgram(Program):
         return key in self.defaults or key in (_SEED, *self.seeds)
 
     def check_key(self, key: str, document: YamlDocument) -> None:
-        """Refuse seeds, and what differs on held-out problems."""
+        """Refuse seeds and keys of `program.held_out`."""
         where = document.where(("parameters", key))
         if key not in self.defaults:
             raise ConfigError("seeds are not searched", where, "write seeds: [0, 1]")
@@ -148,12 +150,12 @@ class CommandProgram(Program):
             )
 
     def check_metric(self, metric: str, searched: Values, document: YamlDocument) -> None:
-        """Refuse what every line has; any other name is the command's affair."""
+        """Refuse names that every line has; any other metric may be logged by the command."""
         if metric in ("", "step", *OF_RECORD):
             raise document.error(
-                f"{metric!r} is no score",
+                f"{metric!r} cannot be the objective",
                 ("objective", "metric"),
-                "name a metric of the command's lines",
+                "name a metric that the command logs",
             )
 
     def check_machine(
@@ -168,7 +170,7 @@ class CommandProgram(Program):
             raise document.error(
                 "a command starts its ranks itself",
                 ("resources", "workers_per_trial"),
-                "write gpus_per_trial alone, and let torchrun or accelerate start the ranks",
+                "set only gpus_per_trial, and let torchrun or accelerate start the ranks",
             )
         if resources.gpus_per_trial > 1 and resources.gpus_per_trial % 1:
             raise document.error(
@@ -178,7 +180,7 @@ class CommandProgram(Program):
             )
 
     def check_early(self, searched: Values, resources: ResourcesSpec, metric: str) -> None:
-        """Look for the command, its scripts and the inputs, and what it reports to."""
+        """Check the command, its scripts and inputs, and the trackers it reports to."""
         check_installed(self)
         missing = [name for name in [*self._scripts, *self.inputs] if not Path(name).is_file()]
         if self.function:
@@ -188,14 +190,14 @@ class CommandProgram(Program):
                 _check_function(path, self.function.partition(":")[2])
         if missing:
             raise MissingError(
-                f"no file {missing[0]}",
+                f"file not found: {missing[0]}",
                 str(Path.cwd()),
-                "start the sweep in the folder that has it",
+                "start the sweep in the folder that contains it",
             )
         program = self._words[0]
         hint = "install it, or write its path"
         if shutil.which(program) is None:
-            raise MissingError(f"no command {program}", "program.command", hint)
+            raise MissingError(f"command not found: {program}", "program.command", hint)
         places = [str(Path.cwd()), *sys.path]
         for name in filter(None, self._module.split(".")):
             spec = PathFinder.find_spec(name, places)  # imports nothing
@@ -205,7 +207,7 @@ class CommandProgram(Program):
 
     @property
     def _module(self) -> str:
-        """The module that a trial runs, or that has its function; empty without one."""
+        """The module that a trial runs, or that contains its function; empty if there is none."""
         if self.function:
             return self.function.partition(":")[0]
         return "".join(self.command[2:3]) if self.command[:2] == ["python", "-m"] else ""
@@ -225,7 +227,7 @@ class CommandProgram(Program):
         ]
 
     def values(self, overrides: Overrides, keys: Sequence[str]) -> Overrides:
-        """Return values of keys: of the overrides, else their defaults."""
+        """Return the values of keys: overrides, else defaults."""
         values = {**self.defaults, **overrides}
         return {key: values.get(key, ABSENT) for key in keys}
 
@@ -249,7 +251,7 @@ class CommandProgram(Program):
         return CommandConfig(command=self._words, values=values, seed=seed, tracking=self.tracking)
 
     def save(self, overrides: Overrides, path: Path) -> None:
-        """Write all values as JSON, which readers of YAML read too."""
+        """Write all values as JSON, which is also valid YAML."""
         path.write_text(
             json.dumps(self.configure(overrides).values, indent=1) + "\n", encoding="utf-8"
         )
@@ -266,7 +268,7 @@ class CommandProgram(Program):
         )
 
     def start(self, assignment: Assignment) -> CommandRun:
-        """Prepare the trial, whose process starts with its first period."""
+        """Prepare the trial; its process starts with the first period."""
         return CommandRun(assignment)
 
     @property
@@ -274,14 +276,14 @@ class CommandProgram(Program):
         return self.function or Path([*self._scripts, *self.command][0]).name
 
     def rule_of(self, resolved: Overrides) -> tuple[str, str]:
-        """Return the command's name, and the values that are no numbers."""
+        """Return the command's name and its non-numeric values."""
         chosen = [
             f"{key} {value}" for key, value in resolved.items() if isinstance(value, str | bool)
         ]
         return self._name, ", ".join(chosen) or self._name
 
     def setting(self) -> tuple[str, str]:
-        """Return the command's name, and that it is one."""
+        """Return the command's name, and "a command of your own" as the task."""
         return self._name, "a command of your own"
 
     def files(self, searched: Values) -> Iterator[tuple[Path, str]]:
@@ -295,9 +297,9 @@ class CommandProgram(Program):
         """Return the program with the values of `held_out`, if there are any."""
         if test is not None:
             raise ConfigError(
-                "--test names a file of loptune's own trainer",
+                "--test works only with loptune's own trainer",
                 "command line, --test",
-                "name it under program.held_out before the sweep starts",
+                "set program.held_out before the sweep starts",
             )
         return self.model_copy(update={"defaults": {**self.defaults, **self.held_out}})
 
@@ -307,17 +309,17 @@ class CommandProgram(Program):
         return bool(self.held_out) and self.held_out.items() <= self.defaults.items()
 
     def count_evaluations(self, possible: Values) -> int | None:
-        """Return the evaluations that the space names."""
+        """Return the space's `program.evaluations`."""
         return self.planned
 
     def advice(self, searched: Values) -> Iterator[Advice]:
-        """Yield advice on values that only a file has, though others are in the command."""
+        """Yield advice on searched keys that are missing from a command that names others."""
         for key in {**searched, **self.held_out}:
             if self._places and key not in self._places:
                 yield Advice(
-                    f"the command does not name {key}, which is in the file $LOPTUNE_CONFIG alone",
+                    f"the command does not use {key}: it is only in the file $LOPTUNE_CONFIG",
                     "program.command",
-                    f"write {{{key}}} into a word, unless the program reads that file",
+                    f"put {{{key}}} into the command, unless the program reads that file",
                 )
 
     def is_like(self, other: Program) -> bool:
@@ -329,12 +331,12 @@ class CommandProgram(Program):
 
 
 def _check_function(path: Path, name: str) -> None:
-    """Refuse a file that cannot be compiled or does not mention a function; it is not run."""
+    """Refuse a file that does not compile or does not contain the function, without running it."""
     source = path.read_text(encoding="utf-8", errors="replace")
     try:
         compile(source, path, "exec")
     except SyntaxError as error:
         where = f"{path}:{error.lineno}"
-        raise ConfigError(f"{path.name}: {error.msg}", where, "correct the line") from None
+        raise ConfigError(f"{path.name}: {error.msg}", where, "fix the syntax error") from None
     if not re.search(rf"\b{name}\b", source):
-        raise ConfigError(f"{path.name} has no {name}", str(path), "correct program.function")
+        raise ConfigError(f"{path.name} has no {name}", str(path), "fix program.function")

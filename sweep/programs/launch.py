@@ -1,4 +1,4 @@
-"""Start a command that ends, with everything it ever started, when the rank that asked for it does.
+"""Run a command, and kill it with all its descendants when the rank that started it ends.
 
 python -m sweep.programs.launch LIFELINE_FD COMMAND ...
 """
@@ -10,8 +10,8 @@ import sys
 from rewards.supervisor import supervise
 
 if __name__ == "__main__":
-    # SIGTERM goes to the whole group, and is meant for the command: a shell dies of it while its
-    # script still saves.
+    # SIGTERM reaches the whole group but is meant for the command: a shell would die of it while
+    # its script is still saving.
     asked: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
     supervise(int(sys.argv[1]), lambda: bool(asked))

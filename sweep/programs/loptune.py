@@ -65,7 +65,7 @@ class LoptuneProgram(Program):
     """The trainer with the configuration that every trial starts from."""
 
     space_key = "trainer"
-    forecast_needs = "say how many steps a trial has with trainer.max_steps=N"
+    forecast_needs = "set the number of steps with trainer.max_steps=N"
     estimates_sizes = True
     always_shown = ("algorithm.ar_alpha", "algorithm.lopti_eta")
 
@@ -74,14 +74,14 @@ class LoptuneProgram(Program):
     overrides: dict[str, Any] = Field({})
     """dotted trainer keys -> values"""
     config: TrainConfig | None = None
-    """resolved configuration, as space.lock.yaml keeps it; replaces the preset"""
+    """resolved configuration, as stored in space.lock.yaml; replaces the preset"""
     sealed: EvaluationSet | None = None
-    """evaluation.sets.test, taken out: only `sweep confirm` evaluates on it"""
+    """held-out set evaluation.sets.test; only `sweep confirm` evaluates on it"""
 
     @model_validator(mode="after")
     def _check(self) -> "LoptuneProgram":
         if self.preset is None and self.config is None:
-            raise ValueError("name a preset or a trainer file: trainer.preset")
+            raise ValueError("set trainer.preset to a preset or a trainer file")
         if "seed" in self.overrides:
             raise ValueError("the seed of a trial comes from `seeds`: write seeds: [0, 1]")
         return self
@@ -103,7 +103,7 @@ class LoptuneProgram(Program):
         return self._with(self.base.model_copy(update={"tracking": tracking}))
 
     def _with(self, config: TrainConfig) -> "LoptuneProgram":
-        # Without the overrides, which would undo changes of keys that they name.
+        # Drop the overrides: they would undo changes to the same keys.
         return self.model_copy(update={"config": config, "overrides": {}})
 
     def resolved(self, folder: Path, document: YamlDocument) -> "LoptuneProgram":
@@ -120,10 +120,7 @@ class LoptuneProgram(Program):
             return self.model_copy(update={"config": config})
         # A search evaluates on all sets but the held-out one.
         if next(iter(sets)) == _TEST_SET:
-            what = (
-                f"{_TEST_SET} is held out in a sweep, but here it is the first set, which "
-                "trials are evaluated on"
-            )
+            what = f"{_TEST_SET} is held out in a sweep, so it cannot be the first evaluation set"
             raise document.error(what, ("trainer",), "rename it, or put another set before it")
         sealed = sets.pop(_TEST_SET, self.sealed)
         searched = config.model_copy(
@@ -154,10 +151,10 @@ class LoptuneProgram(Program):
         check_key(key, document.place(("parameters", key)))
 
     def check_metric(self, metric: str, searched: Values, document: YamlDocument) -> None:
-        """Refuse what no search measures, and parameters by which evaluations would differ."""
+        """Refuse a metric that no search measures, and parameters that change the evaluation."""
         if metric.endswith(f"/{_TEST_SET}"):
             raise document.error(
-                f"{metric} is of the held-out set, which no trial of a search is evaluated on",
+                f"{metric} belongs to the held-out set, on which no trial of a search is evaluated",
                 ("objective", "metric"),
                 "name another set, or eval/accuracy",
             )
@@ -165,11 +162,11 @@ class LoptuneProgram(Program):
         if metric.startswith("eval/reward"):
             ruler.append("reward.")
         if len({judge_of(functions) for functions in searched.get("reward.functions", ())}) > 1:
-            ruler.append("reward.functions")  # another one would say what is correct
+            ruler.append("reward.functions")  # another reward would change what counts as correct
         for key in searched:
             if key.startswith(tuple(ruler)):
                 raise document.error(
-                    f"{key} changes what {metric} measures, and scores would not compare",
+                    f"{key} changes what {metric} measures, so scores would not be comparable",
                     ("parameters", key),
                     f"fix it: trainer.{key}=VALUE",
                 )
@@ -198,13 +195,13 @@ class LoptuneProgram(Program):
                 f"one worker drives one GPU: workers_per_trial is {workers}, gpus_per_trial is "
                 f"{gpus:g}"
             )
-            raise document.error(what, ("resources",), "make the two equal")
+            raise document.error(what, ("resources",), "set both to the same number")
         where = document.where(("resources", "workers_per_trial"))
         for key in ("parallel.strategy", "rollout.prompts_per_step", "optim.update_batch_size"):
             for value in self._possible(searched, key):
                 if value == "none" and workers > 1:
                     raise ConfigError(
-                        f"{workers} workers a trial, but the trainer's parallel.strategy is none",
+                        f"{workers} workers per trial, but the trainer's parallel.strategy is none",
                         where,
                         "add trainer.parallel.strategy=ddp or trainer.parallel.strategy=deepspeed",
                     )
@@ -221,29 +218,30 @@ class LoptuneProgram(Program):
             and max_concurrent != 1
         ):
             raise document.error(
-                "trials at the same time would overwrite each other's weights on the vLLM servers",
+                "concurrent trials would overwrite each other's weights on the vLLM servers",
                 ("limits", "max_concurrent"),
                 "add limits.max_concurrent=1, or trainer.rollout.vllm.mode=colocate",
             )
         if self.base.parallel.device == "cuda" and gpus == 0:
             raise document.error(
-                "the trainer's configuration is for GPUs, and a trial is given none",
+                "the trainer's configuration needs GPUs, but trials have none",
                 ("resources", "gpus_per_trial"),
-                "add resources.gpus_per_trial=N, or trainer.parallel.device=cpu to compute on the "
-                "CPU all the same",
+                "add resources.gpus_per_trial=N, or trainer.parallel.device=cpu to run on "
+                "the CPU anyway",
             )
 
     def _possible(self, searched: Values, key: str) -> Sequence[Any]:
-        """Return the values that a search gives a key; the base's where it is not searched."""
+        """Return the values that a key can have: the searched ones, else the base's."""
         return searched[key] if key in searched else [value_of(self.base, key)]
 
     def check_early(self, searched: Values, resources: ResourcesSpec, metric: str) -> None:
-        """Read models, tokenizer and data as a trial will, try own rules, and score a row.
+        """Load models, tokenizer and data as a trial does, run custom rules once, and score one
+        row.
 
-        A trial that seems too large for its GPUs is warned about. Where data or rewards are
-        searched no row is scored: each trial finds out whether they fit.
+        Warn if a trial seems too large for its GPUs. If data or rewards are searched, no row is
+        scored; each trial then checks them itself.
         """
-        # torch and transformers take seconds to import: missing GPUs are refused before
+        # torch and transformers take seconds to import; missing GPUs were refused earlier
         from trainer.algorithm.rule_check import check_rules
         from trainer.policy.load import check_weights
         from trainer.problems.load import metric_names
@@ -270,23 +268,25 @@ class LoptuneProgram(Program):
             )
 
     def _device(self, resources: ResourcesSpec) -> Device:
-        """Return what a rank computes on: a share of a GPU, or this machine's memory."""
+        """Return the device of a rank: a fraction of a GPU, or this machine's memory."""
         if not resources.gpus_per_trial or self.base.parallel.device == "cpu":
             return Device(False, psutil.virtual_memory().total)
         return Device(True, round((gpu_bytes() or GPU_BYTES) * min(1.0, resources.gpus_per_worker)))
 
     def _input_configs(self, searched: Values) -> Iterator[TrainConfig]:
-        """Yield the base, that with the held-out set, and one per searched set, reward and rule."""
+        """Yield the base configuration, the one with the held-out set, and one per searched set,
+        reward and rule.
+        """
         yield self.base
         if self.sealed is not None:
             yield self.held_out_run("", None).base
         for key, values in searched.items():
             for value in values if key.startswith(_INPUTS) else ():
-                with contextlib.suppress(ConfigError):  # possible only beside other values
+                with contextlib.suppress(ConfigError):  # valid only together with other values
                     yield self.configure({key: value})
 
     def values(self, overrides: Overrides, keys: Sequence[str]) -> Overrides:
-        """Return the values of keys beside some overrides, of a rule its name."""
+        """Return the values of keys under some overrides; for a rule, its name."""
         data = changed_data(self.base, overrides)
         return {key: _lookup(data, key) for key in keys}
 
@@ -299,13 +299,13 @@ class LoptuneProgram(Program):
         save_config(self.configure(overrides), path)
 
     def launch_line(self, overrides: Overrides, path: Path, workers: int) -> str:
-        """Return the ``trainer run`` of a file."""
+        """Return the ``trainer run`` command for a file."""
         if workers > 1:
             return f"torchrun --nproc-per-node {workers} -m trainer run {path}"
         return f"trainer run {path}"
 
     def start(self, assignment: Assignment) -> TrialRun:
-        """Build the trainer of ``trainer run``, for a rank."""
+        """Build a rank's trainer, as ``trainer run`` does."""
         return start_trainer(assignment)
 
     def shares_process(self, before: TrainConfig, after: TrainConfig) -> bool:
@@ -313,12 +313,14 @@ class LoptuneProgram(Program):
         return shares_engine(before, after)
 
     def flat(self, resolved: Overrides) -> Overrides:
-        """Return the searched values, a rule's parameters below its name."""
+        """Return the searched values as dotted keys, a rule's parameters below its name."""
         return dotted_values(resolved)
 
     def rule_of(self, resolved: Overrides) -> tuple[str, str]:
-        """Return advantage with loss, and these with AR, Lopti and the controls."""
-        # Without validating the configuration again: a large sweep asks often.
+        """Return the algorithm (advantage and loss), and the update rule (with AR, Lopti and
+        controls).
+        """
+        # No validation here, because large sweeps call this often.
         flat = dotted_values(resolved)
 
         def setting(key: str) -> Any:
@@ -338,11 +340,11 @@ class LoptuneProgram(Program):
         return self.base.model.name_or_path, f"{data.task}: {', '.join(sources)}"
 
     def files(self, searched: Values) -> Iterator[tuple[Path, str]]:
-        """Yield data files, and the modules of own rewards and rules."""
+        """Yield data files, and the modules of custom rewards and rules."""
         return input_files(self._input_configs(searched))
 
     def paths(self, searched: Values) -> Iterator[Path]:
-        """Yield models as well that exist here; other names are those of the hub."""
+        """Also yield model folders that exist here; other names are Hub names."""
         yield from super().paths(searched)
         for name in self._possible(searched, "model.name_or_path"):
             path = Path(name).expanduser().absolute()
@@ -350,15 +352,17 @@ class LoptuneProgram(Program):
                 yield path
 
     def held_out_run(self, metric: str, test: str | None) -> "LoptuneProgram":
-        """Return the program with a set ``test``: a file, else the held-out set, else the split."""
+        """Return the program with an evaluation set ``test``: the file, else the held-out set, else
+        the split `test`.
+        """
         sets = self.base.evaluation.sets
         measured = metric.split("/")[-1]  # eval/accuracy/SET
         like = self.sealed or sets.get(measured) or next(iter(sets.values()))
         if test is None and self.sealed is None and like.source != "generated":
             raise ConfigError(
-                f"nothing says which problems of {like.source} are held out",
+                f"{like.source} has no held-out problems",
                 like.source,
-                "name them: --test FILE, or evaluation.sets.test in the space",
+                "give them with --test FILE or evaluation.sets.test",
             )
         if test is not None:
             like = like.model_copy(update={"source": test})
@@ -367,8 +371,8 @@ class LoptuneProgram(Program):
         return self._with(self.configure({"evaluation.sets": {**sets, _TEST_SET: like}}))
 
     def steps(self, possible: Values) -> tuple[int | None, bool]:
-        """Return the training steps of the longest trial, where configuration and space alone
-        decide them.
+        """Return the training steps of the longest trial, if configuration and space determine
+        them.
         """
         choices = [self._possible(possible, key) for key in _DECIDE_STEPS]
         lengths = [self._steps_of(*choice) for choice in itertools.product(*choices)]
@@ -406,7 +410,9 @@ class LoptuneProgram(Program):
         return footprint(self.base, resources.workers_per_trial, self._device(resources))
 
     def is_like(self, other: Program) -> bool:
-        """Return whether another sweep trains and evaluates alike; its rules may differ."""
+        """Return whether another sweep trains and evaluates in the same way; update rules may
+        differ.
+        """
         return self._shares(
             other, "model", "data", "rollout", "optim", "evaluation", "max_steps", "epochs"
         )
@@ -421,7 +427,7 @@ class LoptuneProgram(Program):
         )
 
     def advice(self, searched: Values) -> Iterator[Advice]:
-        """Yield advice on the base configuration, unless it is on a searched key."""
+        """Yield advice on the base configuration, except on searched keys."""
         for advice in advise(self.base):
             if searched.keys().isdisjoint(advice.where.split(", ")):
                 yield advice
@@ -437,7 +443,9 @@ class LoptuneProgram(Program):
 
 
 def _lookup(data: Mapping[str, Any], key: str) -> Any:
-    """Return what a dumped configuration has at a dotted key, of a rule its name, or ABSENT."""
+    """Return a dumped configuration's value at a dotted key (a rule's name for a rule), or
+    ABSENT.
+    """
     place: Any = data
     for part in key.split("."):
         if not isinstance(place, Mapping) or part not in place:

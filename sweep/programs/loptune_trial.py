@@ -29,7 +29,7 @@ class StopWatcher(ProgressReport):
         self.trainer: Trainer | None = None
 
     def step(self, step: int, metrics: MetricValues) -> None:
-        """Note that a training step is done."""
+        """Check for the stop file after a training step."""
         if self.trainer is not None and self._stop_file.exists():
             self.trainer.request_stop()
 
@@ -43,11 +43,11 @@ def start_trainer(assignment: Assignment) -> "Trainer":
 
     config = assignment.config
     context = assignment.context
-    free_memory()  # of the trial before in this process
+    free_memory()  # of the previous trial in this process
     parallel = make_parallel(config)
     tracker: Tracker | NullTracker = NullTracker()
     if parallel.is_main:
-        # MLflow may be away: the record is on disk, and is sent once it answers.
+        # MLflow may be down: the record is on disk and is sent when MLflow answers.
         tracker = Tracker(config, context, must_connect=False)
     watcher = StopWatcher(assignment.stop_file)
     try:
@@ -59,8 +59,8 @@ def start_trainer(assignment: Assignment) -> "Trainer":
 
 
 def shares_engine(before: TrainConfig, after: TrainConfig) -> bool:
-    """Return whether a rank's engine can serve both: vLLM does not free all it takes of a GPU
-    within one process.
+    """Return whether a rank's engine can serve both: vLLM does not free all of its GPU memory
+    within a process.
     """
     if after.rollout.engine == "transformers" or after.rollout.vllm.mode != "colocate":
         return True

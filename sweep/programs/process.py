@@ -1,4 +1,4 @@
-"""The process of one trial of a command: started, read and ended by a rank."""
+"""Run one trial of a command: a rank starts the process, reads its metrics and ends it."""
 
 import contextlib
 import errno
@@ -26,12 +26,13 @@ from trainer.run_folder import RunFolder
 from trainer.tracking.tracker import Tracker
 
 _POLL_S = 0.1
-_SAVE_S = 300.0  # for a command to save and leave when it is asked to
-_LEAVE_S = 5.0  # for one whose work is not needed any more
-_PREFIX = "[loptune]"  # of lines of metrics on standard output
-_SECONDS = "time/evaluation"  # of the process since the line before: the cost of a trial
-OF_RECORD = ("time", "nonfinite", "time/step")  # names that the record of a trial writes itself
-# Of the rank that takes care of the command: its own ranks, and a Ray of its own, begin without.
+_SAVE_S = 300.0  # seconds for a command to save and exit after SIGTERM
+_LEAVE_S = 5.0  # seconds to exit if its work is no longer needed
+_PREFIX = "[loptune]"  # prefix of metric lines on standard output
+# seconds since the previous line, from which a trial's cost is computed
+_SECONDS = "time/evaluation"
+OF_RECORD = ("time", "nonfinite", "time/step")  # names that the trial's record writes itself
+# Variables of the rank process, removed for the command: it may start its own ranks or its own Ray.
 _OF_A_RANK = (
     "RAY_ADDRESS",
     "RAY_AUTH_TOKEN",
@@ -43,15 +44,16 @@ _OF_A_RANK = (
     "LOCAL_WORLD_SIZE",
 )
 _FULL = os.strerror(errno.ENOSPC)
-_FULL_BYTES = 2**20  # free on a disk that is full: the command could not even write why
+# free bytes below which the disk counts as full: the command could not even write its error
+_FULL_BYTES = 2**20
 _LAST_LINES = 5
-_LAST_BYTES = 65_536  # of standard error, where the last lines are
+_LAST_BYTES = 65_536  # bytes to read from the end of standard error
 _STEP = TypeAdapter(NonNegativeInt)
 _Figure = tuple[int, str, str]  # step, metric and value
 
 
 class CommandRun:
-    """One trial of a command, of which a rank takes care."""
+    """One trial of a command, run by a rank."""
 
     total_steps = 0
 
@@ -62,7 +64,7 @@ class CommandRun:
         self._errors = RunFolder(self._run_dir).stderr
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline = -1
-        self._waiting: deque[Record] = deque()  # lines that are read and not recorded
+        self._waiting: deque[Record] = deque()  # lines that are read but not recorded yet
         self._known: set[_Figure] = set()  # of all lines so far
         self._files = [
             _Lines(RunFolder(self._folder).metrics, ""),
@@ -75,8 +77,8 @@ class CommandRun:
         )
 
     def resume(self) -> int:
-        """Read what an earlier process wrote and nobody recorded; the next one starts with the
-        first period.
+        """Record lines that an earlier process wrote after the last recorded one; a new process
+        starts with the first period.
         """
         self._folder.mkdir(exist_ok=True)
         self._is_used = any(self._folder.iterdir())
@@ -87,12 +89,12 @@ class CommandRun:
         return self.step
 
     def _start(self) -> subprocess.Popen[bytes]:
-        # The rank has written its own lines by now.
+        # Skip the rank's own lines.
         self._errors_before = self._errors.stat().st_size if self._errors.exists() else 0
         self._moved = time.monotonic()
         config = self._assignment.config
         values = self._run_dir / "config.json"
-        # A trial of several GPUs has a rank on each, which gets its share of the cores.
+        # A trial with several GPUs has one rank per GPU, each with its share of the cores.
         gpus = max(1, visible_gpus())
         threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
         values.write_text(json.dumps(config.values, indent=1), "utf-8")
@@ -130,13 +132,14 @@ class CommandRun:
 
         Raises:
             ConfigError: a line cannot be read, or the command ended without an evaluation.
-            RuntimeError: it failed, or has been silent for too long.
+            RuntimeError: the command failed, or wrote no line for too long.
         """
         self._process = self._process or self._start()
         metric = self._assignment.metric
         stall_s = self._assignment.stall_timeout_s
         while True:
-            code = self._process.poll()  # before its last lines are read
+            # polled before reading, so that its last lines are not missed
+            code = self._process.poll()
             self._read(ended=code is not None)
             for line in self._recorded():
                 if metric in line:
@@ -154,7 +157,7 @@ class CommandRun:
             time.sleep(_POLL_S)
 
     def _stop(self) -> None:
-        """Have the command save and leave."""
+        """Ask the command to save and exit."""
         self.stopping = True
         self._end(_SAVE_S)
         self._read(ended=True)
@@ -170,7 +173,9 @@ class CommandRun:
         self._tracker.close(status)
 
     def _read(self, ended: bool = False) -> None:
-        """Read new lines, but for those that say nothing new: a script may write its file anew."""
+        """Read new lines and skip those without new values, because a script may rewrite its
+        file.
+        """
         for file in self._files:
             for line in file.new(ended):
                 figures = _figures(line)
@@ -179,7 +184,7 @@ class CommandRun:
                     self._waiting.append(line)
 
     def _recorded(self) -> Iterator[Record]:
-        """Yield the lines that wait, each once it is recorded."""
+        """Record the waiting lines and yield each one afterwards."""
         while self._waiting:
             line = self._waiting.popleft()
             self.step = line.pop("step")
@@ -203,7 +208,7 @@ class CommandRun:
         metric = self._assignment.metric
         if all(name != metric for _, name, _ in self._known):
             raise ConfigError(
-                f"the command ended without a line with {metric}",
+                f"the command exited without logging {metric}",
                 str(self._files[0].path),
                 f'append lines such as {{"step": 20, "{metric}": 0.61}}',
             )
@@ -214,10 +219,10 @@ class CommandRun:
             file.seek(max(self._errors_before, self._errors.stat().st_size - _LAST_BYTES))
             lines = file.read().decode("utf-8", "replace").split("\n")
         printed = [printable(line.strip()) for line in lines if line.strip()]
-        return " | ".join(printed[-_LAST_LINES:]) or "it wrote nothing to standard error"
+        return " | ".join(printed[-_LAST_LINES:]) or "nothing on standard error"
 
     def _end(self, patience_s: float) -> None:
-        """End the process with everything it started, first by SIGTERM."""
+        """End the process and its descendants: SIGTERM first, then SIGKILL."""
         process = self._process
         if process is None or self._lifeline < 0:
             return
@@ -225,13 +230,13 @@ class CommandRun:
             os.killpg(process.pid, signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(patience_s)
-        os.close(self._lifeline)  # which kills whatever is left
+        os.close(self._lifeline)  # kills all remaining descendants
         self._lifeline = -1
         process.wait()
 
 
 def _figures(line: Record) -> set[_Figure]:
-    """Return the figures of a line; what is not finite stands as null in the record."""
+    """Return the values of a line; non-finite values are null in the record."""
     return {
         (line["step"], name, str(math.nan if value in (None, math.inf, -math.inf) else value))
         for name, value in line.items()
@@ -239,7 +244,7 @@ def _figures(line: Record) -> set[_Figure]:
 
 
 class _Lines:
-    """The lines of metrics that a file gains."""
+    """New metric lines of a growing file."""
 
     def __init__(self, path: Path, prefix: str) -> None:
         self.path = path
@@ -248,13 +253,13 @@ class _Lines:
         self._last = b""  # line before the offset
 
     def new(self, ended: bool) -> Iterator[Record]:
-        """Yield the lines since the last call; all of a file that has been written anew.
+        """Yield the lines since the last call, or all lines if the file was rewritten.
 
-        Of a process that has ended, a last line without its end counts if it is whole, else it is
-        cut off.
+        After the process has ended, a last line without a newline counts if it parses; otherwise it
+        is truncated.
 
         Raises:
-            ConfigError: a line is not one of metrics.
+            ConfigError: a line is not a metric line.
         """
         if not self.path.is_file():
             return
@@ -281,12 +286,13 @@ class _Lines:
     def _parse(self, content: bytes) -> Iterator[Record]:
         """Yield the metrics of a line, if it has any."""
         text = content.decode("utf-8", "replace").strip()
-        start = text.find(self._prefix)  # behind a progress bar, which ends no line
+        start = text.find(self._prefix)  # possibly after a progress bar, which writes no newline
         if start < 0 or not text:
             return
         text = text[start + len(self._prefix) :].strip()
         try:
-            line = dict(json.JSONDecoder().raw_decode(text)[0])  # another rank may write behind it
+            # another rank may append to the line
+            line = dict(json.JSONDecoder().raw_decode(text)[0])
             numbers = {
                 name: math.nan if value is None else float(value)
                 for name, value in line.items()
@@ -295,7 +301,7 @@ class _Lines:
             yield {**numbers, "step": _STEP.validate_python(line["step"])}
         except (ValueError, TypeError, KeyError, OverflowError):
             raise ConfigError(
-                f"not a line of metrics: {shortened(text, 80)}",
+                f"invalid metric line: {shortened(text, 80)}",
                 str(self.path),
                 'write {"step": 20, "eval/accuracy": 0.61}',
             ) from None

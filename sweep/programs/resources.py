@@ -4,14 +4,16 @@ from trainer.section import Count, NonNegative, Section
 
 
 class ResourcesSpec(Section):
-    """Resources of one trial; its own process, which waits for the ranks, is not counted."""
+    """Resources of one trial. The trial's own process only waits for its ranks and is not
+    counted.
+    """
 
     gpus_per_trial: NonNegative = 0
-    """GPUs; one worker drives one; below 1 is a share"""
+    """GPUs per trial, one per worker; below 1: a fraction of one GPU"""
     workers_per_trial: Count = 1
     """rank processes"""
     cpus_per_worker: Count = 1
-    """CPU cores of a rank"""
+    """CPU cores per rank"""
 
     @property
     def gpus_per_worker(self) -> float:

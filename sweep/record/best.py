@@ -1,4 +1,4 @@
-"""The configuration that a sweep's evidence names, and what speaks for it."""
+"""Choose a sweep's best configuration, and state the caveats."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Best:
-    """The winner of a sweep."""
+    """The best configuration of a sweep."""
 
     configuration: int
     score: float
@@ -24,7 +24,7 @@ class Best:
     parameters: dict[str, Any]
 
     def text(self, objective: ObjectiveSpec) -> str:
-        """Return one line that names it."""
+        """Return one line that describes it."""
         return (
             f"best: configuration {self.configuration}  {parameter_text(self.parameters)}  "
             f"{objective.metric} {number(self.score)} (mean of {counted(self.seeds, 'seed')}, "
@@ -34,27 +34,25 @@ class Best:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a sweep's evidence names. Before fresh seeds were run that is the best of the search, a
-    candidate.
+    """The chosen configuration and its caveats. Before fresh seeds were run it is the best of the
+    search, a candidate.
     """
 
     best: Best | None
-    caveats: list[str]  # why it is not known to be better, or why nothing is named
+    caveats: list[str]  # why it is not confirmed, or why nothing was chosen
 
     def text(self, objective: ObjectiveSpec) -> str:
-        """Return a line that names the best, and below it the caveats; empty where there is
-        neither.
-        """
+        """Return the best configuration and its caveats, one per line; empty if there are none."""
         named = [] if self.best is None else [self.best.text(objective)]
         return "\n       ".join([*named, *self.caveats])
 
 
 def choose_best(sweep: SweepRecord, results: "Results | None" = None) -> Choice:
-    """Return the configuration that fresh seeds name; where none were run, the best of the search.
+    """Return the best configuration on fresh seeds, or of the search if no fresh seeds were run.
 
-    Fresh seeds that tell nothing apart, and the seeds that tuned several arms, name none.
-    ``results`` are those of the folder. If None, they are read where fresh seeds were run; else the
-    caveat names the command that compares.
+    Nothing is chosen if fresh seeds do not separate the finalists, or on seeds that tuned several
+    arms. If ``results`` is None, they are read only if fresh seeds were run; otherwise the caveat
+    names the command that compares.
     """
     spec = sweep.spec
     winner = best(sweep.configurations, spec.seeds, spec.objective.mode)
@@ -63,12 +61,14 @@ def choose_best(sweep: SweepRecord, results: "Results | None" = None) -> Choice:
         return Choice(None, [])
     candidate = described(sweep, None if winner is None else str(winner.number))
     fresh = sweep.command("confirm")
-    arms_best = f"each arm's best was chosen on these seeds; fresh ones compare them: {fresh}"
+    arms_best = (
+        f"each arm's best was selected on these seeds; to compare the arms on fresh seeds: {fresh}"
+    )
     tuned = spec.search.tune_within is not None
     if results is None and not confirmed:
         if tuned:
             return Choice(None, [arms_best])
-        judged = f"how it compares on these seeds: {sweep.command('report')}"
+        judged = f"to compare it with the baseline: {sweep.command('report')}"
         return Choice(candidate, [] if spec.confirms else [judged])
     # their libraries take a second to import
     from dashboards.pictures.verdict import headline
@@ -82,7 +82,7 @@ def choose_best(sweep: SweepRecord, results: "Results | None" = None) -> Choice:
         return Choice(None, [front.sentence])
     if tuned:
         return Choice(None, [arms_best])
-    # what its seeds say is known of the sweep that it confirms
+    # a confirmation is judged in the report of the sweep that it confirms
     caveats = [] if spec.confirms else [front.sentence]
     if caveats and results.verdict is not None and results.verdict.improves:
         caveats.append(f"Only fresh seeds give evidence: {sweep.command('confirm', '--rounds')}")
@@ -90,7 +90,7 @@ def choose_best(sweep: SweepRecord, results: "Results | None" = None) -> Choice:
 
 
 def described(sweep: SweepRecord, configuration: str | None) -> Best | None:
-    """Return a configuration of the sweep with its score; None where it has none."""
+    """Return a configuration with its score; None if it has no score."""
     numbered: dict[str, Configuration] = {str(each.number): each for each in sweep.configurations}
     if configuration is None or configuration not in numbered:
         return None
@@ -102,7 +102,9 @@ def described(sweep: SweepRecord, configuration: str | None) -> Best | None:
 
 
 def arm_lines(sweep: SweepRecord) -> list[str]:
-    """Return the best of every arm so far, in a line each; none where nothing is tuned within."""
+    """Return one line per arm with its best configuration so far; empty without
+    `search.tune_within`.
+    """
     spec = sweep.spec
     key = spec.search.tune_within
     if key is None:

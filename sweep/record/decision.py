@@ -1,4 +1,4 @@
-"""The decision on finalists in rounds of fresh seeds, as the ledger of NAME-confirm records it."""
+"""Sequential decision on finalists, read from the event log of NAME-confirm."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,11 +13,11 @@ Outcome = Literal["better", "not better", "undecided", "open"]
 
 @dataclass(frozen=True)
 class Decision:
-    """A decision as its ledger has it. Finalists are named by their number in NAME-confirm."""
+    """A decision as recorded. Finalists are numbered as in NAME-confirm."""
 
     design: Design
-    known: Noise  # between seeds, from the sweep that is decided
-    # after every look, the finalists that were open before it
+    known: Noise  # seed noise, from the sweep being confirmed
+    # per interim analysis: the finalists that were still open
     looks: tuple[tuple[Standing, ...], ...] = ()
 
     @property
@@ -32,8 +32,8 @@ class Decision:
 
     @property
     def outcome(self) -> Outcome:
-        """better: a finalist is. not better: none is, by the worthwhile gain. undecided: no look is
-        left.
+        """better: a finalist is better. not better: none is better by the worthwhile gain.
+        undecided: no analysis is left. open: more analyses follow.
         """
         if any(standing.decision == "better" for look in self.looks for standing in look):
             return "better"
@@ -43,9 +43,7 @@ class Decision:
 
 
 def decision_of(sweep: SweepRecord) -> Decision | None:
-    """Return the decision that a sweep's ledger records; None where the sweep is not run in
-    rounds.
-    """
+    """Return the recorded decision; None if the sweep does not run in rounds."""
     plan = None
     looks = []
     for record in sweep.events:

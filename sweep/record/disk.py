@@ -1,5 +1,5 @@
-"""Checkpoints on disk: trials that have ended are thinned, and a new trial needs room for
-its own.
+"""Disk space of checkpoints: shrink those of finished trials, and check the space for a new
+trial.
 """
 
 import logging
@@ -20,13 +20,12 @@ logger = logging.getLogger(__name__)
 
 
 def thin_ended(sweep: SweepRecord, thinned: set[str], all_have_closed: bool = False) -> None:
-    """Keep the weights of the last and the best checkpoint of each trial that has ended, and add it
-    to those ``thinned``, which are not looked at again.
+    """Reduce each ended trial's checkpoints to the weights of the last and the best one, and add
+    the trial to ``thinned`` so that it is skipped next time.
 
-    The ledger says which have, so that a sweep that was killed in between does it when it goes on.
-    One that failed may be tried again and keeps everything. A trial that the scheduler stopped may
-    still be writing a checkpoint: it is left alone until none is unfinished, or all trials'
-    processes are gone.
+    Ended trials are found in the event log, so a resumed sweep catches up. A failed trial may be
+    retried and keeps everything. A trial that the scheduler stopped may still be writing a
+    checkpoint, so it waits until no partial checkpoint is left or all processes have ended.
     """
     for configuration in sweep.configurations:
         for seed, result in configuration.results.items():
@@ -46,16 +45,16 @@ def _keep_last_and_best(root: Path) -> None:
         for step in steps[:1]:
             best = best_evaluation(RunState.read(root / f"step-{step}").evaluations, steps)
             keep_weights(root, {best[0]} if best else set())
-    except (OSError, ValueError, KeyError, TypeError) as error:  # space is lost, and nothing else
-        logger.warning("the checkpoints in %s stay as they are: %s", root, error)
+    except (OSError, ValueError, KeyError, TypeError) as error:  # only disk space is lost
+        logger.warning("could not shrink the checkpoints in %s: %s", root, error)
 
 
 class CheckpointRoom:
-    """Compares free space with what trials will still write.
+    """Compares free disk space with what trials will still write.
 
-    A checkpoint is taken to be as large as the largest of the sweep so far, or as its model lets
-    expect. A trial holds those it keeps, and for a moment one more: a new one is whole before the
-    oldest is removed.
+    A checkpoint is assumed to be as large as the largest so far, or as the estimate from the model.
+    A trial briefly holds one checkpoint more than it keeps, because the new one is complete before
+    the oldest is removed.
     """
 
     def __init__(self, sweep: SweepRecord) -> None:
@@ -69,7 +68,9 @@ class CheckpointRoom:
         self._largest = max([*sizes, (kept.whole if kept else None) or 0])
 
     def lack(self, trial: str, running: Collection[str]) -> StorageError | None:
-        """Return the lack of space for a trial beside those that run; None where there is room."""
+        """Return an error if there is not enough space for a trial in addition to the running ones;
+        else None.
+        """
         held = {name: checkpoint_sizes(self._folder.trial(name)) for name in (trial, *running)}
         self._largest = max([self._largest, *(size for sizes in held.values() for size in sizes)])
         whole = self._largest * self._at_a_time
@@ -86,8 +87,8 @@ class CheckpointRoom:
 
 
 def checkpoint_sizes(run_dir: Path) -> list[int]:
-    """Return bytes of each checkpoint of a trial; one that is removed meanwhile counts for
-    nothing.
+    """Return the size in bytes of each checkpoint of a trial; one that is removed concurrently is
+    skipped.
     """
     sizes = []
     for checkpoint in RunFolder(run_dir).checkpoints.glob("*step-*"):

@@ -1,4 +1,4 @@
-"""Trials that measured exactly the same: seed or settings may not reach what they run."""
+"""Detect trials with identical metrics: the seed or the settings may not reach the program."""
 
 import json
 import re
@@ -11,12 +11,12 @@ from trainer.errors import shortened
 from trainer.files import Record, read_records
 from trainer.run_folder import RunFolder
 
-# of metrics that differ in any case; TRL logs eval/runtime
+# timing metrics, which always differ; TRL logs eval/runtime
 _TIMES = re.compile(r"time|per_second$")
 
 
 def equal_trials(sweep: SweepRecord) -> list[str]:
-    """Return a sentence for each group of trials that measured exactly the same."""
+    """Return one warning for each group of trials with identical metrics."""
     folder = sweep.folder
     by_end = defaultdict(list)
     for configuration in sweep.configurations:
@@ -25,20 +25,20 @@ def equal_trials(sweep: SweepRecord) -> list[str]:
             if result.state == "COMPLETE":
                 by_end[_text([last_record(folder.trial(trial))])].append(trial)
     groups = defaultdict(list)
-    # only of trials that end alike, all that was measured need be read
+    # full metrics are read only for trials with equal last records
     for trial in chain(*(trials for trials in by_end.values() if len(trials) > 1)):
         if records := read_records(RunFolder(folder.trial(trial)).metrics):
             groups[_text(records)].append(trial)
     return [
-        f"{shortened(', '.join(group), 80)} measured exactly the same: do seed and settings reach "
-        "what they run?"
+        f"{shortened(', '.join(group), 80)} have identical metrics: check that seed and "
+        "settings reach the program"
         for group in groups.values()
         if len(group) > 1
     ]
 
 
 def _text(records: list[Record]) -> str:
-    """Write records without their times."""
+    """Serialize records without timing metrics."""
     lines = [
         {name: value for name, value in line.items() if not _TIMES.search(name)} for line in records
     ]

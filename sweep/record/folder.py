@@ -1,4 +1,4 @@
-"""A sweep's folder: where its parts lie, who holds it, and how it is asked to stop."""
+"""A sweep's folder: paths, lock and stop file."""
 
 import contextlib
 import re
@@ -27,13 +27,13 @@ class SweepFolder:
         self.root = root = self.runs_dir / self.name
         # the search space with the trainer configuration resolved
         self.space = root / "space.lock.yaml"
-        # every trial issued and every result, a line each: the truth
+        # event log: one line per submitted trial and result; the source of truth
         self.ledger = root / "events.jsonl"
-        self.lock = root / "lock"  # held by the driver; names it
+        self.lock = root / "lock"  # held by the driver and naming it
         # asks the driver and every rank to stop at the next training step
         self.stop = root / "stop"
         self.log = root / "driver.log"  # of Ray and the driver
-        # for the ranks of a cluster, while a driver is at work
+        # for ranks on a cluster, while a driver runs
         self.credentials = root / "credentials.json"
         self.report = root / "report"
         self.trials = root / "trials"
@@ -56,7 +56,7 @@ def sweep_folder(runs_dir: Path, name: str) -> SweepFolder:
     """Return the folder of a sweep that may or may not exist.
 
     Raises:
-        ConfigError: the name could lead out of the runs folder or is otherwise not a plain name.
+        ConfigError: invalid name, for example one that leads out of the runs folder.
     """
     return SweepFolder(runs_dir.resolve(), check_name(name))
 
@@ -65,23 +65,23 @@ def existing_sweep(runs_dir: Path, name: str) -> SweepFolder:
     """Return the folder of a sweep that was started before.
 
     Raises:
-        ConfigError: not a plain name.
+        ConfigError: invalid name.
         MissingError: no such sweep.
-        StorageError: the folder is there and its search space or its ledger is not.
+        StorageError: the folder exists, but its search space or event log is missing.
     """
     folder = sweep_folder(runs_dir, name)
     if folder.exists():
         is_empty = not folder.ledger.exists() or folder.ledger.stat().st_size == 0
         if is_empty and folder.trials.exists():
             raise StorageError(
-                f"sweep {name} has lost its ledger",
+                f"the event log of sweep {name} is missing",
                 str(folder.ledger),
                 "restore the file from a backup, or run the space again with another --name",
             )
         return folder
     if folder.ledger.exists():
         raise StorageError(
-            f"sweep {name} has lost its search space",
+            f"the search space of sweep {name} is missing",
             str(folder.space),
             "restore the file from a backup",
         )
@@ -99,11 +99,10 @@ def read_spec(folder: SweepFolder) -> SweepSpec:
     """Return the search space a sweep was started with.
 
     Raises:
-        StorageError: the file is not as ``write_spec`` wrote it; without its first line it is taken
-            as it is.
-        ConfigError: somebody has changed it, and it says what cannot be.
+        StorageError: the checksum differs; a file without the checksum line is read as it is.
+        ConfigError: it was edited and is not valid any more.
     """
-    # load_space says that it is not there
+    # load_space reports a missing file
     content = folder.space.read_bytes() if folder.exists() else b""
     first, _, rest = content.partition(b"\n")
     heading = _HEADING.fullmatch(first.decode("utf-8", "replace"))
@@ -111,14 +110,13 @@ def read_spec(folder: SweepFolder) -> SweepSpec:
         raise StorageError(
             f"the search space of sweep {folder.name} is damaged: its checksum differs",
             str(folder.space),
-            "restore it from a backup; if you have changed it yourself, remove its first line",
+            "restore it from a backup; if you edited it on purpose, remove its first line",
         )
     return load_space(folder.space)
 
 
 def write_spec(folder: SweepFolder, spec: SweepSpec) -> None:
-    """Write the search space of a sweep, the trainer configuration resolved, under a line with its
-    checksum.
+    """Write a sweep's search space with the resolved trainer configuration, below a checksum line.
 
     Raises:
         OSError: the folder cannot be written; an older file is untouched.
@@ -130,8 +128,8 @@ def write_spec(folder: SweepFolder, spec: SweepSpec) -> None:
 
 
 def free_name(folder: SweepFolder) -> None:
-    """Remove what a start wrote that failed before any trial was issued; files of anybody else
-    stay.
+    """Remove the files of a start that failed before any trial was submitted; keep all other
+    files.
     """
     for path in (RunFolder(folder.root).inputs, folder.space, folder.lock, folder.log, folder.stop):
         path.unlink(missing_ok=True)
@@ -141,5 +139,5 @@ def free_name(folder: SweepFolder) -> None:
 
 def request_stop(folder: SweepFolder) -> None:
     """Ask the driver and all ranks to stop at the next training step."""
-    with contextlib.suppress(OSError):  # a folder that has disappeared stops the sweep by itself
+    with contextlib.suppress(OSError):  # a missing folder stops the sweep anyway
         folder.stop.touch()

@@ -1,6 +1,4 @@
-"""The noise between seeds: how large a sweep has shown it to be, and which gains a plan can find
-despite it.
-"""
+"""Seed noise measured by earlier sweeps, and the gains that a plan can detect."""
 
 import contextlib
 import functools
@@ -24,18 +22,18 @@ _MAX_NAMED = 3  # sweeps
 
 @dataclass(frozen=True)
 class NoiseForecast:
-    """The differences that the seeds of a plan can tell from noise."""
+    """Forecast of the gains that a plan can detect."""
 
     deviation: float  # of one score between seeds
-    freedom: int  # degrees of freedom of that
+    freedom: int  # its degrees of freedom
     source: str
-    detectable: float | None  # gain found 8 times in 10; None with one seed
-    # what -> gain, seeds of every configuration, seeds to decide
+    detectable: float | None  # gain detected with 80% power; None with one seed
+    # name -> gain, seeds per configuration, most seeds in a sequential confirmation
     wanted: dict[str, tuple[float, int | None, int]]
 
 
 def sweep_noise(sweep: SweepRecord) -> Noise:
-    """Return the noise between seeds, from the configurations that are complete on all of them."""
+    """Return the seed noise from configurations that are complete on all seeds."""
     seeds = sweep.spec.seeds
     scores: dict[str, dict[Hashable, float]] = {}
     for configuration in sweep.configurations:
@@ -46,8 +44,8 @@ def sweep_noise(sweep: SweepRecord) -> Noise:
 
 
 def unpaired_noise(sweep: SweepRecord) -> Noise:
-    """Return the noise between the seeds of each configuration; effects of a seed on all
-    configurations stay in it.
+    """Return the noise within each configuration; it includes seed effects that are common to all
+    configurations.
     """
     noise = Noise(math.nan, 0)
     for configuration in sweep.configurations:
@@ -67,8 +65,8 @@ def score(configuration: Configuration, seed: int) -> float:
 def forecast_noise(
     spec: SweepSpec, earlier: Iterable[SweepRecord], planned: int
 ) -> NoiseForecast | None:
-    """Return the forecast for a plan of so many configurations; None where no earlier sweep
-    measured the noise.
+    """Return the forecast for ``planned`` configurations; None if no earlier sweep measured the
+    noise.
     """
     measured = _measured(spec, earlier)
     if measured is None:
@@ -99,11 +97,11 @@ def forecast_noise(
 def noise_lines(
     forecast: NoiseForecast | None, spec: SweepSpec, planned: int, space: str
 ) -> list[str]:
-    """Return the forecast in words; ``space`` is what was typed for the search space."""
+    """Return the forecast as text; ``space`` is the search space as given on the command line."""
     if forecast is None:
         return [
-            "seed noise is not known yet, nor which improvements this plan would "
-            f"detect; two seeds of the baselines measure it: sweep run {space} "
+            "seed noise is unknown, so the detectable improvement cannot be estimated. To "
+            f"measure it with two seeds of the baselines: sweep run {space} "
             f"search.configurations=0 'seeds=[0, 1]' --name {spec.name}-noise"
         ]
     lines = [
@@ -121,18 +119,18 @@ def noise_lines(
         all_ = (
             f"{everywhere} seeds of every configuration"
             if everywhere
-            else "more than 100 seeds of each"
+            else "more than 100 seeds of every configuration"
         )
         lines.append(
-            f"to detect the {name} improvement of {gain:.2g} takes {all_}, or at most {alone} "
-            "fresh seeds of baseline and finalist: sweep confirm --rounds"
+            f"detecting the {name} improvement of {gain:.2g} takes {all_}, or at most {alone} "
+            "fresh seeds each of baseline and finalist with sweep confirm --rounds"
         )
     return lines
 
 
 def _measured(spec: SweepSpec, earlier: Iterable[SweepRecord]) -> tuple[Noise, str] | None:
-    """Return the noise of all earlier sweeps that train and score alike; searched parameters may
-    differ.
+    """Return the pooled noise of earlier sweeps with the same training and scoring; searched
+    parameters may differ.
     """
     paired: dict[str, Noise] = {}
     unpaired: dict[str, Noise] = {}

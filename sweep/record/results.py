@@ -1,4 +1,4 @@
-"""The results of a sweep from its own folder: ledger, metrics and correctness records. It needs no
+"""Read a sweep's results from its folder (event log, metrics, correctness records), without
 MLflow.
 """
 
@@ -24,13 +24,14 @@ from trainer.shell.run_folder import holder
 from trainer.tracking.inputs import accepted_changes
 
 _ACCURACY = "eval/accuracy"
-_MAX_POINTS = 200  # of a training curve; more only make the page heavy
+_MAX_POINTS = 200  # per training curve, to keep the page small
 
 
 def read_results(sweep: SweepRecord, *, at_work: bool = True) -> Results:
-    """Return what a sweep's folder records, with its finalists on fresh seeds, also while it runs.
+    """Return a sweep's results, with its finalists on fresh seeds; works while the sweep runs.
 
-    ``at_work`` False takes the sweep as ended, which a driver that closes it still holds.
+    ``at_work=False`` treats the sweep as ended although its driver, which is closing it, still
+    holds the lock.
 
     Raises:
         StorageError: a record is damaged.
@@ -46,8 +47,8 @@ def read_results(sweep: SweepRecord, *, at_work: bool = True) -> Results:
 
 
 def _results(sweep: SweepRecord, searched: tuple[str, ...] | None = None) -> Results:
-    """Build them; ``searched`` is given where trials are to be told apart as those of another
-    sweep.
+    """Build the results. ``searched`` overrides the keys that tell configurations apart, so that
+    finalists are labeled as in their search.
     """
     spec = sweep.spec
     configurations = sweep.configurations
@@ -60,7 +61,7 @@ def _results(sweep: SweepRecord, searched: tuple[str, ...] | None = None) -> Res
     trials = [
         trial
         for configuration in configurations
-        # those too that only a longer plan had
+        # including seeds of a longer earlier plan
         for seed in dict.fromkeys([*spec.seeds, *configuration.results])
         if (trial := read.trial(configuration, seed)) is not None
     ]
@@ -89,7 +90,7 @@ def _results(sweep: SweepRecord, searched: tuple[str, ...] | None = None) -> Res
 
 def _doubts(sweep: SweepRecord) -> Iterator[str]:
     if changes := accepted_changes(sweep.folder.root):
-        yield f"Its trials are not all comparable: while it ran, files were changed. {changes}."
+        yield f"Not all trials are comparable, because files changed during the sweep: {changes}."
     yield from equal_trials(sweep)
 
 
@@ -104,7 +105,7 @@ def _searched(spec: SweepSpec, configurations: Iterable[Configuration]) -> tuple
 
 @dataclasses.dataclass(frozen=True)
 class _Reading:
-    """How the trials of a sweep are read."""
+    """Reads the trials of a sweep."""
 
     sweep: SweepRecord
     objective: Objective
@@ -159,9 +160,7 @@ class _Reading:
 
 
 def _curve(records: list[Record], metric: str, most: int | None = None) -> Curve:
-    """Return the values of a metric; of more than ``most`` evenly spread ones, the last
-    among them.
-    """
+    """Return a metric's curve, thinned evenly to at most ``most`` points including the last."""
     points = {
         int(record["step"]): float(record[metric])
         for record in records
@@ -185,8 +184,8 @@ def _latest(records: list[Record]) -> dict[str, float]:
 
 
 def _solved(path: Path, objective: Objective) -> tuple[float, ...] | None:
-    """Return which problems the evaluations solved that make up a score; None where the score is no
-    accuracy of a set.
+    """Return the fraction correct per problem over the evaluations in the score; None if the score
+    is not the accuracy of one set.
     """
     metric = objective.metric
     if not metric.startswith(_ACCURACY):

@@ -1,6 +1,4 @@
-"""A sweep on disk: its space, its folder and what ledger and trials say; needs no Ray and no
-MLflow.
-"""
+"""A sweep on disk: search space, folder, event log and trials. Needs neither Ray nor MLflow."""
 
 import contextlib
 import itertools
@@ -26,13 +24,13 @@ from trainer.errors import UserError, one_line, printable
 from trainer.files import Record, read_json_lines, read_records
 from trainer.run_folder import RunFolder
 
-_MAX_COUNTED = 1000  # points of a finite space that are compared one by one
+_MAX_COUNTED = 1000  # largest finite space whose duplicate points are counted
 
 
 @dataclass(frozen=True)
 class SweepRecord:
-    """One sweep. Its ledger is read once; the driver keeps `configurations` up to date from then
-    on.
+    """One sweep. Its event log is read once; after that the driver keeps `configurations` up to
+    date.
     """
 
     spec: SweepSpec
@@ -40,21 +38,21 @@ class SweepRecord:
 
     @cached_property
     def events(self) -> list[Record]:
-        """The lines of its ledger, read without disturbing the driver that writes it."""
+        """The records of its event log; safe to read while the driver writes."""
         return list(read_ledger(self.folder.ledger)) if self.folder.ledger.exists() else []
 
     @cached_property
     def configurations(self) -> list[Configuration]:
-        """Everything proposed so far with its results."""
+        """All proposed configurations with their results."""
         return replay(self.events)
 
     def read_again(self) -> "SweepRecord":
-        """Return the sweep as its ledger is now."""
+        """Return the sweep with its event log read again."""
         return SweepRecord(self.spec, self.folder)
 
     @property
     def planned(self) -> int:
-        """Number of trials the sweep will have; retired finalists begin no more."""
+        """Number of trials the sweep will have; retired finalists start no new ones."""
         return planned_trials(self.spec) - sum(
             len({*self.spec.seeds} - {*each.results})
             for each in self.configurations
@@ -62,7 +60,7 @@ class SweepRecord:
         )
 
     def command(self, verb: str, *options: str) -> str:
-        """Return a command line about this sweep, ready to be typed in the current folder."""
+        """Return a command line for this sweep that works in the current folder."""
         runs_dir = self.folder.runs_dir
         here = Path.cwd()
         shortest = runs_dir.relative_to(here) if runs_dir.is_relative_to(here) else runs_dir
@@ -71,8 +69,8 @@ class SweepRecord:
         return shlex.join([*program, verb, self.folder.name, *options, *place])
 
     def rows(self, running: bool = False) -> list[TrialRow]:
-        """Return one row for every trial proposed so far; RUNNING are started ones while a driver
-        is at work.
+        """Return one row per proposed trial. A started trial without a result is RUNNING if
+        ``running``.
         """
         return [
             self._row(configuration, seed, running)
@@ -82,9 +80,7 @@ class SweepRecord:
         ]
 
     def device_hours(self) -> dict[str, float]:
-        """Return trial -> hours of its GPUs, or of its CPUs where it has none, in recorded steps
-        and evaluations.
-        """
+        """Return trial -> GPU hours (CPU hours without GPUs) of recorded steps and evaluations."""
         hours: dict[str, float] = {}
         for trial, record in self._metrics():
             hours[trial] = (
@@ -102,8 +98,8 @@ class SweepRecord:
         return [float(seconds) for seconds in times if seconds is not None]
 
     def failure_reason(self, key: TrialKey, result: Result) -> str:
-        """Return why a trial failed: the last error of its ranks, else what its result says; empty
-        if it did not.
+        """Return why a trial failed: the last error of its ranks, else the reason in its result;
+        empty if it did not fail.
         """
         if result.state != "FAIL":
             return ""
@@ -136,7 +132,7 @@ def open_sweep(runs_dir: Path, name: str) -> SweepRecord:
     """Return a sweep that was started before.
 
     Raises:
-        ConfigError, MissingError, StorageError: as of `existing_sweep` and `read_spec`.
+        ConfigError, MissingError, StorageError: see `existing_sweep` and `read_spec`.
     """
     folder = existing_sweep(runs_dir, name)
     return SweepRecord(read_spec(folder), folder)
@@ -150,7 +146,9 @@ def readable_sweeps(runs_dir: Path) -> Iterator[SweepRecord]:
 
 
 def planned_trials(spec: SweepSpec) -> int:
-    """Return how many trials a sweep will have; a finite space ends when it is exhausted."""
+    """Return the number of trials of a sweep; a finite space may have fewer points than were asked
+    for.
+    """
     if spec.search.tune_within is not None:
         return sum(planned_trials(arm) for arm in arms(spec).values())
     searched = spec.search.configurations
@@ -159,7 +157,7 @@ def planned_trials(spec: SweepSpec) -> int:
     if space.is_finite and space.grid_size(_MAX_COUNTED + 1) <= _MAX_COUNTED:
         baselines = (space.complete(baseline, spec.program) for baseline in spec.baselines)
         points = itertools.chain(baselines, space.grid(lambda parameter: parameter.options or []))
-        # Baselines are not run again, nor are points that differ only in a switch.
+        # Repeated baselines and points that differ only in a switch run once.
         different = len({fingerprint(space.resolve(point, spec.program)) for point in points})
         wanted = different if wanted is None else min(wanted, different)
     elif wanted is None:
@@ -173,31 +171,27 @@ def spent_seconds(record: Record) -> float:
 
 
 def failure_note(run_dir: Path) -> str:
-    """Return the last thing that went wrong in a trial; empty if nothing did since it was last
-    started.
-    """
+    """Return the last error of a trial; empty if there was none since it last started."""
     with contextlib.suppress(FileNotFoundError):
         return printable(RunFolder(run_dir).failure.read_text("utf-8").strip())
     return ""
 
 
 def last_record(run_dir: Path) -> Record:
-    """Return the last whole line of a trial's ``metrics.jsonl``, from the end of the file; empty
-    where there is none.
+    """Return the last complete line of a trial's ``metrics.jsonl``, reading from the end; empty if
+    there is none.
     """
     path = RunFolder(run_dir).metrics
     with contextlib.suppress(OSError), path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - 8192))
         for line in reversed(file.read().decode("utf-8", "replace").splitlines()):
-            with contextlib.suppress(ValueError, TypeError):  # torn, or cut at the beginning
+            with contextlib.suppress(ValueError, TypeError):  # truncated at either end
                 return dict(json.loads(line))
     return {}
 
 
 def evaluation_history(metrics_file: Path, metric: str) -> dict[int, float]:
-    """Return values of an evaluation metric by training step, from a trial's ``metrics.jsonl``; NaN
-    where not finite.
-    """
+    """Return an evaluation metric by training step from ``metrics.jsonl``; NaN if not finite."""
     if not metrics_file.exists():
         return {}
     return {
@@ -209,9 +203,9 @@ def evaluation_history(metrics_file: Path, metric: str) -> dict[int, float]:
 
 @contextlib.contextmanager
 def report_failure_told(sweep: SweepRecord, log: Path) -> Iterator[None]:
-    """Say in a line why there is no report: a failure of it must not cost a sweep its end."""
+    """Print why there is no report: a failing report must not keep a sweep from finishing."""
     try:
         yield
     except Exception as error:
         logging.getLogger(__name__).exception("no report")
-        print(f"no report: {one_line(error)} ({log}); try {sweep.command('report')}")
+        print(f"no report: {one_line(error)} (see {log}). To retry: {sweep.command('report')}")

@@ -23,7 +23,7 @@ class TrialRow:
 
     @property
     def ended(self) -> bool:
-        """Whether it has come to an end for good."""
+        """Whether the trial has ended: complete, pruned or failed."""
         return self.state in ("COMPLETE", "PRUNED", "FAIL")
 
 
@@ -46,7 +46,7 @@ def print_trials(rows: Sequence[TrialRow]) -> None:
 
 
 def parameter_text(parameters: Mapping[str, Any]) -> str:
-    """Return parameters on one line, sections left out: ``name=grpo ar_alpha=0.3``."""
+    """Return parameters on one line without section names: ``name=grpo ar_alpha=0.3``."""
     return " ".join(
         f"{key.rsplit('.', 1)[-1]}={number(value)}" for key, value in parameters.items()
     )

@@ -15,19 +15,18 @@ from trainer.config.yaml_document import nearest
 from trainer.errors import ConfigError, MissingError
 from trainer.shell.table import counted
 
-TAKEN = 3  # configurations of each sweep and arm
+TAKEN = 3  # best configurations taken from each sweep and arm
 
 
 def warm_started(spec: SweepSpec, runs_dir: Path, where: str) -> tuple[SweepSpec, list[str]]:
-    """Return the space with the best configurations of the sweeps that it names, and a line on each
-    of these.
+    """Add the best configurations of the sweeps in `search.warm_start` to the space's baselines.
 
-    The configurations become baselines, so a sweep that is resumed runs them whatever has become of
-    the earlier sweeps. ``where`` is the place of `search.warm_start`.
+    Return the space and one message per sweep. As baselines they run on resume even if the earlier
+    sweeps are gone. ``where`` is the location of the key, for errors.
 
     Raises:
         MissingError: there is no such sweep, or it has no finished configuration in this space.
-        ConfigError: it searches other parameters, or this space lists no baseline to compare with.
+        ConfigError: the earlier sweep searches other parameters, or this space lists no baseline.
     """
     names = spec.search.warm_start
     if names and not spec.baselines:
@@ -55,8 +54,8 @@ def warm_started(spec: SweepSpec, runs_dir: Path, where: str) -> tuple[SweepSpec
         best = _best(spec, earlier, lambda point: mark(point) not in points)
         if not best:
             what = (
-                f"warm start: {name} has no finished configuration in this space that the "
-                "baselines lack"
+                f"warm start: {name} has no complete configuration in this space that is not "
+                "a baseline already"
             )
             raise MissingError(what, where, earlier.command("status"))
         points.update((mark(point), point) for point in best)
@@ -81,15 +80,15 @@ def _check_alike(spec: SweepSpec, other: SweepRecord, where: str) -> None:
         raise ConfigError(
             f"warm start: {name} searches other parameters: {difference}",
             where,
-            "name a sweep of this space",
+            "name a sweep with the same parameters",
         )
 
 
 def _best(
     spec: SweepSpec, earlier: SweepRecord, is_new: Callable[[Parameters], bool]
 ) -> list[Parameters]:
-    """Return the best complete configurations of a sweep that lie in the space; of each arm equally
-    many.
+    """Return the best complete configurations of a sweep that lie in the space, the same number for
+    each arm.
     """
     space = Space(spec.parameters)
     sign = 1 if earlier.spec.objective.mode == "max" else -1

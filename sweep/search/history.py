@@ -1,4 +1,4 @@
-"""Configurations and results of a sweep, replayed from the records of its ledger."""
+"""Replay a sweep's configurations and results from its event log."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,9 +15,9 @@ _ConfigurationState = Literal["RUNNING", "COMPLETE", "PRUNED", "FAIL"]
 PROPOSED = "configuration"
 STARTED = "trial"
 ENDED = "result"
-RETRIED = "retry"  # takes the result of a trial back
-PLAN = "plan"  # of a decision in rounds, see sweep/winner/rounds.py
-LOOK = "look"  # where the finalists of a decision stand
+RETRIED = "retry"  # cancels the result of a trial
+PLAN = "plan"  # design of a sequential confirmation, see sweep/winner/rounds.py
+LOOK = "look"  # results of an interim analysis
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Result:
     """How one trial ended."""
 
     state: TrialState
-    score: float | None  # objective; of a stopped trial, its last one; None where it failed
+    score: float | None  # objective (last value of a stopped trial); None if the trial failed
     step: int | None  # training step of the score
     reason: str  # why it failed, else empty
     time: float  # seconds since the epoch
@@ -46,20 +46,20 @@ class Result:
 
 @dataclass(frozen=True)
 class Configuration:
-    """A point of the search space with what its seeds have shown so far."""
+    """A point of the search space with its results so far."""
 
     number: int
     parameters: Parameters  # the active parameters, switches included
-    resolved: Parameters  # every searched trainer key with the value it has here
+    resolved: Parameters  # every searched trainer key with its value
     fingerprint: str
     time: float  # seconds since the epoch
     results: Mapping[int, Result] = field(default_factory=dict)  # by seed
-    retired: bool = False  # a decision in rounds needs no further seeds of it
+    retired: bool = False  # no further seeds are needed: the sequential confirmation has decided it
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """State and score of a configuration, all of its seeds together."""
+    """State and score of a configuration over all its seeds."""
 
     state: _ConfigurationState
     score: float | None = None
@@ -68,7 +68,7 @@ class Outcome:
 
 
 def replay(records: Iterable[Record]) -> list[Configuration]:
-    """Return the configurations by number. Records of other kinds are passed over."""
+    """Return the configurations by number, ignoring other records."""
     configurations: list[Configuration] = []
     for record in records:
         if record.get("event") == PROPOSED:
@@ -92,7 +92,7 @@ def configuration_of(record: Record) -> Configuration:
 
 
 def add_result(configurations: list[Configuration], record: Record) -> None:
-    """Put the result of one trial into its configuration."""
+    """Add one trial's result to its configuration."""
     configuration = configurations[record["configuration"]]
     result = Result(**{name: record[name] for name in ("state", "score", "step", "reason", "time")})
     results = {**configuration.results, record["seed"]: result}
@@ -111,7 +111,7 @@ def outcome(configuration: Configuration, seeds: Sequence[int]) -> Outcome:
     """Return the state and score of a configuration.
 
     It is RUNNING until all seeds have ended. Then it is FAIL if one seed failed (the mean of the
-    others would favor configurations that break on hard seeds), PRUNED if one was stopped early
+    others would favor configurations that fail on hard seeds), PRUNED if one was stopped early
     (score: the mean of the last scores; step: the earliest), and COMPLETE otherwise (score: the
     mean).
     """
@@ -121,7 +121,7 @@ def outcome(configuration: Configuration, seeds: Sequence[int]) -> Outcome:
     time = max(result.time for result in results)
     if any(result.state == "FAIL" for result in results):
         return Outcome("FAIL", time=time)
-    # all of them, see the ledger
+    # never None for COMPLETE and PRUNED trials
     scores = [result.score for result in results if result.score is not None]
     steps = [result.step for result in results if result.step is not None]
     state: _ConfigurationState = (
@@ -133,7 +133,7 @@ def outcome(configuration: Configuration, seeds: Sequence[int]) -> Outcome:
 def best(
     configurations: Iterable[Configuration], seeds: Sequence[int], mode: str
 ) -> Configuration | None:
-    """Return the COMPLETE configuration with the best score; the earlier one of equals."""
+    """Return the COMPLETE configuration with the best score; ties go to the earlier one."""
     scored = [
         (result.score, configuration)
         for configuration in configurations

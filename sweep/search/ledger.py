@@ -1,6 +1,7 @@
-"""``events.jsonl``: every trial issued and every result, the truth from which a sweep is resumed.
+"""``events.jsonl``, the event log: every submitted trial and every result.
 
-Every line ends in a checksum of the rest, for a flipped bit may be another number and valid JSON.
+A sweep resumes from it. Each line ends with a checksum, because a flipped bit may still give valid
+JSON with another number.
 """
 
 import json
@@ -15,30 +16,30 @@ from trainer.files import JsonLines, Record, read_json_lines
 CHECKSUM = "crc32"
 
 _ADVICE = (
-    "restore it from a backup, or remove the line: a lost result is trained again from its last "
-    "checkpoint, a lost configuration cannot be replaced"
+    "restore it from a backup, or remove the line. A lost result is recomputed from the "
+    "trial's last checkpoint; a lost configuration cannot be recovered"
 )
 
 
 class Ledger:
-    """The one writer of a ledger, in a folder that exists; StorageError where it cannot be read or
-    written.
+    """The only writer of an event log. The folder must exist; raises StorageError if the file
+    cannot be read or written.
     """
 
     def __init__(self, path: Path) -> None:
         self._lines = JsonLines(path)
 
     def append(self, *records: Record) -> None:
-        """Write records, all of them or none; raises StorageError as ``JsonLines.append``."""
+        """Append all records or none; raises StorageError like ``JsonLines.append``."""
         self._lines.append(*({**record, CHECKSUM: _checksum(record)} for record in records))
 
 
 def read_ledger(path: Path) -> Iterator[Record]:
-    """Yield the records of a ledger without their checksums, also while its driver writes it.
+    """Yield the records of an event log without checksums; safe while its driver writes.
 
     Raises:
         StorageError: a line is damaged, names a configuration that was never proposed, or gives a
-            trial a second result; says which line.
+            trial a second result; the error names the line.
     """
     proposed = 0
     ended: set[tuple[int, int]] = set()
@@ -60,8 +61,8 @@ def read_ledger(path: Path) -> Iterator[Record]:
         missing = _missing_configuration(record, proposed)
         if missing is not None:
             raise StorageError(
-                f"{path} does not propose configuration {missing} here: a line was lost, or two "
-                "files were joined",
+                f"configuration {missing} was never proposed before this line of {path}: a "
+                "line was lost, or two files were concatenated",
                 f"before {path}:{number}",
                 "restore it from a backup, or start a sweep under another name",
             )

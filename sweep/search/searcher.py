@@ -1,9 +1,8 @@
-"""The Searcher that turns a search space into trials: baselines first, every configuration once per
-seed.
+"""Ray Tune searcher over a search space: baselines first, every configuration once per seed.
 
 The ledger (``events.jsonl``) is the only state. The study is built from it for every proposal and
-the sampler is seeded by the proposal's number, so a driver that is killed at any moment and started
-again goes on as if nothing had happened: what has no result yet is issued again.
+the sampler is seeded by the proposal's number, so a driver that is killed at any moment can be
+restarted: trials without a result are submitted again.
 """
 
 import json
@@ -45,16 +44,15 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
     included; ``parameters`` are the active parameters with the switches. Use it with
     ``num_samples=-1``: it ends with ``Searcher.FINISHED``.
 
-    A new searcher on an old ledger issues again every pair without a result. It is for a new Tuner:
-    ``Tuner.restore``, which brings back trials of its own, is not supported.
+    A new searcher on an existing event log resubmits every pair without a result. Use it with a new
+    Tuner; ``Tuner.restore``, which restores its own trials, is not supported.
 
     Args:
         spec: the checked search space.
-        ledger_path: ``events.jsonl``; made if it does not exist, its folder exists.
-        before_trial: called with the name of the next trial and of those that run; returns the
-            number of its attempt, or calls ``halt``.
-        capacity: how many trials may run at a time; asked before each.
-        configurations: as replayed from the ledger, and kept up to date.
+        ledger_path: ``events.jsonl``, created if missing; its folder must exist. before_trial:
+        called with the next trial's name and the names of running trials; returns the attempt
+        number, or calls ``halt``. capacity: returns how many trials may run concurrently; called
+        before each trial. configurations: as replayed from the ledger, and kept up to date.
     """
 
     def __init__(
@@ -77,7 +75,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         self.failure: StorageError | None = None  # of the ledger
 
     def suggest(self, trial_id: str) -> Any:
-        """Return the next trial, None while there is no room for it, or ``Searcher.FINISHED``.
+        """Return the next trial, None if no more trials may run now, or ``Searcher.FINISHED``.
 
         Raises:
             StorageError: the ledger or the trial's folder cannot be written.
@@ -110,7 +108,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         }
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Stop on a lost ledger; results count at the end only."""
+        """Raise if the event log failed; intermediate results are not recorded."""
         self._raise_failure()
 
     def on_trial_complete(
@@ -118,10 +116,9 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
     ) -> None:
         """Record how a trial ended.
 
-        COMPLETE: it trained to its end. PRUNED: it was stopped before, and counts with its last
-        score. FAIL: it died, or its score is no finite number. A trial that was interrupted, or
-        that ends after ``halt`` without being finished, keeps its place and is issued again by the
-        next searcher.
+        COMPLETE: trained to the last step. PRUNED: stopped early; its last score counts. FAIL:
+        crashed, or without a finite score. A trial that is interrupted, or that ends after ``halt``
+        before it is finished, gets no result and is submitted again on resume.
         """
         key = self.running.pop(trial_id, None)
         report = TrialReport.of(result)
@@ -140,16 +137,14 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         add_result(self.configurations, record)
 
     def halt(self) -> None:
-        """Propose nothing more; trials that are stopped from now on keep their place for ``sweep
-        resume``.
+        """Propose nothing more; trials stopped from now on get no result, so that ``sweep resume``
+        continues them.
         """
         self.halted = True
 
     @property
     def open_pairs(self) -> Iterator[TrialKey]:
-        """Trials of known configurations that have no result, in the order in which they are
-        issued.
-        """
+        """Trials of known configurations without a result, in submission order."""
         return (
             TrialKey(configuration.number, seed)
             for configuration in self.configurations
@@ -158,10 +153,12 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         )
 
     def save(self, checkpoint_path: str) -> None:
-        """Do nothing: the ledger has it. Tune warns where this is missing."""
+        """Do nothing, because the event log has everything; Tune warns if this method is
+        missing.
+        """
 
     def __getstate__(self) -> dict[str, Any]:
-        # Tune pickles the searcher with its settings; functions of the driver cannot be.
+        # Tune pickles the searcher; the driver's functions cannot be pickled.
         return {**self.__dict__, "_before_trial": None, "_capacity": None}
 
     def _next_pair(self) -> TrialKey | None:
@@ -172,7 +169,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
                 return waiting
 
     def _propose(self) -> bool:
-        """Write the next configuration into the ledger; whether there is one."""
+        """Propose and record the next configuration; return whether there is one."""
         number = len(self.configurations)
         baselines = self.spec.baselines
         if number < len(baselines):
@@ -193,7 +190,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         return True
 
     def _append(self, **values: Any) -> Record:
-        # as the next driver reads it
+        # as it will be read back
         record: Record = json.loads(json.dumps({**values, "time": time.time()}))
         try:
             self.ledger.append(record)
@@ -210,11 +207,11 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
 
 
 def _judge(report: TrialReport, error: bool) -> tuple[TrialState, float | None, str]:
-    """State, score and reason of failure of a trial that ended for good."""
+    """Return state, score and failure reason of an ended trial."""
     if report.reason:
         return "FAIL", None, report.reason
     if error:
-        return "FAIL", None, "died, and its retries are spent"
+        return "FAIL", None, "crashed, with no retries left"
     if report.score is None:
         return "FAIL", None, "ended before its first evaluation"
     if not math.isfinite(report.score):

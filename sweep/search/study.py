@@ -1,5 +1,5 @@
-"""The next configuration, asked of an Optuna study of the sweep's history; the study itself, for a
-dashboard.
+"""Propose the next configuration with an Optuna study of the sweep's history; export the study for
+optuna-dashboard.
 """
 
 import itertools
@@ -34,10 +34,10 @@ from sweep.space.spec import SearchSpec, SweepSpec
 logger = logging.getLogger(__name__)
 
 _EI_CANDIDATES = 24  # Optuna's default
-SAMPLER_ATTEMPTS = 15  # proposals of a known configuration before others are tried
+SAMPLER_ATTEMPTS = 15  # attempts with the sampler before random ones
 _RANDOM_ATTEMPTS = 20
 
-# Optuna announces every study and trial on the console, where the sweep has a table of its own.
+# Silence Optuna's log of studies and trials; the sweep prints its own.
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
@@ -45,10 +45,10 @@ def propose_next(spec: SweepSpec, configurations: Sequence[Configuration]) -> Pa
     """Propose for the arm with the fewest configurations; None once every arm has its
     budget.
 
-    Each arm is searched by a study of its own, which sees nothing of the others. The samplers of
-    all arms have the same seeds, so that rules begin with the same values of what they share.
+    Each arm has its own study and does not see the others. All arms use the same sampler seeds, so
+    rules start with the same values of shared parameters.
 
-    Without arms and baselines, a search that learns begins with the program's own values.
+    Without arms and baselines, `gp` and `tpe` start with the program's own values.
     """
     searches = arms(spec)
     by_arm: dict[str, list[Configuration]] = {name: [] for name in searches}
@@ -68,12 +68,12 @@ def propose_next(spec: SweepSpec, configurations: Sequence[Configuration]) -> Pa
 
 
 def _own_values(spec: SweepSpec, space: Space) -> Parameters | None:
-    """Return the point of the program's own values; None where the ranges do not hold it."""
+    """Return the point with the program's own values; None if it lies outside the ranges."""
     if spec.search.sampler not in ("gp", "tpe"):
         return None
     try:
         point = space.complete({}, spec.program)
-    except KeyError:  # of a switch the program knows nothing
+    except KeyError:  # the program has no value for a switch
         return None
     return point if space.contains(point) else None
 
@@ -81,11 +81,10 @@ def _own_values(spec: SweepSpec, space: Space) -> Parameters | None:
 def propose(
     spec: SweepSpec, space: Space, configurations: Sequence[Configuration]
 ) -> Parameters | None:
-    """Return a point that was not tried yet: the same training with the same seeds would say
-    nothing new.
+    """Return a point that has not been tried, because rerunning the same seeds adds nothing.
 
-    A sampler that repeats itself is asked again, from attempt to attempt less greedily; then points
-    are drawn at random, and at last a finite space is gone through. None where it is exhausted.
+    If the sampler repeats a point it is asked again, less greedily each time; then points are drawn
+    at random; finally a finite space is enumerated. None if it is exhausted.
     """
     proposed = {configuration.fingerprint for configuration in configurations}
 
@@ -104,16 +103,16 @@ def propose(
     if not space.is_finite:
         return None
     points = list(itertools.islice(space.grid(lambda parameter: parameter.options or []), MAX_GRID))
-    # In random order, so that a sweep cut short has not only seen one corner of the space.
+    # In random order, so that a stopped sweep has not covered only one corner of the space.
     random.Random(settings.seed).shuffle(points)
     return next(filter(is_new, points), None)
 
 
 def distribution(parameter: ParameterSpec, for_sampler: bool = True) -> BaseDistribution | None:
-    """Return Optuna's form of a range; None for a fixed value, which a sampler need not know.
+    """Return a range as an Optuna distribution; None for a fixed value.
 
-    A sampler sees listed numbers as their places in ascending order: it learns less from values
-    that it takes for names.
+    For a sampler, listed numbers become indices in ascending order: it learns less from unordered
+    categories.
     """
     if parameter.kind in ("value", "by"):
         return None
@@ -129,7 +128,7 @@ def distribution(parameter: ParameterSpec, for_sampler: bool = True) -> BaseDist
 
 
 def sample(space: Space, trial: optuna.Trial) -> Parameters:
-    """Ask a trial for every parameter that turns out to be active."""
+    """Suggest a value for every active parameter."""
 
     def choose(key: str, parameter: ParameterSpec) -> Any:
         range_ = distribution(parameter)
@@ -148,8 +147,8 @@ def sample(space: Space, trial: optuna.Trial) -> Parameters:
 def make_sampler(search: SearchSpec, space: Space, number: int, attempt: int) -> BaseSampler:
     """Return the sampler of one proposal, seeded by (search.seed, number, attempt).
 
-    A fresh seed for every proposal makes it a function of the history alone: nothing is lost with
-    the process, and a restored sampler cannot repeat itself.
+    With a new seed per proposal, the proposal depends only on the history: no state is lost with
+    the process, and a restarted sampler does not repeat itself.
     """
     seed = int(np.random.SeedSequence([search.seed, number, attempt]).generate_state(1)[0])
     startup = search.startup or (4 if search.sampler == "gp" else 10)
@@ -157,9 +156,8 @@ def make_sampler(search: SearchSpec, space: Space, number: int, attempt: int) ->
         warnings.simplefilter("ignore", ExperimentalWarning)
         if search.sampler == "tpe":
             # Parameters with conditions are modeled in groups that occur together; running trials
-            # count as bad ones, so that parallel proposals spread. Of fewer candidates the best is
-            # less often the one that was best before: on a grid the sampler repeats itself
-            # otherwise.
+            # count as bad ones, so that parallel proposals spread. Each attempt uses fewer EI
+            # candidates, which makes TPE less greedy: on a grid it would repeat itself.
             return optuna.samplers.TPESampler(
                 n_startup_trials=startup,
                 n_ei_candidates=max(1, _EI_CANDIDATES >> attempt),
@@ -178,7 +176,7 @@ def ask(
 ) -> Parameters:
     """Return the sampler's next point."""
     study = optuna.create_study(direction=direction(spec), sampler=sampler)
-    if not isinstance(sampler, optuna.samplers.RandomSampler):  # which looks at nothing
+    if not isinstance(sampler, optuna.samplers.RandomSampler):  # it ignores the history
         study.add_trials(
             [
                 frozen_trial(spec, space, configuration, for_sampler=True)
@@ -191,11 +189,11 @@ def ask(
 def frozen_trial(
     spec: SweepSpec, space: Space, configuration: Configuration, for_sampler: bool = False
 ) -> FrozenTrial:
-    """Return a configuration as a trial of the study: for people, or for a sampler.
+    """Return a configuration as an Optuna FrozenTrial, for a sampler or for display.
 
-    A baseline may have values outside of the ranges, which no sampler expects. The study that
-    people look at shows its score and the values that Optuna can hold; a sampler sees an empty
-    failed trial, so that numbers agree.
+    A baseline may have values outside the ranges, which samplers do not support. For display, the
+    trial has its score and the values that fit; for a sampler it is an empty failed trial, so that
+    trial numbers agree.
     """
     result = outcome(configuration, spec.seeds)
     if for_sampler and not space.contains(configuration.parameters):
@@ -231,7 +229,7 @@ def write_study(spec: SweepSpec, configurations: Sequence[Configuration], path: 
 
 
 def _place(space: Space, point: Parameters, for_sampler: bool) -> Parameters:
-    """Return the values of a point that Optuna can hold, and their ranges."""
+    """Return the params and distributions of a point that Optuna can represent."""
     values = {}
     ranges = {}
     for key, value in point.items():
@@ -246,13 +244,13 @@ def _place(space: Space, point: Parameters, for_sampler: bool) -> Parameters:
 
 
 def _notes(configuration: Configuration) -> dict[str, Any]:
-    """Return the user attributes of a trial for people."""
+    """Return a trial's user attributes, for display."""
     scores = {str(seed): result.score for seed, result in sorted(configuration.results.items())}
     return {"configuration": configuration.resolved, "scores": scores}
 
 
 def direction(spec: SweepSpec) -> str:
-    """Return Optuna's word for the objective's mode."""
+    """Return Optuna's direction."""
     return "maximize" if spec.objective.mode == "max" else "minimize"
 
 

@@ -1,32 +1,33 @@
-"""What a trial reports to Ray Tune: after every evaluation, and where it ends without one."""
+"""What a trial reports to Ray Tune after each evaluation, and when it ends without one."""
 
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 Result = dict[str, Any]  # what a trial reports to Tune, and Tune passes on
 
-# Fields by which schedulers and searchers find them in Tune's results.
+# Result keys that schedulers and searchers read.
 SCORE = "score"
 EVALUATION = "evaluation"
-# in a trial's configuration: its last failure, after which it is not tried again
+# config key with a trial's last failure, after which it is not retried
 GIVEN_UP = "given_up"
 
 
 @dataclass(frozen=True)
 class TrialReport:
-    """The state of a trial. Tune passes it on as a mapping from field to value, beside metrics and
-    keys of its own.
+    """The state of a trial. Tune passes it on as a dict of these fields, metrics and its own
+    keys.
     """
 
     step: int = 0  # training step
-    # the objective: mean of the last `window` evaluations; None without a new one
+    # objective: mean of the last `window` evaluations; None without a new evaluation
     score: float | None = None
-    evaluation: int | None = None  # evaluations after the first training step: the schedulers' time
-    total_steps: int = 0  # 0 where the program does not tell
+    # evaluations after the first training step; the scheduler's time attribute
+    evaluation: int | None = None
+    total_steps: int = 0  # 0 if unknown
     finished: bool = False  # trained to its end
-    interrupted: bool = False  # the sweep was stopped: the trial keeps its place and goes on later
-    reason: str = ""  # why it failed in a way that a retry would only repeat
-    # what, where and hint of a fault that interrupted it
+    interrupted: bool = False  # the sweep was stopped: the trial has no result and resumes later
+    reason: str = ""  # failure that a retry would repeat
+    # (what, where, hint) of a storage error that interrupted it
     storage: tuple[str, str, str] | None = None
 
     def to_result(self, **metrics: Any) -> Result:
@@ -37,6 +38,6 @@ class TrialReport:
 
     @classmethod
     def of(cls, result: Result | None) -> "TrialReport":
-        """Read a result of Tune; None is one before the first."""
+        """Read a Tune result; None means no result yet."""
         names = [field.name for field in fields(cls)]
         return cls(**{name: value for name, value in (result or {}).items() if name in names})

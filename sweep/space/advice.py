@@ -1,4 +1,6 @@
-"""Advice on choices in a search space that are allowed and seldom meant: printed, never refused."""
+"""Advice on choices in a search space that are allowed but rarely intended. It is printed and never
+stops a sweep.
+"""
 
 from collections.abc import Iterator
 
@@ -7,7 +9,7 @@ from sweep.space.spec import SweepSpec
 
 
 def advise_space(spec: SweepSpec) -> Iterator[Advice]:
-    """Yield advice from the search space alone."""
+    """Yield advice on the search space."""
     window = spec.objective.window
     evaluations = spec.evaluations
     if evaluations is not None and window > evaluations:
@@ -27,9 +29,9 @@ def advise_space(spec: SweepSpec) -> Iterator[Advice]:
                 and parameter.kind != "value"
             ):
                 yield Advice(
-                    f"baseline {index} has {key} {value}, outside of what is searched: "
+                    f"baseline {index} has {key}={value}, which is outside the searched range "
                     f"{parameter.extremes}",
                     f"baselines, {key}",
-                    "widen the range if the sampler is to learn from this baseline",
+                    "widen the range if the sampler should learn from this baseline",
                 )
     yield from spec.program.advice(spec.searched)

@@ -1,22 +1,19 @@
-"""Arms of a search: the values of `search.tune_within`, each with a search and a budget of
-its own.
-"""
+"""Arms of a search: the values of `search.tune_within`, each with its own search and budget."""
 
 from sweep.space.parameters import ParameterSpec
 from sweep.space.points import Parameters, Space
 from sweep.space.spec import SweepSpec
 
-# fresh ones of each finalist that `sweep confirm --rounds` runs at most, unless it names a number
+# default limit of `sweep confirm --rounds` on fresh seeds per finalist
 MAX_SEEDS = 30
-ARM_SEEDS = 8  # fresh ones of the best of every arm: few seeds tell nothing of many arms
+ARM_SEEDS = 8  # fresh seeds of every arm's best: with fewer seeds, many arms cannot be compared
 
 
 def arms(spec: SweepSpec) -> dict[str, SweepSpec]:
-    """Name -> the search of an arm, in the order of the choice; the first is what the others are
-    held against.
+    """Arm name -> its search space, in the order of the choice; the first arm is the baseline.
 
-    An arm has the parameters that are active with its value, the baselines with its value, and
-    `search.configurations` besides them. A search without arms is one arm without a name.
+    An arm has the baselines with its value, and `search.configurations` configurations besides
+    them. A search without arms is one arm with an empty name.
     """
     key = spec.search.tune_within
     if key is None:
@@ -37,6 +34,6 @@ def arms(spec: SweepSpec) -> dict[str, SweepSpec]:
 
 
 def arm_of(spec: SweepSpec, parameters: Parameters) -> str:
-    """Return the name of the arm to which a point belongs."""
+    """Return the name of a point's arm."""
     key = spec.search.tune_within
     return "" if key is None else str(parameters[key])

@@ -1,4 +1,4 @@
-"""Checks of a search space against its program, made before anything starts."""
+"""Check a search space against its program before anything starts."""
 
 import itertools
 import math
@@ -21,11 +21,11 @@ def check_space(spec: SweepSpec, document: YamlDocument) -> None:
     """Refuse a space that could not run.
 
     Raises:
-        ConfigError: the first thing that is wrong, with file, line and key.
+        ConfigError: the first error, with file, line and key.
     """
     if spec.name.endswith("-confirm") and spec.confirms is None:
         raise document.error(
-            f"{spec.name} is the name of a confirmation",
+            "names that end in -confirm are reserved for confirmations",
             ("name",),
             "choose one that does not end in -confirm",
         )
@@ -35,7 +35,7 @@ def check_space(spec: SweepSpec, document: YamlDocument) -> None:
         is_accuracy = spec.trainer and objective.metric.startswith("eval/accuracy")
         if is_accuracy and (getattr(objective, key) or 0) >= 1:
             raise document.error(
-                "no accuracy improves by 1, which is 100%",
+                "an accuracy cannot improve by 1, which is 100%",
                 ("objective", key),
                 "write the improvement as a fraction, such as 0.05",
             )
@@ -68,11 +68,11 @@ def _check_switch(
         meant = next((name for name in keys if name.endswith(f".{key}")), None)
         hint = f"did you mean {meant}?" if meant else nearest(key, keys, "trainer options")
         raise ConfigError(
-            f"switch {key} is used in no `when` and is no key of the program", where, hint
+            f"{key} is neither a key of the program nor a switch that a `when` uses", where, hint
         )
     if parameter.options is None:
         raise ConfigError(
-            f"switch {key} needs values to choose from", where, "write choice: [false, true]"
+            f"switch {key} needs a list of values", where, "write choice: [false, true]"
         )
 
 
@@ -82,7 +82,8 @@ def _check_conditions(parameters: Mapping[str, ParameterSpec], document: YamlDoc
             where = document.where(("parameters", key, "when", parent))
             if parent not in parameters:
                 raise ConfigError(
-                    f"the condition of {key} names {parent}, which is no parameter here",
+                    f"the condition of {key} names {parent}, which is not a parameter of this "
+                    "space",
                     where,
                     nearest(parent, parameters),
                 )
@@ -104,14 +105,14 @@ def _check_conditions(parameters: Mapping[str, ParameterSpec], document: YamlDoc
         space = Space(parameters)
     except ValueError as circle:
         raise document.error(
-            f"conditions form a circle: {circle}", ("parameters",), "remove one of them"
+            f"circular conditions: {circle}", ("parameters",), "remove one of them"
         ) from None
     for key in parameters:
         if parent := space.excluding(key):
             raise document.error(
-                f"{key} is never searched: no value of {parent} fits all conditions",
+                f"{key} is never active: no value of {parent} satisfies all conditions",
                 ("parameters", key, "when"),
-                f"change its conditions, or those of what they name, on {parent}",
+                f"change its conditions on {parent}, or those of its parents",
             )
     return space
 
@@ -129,7 +130,7 @@ def _check_baselines(spec: SweepSpec, space: Space, document: YamlDocument) -> N
                 )
             if not spec.program.has(key) and not space.parameters[key].contains(value):
                 options = ", ".join(map(repr, space.parameters[key].options or []))
-                raise ConfigError(f"{key} is never {value!r}", where, f"valid: {options}")
+                raise ConfigError(f"{key} cannot be {value!r}", where, f"valid: {options}")
         entry = document.where(("baselines", index))
         point = _complete_baseline(index, baseline, space, spec.program, entry)
         _try_point(spec.program, space, point, f"baseline {index}", ("baselines", index), document)
@@ -165,12 +166,12 @@ def _complete_baseline(
 
 
 def _check_combinations(program: Program, space: Space, document: YamlDocument) -> None:
-    """Try the corners of the space: fields may refuse each other although each value is fine."""
+    """Try the corners of the space: values that are valid alone may be an invalid combination."""
     corners = list(
         itertools.islice(space.grid(lambda parameter: parameter.extremes), _MAX_CORNERS + 1)
     )
     if len(corners) > _MAX_CORNERS:
-        # The first ones would all share the first parameters' first values.
+        # The first corners would all have the same values of the first parameters.
         chance = random.Random(0)
         corners = [
             space.walk(lambda _, parameter: chance.choice(parameter.extremes))
@@ -193,12 +194,11 @@ def _try_point(
     try:
         program.configure(space.resolve(point, program))
     except ConfigError as error:
-        # What a field refuses by itself is named in its line; what fields refuse together, by the
-        # whole point.
+        # An error of one key is reported at its line; an error of a combination at the whole point.
         for key in space.parameters:
             if error.key == key or error.key.startswith(f"{key}."):
                 raise document.error(error.what, (*path, key), error.hint) from None
-        raise document.error(f"{what} is refused: {error.what}", path, error.hint) from None
+        raise document.error(f"{what} is invalid: {error.what}", path, error.hint) from None
 
 
 def _check_search(spec: SweepSpec, space: Space, document: YamlDocument) -> None:
@@ -216,7 +216,7 @@ def _check_search(spec: SweepSpec, space: Space, document: YamlDocument) -> None
         for key, parameter in space.parameters.items():
             if parameter.options is None:
                 raise document.error(
-                    f"a grid needs values to go through, and {key} is {parameter.kind}",
+                    f"a grid needs lists of values, but {key} is {parameter.kind}",
                     ("parameters", key),
                     f"write {key}: {{choice: [...]}} or {{int: [low, high, step]}}",
                 )
@@ -243,7 +243,9 @@ def _check_arms(spec: SweepSpec, document: YamlDocument) -> None:
             else "add a parameter that has choices, such as loss: {choice: [grpo, dapo]}"
         )
         raise ConfigError(
-            f"tune_within names {key}, which is no unconditional choice of several", where, hint
+            f"tune_within names {key}, which is not an unconditional choice with several values",
+            where,
+            hint,
         )
     if spec.search.configurations == 0:
         where = document.where(("search", "configurations"))
@@ -259,7 +261,7 @@ def _check_arms(spec: SweepSpec, document: YamlDocument) -> None:
     if len(set(counts.values())) > 1:
         budgets = ", ".join(f"{name} {count}" for name, count in counts.items())
         raise document.error(
-            f"budgets differ: baselines add to them ({budgets})",
+            f"arms have different numbers of baselines, so budgets differ ({budgets})",
             ("baselines",),
             f"list as many baselines for every value of {key}, or none",
         )
@@ -268,7 +270,7 @@ def _check_arms(spec: SweepSpec, document: YamlDocument) -> None:
 def _check_limits(spec: SweepSpec, document: YamlDocument) -> None:
     if spec.limits.gpu_hours is not None and not spec.resources.gpus_per_trial:
         raise document.error(
-            "a limit of GPU hours ends nothing: trials have no GPU",
+            "limits.gpu_hours has no effect: trials have no GPU",
             ("limits", "gpu_hours"),
             "remove it",
         )
@@ -279,8 +281,7 @@ def _check_scheduler(spec: SweepSpec, document: YamlDocument) -> None:
     evaluations = spec.evaluations or math.inf
     if asha is not None and asha.grace_period > evaluations:
         raise document.error(
-            f"grace_period {asha.grace_period} is longer than a trial, which has {evaluations} "
-            "evaluations",
+            f"grace_period is {asha.grace_period}, but a trial has only {evaluations} evaluations",
             ("scheduler", "asha", "grace_period"),
             f"write at most {evaluations}",
         )

@@ -1,7 +1,7 @@
-"""Reading and writing search spaces.
+"""Read and write search spaces.
 
 ``load_space`` checks everything that can be checked before a trial starts: names, ranges,
-conditions and baselines are tried against the trainer's configuration.
+conditions and baselines are checked against the trainer's configuration.
 """
 
 import copy
@@ -38,14 +38,15 @@ def published_spaces() -> dict[str, Path]:
 
 
 def find_space(name: str) -> Path:
-    """Return the file behind a path or the name of a published search space (``quickstart``).
+    """Return the file of a search space, given a path or the name of a published space
+    (``quickstart``).
 
     Raises:
-        MissingError: neither; names the nearest.
+        MissingError: neither exists; the error suggests the nearest name.
     """
     path = Path(name)
     if path.is_file() or (path.suffix in (".yaml", ".yml") and len(path.parts) > 1):
-        return path  # a path that does not exist is named by whoever reads it
+        return path  # a missing file is reported when it is read
     published = published_spaces()
     stem = name.removesuffix(".yaml")
     if stem not in published:
@@ -60,14 +61,16 @@ def load_space(path: Path, overrides: Sequence[str] = ()) -> SweepSpec:
     (``trainer.optim.lr=1e-4``).
 
     Raises:
-        ConfigError: names file, line, key and the nearest valid key.
+        ConfigError: with file, line, key and the nearest valid key.
         MissingError: a named file does not exist.
     """
     return resolve_space(read_yaml(path), path.parent, overrides)
 
 
 def resolve_space(document: YamlDocument, folder: Path, overrides: Sequence[str] = ()) -> SweepSpec:
-    """Check a document as ``load_space`` does; its trainer file is named relative to ``folder``."""
+    """Check a document like ``load_space``; the path of its trainer file is relative to
+    ``folder``.
+    """
     document = _apply_space_overrides(document, overrides)
     spec = validate(SweepSpec, document)
     spec = spec.with_program(spec.program.resolved(folder, document))
@@ -79,10 +82,10 @@ def resolve_space(document: YamlDocument, folder: Path, overrides: Sequence[str]
 
 
 def automatic_sampler(spec: SweepSpec) -> tuple[str, str]:
-    """Return what the sampler ``auto`` is, and why.
+    """Return the sampler that ``auto`` stands for, and the reason.
 
-    A Gaussian process models no conditions, and Optuna's learns from whole trials alone. Within an
-    arm, a condition on its value is none.
+    Optuna's Gaussian process does not model conditions and learns only from complete trials. Within
+    an arm, a condition on the arm's value is always met and does not count.
     """
     if spec.scheduler.asha:
         return "tpe", "trials are stopped early"
@@ -97,10 +100,10 @@ def dump_space(spec: SweepSpec) -> str:
     resolved.
     """
     data = spec.model_dump(mode="json", by_alias=True)
-    # `asha:` with nothing behind it means its defaults.
+    # An empty `asha:` means its defaults.
     data["scheduler"] = spec.scheduler.model_dump(exclude_none=True)
     data["parameters"] = {
-        # JSON would make text of `by: {x: {true: ...}}`
+        # JSON would turn the keys of `by: {x: {true: ...}}` into strings
         key: parameter.model_dump(by_alias=True, exclude_unset=True)
         for key, parameter in spec.parameters.items()
     }
@@ -109,7 +112,7 @@ def dump_space(spec: SweepSpec) -> str:
 
 @dataclass(frozen=True)
 class _OverriddenDocument(YamlDocument):
-    """A document some of whose keys came from the command line."""
+    """A document with some keys from the command line."""
 
     overridden: frozenset[KeyPath] = frozenset()
 
@@ -136,7 +139,7 @@ def _apply_space_overrides(document: YamlDocument, overrides: Sequence[str]) -> 
 
 
 def override_keys() -> list[str]:
-    """Return the keys that an override of the command line may name."""
+    """Return the keys that a command-line override may set."""
     written = [key for key in leaf_keys(SweepSpec) if not key.startswith(("trainer", "confirms"))]
     trainer_keys = ["preset", *LoptuneProgram.keys()]
     return [*written, *(f"trainer.{key}" for key in trainer_keys)]

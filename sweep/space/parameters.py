@@ -1,4 +1,4 @@
-"""The searched parameters of a search space: what values one may take and when it is active."""
+"""Parameters of a search space: their ranges and conditions."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from trainer.section import Section
 
 
 def same_value(left: Any, right: Any) -> bool:
-    """Return whether two values are equal, where ``true`` is not 1."""
+    """Return whether two values are equal; ``true`` and 1 differ."""
     return bool(left == right) and isinstance(left, bool) == isinstance(right, bool)
 
 
@@ -19,8 +19,8 @@ _FloatRange = tuple[float, float]
 _IntegerRange = Annotated[list[int], Field(min_length=2, max_length=3)]
 
 KINDS = ("choice", "uniform", "loguniform", "int", "value", "by")
-_LISTED = ("choice", "value", "by")  # any values, one by one
-_MOST_VALUES = 100_000  # of an integer range, which are listed
+_LISTED = ("choice", "value", "by")  # kinds that list their values
+_MOST_VALUES = 100_000  # largest integer range that is enumerated
 
 
 class ParameterSpec(Section):
@@ -41,21 +41,21 @@ class ParameterSpec(Section):
     when: ValueMapping = Field({})
     """active only where these parameters have these values (or one of a list)"""
     otherwise: Any = Field(None, alias="else")
-    """the value while inactive; the trainer preset's if not written"""
+    """value while inactive (default: the trainer preset's)"""
 
     @property
     def kind(self) -> str:
-        """Which of ``KINDS`` was written."""
+        """The one of ``KINDS`` that is set."""
         return next(kind for kind in KINDS if _field(kind) in self.model_fields_set)
 
     @property
     def has_otherwise(self) -> bool:
-        """Whether ``else:`` was written (its value may be null)."""
+        """Whether ``else:`` is set (its value may be null)."""
         return "otherwise" in self.model_fields_set
 
     @property
     def bounds(self) -> tuple[float, float, float | None]:
-        """Low, high and step (null where continuous) of a numeric range."""
+        """Low, high and step (None if continuous) of a numeric range."""
         numbers: Sequence[float] = getattr(self, _field(self.kind))
         if self.kind == "int":
             return numbers[0], numbers[1], numbers[2] if len(numbers) == 3 else 1
@@ -77,7 +77,7 @@ class ParameterSpec(Section):
 
     @property
     def extremes(self) -> list[Any]:
-        """The values to try against the configuration: every choice, or both ends."""
+        """Values to validate: every choice, or both ends of the range."""
         if self.kind in _LISTED:
             return self.options or []
         low, high, _ = self.bounds
@@ -94,7 +94,7 @@ class ParameterSpec(Section):
         return low <= value <= high
 
     def given(self, point: Mapping[str, Any]) -> "ParameterSpec":
-        """Return the parameter where others are decided: with `by`, the constant for them."""
+        """Return the parameter for a partly chosen point; a `by` becomes the constant for it."""
         if self.by is None:
             return self
         parent, values = next(iter(self.by.items()))
@@ -103,7 +103,9 @@ class ParameterSpec(Section):
     @model_validator(mode="before")
     @classmethod
     def _read_by(cls, data: Any) -> Any:
-        """Read `by`: the parameter is active where the other has one of the listed values."""
+        """Turn `by` into a condition: the parameter is active if the other has one of the listed
+        values.
+        """
         by = data.get("by") if isinstance(data, dict) else None
         if not isinstance(by, dict):
             return data
@@ -115,12 +117,12 @@ class ParameterSpec(Section):
         written = [kind for kind in KINDS if _field(kind) in self.model_fields_set]
         if len(written) != 1:
             listed = f"found {' and '.join(written)}" if written else "found none"
-            raise ValueError(f"write exactly one of {', '.join(KINDS)}; {listed}")
+            raise ValueError(f"set exactly one of {', '.join(KINDS)}; {listed}")
         if self.has_otherwise and not self.when:
             raise ValueError("`else` needs a `when`")
         if self.by is not None and (len(self.by) != 1 or not all(self.by.values())):
             raise ValueError(
-                "`by` names one other parameter and values of it: {other: {its value: value}}"
+                "`by` needs one other parameter and some of its values: {other: {its value: value}}"
             )
         if self.kind == "choice":
             _check_choice(self.choice or [])
@@ -136,7 +138,7 @@ def _field(kind: str) -> str:
 def _check_choice(values: Sequence[Any]) -> None:
     for index, value in enumerate(values):
         if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"choice lists {value}")
+            raise ValueError(f"choice contains {value}, which is not finite")
         # `1` and `true` are the same choice to Optuna as well, so plain equality is meant here.
         if value in values[:index]:
             raise ValueError(f"choice lists {value!r} twice")

@@ -1,7 +1,7 @@
-"""From a point of the search space to the configuration of a program.
+"""Turn points of the search space into configurations of a program.
 
 A point is a mapping of the active parameters, switches included, to their values. A parameter is
-active where all of its ``when`` conditions hold; one whose condition names an inactive parameter is
+active if all of its ``when`` conditions hold; one whose condition names an inactive parameter is
 inactive too.
 """
 
@@ -23,10 +23,10 @@ def allowed_values(condition: Any) -> list[Any]:
 
 
 class Space:
-    """The parameters in an order in which every condition is decided before it is needed.
+    """Parameters in topological order of their conditions.
 
     Raises:
-        ValueError: conditions lead in a circle; the message names it.
+        ValueError: circular conditions; the message names the cycle.
         KeyError: a condition names a parameter that does not exist.
     """
 
@@ -55,9 +55,7 @@ class Space:
         )
 
     def walk(self, choose: Callable[[str, ParameterSpec], Any]) -> Parameters:
-        """Return the point made by asking ``choose`` for every parameter that turns out to be
-        active.
-        """
+        """Build a point by calling ``choose`` for every active parameter."""
         point: Parameters = {}
         for key, parameter in self.parameters.items():
             if self.is_active(key, point):
@@ -65,8 +63,8 @@ class Space:
         return point
 
     def count_tuned(self) -> int:
-        """Return how many parameters with several values are active, where switches have their
-        first ones.
+        """Return the number of active parameters with several values, when every switch has its
+        first value.
         """
         tuned: list[str] = []
 
@@ -80,7 +78,9 @@ class Space:
         return len(tuned)
 
     def contains(self, point: Overrides) -> bool:
-        """Return whether every value of a point lies in its range (a baseline's may not)."""
+        """Return whether every value of a point lies in its range; a baseline's value may lie
+        outside.
+        """
         return all(self.parameters[key].contains(value) for key, value in point.items())
 
     def resolve(self, point: Overrides, program: Program) -> Parameters:
@@ -88,7 +88,7 @@ class Space:
         the program's.
 
         The keys are the same for all points of a space, so that trials can be compared column by
-        column; the parameters of a rule that a point does not have are left out.
+        column; parameters of rules other than the point's are left out.
         """
         keys = [key for key in self.parameters if program.has(key)]
         chosen: Parameters = {}
@@ -102,8 +102,7 @@ class Space:
         return {key: value for key, value in values.items() if value is not ABSENT}
 
     def complete(self, baseline: Overrides, program: Program) -> Parameters:
-        """Return the point of a baseline; keys of the program that it does not name have the
-        program's value.
+        """Complete a baseline to a point: keys that it leaves out get the program's value.
 
         Raises:
             KeyError: an active switch has no value, or the program has none for an active key.
@@ -142,8 +141,8 @@ class Space:
         )
 
     def excluding(self, key: str) -> str:
-        """Return the parameter that has no value with which all conditions of another and of its
-        parents hold; empty where there is none.
+        """Return a parameter none of whose values satisfies all conditions of ``key`` and its
+        parents; empty if there is no such conflict.
         """
         allowed: dict[str, list[Any]] = {}
         waiting = [key]
@@ -158,7 +157,7 @@ class Space:
         return next((parent for parent, options in allowed.items() if not options), "")
 
     def grid_size(self, limit: int) -> int:
-        """Return the number of points of a finite space, counted no further than ``limit``."""
+        """Return the number of points of a finite space, at most ``limit``."""
         return sum(
             1 for _ in itertools.islice(self.grid(lambda parameter: parameter.options or []), limit)
         )

@@ -1,7 +1,7 @@
 """The search space: the searched parameters, and how trials are scored, scheduled and limited.
 
-The YAML file is the one of ``search_spaces/``; `sweep.space.file` reads and `sweep.space.checks`
-checks it.
+This is the schema of the YAML files in ``search_spaces/``. `sweep.space.file` reads them and
+`sweep.space.checks` checks them.
 """
 
 from typing import Annotated, Any, ClassVar, Literal
@@ -24,7 +24,7 @@ def _differing(values: list[Any]) -> list[Any]:
 
 
 class ObjectiveSpec(Section):
-    """The number a sweep optimizes."""
+    """The objective of a sweep."""
 
     metric: str = "eval/accuracy"
     """evaluation metric"""
@@ -35,22 +35,22 @@ class ObjectiveSpec(Section):
     worthwhile: Positive = 0.01
     """smallest improvement over the baseline that matters"""
     published: Positive | None = None
-    """improvement claimed elsewhere, for `sweep plan`"""
+    """published improvement to plan for, in `sweep plan`"""
 
 
 class SearchSpec(Section):
     """Which configurations are tried."""
 
     sampler: Literal["auto", "tpe", "random", "grid", "gp"] = "auto"
-    """how configurations are proposed; auto: gp, or tpe with conditions or stopped trials"""
+    """Optuna sampler; auto: gp, or tpe with conditions or early stopping"""
     configurations: Annotated[int, Field(ge=0)] | None = None
-    """configurations to propose besides the baselines; the whole grid if null"""
+    """number of configurations besides the baselines; null: the whole grid"""
     tune_within: str | None = None
-    """parameter each of whose values is tuned alone, with its own configurations"""
+    """parameter whose values are tuned separately, each with its own budget of configurations"""
     seed: int = Field(0, ge=0)
     """seed of the sampler"""
     startup: Count | None = needs("sampler=auto|tpe|gp", None)
-    """random configurations before the sampler learns (baselines count)"""
+    """random configurations before the sampler starts to learn, baselines included"""
     warm_start: Annotated[list[str], AfterValidator(_differing)] = Field([])
     """earlier sweeps whose best configurations run after the baselines"""
     earlier_seeds: list[int] = Field([])
@@ -60,7 +60,8 @@ class SearchSpec(Section):
     def _check(self) -> "SearchSpec":
         if self.configurations is None and self.sampler != "grid":
             raise ValueError(
-                f"say how many configurations {self.sampler} may propose: search.configurations"
+                "search.configurations is missing: how many configurations may "
+                f"{self.sampler} propose"
             )
         return self
 
@@ -71,11 +72,11 @@ class AshaSpec(Section):
     grace_period: Count = 3
     """evaluations before a trial may be stopped"""
     reduction_factor: Annotated[float, Field(gt=1)] = 2
-    """one of N continues at each rung"""
+    """one in N trials continues at each rung"""
 
 
 class SchedulerSpec(Section):
-    """Early stopping; none where nothing is set."""
+    """Early stopping; none by default."""
 
     asha: AshaSpec | None = None
     """asynchronous successive halving"""
@@ -98,15 +99,15 @@ class LimitsSpec(Section):
     """Limits on time, devices and retries."""
 
     max_concurrent: Count | None = None
-    """concurrent trials; as many as fit if null"""
+    """maximum number of concurrent trials; null: as many as fit"""
     max_failures: Annotated[int, Field(ge=0)] = 2
-    """retries of a trial that fails"""
+    """number of retries of a failing trial"""
     time_budget_s: Positive | None = None
     """stop the sweep after this time [s]"""
     gpu_hours: Positive | None = None
     """stop the sweep after this many GPU hours"""
     stall_timeout_s: Positive = 1800
-    """a trial that neither trains a step nor evaluates for this long counts as failed [s]"""
+    """a trial without a step or an evaluation for this long has failed [s]"""
 
 
 class ConfirmsSpec(Section):
@@ -115,7 +116,7 @@ class ConfirmsSpec(Section):
     sweep: str
     """name of the sweep that chose them"""
     configurations: list[int]
-    """numbers of the configurations under `baselines` in that sweep"""
+    """configuration numbers of the `baselines` in that sweep"""
 
 
 class SweepSpec(Section):
@@ -132,7 +133,7 @@ class SweepSpec(Section):
             str | LoptuneProgram,
         ),
     ] = None
-    """what every trial of loptune's own trainer starts from"""
+    """configuration that every trial of loptune's own trainer starts from"""
     external: CommandProgram | None = Field(None, alias="program")
     """a command or function of your own"""
     objective: ObjectiveSpec = ObjectiveSpec()
@@ -150,11 +151,11 @@ class SweepSpec(Section):
     )
     """none or asha"""
     resources: ResourcesSpec = ResourcesSpec()
-    """what one trial occupies"""
+    """resources of one trial"""
     limits: LimitsSpec = LimitsSpec()
-    """what the sweep may spend"""
+    """limits of the sweep"""
     confirms: ConfirmsSpec | None = None
-    """the sweep whose finalists run; written by `confirm`"""
+    """sweep whose finalists these are; written by `sweep confirm`"""
 
     @property
     def program(self) -> Program:
@@ -169,7 +170,7 @@ class SweepSpec(Section):
 
     @property
     def searched(self) -> dict[str, list[Any]]:
-        """The program's keys that are searched, with their values; of a range its ends."""
+        """The program's searched keys with their values, or the two ends of a range."""
         return {
             key: parameter.extremes
             for key, parameter in self.parameters.items()
@@ -178,8 +179,8 @@ class SweepSpec(Section):
 
     @property
     def possible(self) -> dict[str, list[Any]]:
-        """The searched keys with every value that a trial may have, those of inactive parameters
-        too.
+        """The searched keys with every value that a trial can have, including the values while
+        inactive.
         """
         base = self.program.values({}, list(self.searched))
         values = {}
@@ -195,8 +196,8 @@ class SweepSpec(Section):
         return self.program.settings.experiment or self.name
 
     def reported(self, configuration: int) -> int:
-        """Return the number under which MLflow has a configuration: a finalist's is that of the
-        sweep that chose it.
+        """Return a configuration's number in MLflow; a finalist keeps the number from its
+        search.
         """
         if self.confirms is None:
             return configuration
@@ -204,8 +205,8 @@ class SweepSpec(Section):
 
     @property
     def adaptive(self) -> bool:
-        """Whether scores decide what is tried, how long, or compared; scores on such seeds are not
-        evidence.
+        """Whether scores decide which configurations are tried, stopped or compared; scores on such
+        seeds are not evidence.
         """
         search = self.search
         follows = search.sampler not in ("random", "grid") or search.tune_within is not None
@@ -213,20 +214,20 @@ class SweepSpec(Section):
 
     @property
     def spent_seeds(self) -> set[int]:
-        """The seeds whose scores steer the search: its own, and those of the sweeps that it begins
-        with.
-        """
+        """Seeds whose scores guided the search: its own, and those of its warm-start sweeps."""
         return {*self.seeds, *self.search.earlier_seeds}
 
     @property
     def evaluations(self) -> int | None:
-        """Evaluations of the longest trial after its first step; None where the data decides."""
+        """Evaluations of the longest trial after its first step; None if that depends on the
+        data.
+        """
         return self.program.count_evaluations(self.possible)
 
     @model_validator(mode="after")
     def _check_program(self) -> "SweepSpec":
         if (self.trainer is None) == (self.external is None):
-            raise ValueError("write one of trainer and program: what a trial runs")
+            raise ValueError("set either trainer or program: it is what a trial runs")
         return self
 
     @field_validator("name")

@@ -1,4 +1,4 @@
-"""How the trials of a sweep ended and what their MLflow runs are called: names, tags and colors."""
+"""Outcomes of a sweep's trials, and the names, tags and colors of their MLflow runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,13 +31,12 @@ class TrialOutcome:
     reason: str = ""  # why it failed or was stopped
     score: float | None = None  # logged as final/score
     tags: Mapping[str, str] = field(default_factory=dict)
-    params: Mapping[str, Any] = field(default_factory=dict)  # for a run the trial never got to open
+    # for a trial that failed before it opened its run
+    params: Mapping[str, Any] = field(default_factory=dict)
 
 
 def trial_outcomes(sweep: SweepRecord) -> list[TrialOutcome]:
-    """Return the outcomes of the trials that have ended, for their MLflow runs; colors are those of
-    the report.
-    """
+    """Return the outcomes of ended trials for their MLflow runs, in the colors of the report."""
     spec = sweep.spec
     ended = [
         configuration for configuration in tuple(sweep.configurations) if configuration.results
@@ -69,16 +68,14 @@ def trial_outcomes(sweep: SweepRecord) -> list[TrialOutcome]:
 
 
 def trial_name(spec: SweepSpec, trial: TrialKey, variant: str) -> str:
-    """Return the name of a trial's run, so short that MLflow's list shows it whole: ``#3 grpo+AR ·
-    seed 0``.
-    """
+    """Return the name of a trial's run, short enough for MLflow's list: ``#3 grpo+AR · seed 0``."""
     return (
         f"#{spec.reported(trial.configuration)} {variant.replace(' + ', '+')} · seed {trial.seed}"
     )
 
 
 def trial_tags(spec: SweepSpec, trial: TrialKey) -> dict[str, str]:
-    """Return the MLflow tags that place a trial."""
+    """Return the MLflow tags that identify a trial."""
     return {
         SWEEP_TAG: spec.name,
         TRIAL_TAG: trial.name,

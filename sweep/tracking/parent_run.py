@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-_PATIENCE_S = 10.0  # of whoever watches, before and between lines of progress
-ASKED_SINGLY = 20  # runs that are asked for one by one
+_PATIENCE_S = 10.0  # seconds between progress lines
+ASKED_SINGLY = 20  # up to this many runs are fetched one by one
 
 _STATUS: dict[TrialState, str] = {"COMPLETE": "FINISHED", "PRUNED": "KILLED", "FAIL": "FAILED"}
 
 
 def told(items: Sequence[_T], what: str) -> Iterator[_T]:
-    """Yield the items, with a line every ten seconds of how many are done."""
+    """Yield the items, and print the progress every ten seconds."""
     spoken = time.monotonic()
     for done, item in enumerate(items):
         if time.monotonic() - spoken > _PATIENCE_S:
@@ -56,9 +56,7 @@ def told(items: Sequence[_T], what: str) -> Iterator[_T]:
 
 @dataclass(frozen=True)
 class ParentRun:
-    """An open parent run. Every method repeats itself for a bounded time, then raises
-    StorageError.
-    """
+    """An open parent run. Every method retries for a limited time, then raises StorageError."""
 
     client: "MlflowClient"
     uri: str
@@ -66,7 +64,7 @@ class ParentRun:
     experiment_id: str
 
     def log_artifact(self, path: Path, artifact_path: str = "") -> None:
-        """Copy a file, or a folder's content, to the run."""
+        """Upload a file, or the content of a folder."""
         send = self.client.log_artifacts if path.is_dir() else self.client.log_artifact
         self._retry(lambda: send(self.run_id, str(path), artifact_path or None))
 
@@ -79,14 +77,14 @@ class ParentRun:
         self._retry(lambda: self.client.set_terminated(self.run_id, status))
 
     def reconcile(self, outcomes: Iterable[TrialOutcome], create: bool = True) -> int:
-        """Bring the trials' runs up to date; returns how many were changed or created.
+        """Update the trials' runs, and return how many were changed or created.
 
-        A run left RUNNING by a killed process gets its end; a trial that died before it opened a
-        run gets one if ``create``: not while ranks live that may be about to. Doing it twice
-        changes nothing.
+        A run left RUNNING by a killed process is ended. A trial that died before it opened its run
+        gets one if ``create``, which must be False while ranks may still open it. Idempotent.
         """
         outcomes = list(outcomes)
-        # All runs of a large sweep are megabytes; after a trial has ended only its own is wanted.
+        # Fetching all runs of a large sweep takes megabytes; after one trial has ended only its run
+        # is needed.
         few = len(outcomes) <= ASKED_SINGLY
         keys = [{RUN_TAG: outcome.key} for outcome in outcomes]
         wanted = keys if few else [{SWEEP_TAG: outcomes[0].tags[SWEEP_TAG]}]
@@ -103,7 +101,7 @@ class ParentRun:
     def _reconcile(self, outcome: TrialOutcome, run: Any | None) -> bool:
         tags = {**outcome.tags, STATE_TAG: outcome.state, REASON_TAG: outcome.reason[:500]}
         if outcome.reason:
-            tags[NOTE_TAG] = outcome.reason  # what MLflow shows at the top of the run's page
+            tags[NOTE_TAG] = outcome.reason  # shown at the top of the run's page in MLflow
         scores = {} if outcome.score is None else {"final/score": outcome.score}
         if run is None:
             tags[PARENT_TAG] = self.run_id
@@ -122,7 +120,8 @@ class ParentRun:
             if not tags and not scores and run.info.status == _STATUS[outcome.state]:
                 return False
         self._log(run_id, tags, scores)
-        # Whoever ended the run knows when: to end it again would make it last until now.
+        # If the run has this status already, keep its end time: ending it again would move it to
+        # now.
         if run is None or run.info.status != _STATUS[outcome.state]:
             self._retry(lambda: self.client.set_terminated(run_id, _STATUS[outcome.state]))
         return True
@@ -142,7 +141,7 @@ class ParentRun:
 def open_parent_run(
     uri: str, experiment: str, sweep_name: str, tags: Mapping[str, str]
 ) -> ParentRun:
-    """Find the sweep's parent run again, or create it; tags are replaced.
+    """Find or create the sweep's parent run, and set its tags.
 
     Raises:
         StorageError: MLflow cannot be reached.
@@ -159,7 +158,7 @@ def open_parent_run(
 
 
 def find_parent(sweep: SweepRecord) -> ParentRun | None:
-    """Return the sweep's run in MLflow as it is; None where there is none.
+    """Return the sweep's existing run in MLflow; None if there is none.
 
     Raises:
         StorageError: MLflow cannot be reached.
@@ -179,8 +178,8 @@ def find_parent(sweep: SweepRecord) -> ParentRun | None:
 
 
 def open_parent(sweep: SweepRecord) -> ParentRun | None:
-    """Return the sweep's run in MLflow with its view and the states so far; None while tracking is
-    offline.
+    """Open the sweep's run in MLflow, save its view and update the trials' states; None if tracking
+    is offline.
 
     Raises:
         StorageError: MLflow cannot be reached.

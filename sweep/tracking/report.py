@@ -1,4 +1,4 @@
-"""The report of a sweep, written from its folder, and its summary in MLflow."""
+"""Write a sweep's report from its folder, and its summary to MLflow."""
 
 import math
 from pathlib import Path
@@ -18,7 +18,7 @@ BEST_FILE = "best.yaml"
 
 
 def write_report(sweep: SweepRecord, results: Results) -> Path:
-    """Write a sweep's report, and the configuration that its evidence names; return the page."""
+    """Write a sweep's report and `best.yaml`, and return the path of the page."""
     path = write_pages(results, sweep.folder.report)
     write_atomically(sweep.folder.report / RESULTS_FILE, pack(results))
     best = choose_best(sweep, results).best
@@ -33,8 +33,7 @@ def write_report(sweep: SweepRecord, results: Results) -> Path:
 
 
 def send_report(sweep: SweepRecord, results: Results, parent: ParentRun) -> None:
-    """Give the sweep's run in MLflow its report, its results as a file, its description and its
-    summary.
+    """Send report, results file, description and summary to the sweep's MLflow run.
 
     Raises:
         StorageError: MLflow cannot be reached.
@@ -47,8 +46,8 @@ def send_report(sweep: SweepRecord, results: Results, parent: ParentRun) -> None
 
 
 def summary(results: Results) -> dict[str, float]:
-    """Return the sweep in numbers; final/score is the mean score of its best configuration. Fresh
-    seeds decide both where they were run.
+    """Return the sweep's summary metrics. final/score is the mean score of the best configuration.
+    Fresh seeds decide the best configuration and the gain, if they were run.
     """
     fresh = results.fresh
     states = [trial.state for trial in results.trials]

@@ -1,6 +1,4 @@
-"""Sending records to MLflow later: a whole sweep that ran offline, or trials that could not reach
-it.
-"""
+"""Send records to MLflow later: an offline sweep, or trials that could not reach the server."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -22,11 +20,11 @@ _NAMED = 5  # trials in a message
 
 
 def upload_sweep(sweep: SweepRecord) -> Path:
-    """Send what MLflow lacks of a sweep and its trials, which from then on are tracked there; write
+    """Send the missing records of a sweep and its trials to MLflow, switch tracking on, and write
     the report.
 
     Raises:
-        NameHeldError: a driver is at work.
+        NameHeldError: the sweep is running.
         StorageError: MLflow cannot be reached.
     """
     # plotly and scipy take a second to import
@@ -56,16 +54,16 @@ def upload_sweep(sweep: SweepRecord) -> Path:
 
 
 def send_unsent(sweep: SweepRecord, uri: str) -> None:
-    """Send what trials could not send. No driver may be at work.
+    """Send records that trials could not send. The sweep must not be running.
 
     Raises:
-        StorageError: what prevents it, and the trials that it leaves.
+        StorageError: names the cause and the trials that were not sent.
     """
     waiting = [path for path in sorted(sweep.folder.trials.glob("*")) if has_unsent(path)]
     left = []
     problem = None
     for run_dir in told(waiting, "sent to MLflow"):
-        # nobody waits for a dead server trial by trial
+        # do not wait for a dead server once per trial
         away = problem is not None and problem.where == uri
         try:
             if not away:
@@ -80,7 +78,7 @@ def send_unsent(sweep: SweepRecord, uri: str) -> None:
         f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
     )
     raise StorageError(
-        f"MLflow lacks a part of the record of {names}: {problem.what}",
+        f"part of the record of {names} is not in MLflow: {problem.what}",
         problem.where,
-        f"repair that, then {sweep.command('resume')} sends it",
+        f"fix this, then run {sweep.command('resume')} to send it",
     )

@@ -1,5 +1,4 @@
-"""The view of a sweep in MLflow: columns, sorting and charts, kept as MLflow keeps those saved by
-hand.
+"""A sweep's saved view in MLflow: columns, sorting and charts, stored in MLflow's own format.
 
 MLflow 3.17 stores a saved view of the runs' page as a tag of the experiment,
 ``mlflow.sharedViewState.ID``: an envelope with the page's state as JSON. The page opens with it at
@@ -18,20 +17,20 @@ from trainer.metrics.tags import SEED_TAG, STATE_TAG, SWEEP_TAG, VARIANT_TAG
 from trainer.tracking.mlflow_store import connect, retry
 
 TAG = "mlflow.sharedViewState."
-_KIND_TAG = "mlflow.experimentKind"  # without it MLflow shows its pages of GenAI traces
+_KIND_TAG = "mlflow.experimentKind"  # without this tag MLflow opens its GenAI traces page
 SCORE = "final/score"
 NAME = "attributes.`Run Name`"
 WIDTH = 120  # [px] of a column
-# what is the same in every view: of the page, of its section and of a chart of each kind
+# constant parts of every view: page, section, and each kind of chart
 _TEMPLATE = json.loads(Path(__file__).with_name("view.json").read_text())
-# ids of views and charts are made of names
+# namespace for ids of views and charts, which are derived from names
 _SPACE = uuid.UUID("5d9d2c5e-6f0c-4a57-9c43-5a2b0f1e7a10")
 
 
 def save_view(uri: str, spec: SweepSpec) -> str:
-    """Write a sweep's view, unless it is there: somebody may have changed it in MLflow.
+    """Save a sweep's view unless it exists: a user may have edited it in MLflow.
 
-    Returns the path of MLflow's page that opens it; empty where the store lacks the experiment.
+    Return the path of the MLflow page that opens it; empty if the experiment does not exist.
 
     Raises:
         StorageError: MLflow cannot be reached.
@@ -63,7 +62,8 @@ def view_state(spec: SweepSpec) -> dict[str, Any]:
     """
     searched = [key for key in spec.searched if spec.parameters[key].kind != "value"]
     rule = spec.program.always_shown
-    # What is searched first, and of it the rule: a window shows two or three columns.
+    # Searched keys first, and among them those of the rule: a window shows only two or three
+    # columns.
     parameters = sorted(
         dict.fromkeys([*searched, *rule]), key=lambda key: (key not in searched, key not in rule)
     )
@@ -79,7 +79,7 @@ def view_state(spec: SweepSpec) -> dict[str, Any]:
         "searchFilter": f"tags.`{SWEEP_TAG}` = '{spec.name}'",
         "orderByKey": columns[0],
         "orderByAsc": spec.objective.mode == "min",
-        # All trials have the same devices, so that their duration is what they cost.
+        # All trials have the same devices, so duration is proportional to cost.
         "selectedColumns": [*columns, "attributes.`Duration`", "attributes.`Description`"],
         "columnOrder": [NAME, *columns, "duration", "attributes.`Description`"],
         "columnWidths": {NAME: 3 * WIDTH, **dict.fromkeys(columns, WIDTH)},

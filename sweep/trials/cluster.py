@@ -1,4 +1,4 @@
-"""Starting Ray for a sweep: the resources of machine or cluster, and whether a trial fits."""
+"""Start or connect to Ray, and check that a trial fits the machine or cluster."""
 
 import ipaddress
 import logging
@@ -34,22 +34,21 @@ from trainer.shell.table import counted
 _START_LIMIT_S = 300.0
 ANSWER_LIMIT_S = 5.0
 
-# What a client of HTTP/2 says first (RFC 9113, section 3.4), and an empty SETTINGS frame behind it.
+# HTTP/2 client preface (RFC 9113, section 3.4), followed by an empty SETTINGS frame.
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
-_SETTINGS_FRAME = 4  # type of the frame that a server of HTTP/2, such as gRPC's, answers with
+_SETTINGS_FRAME = 4  # type of the first frame that an HTTP/2 server, such as gRPC's, sends
 _OBJECT_STORE_BYTES = 200 * 2**20  # results are small dicts; Ray would take 30% of the memory
 
-# Documented settings of Ray and Tune that no argument sets.
+# Documented settings of Ray and Tune without an API argument.
 _ENVIRONMENT = {
-    # the new one prints a table even where Tune is told to print nothing
+    # Ray's new output prints a table even with verbose=0
     "RAY_AIR_NEW_OUTPUT": "0",
-    # A relative path in a configuration means the folder the sweep was started in.
+    # Relative paths in a configuration refer to the folder in which the sweep was started.
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
-    # Tune would write and hold all it knows of every trial, again and again; a restart is built
-    # from the ledger.
+    # Tune would repeatedly checkpoint its whole state; a resume is built from the event log.
     "TUNE_GLOBAL_CHECKPOINT_S": "1e9",
     # A diverged trial reports no score.
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
@@ -66,13 +65,13 @@ class Node:
 
 
 def local_node(cpus: int | None = None) -> Node:
-    """Return the machine this runs on, without asking Ray (which takes seconds to import)."""
+    """Return this machine's resources without importing Ray, which takes seconds."""
     return Node(cpus or _usable_cpus(), visible_gpus(), psutil.virtual_memory().total)
 
 
 def slots(resources: ResourcesSpec, nodes: list[Node]) -> int:
-    """Count the trials that fit on the nodes at one time: each on one node, or over several if no
-    node holds a whole trial.
+    """Count the trials that can run concurrently: each on one node, or across nodes if no node can
+    hold a whole trial.
     """
     by_node = [_workers_on(resources, node) for node in nodes]
     workers = resources.workers_per_trial
@@ -80,7 +79,7 @@ def slots(resources: ResourcesSpec, nodes: list[Node]) -> int:
 
 
 def spreads(resources: ResourcesSpec, nodes: list[Node]) -> bool:
-    """Return whether the workers of a trial run on several nodes, because no node holds all of
+    """Return whether a trial's workers run on several nodes, because no node can hold all of
     them.
     """
     return max(_workers_on(resources, node) for node in nodes) < resources.workers_per_trial
@@ -90,7 +89,7 @@ def check_fit(resources: ResourcesSpec, nodes: list[Node]) -> None:
     """Refuse a trial that could never start.
 
     Raises:
-        MissingError: names the needs of a trial and the resources present.
+        MissingError: names required and available resources.
     """
     if slots(resources, nodes) > 0:
         return
@@ -103,24 +102,24 @@ def check_fit(resources: ResourcesSpec, nodes: list[Node]) -> None:
         "resources.gpus_per_trial"
         if resources.gpus_per_trial > total.gpus
         else "resources.workers_per_trial",
-        "lower resources, or name a cluster with --address",
+        "reduce resources, or name a cluster with --address",
     )
 
 
 def prepare_environment(address: str | None) -> None:
-    """Set the variables that Ray reads, some of them already while it is imported: best called
-    before that.
+    """Set the environment variables that Ray reads, some of them at import, so call this before
+    importing Ray.
 
-    A Ray that is imported already reads token and address again.
-    A cluster, at an address, has its own token; None starts a Ray of this process.
+    If Ray is imported already, it rereads token and address. A cluster at ``address`` has its own
+    token; None means a Ray started by this process.
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     if address is None:
-        # Where Ray is told that it makes no cluster it listens on the loopback address alone.
+        # With clusters disabled, Ray listens only on the loopback address.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         if "RAY_AUTH_MODE" not in os.environ:
-            # Ray would otherwise make up a token and write it into the user's home folder.
+            # Otherwise Ray would generate a token and write it to the home folder.
             os.environ["RAY_AUTH_MODE"] = "token"
             os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
         if "ray" in sys.modules:
@@ -131,13 +130,14 @@ def prepare_environment(address: str | None) -> None:
 def ray_running(
     address: str | None, cpus: int | None, folder: Path, log: Path
 ) -> Iterator[list[Node]]:
-    """Start Ray on this machine, or connect to a cluster, for the block; yields its nodes.
+    """Start Ray on this machine or connect to a cluster, for the duration of the block; yield its
+    nodes.
 
-    Ray's own messages go to ``log``: its warnings about itself would bury the sweep's lines.
+    Ray's own messages go to ``log``, because they would bury the sweep's output.
 
     Raises:
         MissingError: no cluster at that address.
-        RuntimeError: Ray does not start here.
+        RuntimeError: Ray does not start on this machine.
     """
     prepare_environment(address)
     import ray
@@ -163,7 +163,7 @@ def _connect(address: str, log: Path) -> None:
     try:
         host, _, port = bootstrap_address(address).rpartition(":")
         if port.isdecimal():
-            check_cluster(host, int(port))  # the cluster that `auto` means may be gone
+            check_cluster(host, int(port))  # the cluster found by `auto` may be gone
             warn_if_open(host, int(port))
         packages = [str(Path(__file__).resolve().parents[2] / name) for name in OWN_PACKAGES]
         with _stderr_to(log):
@@ -182,46 +182,46 @@ def _connect(address: str, log: Path) -> None:
 
 
 def check_address(address: str | None) -> None:
-    """Refuse an address a sweep cannot be driven through, or at which no cluster answers.
+    """Refuse an invalid address, a Ray client address, and one at which no cluster answers.
 
     Raises:
-        ConfigError: not HOST:PORT or auto; or a Ray client's, where the sweep would run out of
-            sight on the head.
-        MissingError: nobody answers at HOST:PORT within five seconds, or somebody else does.
+        ConfigError: neither HOST:PORT nor auto; or a Ray client's address, with which the sweep
+            would run unattended on the head node.
+        MissingError: nothing answers at HOST:PORT within five seconds, or it is not Ray.
     """
     if address is None or address == "auto":
         return
     if address.startswith("ray://"):
         raise ConfigError(
-            "a sweep is not driven through a Ray client",
+            "a sweep cannot run through a Ray client",
             f"--address {address}",
-            "type it on a node of the cluster with --address auto, or send it there with `ray job "
+            "run it on a node of the cluster with --address auto, or submit it with `ray job "
             "submit` (docs/guides/cluster.md)",
         )
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
         raise ConfigError(
-            "not an address of a cluster", f"--address {address}", "write auto, or HOST:PORT"
+            "invalid cluster address", f"--address {address}", "write auto, or HOST:PORT"
         )
     check_cluster(host.strip("[]"), int(port))
 
 
 def check_cluster(host: str, port: int) -> None:
-    """Refuse a place where no Ray cluster answers.
+    """Refuse an address at which no Ray cluster answers.
 
     Raises:
-        MissingError: says whether nobody or somebody else answers.
+        MissingError: says whether nothing answers or something other than Ray.
     """
     try:
         with socket.create_connection((host, port), timeout=ANSWER_LIMIT_S) as connection:
             connection.sendall(_PREFACE)
             header = b""
-            with suppress(OSError):  # silence, or a hang-up: not a cluster
+            with suppress(OSError):  # no answer or a closed connection: not a cluster
                 header = connection.recv(9)
     except OSError as error:
-        raise _missing(host, port, f"nobody answers: {error.strerror or error}") from None
+        raise _missing(host, port, f"no answer: {error.strerror or error}") from None
     if len(header) < 4 or header[3] != _SETTINGS_FRAME:
-        raise _missing(host, port, "what answers there is not Ray")
+        raise _missing(host, port, "the server there is not Ray")
 
 
 def _missing(host: str, port: int, reason: str) -> MissingError:
@@ -233,26 +233,27 @@ def _missing(host: str, port: int, reason: str) -> MissingError:
 
 
 def warn_if_open(host: str, port: int) -> None:
-    """Say so if machines other than this one can run code in the cluster without a token."""
+    """Warn if other machines can run code on the cluster without a token."""
     with suppress(ValueError):
         if ipaddress.ip_address(host).is_loopback:
             return
     if asks_for_no_token(host, port):
         print(
-            f"warning: the Ray cluster at {host}:{port} asks for no token: whoever reaches it can "
-            "run code on all its nodes and read its passwords. Start every node with "
-            "RAY_AUTH_MODE=token (docs/guides/cluster.md)",
+            f"warning: the Ray cluster at {host}:{port} requires no token: anyone who can "
+            "reach it can run code on all its nodes and read its passwords. Start every node "
+            "with RAY_AUTH_MODE=token (docs/guides/cluster.md)",
             flush=True,
         )
 
 
 @contextmanager
 def _daemons(node: Node, folder: Path, log: Path) -> Iterator[str]:
-    """Run Ray's daemons for the block, with their files in a folder; yields their address.
+    """Run Ray's daemons for the duration of the block, with their files in ``folder``; yield their
+    address.
 
-    They are a process group of their own: a SIGTERM for the whole group of this process (`timeout`,
-    a job's end) asks it to stop orderly, and without Ray no trial can save a checkpoint. SIGKILL
-    ends them, for after a SIGTERM the control server stays for half a minute.
+    The daemons run in their own process group: a SIGTERM to this process's group (from `timeout` or
+    the end of a job) asks for an orderly stop, and trials need Ray to save checkpoints. They are
+    ended with SIGKILL, because the control server takes half a minute to exit on SIGTERM.
     """
     flags = {
         "port": 0,
@@ -267,7 +268,7 @@ def _daemons(node: Node, folder: Path, log: Path) -> Iterator[str]:
     options = [f"--{name}={value}" for name, value in flags.items()]
     command = [sys.executable, "-P", "-c", RAY, "start", "--head", *options]
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    # processes that wait for tasks: a sweep has only actors
+    # no prestarted workers for tasks: a sweep only uses actors
     environment["RAY_prestart_worker_first_driver"] = "0"
     with log.open("ab") as output:
         starter = subprocess.Popen(
@@ -319,8 +320,8 @@ def cluster_nodes(address: str) -> list[Node]:
 
 @contextmanager
 def _stderr_to(log: Path) -> Iterator[None]:
-    """Send what Ray's own core writes to standard error into a file: no setting of Ray keeps it
-    back.
+    """Redirect standard error to a file: Ray's C++ core writes to it, and no setting turns that
+    off.
     """
     kept = os.dup(2)
     try:
@@ -340,13 +341,13 @@ def _workers_on(resources: ResourcesSpec, node: Node) -> int:
 
 
 def node_text(node: Node) -> str:
-    """Return GPUs and CPUs of a machine in words."""
+    """Return GPUs and CPUs of a machine as text."""
     return f"{counted(node.gpus, 'GPU')} and {counted(node.cpus, 'CPU')}"
 
 
 def _usable_cpus() -> int:
     cpus = len(os.sched_getaffinity(0))
-    with suppress(OSError, ValueError):  # a container's share
+    with suppress(OSError, ValueError):  # CPU quota of a container
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         if quota != "max":
             cpus = min(cpus, max(1, int(quota) // int(period)))
@@ -354,7 +355,7 @@ def _usable_cpus() -> int:
 
 
 def _send_logs_to(path: Path) -> None:
-    # a log that cannot be written is no page of tracebacks for every line
+    # if the log cannot be written, do not print a traceback for every line
     logging.raiseExceptions = False
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))

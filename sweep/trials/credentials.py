@@ -1,7 +1,7 @@
-"""Environment for the ranks of a cluster: plain variables through Ray, credentials through a file
-of the sweep.
+"""Environment of ranks on a cluster: plain variables are sent through Ray, credentials through a
+file in the sweep's folder.
 
-Ray writes the environment of a job into its logs and tells it to whoever asks its jobs API.
+Ray writes a job's environment into its logs and exposes it in the jobs API.
 """
 
 import json
@@ -12,18 +12,17 @@ from trainer.config.credentials import split_credentials
 from trainer.files import write_atomically
 
 _FORWARDED = ("MLFLOW_", "LOPTUNE_", "HF_HOME", "HF_HUB_OFFLINE")
-_SERVERS = ("MLFLOW_AUTH_", "MLFLOW_FLASK_")  # for the MLflow server alone; no rank needs them
+_SERVERS = ("MLFLOW_AUTH_", "MLFLOW_FLASK_")  # for the MLflow server only; ranks do not need them
 _SECRET = ("PASSWORD", "TOKEN", "SECRET", "KEY")
 
 
 def plain_environment() -> dict[str, str]:
-    """Return the driver's variables that ranks need and anybody may read."""
+    """Return the driver's variables that ranks need and that are not secret."""
     return {name: value for name, value in _forwarded().items() if not _is_secret(name, value)}
 
 
 def write_credentials(path: Path) -> None:
-    """Write the driver's credentials into a file that its user alone can read; remove it where
-    there are none.
+    """Write the driver's credentials to a file with mode 600; remove the file if there are none.
 
     Raises:
         OSError: the folder cannot be written.
@@ -36,7 +35,7 @@ def write_credentials(path: Path) -> None:
 
 
 def take_credentials(path: Path) -> None:
-    """Put the credentials of the file, if there is one, into the environment of this process."""
+    """Load the credentials file, if it exists, into this process's environment."""
     if path.is_file():
         os.environ.update(json.loads(path.read_text("utf-8")))
 

@@ -1,6 +1,6 @@
-"""All that a sweep uses of Ray although Ray keeps it private, with the reason of each.
+"""Every private API of Ray that a sweep uses, with the reason.
 
-An upgrade of Ray may take one away: tests/sweep/trials/test_internals.py then names it.
+An upgrade of Ray may remove one: tests/sweep/trials/test_internals.py then fails.
 """
 
 import logging
@@ -11,26 +11,24 @@ from contextlib import suppress
 
 _TOKEN_LIMIT_S = 30.0
 
-# Else a driver looks for a raylet at the machine's other address, and waits for ever.
+# Without this, the driver looks for a raylet at the machine's other address and waits forever.
 ON_LOOPBACK = {"_node_ip_address": "127.0.0.1"}
 
-# The command `ray`. Where it finds grpc it starts a server of clients, too: a process and a port
-# that no sweep uses, and no option leaves it out.
+# The `ray` command without grpc. With grpc it also starts a Ray client server, a process and port
+# that sweeps do not use and that no option disables.
 RAY = "import sys; sys.modules['grpc'] = None; from ray.scripts.scripts import main; main()"
 
 
 def bootstrap_address(address: str) -> str:
-    """Return HOST:PORT of a cluster: public calls tell what `auto` means only once they are
-    connected.
-    """
+    """Return HOST:PORT of a cluster: public calls resolve `auto` only after connecting."""
     from ray._private import services
 
     return str(services.canonicalize_bootstrap_address(address))
 
 
 def read_environment_again() -> None:
-    """Let a Ray that is imported already use the environment's token and loopback address: it reads
-    them once.
+    """Make an already imported Ray reread token and loopback setting from the environment; it reads
+    them only once.
     """
     from ray._private import ray_constants
     from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
@@ -41,8 +39,8 @@ def read_environment_again() -> None:
 
 
 def log_errors() -> None:
-    """Log what Ray's daemons report: Ray prints it in color, again for every process that ended,
-    and a trial's lines name the reason.
+    """Send messages of Ray's daemons to the log. Ray would print them in color, once per ended
+    process, although the trial's own lines already give the reason.
     """
     from ray._private import worker
 
@@ -51,8 +49,8 @@ def log_errors() -> None:
 
 
 def node_of(actor: str) -> str:
-    """Return the id of an actor's node: the public `ray.util.state` asks a dashboard, and a sweep
-    has none.
+    """Return the id of an actor's node: the public `ray.util.state` needs a dashboard, which a
+    sweep does not have.
     """
     import ray
 
@@ -61,23 +59,23 @@ def node_of(actor: str) -> str:
 
 
 def leave_cluster(reason: str) -> None:
-    """Take this node out of the cluster: the command that does it, `ray drain-node`, is hidden,
-    too.
+    """Take this node out of the cluster: the command for it, `ray drain-node`, is hidden as
+    well.
     """
     import ray
     from ray.core.generated.autoscaler_pb2 import DrainNodeReason
 
     context = ray.get_runtime_context()
-    # a drain that may not be refused
+    # a drain that Ray cannot reject
     preempted = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
     context.worker.gcs_client.drain_node(context.get_node_id(), preempted, reason, 0)
 
 
 def asks_for_no_token(host: str, port: int) -> bool:
-    """Return whether a cluster serves a process without a token: public calls would join it to find
-    out.
+    """Return whether a cluster accepts connections without a token; public calls would have to join
+    the cluster.
     """
-    # In a process of its own: Ray reads the mode once, when it is imported.
+    # In a separate process, because Ray reads the mode only once, at import.
     client = "import sys; from ray._raylet import GcsClient; GcsClient(address=sys.argv[1])"
     command = [sys.executable, "-c", client, f"{host}:{port}"]
     environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}

@@ -1,6 +1,4 @@
-"""Limits of this process's control groups on processes and memory, which nothing that fails on them
-names.
-"""
+"""Report cgroup limits on processes and memory: errors caused by them do not name them."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -8,7 +6,7 @@ from pathlib import Path
 
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/cgroup")  # lines of number:controllers:path
-# file of a limit -> the file and the word that count how often it was reached
+# limit file -> file and key that count how often the limit was hit
 _COUNTS = {
     "pids.max": ("pids.events", "max"),
     "memory.max": ("memory.events", "oom_kill"),
@@ -17,7 +15,7 @@ _COUNTS = {
 
 
 def _reached() -> Iterator[tuple[Path, int]]:
-    """Yield the limits of this process, with how often each was reached."""
+    """Yield this process's limits with the number of times each was hit."""
     with suppress(OSError):
         for line in _OWN.read_text().splitlines():
             _, controllers, path = line.split(":", 2)
@@ -33,7 +31,7 @@ _AT_START = dict(_reached())
 
 
 def with_limits(text: str) -> str:
-    """Return the text, and behind it the limits that were reached since this process began."""
+    """Append to the text the limits that were hit since this process started."""
     for path, count in _reached():
         if count > _AT_START.get(path, 0):
             text += f"; limit reached: {path} is {path.read_text().strip()}"

@@ -1,5 +1,5 @@
-"""Nodes come and go: one that does not see the sweep's files leaves, and a lost one is no failure
-of its trial.
+"""Cluster nodes that come and go: a node without the sweep's files leaves the cluster, and losing a
+node does not count as a trial's failure.
 """
 
 import os
@@ -17,12 +17,13 @@ from ray.exceptions import RayActorError
 
 from sweep.trials.internals import leave_cluster, node_of
 
-# less than the 65 s after which Ray counts a node as lost, and its trials begin again elsewhere
+# less than the 65 s after which Ray declares a node dead and its trials restart elsewhere
 CUT_OFF_S = 40.0
 _POLL_S = 5.0
-_CONNECT_S = 2.0  # a busy server is connected to all the same: its machine's kernel does that
-VISIBLE_WITHIN_S = 5.0  # a new file on a network file system
-NOTICE_S = 5.0  # of a machine that goes down, between its first process and its raylet
+_CONNECT_S = 2.0  # even a busy server accepts, because the kernel completes the connection
+VISIBLE_WITHIN_S = 5.0  # time for a new file to appear on a network file system
+# time between the first and the last process (the raylet) of a machine that shuts down
+NOTICE_S = 5.0
 
 
 class WorkerLostError(RuntimeError):
@@ -34,7 +35,7 @@ class NodeLostError(WorkerLostError):
 
 
 def missing_paths(paths: Sequence[Path]) -> list[Path]:
-    """Return the paths that this machine does not see within some seconds."""
+    """Return the paths that do not appear on this machine within a few seconds."""
     deadline = time.monotonic() + VISIBLE_WITHIN_S
     while (
         missing := [path for path in paths if not path.exists()]
@@ -44,11 +45,11 @@ def missing_paths(paths: Sequence[Path]) -> list[Path]:
 
 
 def leave_if_blind(paths: Sequence[Path]) -> None:
-    """Take this node out of the cluster, with a NodeLostError, if it does not see one of
-    the paths.
+    """Remove this node from the cluster and raise NodeLostError if it cannot see one of the
+    paths.
     """
     for path in missing_paths(paths):
-        reason = f"node {ray.util.get_node_ip_address()} does not see {path}; it leaves the cluster"
+        reason = f"node {ray.util.get_node_ip_address()} cannot see {path} and leaves the cluster"
         leave_cluster(reason)
         raise NodeLostError(f"{reason}: mount it there, then `ray start` again")
 
@@ -65,11 +66,11 @@ def is_lost_node(error: Exception | None) -> bool:
 
 
 def _ends(node_id: str) -> bool:
-    """Return whether a node is dead, or its raylet stops to answer within some seconds: its other
+    """Return whether a node is dead or its raylet stops answering within a few seconds; its other
     processes may end first.
 
-    Ray's own verdict is not waited for: a dead raylet's comes later than the reports of its actors'
-    deaths. A machine that vanishes without ending anything is dead to Ray before its actors are.
+    This does not wait for Ray to declare the node dead, which comes after its actors' deaths are
+    reported. If a machine vanishes silently, Ray declares it dead before its actors.
     """
     deadline = time.monotonic() + NOTICE_S
     while node_id and time.monotonic() < deadline:
@@ -80,14 +81,14 @@ def _ends(node_id: str) -> bool:
 
 
 def answers(node: dict[str, Any]) -> bool:
-    """Return whether a node of `ray.nodes` is there: to Ray a lost one is alive for another half
-    minute.
+    """Return whether a node of `ray.nodes` is there: Ray lists a lost node as alive for another
+    half minute.
     """
     return node["Alive"] and listens(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}")
 
 
 def listens(address: str) -> bool:
-    """Return whether somebody accepts connections at HOST:PORT."""
+    """Return whether something accepts connections at HOST:PORT."""
     host, _, port = address.rpartition(":")
     with suppress(OSError), socket.create_connection((host, int(port)), timeout=_CONNECT_S):
         return True
@@ -95,16 +96,14 @@ def listens(address: str) -> bool:
 
 
 def end_when_cut_off(address: str) -> None:
-    """End this process once the server at HOST:PORT has been out of reach for
-    `CUT_OFF_S`.
-    """
+    """Exit this process after the server at HOST:PORT has been unreachable for `CUT_OFF_S`."""
 
     def watch() -> None:
         heard = time.monotonic()
         while time.monotonic() - heard <= CUT_OFF_S:
             time.sleep(_POLL_S)
             heard = time.monotonic() if listens(address) else heard
-        print(f"process {os.getpid()} ends: Ray at {address} is out of reach", file=sys.stderr)
+        print(f"process {os.getpid()} exits: Ray at {address} is unreachable", file=sys.stderr)
         os._exit(1)
 
     threading.Thread(target=watch, name="lifeline", daemon=True).start()

@@ -1,6 +1,4 @@
-"""The reach check: whether every node of a cluster sees the folder, the model and the data of a
-sweep.
-"""
+"""Check that every node of a cluster sees a sweep's folder, model and data."""
 
 import socket
 import uuid
@@ -19,11 +17,11 @@ _ANSWER_TIMEOUT_S = 60.0
 
 
 def check_reach(sweep: SweepRecord) -> None:
-    """Have every node look for the sweep's folder and what its program reads.
+    """Check on every node for the sweep's folder and the program's files.
 
     Raises:
-        ConfigError: nodes on other machines cannot write into an MLflow store that is a file here.
-        MissingError: a node does not see a path; names both.
+        ConfigError: the MLflow store is a local file, which other machines cannot write.
+        MissingError: a node does not see a path; the error names both.
     """
     spec = sweep.spec
     folder = sweep.folder
@@ -37,7 +35,7 @@ def check_reach(sweep: SweepRecord) -> None:
     uri = tracking_uri(settings, folder.runs_dir)
     if distant and not settings.offline and sqlite_path(uri) is not None:
         raise ConfigError(
-            f"{distant[0]} cannot write into an MLflow store that is a file: {uri}",
+            f"{distant[0]} cannot write to the MLflow store, because it is a file: {uri}",
             "tracking.uri",
             "start `mlflow server` and set MLFLOW_TRACKING_URI=http://HOST:5000, or add --offline",
         )
@@ -49,7 +47,7 @@ def check_reach(sweep: SweepRecord) -> None:
             raise MissingError(
                 f"node {node} does not see {place}",
                 "--runs-dir" if path == mark else str(path),
-                "put it on a folder that all nodes mount at the same place",
+                "move it to a folder that all nodes mount at the same path",
             )
     finally:
         mark.unlink()
@@ -83,6 +81,6 @@ def _unseen(nodes: Sequence[dict[str, str]], paths: Sequence[Path]) -> Iterator[
 
 
 def _missing(paths: Sequence[Path]) -> list[Path]:
-    import sweep.space.spec  # noqa: F401  a node that cannot import it cannot train
+    import sweep.space.spec  # noqa: F401  fails on a node that cannot import loptune
 
     return missing_paths(paths)

@@ -13,7 +13,9 @@ from trainer.run_folder import RunFolder
 
 
 def make_scheduler(sweep: SweepRecord) -> TrialScheduler:
-    """Return the trial scheduler, with the scores of the trials that ended in earlier sessions."""
+    """Return the trial scheduler, after replaying the scores of trials that ended in earlier
+    sessions.
+    """
     spec = sweep.spec
     scheduler = trial_scheduler(spec)
     for configuration in sweep.configurations if spec.scheduler != SchedulerSpec() else ():
@@ -24,7 +26,7 @@ def make_scheduler(sweep: SweepRecord) -> TrialScheduler:
 
 
 def trial_scheduler(spec: SweepSpec) -> TrialScheduler:
-    """Return the rule of one search that stops trials early; one that stops none is Tune's FIFO."""
+    """Return Tune's scheduler for early stopping, or FIFO without it."""
     asha = spec.scheduler.asha
     if asha is None:
         return FIFOScheduler()
@@ -32,7 +34,7 @@ def trial_scheduler(spec: SweepSpec) -> TrialScheduler:
         time_attr=EVALUATION,
         metric=SCORE,
         mode=spec.objective.mode,
-        # no rung at the last evaluation: whoever is there has been paid for
+        # no rung at the last evaluation: stopping a trial there saves nothing
         max_t=max((spec.evaluations or 10_000) - 1, asha.grace_period),
         grace_period=asha.grace_period,
         reduction_factor=asha.reduction_factor,

@@ -1,8 +1,7 @@
 """One trial of a sweep as Ray Tune sees it: a worker group inside the trial's own placement group.
 
-Ray Train's own trainers keep their workers outside the resources that Tune counts; started here,
-the group is reserved as one unit, limits how many trials run at a time, and is gone as soon as the
-trial ends.
+Ray Train's trainers start workers outside the resources that Tune counts. Here the group is
+reserved as one unit, counts toward concurrency, and is released when the trial ends.
 """
 
 import contextlib
@@ -50,7 +49,7 @@ _FAILED_CLOSE_TIMEOUT_S = 5.0  # the other ranks may wait for the failed one in 
 
 @dataclass(frozen=True)
 class TrialPlan:
-    """The common part of all trials of a sweep."""
+    """What all trials of a sweep share."""
 
     spec: SweepSpec
     folder: SweepFolder
@@ -62,8 +61,8 @@ class TrialPlan:
     def placement(self) -> tune.PlacementGroupFactory:
         """Return the resources of one trial, reserved together.
 
-        The trial's own process only waits for its ranks, so its bundle is empty: a share of a core
-        for it would leave a core of a small machine without a trial.
+        The trial's own process only waits for its ranks, so its bundle is empty. Reserving even a
+        fraction of a core for it would leave one core of a small machine idle.
         """
         resources = self.spec.resources
         bundle: dict[str, float] = {"CPU": resources.cpus_per_worker}
@@ -88,18 +87,18 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
     _built: bool
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Take note of the trial; its ranks start with the first step."""
-        if ray.is_initialized():  # else to ask for its address would start one
+        """Store the trial's configuration; its ranks start with the first step."""
+        if ray.is_initialized():  # asking for the address would start Ray
             end_when_cut_off(ray.get_runtime_context().gcs_address)
         self._group: WorkerGroup | None = None
         self._is_warm = False  # whether its ranks have run another trial
         self._assign(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Take over another trial with warm ranks, or with new ones where the old would need a
-        second engine.
+        """Switch to another trial in the same ranks, or in new ones if its vLLM engine cannot be
+        shared.
         """
-        # the scheduler stopped the trial before; one that finished is closed already
+        # the previous trial was stopped by the scheduler; a finished one is already closed
         self._close("KILLED")
         before = self._assignment.config
         self._assign(new_config)
@@ -116,16 +115,14 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         Returns:
             ``step``, ``score``, ``evaluation`` and all ``eval/*`` metrics. ``done`` with
             ``finished`` after the last step, with ``interrupted`` when the sweep is to stop (with
-            ``storage``: because of a full disk or the like, met by this trial), with ``reason``
-            when the trial failed in a way that a retry would repeat (divergence, bad
-            configuration).
+            ``storage``: because of a full disk or the like, met by this trial), with ``reason`` if
+            the trial failed and a retry would fail again (divergence, bad configuration).
 
         Raises:
-            Exception: any other failure, which the driver counts. In ranks that ran another
-                trial, failing to start and missing memory do not: the trial is tried again in new
-                ones.
+            Exception: any other failure, which the driver counts. Failures to start and
+            out-of-memory errors in reused ranks do not count: the trial is retried in new ranks.
         """
-        if self._assignment.stop_file.exists() and not self._built:  # ranks at work save first
+        if self._assignment.stop_file.exists() and not self._built:  # running ranks save first
             return self._interrupted()
         if self._given_up:
             return self._failed(WorkerLostError(self._given_up))
@@ -145,8 +142,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             fault = storage_fault(error, self._assignment.context.run_dir)
             if fault is None and inherited:
                 logger.warning(
-                    "%s failed in ranks that ran another trial: tried in new ones",
-                    self._assignment.trial,
+                    "%s failed in reused ranks; retrying in new ones", self._assignment.trial
                 )
                 return self.step()
             if fault is None:
@@ -159,9 +155,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         self._end_group()
 
     def _close(self, status: str, timeout: float = _CLOSE_TIMEOUT_S) -> None:
-        """End the run of the trial on all ranks; ranks that cannot answer any more are ended
-        instead.
-        """
+        """Close the trial's run on all ranks; kill ranks that do not answer."""
         if self._group is None or not self._built:
             return
         self._built = False
@@ -221,7 +215,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             timeout=self.plan.spec.limits.stall_timeout_s,
             progress=lambda: (
                 metrics_file.stat().st_size if metrics_file.exists() else 0,
-                self._assignment.stop_file.exists(),  # to save may take as long as a step
+                self._assignment.stop_file.exists(),  # saving may take as long as a step
             ),
         )
         steps = {period.step for period in periods}
@@ -249,8 +243,8 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             self._check_inputs()
             program = self.plan.spec.program
             program.save(self._overrides, self._run_folder.config)
-            # Loading takes its time, on a busy machine more; the limit of a stall is one of
-            # training steps.
+            # Loading may take minutes on a busy machine. The stall limit is meant for training
+            # steps, so loading gets at least START_TIMEOUT_S.
             timeout = max(START_TIMEOUT_S, self.plan.spec.limits.stall_timeout_s)
             built = self._group.call("build", program, self._assignment, timeout=timeout)
             self._last_step = built[0]
@@ -258,7 +252,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         return self._group
 
     def _take_over_folder(self) -> None:
-        """Shut out earlier attempts at the trial, and forget how they failed."""
+        """Invalidate earlier attempts at the trial, and remove their failure note."""
         leave_if_blind(self.plan.inputs)
         context = self._assignment.context
         begin_attempt(context.run_dir, context.attempt)
@@ -269,7 +263,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         folder = self.plan.folder
         try:
             check_inputs(folder.root, "sweep", False, self.plan.working_dir)
-        # of the sweep, not of this trial: all others would train on it too
+        # an error of the sweep, not of this trial: all trials would use the changed files
         except ConfigError as error:
             again = f"sweep resume {folder.name}, or with --accept-changes"
             raise StorageError(error.what, error.where, again) from None
@@ -306,7 +300,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         return TrialReport(step, reason=reason).to_result()
 
     def _note_failure(self, error: Exception) -> None:
-        """Leave the reason in the trial's folder: Tune keeps it only in its own files."""
+        """Write the reason to the trial's folder; Tune keeps it only in its own files."""
         text = one_line(error, 500) or type(error).__name__
         context = self._assignment.context
         with contextlib.suppress(OSError, StorageError):

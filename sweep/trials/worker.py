@@ -1,5 +1,4 @@
-"""The processes that train one trial: a rank actor per worker, and the group that holds them
-together.
+"""The processes of one trial: one rank actor per worker, and the group that manages them.
 
 Nothing here imports torch before the environment of the rank is set: OMP_NUM_THREADS,
 CUDA_VISIBLE_DEVICES and the rendezvous variables are read while torch and its libraries are
@@ -41,13 +40,14 @@ logger = logging.getLogger(__name__)
 VLLM_CACHE = "VLLM_CACHE_ROOT"
 START_TIMEOUT_S = 300.0
 POLL_S = 2.0
-# until Ray reports a death that another rank has noticed; well below a second when idle
+# seconds for Ray to report a rank's death after another rank noticed it; well below 1 s on an idle
+# machine
 _DEATH_NOTICE_S = 3.0
 
 
 @dataclass(frozen=True)
 class Period:
-    """Report of a rank after one evaluation period; no metrics where the period trained nothing."""
+    """A rank's report after one evaluation period; no metrics if it trained nothing."""
 
     step: int
     total_steps: int
@@ -57,16 +57,14 @@ class Period:
 
 
 class RankWorker:
-    """One rank of a trial. Lives on when the next trial takes over its placement group."""
+    """One rank of a trial. It is reused when the next trial gets the same placement group."""
 
     def __init__(self) -> None:
         self._run: TrialRun | None = None
         self._port = reserve_port()
 
     def describe(self) -> dict[str, Any]:
-        """Return where this rank runs: node, address, a port that is its own, process id
-        and GPUs.
-        """
+        """Return this rank's node, address, reserved port, process id, GPUs and cores per GPU."""
         context = ray.get_runtime_context()
         end_when_cut_off(context.gcs_address)
         return {
@@ -86,12 +84,12 @@ class RankWorker:
             os.environ[VLLM_CACHE] = str(own_folder(Path(environment[VLLM_CACHE])))
 
     def build(self, program: Program, assignment: Assignment) -> int:
-        """Begin the trial, or continue from what its folder holds, and return the step."""
+        """Start the trial, or resume from its folder, and return the step."""
         leave_if_blind(assignment.inputs)
         with RunFolder(assignment.context.run_dir).stderr.open("ab") as log:
             os.dup2(log.fileno(), 2)
         self.close("KILLED")
-        if assignment.working_dir.is_dir():  # a node of a cluster may lack it
+        if assignment.working_dir.is_dir():  # may not exist on a cluster node
             os.chdir(assignment.working_dir)
         take_credentials(assignment.credentials)
         started = time.monotonic()
@@ -123,7 +121,7 @@ class RankWorker:
             run.close(status)
 
     def ping(self) -> int:
-        """Return the process id; raises in the caller once the process is gone."""
+        """Return the process id; the call raises if the process is gone."""
         return os.getpid()
 
 
@@ -164,8 +162,8 @@ class WorkerGroup:
     ) -> list[Any]:
         """Call a method of ``RankWorker`` on every rank and return the answers in rank order.
 
-        After ``timeout`` seconds without an answer and without a change of ``progress`` the group
-        counts as hung.
+        The group counts as hung after ``timeout`` seconds without an answer and without a change in
+        ``progress()``.
 
         Raises:
             WorkerLostError: a rank died or hung; the other ranks may still be waiting for it.
@@ -185,7 +183,7 @@ class WorkerGroup:
         moved = time.monotonic()  # not the wall clock, which may jump
         pending = list(futures)
         while pending:
-            # One at a time: a dead rank must surface although the others wait for it in a
+            # Wait for one at a time, so that a dead rank is noticed while others wait for it in a
             # collective.
             ready, pending = ray.wait(pending, num_returns=1, timeout=POLL_S)
             for future in ready:
@@ -212,8 +210,8 @@ class WorkerGroup:
     ) -> None:
         """Raise ``WorkerLostError`` if one of the other ranks turns out to be dead.
 
-        When a rank dies in a collective, the others often notice first, as a closed connection;
-        theirs is not the failure to report.
+        When a rank dies in a collective, the others often fail first with a closed connection.
+        Report the dead rank instead.
         """
         deadline = time.monotonic() + _DEATH_NOTICE_S
         waiting = list(pending)
@@ -228,7 +226,7 @@ class WorkerGroup:
                     logger.debug("rank %d failed too", futures.index(future), exc_info=True)
 
     def kill(self, timeout: float = 10.0) -> None:
-        """End every rank and wait until Ray has seen them end."""
+        """Kill every rank, and wait until Ray has noticed."""
         for rank in self._ranks:
             ray.kill(rank, no_restart=True)
         ray.wait(
@@ -239,7 +237,7 @@ class WorkerGroup:
 
 
 def _cores_of_a_gpu(node_id: str) -> float:
-    """Return the cores of a node for each of its GPUs; 0 without GPUs."""
+    """Return a node's cores per GPU; 0 without GPUs."""
     [of_node] = [node["Resources"] for node in ray.nodes() if node["NodeID"] == node_id]
     return float(of_node.get("CPU", 0) / of_node["GPU"]) if "GPU" in of_node else 0.0
 
@@ -250,9 +248,9 @@ def rank_environments(
     """Return the rendezvous and device variables of each rank, from what ``RankWorker.describe``
     returned.
 
-    ``threads`` are those of the reserved cores. A rank with a GPU has at least its share of the
-    node's cores: an offloaded AdamW steps on them, and no other trial can use them while this one
-    has the GPU.
+    ``threads`` is the number of reserved cores. A rank with a GPU gets at least the node's cores
+    per GPU: a CPU-offloaded AdamW runs on them, and no other trial can use them while this one has
+    the GPU.
 
     Ranks that are all on one node meet on its loopback address. Ranks on one node see all GPUs of
     the trial on that node, so that LOCAL_RANK picks one and peer-to-peer transfers work.
@@ -272,9 +270,10 @@ def rank_environments(
             "TOKENIZERS_PARALLELISM": "false",
         }
         visible = [str(gpu) for other in neighbors for gpu in places[other]["gpus"]]
-        # none: a trial without GPUs uses nobody else's
+        # empty: a trial without GPUs must not use those of others
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(visible)
-        # no two trials compile into one folder at a time, and the next on these GPUs finds it
+        # one compile cache per set of GPUs: concurrent trials do not share it, and the next trial
+        # on these GPUs reuses it
         if visible:
             caches = Path(os.environ.get(VLLM_CACHE) or cache_folder() / "vllm")
             gpus_of_node = f"{place['address']}-gpu-{'-'.join(visible)}"
@@ -297,11 +296,10 @@ def _result(future: ray.ObjectRef, rank: int) -> Any:
 
 
 def reserve_port() -> socket.socket:
-    """Return a bound socket: until it is closed the system gives its port to nobody who asks for
-    any free one.
+    """Return a bound socket. While it is open, the system does not hand out its port as a free one.
 
-    Neither side of the reservation listens yet and both allow the address to be reused, so that
-    torch can listen on the port although it is bound here; seconds pass until it does.
+    The socket does not listen and allows address reuse, so torch can listen on the port later
+    although it is bound here.
     """
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

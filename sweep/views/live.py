@@ -1,4 +1,4 @@
-"""The table of the running trials that stays below the lines of a sweep in a terminal."""
+"""Live table of the running trials, below a sweep's output in a terminal."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ Scores = Callable[[], Mapping[str, float | None]]  # running trial -> latest sco
 
 @contextmanager
 def live_table(sweep: SweepRecord, console: Console, scores: Scores) -> Iterator[None]:
-    """Show the running trials at the bottom of a terminal; elsewhere nothing."""
+    """Show the running trials at the bottom of a terminal; do nothing elsewhere."""
     shown = Live(
         console=console,
         get_renderable=guarded(lambda: _table(sweep.read_again(), scores())),
@@ -29,7 +29,7 @@ def live_table(sweep: SweepRecord, console: Console, scores: Scores) -> Iterator
         yield
         return
     with shown:
-        console.show_cursor()  # it would stay hidden where the driver is killed
+        console.show_cursor()  # the cursor would stay hidden if the driver is killed
         yield
 
 

@@ -1,4 +1,4 @@
-"""The plan of a sweep: size, price and shortages, worked out before anything starts."""
+"""Plan a sweep before anything starts: size, cost and missing resources."""
 
 import math
 import statistics
@@ -36,7 +36,7 @@ class Disk:
 
 @dataclass(frozen=True)
 class Plan:
-    """The size and the price of a sweep."""
+    """Size and cost of a sweep."""
 
     name: str
     configurations: int
@@ -44,28 +44,28 @@ class Plan:
     gpus_per_trial: float
     cpus_per_trial: int
     nodes: list[Node]
-    slots: int  # trials at one time
-    waiting: int  # trials that wait for the first to end
+    slots: int  # concurrent trials
+    waiting: int  # trials that do not start at once
     steps: int | None  # training steps of the longest trial
     searches_steps: bool
     disk: Disk | None  # None for a model of unknown size
     free_bytes: int
     short: list[str]  # shortages
-    memory: Footprint | None  # of each rank of a trial; not of the built-in tiny model
+    memory: Footprint | None  # per rank; None for the built-in tiny model
     step_seconds: float | None
-    trial_seconds: float | None  # evaluations not counted where it is made of steps
-    step_source: str  # where the seconds were measured
+    trial_seconds: float | None  # without evaluations if computed from steps
+    step_source: str  # source of the seconds
     seconds: float | None  # of the whole sweep, evaluations not counted
     gpu_hours: float | None
-    # what the seeds can tell apart; None where no earlier sweep measured it
+    # detectable gains; None if no earlier sweep measured the noise
     noise: NoiseForecast | None
 
 
 def make_plan(sweep: SweepRecord, nodes: list[Node], given_step_seconds: float | None) -> Plan:
-    """Work out a plan; starts nothing and imports neither Ray nor torch.
+    """Make a plan, without starting anything or importing Ray or torch.
 
-    Seconds of a training step are those of sweeps on record, this one's first trials included,
-    unless given.
+    Unless given, the time per training step is measured in recorded sweeps, including this one's
+    own first trials.
     """
     spec = sweep.spec
     folder = sweep.folder
@@ -121,7 +121,7 @@ def _planned_disk(spec: SweepSpec, trials: int, at_a_time: int) -> Disk | None:
     kept = spec.program.checkpoints(spec.resources.gpus_per_trial > 0)
     if kept is None or kept.whole is None or kept.ended is None:
         return None
-    # A new checkpoint is whole before the oldest is removed.
+    # A new checkpoint is complete before the oldest is removed.
     at_most = kept.whole * (kept.kept + 1) * at_a_time + kept.ended * (trials - at_a_time)
     return Disk(kept.whole, kept.ended, at_most)
 
@@ -136,15 +136,14 @@ def _shortages(spec: SweepSpec, nodes: list[Node], disk: Disk | None, free: int)
 
 
 def short_memory(memory: Footprint | None, nodes: list[Node], at_a_time: int) -> Iterator[str]:
-    """Yield shortages of memory, of a GPU and of the machines, for the trials that run at
-    one time.
-    """
+    """Yield shortages of GPU memory and host memory for the concurrent trials."""
     if memory is None:
         return
     if memory.device.on_gpu and memory.margin < 0:
         needed = max(memory.training, memory.sampling)
         yield (
-            f"GPU memory: {size_text(needed)} needed, {size_text(memory.device.total_bytes)} a GPU"
+            f"GPU memory: {size_text(needed)} needed, {size_text(memory.device.total_bytes)} "
+            "available per GPU"
         )
     there = [node.memory for node in nodes if node.memory is not None]
     if len(there) == len(nodes) and memory.host * at_a_time > sum(there):
@@ -168,7 +167,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
 
 
 def print_plan(plan: Plan, spec: SweepSpec, space: str) -> None:
-    """Print the resolved space, named as it was typed, and its plan."""
+    """Print the resolved space and its plan; ``space`` is its name as typed."""
     if spec.parameters:
         rows = [[key, _range(p), parameter_text(p.when)] for key, p in spec.parameters.items()]
         print_table(["parameter", "range", "when"], rows)
@@ -181,15 +180,16 @@ def print_plan(plan: Plan, spec: SweepSpec, space: str) -> None:
 
 
 def print_sample(sample: Sample, spec: SweepSpec, configurations: int) -> None:
-    """Print what the start policy says about a plan, what its error hides, and advice to standard
-    error.
+    """Print the sample of the initial policy and the improvements that its evaluation error hides;
+    print advice to standard error.
     """
     lines = list(sample.lines)
     if sample.error > 0 and len(spec.seeds) > 1 and configurations > 1:
         hidden = minimum_detectable_effect(sample.error, len(spec.seeds), configurations)
         seeds = f"{counted(len(spec.seeds), 'seed')} of {counted(configurations, 'configuration')}"
         lines.append(
-            f"with {seeds} that error alone hides improvements below {hidden:.2g} (80% power)"
+            f"with {seeds}, evaluation error alone hides improvements below {hidden:.2g} (80% "
+            "power)"
         )
     print_section("sample", lines)
     for advice in sample.advice:
@@ -197,7 +197,7 @@ def print_sample(sample: Sample, spec: SweepSpec, configurations: int) -> None:
 
 
 def print_section(heading: str, lines: list[str]) -> None:
-    """Print a heading, and lines in a column beside it."""
+    """Print a heading, with lines in a second column."""
     print_table(
         ["", ""], [[f"{'' if index else heading:<11}", line] for index, line in enumerate(lines)]
     )
@@ -229,27 +229,28 @@ def _lines(plan: Plan, spec: SweepSpec) -> Iterator[tuple[str, str]]:
     else:
         yield (
             "at a time",
-            "none: a trial needs more than this machine has; see --address, --nodes and --gpus",
+            "none: a trial needs more resources than this machine has; see --address, "
+            "--nodes and --gpus",
         )
     if plan.disk is None and spec.program.estimates_sizes:
-        yield "disk", "unknown size of the model; give a folder instead of a hub name"
+        yield "disk", "unknown model size; give a local folder instead of a Hub name"
     elif plan.disk is not None:
         of_all = f"at most {size_text(plan.disk.at_most)} of {size_text(plan.free_bytes)} free"
         whole = size_text(plan.disk.one_checkpoint)
         ended = size_text(plan.disk.ended_trial)
-        yield "disk", f"{of_all}; checkpoints of {whole}, and {ended} of a trial that has ended"
+        yield "disk", f"{of_all}; {whole} per checkpoint, {ended} per ended trial"
     if plan.memory is not None:
         for index, line in enumerate(plan.memory.lines()):
             yield "" if index else "memory", line
     elif plan.gpus_per_trial and spec.program.estimates_sizes:
-        yield "memory", "unknown: no config.json of the model on this machine"
+        yield "memory", "unknown: the model's config.json is not on this machine"
     if plan.seconds is not None:
         shorter = spec.scheduler.asha or plan.searches_steps
         limit = "at most " if shorter else ""
         hours = f", {plan.gpu_hours:.1f} GPU hours" if plan.gpu_hours else ""
-        each = f"{plan.trial_seconds:.3g} s a trial"
+        each = f"{plan.trial_seconds:.3g} s per trial"
         if plan.steps is not None:
-            each = f"evaluations on top, at {plan.step_seconds:.3g} s a step"
+            each = f"not counting evaluations, at {plan.step_seconds:.3g} s per step"
         yield "forecast", f"{limit}{duration(plan.seconds)}{hours}, {each} ({plan.step_source})"
     elif plan.steps is None:
         yield "forecast", f"unknown; {spec.program.forecast_needs}"
@@ -261,8 +262,8 @@ def _lines(plan: Plan, spec: SweepSpec) -> Iterator[tuple[str, str]]:
 
 
 def _arms_lines(plan: Plan, spec: SweepSpec) -> list[str]:
-    """Return the budget of every arm, the price of its best on fresh seeds, and the arms that it
-    cannot compare.
+    """Return the budget of every arm, the cost of the confirmation, and the arms that could not be
+    compared.
     """
     if spec.search.tune_within is None:
         return []
@@ -289,14 +290,15 @@ def _arms_lines(plan: Plan, spec: SweepSpec) -> list[str]:
     ]
     if refused:
         lines.append(
-            f"at their best these would not be compared with {baseline}, only their settings:"
+            f"these rules could not be compared with {baseline} at their best (only their "
+            "settings):"
         )
     return [*lines, *refused]
 
 
 def _steps_text(plan: Plan) -> str:
     if plan.steps is None:
-        return "a length that is not known before"
+        return "unknown length"
     most = "at most " if plan.searches_steps else ""
     return most + counted(plan.steps, "step")
 
@@ -306,8 +308,8 @@ def _measured(
     is_like: Callable[[Program], bool],
     seconds: Callable[[SweepRecord], list[float]],
 ) -> tuple[float | None, str]:
-    """Return the median of the seconds in the newest earlier sweep that is alike and has some, and
-    its name.
+    """Return the median seconds from the newest similar sweep with measurements, and that sweep's
+    name.
     """
     for other in sorted(
         earlier, key=lambda sweep: sweep.folder.space.stat().st_mtime, reverse=True
@@ -318,7 +320,7 @@ def _measured(
 
 
 def _whole_trials(sweep: SweepRecord) -> list[float]:
-    """Return the seconds of each trial that ran to its end."""
+    """Return the seconds of each complete trial."""
     hours = sweep.device_hours()
     devices = sweep.spec.resources.devices
     return [

@@ -1,4 +1,4 @@
-"""Following a sweep while it runs: Tune's events become lines."""
+"""Print Tune's events as progress lines."""
 
 import functools
 import logging
@@ -28,25 +28,25 @@ from trainer.shell.table import counted, number
 
 logger = logging.getLogger(__name__)
 
-_WAITING_S = 30.0  # a trial that has its resources starts within seconds
+_WAITING_S = 30.0  # a trial with resources starts within seconds
 _LOOK_S = 0.5
-_BEGINNINGS = (  # a file of a trial, what it holds from then on, and what that means
-    ("config.yaml", "", "its ranks have started and load the program"),
-    ("stderr.log", "ready at step", "the program is loaded; the first step starts"),
+_BEGINNINGS = (  # (file, text that appears in it, message)
+    ("config.yaml", "", "ranks have started and are loading the program"),
+    ("stderr.log", "ready at step", "program loaded; starting the first step"),
     ("metrics.jsonl", "}", "first step done"),
 )
 CONSOLE = Console(highlight=False)
-_HEADLINE = "eval/accuracy"  # shown beside the score, a mean of several
+_HEADLINE = "eval/accuracy"  # shown in addition to the score, which is a mean over evaluations
 
 
 def say(text: str) -> None:
-    """Print a line, above a table that the terminal may show."""
+    """Print a line above the live table, if there is one."""
     CONSOLE.print(Text(printable(text)), soft_wrap=True)
 
 
 class SweepCallback(tune.Callback):  # type: ignore[misc]
-    """Prints what Tune does, a line each. An exception in a callback would end the sweep, so none
-    gets out.
+    """Prints one line per Tune event. An exception in a callback would end the sweep, so all are
+    caught and logged.
     """
 
     def __init__(
@@ -63,13 +63,13 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         self._failures: Counter[str] = Counter()  # by trial
         self._changed: threading.Event | None = changed  # set when a trial has ended
         self._trials: Sequence[Trial] = ()
-        self._beginnings = list(_BEGINNINGS)  # to be told of the session's first trial
-        # a file system may round down
+        self._beginnings = list(_BEGINNINGS)  # start-up messages still to print for the first trial
+        # file timestamps may be rounded down
         self._begun = time.time() - 1.0
         self._looked = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
-        # Tune pickles its callbacks; an event cannot be, and a resumed sweep makes its own.
+        # Tune pickles its callbacks, but an Event cannot be pickled.
         return {**self.__dict__, "_changed": None, "_trials": ()}
 
     def scores(self) -> dict[str, float | None]:
@@ -94,13 +94,13 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         self._event(trial, f"started    {parameter_text(searched)}")
 
     def on_trial_result(self, trial: Trial, result: dict[str, Any], **info: Any) -> None:
-        """Report that a trial has evaluated, or ended early."""
+        """Report a trial's evaluation."""
         report = TrialReport.of(result)
         if report.score is not None:
             self._beginnings.clear()
             shown = f"{_HEADLINE} {number(result[_HEADLINE])}" if _HEADLINE in result else ""
             total = f"/{report.total_steps}" if report.total_steps else ""
-            if shown or not report.finished:  # a command ends some time after its last evaluation
+            if shown or not report.finished:  # a command exits some time after its last evaluation
                 self._event(
                     trial, f"step {report.step}{total}  score {number(report.score)}  {shown}"
                 )
@@ -110,7 +110,9 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         report = TrialReport.of(trial.last_result)
         score = number(report.score)
         if report.interrupted:
-            self._event(trial, f"interrupted at step {report.step}; a resume continues from there")
+            self._event(
+                trial, f"interrupted at step {report.step}; `sweep resume` continues from there"
+            )
         elif report.reason:
             self._event(trial, f"failed     {report.reason}")
         elif report.finished:
@@ -120,22 +122,22 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         self._ended(trial)
 
     def on_trial_error(self, trial: Trial, **info: Any) -> None:
-        """Report that a trial failed and is not tried again."""
+        """Report that a trial failed and will not be retried."""
         self._event(trial, f"failed     {self._reason(trial)}")
         self._ended(trial)
 
     def on_trial_recover(self, trial: Trial, **info: Any) -> None:
-        """Count a failure of a trial, of which Tune lets it have any number; a lost node is none.
+        """Count a trial's failures, which Tune does not limit; a lost node does not count.
 
-        Where no retry is left the trial starts once more, and only to say so: that is a result as
-        any other.
+        Without retries left, the trial is started once more only to report its failure, so that it
+        has an ordinary result.
         """
-        trial.config["attempt"] += 1  # of the process that tries it again, which shuts out this one
+        trial.config["attempt"] += 1  # number of the retry; it invalidates the previous process
         name = trial.config["trial"]
         counts = not is_lost_node(_error_of(trial))
         self._failures[name] += counts
         if self._failures[name] > self._max_failures:
-            # its own process may not start at all
+            # if even that process does not start, give up
             trial.max_failures = 0 if GIVEN_UP in trial.config else -1
             trial.config[GIVEN_UP] = self._reason(trial)
         else:
@@ -143,7 +145,7 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
             self._event(trial, f"retry {count}: {self._reason(trial)}")
 
     def on_step_end(self, trials: list[Trial], **info: Any) -> None:
-        """Look for waiting and hanging trials, ten times a second."""
+        """Check for waiting trials and for start-up progress, ten times a second."""
         self._trials = trials
         self._tell_waiting()
         if self._trials and self._beginnings and time.monotonic() - self._looked > _LOOK_S:
@@ -151,7 +153,7 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
             self._tell_beginning()
 
     def _tell_beginning(self) -> None:
-        """Say how far the first trial is, which takes the longest to start."""
+        """Report the start-up progress of the first trial, which takes the longest."""
         first = self._trials[0]
         while self._beginnings:
             file, held, meaning = self._beginnings[0]
@@ -166,7 +168,7 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
             del self._beginnings[0]
 
     def _tell_waiting(self) -> None:
-        """Say which trials find no free resources, once each time they wait for long."""
+        """Report trials that wait long for resources, once per wait."""
         pending = {trial.trial_id: trial for trial in self._trials if trial.status == Trial.PENDING}
         now = time.monotonic()
         since = {name: self._waiting_since.get(name, now) for name in pending}
@@ -177,17 +179,14 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         self._waiting_since = since
 
     def _reason(self, trial: Trial) -> str:
-        """Return the failure note of a trial, or Ray's error where its own process died before it
-        wrote one.
-        """
+        """Return a trial's failure note, or Ray's error if its process died before writing one."""
         noted = failure_note(self._folder.trial(trial.config["trial"]))
         error = _error_of(trial)
         cause = getattr(error, "cause", None) or error or "its process or its node was lost"
         return noted or one_line(cause)
 
     def _ended(self, trial: Trial) -> None:
-        # Tune keeps the extremes and means of every number of a result to its own end: the most of
-        # its memory.
+        # Free the running statistics that Tune keeps for every metric; they are most of its memory.
         trial.metric_analysis.clear()
         trial.metric_n_steps.clear()
         if self._changed is not None:
@@ -198,9 +197,7 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
 
 
 def _error_of(trial: Trial) -> Exception | None:
-    """Read what ended the last attempt of a trial: its file is here before Tune copies it into its
-    storage.
-    """
+    """Read the error of a trial's last attempt from its local file, before Tune copies it."""
     path = trial.pickled_error_file
     error: Exception | None = cloudpickle.loads(Path(path).read_bytes()) if path else None
     return error
@@ -221,7 +218,7 @@ def _free(resources: ResourcesSpec) -> str:
 
 
 def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that logs its exceptions: a display must not end a sweep."""
+    """Wrap a function so that exceptions are logged: a display error must not end a sweep."""
 
     @functools.wraps(method)
     def call(*arguments: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The time that the trials of a running sweep and the sweep itself still take."""
+"""Estimate the time left for running trials and for the sweep."""
 
 import statistics
 import time
@@ -12,11 +12,10 @@ from sweep.search.history import ENDED, STARTED, TrialKey
 def seconds_left(
     sweep: SweepRecord, rows: Sequence[TrialRow]
 ) -> tuple[dict[str, float], float | None]:
-    """Return the seconds that each running trial and the whole sweep still take; unknown ones are
-    left out.
+    """Return the seconds left for each running trial and for the sweep; unknown ones are left out.
 
-    A whole trial takes the median of those that trained to their end; before there is one, what the
-    running trials have taken so far, for their share of the steps. Early stopping may shorten both.
+    A trial's total time is the median of the complete trials. Before the first one completes, it is
+    extrapolated from the running trials' fraction of steps. Early stopping may shorten both.
     """
     started: dict[TrialKey, float] = {}
     whole: list[float] = []
@@ -39,4 +38,5 @@ def seconds_left(
     left = {trial: trial_seconds * (1 - share) for trial, share in shares.items()}
     waiting = sweep.planned - sum(row.ended for row in rows) - len(running)
     total = sum(left.get(row.trial, trial_seconds) for row in running) + waiting * trial_seconds
-    return left, max([total / len(running), *left.values()])  # one trial may take the longest
+    # at least as long as the slowest running trial
+    return left, max([total / len(running), *left.values()])

@@ -1,9 +1,9 @@
-"""Running a sweep's finalists again: fresh seeds, no early stopping, and the held-out test set.
+"""Run a sweep's finalists on fresh seeds and the held-out test set, without early stopping.
 
-The best of many configurations looks better than it is, because it was chosen for its luck too. Its
-score on seeds that played no part in the choice is free of that. The runs form a sweep of their
-own, NAME-confirm, in the same MLflow experiment, so that they are stopped, resumed and looked at
-like any other. All seeds run at once, or in rounds (`rounds`).
+The best of many configurations is biased upward (winner's curse). Its score on seeds that played no
+part in the choice is unbiased. The runs form a sweep of their own, NAME-confirm, in the same MLflow
+experiment, so they are stopped, resumed and inspected like any other sweep. All seeds run at once,
+or in rounds (`rounds`).
 """
 
 from pathlib import Path
@@ -18,10 +18,10 @@ from trainer.errors import MissingError
 
 
 def finalists_of(sweep: SweepRecord, finalists: int) -> list[Configuration]:
-    """Return the baseline with so many of the best others.
+    """Return the baseline and the best ``finalists`` other configurations.
 
     Raises:
-        MissingError: no configuration has run to its end.
+        MissingError: no configuration is complete.
     """
     chosen = choose(sweep.spec, sweep.configurations, finalists)
     name = sweep.folder.name
@@ -47,10 +47,10 @@ def fresh_space(
     test: str | None = None,
     sealed: bool = True,
 ) -> SweepSpec:
-    """Return the space NAME-confirm: chosen configurations on seeds the sweep did not use, and
-    nothing else.
+    """Return the space of NAME-confirm.
 
-    They become its baselines. ``test`` is a file of the held-out problems.
+    The chosen configurations become its baselines, on seeds that the sweep did not use; nothing is
+    searched. ``test`` is a file of held-out problems.
 
     Raises:
         ConfigError: the program has no held-out problems.
@@ -76,8 +76,8 @@ def fresh_space(
 
 
 def choose(spec: SweepSpec, proposed: list[Configuration], finalists: int) -> list[Configuration]:
-    """Return the baseline, if it has run, and the best others complete on all seeds; of arms the
-    best of each.
+    """Return the baseline, if complete, and the best other configurations that are complete on all
+    seeds; with arms, the best of each.
     """
     complete = [
         configuration
@@ -111,10 +111,10 @@ def choose(spec: SweepSpec, proposed: list[Configuration], finalists: int) -> li
 
 
 def is_baseline(spec: SweepSpec, configuration: Configuration) -> bool:
-    """Return whether this is the baseline: the first listed one, or one without AR and Lopti if
-    none is listed.
+    """Return whether this is the baseline: the first listed one, or a plain one (no AR, no Lopti)
+    if none is listed.
 
-    Where arms are tuned, the first arm's configurations are.
+    With arms, every configuration of the first arm.
     """
     if spec.search.tune_within is not None:
         return arm_of(spec, configuration.parameters) == next(iter(arms(spec)))

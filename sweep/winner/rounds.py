@@ -1,7 +1,7 @@
-"""Confirming finalists in rounds of fresh seeds, until it is known which of them beat the baseline.
+"""Confirm finalists in rounds of fresh seeds until the comparison with the baseline is decided.
 
-The ledger of NAME-confirm begins with the plan (the looks and their boundaries), and every look
-adds where each finalist stands: going on needs nothing else.
+The event log of NAME-confirm starts with the design (interim analyses and boundaries). Each
+analysis appends the results of its finalists. Resuming needs nothing else.
 """
 
 import math
@@ -26,31 +26,31 @@ from trainer.errors import INTERRUPTED, ConfigError, MissingError
 from trainer.shell.run_folder import hold
 from trainer.shell.table import counted
 
-_BASELINE = "0"  # its number in NAME-confirm
+_BASELINE = "0"  # the baseline's configuration number in NAME-confirm
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Rounds as `sweep confirm` asks for them."""
+    """Options of `sweep confirm --rounds`."""
 
     finalists: int = 2  # besides the baseline
-    max_seeds: int = MAX_SEEDS  # fresh ones of each
-    hours: float | None = None  # budget of all rounds, in hours of the devices that trials have
+    max_seeds: int = MAX_SEEDS  # fresh seeds per configuration
+    hours: float | None = None  # budget of all rounds in device hours
     test: str | None = None  # file of the held-out problems
-    again: str = ""  # command to go on
+    again: str = ""  # command that resumes
 
 
 def decide(
     sweep: SweepRecord, asked: Asked, run: Callable[[SweepRecord], int], say: Callable[[str], None]
 ) -> tuple[int, Decision]:
-    """Run rounds until the outcome is known, the budget is spent or somebody stops it.
+    """Run rounds until the outcome is decided, the budget is used up, or the user stops them.
 
     Returns the exit code and the decision so far. ``run`` trains the missing trials of a sweep and
     returns an exit code; ``say`` prints a line.
 
     Raises:
-        MissingError: the sweep has no complete baseline, or nothing to hold against it.
-        ConfigError: its finalists run on fixed seeds.
+        MissingError: the sweep has no complete baseline, or no other complete configuration.
+        ConfigError: its finalists already run on a fixed number of seeds.
     """
     fresh, decision = _opened(sweep, asked, say)
     say(_plan_text(decision, sweep.spec))
@@ -87,7 +87,7 @@ def decide(
 def _opened(
     sweep: SweepRecord, asked: Asked, say: Callable[[str], None]
 ) -> tuple[SweepRecord, Decision]:
-    """Return the sweep of the finalists, begun if it does not exist, and its decision so far."""
+    """Return the finalists' sweep, created if missing, and its decision so far."""
     folder = sweep.folder.confirmation
     if not folder.ledger.exists():
         _begin(sweep, asked)
@@ -95,8 +95,8 @@ def _opened(
     decision = decision_of(fresh)
     if decision is None or fresh.spec.confirms is None:
         raise ConfigError(
-            f"the finalists of {sweep.folder.name} run on fixed seeds, which are not fresh any "
-            "more",
+            f"the finalists of {sweep.folder.name} already ran on a fixed number of seeds, so "
+            "those seeds are not fresh any more",
             str(folder.root),
             f"{fresh.command('status')} shows them",
         )
@@ -106,8 +106,8 @@ def _opened(
     if now != first:
         lists = [", ".join(f"#{number}" for number in numbers) for numbers in (first, now)]
         say(
-            f"the finalists stay those of the first round, {lists[0]}; the sweep's best are "
-            f"{lists[1]} by now"
+            f"keeping the finalists of the first round, {lists[0]}, although the sweep's best "
+            f"are now {lists[1]}"
         )
     return fresh, decision
 
@@ -128,10 +128,10 @@ def _begin(sweep: SweepRecord, asked: Asked) -> None:
             sweep.command("status"),
         )
     noise = sweep_noise(sweep)
-    if noise.deviation <= 1e-9:  # equal scores are coarse scores, not the absence of noise
+    if noise.deviation <= 1e-9:  # equal scores mean coarse scores, not zero noise
         noise = Noise(float("nan"), 0)
     design = make_design(noise, spec.objective.worthwhile, len(chosen) - 1, asked.max_seeds)
-    # The budget is counted over all rounds, before each.
+    # The budget is checked before each round, over all rounds.
     limits = spec.limits.model_copy(update={"gpu_hours": None, "time_budget_s": None})
     sealed = asked.test is not None or spec.program.held_out_instead
     space = fresh_space(sweep, chosen, design.looks[0], asked.test, sealed=sealed)
@@ -152,7 +152,7 @@ def _begin(sweep: SweepRecord, asked: Asked) -> None:
 
 
 def _look(fresh: SweepRecord, decision: Decision) -> Decision:
-    """Judge the finalists that were open, and write down where they stand."""
+    """Run the interim analysis of the open finalists, and record the results."""
     seeds = fresh.spec.seeds
     scores: dict[str, dict[Hashable, float]] = {
         str(configuration.number): {
@@ -180,7 +180,7 @@ def _look(fresh: SweepRecord, decision: Decision) -> Decision:
 
 
 def _missing(fresh: SweepRecord) -> int:
-    """Count the trials of the current look that have no result."""
+    """Count the trials of the current round without a result."""
     proposals = fresh.configurations
     seeds = fresh.spec.seeds
     proposed = sum(
@@ -193,8 +193,8 @@ def _missing(fresh: SweepRecord) -> int:
 
 
 def _price(fresh: SweepRecord, sweep: SweepRecord) -> float:
-    """Return the device hours of all rounds, the next one included; that one at the mean of the
-    trials so far.
+    """Return the device hours of all rounds including the next, which is estimated from the mean
+    trial so far.
     """
     spent = fresh.device_hours()
     sample = list(spent.values()) or list(sweep.device_hours().values())

@@ -1,4 +1,4 @@
-"""The advantages of a batch by the configured rule."""
+"""Advantage estimation with the configured rule."""
 
 from dataclasses import replace
 
@@ -10,8 +10,8 @@ from trainer.types import TrainBatch
 def estimate_advantages(
     batch: TrainBatch, config: AlgorithmConfig, sum_over_ranks: SumOverRanks = lambda tensor: tensor
 ) -> TrainBatch:
-    """Return the batch with advantages [B, T], 0 outside the mask; a group's completions are all on
-    one rank.
+    """Return the batch with advantages [B, T], 0 outside the mask. All completions of a group must
+    be on one rank.
     """
     kl_coef = 0.0 if config.kl_in_loss else config.kl_coef
     inputs = AdvantageInputs.of(batch, kl_coef, sum_over_ranks)

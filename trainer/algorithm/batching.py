@@ -1,4 +1,4 @@
-"""From rollout groups to tensors, update batches and microbatches."""
+"""Convert rollout groups to tensors, update batches and microbatches."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,9 @@ from trainer.types import RolloutGroup, TrainBatch
 def build_batch(
     groups: Sequence[RolloutGroup], pad_token_id: int, device: torch.device
 ) -> TrainBatch:
-    """Return the completions of some groups as tensors; model outputs are zero until scoring."""
+    """Return the completions of the groups as tensors. Model outputs are zero until
+    `Scorer.score`.
+    """
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     sequences = [torch.tensor([*r.prompt_ids, *r.completion.token_ids]) for r in rollouts]
     logprobs = [torch.tensor(r.completion.rollout_logprobs, dtype=torch.float32) for r in rollouts]
@@ -43,8 +45,8 @@ def build_batch(
 
 
 def lengths_to_mask(lengths: Tensor) -> Tensor:
-    """Return 1 at the tokens of completions of these lengths [B], [B, longest] float32 on their
-    device.
+    """Return the token mask of completions with these lengths [B]: [B, max length] float32, on the
+    same device.
     """
     places = torch.arange(int(lengths.max()), device=lengths.device)
     return (places[None] < lengths[:, None]).float()
@@ -53,9 +55,7 @@ def lengths_to_mask(lengths: Tensor) -> Tensor:
 def with_rewards(
     batch: TrainBatch, groups: Sequence[RolloutGroup], functions: Mapping[str, float]
 ) -> TrainBatch:
-    """Return the batch of some groups with their rewards, which were not known when `build_batch`
-    made it.
-    """
+    """Return the batch with the groups' rewards, which `build_batch` did not have yet."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     return replace(
         batch,
@@ -68,8 +68,8 @@ def with_rewards(
 
 
 def select_rows(batch: TrainBatch, rows: Tensor) -> TrainBatch:
-    """Return some rows of a batch, given on the host, cut to their own longest sequence and
-    completion.
+    """Return some rows of a batch, trimmed to their longest sequence and completion. ``rows`` is on
+    the host.
     """
     longest_completion = int(batch.completion_lengths[rows].max())
     longest = int((batch.prompt_lengths + batch.completion_lengths)[rows].max())
@@ -89,8 +89,8 @@ def select_rows(batch: TrainBatch, rows: Tensor) -> TrainBatch:
 class UpdateBatch:
     """The rows of one optimizer step, in microbatches.
 
-    A microbatch without rows is one that other ranks have and this one does not: it takes part in
-    the forward and the backward pass with another row and weight 0.
+    An empty microbatch pads this rank to the microbatch count of the others. It runs forward and
+    backward on a dummy row with weight 0.
     """
 
     microbatches: tuple[Tensor, ...]  # row indices on the host, [b] int64 each
@@ -102,8 +102,8 @@ class UpdateBatch:
 
     @property
     def stand_in(self) -> Tensor:
-        """The row of a microbatch without rows, [1]: the last, which is the shortest where rows are
-        sorted.
+        """The dummy row for an empty microbatch, [1]: the last row, which is the shortest if rows
+        are sorted.
         """
         return self.rows[-1:]
 
@@ -115,25 +115,27 @@ def plan_update_batches(
     gather: Gather = lambda items: items,
     packed: bool = False,
 ) -> list[UpdateBatch]:
-    """Cut the rows into update batches in order, and each into microbatches under a token budget.
+    """Split the rows into update batches in order, and each update batch into microbatches under a
+    token budget.
 
-    The same plan serves old log-probabilities, reference and every pass: a row is always computed
-    beside the same others, so that the importance ratio of the first update is exactly 1.
+    The same plan is used for old and reference log-probabilities and for every pass. A row always
+    shares its microbatch with the same rows, so the importance ratio of the first update is exactly
+    1.
 
     Args:
         batch: B rows.
         update_batch_size: completions of one optimizer step on this rank.
-        tokens_per_microbatch: most tokens that a microbatch computes; a single longer row stands
-            alone.
-        gather: the items of all ranks; every rank gets as many microbatches as the one with the
-            most.
-        packed: whether the model takes packed rows. Then groups stay together, as a prompt is
-            computed once for its rows; else rows are sorted by length, and padding counts.
+        tokens_per_microbatch: token budget of a microbatch; a longer row gets its own microbatch.
+        gather: gathers items from all ranks, so that every rank gets the same number of
+            microbatches.
+        packed: whether the model takes packed rows. If so, groups stay together because their
+            prompt is computed once. Otherwise rows are sorted by length and padding counts against
+            the budget.
     """
     lengths = batch.prompt_lengths + batch.completion_lengths
 
     def computed(rows: list[int]) -> int:
-        """Return the tokens that a microbatch of these rows computes."""
+        """Return the number of tokens computed for a microbatch of these rows."""
         if not packed:
             return len(rows) * int(lengths[rows[0]])  # the longest comes first
         prompts = dict(
@@ -152,7 +154,8 @@ def plan_update_batches(
             plan[-1][-1].append(row)
     counts = gather([list(map(len, plan))])
     for microbatches, *counted in zip(plan, *counts, strict=True):
-        microbatches += [[]] * (max(counted) - len(microbatches))  # that only other ranks have
+        # pad to the largest count over ranks
+        microbatches += [[]] * (max(counted) - len(microbatches))
     return [
         UpdateBatch(tuple(torch.tensor(rows, dtype=torch.int64) for rows in parts))
         for parts in plan

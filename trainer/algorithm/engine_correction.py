@@ -1,4 +1,4 @@
-"""Weights for an engine that samples from slightly other probabilities than the trainer's."""
+"""Importance weights that correct the mismatch between engine and trainer probabilities."""
 
 from torch import Tensor
 
@@ -12,9 +12,10 @@ def importance_weights(
     completion_mask: Tensor,
     config: EngineCorrection,
 ) -> Tensor:
-    """Return the factors of the tokens' policy losses, [B, T].
+    """Return the importance weight of each token's policy loss, [B, T].
 
-    With the token ratio ``w_t = pi_old / pi_engine``, cap C and floor F, by level and rule:
+    The token ratio is ``w_t = pi_old / pi_engine``, the cap C and the floor F. For each level and
+    rule:
 
     - token, truncate: ``min(w_t, C)`` [fengyao.notion.site/off-policy-rl, truncated importance
       sampling];
@@ -22,10 +23,10 @@ def importance_weights(
     - sequence, with ``W = prod_t w_t``: truncate ``min(W, C)``, mask ``W`` where ``F <= W <= C``,
       else 0 [Liu et al. 2025, "When Speed Kills Stability"];
     - geometric_mean, with ``G`` the geometric mean of w over the completion: truncate ``min(G,
-      C)``; mask ``w_t`` where ``F <= G <= C``, else 0, as in OpenRLHF and NeMo-RL: a bound that
-      does not tighten with the length.
+      C)``; mask ``w_t`` where ``F <= G <= C``, else 0, as in OpenRLHF and NeMo-RL. This bound does
+      not depend on the length.
 
-    Log-probabilities [B, T] are 0 outside the completions, and of the whole vocabulary.
+    Log-probabilities [B, T] are over the full vocabulary, and 0 outside the completions.
     """
     log_ratio = old_logprobs - rollout_logprobs
     tokens = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
@@ -42,12 +43,12 @@ def importance_weights(
 
 
 def ratio_bounds(log_ratio: Tensor, config: EngineCorrection) -> Tensor:
-    """Return factors like `importance_weights` where the engine's log-probabilities are the old
+    """Return the factors that bound the ratio when the engine's log-probabilities are used as old
     ones, [B, T].
 
-    The loss's own ratio ``r = pi / pi_engine`` of a token is then the whole importance weight. With
-    cap C and floor F the factor is: truncate ``min(1, C / r)``, mask 1 where ``F <= r <= C``, else
-    0. ``log_ratio`` is log r, [B, T], without gradient.
+    The ratio ``r = pi / pi_engine`` in the loss is then already the full importance weight. The
+    factor is ``min(1, C / r)`` for truncate, and 1 where ``F <= r <= C``, else 0, for mask.
+    ``log_ratio`` is log r, [B, T], without gradient.
     """
     ratio = log_ratio.exp()
     if config.rule == "truncate":

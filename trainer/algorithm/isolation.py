@@ -1,4 +1,4 @@
-"""Low-Probability Token Isolation (Lopti): which tokens are updated in which pass."""
+"""Low-Probability Token Isolation (Lopti): the token mask of each pass."""
 
 import torch
 from torch import Tensor
@@ -17,11 +17,11 @@ def isolation_passes(
 ) -> list[Tensor]:
     """Return the token mask [B, T] of every pass over the rollout batch, in order.
 
-    Without Lopti there is one pass with all tokens of `select_tokens`. With it the low-probability
-    ones of them are updated first and the rest with the updated policy [arXiv:2505.12929, algorithm
-    1]. ``old_logprobs`` stay those of before the first pass. Loss denominators do not depend on the
-    masks. ``lopti_split: random`` moves as many tokens into the first pass as there are low ones,
-    chosen by ``generator``.
+    Without Lopti there is one pass over the tokens of `select_tokens`. With Lopti, the first pass
+    updates the low-probability tokens and the second updates the rest with the updated policy
+    [arXiv:2505.12929, algorithm 1]. Both passes use the ``old_logprobs`` from before the first. The
+    masks do not change the loss denominators. ``lopti_split: random`` draws the same number of
+    tokens at random from ``generator`` for the first pass.
     """
     tokens = select_tokens(batch, config, gather)
     if not config.isolates:
@@ -31,7 +31,8 @@ def isolation_passes(
         low = _random_subset(tokens, int(low.sum()), generator)
     high = tokens - low
     ordered = [low, high] if config.lopti_order == "low_first" else [high, low]
-    return list(torch.stack(ordered).cpu())  # where the rows of a pass are chosen, in one transfer
+    # one transfer to the host, where `run_pass` selects rows
+    return list(torch.stack(ordered).cpu())
 
 
 def _random_subset(mask: Tensor, size: int, generator: torch.Generator | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""The loss of an update batch: how token losses become one number."""
+"""Aggregation of token losses into the loss of an update batch."""
 
 import torch
 from torch import Tensor
@@ -12,18 +12,18 @@ from trainer.types import LossOutput
 
 
 def update_loss(inputs: LossInputs, config: AlgorithmConfig) -> LossOutput:
-    """Return the whole loss.
+    """Return the total loss and its metrics.
 
     It is ``sum(w * token_mask * (l * importance_weight + c (log r)^2 + kl_coef * kl))`` with the
     policy loss l of every token, w of `token_weights`, importance weights of
-    `trainer.algorithm.engine_correction`, and the KL term where it is placed in the loss. The
-    squared log-ratio with ``c = log_ratio_coef`` keeps the policy near the old one: prime-rl adds
-    it to DPPO; with ``l = -A logprob`` it is verl's DRO. An entropy bonus takes off
+    `trainer.algorithm.engine_correction`, and the KL term if ``kl_placement`` is the loss. The
+    squared log-ratio, with ``c = log_ratio_coef``, keeps the policy near the old one: prime-rl adds
+    it to DPPO, and with ``l = -A logprob`` it is verl's DRO. The entropy bonus subtracts
     ``entropy_coef`` times the entropies, weighted by w.
 
     Returns:
-        The loss; metrics are sums over the tokens of the pass: ``clipped``, ``dual_clipped``,
-        ``approx_kl`` (old_logprob - logprob), ``tokens``, and the maximum ``ratio_max``.
+        The loss, and metrics over the tokens of the pass: the sums ``clipped``, ``dual_clipped``,
+        ``approx_kl`` (old_logprob - logprob) and ``tokens``, and the maximum ``ratio_max``.
     """
     weights = (
         token_weights(inputs.completion_mask, config.aggregation, inputs.totals) * inputs.token_mask
@@ -71,7 +71,7 @@ def token_weights(
         completion_mask: [B, T].
         aggregation: ``token_mean``: 1/tokens (DAPO); ``seq_mean_token_sum``: 1/sequences;
             ``seq_mean_token_mean``: 1/(sequences * tokens of the sequence) (GRPO); ``constant``:
-            1/(sequences * most tokens of a completion) (Dr. GRPO [arXiv:2503.20783]).
+            1/(sequences * max_new_tokens) (Dr. GRPO [arXiv:2503.20783]).
         totals: tokens and sequences of the update batch.
     """
     if aggregation == "token_mean":

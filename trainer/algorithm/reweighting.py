@@ -11,8 +11,8 @@ from trainer.types import TrainBatch
 def reweighted(advantages: Tensor, old_logprobs: Tensor, alpha: float) -> Tensor:
     """Return ``(alpha * pi_old(token) + 1 - alpha) * A`` [arXiv:2505.12929, equation 4], [B, T].
 
-    Tokens of low probability have the largest gradients; AR lowers their advantages. ``alpha = 0``
-    changes nothing.
+    Low-probability tokens have the largest gradients; AR scales down their advantages. ``alpha =
+    0`` is off.
     """
     return (alpha * old_logprobs.exp() + 1 - alpha) * advantages
 

@@ -1,4 +1,4 @@
-"""Checks of a user's own rules on random tensors, before the first step."""
+"""Checks of user-defined rules on random tensors, run before the first step."""
 
 import inspect
 import pickle
@@ -21,14 +21,14 @@ from trainer.rules.rule import Rule
 from trainer.types import TrainBatch
 
 _LENGTHS = (6, 4, 5, 2)
-_MOST_S = 1.0  # for a rule on these few tokens
+_MOST_S = 1.0  # time limit of a rule on this batch
 
 
 def check_rules(config: AlgorithmConfig) -> None:
-    """Refuse a user's rule that cannot train.
+    """Raise if a user-defined rule cannot be trained with.
 
     Raises:
-        ConfigError: names the rule, its file and line, and what is wrong.
+        ConfigError: names the rule, its file and line, and the problem.
     """
     for rule, problems in ((config.advantage, _advantage_problems), (config.loss, _loss_problems)):
         if rule.own is None:
@@ -53,51 +53,52 @@ def _loss_problems(config: AlgorithmConfig) -> Iterator[str]:
     yield from _output_problems(lambda: _losses(rule, batch, mask)[0], [mask])
     whole = _gradient(rule, batch, mask)
     if not whole.isfinite().all():
-        yield "has gradients that are not finite"
+        yield "has NaN or infinite gradients"
     if not whole.any():
-        yield "has no gradient: compute it from tokens.logprobs or tokens.log_ratio"
+        yield "has no gradient: compute the loss from tokens.logprobs or tokens.log_ratio"
     if (whole * batch.advantages).sum() > 0:
-        yield "trains against the advantage: return a loss, which is minimized"
+        yield (
+            "lowers the probability of tokens with a positive advantage: return a loss (it "
+            "is minimized), not a reward"
+        )
     if (whole * (1 - mask)).any():
-        yield "has a gradient outside of the completions: keep to tokens.completion_mask"
+        yield "has a gradient outside the completions: multiply by tokens.completion_mask"
     without = choose_tokens(replace(batch, advantages=torch.zeros_like(mask)), config)
     if not rule.has_penalty and _gradient(rule, without, mask).any():
         yield (
-            "has a gradient where the advantage is 0: set `has_penalty: ClassVar[bool] = True` "
-            "if it should"
+            "has a gradient where the advantage is 0: if that is intended, set `has_penalty: "
+            "ClassVar[bool] = True`"
         )
     low = mask * (batch.old_logprobs < -1)
     halves = _gradient(rule, batch, low) + _gradient(rule, batch, mask - low)
     if config.isolates and not torch.allclose(halves, whole, rtol=1e-4, atol=1e-6):
         yield (
-            "cannot be combined with Lopti: the gradients of two passes over parts of the tokens "
-            "do not add up to that of one pass, because a token's loss depends on "
-            "tokens.token_mask or on other tokens' gradients"
+            "cannot be combined with Lopti: the gradients of the two passes do not sum to "
+            "the gradient of one pass, because a token's loss depends on tokens.token_mask "
+            "or on the gradients of other tokens"
         )
 
 
 def _output_problems(compute: Callable[[], Any], like: Sequence[Tensor]) -> Iterator[str]:
-    """Yield what is wrong with a tensor that should have one of some shapes, and be finite
-    everywhere.
+    """Yield the problems of a rule's output: slow, wrong shape, non-finite, or not
+    deterministic.
     """
     start = time.monotonic()
     values = compute()
     if time.monotonic() - start > _MOST_S:
-        yield f"takes more than {_MOST_S:g} s for {sum(_LENGTHS)} tokens"
+        yield f"took more than {_MOST_S:g} s for {sum(_LENGTHS)} tokens"
     shapes = [list(tensor.shape) for tensor in like]
     shape = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
     if shape not in shapes:
         yield f"returns {shape}; expected a tensor of shape {' or '.join(map(str, shapes))}"
     if not values.isfinite().all():
-        yield "returns numbers that are not finite"
+        yield "returns NaN or infinity"
     if not torch.equal(values, compute()):
-        yield "returns something else for the same tokens: it keeps a state, or draws numbers"
+        yield "is not deterministic: it keeps state or draws random numbers"
 
 
 def _losses(rule: PolicyLoss, batch: TrainBatch, token_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the losses of all tokens and the log-probabilities that they are computed from, [B, T]
-    each.
-    """
+    """Return the token losses and the log-probabilities they were computed from, [B, T] each."""
     noise = torch.linspace(-0.3, 0.3, token_mask.numel()).view(token_mask.shape)
     logprobs = (batch.old_logprobs + noise * batch.completion_mask).requires_grad_()
     totals = UpdateTotals(sum(_LENGTHS), len(_LENGTHS), max(_LENGTHS))
@@ -107,8 +108,8 @@ def _losses(rule: PolicyLoss, batch: TrainBatch, token_mask: Tensor) -> tuple[Te
 
 def _gradient(rule: PolicyLoss, batch: TrainBatch, token_mask: Tensor) -> Tensor:
     losses, logprobs = _losses(rule, batch, token_mask)
-    # Outside the completions nothing is weighted: a gradient there comes from losses of other
-    # tokens. Adding 0 gives a gradient to losses that have none.
+    # Losses outside the mask are zeroed, so a gradient there comes from the losses of other tokens.
+    # Adding 0 * logprobs keeps autograd.grad from failing on losses without a gradient.
     return torch.autograd.grad((losses * token_mask + 0 * logprobs).sum(), logprobs)[0]
 
 
@@ -118,8 +119,8 @@ def _sending_problem(rule: Rule) -> str | None:
         pickle.dumps(rule)
     except Exception as error:
         return (
-            f"cannot be sent to another process ({type(error).__name__}): give it numbers and "
-            "names as parameters"
+            f"cannot be sent to another process ({type(error).__name__}): use only numbers "
+            "and strings as parameters"
         )
     return None
 
@@ -131,9 +132,7 @@ def _place(rule: Rule) -> str:
 
 
 def _random_batch() -> TrainBatch:
-    """Return four scored completions of two prompts; the last tokens of the shorter ones are
-    padding.
-    """
+    """Return a scored batch of four completions of two prompts, padded to the longest."""
     generator = torch.Generator().manual_seed(0)
     lengths = torch.tensor(_LENGTHS)
     mask = lengths_to_mask(lengths)

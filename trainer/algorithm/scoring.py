@@ -1,4 +1,6 @@
-"""Log-probabilities of a rollout batch by the policy before its update and by the reference."""
+"""Log-probabilities of a rollout batch under the policy before its update and under the
+reference.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +27,7 @@ from trainer.types import RolloutGroup, TrainBatch
 
 @dataclass
 class Scorer:
-    """Makes the batch of a training step and scores it by the policy and the reference."""
+    """Builder of a training step's batch with old and reference log-probabilities."""
 
     optim: OptimConfig
     models: Models
@@ -33,8 +35,8 @@ class Scorer:
     parallel: Parallel
 
     def score(self, groups: Sequence[RolloutGroup]) -> tuple[TrainBatch, list[UpdateBatch]]:
-        """Return the batch of this rank's groups with log-probabilities, without advantages; and
-        its update batches.
+        """Return the batch of this rank's groups with log-probabilities but no advantages, and its
+        update batches.
         """
         batch = build_batch(groups, self.pad_token_id, self.parallel.device)
         plan = plan_update_batches(
@@ -51,10 +53,11 @@ class Scorer:
 
 
 def check_scores(batch: TrainBatch, step: int, parallel: Parallel) -> None:
-    """Compare nothing with numbers that are none: equal rewards would hide them from the loss.
+    """Raise if a log-probability or entropy is NaN or infinite. With equal rewards the loss would
+    not show it.
 
     Raises:
-        DivergedError: a log-probability or an entropy is not finite, on any rank.
+        DivergedError: non-finite values on any rank.
     """
     scores = {
         "log-probability": batch.old_logprobs,
@@ -62,7 +65,8 @@ def check_scores(batch: TrainBatch, step: int, parallel: Parallel) -> None:
         "entropy": batch.entropies,
     }
     present = {name: values.double().sum() for name, values in scores.items() if values is not None}
-    sums = parallel.sum(torch.stack([*present.values()]))  # one wait for the device, one collective
+    # one device synchronization, one collective
+    sums = parallel.sum(torch.stack([*present.values()]))
     for name, total in zip(present, sums.tolist(), strict=True):
         check_finite(step, name, total)
 
@@ -76,8 +80,8 @@ def attach_logprobs(
 ) -> TrainBatch:
     """Return the batch with old and reference log-probabilities, entropies and gradient norms.
 
-    Without a policy the engine's log-probabilities are the old ones, and entropies and gradient
-    norms are None.
+    If ``policy`` is None, the engine's log-probabilities are used as old ones, and entropies and
+    gradient norms are None.
     """
     if reference is not None:
         batch = replace(
@@ -105,11 +109,11 @@ def score_batch(
     with_entropy: bool,
     kept_forward: KeptForward | None = None,
 ) -> TokenScores:
-    """Return log-probabilities of all rows, computed in the microbatches in which they will be
-    updated; [B, T].
+    """Return the log-probabilities of all rows, [B, T], computed in the same microbatches as the
+    update.
 
-    Entropies and gradient norms are added where they are asked for. ``kept_forward`` takes the
-    first microbatch.
+    With ``with_entropy`` also entropies and gradient norms. ``kept_forward`` caches the first
+    microbatch.
     """
     whole: dict[str, Any] = {}
     for update_batch in plan:

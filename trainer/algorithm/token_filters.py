@@ -1,4 +1,4 @@
-"""Token filters: which completion tokens are updated at all, and which a loss singles out."""
+"""Masks of the completion tokens that a step may update, and of those that a loss selects."""
 
 from dataclasses import replace
 
@@ -12,18 +12,18 @@ from trainer.types import TrainBatch
 
 
 def low_probability_tokens(old_logprobs: Tensor, completion_mask: Tensor, eta: float) -> Tensor:
-    """Return 1 at completion tokens with ``pi_old(token) < eta`` [arXiv:2505.12929, section 4.2],
-    [B, T].
+    """Return the mask of completion tokens with ``pi_old(token) < eta`` [arXiv:2505.12929, section
+    4.2], [B, T].
     """
     return (old_logprobs.exp() < eta).to(completion_mask.dtype) * completion_mask
 
 
 def high_entropy_tokens(batch: TrainBatch, share: float, gather: Gather) -> Tensor:
-    """Return 1 at the completion tokens with the highest entropies [arXiv:2506.01939, section 5.1],
-    [B, T].
+    """Return the mask of the completion tokens with the highest entropies [arXiv:2506.01939,
+    section 5.1], [B, T].
 
-    Those with an entropy of at least the ``1 - share`` quantile (linear interpolation) over the
-    completion tokens of all ranks; equal ones are all kept. As TRL.
+    A token is kept if its entropy reaches the ``1 - share`` quantile (linear interpolation) over
+    the completion tokens of all ranks. Ties are kept. Same as TRL.
     """
     mask = batch.completion_mask
     assert batch.entropies is not None
@@ -32,11 +32,10 @@ def high_entropy_tokens(batch: TrainBatch, share: float, gather: Gather) -> Tens
 
 
 def counted_tokens(batch: TrainBatch, config: AlgorithmConfig) -> Tensor:
-    """Return 1 at the completion tokens that a mean over tokens is taken over, [B, T].
+    """Return the mask of the completion tokens that count in a token mean, [B, T].
 
-    With ``mask_truncated`` not those of completions that ran into the token limit, as in TRL, SkyRL
-    and NeMo-RL. A mean over completions counts such a completion with a loss of 0, as in TRL and
-    SkyRL.
+    ``mask_truncated`` excludes the tokens of truncated completions, as in TRL, SkyRL and NeMo-RL. A
+    mean over completions still counts such a completion, with loss 0, as in TRL and SkyRL.
     """
     mask = batch.completion_mask
     return mask * (1 - config.mask_truncated * batch.truncated.to(mask, non_blocking=True))[:, None]
@@ -45,11 +44,11 @@ def counted_tokens(batch: TrainBatch, config: AlgorithmConfig) -> Tensor:
 def select_tokens(
     batch: TrainBatch, config: AlgorithmConfig, gather: Gather = lambda items: items
 ) -> Tensor:
-    """Return 1 at the completion tokens that the step may update, [B, T].
+    """Return the mask of the completion tokens that the step may update, [B, T].
 
-    Policy loss and KL penalty of the others are 0; loss denominators count `counted_tokens`. Tokens
-    without advantage, as in groups whose completions all score alike, have no gradient but that of
-    a penalty in the loss: without one they are left out.
+    The policy loss and KL penalty of other tokens are 0; loss denominators still count
+    `counted_tokens`. Tokens with zero advantage, such as those of zero-variance groups, only have a
+    gradient through a penalty term. They are excluded if the loss has none.
     """
     tokens = counted_tokens(batch, config)
     if config.token_filter == "high_entropy":
@@ -68,8 +67,8 @@ def choose_tokens(
     generator: torch.Generator | None = None,
     gather: Gather = lambda items: items,
 ) -> TrainBatch:
-    """Return the scored batch, advantages before AR, with the tokens that the loss singles out, if
-    it does.
+    """Return the batch with the mask of tokens that the loss selects, if it selects any. Call
+    before AR changes the advantages.
     """
     return replace(
         batch, chosen=config.loss.choose(batch, counted_tokens(batch, config), gather, generator)

@@ -1,4 +1,4 @@
-"""Optimizer steps over a rollout batch."""
+"""Optimizer steps on a rollout batch."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,8 +21,8 @@ from trainer.types import TrainBatch
 
 
 def learning_rate(config: OptimConfig, step: int, total_steps: int) -> float:
-    """Return the learning rate of a training step (0-based): linear warm-up, then constant, linear
-    or cosine to 0.
+    """Return the learning rate of a 0-based training step: linear warm-up, then constant, or linear
+    or cosine decay to 0.
     """
     if step < config.warmup_steps:
         return config.lr * (step + 1) / (config.warmup_steps + 1)
@@ -37,20 +37,20 @@ def learning_rate(config: OptimConfig, step: int, total_steps: int) -> float:
 
 @dataclass
 class UpdateStatistics:
-    """Sums over the optimizer steps of one training step; token counts and sums are those of this
+    """Sums over the optimizer steps of one training step. Token counts and sums are local to this
     rank.
     """
 
-    times_updated: Tensor  # [B, T], how often each token was in an optimizer step
-    times_clipped: Tensor  # [B, T], how often its importance ratio was clipped then
-    # Stay where they are computed: reading a number of a microbatch would let a GPU run idle.
+    times_updated: Tensor  # [B, T], number of optimizer steps that each token was in
+    times_clipped: Tensor  # [B, T], number of those in which its importance ratio was clipped
+    # Kept on the device: reading a value after every microbatch would stall the GPU.
     loss: Tensor  # [] float64
     ratio_max: Tensor  # []
     tokens: dict[str, Tensor] = field(default_factory=dict)
     grad_norm: float = 0.0
     updates: int = 0
-    skipped: int = 0  # update batches of a pass that had no gradient
-    # positions in the forwards of the passes, kept ones too, with prompts and padding
+    skipped: int = 0  # update batches without a gradient
+    # positions in the forward passes, cached ones included, with prompts and padding
     tokens_computed: int = 0
 
     @classmethod
@@ -71,7 +71,7 @@ class UpdateStatistics:
 
 @dataclass
 class Updater:
-    """Takes optimizer steps on a policy: a `LogprobModel`, possibly wrapped by ``parallel``."""
+    """Optimizer steps on the policy, a `LogprobModel` that ``parallel`` may have wrapped."""
 
     policy: nn.Module
     optimizer: Any
@@ -94,19 +94,19 @@ class Updater:
         statistics: UpdateStatistics,
         step: int,
     ) -> None:
-        """Run one pass: an optimizer step per update batch on the tokens of ``token_mask`` [B, T].
+        """Run one pass: one optimizer step per update batch, on the tokens of ``token_mask`` [B,
+        T].
 
-        An update batch without a gradient is skipped, because it has no such token on any rank, or
-        all of them are cut or clipped: Adam's momentum alone would move the weights. DeepSpeed's
-        ZeRO steps in the second case.
+        An update batch without a gradient is skipped, so that Adam's momentum alone does not move
+        the weights. This happens if no rank has a token of the pass, or if all tokens are masked or
+        clipped. In the second case DeepSpeed takes the step anyway.
 
         Raises:
-            DivergedError: the gradient norm is not finite; the weights are those of the step
-                before.
+            DivergedError: the gradient norm is not finite. The weights are unchanged.
         """
-        # rows are chosen on the host: no microbatch waits for the device
+        # select rows on the host, so that no microbatch synchronizes with the device
         in_pass = token_mask.cpu()
-        # As `counted_tokens`, from lengths on the host.
+        # same count as `counted_tokens`, from lengths on the host
         tokens = batch.completion_lengths * (1 - self.algorithm.mask_truncated * batch.truncated)
         counts = [
             [tokens[part.rows].sum(), len(part.rows), in_pass[part.rows].sum()] for part in plan
@@ -138,24 +138,26 @@ class Updater:
         totals: UpdateTotals,
         statistics: UpdateStatistics,
     ) -> Tensor:
-        """Run forward and backward pass of every microbatch; return the loss of this rank's rows,
-        [] float64.
+        """Run forward and backward on every microbatch. Return the loss of this rank's rows, []
+        float64.
 
-        Rows without a token of the pass are not computed, and packed rows end with their last one:
-        with causal attention what follows cannot matter. Beside other rows the same numbers are
-        rounded otherwise, so that importance ratios of a pass over some of the tokens begin at 1 up
-        to rounding only.
+        Rows without a token of the pass are skipped, and packed rows end at their last token of the
+        pass: with causal attention later tokens have no effect. The rounding depends on the other
+        rows of the microbatch, so in a pass over some of the tokens importance ratios start at 1
+        only up to rounding.
         """
         device = batch.input_ids.device
         loss_sum = torch.zeros_like(statistics.loss)
         asked = in_pass
-        if self.algorithm.loss.whole_completions:  # a token's loss depends on the other tokens
+        # a token's loss depends on the completion's other tokens
+        if self.algorithm.loss.whole_completions:
             asked = lengths_to_mask(batch.completion_lengths) * in_pass.any(dim=1, keepdim=True)
         for index, rows in enumerate(update_batch.microbatches):
             rows = rows[asked[rows].any(dim=1)]
             kept = self.kept_forward.take(rows) if self.kept_forward else None
             takes_part_only = len(rows) == 0
-            # without a gradient: a rank that has no tokens must not keep the others waiting
+            # a rank without tokens runs a dummy row, so that the collectives of the others do not
+            # hang
             if takes_part_only:
                 rows = update_batch.stand_in
             part = select_rows(batch, rows)
@@ -173,8 +175,8 @@ class Updater:
                 token_mask = token_mask.to(device, non_blocking=True)
                 is_new = needed.to(device, non_blocking=True).bool()
                 logprobs = torch.where(is_new, scores.logprobs, part.old_logprobs)
-                # A kept forward has entropies, and a gradient of weight 0 through them costs as
-                # much as any other.
+                # A cached forward always has entropies; leave them out without a bonus, because a
+                # zero-weight gradient costs the same.
                 entropies = scores.entropies if self.algorithm.entropy_coef > 0 else None
                 inputs = LossInputs.of(part, logprobs, token_mask, totals, entropies)
                 output = update_loss(inputs, self.algorithm)

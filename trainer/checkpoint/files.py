@@ -1,6 +1,4 @@
-"""Checkpoints on disk: written whole or not at all, verified before they are read, and
-thinned out.
-"""
+"""Checkpoints on disk: atomic writes, verified reads, and pruning."""
 
 import hashlib
 import itertools
@@ -20,7 +18,7 @@ from trainer.errors import ConfigError, StorageError
 from trainer.files import flush_to_disk, read_records, storage_error, write_atomically
 from trainer.run_folder import RunFolder
 
-if TYPE_CHECKING:  # torch takes seconds to import, and most commands only look what there is
+if TYPE_CHECKING:  # torch takes seconds to import, and most commands only list checkpoints
     from trainer.parallel.ranks import Parallel
 
 logger = logging.getLogger(__name__)
@@ -29,7 +27,7 @@ MANIFEST = "manifest.json"
 _NAME = re.compile(r"step-(\d+)")
 _PART = re.compile(r"training_state-(\d+)-of-\d+\.safetensors")
 _SET_ASIDE = re.compile(r"damaged-step-(\d+)")
-# optimizer and random states, which only a resumption needs
+# optimizer and random states, needed only to resume
 _TENSORS = "training_state*.safetensors"
 
 
@@ -40,14 +38,13 @@ def write_checkpoint(
     parallel: "Parallel",
     attempt: Attempt,
 ) -> Path:
-    """Write ``root/step-N``: into a temporary folder, hashed, flushed, then renamed.
+    """Write ``root/step-N`` atomically: write to a temporary folder, hash, flush, rename.
 
-    Each rank hashes and flushes what its ``write_files`` wrote, all at the same time; rank 0 makes
-    and renames the folder.
+    Each rank hashes and flushes its own files in parallel. Rank 0 creates and renames the folder.
 
     Raises:
-        StorageError: the disk is full or not writable, or the run is another attempt's; older
-            checkpoints are untouched.
+        StorageError: the disk is full or not writable, or a newer attempt runs. Older checkpoints
+        are unchanged.
     """
     # two attempts do not write into one folder
     partial = root / f".step-{step}.{attempt.number}.partial"
@@ -57,7 +54,7 @@ def write_checkpoint(
             attempt.check()
             for unfinished in root.glob(".step-*.partial"):  # of processes that were killed
                 shutil.rmtree(unfinished, ignore_errors=True)
-            # not its parents: a run's folder that has vanished is not made anew
+            # not parents=True: do not recreate a deleted run folder
             root.mkdir(exist_ok=True)
             partial.mkdir()
         parallel.gather([], after_files=True)
@@ -77,12 +74,12 @@ def write_checkpoint(
             )
         parallel.gather([], after_files=True)
     except Exception as error:
-        # Before the partial one goes, and with it the sign of what has run out: space or inodes.
+        # Diagnose before deleting the partial checkpoint, which frees the space or inodes that ran
+        # out.
         told = storage_error("write a checkpoint", root, error)
         if parallel.is_main:
             shutil.rmtree(partial, ignore_errors=True)
-        # safetensors reports a full disk as its own error type, with the system's words in the
-        # text.
+        # safetensors wraps a full disk in its own error type; only the message shows it.
         if not isinstance(error, OSError) and "No space left" not in str(error):
             raise
         raise told from error
@@ -100,34 +97,35 @@ def _publish(partial: Path, final: Path, hashes: dict[str, str]) -> None:
 
 
 def steps_on_disk(root: Path) -> list[int]:
-    """Return the steps of the checkpoints, newest first; not of those set aside as damaged."""
+    """Return the steps of the checkpoints, newest first, without those renamed as damaged."""
     return _steps(root, _NAME)
 
 
 def intact_checkpoints(root: Path) -> Iterator[Path]:
-    """Yield the checkpoints whose every file has the recorded hash, newest first; others are
-    reported and passed over.
+    """Yield the checkpoints whose files all match their hashes, newest first. Log a warning for the
+    others.
     """
     for step in steps_on_disk(root):
         folder = root / f"step-{step}"
         damaged = damaged_files(folder)
         if damaged:
             logger.warning(
-                "checkpoint %s is damaged (%s): using an older one", folder, ", ".join(damaged)
+                "checkpoint %s is damaged (%s): falling back to an older one",
+                folder,
+                ", ".join(damaged),
             )
         else:
             yield folder
 
 
 def newest_checkpoint(root: Path) -> Path | None:
-    """Return the newest intact checkpoint, None where there has been none yet.
+    """Return the newest intact checkpoint, or None if there is no checkpoint yet.
 
-    Damaged ones get the name ``damaged-step-N``: the next to be written must not be taken for older
-    than they.
+    Newer, damaged checkpoints are renamed to ``damaged-step-N``, so that they do not count as newer
+    than the next one written.
 
     Raises:
-        StorageError: there are checkpoints and none is intact; to begin again would lose the run's
-            record.
+        StorageError: all checkpoints are damaged. Restarting would lose the run's record.
     """
     newest = next(intact_checkpoints(root), None)
     for step in steps_on_disk(root):
@@ -137,18 +135,18 @@ def newest_checkpoint(root: Path) -> Path | None:
     set_aside = _steps(root, _SET_ASIDE)
     if set_aside:
         raise StorageError(
-            f"no intact checkpoint: those of step {', '.join(map(str, set_aside))} are damaged",
+            f"every checkpoint is damaged: step {', '.join(map(str, set_aside))}",
             str(root),
-            "put back a copy of one as step-N, or resume with --start-over",
+            "restore a copy as step-N, or resume with --start-over",
         )
     return None
 
 
 def damaged_files(folder: Path) -> list[str]:
-    """Return names of files that are missing from a checkpoint or do not have the recorded hash.
+    """Return the names of files that are missing or do not match their recorded hash.
 
     Raises:
-        StorageError: a file may not be read, which says nothing about what is in it.
+        StorageError: no permission to read a file, so its integrity is unknown.
     """
     try:
         hashes = json.loads((folder / MANIFEST).read_text())
@@ -166,11 +164,11 @@ def damaged_files(folder: Path) -> list[str]:
 
 
 def prune_checkpoints(root: Path, keep_last: int, keep_steps: Collection[int]) -> None:
-    """Delete all but the newest ``keep_last`` checkpoints that have all their files, and those of
+    """Delete all checkpoints except the newest ``keep_last`` complete ones and those in
     ``keep_steps``.
 
-    What is in the files was hashed as it was written and is again before it is read, not here:
-    those of a model of 7 billion parameters are 107 GB.
+    Only checks that files exist. Hashes are computed on write and on load, not here: a 7B
+    checkpoint is 107 GB.
     """
     steps = steps_on_disk(root)
     kept: list[int] = []
@@ -183,16 +181,15 @@ def prune_checkpoints(root: Path, keep_last: int, keep_steps: Collection[int]) -
         else:
             kept.append(step)
     for step in _steps(root, _SET_ASIDE):
-        if kept and step <= kept[0]:  # the run has come past it
+        if kept and step <= kept[0]:  # the run has passed it
             shutil.rmtree(root / f"damaged-step-{step}")
 
 
 def keep_weights(root: Path, keep_steps: Collection[int]) -> None:
-    """Keep only the weights of a finished run's newest checkpoint and of ``keep_steps``.
+    """Reduce a finished run's checkpoints to the weights of the newest one and of ``keep_steps``.
 
-    Killed at any moment it leaves checkpoints that are intact, with or without their optimizer
-    state, and is finished by doing it again. It does nothing where files of the newest checkpoint
-    are missing.
+    Safe to interrupt and repeat: every checkpoint stays intact, with or without its optimizer
+    state. Does nothing if the newest checkpoint is incomplete.
 
     Raises:
         OSError: the folder cannot be written.
@@ -207,7 +204,7 @@ def keep_weights(root: Path, keep_steps: Collection[int]) -> None:
         folder = root / f"step-{step}"
         hashes = _manifest(root, step)
         if step not in kept:
-            # half removed, it is no checkpoint
+            # rename first, so that a half-deleted folder is not taken for a checkpoint
             shutil.rmtree(folder.rename(root / f".step-{step}.partial"))
             continue
         needed = {name: sha for name, sha in hashes.items() if not fnmatch(name, _TENSORS)}
@@ -218,53 +215,53 @@ def keep_weights(root: Path, keep_steps: Collection[int]) -> None:
 
 
 def keeps_weights_only(folder: Path) -> bool:
-    """Return whether `keep_weights` has taken what a resumption needs from a checkpoint."""
+    """Return whether `keep_weights` has removed the state needed to resume from a checkpoint."""
     hashes = _manifest(folder.parent, folder.name.removeprefix("step-"))
     return STATE_FILE in hashes and not any(fnmatch(name, _TENSORS) for name in hashes)
 
 
 def check_whole(run_dir: Path, at_least: int, again: str) -> None:
-    """Refuse to go on where a part of a run is gone: it would begin again, or lose its record, in
-    silence.
+    """Raise if a run's checkpoints or record are missing, instead of silently restarting it or
+    losing its record.
 
-    A run on record at step ``at_least`` or later has a checkpoint; ``again`` is the command that
-    begins again.
+    A run whose record reaches step ``at_least`` must have a checkpoint. ``again`` is the command
+    that starts over.
 
     Raises:
-        StorageError: its checkpoints or its record are gone.
+        StorageError: checkpoints or record are missing.
     """
     checkpoints = RunFolder(run_dir).checkpoints
     metrics = RunFolder(run_dir).metrics
     last = max((int(record.get("step", 0)) for record in read_records(metrics)), default=0)
-    # One that is being written, or is damaged, is a checkpoint for this.
+    # partial and damaged checkpoints count here
     kept = checkpoints.is_dir() and any(checkpoints.iterdir())
-    hint = f"put it back, or start again: {again}"
+    hint = f"restore it, or start over: {again}"
     if not kept and last >= at_least:
         raise StorageError(
-            f"{run_dir.name} was at step {last}, and it has no checkpoint", str(checkpoints), hint
+            f"{run_dir.name} reached step {last} but has no checkpoint", str(checkpoints), hint
         )
     if kept and not metrics.is_file():
-        raise StorageError(f"the record of {run_dir.name} is gone", str(metrics), hint)
+        raise StorageError(f"the record of {run_dir.name} is missing", str(metrics), hint)
 
 
 def raise_if_ended(folder: Path) -> None:
-    """Refuse to go on from a checkpoint of which only the weights were kept.
+    """Raise if a checkpoint has no optimizer state, because only its weights were kept.
 
     Raises:
-        ConfigError: says what to do instead.
+        ConfigError: the message says what to do instead.
     """
     if keeps_weights_only(folder):
         raise ConfigError(
-            f"{folder.parent.parent.name} has ended, at {folder.name.replace('-', ' ')}: its "
-            "weights were kept, its optimizer state was not",
+            f"{folder.parent.parent.name} finished at {folder.name.replace('-', ' ')}; only "
+            "its weights were kept, so it cannot be resumed",
             str(folder),
-            "use its weights as the model of a new run: model.name_or_path=FOLDER",
+            "start a new run from its weights: model.name_or_path=FOLDER",
         )
 
 
 def start_over(run_dir: Path) -> Path | None:
-    """Put a run's checkpoints and a copy of its record into ``earlier-N``, returned; None where it
-    has neither.
+    """Move a run's checkpoints and copy its record into ``earlier-N``. Return that folder, or None
+    if there is nothing to save.
     """
     folder = RunFolder(run_dir)
     checkpoints = folder.checkpoints
@@ -274,7 +271,7 @@ def start_over(run_dir: Path) -> Path | None:
     earlier = run_dir / f"earlier-{number}"
     earlier.mkdir()
     for record in (folder.metrics, folder.completions, folder.correctness):
-        # A copy: from the original the tracker learns what MLflow has already.
+        # A copy: the tracker still needs the original to know what MLflow already has.
         if record.exists():
             shutil.copy2(record, earlier)
     if checkpoints.is_dir():
@@ -283,14 +280,13 @@ def start_over(run_dir: Path) -> Path | None:
 
 
 def _writer(path: Path) -> int:
-    """Return the rank that writes a file of this name."""
+    """Return the rank that wrote this file."""
     part = _PART.fullmatch(path.name)
     return int(part[1]) if part else 0
 
 
 def _files(folder: Path) -> list[Path]:
-    # safetensors writes into .tmpXXXXXX first: another rank's may be there now and gone when it is
-    # read.
+    # Skip safetensors' temporary .tmpXXXXXX files: another rank's may vanish before it is read.
     return sorted(
         path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".tmp")
     )
@@ -304,9 +300,7 @@ def _steps(root: Path, name: re.Pattern[str]) -> list[int]:
 
 
 def _manifest(root: Path, step: int | str) -> dict[str, str]:
-    """Return hashes by file name; empty where the manifest is missing or damaged, and so says
-    nothing.
-    """
+    """Return the hashes by file name; empty if the manifest is missing or unreadable."""
     try:
         hashes: dict[str, str] = json.loads((root / f"step-{step}" / MANIFEST).read_text())
         return dict(hashes)
@@ -330,6 +324,6 @@ def _sha256(paths: Sequence[Path]) -> list[str]:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
-    # Hashing lets go of the interpreter, and a sharded state is one file per rank.
+    # hashlib releases the GIL, and a sharded state has one file per rank.
     with ThreadPoolExecutor(max_workers=8) as pool:
         return list(pool.map(of_file, paths))

@@ -1,4 +1,4 @@
-"""How far a run is: what a checkpoint holds beside weights, optimizer and random states."""
+"""The counters that a checkpoint stores in addition to weights, optimizer and random states."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -13,16 +13,16 @@ class RunState:
 
     step: int
     evaluations: list[tuple[int, float]]  # training step, accuracy
-    silent_steps: int  # without a difference between the rewards of any prompt
+    silent_steps: int  # steps in which every group had zero reward variance
     sampler: dict[str, int]  # `ProblemSampler.state_dict`
 
     def write(self, checkpoint: Path) -> None:
-        """Write it into the folder of a checkpoint."""
+        """Write the state into a checkpoint folder."""
         (checkpoint / STATE_FILE).write_text(json.dumps(asdict(self), indent=1))
 
     @classmethod
     def read(cls, checkpoint: Path) -> "RunState":
-        """Return the state that a checkpoint holds."""
+        """Read the state from a checkpoint folder."""
         values = json.loads((checkpoint / STATE_FILE).read_text())
         evaluations = [(step, accuracy) for step, accuracy in values.pop("evaluations")]
         return cls(evaluations=evaluations, **values)

@@ -14,18 +14,18 @@ from trainer.errors import StorageError
 from trainer.parallel.ranks import Parallel
 from trainer.policy.weights import save_weights
 
-_OPTIMIZER = "optimizer/"  # before the names of its tensors
+_OPTIMIZER = "optimizer/"  # prefix of optimizer tensor names
 
 
 def stage_training_state(
     model: PreTrainedModel, tokenizer: Any, optimizer: Any, state: RunState, parallel: Parallel
 ) -> Callable[[Path], None]:
-    """Copy what training changes to host memory; returns what writes it into a folder while
-    training goes on.
+    """Copy the training state to host memory. Return a function that writes the copy to a folder
+    while training continues.
 
-    Weights or adapter and tokenizer are written in Hugging Face's formats, the rest as safetensors.
-    Rank 0 writes what the ranks have in common; where the optimizer's state is in parts, each
-    writes its own. Nothing else may use the tokenizer meanwhile.
+    Weights (or adapter) and tokenizer are written in Hugging Face format, the rest as safetensors.
+    Rank 0 writes everything that is not sharded; with a sharded optimizer every rank writes its
+    shard. Do not use this tokenizer elsewhere during the write.
     """
     weights = parallel.weights(model)
     tensors: dict[str, torch.Tensor] = {}
@@ -50,12 +50,12 @@ def stage_training_state(
 def load_training_state(
     folder: Path, model: PreTrainedModel, optimizer: Any, parallel: Parallel
 ) -> RunState:
-    """Restore what `stage_training_state` copied; returns its ``state``.
+    """Restore the training state from a checkpoint folder and return its `RunState`.
 
     Raises:
         ConfigError: only the weights were kept.
-        StorageError: the checkpoint was written by another number of ranks, or does not fit the
-            model.
+        StorageError: the checkpoint was written with a different number of ranks, or does not match
+        the model.
     """
     raise_if_ended(folder)
     path = folder / _state_file(parallel)
@@ -64,7 +64,7 @@ def load_training_state(
         raise StorageError(
             f"no {path.name} in the checkpoint, only {', '.join(files) or 'no training state'}",
             str(folder),
-            "resume with the ranks and parallel.* settings that wrote it",
+            "resume with the number of ranks and the parallel.* settings of the original run",
         )
     tensors = load_file(path)
     of_optimizer = {

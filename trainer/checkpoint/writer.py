@@ -1,4 +1,4 @@
-"""Writing a checkpoint while training goes on."""
+"""Asynchronous checkpoint writing."""
 
 import logging
 from collections.abc import Callable
@@ -10,23 +10,23 @@ logger = logging.getLogger(__name__)
 
 
 class CheckpointWriter:
-    """At most one checkpoint that is being written; on each rank its part."""
+    """Background writer of at most one checkpoint at a time; each rank writes its own files."""
 
     def __init__(self) -> None:
         self._writing: Future[None] | None = None
 
     def begin(self, write: Callable[[], None]) -> None:
-        """Call ``write`` in a thread of its own. `wait` comes first."""
+        """Start ``write`` in a background thread. Call `wait` first."""
         assert self._writing is None, "one checkpoint at a time"
         self._writing = in_background(write, "checkpoint")
 
     def raise_if_failed(self) -> None:
-        """Raise what a checkpoint that could not be written has raised."""
+        """Raise the exception of a failed write, without blocking."""
         if self._writing is not None and self._writing.done():
             self.wait()
 
     def wait(self) -> None:
-        """Block until nothing is being written.
+        """Block until the write has finished.
 
         Raises:
             StorageError: it could not be written.
@@ -37,7 +37,9 @@ class CheckpointWriter:
             writing.result()
 
     def close(self) -> None:
-        """Block as `wait`, and log what it would raise: of a run that ends for another reason."""
+        """Like `wait`, but log the exception instead of raising it, because the run is already
+        ending for another reason.
+        """
         try:
             self.wait()
         except Exception:

@@ -1,5 +1,5 @@
-"""``trainer run --dry-run``: what a run would do, on one problem, without training or recording
-anything.
+"""``trainer run --dry-run``: show what a run would do on one problem, without training or
+recording.
 """
 
 import math
@@ -27,18 +27,19 @@ from trainer.types import Completion, Problem
 
 _SHOWN_TOKENS = 24  # of the prompt
 _SHOWN_CHARACTERS = 2000
-NEW_TOKENS = 64  # of the completion on a CPU; a completion of full length may take minutes there
-_NEW_TOKENS_QUICK = 512  # on a GPU, or of a small model
+NEW_TOKENS = 64  # limit of the sampled completion on a CPU, where full length may take minutes
+_NEW_TOKENS_QUICK = 512  # limit on a GPU, or for a small model
 _SMALL_PARAMETERS = 10**7
 
 
 def dry_run(config: TrainConfig, sample: int | None = None) -> None:
-    """Print a prompt with its tokens, a sampled and scored completion, memory and steps.
+    """Print one tokenized prompt, one sampled and scored completion, the memory estimate and the
+    number of steps.
 
-    With ``sample``, also what completions of so many problems say about the training.
+    With ``sample``, also sample that many problems and estimate the learning signal.
 
     Raises:
-        ConfigError, MissingError, RewardError: what would keep the run from starting.
+        ConfigError, MissingError, RewardError: the run could not start.
     """
     with prepare(config) as prepared:
         tokenizer = prepared.tokenizer
@@ -68,7 +69,7 @@ def _print_prompt(problem: Problem, prompt: Sequence[int], tokenizer: Any) -> No
     ]
     more = f" | ... {len(prompt) - _SHOWN_TOKENS} more" if len(prompt) > _SHOWN_TOKENS else ""
     print(f"\nprompt ({len(prompt)} tokens):\n{_indented(problem.prompt + problem.prefill)}")
-    print(f"its tokens: {' | '.join(pieces)}{more}", flush=True)
+    print(f"tokens: {' | '.join(pieces)}{more}", flush=True)
 
 
 def _sample(
@@ -90,11 +91,11 @@ def _print_completion(
 ) -> None:
     texts = [problem.prefill + completion.text, f"{problem.prefill}{problem.answer}"]
     sampled, alone = rewards.score(texts, [problem.answer] * 2, [problem.columns] * 2)
-    cut = ", cut there" if completion.finish_reason == "length" else ""
+    cut = ", truncated there" if completion.finish_reason == "length" else ""
     print(f"\ncompletion ({len(completion.token_ids)} tokens{cut}):\n{_indented(completion.text)}")
-    print(f"its reward: {_verdict(sampled)}")
+    print(f"reward: {_verdict(sampled)}")
     answer = shortened(printable(str(problem.answer)).replace("\n", " "), 40)
-    print(f"the answer {answer} alone as completion: {_verdict(alone)}")
+    print(f"reward of the reference answer {answer} as completion: {_verdict(alone)}")
     print(
         "functions:  "
         f"{', '.join(f'{weight:g} x {name}' for name, weight in config.reward.functions.items())}\n"
@@ -126,9 +127,8 @@ def _plan(config: TrainConfig, model: PreTrainedModel, problems: int, sets: dict
     lines = {
         "model": f"{config.model.name_or_path}, {model.num_parameters() / 1e6:,.1f} M parameters, "
         f"{str(model.dtype).removeprefix('torch.')} on {model.device.type}",
-        "data": f"{problems} problems to train on; "
-        + ", ".join(f"{name} {count}" for name, count in sets.items())
-        + " to evaluate",
+        "data": f'{problems} training problems; evaluation:  [and drop the " to evaluate" that '
+        "follows] " + ", ".join(f"{name} {count}" for name, count in sets.items()) + " to evaluate",
         "steps": f"{steps}, each {rollout.prompts_per_step} prompts x {rollout.group_size} "
         "completions and "
         f"{updates} optimizer step{'s' if updates > 1 else ''}",
@@ -147,7 +147,7 @@ def _memory(config: TrainConfig, model: PreTrainedModel) -> Iterator[str]:
         lines = (
             estimate.lines()
             if estimate is not None
-            else ["unknown, for its config.json lacks a size"]
+            else ["unknown: config.json lacks a required size"]
         )
         for index, line in enumerate(lines):
             yield f"{'' if index else 'memory:':<13}{line}"

@@ -1,4 +1,4 @@
-"""``trainer evaluate``: how good a model is on sets of problems, with intervals."""
+"""``trainer evaluate``: a model's accuracy on evaluation sets, with confidence intervals."""
 
 import argparse
 import re
@@ -24,11 +24,12 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
     """Add ``trainer evaluate``."""
     parser.add_argument(
         "model",
-        help="a run or trial (its newest checkpoint), a checkpoint, a folder, a hub name, or tiny",
+        help="run or trial (newest checkpoint), checkpoint, model folder, Hub name, or tiny",
     )
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. data.task=math")
     parser.add_argument(
-        "--spec", help="preset or YAML file with evaluation settings (default: the model's run)"
+        "--spec",
+        help="preset or YAML file with the evaluation settings (default: those of the model's run)",
     )
     parser.add_argument(
         "--sets",
@@ -51,7 +52,7 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
     )
     add_json(parser)
     parser.add_argument(
-        "--name", help="name of the record (default: the model's name and the time)"
+        "--name", help="name of the recorded evaluation (default: model name and time)"
     )
     add_runs_dir(parser)
     parser.add_argument(
@@ -84,18 +85,17 @@ def carry_out_evaluate(arguments: argparse.Namespace) -> int:
 def evaluation_config(
     named: FoundModel, spec: str | None, overrides: Sequence[str], flags: Mapping[str, Any]
 ) -> TrainConfig:
-    """Return the configuration of an evaluation: that of the spec, else of the model's run, changed
-    as asked.
+    """Return the evaluation's configuration: that of the spec, or else of the model's run, with
+    overrides applied.
 
-    ``flags`` are further dotted keys; among them ``evaluation.sets`` are ``NAME=SOURCE``.
+    ``flags`` holds more overrides by dotted key; ``evaluation.sets`` is a list of ``NAME=SOURCE``.
 
     Raises:
-        ConfigError: nothing says what to evaluate on.
+        ConfigError: no configuration defines the evaluation sets.
     """
     if spec is None and named.run_config is None and named.name_or_path != TINY:
         raise ConfigError(
-            f"no configuration says how to evaluate {named.name_or_path}: it is not in a run "
-            "folder",
+            f"no evaluation settings for {named.name_or_path}: it is not in a run folder",
             "--spec",
             "name a run of `trainer ls`, or add --spec PRESET_OR_FILE, see `trainer presets`",
         )
@@ -105,7 +105,7 @@ def evaluation_config(
     if "evaluation.sets" in flags:
         asked["evaluation.sets"] = dict(map(parse_set, flags["evaluation.sets"]))
     elif "evaluation.sets" not in asked and any(f"evaluation.{key}" in asked for key in PER_SET):
-        # What is asked for here holds for all sets.
+        # a command-line value applies to every set
         changes |= {
             f"evaluation.sets.{name}.{key}": None
             for name in base.evaluation.sets
@@ -116,11 +116,11 @@ def evaluation_config(
     changes |= {
         "model.name_or_path": named.name_or_path,
         "model.revision": asked.get("model.revision", revision),
-        # One whole model on every rank: nothing is trained.
+        # every rank loads the full model: nothing is trained
         "parallel.strategy": "ddp" if world_size() > 1 else "none",
         "parallel.offload": "none",
         "rollout.vllm.tensor_parallel": 1,
-        "tracking.tags": {},  # those of the run would make this one of its sweep's trials
+        "tracking.tags": {},  # the run's tags would make this record look like a trial of its sweep
     }
     several = asked.get("evaluation.completions_per_problem", 1) != 1
     if several and base.evaluation.temperature == 0 and "evaluation.temperature" not in asked:
@@ -131,7 +131,7 @@ def evaluation_config(
 
 
 def record_name(model: str) -> str:
-    """Return ``evaluate-``, the last parts of the model's name, and the time."""
+    """Return ``evaluate-MODEL-TIME``."""
     parts = [
         part
         for part in re.split(r"[^A-Za-z0-9]+", model)
@@ -141,18 +141,18 @@ def record_name(model: str) -> str:
 
 
 def parse_set(text: str) -> tuple[str, dict[str, Any]]:
-    """Read ``NAME=SOURCE`` as a dataset, split ``test`` unless it says otherwise.
+    """Parse ``NAME=SOURCE`` as a dataset; the default split is ``test``.
 
     The source is a file, a hub name, ``generated``, or a YAML mapping with the keys of a dataset.
 
     Raises:
-        ConfigError: not of this form.
+        ConfigError: invalid syntax.
     """
     name, value = parse_override(text if "=" in text else f"{text}=")
     source = {"source": value} if isinstance(value, str) else value
     if not isinstance(source, dict):
         raise ConfigError(
-            f"not a source: {value}",
+            f"invalid source: {value}",
             f"--sets {name}",
             f"write {name}=FILE, or {name}='{{source: FILE}}'",
         )

@@ -1,6 +1,4 @@
-"""The work of ``trainer evaluate``: the model answers every set; the results are printed and
-recorded.
-"""
+"""Implementation of ``trainer evaluate``: sample, score, print and record."""
 
 import json
 import sys
@@ -36,15 +34,16 @@ _HEADINGS = (
 def run_evaluation(
     config: TrainConfig, model: FoundModel, name: str, runs_dir: Path, as_json: bool
 ) -> int:
-    """Evaluate, print, and record into ``runs_dir/name`` and MLflow. Returns the exit code.
+    """Evaluate the model, print the results, record them in ``runs_dir/name`` and MLflow, and
+    return the exit code.
 
-    Started by torchrun, every rank answers its share of the problems.
+    Under torchrun the problems are split over the ranks.
 
     Raises:
-        RewardError: scoring fails too often for the results to mean anything.
+        RewardError: scoring failed too often for a valid result.
     """
     parallel = make_parallel(config)
-    # A reward that does not exist leaves no record.
+    # load the reward first: an unknown reward must not leave a record
     with prepare(config, trains=False, max_failure_rate=MAX_FAILURE_RATE) as prepared:
         tracker = _open_tracker(config, name, runs_dir) if parallel.is_main else NullTracker()
         status = "FAILED"
@@ -72,7 +71,8 @@ def run_evaluation(
 
 def _open_tracker(config: TrainConfig, name: str, runs_dir: Path) -> Any:
     if not config.tracking.offline:
-        runs_dir.mkdir(parents=True, exist_ok=True)  # only a folder that is there gets a store
+        # the store is only created in an existing folder
+        runs_dir.mkdir(parents=True, exist_ok=True)
         prepare_store(tracking_uri(config.tracking, runs_dir))
     tags = {"loptune.run": name, "loptune.model": config.model.name_or_path}
     return Tracker(config, RunContext(runs_dir / name, runs_dir, EXPERIMENT, name, tags))
@@ -122,7 +122,7 @@ def _record(tracker: Any, result: EvaluationResult, summary: dict[str, Any], fil
 
 
 def print_rows(rows: Sequence[Row]) -> None:
-    """Print the table, outside of a terminal as wide as it is."""
+    """Print the results table, at most 160 columns wide outside of a terminal."""
     cells = [
         [
             row["set"] if row["by"] == "all" else "",

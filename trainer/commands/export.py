@@ -1,5 +1,5 @@
-"""``trainer export``: a trained model as a folder for transformers, vLLM or `hf upload`, with a
-model card.
+"""``trainer export``: write a trained model and its model card for transformers, vLLM or `hf
+upload`.
 """
 
 import argparse
@@ -26,11 +26,11 @@ _FOR_RESUMPTION = shutil.ignore_patterns("manifest.json*", "training_state*")
 
 def add_export(parser: argparse.ArgumentParser) -> None:
     """Add ``trainer export``."""
-    parser.add_argument("name", help="name of the run, see `trainer ls`, or a trial's folder")
+    parser.add_argument("name", help="run name (see `trainer ls`) or trial folder")
     parser.add_argument("--step", type=int, help="checkpoint to export (default: the newest)")
     parser.add_argument("--output", type=Path, help="folder to create (default: NAME-model)")
     parser.add_argument(
-        "--merge", action="store_true", help="merge the adapter and write the whole model"
+        "--merge", action="store_true", help="merge the adapter into the base weights"
     )
     add_runs_dir(parser)
 
@@ -45,11 +45,9 @@ def carry_out_export(arguments: argparse.Namespace) -> int:
 
 
 def _export_model(run: Path, output: Path, step: int | None = None, merge: bool = False) -> int:
-    """Copy a checkpoint without what only a resumption needs, and write its card; returns
-    the step.
-    """
+    """Copy a checkpoint without its resume state, write the model card, and return the step."""
     if output.exists():
-        raise ConfigError(f"{output} exists", "--output", "name a new folder")
+        raise ConfigError(f"{output} exists", "--output", "choose a folder that does not exist")
     folder = RunFolder(run)
     steps = steps_on_disk(folder.checkpoints)
     if not steps:
@@ -66,12 +64,16 @@ def _export_model(run: Path, output: Path, step: int | None = None, merge: bool 
     damaged = damaged_files(checkpoint)
     if damaged:
         raise StorageError(
-            f"damaged: {', '.join(damaged)}", str(checkpoint), "export another --step"
+            f"the checkpoint is damaged: {', '.join(damaged)}",
+            str(checkpoint),
+            "export another --step",
         )
     config = load_config(str(folder.config))
     if merge and config.model.lora.r == 0:
         raise ConfigError(
-            "the run trained full weights: there is no adapter", "--merge", "leave out --merge"
+            "the run trained full weights and has no adapter to merge",
+            "--merge",
+            "leave out --merge",
         )
     partial = output.with_name(output.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -79,7 +81,9 @@ def _export_model(run: Path, output: Path, step: int | None = None, merge: bool 
         shutil.copytree(checkpoint, partial, ignore=_FOR_RESUMPTION)
     except OSError as error:
         raise StorageError(
-            f"cannot write there: {error.strerror or error}", str(output), "choose another --output"
+            f"cannot write the model: {error.strerror or error}",
+            str(output),
+            "choose another --output",
         ) from error
     if merge:
         _merge(config, partial)
@@ -93,10 +97,8 @@ def _export_model(run: Path, output: Path, step: int | None = None, merge: bool 
 
 
 def _merge(config: TrainConfig, folder: Path) -> None:
-    """Replace the adapter in a folder by its base model with the adapter added, in the base model's
-    dtype.
-    """
-    import torch  # which takes seconds to import, and only this needs it
+    """Replace the adapter in a folder by the merged model, in the base model's dtype."""
+    import torch  # slow to import, and only needed here
     from transformers import AutoConfig
 
     from trainer.policy.load import load_policy, model_source
@@ -113,9 +115,7 @@ def _merge(config: TrainConfig, folder: Path) -> None:
 
 
 def _card(run: Path, config: TrainConfig, step: int, is_adapter: bool) -> str:
-    """Return a model card: front matter as the hub reads it, then what was done, how well it works,
-    and with which files.
-    """
+    """Return the model card: Hub metadata, evaluation, training and input files."""
     front: dict[str, object] = {
         "library_name": "peft" if is_adapter else "transformers",
         "pipeline_tag": "text-generation",
@@ -133,9 +133,9 @@ def _card(run: Path, config: TrainConfig, step: int, is_adapter: bool) -> str:
         "## Evaluation",
         _score_table(run, config, step) or f"The run was not evaluated at step {step}.",
         "## Training",
-        "Every setting is in `run.yaml` beside this file; to repeat it, with the files below: "
-        "`trainer run run.yaml`.",
-        f"The license of `{start}` holds for these weights.",
+        "All settings are in `run.yaml`, next to this file. To reproduce the run with the "
+        "files below: `trainer run run.yaml`.",
+        f"These weights are under the license of `{start}`.",
     ]
     if files := recorded_files(run):
         rows = [
@@ -146,8 +146,8 @@ def _card(run: Path, config: TrainConfig, step: int, is_adapter: bool) -> str:
 
 
 def _score_table(run: Path, config: TrainConfig, step: int) -> str:
-    """Return the run's own evaluations at a step, the configuration's sets in order; empty without
-    any.
+    """Return the run's evaluation results at a step as a Markdown table, or an empty string if
+    there are none.
     """
     rows = []
     for name, by_step in read_correctness(RunFolder(run).correctness).items():
@@ -165,8 +165,8 @@ def _score_table(run: Path, config: TrainConfig, step: int) -> str:
         "|---|---|---|---|---|",
     ]
     note = (
-        f"Sampled at temperature {config.evaluation.temperature:g}. The interval is over problems, "
-        "not over "
-        "training runs: one run says nothing about how the same rule does with another seed."
+        f"Sampled at temperature {config.evaluation.temperature:g}. The interval covers the "
+        "choice of problems, not seed noise: one run does not show how the rule performs "
+        "with other seeds."
     )
     return "\n".join([*head, *rows, "", note])

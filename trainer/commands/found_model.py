@@ -1,4 +1,4 @@
-"""The model that a name on the command line means: a run, a checkpoint, a folder or a hub name."""
+"""Resolution of a model name on the command line: run, checkpoint, model folder or Hub name."""
 
 import re
 from dataclasses import dataclass
@@ -13,7 +13,9 @@ _STEP = re.compile(r"step-(\d+)")
 
 @dataclass(frozen=True)
 class FoundModel:
-    """A hub name or folder, the run it comes from, and its training step (0 if unknown)."""
+    """A model folder or Hub name, with the run's config file and the training step (0 if
+    unknown).
+    """
 
     name_or_path: str
     run_config: Path | None
@@ -21,12 +23,12 @@ class FoundModel:
 
 
 def find_model(model: str) -> FoundModel:
-    """Return the model behind ``tiny``, a hub name, a model folder, a checkpoint, or a run (its
-    newest checkpoint).
+    """Resolve ``tiny``, a Hub name, a model folder, a checkpoint, or a run (its newest intact
+    checkpoint).
 
     Raises:
         MissingError: a run without an intact checkpoint.
-        StorageError: a checkpoint whose files are not what was written.
+        StorageError: the checkpoint is damaged.
     """
     folder = Path(model).expanduser()
     if RunFolder(folder).config.is_file() and not (folder / "config.json").is_file():

@@ -1,4 +1,4 @@
-"""``trainer init``: a folder to start one's own training from."""
+"""``trainer init``: write a starter project."""
 
 import argparse
 import json
@@ -21,14 +21,14 @@ def add_init(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         default=_EXAMPLE_MODEL,
-        help="model to train: hub name, folder, smollm2-135m (needs no hub), or random: a small "
-        "policy of random "
-        "weights, to try data and reward in seconds (default: %(default)s)",
+        help="model to train: Hub name, folder, smollm2-135m (needs no Hub access), or "
+        "random (small random weights, to try data and reward in seconds) (default: "
+        "%(default)s)",
     )
     parser.add_argument(
         "--rule",
         action="store_true",
-        help="write an update rule, its test and a space to compare it",
+        help="write an update rule with its test and a search space that compares it with GRPO",
     )
 
 
@@ -41,8 +41,8 @@ def carry_out_init(arguments: argparse.Namespace) -> int:
     print(
         f"cd {arguments.folder}\ntrainer run run.yaml --dry-run    # one prompt, one scored "
         "completion, memory and steps\ntrainer run run.yaml              # train\nsweep plan "
-        "space.yaml             # the sweep over it\nsweep schema > space.schema.json  # what an "
-        "editor with a YAML language server completes it by"
+        "space.yaml             # the sweep over it\nsweep schema > space.schema.json  # for "
+        "completion in editors with a YAML language server"
     )
     return 0
 
@@ -56,26 +56,26 @@ def _init_rule(folder: Path) -> int:
         ) from error
     print(
         f"cd {folder}\npython -m pytest               # the rule's equation\nsweep run "
-        "rule_space.yaml      # the rule and GRPO, each tuned alone\nsweep confirm my-rule         "
-        " # the best of each on fresh seeds"
+        "rule_space.yaml      # the rule and GRPO, each tuned alone\nsweep confirm my-rule   "
+        "       # run the best of each on fresh seeds"
     )
     return 0
 
 
 def write_project(folder: Path, model: str = _EXAMPLE_MODEL) -> list[Path]:
-    """Write a run file, a search space, a reward with its test and example data, and return their
+    """Write a run file, a search space, a reward with its test, and example data. Return their
     paths.
 
     Raises:
-        ConfigError: a file is already there, or the model is the built-in tiny model; nothing is
-            written then.
+        ConfigError: a file already exists, or the model is the built-in tiny model. Nothing is
+        written.
         StorageError: the folder cannot be written.
     """
     if model == TINY:
         raise ConfigError(
-            "the built-in tiny model reads nothing but its generated puzzles",
+            "the built-in tiny model only understands its generated puzzles",
             "--model",
-            "take --model random (to try data and reward in seconds) or smollm2-135m (98 MB, "
+            "use --model random (tries data and reward in seconds) or smollm2-135m (98 MB, "
             "trains on a CPU), or run the preset: trainer run tiny_kk",
         )
     source = _TEMPLATES / "project"
@@ -85,11 +85,10 @@ def write_project(folder: Path, model: str = _EXAMPLE_MODEL) -> list[Path]:
             raise ConfigError(
                 f"{folder / name} exists", str(folder), "give a new folder: trainer init DIR"
             )
-    # A relative model folder is meant from where the user stands, but the project is used from
-    # inside.
+    # Make a relative model folder absolute: the commands run inside the project folder.
     model = str(Path(model).expanduser().resolve()) if Path(model).expanduser().is_dir() else model
     model, make_model = ("./model", True) if model == "random" else (model, False)
-    # what YAML reads as something else
+    # quote names that YAML would not read as a string
     model = model if re.fullmatch(r"[\w./-]+", model) else json.dumps(model)
     values = {"model": model, "gpus": "1" if shutil.which("nvidia-smi") else "0"}
     spaces = {

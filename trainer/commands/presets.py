@@ -1,4 +1,4 @@
-"""``trainer presets``: the list of the presets, or one resolved with its memory."""
+"""``trainer presets``: list the presets, or print one resolved with its memory estimate."""
 
 import argparse
 from pathlib import Path
@@ -12,17 +12,17 @@ from trainer.planning.memory import GPU_BYTES, Device, footprint
 from trainer.shell.arguments import count, positive
 from trainer.shell.table import print_table
 
-_USUAL_RANKS = 4  # of a run with DeepSpeed: the presets were made for four GPUs
+_USUAL_RANKS = 4  # with DeepSpeed: the presets were written for four GPUs
 
 
 def add_presets(parser: argparse.ArgumentParser) -> None:
     """Add ``trainer presets``."""
-    parser.add_argument("spec", nargs="?", help="preset[:variant] to print")
+    parser.add_argument("spec", nargs="?", help="preset[:variant] to print resolved")
     parser.add_argument(
         "--ranks", type=count, help="number of ranks (default: 4 with DeepSpeed, else 1)"
     )
     parser.add_argument(
-        "--gpu-gb", type=positive, help="memory of one GPU (default: this machine's, else 80)"
+        "--gpu-gb", type=positive, help="memory of one GPU [GB] (default: this machine's, or 80)"
     )
 
 
@@ -40,12 +40,12 @@ def _print_presets() -> None:
     described = {name: _first_comment(find_spec(name).path) for name in preset_names()}
     rows = [[name, text, " ".join(variant_names(name))] for name, text in described.items()]
     print_table(["name", "description", "variants"], rows)
-    print("One of a preset's variants: trainer run NAME:VARIANT")
+    print("To run a variant: trainer run NAME:VARIANT")
 
 
 def memory_comment(config: TrainConfig, ranks: int | None, gpu_gb: float | None) -> str:
-    """Return lines of a YAML comment on the memory of `_USUAL_RANKS` ranks with DeepSpeed, else
-    one, unless told otherwise.
+    """Return the memory estimate as YAML comment lines. ``ranks`` defaults to `_USUAL_RANKS` with
+    DeepSpeed, else 1.
     """
     ranks = ranks or (_USUAL_RANKS if config.parallel.strategy == "deepspeed" else 1)
     memory = footprint(config, ranks, _device(config, gpu_gb))

@@ -1,6 +1,4 @@
-"""``trainer options``, ``schema`` and ``metrics``: what can be set and measured, from the
-declarations.
-"""
+"""``trainer options``, ``schema`` and ``metrics``: reference of configuration keys and metrics."""
 
 import argparse
 import json
@@ -32,7 +30,9 @@ class Option:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add ``trainer options``, or ``trainer metrics``."""
-    parser.add_argument("word", nargs="?", default="", help="show only names that contain this")
+    parser.add_argument(
+        "word", nargs="?", default="", help="only show names that contain this text"
+    )
 
 
 add_metrics = add_options
@@ -43,13 +43,13 @@ def add_schema(parser: argparse.ArgumentParser) -> None:
 
 
 def run_schema() -> str:
-    """Return the JSON Schema of a run file, with which editors complete and check it."""
+    """Return the JSON Schema of run files, for completion and validation in editors."""
     schema = TrainConfig.model_json_schema()
-    variant = {"type": "object", "description": "a partial configuration, run as FILE:NAME"}
+    variant = {"type": "object", "description": "partial configuration, selected with FILE:NAME"}
     schema["properties"] |= {
         "extends": {
             "type": "string",
-            "description": "preset[:variant] or file that this one changes",
+            "description": "preset[:variant] or file that this file overrides",
         },
         "variants": {"type": "object", "additionalProperties": variant},
     }
@@ -57,12 +57,12 @@ def run_schema() -> str:
 
 
 def find_options(word: str = "") -> list[Option]:
-    """Return the keys with ``word`` anywhere in their name.
+    """Return the options whose key contains ``word``.
 
     Raises:
-        ConfigError: there is none; names the nearest.
+        ConfigError: no match; suggests the nearest key.
     """
-    options = list(_options())  # a parameter of several rules stands there for each
+    options = list(_options())  # a parameter that several rules share is listed once per rule
     names = _find(word, [option.key for option in options], "trainer options")
     return [option for option in options if option.key in names]
 
@@ -70,14 +70,12 @@ def find_options(word: str = "") -> list[Option]:
 def _find(word: str, names: Sequence[str], command: str) -> list[str]:
     matches = [name for name in names if word.lower() in name.lower()]
     if not matches:
-        raise ConfigError(f"nothing has {word} in its name", command, nearest(word, names, command))
+        raise ConfigError(f"no name contains {word}", command, nearest(word, names, command))
     return matches
 
 
 def carry_out_options(arguments: argparse.Namespace) -> int:
-    """Print two lines or more for each key: name, default and allowed values; below them what it
-    means.
-    """
+    """Print each key with default, allowed values and description."""
     options = find_options(arguments.word)
     entries = [
         (f"{option.key} = {json.dumps(option.default)}", f"[{option.allowed}]", option.description)
@@ -94,9 +92,7 @@ def carry_out_schema(arguments: argparse.Namespace) -> int:
 
 
 def carry_out_metrics(arguments: argparse.Namespace) -> int:
-    """Print two lines or more for each metric: name, unit, what ranks make of it; below them the
-    formula.
-    """
+    """Print each metric with unit, reduction over ranks and formula."""
     families = [replace(metric, name=f"{metric.name}*") for metric in METRIC_FAMILIES.values()]
     metrics = {metric.name: metric for metric in (*METRICS.values(), *families)}
     matches = [metrics[name] for name in _find(arguments.word, list(metrics), "trainer metrics")]
@@ -125,7 +121,7 @@ def _entry(head: str, tail: str, text: str) -> Iterator[str]:
 
 
 def _options(model: type[BaseModel] = TrainConfig, prefix: str = "") -> Iterator[Option]:
-    """Yield all keys in the order of the file; those of a dataset stand behind the key that holds
+    """Yield all options in declaration order. Dataset keys follow the key that holds the
     datasets.
     """
     defaults = model().model_dump(mode="json")
@@ -141,18 +137,18 @@ def _options(model: type[BaseModel] = TrainConfig, prefix: str = "") -> Iterator
         section = section_of(field.annotation)
         if section is not None:
             if section is not field.annotation:
-                yield Option(key, "keys below, or null", defaults[name], text)
+                yield Option(key, "section (keys below), or null", defaults[name], text)
             yield from _options(section, f"{key}.")
             continue
         yield Option(key, _allowed(properties[name]), defaults[name], text)
-        below = submodel(model, (name,))  # of a list or mapping of datasets
+        below = submodel(model, (name,))  # element type of a list or mapping of datasets
         if below is not None:
             named = "additionalProperties" in properties[name]
             yield from _options(below, f"{key}.NAME." if named else f"{key}.")
 
 
 def _rule_options(kind: RuleKind, description: str) -> Iterator[Option]:
-    """Yield the key of a rule, and every parameter of every built-in one."""
+    """Yield a rule's key and the parameters of every built-in rule."""
     yield Option(kind.key, f"{' | '.join(kind.registry)} | module:Class", kind.default, description)
     for name, rule in kind.registry.items():
         properties = rule.model_json_schema()["properties"]
@@ -165,7 +161,7 @@ def _rule_options(kind: RuleKind, description: str) -> Iterator[Option]:
 
 
 def _allowed(schema: Mapping[str, Any]) -> str:
-    """Return the values of a field in words, from its JSON schema."""
+    """Describe the allowed values of a field from its JSON schema."""
     if "anyOf" in schema:
         return " or ".join(_allowed(part) for part in schema["anyOf"])
     if "enum" in schema or "const" in schema:

@@ -1,4 +1,4 @@
-"""One training run from the command line: set up, train, report how it ended."""
+"""One training run from the command line: set up, train, report the outcome."""
 
 import sys
 from dataclasses import dataclass
@@ -24,19 +24,19 @@ from trainer.types import RunContext
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """The end of a run on one rank."""
+    """The outcome of a run on one rank."""
 
     trainer: Trainer
-    done: bool  # trained to its last step, with its checkpoint on disk
-    recorded: bool  # whether MLflow has the whole run
+    done: bool  # last step trained and its checkpoint written
+    recorded: bool  # whether MLflow has the complete run
     diverged: DivergedError | None
 
 
 def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -> RunOutcome:
-    """Train in ``runs_dir/name``. Of several ranks only the first writes and shows progress."""
-    free_memory()  # of the run before in this process
+    """Train in ``runs_dir/name``. Only rank 0 writes files and shows progress."""
+    free_memory()  # of an earlier run in this process
     parallel = make_parallel(config)
-    name = parallel.gather([name])[0]  # a name made of the time differs between ranks
+    name = parallel.gather([name])[0]  # a time-based name may differ between ranks
     context = RunContext(
         run_dir=runs_dir / name,
         runs_dir=runs_dir,
@@ -75,12 +75,13 @@ def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -
 
 
 def report_outcome(outcome: RunOutcome) -> int:
-    """Print how a run ended, on the first rank, and return the exit code.
+    """Print the outcome on rank 0 and return the exit code.
 
-    0 done, 1 diverged, 130 interrupted: the last line is then the command that resumes the run.
+    Exit codes: 0 done, 1 diverged, 130 interrupted. After an interruption the last line is the
+    command that resumes the run.
 
     Raises:
-        StorageError: the run is done, but MLflow does not have all of it.
+        StorageError: the run is done, but its record in MLflow is incomplete.
     """
     trainer = outcome.trainer
     context = outcome.trainer.context
@@ -99,7 +100,7 @@ def report_outcome(outcome: RunOutcome) -> int:
     elif not done:
         saved = max(steps_on_disk(folder.checkpoints), default=None)
         kept = (
-            "nothing was saved; to start again:"
+            "no checkpoint was saved; to start over:"
             if saved is None
             else f"saved at step {saved}; to resume:"
         )
@@ -124,7 +125,7 @@ def report_outcome(outcome: RunOutcome) -> int:
         print("\n".join(lines), file=stream, flush=True)
     if done and not outcome.recorded:
         raise StorageError(
-            "MLflow did not take the whole history; it is safe in the run folder",
+            "the record in MLflow is incomplete; all data is in the run folder",
             str(run_dir),
             f"trainer upload {run_dir}",
         )
@@ -134,7 +135,7 @@ def report_outcome(outcome: RunOutcome) -> int:
 def _build(
     config: TrainConfig, context: RunContext, parallel: Parallel, progress: Progress | None
 ) -> Trainer:
-    """Return the trainer with its tracker, which is opened last: what cannot start leaves no
+    """Build the trainer and open its tracker last, so that a run that fails to start leaves no
     record.
     """
     trainer = Trainer(config, context, NullTracker(), progress, parallel)

@@ -1,4 +1,4 @@
-"""The runs of a folder, from what they wrote: `trainer ls`, `status`, `ui` and `upload`."""
+"""`trainer ls`, `status`, `ui` and `upload`, based on the files in the runs folder."""
 
 import argparse
 from dataclasses import asdict, dataclass
@@ -19,24 +19,24 @@ from trainer.tracking.mlflow_store import connect, tracking_uri
 from trainer.tracking.shipping import TrackingState
 from trainer.tracking.tracker import upload
 
-_EVALUATIONS = 5  # that `trainer status` shows
+_EVALUATIONS = 5  # evaluations shown by `trainer status`
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One run at a glance."""
+    """Summary of one run."""
 
     name: str
-    state: str  # running, done, stopped, failed, or what cannot be read
+    state: str  # running, done, stopped, failed, or the error that prevents reading it
     step: int = 0
-    last_step: int | None = None  # None where epochs decide
+    last_step: int | None = None  # None if epochs determine the last step
     accuracy: float | None = None  # of the last evaluation
     best: float | None = None
     rule: str = ""
 
     @property
     def progress(self) -> str:
-        """``20/50``."""
+        """Progress as ``step/last_step``, such as ``20/50``."""
         return f"{self.step}/{self.last_step}" if self.last_step else str(self.step)
 
 
@@ -51,7 +51,7 @@ def add_status(parser: argparse.ArgumentParser) -> None:
     add_runs_dir(parser)
     add_json(parser)
     parser.add_argument("name", help="name of the run, see `trainer ls`")
-    text = "show the last N recorded completions, of evaluations and of training"
+    text = "show the last N recorded completions of training and evaluation"
     parser.add_argument("--completions", type=count, default=0, metavar="N", help=text)
 
 
@@ -69,7 +69,7 @@ def add_upload(parser: argparse.ArgumentParser) -> None:
 
 
 def summary(folder: Path) -> RunSummary:
-    """Summarize a run from its own files; ``state`` says why a folder cannot be read."""
+    """Summarize a run from its files. If they cannot be read, ``state`` is the error."""
     try:
         config = load_config(str(RunFolder(folder).config))
         records = read_records(RunFolder(folder).metrics)
@@ -155,13 +155,13 @@ def carry_out_status(arguments: argparse.Namespace) -> int:
 def carry_out_upload(arguments: argparse.Namespace) -> int:
     """Carry out ``trainer upload``."""
     run_dir = run_path(arguments.run, arguments.runs_dir)
-    raise_held(run_dir)  # its own process sends, or will at its end
+    raise_held(run_dir)  # a running process uploads by itself
     print(f"uploaded {run_dir} as MLflow run {upload(run_dir)}")
     return 0
 
 
 def carry_out_ui(arguments: argparse.Namespace) -> int:
-    """Serve MLflow on this machine, at one run or at the table of runs."""
+    """Open the MLflow UI at one run or at the table of runs."""
     name: str | None = arguments.name
     folder = existing_run(arguments.runs_dir, name) if name else None
     config = load_config(str(RunFolder(folder).config)) if folder else TrainConfig()

@@ -1,4 +1,4 @@
-"""``trainer serve``: a vLLM server that samples for trainers."""
+"""``trainer serve``: a vLLM server for rollouts."""
 
 import argparse
 from typing import NoReturn
@@ -11,7 +11,7 @@ from trainer.shell.preflight import check_port
 
 def add_serve(parser: argparse.ArgumentParser) -> None:
     """Add ``trainer serve``."""
-    parser.add_argument("spec", help="preset name or YAML file of the runs to be served")
+    parser.add_argument("spec", help="preset or YAML file of the runs that will use the server")
     parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="e.g. rollout.vllm.tensor_parallel=2"
     )

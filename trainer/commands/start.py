@@ -1,7 +1,6 @@
-"""``trainer run`` and ``trainer resume`` up to the training: the name, the folder, and what is
-refused.
+"""``trainer run`` and ``trainer resume`` before training: run name, run folder and validation.
 
-A mistake in the configuration is reported before torch is imported, which takes seconds.
+Configuration errors are reported before the slow import of torch.
 """
 
 import argparse
@@ -35,7 +34,7 @@ from trainer.shell.preflight import check_reports, share_cores
 from trainer.shell.run_folder import check_name, hold, resume_command, run_path
 from trainer.tracking.inputs import check_inputs, input_files, record_inputs
 
-# What may differ between a run and its resumption without making it another run.
+# keys that may change when a run is resumed
 _RESUMABLE = (
     "max_steps",
     "epochs",
@@ -44,7 +43,7 @@ _RESUMABLE = (
     "checkpoint.keep_best",
     "rollout.vllm.server",
 )
-# in the folder of a sweep, whose trials `sweep ls` and `sweep status` show
+# marks the folder of a sweep
 SWEEP_FILE = "space.lock.yaml"
 
 
@@ -55,11 +54,11 @@ class Start:
     spec: str  # preset name or YAML file, with or without :VARIANT
     overrides: Sequence[str] | Mapping[str, Any]
     runs_dir: Path
-    # the spec's name and the time if None; of a resumption the folder of the spec
+    # if None: spec name and time, or on resume the folder of the spec
     name: str | None = None
     resume: bool = False
     start_over: bool = False  # resume from step 0
-    accept_changes: bool = False  # resume although data or reward have changed
+    accept_changes: bool = False  # resume even if data or reward files have changed
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +71,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="show a prompt, a scored completion, memory, steps"
     )
-    add_sample(parser, "as --dry-run, and sample")
+    add_sample(parser, "like --dry-run, and also sample")
     _add_places(parser)
 
 
@@ -90,26 +89,27 @@ def add_resume(parser: argparse.ArgumentParser) -> None:
 
 
 def start_run(start: Start) -> int:
-    """Train, and return the exit code. A start that fails before the first record leaves no folder.
+    """Train and return the exit code. If the start fails before the first record, no folder is left
+    behind.
 
     Raises:
-        ConfigError: the configuration, the name, or a resumption that would be another run.
-        UserError: whatever keeps the run from going on.
+        ConfigError: invalid configuration or name, or a resume with settings that may not change.
+        UserError: any other error that stops the run.
     """
     config = load_config(start.spec, start.overrides)
     name = run_name(start)
     run_dir = start.runs_dir / name
     again = start.resume and not start.start_over
     is_done = again and _is_done(config, run_dir)
-    if rank() > 0:  # the first rank checks, holds and writes the run's folder
+    if rank() > 0:  # rank 0 checks, locks and writes the run folder
         return 0 if is_done else _train(config, name, start)
     _check_folder(config, run_dir, start)
     changes = check_inputs(run_dir, "run", start.accept_changes) if again else []
     if is_done:
         more = f"{resume_command(name, start.runs_dir, world_size())} max_steps=N"
         print(
-            f"{name} already has step {config.max_steps}, its last; nothing to do (for more: "
-            f"{more})",
+            f"{name} has already finished its last step, {config.max_steps}; to train longer: "
+            f"{more}",
             flush=True,
         )
         return 0
@@ -117,16 +117,20 @@ def start_run(start: Start) -> int:
     trained = max(steps_on_disk(folder.checkpoints), default=0)
     if again and (config.max_steps or trained) < trained:
         raise ConfigError(
-            f"{name} has trained {trained} steps already",
+            f"{name} has already trained {trained} steps",
             "command line, key max_steps",
-            f"ask for more, or take an earlier checkpoint: {run_dir}/checkpoints/step-N",
+            f"raise max_steps, or use an earlier checkpoint: {run_dir}/checkpoints/step-N",
         )
     is_new = not run_dir.exists()
     with hold(run_dir):
         try:
             if start.start_over and (earlier := start_over(run_dir)) is not None:
-                print(f"starting over; checkpoints and record so far: {earlier}", flush=True)
-            if not start.resume:  # else once the other ranks, too, have read what there was
+                print(
+                    f"starting over; moved the earlier checkpoints and record to {earlier}",
+                    flush=True,
+                )
+            # on resume it is saved later, after all ranks have read the old one
+            if not start.resume:
                 save_config(config, folder.config)
                 save_config(config, folder.first_config)
             record_inputs(run_dir, input_files([config]), changes)
@@ -186,10 +190,10 @@ def _overrides(arguments: argparse.Namespace) -> list[str]:
 
 
 def check_no_sweep(folder: Path) -> None:
-    """Refuse the folder of a sweep.
+    """Raise if the folder belongs to a sweep.
 
     Raises:
-        MissingError: names the command and the runs that it has instead.
+        MissingError: suggests `sweep status` or one of its trials.
     """
     if (folder / SWEEP_FILE).is_file():
         raise MissingError(
@@ -200,11 +204,10 @@ def check_no_sweep(folder: Path) -> None:
 
 
 def existing_run(runs_dir: Path, name: str) -> Path:
-    """Return the folder of a run, which is given by its name or, as a trial of a sweep, by its
-    path.
+    """Return the folder of a run given by name, or of a trial given by path.
 
     Raises:
-        MissingError: there is no such run, or it is a sweep.
+        MissingError: unknown run, or a sweep.
     """
     folder = run_path(name, runs_dir)
     check_no_sweep(folder)
@@ -214,13 +217,13 @@ def existing_run(runs_dir: Path, name: str) -> Path:
 
 
 def rule_of(config: TrainConfig) -> str:
-    """Return the update rule of a run in words: ``grpo + AR``."""
+    """Return the display name of a run's update rule, such as ``grpo + AR``."""
     return variant_of(partial(value_of, config))
 
 
 def run_name(start: Start) -> str:
-    """Return the name that is asked for, else that of the spec with the time, or of the folder to
-    resume.
+    """Return the requested run name, or else the spec name with the time, or on resume the folder
+    name.
     """
     file = find_spec(start.spec)
     path = file.path
@@ -230,9 +233,9 @@ def run_name(start: Start) -> str:
     )
     if start.name is None and start.resume and not in_run_folder:
         raise ConfigError(
-            "to resume a run takes its name",
+            "resume needs the run's name",
             start.spec,
-            "give its name, or the config.yaml in its folder",
+            "give name=NAME, or the config.yaml in the run folder",
         )
     default = path.parent.name if start.resume else f"{file.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     return check_name(default if start.name is None else start.name)
@@ -256,10 +259,10 @@ def _check_folder(config: TrainConfig, run_dir: Path, start: Start) -> None:
 
 
 def _is_done(config: TrainConfig, run_dir: Path) -> bool:
-    """Return whether the last step is trained, evaluated and saved."""
+    """Return whether the last step was trained, evaluated and saved."""
     folder = RunFolder(run_dir)
     if config.max_steps not in steps_on_disk(folder.checkpoints):
-        return False  # before anything is hashed: the run goes on, and hashes its checkpoint then
+        return False  # skip the hashing: the run continues and verifies its checkpoint then
     if not any("final/accuracy" in record for record in read_records(folder.metrics)):
         return False
     newest = next(intact_checkpoints(folder.checkpoints), None)
@@ -273,12 +276,12 @@ def _check_same_run(config: TrainConfig, saved: TrainConfig) -> None:
             raise ConfigError(
                 f"{key} is {value!r}, but the run was started with {first.get(key)!r}",
                 key,
-                "set it back, or start another run with --name",
+                "restore the old value, or start a new run with --name",
             )
 
 
 def _has_history(run_dir: Path) -> bool:
-    # A start that was refused leaves a configuration and nothing to lose.
+    # a failed start leaves only a configuration, which may be overwritten
     folder = RunFolder(run_dir)
     has_metrics = folder.metrics.is_file() and folder.metrics.stat().st_size > 0
     return has_metrics or folder.checkpoints.is_dir()

@@ -1,4 +1,4 @@
-"""The update rule: advantage, loss, tokens, and the corrections beside them."""
+"""Settings of the update rule: advantage, loss, token selection and corrections."""
 
 from typing import Annotated, Literal
 
@@ -21,16 +21,16 @@ _Loss = Annotated[
 
 
 class EngineCorrection(Section):
-    """Factors of the policy losses for the ratio of trainer and engine probability."""
+    """Importance-sampling correction for the mismatch between engine and trainer probabilities."""
 
     level: Literal["token", "sequence", "geometric_mean"] = "token"
-    """ratio of each token, of its completion, or the completion's geometric mean per token"""
+    """ratio used: per token, per completion, or the geometric mean over the completion"""
     rule: Literal["truncate", "mask"] = "truncate"
-    """truncate the ratio at the cap, or mask tokens whose ratio is outside floor to cap"""
+    """truncate: clip the ratio at cap; mask: drop tokens whose ratio is outside [floor, cap]"""
     cap: Positive = 2.0
-    """largest ratio of trainer and engine probability"""
+    """upper bound of the ratio pi_trainer / pi_engine"""
     floor: NonNegative = needs("rule=mask", 0.0)
-    """smallest ratio (IcePop: 0.5 with a cap of 2 to 5)"""
+    """lower bound of the ratio (IcePop: 0.5 with a cap of 2 to 5)"""
 
     @model_validator(mode="after")
     def _check(self) -> "EngineCorrection":
@@ -51,48 +51,48 @@ class AlgorithmConfig(Section):
     lopti_order: Literal["low_first", "high_first"] = needs("lopti_eta", "low_first")
     """order of the two passes"""
     lopti_split: Literal["probability", "random"] = needs("lopti_eta", "probability")
-    """random: a random split of the same sizes (control)"""
+    """probability: split at lopti_eta; random: random split of the same sizes (control)"""
     token_filter: Literal["none", "drop_high", "drop_low", "high_entropy"] = "none"
-    """drop_high, drop_low: update only tokens below, above lopti_eta in one pass (controls);
-    high_entropy: only those of the highest entropy, in each of Lopti's passes
+    """drop_high: update only tokens below lopti_eta; drop_low: only those above it (single-pass
+    controls); high_entropy: only the highest-entropy tokens, in each of Lopti's passes
     """
     entropy_share: Fraction = needs("token_filter=high_entropy", 0.2)
-    """fraction of the tokens that token_filter high_entropy keeps"""
+    """fraction of tokens kept by token_filter=high_entropy"""
     mask_truncated: bool = False
-    """leave completions that ran into the token limit out of the update and its token count"""
+    """exclude truncated completions from the update and its token count"""
     loss: _Loss = LOSS.read(LOSS.default)
-    """loss of a token from its importance ratio: a name, or a mapping of name and parameters"""
+    """policy loss: a name, or a mapping of name and parameters"""
     entropy_coef: NonNegative = 0.0
     """weight of the entropy bonus"""
     log_ratio_coef: NonNegative = 0.0
-    """weight of (log r)^2, which keeps the policy near the old one, in every loss; DPPO 0.001"""
+    """weight of (log r)^2, added to any loss to keep the policy near the old one (DPPO: 0.001)"""
     loss_aggregation: Literal["auto", Aggregation] = "auto"
     """aggregation of token losses; constant divides by max_new_tokens (Dr. GRPO); auto: the loss's
-    own, seq_mean_token_mean for gspo and sapo, token_mean for the others
+    default, seq_mean_token_mean for gspo and sapo, token_mean for the others
     """
     update_epochs: Count = 1
-    """epochs of the update over the rollout batch"""
+    """update epochs per rollout batch (PPO epochs)"""
     kl_coef: NonNegative = 0.001
-    """KL coefficient; 0 loads no reference"""
+    """KL coefficient; at 0 no reference model is loaded"""
     kl_estimator: Literal["k1", "k2", "k3"] = needs("kl_coef", "k3")
-    """estimator of the KL in the loss"""
+    """KL estimator in the loss"""
     kl_log_ratio_clamp: Positive | None = needs("kl_coef", 20.0)
-    """bound of the log-ratio in k3, whose value is at most 10; 5 in the published code of AR and
-    Lopti; null bounds neither, as TRL [nats]
+    """clamp on the log-ratio in k3, whose value is also clamped to 10; 5 in the published code of
+    AR and Lopti; null disables both clamps, as in TRL [nats]
     """
     kl_placement: Literal["auto", KlPlacement] = needs("kl_coef", "auto")
-    """auto: the advantage's own, reward for reinforce_plus_plus, loss for the others"""
+    """auto: the advantage's default, reward for reinforce_plus_plus, loss for the others"""
     engine_correction: EngineCorrection | None = None
-    """weights for an engine whose probabilities differ from the trainer's; null is off"""
+    """importance-sampling correction of engine probabilities; null is off"""
 
     @property
     def isolates(self) -> bool:
-        """Whether the update takes Lopti's two passes."""
+        """Whether Lopti updates in two passes."""
         return isolates(self.lopti_eta, self.token_filter)
 
     @property
     def kl_in_loss(self) -> bool:
-        """Whether the KL penalty is a term of the loss (otherwise of the token rewards)."""
+        """Whether the KL penalty is in the loss rather than in the token rewards."""
         placement = (
             self.advantage.kl_placements[0] if self.kl_placement == "auto" else self.kl_placement
         )
@@ -100,14 +100,14 @@ class AlgorithmConfig(Section):
 
     @property
     def has_penalty(self) -> bool:
-        """Whether a token without advantage has a gradient."""
+        """Whether a token with zero advantage has a gradient."""
         has_kl = self.kl_coef > 0 and self.kl_in_loss
         return has_kl or self.log_ratio_coef > 0 or self.entropy_coef > 0 or self.loss.has_penalty
 
     @property
     def needs_distributions(self) -> str:
-        """The part of the rule that needs the next-token distributions of before the update; empty
-        without one.
+        """The setting that needs next-token distributions from before the update; empty if none
+        does.
         """
         if self.token_filter == "high_entropy":
             return f"token_filter {self.token_filter}"
@@ -118,7 +118,7 @@ class AlgorithmConfig(Section):
 
     @property
     def aggregation(self) -> Aggregation:
-        """The loss aggregation in force."""
+        """The effective loss aggregation, with auto resolved."""
         if self.loss_aggregation == "auto":
             return self.loss.aggregations[0]
         return self.loss_aggregation
@@ -129,12 +129,12 @@ class AlgorithmConfig(Section):
             raise ValueError("token_filter needs a threshold: set algorithm.lopti_eta above 0")
         if self.kl_coef > 0 and self.kl_placement not in ("auto", *self.advantage.kl_placements):
             raise ValueError(
-                f"advantage {self.advantage.name} has no KL penalty in the {self.kl_placement}: "
-                "set algorithm.kl_placement to auto"
+                f"advantage {self.advantage.name} does not support a KL penalty in the "
+                f"{self.kl_placement}: set algorithm.kl_placement to auto"
             )
         if self.aggregation not in self.loss.aggregations:
             raise ValueError(
-                f"loss {self.loss.name} cannot be aggregated by {self.aggregation}: set "
+                f"loss {self.loss.name} does not support aggregation {self.aggregation}: set "
                 f"algorithm.loss_aggregation to auto or {' or '.join(self.loss.aggregations)}"
             )
         return self

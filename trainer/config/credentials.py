@@ -1,4 +1,4 @@
-"""Keeping user names and passwords out of what is recorded: configurations, MLflow, error texts."""
+"""Keep credentials out of recorded configurations, MLflow and error messages."""
 
 from typing import Annotated
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -10,12 +10,12 @@ CREDENTIALS_IN_URL = "credentials_in_url"  # type of the error; its input must n
 
 
 def split_credentials(url: str) -> tuple[str, str, str]:
-    """Return a URL without its user part, the user name and the password (both empty where it has
-    none).
+    """Return the URL without credentials, the user name and the password (empty strings if
+    absent).
     """
     try:
         parts = urlsplit(url)
-    except ValueError:  # no address, as http://[::1: who connects refuses it
+    except ValueError:  # malformed URL such as http://[::1; connecting to it will fail
         return url, "", ""
     user, separator, host = parts.netloc.rpartition("@")
     if not separator:
@@ -26,11 +26,11 @@ def split_credentials(url: str) -> tuple[str, str, str]:
 
 def _refuse_credentials(url: str) -> str:
     clean, name, password = split_credentials(url)
-    # The user name of a database is no secret; that of a server is often a token.
+    # a database user name is not secret; an HTTP user name is often a token
     if password or (name and clean.startswith("http")):
         raise PydanticCustomError(
             CREDENTIALS_IN_URL,
-            "a URL in a configuration, which is recorded, must not hold a user or password",
+            "must not contain a user name or password, because configurations are recorded",
         )
     return url
 

@@ -1,4 +1,4 @@
-"""Sources of problems, and the prompts made of them."""
+"""Problem sources and prompt settings."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -12,13 +12,13 @@ class DatasetConfig(Section):
     """A source of problems."""
 
     source: str = "generated"
-    """`generated`, a parquet/jsonl/csv file, or a hub dataset name"""
+    """`generated`, a parquet, jsonl, json or csv file, or a Hub dataset name"""
     name: str | None = None
-    """hub configuration (subset) name"""
+    """Hub subset (configuration) name"""
     split: str = "train"
-    """hub split, or the generator's split: train, dev or test"""
+    """Hub split, or generated split: train, dev or test"""
     columns: dict[str, str] = Field({})
-    """our field (prompt, answer, difficulty, source) -> column"""
+    """field (prompt, answer, difficulty, source) -> column of the data"""
     people: list[Annotated[int, Field(ge=2, le=8)]] = needs(
         "source=generated", [2, 3], min_length=1
     )
@@ -26,13 +26,13 @@ class DatasetConfig(Section):
     digits: list[Annotated[int, Field(ge=1, le=3)]] = needs("source=generated", [1], min_length=1)
     """digits of the numbers in generated additions"""
     size: Count = needs("source=generated", 100)
-    """number of generated problems, all different"""
+    """number of distinct generated problems"""
     limit: Count | None = None
     """use only the first N problems of the source"""
 
 
 def as_dataset(value: Any) -> Any:
-    """Read a bare source, as in ``data.train: problems.jsonl``, as a dataset."""
+    """Convert a bare source string, as in ``data.train: problems.jsonl``, to a dataset mapping."""
     return {"source": value} if isinstance(value, str) else value
 
 
@@ -48,10 +48,10 @@ Datasets = Annotated[
 
 
 class DataConfig(Section):
-    """Problems to train on and how they are put to the policy."""
+    """Training problems and prompt format."""
 
     task: Literal["knights_knaves", "math", "addition", "custom"] = "knights_knaves"
-    """decides default prompt, prefill and column mapping"""
+    """sets the default prompt, prefill and column mapping"""
     train: Datasets = Field([DatasetConfig()])
     """one training source, or a list of them"""
     prompt_format: Literal["auto", "raw", "chat"] = "auto"
@@ -61,10 +61,10 @@ class DataConfig(Section):
     system_prompt: str | None = None
     """system message for chat prompts; replaces the task's"""
     prefill: str | None = None
-    """prefix of every completion; the task's if null"""
+    """prefix of every completion; null: the task's prefill"""
     max_prompt_tokens: Count = 1024
-    """longer prompts are dropped and counted [tokens]"""
+    """maximum prompt length; longer prompts are dropped with a warning [tokens]"""
     shuffle: bool = True
-    """new order of the problems in every epoch"""
+    """shuffle the problems in every epoch"""
     drop_last: bool = False
     """leave out the last problems of an epoch that do not fill a step"""

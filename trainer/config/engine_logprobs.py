@@ -1,4 +1,4 @@
-"""Rules for training on the engine's log-probabilities."""
+"""Validation of settings that use the engine's log-probabilities."""
 
 from collections.abc import Iterator
 
@@ -10,38 +10,40 @@ from trainer.config.rollout import RolloutConfig
 def engine_logprob_problems(
     algorithm: AlgorithmConfig, rollout: RolloutConfig, optim: OptimConfig
 ) -> Iterator[str]:
-    """Yield reasons why the engine's log-probabilities cannot be used as configured."""
+    """Yield error messages for settings that the engine's log-probabilities cannot support."""
     truncations = _truncations(rollout)
     if algorithm.engine_correction is not None and truncations:
         yield (
-            "rollout.top_p, top_k and min_p renormalize the engine's probabilities over the tokens "
-            "they keep: their ratio to the trainer's is no mismatch. Sample from all tokens, or "
-            "set algorithm.engine_correction to null"
+            "rollout.top_p, top_k and min_p renormalize the engine's probabilities over the "
+            "kept tokens, so engine_correction would correct the truncation, not a mismatch: "
+            "turn them off, or set algorithm.engine_correction to null"
         )
     if optim.old_logprobs == "recompute":
         return
     if truncations:
         key = truncations[0]
         yield (
-            f"optim.old_logprobs rollout and rollout.{key} {getattr(rollout, key):g}: the engine "
-            "renormalizes its probabilities over the tokens it keeps, and they are not the "
-            f"policy's. Set rollout.{key} to {1 if key == 'top_p' else 0}, or optim.old_logprobs "
-            "to recompute"
+            f"optim.old_logprobs is rollout and rollout.{key} is {getattr(rollout, key):g}: "
+            "the engine renormalizes its probabilities over the kept tokens, so they are not "
+            f"the policy's. Set rollout.{key} to {1 if key == 'top_p' else 0}, or "
+            "optim.old_logprobs to recompute"
         )
     if algorithm.engine_correction is not None and algorithm.engine_correction.level != "token":
         yield (
-            "optim.old_logprobs rollout bounds the ratio of every token, as no forward before the "
-            "update knows that of a completion: set algorithm.engine_correction.level to token"
+            "optim.old_logprobs is rollout: without a forward pass before the update the "
+            "ratio of a completion is unknown, so only token-level correction works: set "
+            "algorithm.engine_correction.level to token"
         )
     if algorithm.needs_distributions:
         yield (
-            f"algorithm.{algorithm.needs_distributions} needs the next-token distributions of "
-            "before the update, which the engine does not give: set optim.old_logprobs to recompute"
+            f"algorithm.{algorithm.needs_distributions} needs next-token distributions from "
+            "before the update, which the engine does not return: set optim.old_logprobs to "
+            "recompute"
         )
 
 
 def _truncations(rollout: RolloutConfig) -> list[str]:
-    """Return settings that restrict the engine to some of the tokens."""
+    """Return the names of active truncation settings: top_p, top_k, min_p."""
     return [
         key
         for key, off in (("top_p", 1), ("top_k", 0), ("min_p", 0))

@@ -1,4 +1,4 @@
-"""Evaluation of the policy while it trains."""
+"""Evaluation settings."""
 
 import re
 from typing import Annotated
@@ -9,11 +9,11 @@ from trainer.config.data import DatasetConfig, as_dataset
 from trainer.section import Completions, Count, Fraction, NonNegative, Section
 
 _SET_NAME = re.compile(r"\w[\w.-]*")
-PER_SET = ("temperature", "completions_per_problem")  # what a set may do otherwise
+PER_SET = ("temperature", "completions_per_problem")  # settings that a set may override
 
 
 class EvaluationSetConfig(DatasetConfig):
-    """A dataset to evaluate on, and what is done otherwise than for the other sets."""
+    """An evaluation dataset and its overrides."""
 
     temperature: NonNegative | None = None
     """sampling temperature on this set; evaluation.temperature if null"""
@@ -27,20 +27,20 @@ EvaluationSet = Annotated[
 
 
 class EvaluationConfig(Section):
-    """Measuring the policy while it trains."""
+    """Evaluation during training."""
 
     every_steps: Count = 20
     """training steps between evaluations"""
     at_start: bool = True
     """evaluate before the first step"""
     sets: dict[str, EvaluationSet] = Field({"dev": EvaluationSetConfig(split="dev", size=100)})
-    """name -> dataset; the first is `eval/accuracy`"""
+    """name -> dataset; the first set defines `eval/accuracy`"""
     temperature: NonNegative = 0.0
     """0 is greedy"""
     top_p: Fraction = 1.0
     """probability mass of nucleus sampling"""
     completions_per_problem: Completions = 1
-    """completions per problem; accuracy is their mean, and pass@k is of all of them"""
+    """completions per problem (k of pass@k); accuracy is the mean over them"""
 
     @field_validator("sets")
     @classmethod
@@ -48,13 +48,13 @@ class EvaluationConfig(Section):
         for name in sets:
             if not _SET_NAME.fullmatch(name):
                 raise ValueError(
-                    f"{name!r} names metrics: write letters, digits, dashes, underscores and dots "
-                    "inside"
+                    f"invalid set name {name!r}: use letters, digits, underscores, dashes and "
+                    "dots, because metric names contain it"
                 )
         return sets
 
     def of_set(self, name: str) -> "EvaluationConfig":
-        """Return these settings with those of one set in their place."""
+        """Return these settings with one set's overrides applied."""
         section = self.sets[name]
         values = {key: getattr(section, key) for key in PER_SET}
         return self.model_copy(

@@ -1,8 +1,8 @@
-"""Inheritance of run files: presets, ``extends:`` and named variants.
+"""Run file inheritance: presets, ``extends:`` and variants.
 
-A file may start from a preset or another file (``extends: kk_3b``) and may name variants of itself,
-each a partial configuration; ``kk_3b:ar_lopti`` is the preset ``kk_3b`` with its variant
-``ar_lopti``, on the command line, in ``extends:`` and in a search space.
+A file may extend a preset or another file (``extends: kk_3b``) and define variants, each a partial
+configuration. ``kk_3b:ar_lopti`` selects variant ``ar_lopti`` of preset ``kk_3b`` on the command
+line, in ``extends:`` and in search spaces.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,14 +21,14 @@ _YAML = (".yaml", ".yml")
 
 @dataclass(frozen=True)
 class RunFile:
-    """The file that ``NAME[:VARIANT]`` names."""
+    """A run file and optionally one of its variants."""
 
     path: Path
     variant: str = ""
 
     @property
     def name(self) -> str:
-        """The preset's or file's name with the variant, fit for a folder: ``kk_3b-ar_lopti``."""
+        """Name usable as a folder name: ``kk_3b-ar_lopti``."""
         return f"{self.path.stem}-{self.variant}" if self.variant else self.path.stem
 
 
@@ -43,12 +43,12 @@ def preset_names() -> list[str]:
 
 
 def variant_names(preset: str) -> list[str]:
-    """Return names of a preset's variants: its own, or else those of the preset that it extends."""
+    """Return a preset's variant names: its own, or else the inherited ones."""
     return list(_resolve(find_spec(preset), lambda path: False, ()).data.get("variants") or {})
 
 
 def preset_specs() -> list[str]:
-    """Return all presets and their variants, as they are named: ``kk_3b``, ``kk_3b:ar``."""
+    """Return all presets and their variants as specs: ``kk_3b``, ``kk_3b:ar``."""
     return [
         spec
         for preset in preset_names()
@@ -57,10 +57,10 @@ def preset_specs() -> list[str]:
 
 
 def find_spec(spec: str, relative_to: Path = Path()) -> RunFile:
-    """Return the file behind ``NAME[:VARIANT]``, NAME being a preset or a path.
+    """Resolve ``NAME[:VARIANT]``, where NAME is a preset or a path.
 
     Raises:
-        ConfigError: neither a preset nor an existing file; names the nearest preset.
+        ConfigError: neither a preset nor an existing file; suggests the nearest preset.
     """
     name, _, variant = spec.rpartition(":") if _has_variant(spec, relative_to) else (spec, "", "")
     path = Path(name) if Path(name).is_absolute() else relative_to / name
@@ -76,14 +76,14 @@ def find_spec(spec: str, relative_to: Path = Path()) -> RunFile:
 
 
 def resolve(spec: str, is_section: _IsSection, relative_to: Path = Path()) -> YamlDocument:
-    """Read ``NAME[:VARIANT]``: what the file extends, over it the file itself, over that the
-    variant.
+    """Load ``NAME[:VARIANT]`` and merge, in increasing priority, the extended file, the file and
+    the variant.
 
-    Sections, which ``is_section`` tells by their key paths, are merged key by key; anything else is
-    replaced. A relative path starts from ``relative_to``.
+    Sections (key paths for which ``is_section`` is true) are merged key by key; other values are
+    replaced. Relative paths are resolved against ``relative_to``.
 
     Raises:
-        ConfigError: an unknown preset or variant, or a circle.
+        ConfigError: unknown preset or variant, or circular ``extends``.
         MissingError: a named file does not exist.
     """
     document = _resolve(find_spec(spec, relative_to), is_section, ())

@@ -1,4 +1,4 @@
-"""Which policy is trained, and its adapter."""
+"""Model and adapter settings."""
 
 from typing import Annotated, Any, Literal
 
@@ -14,27 +14,27 @@ def _as_names(value: Any) -> Any:
 
 
 class LoraConfig(Section):
-    """A low-rank adapter that is trained in place of the weights [arXiv:2106.09685]."""
+    """LoRA adapter, trained instead of the full weights [arXiv:2106.09685]."""
 
     r: Annotated[int, Field(ge=0)] = 0
-    """rank of the adapter; 0 trains the weights themselves"""
+    """adapter rank; 0 trains the full weights"""
     alpha: Positive = needs("r", 32.0)
-    """scale of the adapter: alpha / r"""
+    """adapter scale is alpha / r"""
     dropout: Annotated[float, Field(ge=0, lt=1)] = needs("r", 0.0)
-    """fraction of an adapter's inputs dropped in updates; never when log-probs are scored"""
+    """dropout on adapter inputs, only in update passes"""
     target_modules: Annotated[
         list[str], BeforeValidator(_as_names, str | list[str]), Field(min_length=1)
     ] = needs("r", [ALL_LINEAR])
-    """last part of the names of adapted linear layers; all-linear: all but the output"""
+    """names (last part) of the linear layers to adapt; all-linear: all except the output layer"""
     rslora: bool = needs("r", False)
-    """scale by alpha / sqrt(r) instead [arXiv:2312.03732]"""
+    """use the scale alpha / sqrt(r) [arXiv:2312.03732]"""
 
 
 class ModelConfig(Section):
-    """Which policy to train."""
+    """The policy to train."""
 
     name_or_path: str = "tiny"
-    """Hugging Face hub name or folder; `tiny` is the built-in model of 106,000 parameters"""
+    """Hub name or folder; `tiny` is the built-in model (106,000 parameters)"""
     revision: str | None = None
     """hub revision (branch, tag or commit)"""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -44,5 +44,5 @@ class ModelConfig(Section):
     gradient_checkpointing: bool = False
     """recompute activations in the backward pass"""
     trust_remote_code: bool = False
-    """run Python code shipped in the model folder"""
+    """allow Python code from the model folder or Hub repository"""
     lora: LoraConfig = LoraConfig()

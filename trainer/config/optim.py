@@ -1,4 +1,4 @@
-"""The optimizer and what bounds its forward passes."""
+"""Optimizer and batch settings."""
 
 from typing import Annotated, Literal
 
@@ -27,8 +27,10 @@ class OptimConfig(Section):
     max_grad_norm: Positive = 1.0
     """gradient clipping norm"""
     update_batch_size: Count = 256
-    """completions per optimizer step, over all ranks"""
+    """completions per optimizer step (mini-batch), over all ranks"""
     tokens_per_microbatch: Count = 16384
-    """maximum tokens of a forward-backward pass, padding included"""
+    """maximum tokens per microbatch, including padding"""
     old_logprobs: Literal["recompute", "rollout"] = "recompute"
-    """old log-probabilities: recompute them, or use the engine's, which saves a forward pass"""
+    """recompute: old log-probabilities from the trainer; rollout: from the engine, which saves a
+    forward pass
+    """

@@ -8,18 +8,18 @@ from trainer.section import Count, Section, needs
 
 
 class ParallelConfig(Section):
-    """Several ranks training one model, started by torchrun, `accelerate launch` or a sweep."""
+    """Distributed training; ranks are started by torchrun, `accelerate launch` or a sweep."""
 
     strategy: Literal["none", "ddp", "deepspeed"] = "none"
-    """none: one process; ddp: whole copies; deepspeed: ZeRO"""
+    """none: one process; ddp: a full copy per rank; deepspeed: ZeRO"""
     zero_stage: Literal[0, 1, 2, 3] = needs("strategy=deepspeed", 2)
-    """shards: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters"""
+    """sharded state: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters"""
     offload: Literal["none", "optimizer", "parameters"] = needs("strategy=deepspeed", "none")
-    """keep the optimizer's shards, or those of the parameters too, in CPU memory"""
+    """offload to CPU memory: optimizer state, or also parameters"""
     device: Literal["auto", "cuda", "cpu"] = "auto"
-    """auto: a GPU if there is one; cuda: stop if there is none; cpu: use no GPU"""
+    """auto: use a GPU if available; cuda: fail without one; cpu: ignore GPUs"""
     timeout_s: Count = needs("strategy=ddp|deepspeed", 600)
-    """time limit of a rank's wait for the others [s]"""
+    """timeout of collectives between ranks [s]"""
 
     @model_validator(mode="after")
     def _check(self) -> "ParallelConfig":

@@ -15,18 +15,20 @@ class RewardConfig(Section):
     timeout_s: Positive = 5.0
     """time limit of a completion, or a batch function's call [s]"""
     memory_mb: int = Field(1024, ge=16)
-    """memory a completion's scoring may take, beyond the process's imports [MiB]"""
+    """memory limit of scoring, in addition to the imports [MiB]"""
     workers: Count = 1
-    """scoring processes, of 64 MB at least; at most 4 for each core of the machine"""
+    """number of scoring processes; at most 4 per core, each takes at least 64 MB"""
     environment: list[str] = Field(default_factory=list)
-    """secret variables that scoring inherits nevertheless, as OPENAI_API_KEY"""
+    """environment variables with secret names to pass to scoring, such as OPENAI_API_KEY"""
     overlong_buffer: Annotated[int, Field(ge=0)] = 0
-    """tokens before max_new_tokens over which DAPO's soft penalty rises; 0 is off [tokens]"""
+    """length of DAPO's soft overlong penalty ramp before max_new_tokens; 0 is off [tokens]"""
     overlong_penalty: NonNegative = needs("overlong_buffer", 1.0)
     """penalty at max_new_tokens"""
 
     @model_validator(mode="after")
     def _check(self) -> "RewardConfig":
         if not any(self.functions.values()):
-            raise ValueError("every weight is 0: no completion would be better than another")
+            raise ValueError(
+                "all weights are 0, so every completion would get reward 0: set at least one weight"
+            )
         return self

@@ -1,8 +1,8 @@
 """The configuration of one training run: every field, its unit and its default.
 
-Unknown keys are refused. A file may start from a preset or another file with ``extends:``;
-``key=value`` pairs with dotted keys override it. The resolved configuration is saved with the run,
-and running that file repeats it.
+Unknown keys are errors. A file may extend a preset or another file; ``key=value`` pairs with dotted
+keys override it. The resolved configuration is saved with the run, so running that file repeats the
+run.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,11 +56,11 @@ class TrainConfig(Section):
     checkpoint: CheckpointConfig = CheckpointConfig()
     tracking: TrackingConfig = TrackingConfig()
     max_steps: Count | None = None
-    """training steps (rollout batches); epochs decide if null"""
+    """training steps (rollout batches); null: determined by epochs"""
     epochs: Positive = 1.0
-    """passes over the training problems"""
+    """epochs over the training problems; ignored if max_steps is set"""
     seed: Seed = 0
-    """seed of data order, rollouts and random weights"""
+    """seed for data order, sampling and weight initialization"""
 
     @model_validator(mode="after")
     def _check(self) -> "TrainConfig":
@@ -68,32 +68,36 @@ class TrainConfig(Section):
         for problem in engine_logprob_problems(*sections):
             raise ValueError(problem)
         if self.rollout.dynamic_sampling and self.rollout.group_size == 1:
-            raise ValueError("a group of one has no spread: set rollout.dynamic_sampling to false")
+            raise ValueError(
+                "dynamic sampling needs more than one completion per prompt: set "
+                "rollout.group_size to 2 or more, or rollout.dynamic_sampling to false"
+            )
         completions = self.rollout.prompts_per_step * self.rollout.group_size
         if completions > MOST_COMPLETIONS:
             raise ValueError(
-                f"rollout.prompts_per_step x rollout.group_size is {completions:,} completions a "
-                f"step, more than memory holds: make it at most {MOST_COMPLETIONS:,}"
+                f"rollout.prompts_per_step x rollout.group_size is {completions:,} "
+                "completions per step, which do not fit in memory: lower it to at most "
+                f"{MOST_COMPLETIONS:,}"
             )
         if self.reward.overlong_buffer > self.rollout.max_new_tokens:
             raise ValueError("reward.overlong_buffer must be at most rollout.max_new_tokens")
         if self.max_steps is not None and self.optim.warmup_steps > self.max_steps:
             raise ValueError(
-                f"optim.warmup_steps {self.optim.warmup_steps} is longer than the run, which never "
-                f"reaches optim.lr: set it to at most max_steps, {self.max_steps}"
+                f"optim.warmup_steps is {self.optim.warmup_steps}, more than max_steps, so "
+                f"the run would never reach optim.lr: set it to at most {self.max_steps}"
             )
         if not self.evaluation.sets:
             raise ValueError("evaluation.sets is empty: name at least one dataset")
         for evaluation in map(self.evaluation.of_set, self.evaluation.sets):
             if evaluation.completions_per_problem > 1 and evaluation.temperature == 0:
                 raise ValueError(
-                    "greedy completions of a problem are all the same: set evaluation.temperature, "
-                    "or evaluation.completions_per_problem to 1"
+                    "at temperature 0 all completions of a problem are identical: raise "
+                    "evaluation.temperature, or set evaluation.completions_per_problem to 1"
                 )
         if self.checkpoint.every_steps % self.evaluation.every_steps:
             raise ValueError(
-                "checkpoints are written after evaluations: make checkpoint.every_steps a multiple "
-                "of evaluation.every_steps"
+                "checkpoints are only written after evaluations: set checkpoint.every_steps "
+                "to a multiple of evaluation.every_steps"
             )
         return self
 
@@ -101,10 +105,10 @@ class TrainConfig(Section):
 def load_config(
     spec: str, overrides: Sequence[str] | Mapping[str, Any] = (), relative_to: Path = Path()
 ) -> TrainConfig:
-    """Resolve a preset name or file, its ``extends:`` chain, its variant and the overrides.
+    """Load a preset or file with its ``extends:`` chain, variant and overrides.
 
-    Overrides are ``key=value`` strings (values in YAML) or dotted keys with values. A relative path
-    starts from ``relative_to``.
+    Overrides are ``key=value`` strings with YAML values, or a mapping of dotted keys. Relative
+    paths are resolved against ``relative_to``.
 
     Raises:
         ConfigError: with file, line, key and the nearest valid key.
@@ -119,12 +123,12 @@ def load_config(
 def apply_overrides(
     config: TrainConfig, changes: Mapping[str, Any], source: str = "override"
 ) -> TrainConfig:
-    """Return a copy of ``config`` with dotted keys replaced, validated as a whole."""
+    """Return a validated copy of ``config`` with dotted keys replaced."""
     data = changed_data(config, changes, source)
     changed = validate(TrainConfig, YamlDocument(data, {}, source))
     if "epochs" in changes and changed.max_steps is not None:
         raise ConfigError(
-            f"epochs changes nothing, as max_steps is {changed.max_steps}",
+            f"epochs has no effect, because max_steps is {changed.max_steps}",
             f"{source}, key epochs",
             "add max_steps=null",
             "epochs",
@@ -135,8 +139,8 @@ def apply_overrides(
 def changed_data(
     config: TrainConfig, changes: Mapping[str, Any], source: str = "override"
 ) -> dict[str, Any]:
-    """Return ``config`` as JSON values with dotted keys replaced, not validated; a rule before its
-    parameters.
+    """Return ``config`` as JSON values with dotted keys replaced, without validation. Rules are set
+    before their parameters.
     """
     data = config.model_dump(mode="json")
     for key in sorted(changes, key=lambda key: key.count(".")):
@@ -145,10 +149,10 @@ def changed_data(
 
 
 def check_key(key: str, source: str = "override") -> None:
-    """Refuse a dotted key that no field of ``TrainConfig`` has.
+    """Raise if ``TrainConfig`` has no such dotted key.
 
     Raises:
-        ConfigError: names the nearest valid key.
+        ConfigError: suggests the nearest valid key.
     """
     parts = key.split(".")
     model: type[BaseModel] | None = TrainConfig
@@ -165,7 +169,7 @@ def check_key(key: str, source: str = "override") -> None:
             )
         annotation: object = model.model_fields[part].annotation
         model = section_of(annotation)
-    if model is not None and model is annotation:  # a section that may be null is a value, too
+    if model is not None and model is annotation:  # an optional section counts as a value, too
         below = leaf_keys(model, f"{key}.")
         raise ConfigError(
             f"{key} is a section, not a value", f"{source}, key {key}", nearest(key, below), key
@@ -178,9 +182,7 @@ def dotted_keys() -> list[str]:
 
 
 def value_of(config: TrainConfig, key: str) -> Any:
-    """Return the value of a dotted key; of a rule its name, of a key in a section that is null
-    None.
-    """
+    """Return the value of a dotted key: the name of a rule, and None inside a null section."""
     value: Any = config
     for part in key.split("."):
         value = getattr(value, part, None)
@@ -188,8 +190,8 @@ def value_of(config: TrainConfig, key: str) -> Any:
 
 
 def dotted_values(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a dumped configuration as dotted keys with values; a rule is its name, its parameters
-    stand below it.
+    """Flatten a dumped configuration to dotted keys. A rule's key holds its name; its parameters
+    follow as sub-keys.
     """
     flat: dict[str, Any] = {}
     for name, value in data.items():
@@ -205,9 +207,7 @@ def dotted_values(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def idle_keys(section: Section, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield each key that is not at its default and has no effect, with the key or value that it
-    needs.
-    """
+    """Yield each non-default key that has no effect, with the setting it depends on."""
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
         extra = field.json_schema_extra
@@ -231,7 +231,7 @@ def idle_keys(section: Section, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 def save_config(config: TrainConfig, path: Path) -> None:
-    """Write the resolved configuration as YAML; running that file repeats the run."""
+    """Write the resolved configuration as YAML."""
     write_atomically(path, dump_config(config))
 
 
@@ -260,7 +260,7 @@ def _set_dotted(data: dict[str, Any], key: str, value: Any, source: str) -> None
         if not isinstance(place, dict):
             whole = ".".join(parents[:depth])
             raise ConfigError(
-                f"{key}: {whole} is one value",
+                f"{key}: {whole} has no sub-keys",
                 f"{source}, key {key}",
                 f"set {whole} as a whole",
                 key,
@@ -275,7 +275,7 @@ def _set_dotted(data: dict[str, Any], key: str, value: Any, source: str) -> None
 
 
 def _is_section(path: KeyPath) -> bool:
-    # A free mapping (datasets, reward functions, tags, variants) is replaced whole.
+    # free-form mappings (datasets, reward functions, tags, variants) are replaced, not merged
     return (
         path[0] in TrainConfig.model_fields
         and path != ("evaluation", "sets")

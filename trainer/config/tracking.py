@@ -1,4 +1,4 @@
-"""Records of a run: checkpoints, MLflow."""
+"""Checkpoint and tracking settings."""
 
 from typing import Annotated, Any, Literal, Protocol
 
@@ -9,12 +9,12 @@ from trainer.section import Count, Section
 
 
 class CheckpointConfig(Section):
-    """Checkpoints kept on disk."""
+    """Checkpoint settings."""
 
     every_steps: Count = 20
     """training steps between checkpoints"""
     keep_last: Count = 2
-    """newest checkpoints kept"""
+    """number of newest checkpoints to keep"""
     keep_best: bool = True
     """also keep the checkpoint with the best eval/accuracy"""
 
@@ -23,27 +23,27 @@ class TrackingConfig(Section):
     """MLflow."""
 
     uri: UrlWithoutCredentials | None = None
-    """tracking URI; MLFLOW_TRACKING_URI, else SQLite in the runs folder"""
+    """MLflow tracking URI; null: MLFLOW_TRACKING_URI, or else SQLite in the runs folder"""
     experiment: Annotated[str, Field(min_length=1, max_length=500)] | None = None
-    """experiment name; the run's or sweep's name if null"""
+    """MLflow experiment; null: `trainer`, or the sweep's name"""
     offline: bool = False
-    """write only metrics.jsonl; `trainer upload` sends it later"""
+    """record locally only; `trainer upload` sends it to MLflow later"""
     report_to: list[Literal["tensorboard", "wandb", "trackio"]] = Field([])
-    """send metrics also to tensorboard, wandb, trackio (pip install them)"""
+    """also send metrics to these (pip install them): tensorboard, wandb, trackio"""
     completions: Annotated[int, Field(ge=0)] = 8
-    """completions recorded per evaluation, and as many of the training step before it"""
+    """completions recorded per evaluation, and from the training step before it"""
     system_metrics: bool = True
-    """log MLflow's system metrics of the first rank's machine; not offline"""
+    """log MLflow system metrics of rank 0's machine (not offline)"""
     tags: dict[str, str] = Field({})
     """MLflow tags of the run"""
 
 
 class Tracked(Protocol):
-    """A configuration that a run is recorded with."""
+    """Protocol of configurations that can be tracked."""
 
     @property
     def tracking(self) -> TrackingConfig:
-        """Where the record goes."""
+        """The tracking settings."""
 
     def model_dump(self, *, mode: str) -> dict[str, Any]:
         """Return the configuration as JSON values."""

@@ -1,4 +1,4 @@
-"""Names of update rules and of configurations, for tags, tables and legends."""
+"""Display names of update rules and parameters, for tags, tables and legends."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -6,20 +6,20 @@ from typing import Any
 
 from trainer.rules.names import ADVANTAGE_KEY, LOSS_KEY, rule_name
 
-# Keys that the name of the update rule covers.
+# keys that the update rule's display name reflects
 RULE = (ADVANTAGE_KEY, LOSS_KEY, "algorithm.ar_alpha", "algorithm.lopti_eta")
 
 
 def isolates(eta: float, token_filter: str) -> bool:
-    """Return whether Lopti updates in two passes: the filters ``drop_*`` take its threshold and
-    update in one.
+    """Return whether Lopti updates in two passes. The ``drop_*`` filters use its threshold but a
+    single pass.
     """
     return eta > 0 and token_filter not in ("drop_high", "drop_low")
 
 
 def variant_of(setting: Callable[[str], Any]) -> str:
-    """Return the update rule of a configuration in words: the algorithm by `rule_name`, and which
-    of AR, Lopti and the controls are on. ``setting`` gives the value of a dotted key.
+    """Return the display name of an update rule: `rule_name` plus the active ones of AR, Lopti and
+    the controls. ``setting`` returns the value of a dotted key.
     """
     keys = ("ar_alpha", "lopti_eta", "token_filter", "lopti_split", "lopti_order", "entropy_coef")
     alpha, eta, token_filter, lopti_split, lopti_order, entropy_coef = (
@@ -39,17 +39,17 @@ def variant_of(setting: Callable[[str], Any]) -> str:
 
 
 def short_name(parameter: str) -> str:
-    """Return the last part of a dotted parameter, or the section where that says nothing."""
+    """Return the last part of a dotted key, or its section if the last part is just ``name``."""
     *_, section, last = ["", *parameter.split(".")]
     return section if last == "name" and section else last
 
 
 def short_names(parameters: Sequence[str]) -> dict[str, str]:
-    """Map each parameter to its short name, or the whole where another has the same."""
+    """Map each parameter to its short name, or to its full name if short names collide."""
     count = Counter(map(short_name, parameters))
     return {name: name if count[short_name(name)] > 1 else short_name(name) for name in parameters}
 
 
 def shown(value: Any) -> str:
-    """Return a parameter's value, as short as it reads well."""
+    """Format a parameter value for display."""
     return f"{value:.3g}" if isinstance(value, float) else str(value)

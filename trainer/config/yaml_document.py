@@ -1,4 +1,4 @@
-"""Reading YAML configuration with errors that name file, line and the nearest valid key."""
+"""YAML configuration reader whose errors name file, line and the nearest valid key."""
 
 import difflib
 import re
@@ -19,7 +19,7 @@ KeyPath = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
 
 _MAX_BYTES = 1 << 18
-_MANY = 12  # names that a hint lists; more would fill the screen
+_MANY = 12  # maximum number of names listed in a hint
 _SCALARS = {
     "null": r"(~|null|Null|NULL|)",
     "bool": r"(true|True|TRUE|false|False|FALSE)",
@@ -33,10 +33,10 @@ _RESOLVERS = {
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML with the numbers, truth values and nulls of version 1.2, and without aliases.
+    """YAML loader with the scalar types of YAML 1.2 and without aliases.
 
-    Version 1.1 reads 010 as 8, 1:30 as 90, ``no`` as false and 1e-6 as text. Aliases let nine lines
-    stand for gigabytes; ``extends`` is the way to share settings.
+    YAML 1.1 reads 010 as 8, 1:30 as 90, ``no`` as false and 1e-6 as a string. Aliases would allow
+    exponential expansion ("billion laughs"); use ``extends`` to share settings.
     """
 
     yaml_implicit_resolvers = _RESOLVERS
@@ -45,7 +45,7 @@ class _Loader(yaml.SafeLoader):
         if self.check_event(yaml.AliasEvent):
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
             raise yaml.MarkedYAMLError(
-                problem="aliases are not read: write the value out", problem_mark=mark
+                problem="aliases are not supported: write out the value", problem_mark=mark
             )
         return super().compose_node(parent, index)
 
@@ -57,21 +57,23 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes text that `_Loader` or a reader of YAML 1.1 would read as something else."""
+    """Dumper that quotes strings which `_Loader` or a YAML 1.1 reader would parse as another
+    type.
+    """
 
     yaml_implicit_resolvers = yaml.SafeDumper.yaml_implicit_resolvers | _RESOLVERS
 
 
 @dataclass(frozen=True)
 class YamlDocument:
-    """A parsed YAML mapping and the line on which each of its keys stands."""
+    """A parsed YAML mapping with the line number of each key."""
 
     data: dict[str, Any]
     lines: Mapping[KeyPath, int]
     source: str
 
     def place(self, path: KeyPath) -> str:
-        """Return file and line of a key (of the nearest parent that exists)."""
+        """Return ``file:line`` of a key, or of its nearest existing parent."""
         nearest_line = path
         while nearest_line and nearest_line not in self.lines:
             nearest_line = nearest_line[:-1]
@@ -84,7 +86,7 @@ class YamlDocument:
         return f"{self.place(path)}, key {dotted(path)}" if path else self.source
 
     def error(self, what: str, path: KeyPath, hint: str) -> ConfigError:
-        """Return the error of a key, with its file and line."""
+        """Return a ConfigError for a key, with file and line."""
         return ConfigError(what, self.where(path), hint)
 
 
@@ -94,10 +96,10 @@ def dotted(path: Iterable[str | int]) -> str:
 
 
 def nearest(word: str, choices: Iterable[str], listing: str = "") -> str:
-    """Return a hint naming the closest of ``choices``; when nothing is close, all of them, or of
-    many what lists them.
+    """Return a hint with the closest choice. If none is close, list the choices, or return
+    ``listing`` if there are too many.
 
-    Of dotted keys the last part is enough: ``lr`` is close to ``optim.lr``.
+    The last part of a dotted key is enough for a match: ``lr`` matches ``optim.lr``.
     """
     names = sorted(choices)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
@@ -114,7 +116,7 @@ def nearest(word: str, choices: Iterable[str], listing: str = "") -> str:
 
 
 def read_yaml(path: Path) -> YamlDocument:
-    """Read one YAML mapping with safe loading only.
+    """Read a YAML mapping with safe loading.
 
     Raises:
         MissingError: the file does not exist.
@@ -131,7 +133,7 @@ def read_yaml(path: Path) -> YamlDocument:
         raise MissingError(f"no such file: {path}", str(path), "check the path") from None
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"cannot read {path}: {error}", str(path), "name a YAML file in UTF-8"
+            f"cannot read {path}: {error}", str(path), "give a YAML file in UTF-8"
         ) from error
     return parse_yaml(text, str(path))
 
@@ -155,10 +157,10 @@ def parse_yaml(text: str, source: str) -> YamlDocument:
 
 
 def parse_value(text: str, where: str) -> Any:
-    """Return the value that a piece of YAML on the command line stands for.
+    """Parse a YAML value from the command line.
 
     Raises:
-        ConfigError: not YAML; ``where`` says of what it is the value.
+        ConfigError: invalid YAML; ``where`` is the location to report.
     """
     try:
         return _load_yaml(text)[0]
@@ -177,7 +179,7 @@ def parse_override(text: str) -> tuple[str, Any]:
     key, separator, value = text.partition("=")
     if not separator or not key:
         raise ConfigError(
-            f"not an override: {text}",
+            f"invalid override: {text}",
             "command line",
             "write key=value, e.g. algorithm.ar_alpha=0.3",
         )
@@ -196,23 +198,21 @@ def dump_yaml(data: Any) -> str:
 
 
 def _load_yaml(text: str) -> tuple[Any, yaml.Node | None]:
-    """Return the value that a YAML document holds and the node it was made of (None for an empty
-    document).
-    """
+    """Return a YAML document's value and root node; both None if it is empty."""
     loader = _Loader(text)
     try:
         root = loader.get_single_node()
         return (None, None) if root is None else (loader.construct_document(root), root)
-    except (ValueError, KeyError, AttributeError) as error:  # as of 2024-13-45
+    except (ValueError, KeyError, AttributeError) as error:  # raised by, for example, 2024-13-45
         raise yaml.YAMLError(str(error)) from None
     finally:
         loader.dispose()
 
 
 def _problem(error: Exception) -> tuple[str, int | None]:
-    """Return what is wrong in one line, and the number of the line it is on."""
+    """Return a one-line error message and the line number."""
     if isinstance(error, RecursionError):
-        return "nested too deep, or within itself", None
+        return "nested too deeply", None
     mark = getattr(error, "problem_mark", None)
     text = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
     return " ".join(str(text).split()), mark.line + 1 if mark else None
@@ -241,13 +241,13 @@ def validate(model: type[Model], document: YamlDocument) -> Model:
     """Build ``model`` from a document.
 
     Raises:
-        ConfigError: the first thing that is wrong, with file, line, key and the nearest valid key.
+        ConfigError: the first error, with file, line, key and the nearest valid key.
     """
     try:
         return model.model_validate(document.data)
     except ValidationError as error:
         errors = error.errors()
-        # A misspelt key is also missing under its right name: the misspelling says more.
+        # A misspelled key also causes a "missing" error; report the misspelling.
         first = next((fault for fault in errors if fault["type"] == "extra_forbidden"), errors[0])
         path = tuple(first["loc"])
         if first["type"] == "extra_forbidden":
@@ -292,7 +292,7 @@ def _hint(model: type[BaseModel], error: Any) -> str:
 
 
 def field_names(model: type[BaseModel], path: KeyPath = ()) -> list[str]:
-    """Return names of the fields of the model found by following ``path`` from ``model``."""
+    """Return the field names of the submodel at ``path``."""
     current = submodel(model, path)
     if current is not None:
         return [info.alias or name for name, info in current.model_fields.items()]
@@ -313,14 +313,14 @@ def leaf_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:
-    """Return the section that a field is or may be (``Section | None``), or None for a value, such
-    as a rule.
+    """Return the section class of a field (``Section`` or ``Section | None``), or None if the field
+    is a value or a rule.
     """
     return _model_in(annotation) if get_origin(annotation) in (None, Union, UnionType) else None
 
 
 def submodel(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
-    """Return the model class that ``path`` leads to, through optional, list and mapping fields."""
+    """Return the model class at ``path``, looking through optional, list and mapping types."""
     current: type[BaseModel] | None = model
     for part in path:
         if current is None:
@@ -328,7 +328,7 @@ def submodel(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
         fields = {info.alias or name: info for name, info in current.model_fields.items()}
         if part in fields:
             current = _model_in(fields[str(part)].annotation)
-        # any other part is a list index or the key of a mapping whose model is already `current`
+        # otherwise part is a list index or mapping key, and `current` is already the element model
     return current
 
 

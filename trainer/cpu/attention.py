@@ -1,11 +1,11 @@
 """Causal self-attention over packed rows of float32 models on CPUs, in batched matrix products.
 
-torch's fused kernel for CPUs knows neither shared prompts nor rows without padding, repeats the
-keys of grouped query heads and multiplies pieces of 32 queries.
+torch's fused CPU kernel supports neither shared prompts nor unpadded rows. It also repeats the keys
+of grouped query heads and works on blocks of only 32 queries.
 
-A step of `benchmarks/grpo_step.py --prompt-tokens 297` without packed rows takes 1.86 times the CPU
-seconds on an Intel Xeon with AVX-512, and 1.77 times where libraries are kept to AVX2 (on the same
-machine, by ATEN_CPU_CAPABILITY, ONEDNN_MAX_CPU_ISA and MKL_ENABLE_INSTRUCTIONS).
+Without packed rows, a step of `benchmarks/grpo_step.py --prompt-tokens 297` takes 1.86 times the
+CPU seconds on an Intel Xeon with AVX-512, and 1.77 times on the same machine limited to AVX2 (by
+ATEN_CPU_CAPABILITY, ONEDNN_MAX_CPU_ISA and MKL_ENABLE_INSTRUCTIONS).
 """
 
 from typing import Any
@@ -27,16 +27,18 @@ from transformers.masking_utils import sdpa_mask
 from trainer.cpu.packing import Packing, Segment
 
 NAME = "sdpa_or_packed"
-# that hand packing and positions to each layer
+# model classes that pass `packing` and position ids through to each layer
 FAMILIES = (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
-LONGEST_KEPT = 512  # positions: weights of longer sequences are computed again in the backward pass
-BLOCK = 64  # queries that are multiplied with all keys up to the last of them
+# positions; attention weights of longer sequences are recomputed in the backward pass
+LONGEST_KEPT = 512
+BLOCK = 64  # query block size; a block attends to all keys up to its last query
 
 
 def use_packed_attention(model: PreTrainedModel) -> None:
-    """Let a model of `FAMILIES` take packed rows, if it has torch's attention over all positions.
+    """Enable packed rows for a model of `FAMILIES` that uses SDPA with full attention in every
+    layer.
 
-    Ranks that load a part of the weights each (ZeRO stage 3) pad their rows.
+    Under ZeRO stage 3, where parameters are sharded, rows stay padded.
     """
     layers = getattr(model.config, "layer_types", None) or ["full_attention"]
     is_sharded = model.get_input_embeddings().weight.dim() != 2
@@ -48,16 +50,16 @@ def use_packed_attention(model: PreTrainedModel) -> None:
 
 
 def takes_packed_rows(model: PreTrainedModel) -> bool:
-    """Return whether `packed_hidden_states` works with the model."""
+    """Return whether the model supports `packed_hidden_states`."""
     return bool(model.config._attn_implementation == NAME)
 
 
 def packed_hidden_states(model: PreTrainedModel, packing: Packing) -> Tensor:
-    """Return the last hidden states of the packed tokens before each completion token, [M, H]."""
+    """Return the last hidden state at the position before each completion token, [M, H]."""
     hidden: Tensor = model.base_model(
         input_ids=packing.input_ids[None],
         position_ids=packing.position_ids[None],
-        # Of four dimensions, so that no mask is made of it; a layer without the packing would see
+        # A 4-D mask, so that transformers builds none. Without `packing` a layer would attend to
         # all tokens.
         attention_mask=torch.zeros(1, 1, 1, 1),
         use_cache=False,
@@ -77,7 +79,9 @@ def _attention_forward(  # noqa: PLR0913  what transformers passes
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attend as transformers asks: `packed_attention` where there is a packing, else sdpa."""
+    """Attention function for transformers: `packed_attention` if ``packing`` is given, else
+    SDPA.
+    """
     if packing is None:
         output: Tensor = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
@@ -92,14 +96,15 @@ def _attention_forward(  # noqa: PLR0913  what transformers passes
 def packed_attention(
     query: Tensor, key: Tensor, value: Tensor, scale: float, packing: Packing
 ) -> Tensor:
-    """Compute ``softmax(scale query key^T) value`` over each token's past in its row, and itself.
+    """Compute causal attention ``softmax(scale query key^T) value`` within each row of the packed
+    tokens.
 
     Args:
         query: [N, H, D].
         key: [N, K, D], each head shared by ``H / K`` adjacent query heads.
         value: [N, K, D].
-        scale: factor of the scores.
-        packing: which of the N tokens are whose past.
+        scale: softmax scale.
+        packing: row structure of the N tokens.
 
     Returns:
         [N, H, D].
@@ -172,17 +177,15 @@ class _PackedAttention(torch.autograd.Function):
 def _states(
     segment: Segment, query: Tensor, key: Tensor, value: Tensor, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return scaled queries [B, K, n, T, D] of a segment's sequences; keys and values [B * K, P +
-    T, D] of their past.
+    """Return a segment's scaled queries [B, K, n, T, D], and its keys and values with the prefix [B
+    * K, P + T, D].
     """
     queries = _by_key_head(segment.pad(query), key.shape[1]) * scale
     return queries, _past(segment, key), _past(segment, value)
 
 
 def _past(segment: Segment, states: Tensor) -> Tensor:
-    """Return the states of prefix and sequence, for each sequence: [N, K, D] to [B * K, P +
-    T, D].
-    """
+    """Gather prefix and own states for each sequence: [N, K, D] to [B * K, P + T, D]."""
     prefix = states[segment.prefix].transpose(0, 1)
     _, heads, size = states.shape
     past = states.new_empty(segment.count, heads, segment.prefix_length + segment.width, size)
@@ -192,7 +195,7 @@ def _past(segment: Segment, states: Tensor) -> Tensor:
 
 
 def _add_past(segment: Segment, grad_past: Tensor, grad_states: Tensor) -> None:
-    """Add the gradients of the prefix over all sequences: the transpose of `_past`."""
+    """Backward of `_past`: scatter gradients, summing the prefix's over all sequences."""
     by_sequence = grad_past.view(segment.count, grad_states.shape[1], -1, grad_states.shape[2])
     of_prefix, of_completion = by_sequence.split((segment.prefix_length, segment.width), dim=2)
     grad_states[segment.prefix] += of_prefix.sum(dim=0).transpose(0, 1)
@@ -204,13 +207,13 @@ def _keeps_weights(segment: Segment) -> bool:
 
 
 def _weights(queries: Tensor, keys: Tensor, block: slice, past: slice) -> Tensor:
-    """Return the attention weights of a block: n = H / K query heads of a key head are rows of one
-    product.
+    """Return the attention weights of a block. The n = H / K query heads of a key head share one
+    matrix product.
 
     [B * K, n * a, D] with [B * K, D, P + T], [B * K, n * a, P + T].
     """
     scores = torch.bmm(_rows(queries, block), keys[:, past].transpose(1, 2))
-    # Only the last keys can lie behind a query, and behind the same ones in all sequences.
+    # Only the block's own keys need a causal mask, the same in all sequences.
     width = block.stop - block.start
     future = scores.new_full((width, width), -torch.inf).triu_(1)
     scores.view(len(keys), -1, width, past.stop)[..., past.stop - width :].add_(future)
@@ -224,5 +227,5 @@ def _by_key_head(states: Tensor, key_heads: int) -> Tensor:
 
 
 def _rows(states: Tensor, block: slice) -> Tensor:
-    """Return the positions of a block, [B, K, n, T, D] to [B * K, n * t, D]."""
+    """Slice a block of positions and flatten: [B, K, n, T, D] to [B * K, n * t, D]."""
     return states[..., block, :].flatten(2, 3).flatten(0, 1)

@@ -1,6 +1,6 @@
-"""Rows of one microbatch as one sequence of tokens: each prompt once for its group, and no padding.
+"""Pack a microbatch into one unpadded token sequence in which each group's prompt occurs once.
 
-`trainer.cpu.attention` computes it. Tensors are those of the CPU.
+Used by `trainer.cpu.attention`. All tensors are on the CPU.
 """
 
 from collections.abc import Iterator
@@ -12,23 +12,25 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Segment:
-    """Sequences that follow one prefix and lie one after the other in the packed tokens.
+    """Consecutive sequences in the packed tokens that share one prefix.
 
-    The prompts of a microbatch are a segment without prefix; the completions of a prompt are one
-    after it.
+    The prompts form one segment without a prefix; the completions of each prompt form a segment
+    whose prefix is the prompt.
     """
 
-    tokens: slice  # where they are
-    prefix: slice  # the tokens before each of them
+    tokens: slice  # position in the packed tokens
+    prefix: slice  # packed tokens of the shared prefix
     count: int  # B sequences
     width: int  # T, length of the longest
-    place: Tensor | None  # [tokens] of each token in [B * T]; None where all are of one length
-    # [B * T] of each place in the tokens; padding points at the first of them
+    place: Tensor | None  # [tokens] index of each token in [B * T]; None if all lengths are equal
+    # [B * T] token index of each padded position; padding points at token 0
     source: Tensor | None
 
     @classmethod
     def of_lengths(cls, start: int, lengths: Tensor, prefix: slice) -> "Segment":
-        """Build the sequences of given ``lengths`` [B] from the packed token ``start`` on."""
+        """Build a segment of sequences with ``lengths`` [B] that starts at packed token
+        ``start``.
+        """
         width = int(lengths.max())
         total = int(lengths.sum())
         tokens = slice(start, start + total)
@@ -41,34 +43,30 @@ class Segment:
 
     @property
     def prefix_length(self) -> int:
-        """P, tokens before each sequence."""
+        """P, the prefix length in tokens."""
         length: int = self.prefix.stop - self.prefix.start
         return length
 
     def pad(self, states: Tensor) -> Tensor:
-        """Return states of all packed tokens, [N, ...], as those of the segment's sequences, [B, T,
-        ...].
-        """
+        """Select the segment's states from all packed tokens and pad: [N, ...] to [B, T, ...]."""
         rows = states[self.tokens]
         if self.source is not None:
             rows = rows.index_select(0, self.source)
         return rows.view(self.count, self.width, *states.shape[1:])
 
     def blocks(self, size: int) -> Iterator[tuple[slice, slice]]:
-        """Yield blocks of queries of each sequence, and all keys up to that of the last of them."""
+        """Yield (query block, keys up to its last query) slices."""
         for start in range(0, self.width, size):
             stop = min(start + size, self.width)
             yield slice(start, stop), slice(self.prefix_length + stop)
 
     def unpad(self, states: Tensor) -> Tensor:
-        """Return states of the segment's sequences, [B, T, ...], without those of padding: [tokens,
-        ...].
-        """
+        """Remove the padding: [B, T, ...] to [tokens, ...]."""
         flat = states.flatten(0, 1)
         return flat if self.place is None else flat.index_select(0, self.place)
 
     def padding(self) -> Tensor | None:
-        """Return where `pad` put padding, [B, T] bool; None where it put none."""
+        """Return the padding mask of `pad`, [B, T] bool, or None without padding."""
         if self.place is None:
             return None
         padding = torch.ones(self.count * self.width, dtype=torch.bool)
@@ -78,35 +76,32 @@ class Segment:
 
 @dataclass(frozen=True)
 class Packing:
-    """The tokens of some rows that a model has to see to predict the completions, and where they
-    went.
-    """
+    """The packed input tokens needed to predict the completion tokens of some rows."""
 
-    # [N] prompts, then completions up to the token before the last that is asked for
+    # [N] prompts, then completions up to the token before the last requested one
     input_ids: Tensor
-    position_ids: Tensor  # [N] of the token in its row
+    position_ids: Tensor  # [N] position of the token in its row
     segments: tuple[Segment, ...]  # the prompts, then the completions of each prompt
     predicting: Tensor  # [M] packed token before each completion token, in row-major order
 
 
 def pack(input_ids: Tensor, prompt_lengths: Tensor, completion_mask: Tensor) -> Packing:
-    """Pack rows; those that follow a row with the same prompt share its prompt.
+    """Pack rows. Consecutive rows with the same prompt share one copy of it.
 
     Args:
         input_ids: [b, L], rows of prompt, completion, padding.
         prompt_lengths: [b].
-        completion_mask: [b, T], the completion tokens that are asked for.
+        completion_mask: [b, T], mask of the completion tokens to predict.
     """
     columns = torch.arange(input_ids.shape[1])
     prompts = input_ids.masked_fill(columns >= prompt_lengths[:, None], -1)
     starts_group = torch.ones(len(input_ids), dtype=torch.bool)
     starts_group[1:] = (prompts[1:] != prompts[:-1]).any(dim=1)
     group_of_row = starts_group.cumsum(0) - 1
-    own_lengths = prompt_lengths[starts_group]  # of the prompts that are kept
+    own_lengths = prompt_lengths[starts_group]  # lengths of the distinct prompts
     prompt_ends = own_lengths.cumsum(0)
 
-    # The last column that is asked for decides how much of a completion is seen, whichever others
-    # are.
+    # A completion is packed up to its last requested token.
     lengths = (completion_mask.bool() * torch.arange(1, completion_mask.shape[1] + 1)).amax(dim=1)
     seen = (lengths - 1).clamp_min(0)
     is_seen = (columns >= prompt_lengths[:, None]) & (columns < (prompt_lengths + seen)[:, None])

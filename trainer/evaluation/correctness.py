@@ -1,7 +1,7 @@
-"""Which problems were answered correctly: what pairs two runs problem by problem.
+"""Per-problem correctness, which allows paired comparisons of two runs.
 
 A line of ``correctness.jsonl`` is ``{"step": 20, "sets": {"dev": {"completions": 4, "correct": [4,
-0, 3]}}}``: the correct completions of every problem in the order of the set.
+0, 3]}}}``: the number of correct completions of each problem, in dataset order.
 """
 
 from collections.abc import Mapping
@@ -15,14 +15,12 @@ from trainer.errors import StorageError
 from trainer.files import read_records
 
 Counts = NDArray[np.int64]
-# set -> step -> the share of correct completions of every problem, [P], and completions of each
+# set -> step -> (fraction of correct completions of each problem [P], completions per problem)
 Correctness = dict[str, dict[int, tuple[NDArray[np.float64], int]]]
 
 
 def correctness_record(sets: Mapping[str, tuple[Counts, Counts]]) -> dict[str, Any]:
-    """Return JSON values for set -> (correct completions, completions) of every problem,
-    each [P].
-    """
+    """Return a JSON record from set -> (correct, completions) counts per problem, each [P]."""
     return {
         "sets": {
             name: {"completions": int(completions.max()), "correct": correct.tolist()}
@@ -32,7 +30,7 @@ def correctness_record(sets: Mapping[str, tuple[Counts, Counts]]) -> dict[str, A
 
 
 def read_correctness(path: Path) -> Correctness:
-    """Return the evaluations of a run; none where there is no record."""
+    """Read the evaluations of a run; empty if there is no record."""
     by_set: Correctness = {}
     try:
         for record in read_records(path):
@@ -44,6 +42,6 @@ def read_correctness(path: Path) -> Correctness:
                 )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise StorageError(
-            f"no record of correct answers: {error!r}", str(path), "remove the file"
+            f"invalid correctness record: {error!r}", str(path), "remove the file"
         ) from None
     return by_set

@@ -1,4 +1,4 @@
-"""Estimates from several completions per problem, and how far they can be trusted."""
+"""Confidence intervals for accuracy and pass@k."""
 
 import math
 
@@ -7,13 +7,14 @@ from numpy.typing import ArrayLike
 
 
 def accuracy_interval(accuracies: ArrayLike, completions: ArrayLike) -> tuple[float, float]:
-    """Return the 95% interval of the mean of accuracies, or pass@k, of problems [P], each of so
-    many ``completions`` [P].
+    """Return a 95% confidence interval for the mean of per-problem accuracies or pass@k [P], where
+    each problem has ``completions`` [P].
 
-    Wilson's score interval [J. Am. Stat. Assoc. 22, 1927], where problems have several completions
-    for as many independent ones as the spread over problems shows, between one of each and all,
-    with Student's quantile because few problems tell that spread [Korn and Graubard, Survey
-    Methodology 24, 1998]. Near 0 and 1 a bootstrap over problems is too narrow.
+    Wilson score interval [J. Am. Stat. Assoc. 22, 1927]. With several completions per problem it
+    uses the effective sample size implied by the variance between problems, bounded by the numbers
+    of problems and of completions, and a Student t quantile because that variance is estimated
+    [Korn and Graubard, Survey Methodology 24, 1998]. A bootstrap over problems is too narrow near 0
+    and 1.
     """
     from scipy import stats  # takes half a second, and no training needs it
 

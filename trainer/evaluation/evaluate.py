@@ -1,4 +1,4 @@
-"""Measuring a policy on sets of problems."""
+"""Evaluation of a policy on sets of problems."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -41,10 +41,10 @@ def evaluate(
     config: TrainConfig,
     parallel: Parallel,
 ) -> EvaluationResult:
-    """Answer every problem of every set as often and at the temperature that the set asks for.
+    """Sample completions for every problem of every set, with the set's temperature and number of
+    completions.
 
-    The seeds depend on the problem alone, so that two evaluations differ by the policy and nothing
-    else.
+    The sampling seeds depend only on the problem, so two evaluations differ only in the policy.
     """
     rollouts: dict[str, list[Rollout]] = {}
     for name, problems in sets.items():
@@ -69,12 +69,12 @@ def evaluate(
 
 
 def evaluation_metrics(rollouts: dict[str, list[Rollout]]) -> dict[str, float]:
-    """Return the ``eval/*`` metrics; the first set's accuracy is ``eval/accuracy``, with one value
+    """Return the ``eval/*`` metrics. The first set's accuracy is ``eval/accuracy``, with one metric
     per difficulty.
 
-    Those of further sets are called ``eval/accuracy/SET`` and so on. With several completions per
-    problem an accuracy is their mean, avg@n, and ``eval/pass_at_k`` is added. The completions of a
-    problem follow each other and share a ``group_id``.
+    Metrics of other sets are named ``eval/accuracy/SET`` and so on. With several completions per
+    problem, accuracy is avg@n and ``eval/pass_at_k`` is added. Completions of a problem must be
+    adjacent and share a ``group_id``.
     """
     failures = [r.scoring != "ok" for answers in rollouts.values() for r in answers]
     metrics = {"eval/scoring_failures": _mean(failures)}
@@ -94,8 +94,8 @@ def evaluation_metrics(rollouts: dict[str, list[Rollout]]) -> dict[str, float]:
 
 
 def measured(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Return accuracy, reward, length and share of truncated completions; of several of a problem
-    pass@k, too.
+    """Return mean accuracy, reward, length and truncated fraction, and pass@k if problems have
+    several completions.
     """
     values = {
         "accuracy": _mean([r.correct for r in rollouts]),
@@ -108,7 +108,7 @@ def measured(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 
 def correct_by_problem(rollouts: Sequence[Rollout]) -> tuple[IntArray, IntArray]:
-    """Count correct completions and completions of every problem, each [P]."""
+    """Return the numbers of correct and of all completions per problem, each [P]."""
     groups = np.array([r.group_id for r in rollouts])
     _, index = np.unique(groups, return_inverse=True)
     correct = np.bincount(index, weights=[float(r.correct) for r in rollouts]).astype(np.int64)
@@ -116,9 +116,7 @@ def correct_by_problem(rollouts: Sequence[Rollout]) -> tuple[IntArray, IntArray]
 
 
 def completion_rows(rollouts: dict[str, list[Rollout]], count: int) -> list[dict[str, Any]]:
-    """Return ``count`` rollouts of the first set, of as many problems as possible, as rows of a
-    table.
-    """
+    """Return ``count`` rollouts of the first set as table rows, evenly spaced over the problems."""
     name, answers = next(iter(rollouts.items()))
     count = min(count, len(answers))
     return [

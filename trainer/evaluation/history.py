@@ -1,8 +1,9 @@
-"""The accuracies of one run, from evaluation to evaluation."""
+"""Evaluation history of a run."""
 
 from collections.abc import Container, Sequence
 
-_FINAL_WINDOW = 3  # evaluations whose mean is a run's final accuracy, as in arXiv:2505.12929
+# final accuracy is the mean of this many last evaluations, as in arXiv:2505.12929
+_FINAL_WINDOW = 3
 
 Evaluation = tuple[int, float]  # training step, accuracy
 
@@ -10,8 +11,8 @@ Evaluation = tuple[int, float]  # training step, accuracy
 def best_evaluation(
     evaluations: Sequence[Evaluation], steps: Container[int] | None = None
 ) -> Evaluation | None:
-    """Return the evaluation with the highest accuracy, the earliest of equals; of ``steps`` only
-    where given.
+    """Return the evaluation with the highest accuracy, the earliest on ties, optionally only among
+    ``steps``.
     """
     return max(
         (pair for pair in evaluations if steps is None or pair[0] in steps),
@@ -21,7 +22,7 @@ def best_evaluation(
 
 
 def final_metrics(evaluations: Sequence[Evaluation]) -> dict[str, float]:
-    """Return ``final/*`` of a run with at least one evaluation."""
+    """Return the ``final/*`` metrics. Needs at least one evaluation."""
     best = best_evaluation(evaluations)
     assert best is not None
     last = [accuracy for _, accuracy in evaluations[-_FINAL_WINDOW:]]

@@ -1,4 +1,4 @@
-"""A look before training: what completions of the start policy say about what a run could learn."""
+"""Pre-training check: sample the initial policy and estimate the learning signal."""
 
 import random
 import sys
@@ -27,14 +27,14 @@ from trainer.rollouts.collect import (
 from trainer.rollouts.prepared import Prepared, prepare
 from trainer.types import Rollout, RolloutGroup
 
-_FEWEST = 8  # completions of a problem
-_CHUNKS = 10  # after each of which the progress is told
-_DIGITS = 9  # rewards that agree so far are equal
+_FEWEST = 8  # minimum completions per problem
+_CHUNKS = 10  # progress messages
+_DIGITS = 9  # decimals; rewards that round to the same value count as equal
 
 
 @dataclass(frozen=True)
 class Look:
-    """Completions of the start policy, as many of each problem, sampled and scored as in
+    """Completions of the initial policy, the same number for each problem, sampled and scored as in
     training.
     """
 
@@ -47,12 +47,12 @@ class Look:
         return [rollout for group in self.groups for rollout in group.rollouts]
 
     def silent(self, group_size: int) -> float:
-        """Return the fraction of groups whose rewards are all equal, of which rules that compare
-        within a group learn nothing.
+        """Return an unbiased estimate of the fraction of zero-variance groups, which give
+        group-relative rules no gradient.
 
-        Without bias: the chance that G of a problem's K completions, drawn without replacement,
-        agree, ``sum over rewards r of C(K_r, G) / C(K, G)``; with two rewards its mean is that of
-        p^G + (1 - p)^G.
+        Per problem it is the probability that G of the K completions, drawn without replacement,
+        have equal rewards: ``sum over rewards r of C(K_r, G) / C(K, G)``. For binary rewards its
+        expectation is p^G + (1 - p)^G.
         """
         shares = []
         for group in self.groups:
@@ -65,11 +65,11 @@ class Look:
         return float(np.mean(shares))
 
     def evaluation_error(self, problems: int, completions: int) -> float:
-        """Return the standard error of an accuracy over such problems that chance in sampling their
-        completions makes.
+        """Return the standard error of accuracy due to sampling completions, for a set of such
+        problems.
 
-        ``sqrt(mean over problems of p (1 - p) / (problems * completions))``, p (1 - p) estimated
-        without bias.
+        ``sqrt(mean over problems of p (1 - p) / (problems * completions))``, with an unbiased
+        estimate of p (1 - p).
         """
         right, of = correct_by_problem(self.rollouts)
         return float(
@@ -77,13 +77,15 @@ class Look:
         )
 
     def error_on(self, config: TrainConfig, name: str) -> float:
-        """Return the `evaluation_error` of an evaluation set as the run evaluates it."""
+        """Return the `evaluation_error` of an evaluation set with its configured number of
+        completions.
+        """
         return self.evaluation_error(
             self.set_sizes[name], config.evaluation.of_set(name).completions_per_problem
         )
 
     def as_json(self, group_sizes: Sequence[int]) -> dict[str, Any]:
-        """Return the figures of `lines` as JSON values."""
+        """Return the results as JSON values."""
         right, of = correct_by_problem(self.rollouts)
         completions = [rollout.completion for rollout in self.rollouts]
         lengths = [len(completion.token_ids) for completion in completions]
@@ -93,21 +95,21 @@ class Look:
             **measured(self.rollouts),
             "accuracy_interval": accuracy_interval(right / of, of),
             "completion_length_p90": float(np.quantile(lengths, 0.9)),
-            # Mean -logprob of the sampled tokens [nats], an estimate without bias at temperature 1.
+            # mean -logprob of the sampled tokens [nats], unbiased at temperature 1
             "entropy": -sum(sum(completion.rollout_logprobs) for completion in completions)
             / sum(lengths),
             "silent_groups": {str(size): self.silent(size) for size in group_sizes},
         }
 
     def lines(self, config: TrainConfig, group_sizes: Sequence[int]) -> list[str]:
-        """Return the look in words."""
+        """Return the results as lines of text."""
         values = self.as_json(group_sizes)
         low, high = values["accuracy_interval"]
         right, of = correct_by_problem(self.rollouts)
         prompts = config.rollout.prompts_per_step
         groups = [
-            f"with group size {size}, {silent:.0%} of the groups have equal rewards, which leaves "
-            f"{prompts * (1 - silent):.1f} of {prompts} prompts a step"
+            f"group size {size}: {silent:.0%} zero-variance groups, so "
+            f"{prompts * (1 - silent):.1f} of {prompts} prompts per step give a gradient"
             for size, silent in values["silent_groups"].items()
         ]
         return [
@@ -123,14 +125,14 @@ class Look:
         ]
 
     def advice(self) -> Iterator[Advice]:
-        """Yield what to change before training."""
+        """Yield advice on what to change before training."""
         if len({rollout.reward for rollout in self.rollouts}) == 1:
             what = "differs in reward" if any(r.correct for r in self.rollouts) else "was correct"
             yield Advice(
-                f"no completion of {len(self.rollouts)} {what}: nothing can be learned from this "
-                "reward",
+                f"none of {len(self.rollouts)} completions {what}: this reward gives no "
+                "learning signal",
                 "data.train, reward.functions",
-                "take easier problems, another initial model, or add a reward for partial success",
+                "use easier problems or another initial model, or add a reward for partial success",
             )
 
     def _evaluation(self, config: TrainConfig, name: str) -> str:
@@ -145,10 +147,10 @@ class Look:
 
 
 def look_at(config: TrainConfig, problems: int, group_sizes: Sequence[int]) -> Look:
-    """Load what a run would train and take the look.
+    """Load the run's model and data, and run the pre-training check.
 
     Raises:
-        ConfigError, MissingError, RewardError: what would keep the run from starting.
+        ConfigError, MissingError, RewardError: the run could not start.
     """
     with prepare(config) as prepared:
         model = load_frozen(config, local_device(config.parallel.device))
@@ -162,7 +164,9 @@ def take_look(
     problems: int,
     group_sizes: Sequence[int],
 ) -> Look:
-    """Sample the largest group, or eight, of so many training problems, chosen by the seed."""
+    """Sample ``problems`` random training problems with max(8, largest group size) completions
+    each, and score them.
+    """
     completions = max(_FEWEST, *group_sizes)
     chosen = random.Random(config.seed).sample(
         prepared.problems, min(problems, len(prepared.problems))

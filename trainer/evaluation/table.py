@@ -1,4 +1,4 @@
-"""The results of an evaluation as a table, by set and difficulty, with intervals over problems."""
+"""Evaluation results by set, difficulty and source, with confidence intervals over problems."""
 
 import math
 from collections.abc import Sequence
@@ -13,13 +13,12 @@ Row = dict[str, Any]  # column -> value
 
 
 def evaluation_rows(result: EvaluationResult) -> list[Row]:
-    """Return a row for every set, followed by one for each of its difficulties and sources where
-    there are several.
+    """Return one row per set, followed by rows per difficulty and per source if a set has several.
 
-    A row has set, by, value (the difficulty or source; empty for all), problems, completions of all
-    problems, k of each, what is `measured`, low and high of the accuracy's 95% interval over
-    problems, and shares of completions: timeouts and errors of the scoring, and unparsed, scored
-    without a readable answer.
+    Columns: set, by, value (difficulty or source, empty for all), problems, completions (total), k
+    (per problem), the values of `measured`, low and high (95% interval of accuracy over problems),
+    and the fractions timeouts and errors (scoring) and unparsed (scored, but no answer was
+    extracted).
     """
     rows = []
     for name, rollouts in result.rollouts.items():
@@ -50,6 +49,6 @@ def _row(name: str, by: Part, value: str, rollouts: Sequence[Rollout]) -> Row:
 
 
 def _in_order(value: str) -> tuple[float, str]:
-    """Sort numbers by size (bands by their lower end), words after them."""
+    """Sort key: numbers by value (bands by lower bound), then words."""
     head = value.split("-")[0]
     return (float(head), value) if head.replace(".", "", 1).isdigit() else (math.inf, value)

@@ -1,5 +1,5 @@
-"""AR and Lopti [arXiv:2505.12929] in TRL's GRPOTrainer, and the record that a sweep reads:
-docs/guides/trl.md.
+"""AR and Lopti [arXiv:2505.12929] for TRL's GRPOTrainer, and a callback that records a run for
+sweeps. See docs/guides/trl.md.
 """
 
 import copy
@@ -26,7 +26,7 @@ from trainer.run_folder import RunFolder
 from trainer.tracking.shipping import end_of_step
 
 _PASSES = 2
-# their denominators do not come from the mask of the loss
+# loss types whose denominators do not depend on the loss mask
 _SUMMED = ("dapo", "dr_grpo", "cispo", "luspo")
 _STEP_COUNTS = (
     "max_steps",
@@ -39,14 +39,16 @@ _STEP_COUNTS = (
 
 
 class LoptiGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
-    """TRL's trainer with Advantage Reweighting (``ar_alpha``) and Lopti (``lopti_eta``); 0 is off.
+    """GRPOTrainer with Advantage Reweighting (``ar_alpha``) and Lopti (``lopti_eta``); 0 turns
+    either off.
 
-    Lopti takes two passes over each buffered batch. What ``args`` counts in steps is doubled, so
-    that a run samples, logs, evaluates and saves as often as without Lopti. Other parameters are
-    those of GRPOTrainer.
+    Lopti makes two passes over each buffered batch. All step counts in ``args`` are doubled, so a
+    run samples, logs, evaluates and saves as often as without Lopti. The other parameters are those
+    of GRPOTrainer.
 
     Raises:
-        ConfigError: a value outside 0 to 1, or an argument that would change what Lopti divides by.
+        ConfigError: a value outside [0, 1], or an argument that would change Lopti's loss
+        denominator.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class LoptiGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             args = _with_two_passes(GRPOConfig() if args is None else args)
         self.ar_alpha = ar_alpha
         self.lopti_eta = lopti_eta
-        self._loss_inputs: dict[str, Any] | None = None  # of the loss that is being computed
+        self._loss_inputs: dict[str, Any] | None = None  # inputs of the loss being computed
         super().__init__(model, reward_funcs, args, *positional, **named)
 
     def _compute_loss(self, model: nn.Module, inputs: dict[str, Any]) -> Tensor:
@@ -78,8 +80,8 @@ class LoptiGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         return loss
 
     def _tokens_of_pass(self, inputs: dict[str, Any]) -> Tensor:
-        """Return 1 at the tokens of the current pass over the buffered batch, low-probability
-        tokens first, [B, T].
+        """Return the token mask of the current pass, [B, T]: low-probability tokens first, then the
+        rest.
         """
         tokens = _own_tokens(inputs)
         low = low_probability_tokens(inputs["old_per_token_logps"], tokens, self.lopti_eta)
@@ -87,11 +89,11 @@ class LoptiGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         return low if is_first else tokens - low
 
     def _get_per_token_logps_and_entropies(self, *positional: Any, **named: Any) -> Any:
-        """Compute them as TRL does; inside a loss, AR's advantages [B, T] replace those of the
-        completions before they are read.
+        """Call TRL's method. Inside a loss computation, replace the advantages by AR's [B, T]
+        before TRL reads them.
 
-        TRL stores no old log-probabilities when they equal the current ones, which only exist from
-        here on.
+        TRL stores no old log-probabilities when they equal the current ones, so AR has to use the
+        current ones computed here.
         """
         scores = super()._get_per_token_logps_and_entropies(*positional, **named)
         if self._loss_inputs is not None and self.ar_alpha > 0:
@@ -105,19 +107,19 @@ class LoptiGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
 
 
 def _own_tokens(inputs: dict[str, Any]) -> Tensor:
-    """Return 1 at completion tokens that the policy wrote, 0 at padding and at what tools and
-    environments said, [B, T].
+    """Return the mask of policy-generated completion tokens, [B, T]: 0 at padding and at tokens
+    from tools and environments.
     """
     mask: Tensor = inputs["completion_mask"] * inputs.get("tool_mask", 1)
     return mask
 
 
 def _with_two_passes(args: GRPOConfig) -> GRPOConfig:
-    """Return a copy of the arguments for Lopti.
+    """Return a copy of the arguments with doubled step counts.
 
     Raises:
-        ConfigError: the mask of a pass would change a denominator, or both passes would fall into
-            one step.
+        ConfigError: a pass's mask would change a loss denominator, or both passes would fall into
+        one optimizer step.
     """
     sequence = "importance_sampling_level"
     refusals = {
@@ -134,30 +136,33 @@ def _with_two_passes(args: GRPOConfig) -> GRPOConfig:
     }
     for key, (is_refused, advice) in refusals.items():
         if is_refused:
-            what = f"Lopti cannot divide by all completion tokens with {key} {getattr(args, key)}"
+            what = (
+                f"with {key}={getattr(args, key)} Lopti could not divide by all completion tokens"
+            )
             raise ConfigError(what, f"GRPOConfig.{key}", f"{advice}, or set lopti_eta to 0")
     args = copy.copy(args)
     args.num_iterations *= _PASSES
     args.lopti_passes = _PASSES
     for key in _STEP_COUNTS:
         count = getattr(args, key)
-        if count is not None and count >= 1:  # below 1 it is a share of all steps
+        if count is not None and count >= 1:  # a value below 1 is a fraction of all steps
             setattr(args, key, count * _PASSES)
     return args
 
 
 class RunRecord(TrainerCallback):  # type: ignore[misc]
-    """Write evaluations to ``metrics.jsonl``, and stop orderly on SIGTERM; for any GRPOTrainer.
+    """Callback for any GRPOTrainer: records evaluations and stops gracefully on SIGTERM.
 
-    A line is ``{"step": 20, "eval/accuracy": 0.61, "eval/reward": ...}``. ``correctness.jsonl`` has
-    the correct completions of every problem, as `trainer.evaluation.correctness` reads them. Both
-    are in ``folder``. Under Lopti a step is both passes.
+    Writes to ``folder``: ``metrics.jsonl`` with lines such as ``{"step": 20, "eval/accuracy": 0.61,
+    "eval/reward": ...}``, and ``correctness.jsonl`` with per-problem results in the format of
+    `trainer.evaluation.correctness`. With Lopti, one step is both passes.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self._files: list[JsonLines] = []
-        self._scores: list[tuple[str, bool]] = []  # of the current evaluation, on this rank
+        # (problem, correct) of the current evaluation, on this rank
+        self._scores: list[tuple[str, bool]] = []
         self._is_training = False
         self._stop_requested = False
         self._previous_handler: Any = None
@@ -165,10 +170,10 @@ class RunRecord(TrainerCallback):  # type: ignore[misc]
     def accuracy(
         self, reward: Callable[..., Sequence[float | None]], correct_at: float = 1.0
     ) -> Callable[..., Any]:
-        """Return the reward function for ``reward_funcs``; evaluations count values of at least
-        ``correct_at``.
+        """Wrap a reward function for ``reward_funcs``. During evaluations, a reward of at least
+        ``correct_at`` counts as correct.
 
-        Problems are told apart by the data's column ``problem_id``, without one by their prompts.
+        Problems are identified by the column ``problem_id``, or else by the prompt.
         """
 
         def record(values: Any, prompts: Sequence[Any], columns: dict[str, Any]) -> Any:
@@ -190,8 +195,8 @@ class RunRecord(TrainerCallback):  # type: ignore[misc]
         return recorded_later if inspect.iscoroutinefunction(reward) else recorded
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Open the files without what follows the checkpoint that training starts from, and listen
-        to SIGTERM.
+        """Open the files, drop lines after the checkpoint that training resumes from, and install
+        the SIGTERM handler.
         """
         self._is_training = False
         if state.is_world_process_zero:
@@ -204,17 +209,17 @@ class RunRecord(TrainerCallback):  # type: ignore[misc]
             self._previous_handler = signal.signal(signal.SIGTERM, self._request_stop)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Give SIGTERM back."""
+        """Restore the previous SIGTERM handler."""
         if self._previous_handler is not None:
             signal.signal(signal.SIGTERM, self._previous_handler)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Note that rewards now are those of training."""
+        """Mark that rewards are now computed for training."""
         self._is_training = True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Save and stop after the last update on a batch of completions, if any rank was
-        asked to.
+        """If any rank received SIGTERM, save and stop after the last update on the current batch of
+        completions.
         """
         self._is_training = False
         updates = (
@@ -227,7 +232,7 @@ class RunRecord(TrainerCallback):  # type: ignore[misc]
     def on_evaluate(
         self, args: Any, state: Any, control: Any, metrics: dict[str, Any], **_: Any
     ) -> None:
-        """Append a line to each file."""
+        """Append the evaluation to both files."""
         scores: dict[str, list[bool]] = defaultdict(list)
         for problem, is_correct in gather_object(self._scores):
             scores[problem].append(is_correct)
@@ -241,7 +246,7 @@ class RunRecord(TrainerCallback):  # type: ignore[misc]
             if name.startswith("eval_") and isinstance(value, int | float) and math.isfinite(value)
         }
         if scores:
-            # Ranks repeat some problems to have equal numbers of them.
+            # the distributed sampler repeats some problems so that ranks have equal numbers
             completions = min(map(len, scores.values()))
             correct = [sum(scores[problem][:completions]) for problem in sorted(scores)]
             values["eval/accuracy"] = sum(correct) / (completions * len(correct))
@@ -254,5 +259,5 @@ class RunRecord(TrainerCallback):  # type: ignore[misc]
 
 
 def _step(args: Any, state: Any) -> int:
-    """Return the steps of a run without Lopti that have sampled as much."""
+    """Return the step number with both Lopti passes counted as one."""
     return int(state.global_step) // int(getattr(args, "lopti_passes", 1))

@@ -1,4 +1,4 @@
-"""AR [arXiv:2505.12929] in verl, around any of its policy losses: docs/guides/verl.md.
+"""AR [arXiv:2505.12929] for verl: wraps any of its policy losses. See docs/guides/verl.md.
 
 verl imports this module by ``actor_rollout_ref.model.external_lib`` or
 ``VERL_USE_EXTERNAL_MODULES``, and by the ``_target_`` of its policy loss.
@@ -18,9 +18,7 @@ LOSS_MODE = "ar"
 
 @dataclass
 class ARPolicyLossConfig(PolicyLossConfig):  # type: ignore[misc]
-    """verl's settings of a policy loss, the strength of AR and the name of the loss that gets its
-    advantages.
-    """
+    """verl's policy loss settings plus AR's strength and the name of the wrapped loss."""
 
     loss_mode: str = LOSS_MODE
     ar_alpha: float = 0.0
@@ -47,7 +45,7 @@ def ar_policy_loss(
     config: Any = None,
     rollout_is_weights: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Any]]:
-    """Return ``config.policy_loss.ar_loss`` of advantages that AR has reweighted, [B, T]."""
+    """Compute the loss ``config.policy_loss.ar_loss`` on reweighted advantages [B, T]."""
     settings = config.policy_loss
     return get_policy_loss_fn(settings.ar_loss)(  # type: ignore[no-any-return]
         old_log_prob=old_log_prob,

@@ -1,7 +1,8 @@
-"""Where in the range of token probabilities the update comes from [arXiv:2505.12929, section 4].
+"""Update statistics by token probability [arXiv:2505.12929, section 4].
 
-Tokens are grouped by ``exp(old_logprob)`` in fixed bands, which mean the same in every run. In a
-trained policy most tokens lie in the highest of the paper's four bands, so here it is parted.
+Tokens are grouped by ``exp(old_logprob)`` into fixed bands, so that runs are comparable. Most
+tokens of a trained policy fall into the highest of the paper's four bands, so that band is split in
+two.
 """
 
 from collections.abc import Sequence
@@ -21,15 +22,13 @@ BANDS = ("0.00-0.25", "0.25-0.50", "0.50-0.75", "0.75-0.99", "0.99-1.00")
 
 
 def band_of(logprobs: Tensor) -> Tensor:
-    """Index into `BANDS` of each token's probability; a band holds its lower edge."""
+    """Return each token's index into `BANDS`. A band includes its lower edge."""
     edges = torch.tensor(_EDGES).to(logprobs.device, non_blocking=True)
     return torch.bucketize(logprobs.exp(), edges, right=True)
 
 
 def _sums_by_band(values: Sequence[Tensor], logprobs: Tensor) -> Tensor:
-    """Return the sums of each [N] tensor over the tokens of each band, [len(values), bands]
-    float64.
-    """
+    """Return the per-band sums of each [N] tensor, [len(values), bands] float64."""
     members = torch.nn.functional.one_hot(band_of(logprobs), len(BANDS))
     return torch.stack([value.double() for value in values]) @ members.double()
 
@@ -37,12 +36,12 @@ def _sums_by_band(values: Sequence[Tensor], logprobs: Tensor) -> Tensor:
 def band_metrics(
     batch: TrainBatch, statistics: UpdateStatistics, algorithm: AlgorithmConfig
 ) -> Metrics:
-    """Return ``tokens/*`` of one step; a band without tokens has shares of 0 and no means.
+    """Return the ``tokens/*`` metrics of a step. An empty band has fractions of 0 and no means.
 
     ``advantage_share`` is the band's part of ``sum |A|``, ``gradient_share`` of ``sum |A| * norm``,
     with ``norm`` the norm of the gradient of the token's log-probability with respect to the
     logits: the tokens' signal into the last layer at the first update, before loss weights.
-    Gradient shares and entropies are absent where the engine's log-probabilities are the old ones.
+    Gradient shares and entropies are absent if the engine's log-probabilities are used as old ones.
     """
     place = _completion_tokens(batch)
     logprobs = batch.old_logprobs[place]
@@ -72,8 +71,8 @@ def band_metrics(
 
 
 def _completion_tokens(batch: TrainBatch) -> tuple[Tensor, Tensor]:
-    """Return rows and columns of the completion tokens, [N] each: found on the host, so that
-    nothing waits for a GPU.
+    """Return the row and column indices of the completion tokens, [N] each. Computed on the host to
+    avoid a GPU synchronization.
     """
     places = torch.stack(lengths_to_mask(batch.completion_lengths).nonzero(as_tuple=True))
     rows, columns = places.to(batch.completion_mask.device, non_blocking=True)

@@ -1,4 +1,4 @@
-"""Every metric the trainer logs, as ``declared.yaml`` lists them."""
+"""Declarations of all metrics the trainer logs, loaded from ``declared.yaml``."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +8,7 @@ import yaml
 
 Reduction = Literal["mean", "sum", "max"]
 
-# of a run's MLflow record: what evaluations and training sampled
+# MLflow artifact with sampled completions
 COMPLETIONS_TABLE = "completions.json"
 
 
@@ -24,16 +24,16 @@ class Metric:
 
 _TABLE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 _DECLARED = [Metric(name, *declared) for name, declared in _TABLE.items()]
-# Families have a last part that comes from the data or the configuration.
+# a family's last name part comes from the data or the configuration
 METRIC_FAMILIES = {metric.name: metric for metric in _DECLARED if metric.name.endswith("/")}
 METRICS = {metric.name: metric for metric in _DECLARED if metric.name not in METRIC_FAMILIES}
 
 
 def declaration(name: str) -> Metric:
-    """Return the declaration of a logged name.
+    """Return the declaration of a metric.
 
     Raises:
-        KeyError: the name was never declared.
+        KeyError: undeclared metric.
     """
     if name in METRICS:
         return METRICS[name]

@@ -1,4 +1,4 @@
-"""Reading the sums of a step's metrics: from the device at once, from all ranks at once."""
+"""Reduce a step's metrics with one device transfer and one collective."""
 
 from collections.abc import Generator, Mapping, Sequence
 
@@ -7,16 +7,18 @@ from torch import Tensor
 
 from trainer.parallel.ranks import Parallel
 
-# over the ranks; others are sums
+# metrics reduced by maximum; the others are summed
 LARGEST = ("rollout/engine_logprob_diff_max", "policy/ratio_max", "memory/peak")
 
-# A function that yields its sums, where they were computed, and is sent those of each rank, float64
-# on the host.
+# A generator that yields its local sums on their device, receives the sums of all ranks (float64 on
+# the host), and returns metrics.
 Metrics = Generator[Mapping[str, Tensor | float], list[dict[str, Tensor]], dict[str, float]]
 
 
 def read_metrics(metrics: Sequence[Metrics], parallel: Parallel) -> dict[str, float]:
-    """Return what the functions return, with one transfer from the device and one collective."""
+    """Run the metric generators with one device transfer and one collective, and merge their
+    results.
+    """
     asked = [next(reader) for reader in metrics]
     sums = [
         torch.as_tensor(value, dtype=torch.float64) for reader in asked for value in reader.values()
@@ -38,7 +40,7 @@ def read_metrics(metrics: Sequence[Metrics], parallel: Parallel) -> dict[str, fl
 
 
 def over_ranks(everyone: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the ranks' sums added, and the largest of `LARGEST`."""
+    """Reduce over ranks: maximum for `LARGEST`, sum for the others."""
     names = dict.fromkeys(name for of_rank in everyone for name in of_rank)
     parts = {
         name: torch.stack([of_rank[name] for of_rank in everyone if name in of_rank])
@@ -51,7 +53,7 @@ def over_ranks(everyone: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def means(totals: Mapping[str, Tensor]) -> dict[str, float]:
-    """Divide totals by the count, which has no name, but for `LARGEST`."""
+    """Divide totals by the count (stored under the empty name), except those of `LARGEST`."""
     count = max(float(totals[""]), 1.0)
     return {
         name: float(total) / (1.0 if name in LARGEST else count)

@@ -1,4 +1,4 @@
-"""Runs in an MLflow store, found by their tags."""
+"""MLflow run search."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 def find_runs(
     client: "MlflowClient", experiment_ids: list[str], tags: Mapping[str, str]
 ) -> list[Any]:
-    """Return runs that carry all tags, oldest first."""
+    """Return the runs with all given tags, oldest first."""
     return search_runs(
         client, experiment_ids, " and ".join(f"tags.`{key}` = '{tags[key]}'" for key in tags)
     )
 
 
 def search_runs(client: "MlflowClient", experiment_ids: list[str], condition: str) -> list[Any]:
-    """Return runs that fulfill a condition in MLflow's words, oldest first, however many."""
+    """Return all runs that match an MLflow filter string, oldest first (paginated)."""
     runs = []
     token = None
     while True:

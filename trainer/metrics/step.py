@@ -1,4 +1,4 @@
-"""The metrics of a training step, computed from what its stages already have."""
+"""Metrics of a training step."""
 
 from collections import defaultdict
 
@@ -18,7 +18,7 @@ from trainer.types import SampledGroups, TrainBatch
 
 
 def rollout_metrics(sample: SampledGroups) -> Metrics:
-    """Return ``rollout/*`` and ``reward/*`` of the step's completions."""
+    """Return the ``rollout/*`` and ``reward/*`` metrics of a step."""
     groups = sample.sampled
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     rewards = torch.tensor([[r.reward for r in group.rollouts] for group in groups])  # [groups, G]
@@ -35,7 +35,7 @@ def rollout_metrics(sample: SampledGroups) -> Metrics:
         for part, value in r.reward_breakdown.items():
             sums[f"reward/component/{part}"] += value
     sums[""] = len(rollouts)
-    # a group of one is never silent: its advantage is that of the batch
+    # a group of size 1 never counts as zero-variance: its advantage comes from the batch
     silent = (rewards.amax(dim=1) == rewards.amin(dim=1)) & (rewards.shape[1] > 1)
     of_groups: dict[str, Tensor | float] = {
         "groups": float(len(groups)),
@@ -49,12 +49,12 @@ def rollout_metrics(sample: SampledGroups) -> Metrics:
 
 
 def batch_metrics(batch: TrainBatch, algorithm: AlgorithmConfig) -> Metrics:
-    """Return metrics of the policy before its update, as means over completion tokens of all ranks.
+    """Return metrics of the policy before its update: means over the completion tokens of all
+    ranks.
 
-    Where top_p, top_k or min_p drop tokens, the engine's log-probabilities are renormalized over
-    those kept and the trainer's are not: ``rollout/engine_*`` then hold the kept mass besides the
-    mismatch. Entropies and the comparison with the engine are absent where its log-probabilities
-    are the old ones.
+    With top_p, top_k or min_p, the engine renormalizes its log-probabilities over the kept tokens
+    and the trainer does not, so ``rollout/engine_*`` also contain that effect. Entropies and engine
+    metrics are absent if the engine's log-probabilities are used as old ones.
     """
     mask = batch.completion_mask
     sums: dict[str, Tensor | float] = {"": float(batch.completion_lengths.sum())}
@@ -74,7 +74,7 @@ def batch_metrics(batch: TrainBatch, algorithm: AlgorithmConfig) -> Metrics:
 def _engine_sums(
     batch: TrainBatch, rollout_logprobs: Tensor, algorithm: AlgorithmConfig
 ) -> dict[str, Tensor]:
-    """Return how far trainer and engine are apart."""
+    """Return the sums for the trainer-engine mismatch metrics."""
     mask = batch.completion_mask
     log_ratio = (batch.old_logprobs - rollout_logprobs) * mask
     difference = log_ratio.abs()
@@ -92,8 +92,8 @@ def _engine_sums(
 
 
 def update_metrics(statistics: UpdateStatistics, lr: float) -> Metrics:
-    """Return metrics of the step's optimizer steps; token shares are over the tokens updated on all
-    ranks.
+    """Return metrics of the step's optimizer steps. Token fractions are over the updated tokens of
+    all ranks.
     """
     sums = {
         "policy/clip_fraction": statistics.tokens.get("clipped", 0.0),
@@ -119,16 +119,16 @@ def update_metrics(statistics: UpdateStatistics, lr: float) -> Metrics:
 
 
 def memory_metrics(device: torch.device) -> Metrics:
-    """Return the memory of the fullest GPU after an update, when torch's cache still holds what the
-    update took at most.
+    """Return the memory in use on the fullest GPU after an update, when torch's cache still holds
+    the update's peak.
     """
     peak = peak_bytes(device) / 1e9
     return {"memory/peak": float(over_ranks((yield {"memory/peak": peak}))["memory/peak"])}
 
 
 def time_metrics(stopwatch: Stopwatch, batch: TrainBatch, parallel: Parallel) -> dict[str, float]:
-    """Return seconds of every phase (the slowest rank's) and completion tokens per second of all
-    ranks.
+    """Return the duration of each phase on the slowest rank, and the completion tokens per second
+    over all ranks.
     """
     local = (dict(stopwatch.seconds), float(batch.completion_lengths.sum()))
     seconds, tokens = zip(*parallel.gather([local]), strict=True)

@@ -9,10 +9,10 @@ import torch
 
 
 class Stopwatch:
-    """Adds up the seconds of named phases: ``with stopwatch("rollout"): ...``.
+    """Timer that accumulates the seconds of named phases: ``with stopwatch("rollout"): ...``.
 
-    A GPU computes after it was told to: both ends of a phase wait for it, so that its work counts
-    in its phase.
+    Synchronizes with the GPU at both ends of a phase, so that asynchronous work counts in its
+    phase.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Ranks that share one model's state through DeepSpeed's ZeRO, stages 0 to 3."""
+"""Parallelism with DeepSpeed ZeRO, stages 0 to 3."""
 
 import math
 import os
@@ -32,12 +32,12 @@ from trainer.policy.weights import host_copy, trained_weights
 
 
 class DeepSpeedParallel(DistributedParallel):
-    """One of several ranks under ZeRO [arXiv:1910.02054].
+    """A rank under DeepSpeed ZeRO [arXiv:1910.02054].
 
     Stage 0 is data parallelism with float32 master weights in the module. From stage 1 on the
-    master weights are in the optimizer, and a rank holds its part of them: a checkpoint then has
-    one file per rank and is read by as many ranks as wrote it. At stage 3 the parameters are in
-    parts too, from the moment they are loaded.
+    master weights are sharded in the optimizer. A checkpoint then has one file per rank and must be
+    loaded with the same number of ranks. At stage 3 the parameters are sharded, too, from loading
+    on.
     """
 
     def __init__(self, config: TrainConfig) -> None:
@@ -51,7 +51,7 @@ class DeepSpeedParallel(DistributedParallel):
         self._policy: Any = None
         self._accelerator = _accelerator(zero_config(config, self.device), self.device)
         assert self._accelerator.num_processes == self.world_size, (
-            "accelerate sees another number of ranks"
+            "accelerate reports a different number of ranks"
         )
 
     @override
@@ -63,7 +63,7 @@ class DeepSpeedParallel(DistributedParallel):
         self._accelerator.deepspeed_plugin.deepspeed_config["zero_optimization"] |= _bucket_sizes(
             model
         )
-        with redirect_stdout(sys.stderr):  # DeepSpeed prints its memory
+        with redirect_stdout(sys.stderr):  # DeepSpeed prints memory statistics
             engine, _ = self._accelerator.prepare(model, optimizer)
         self._keep(engine)
         self._policy = engine
@@ -99,7 +99,7 @@ class DeepSpeedParallel(DistributedParallel):
             else:
                 model.zero_grad()
             return norm
-        model.step()  # keeps the weights where the norm is not finite, and reports inf
+        model.step()  # leaves the weights unchanged if the norm is not finite
         return float(model.get_global_grad_norm())
 
     @override
@@ -110,7 +110,7 @@ class DeepSpeedParallel(DistributedParallel):
     def weights(self, causal_lm: PreTrainedModel) -> dict[str, Tensor]:
         if not self.shards_parameters:
             return super().weights(causal_lm)
-        whole: dict[int, Tensor] = {}  # by parameter, so that tied weights stay one tensor
+        whole: dict[int, Tensor] = {}  # keyed by parameter id, so that tied weights stay one tensor
         weights = {}
         for name, tensor in trained_weights(causal_lm).items():
             if id(tensor) not in whole:
@@ -160,20 +160,20 @@ class DeepSpeedParallel(DistributedParallel):
     def _keep(self, engine: Any) -> None:
         self._engines.append(engine)
         if self.shards_parameters:
-            # The head uses the output embedding without being its owner.
+            # the head uses the output embedding but does not own it
             head = engine.module.head
             for parameter in head.output_embeddings.parameters():
                 register_external_parameter(head, parameter)
 
     def _masters(self, optimizer: Any) -> list[Tensor]:
-        """Return the rank's flat float32 master weights."""
+        """Return this rank's flat float32 master weights."""
         if self.shards_parameters:
             masters: list[Tensor] = optimizer.fp32_partitioned_groups_flat
             return masters
         return [master for group in optimizer.optimizer.param_groups for master in group["params"]]
 
     def _publish_masters(self, optimizer: Any) -> None:
-        """Write the master weights into the module's parameters, on all ranks."""
+        """Copy the master weights to the module's parameters. Collective."""
         if not self.shards_parameters:
             optimizer.update_lp_params()
             return
@@ -185,11 +185,11 @@ class DeepSpeedParallel(DistributedParallel):
 
 
 def optimizer_threads(cores: int, environment: Mapping[str, str]) -> int:
-    """Return the threads of a rank whose optimizer steps on the CPU: its share of the node's cores,
-    or what the user says.
+    """Return the number of threads for CPU-offloaded optimizer steps: OMP_NUM_THREADS if the user
+    set it, else the rank's share of the node's cores.
 
-    torchrun gives each rank one thread where OMP_NUM_THREADS is not set: too few by far for a large
-    model.
+    torchrun sets OMP_NUM_THREADS=1 if it is unset, which is far too few for a large model, so that
+    value is ignored.
     """
     asked = int(environment.get("OMP_NUM_THREADS") or 0)
     by_torchrun = asked == 1 and "TORCHELASTIC_RUN_ID" in environment
@@ -198,11 +198,9 @@ def optimizer_threads(cores: int, environment: Mapping[str, str]) -> int:
 
 
 def _forget_models() -> None:
-    """Clear what DeepSpeed keeps of stage 3 for as long as the process lives: every model, with its
-    optimizer.
-    """
+    """Clear the global caches in which DeepSpeed stage 3 keeps every model and optimizer alive."""
     parameter_offload.FWD_MODULE_STACK.clear()
-    # Its methods are wrapped by a function that does not say what it wraps.
+    # The cached methods are hidden behind a wrapper without __wrapped__, so search its closure.
     for method in vars(PartitionedParameterCoordinator).values():
         for cell in getattr(method, "__closure__", None) or ():
             if hasattr(cell.cell_contents, "cache_clear"):
@@ -215,22 +213,23 @@ def zero_config(config: TrainConfig, device: torch.device) -> dict[str, Any]:
     host = {"device": "cpu", "pin_memory": device.type == "cuda"}
     zero: dict[str, Any] = {"stage": parallel.zero_stage}
     if device.type == "cuda" and parallel.zero_stage > 0:
-        zero["overlap_comm"] = True  # gradients are reduced while the backward pass goes on
+        zero["overlap_comm"] = True  # reduce gradients during the backward pass
     if parallel.offload != "none":
         zero["offload_optimizer"] = host
     if parallel.offload == "parameters":
         zero["offload_param"] = host
     settings: dict[str, Any] = {
-        # Microbatches differ in number and size: the boundary of a step is set by hand.
+        # microbatches vary in number and size, so accumulation boundaries are set manually
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
-        # Stage 0 would clip without returning the norm.
+        # stage 0 clips without returning the norm, so `step` clips itself
         "gradient_clipping": config.optim.max_grad_norm if parallel.zero_stage > 0 else 0.0,
         "zero_optimization": zero,
-        # torch's fused AdamW is as fast on a CPU as the extension that would have to be compiled.
+        # torch's fused AdamW is as fast on a CPU as DeepSpeed's extension, which would have to be
+        # compiled
         "zero_force_ds_cpu_optimizer": False,
         "bf16": {"enabled": False},
-        # waits for the device before every forward pass
+        # the throughput timer synchronizes with the device before every forward pass
         "timers": {"throughput": {"enabled": False}},
     }
     if compute_dtype(config.model, device) == torch.bfloat16 and parallel.zero_stage > 0:
@@ -241,17 +240,18 @@ def zero_config(config: TrainConfig, device: torch.device) -> dict[str, Any]:
 
 
 def _accelerator(settings: dict[str, Any], device: torch.device) -> Any:
-    # DeepSpeed calls collectives by names that torch deprecates, thousands of times.
+    # DeepSpeed calls deprecated torch collectives thousands of times
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
     if device.type == "cpu":
-        # Shared-memory reductions between ranks would compile an extension for more than a minute.
-        # To say so makes DeepSpeed try what each of its extensions needs, among it the CUDA
-        # compiler where there are GPUs.
+        # DeepSpeed's shared-memory reductions would compile an extension for more than a minute.
+        # Reading this table makes DeepSpeed probe the requirements of all its extensions, including
+        # nvcc on GPU machines.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     reset_accelerate()
-    # a GPU that is there would be taken instead of the CPU
+    # otherwise accelerate would choose an available GPU instead of the CPU
     os.environ["ACCELERATE_TORCH_DEVICE"] = str(device)
-    # what `accelerate launch` sets by its file about ZeRO, and by --cpu, which turns DeepSpeed off
+    # set by `accelerate launch` from its ZeRO config file, and by --cpu, which would disable
+    # DeepSpeed
     for name in ("ACCELERATE_CONFIG_DS_FIELDS", "ACCELERATE_USE_CPU"):
         os.environ.pop(name, None)
     group = InitProcessGroupKwargs(backend="nccl" if device.type == "cuda" else "gloo")
@@ -263,10 +263,10 @@ def _accelerator(settings: dict[str, Any], device: torch.device) -> Any:
 
 
 def _bucket_sizes(model: Any) -> dict[str, int]:
-    """Return bucket sizes and the size up to which parameters stay whole at stage 3, in elements.
+    """Return ZeRO's bucket sizes and stage 3's parameter persistence threshold, in elements.
 
-    A small bucket is hundreds of reductions in every backward pass, none of which fills a link
-    between GPUs.
+    With small buckets every backward pass would make hundreds of reductions, each too small to
+    saturate the GPU interconnect.
     """
     width = model.causal_lm.config.get_text_config().hidden_size
     trained = sum(getattr(p, "ds_numel", p.numel()) for p in model.parameters() if p.requires_grad)
@@ -279,11 +279,11 @@ def _bucket_sizes(model: Any) -> dict[str, int]:
 
 @contextmanager
 def _gathered(engine: Any) -> Iterator[None]:
-    """Gather all parameters and let the modules be called without the hooks that fetch and release
-    them.
+    """Gather all parameters and remove ZeRO-3's fetch and release hooks for the duration of the
+    block.
 
-    With the hooks a module would release its parameters after every call, and fetching them again
-    is a collective that ranks generating different numbers of tokens cannot share.
+    With the hooks, modules would release and re-gather their parameters on every call. That is a
+    collective, and ranks that generate different numbers of tokens would deadlock.
     """
     offload = engine.optimizer.parameter_offload
     with GatheredParameters(list(engine.module.parameters())):

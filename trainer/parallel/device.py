@@ -1,4 +1,4 @@
-"""The device a rank computes on, and in which precision."""
+"""Device and dtype selection of a rank."""
 
 import gc
 import os
@@ -14,20 +14,18 @@ from trainer.parallel.gpus import driver_version, visible_gpus
 from trainer.planning.memory import Device
 
 _ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-ON_CPU = "parallel.device=cpu to compute on the CPU all the same"
+ON_CPU = "parallel.device=cpu to run on the CPU"
 
 
 def local_device(wanted: Literal["auto", "cuda", "cpu"] = "auto") -> torch.device:
-    """Return the GPU of this rank, or the CPU.
+    """Return this rank's device.
 
     Args:
-        wanted: ``auto`` is a GPU where there is one; ``cuda`` insists on it; ``cpu`` leaves GPUs
-            alone.
+        wanted: ``auto`` uses a GPU if available; ``cuda`` requires one; ``cpu`` ignores GPUs.
 
     Raises:
-        MissingError: there is no GPU and one is insisted on; there is one and torch cannot use it,
-            so that a run made for it would crawl along on the CPU; or this node has more ranks than
-            GPUs.
+        MissingError: a GPU is required but missing; torch cannot use the existing GPU (falling back
+        to the CPU would be too slow); or the node has more ranks than GPUs.
     """
     if wanted == "cpu":
         return _use(torch.device("cpu"))
@@ -44,15 +42,15 @@ def local_device(wanted: Literal["auto", "cuda", "cpu"] = "auto") -> torch.devic
         )
     if wanted == "cuda":
         raise MissingError(
-            "this configuration is for GPUs, and there is none", "parallel.device", f"add {ON_CPU}"
+            "this configuration needs a GPU, but none is visible",
+            "parallel.device",
+            f"add {ON_CPU}",
         )
     return _use(torch.device("cpu"))
 
 
 def compute_dtype(config: ModelConfig, device: torch.device) -> torch.dtype:
-    """Return the dtype in which a model is computed; ``auto`` is bfloat16 on GPUs that have it,
-    else float32.
-    """
+    """Return the compute dtype. ``auto`` is bfloat16 on GPUs that support it, else float32."""
     if config.dtype == "auto":
         low = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return torch.bfloat16 if low else torch.float32
@@ -61,9 +59,10 @@ def compute_dtype(config: ModelConfig, device: torch.device) -> torch.dtype:
 
 
 def free_memory() -> None:
-    """Free what nothing refers to any more, a run's models among it: they are in reference cycles.
+    """Free unreferenced objects, such as the models of a finished run, which are in reference
+    cycles.
 
-    What vLLM froze at its start is collected, too: it freezes all there is in the process.
+    Unfreezes the heap first, because vLLM freezes all existing objects when it starts.
     """
     gc.unfreeze()
     gc.collect()
@@ -72,17 +71,17 @@ def free_memory() -> None:
 
 
 def memory_of(device: torch.device) -> Device:
-    """Describe a rank's device to the estimate of its memory."""
+    """Return a description of the device for the memory estimate."""
     if device.type == "cuda":
         return Device(True, torch.cuda.get_device_properties(device).total_memory)
     return Device(False, psutil.virtual_memory().total)
 
 
 def peak_bytes(device: torch.device) -> int:
-    """Return what a rank has taken at most: of a GPU all that is in use, torch's cache and other
-    libraries included.
+    """Return a rank's memory use. On a GPU: all memory in use, including torch's cache and other
+    libraries.
 
-    On a CPU it is the largest resident set of this process.
+    On a CPU: the peak resident set size of this process.
     """
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
@@ -102,33 +101,32 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def _remedy() -> str:
     if torch.version.cuda is None:
-        return "`make install-gpu` installs torch for GPUs"
+        return "run `make install-gpu` to install torch with CUDA"
     return (
-        "compare the driver with docs/guides/gpu.md, and CUDA_VISIBLE_DEVICES with the GPUs "
-        "that `nvidia-smi` lists"
+        "check the driver version against docs/guides/gpu.md, and CUDA_VISIBLE_DEVICES "
+        "against `nvidia-smi -L`"
     )
 
 
 def _use(device: torch.device) -> torch.device:
     if device.type == "cuda":
         if not any(name in os.environ for name in _ALLOCATOR):
-            # Microbatches differ in length: without it every new length leaves a hole that no later
-            # one fits. vLLM turns it off around the memory that sleeps; some of its versions look
-            # for the older name only.
+            # Microbatches vary in length, which fragments the default allocator. vLLM disables this
+            # for its sleeping memory; some vLLM versions only read the older variable name.
             os.environ.update(dict.fromkeys(_ALLOCATOR, "expandable_segments:True"))
-        # cuDNN, which torch prefers from Hopper on, builds a plan for every new shape, and every
-        # microbatch has one.
+        # torch prefers cuDNN attention from Hopper on, which builds a plan for every new shape, and
+        # every microbatch has a new one.
         torch.backends.cuda.enable_cudnn_sdp(False)
-    # DeepSpeed looks for its device when it is imported, and warns where it finds none.
+    # DeepSpeed probes for its device on import and warns if it finds none.
     os.environ.setdefault("DS_ACCELERATOR", device.type)
     return device
 
 
 def _local_index() -> int:
-    """Return which of the visible GPUs is this rank's.
+    """Return the index of this rank's GPU among the visible ones.
 
-    Where a scheduler shows every rank its own GPU alone (``srun --gpus-per-task=1``), that is
-    number 0 whatever LOCAL_RANK says; accelerate and DeepSpeed take the number from there.
+    If the scheduler shows each rank only its own GPU (``srun --gpus-per-task=1``), the index is 0.
+    LOCAL_RANK is then reset to 0, because accelerate and DeepSpeed read it.
     """
     rank = int(os.environ.get("LOCAL_RANK", "0"))
     count = torch.cuda.device_count()
@@ -149,4 +147,4 @@ def _reason() -> str:
         torch.cuda.init()
     except (RuntimeError, AssertionError) as error:
         return (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return "it does not say why"
+    return "no reason given"

@@ -1,4 +1,4 @@
-"""GPUs of the machine and their compiler, queried without torch, which takes seconds to import."""
+"""GPU and compiler queries that avoid importing torch, which takes seconds."""
 
 import os
 import shutil
@@ -9,13 +9,13 @@ from trainer.errors import MissingError, first_line
 
 LISTING_TIMEOUT_S = 20
 _COMPILER = "apt-get install gcc python3-dev, or rollout.engine=transformers"
-# fraction of its GPU that a rank may use, set by a sweep; 1 if absent
+# environment variable set by a sweep: fraction of the GPU a rank may use (default 1)
 SHARE_VARIABLE = "LOPTUNE_GPU_SHARE"
 
 
 def visible_gpus() -> int:
-    """Return how many GPUs this process may use: those of CUDA_VISIBLE_DEVICES, else all that the
-    driver lists.
+    """Return the number of visible GPUs: those in CUDA_VISIBLE_DEVICES, or else all that the driver
+    lists.
     """
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
@@ -24,26 +24,29 @@ def visible_gpus() -> int:
 
 
 def driver_version() -> str | None:
-    """Return the version of the NVIDIA driver, None where there is none."""
+    """Return the NVIDIA driver version, or None without a driver."""
     return next(iter(_nvidia_smi("--query-gpu=driver_version", "--format=csv,noheader")), None)
 
 
 def gpu_bytes() -> int | None:
-    """Return the memory of the smallest GPU that the driver lists, None where there is none."""
+    """Return the memory of the smallest GPU [bytes], or None without a GPU."""
     mebibytes = _nvidia_smi("--query-gpu=memory.total", "--format=csv,noheader,nounits")
     return min((int(text) << 20 for text in mebibytes if text.strip().isdigit()), default=None)
 
 
 def check_compiler() -> None:
-    """Compile one line as Triton does, by which vLLM makes its kernels.
+    """Check that Triton, which vLLM uses, can compile kernels, by compiling one line with the same
+    compiler and headers.
 
     Raises:
-        MissingError: there is no C compiler, or it finds no Python.h.
+        MissingError: no C compiler, or Python.h is missing.
     """
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
-        raise MissingError("vLLM's kernels need a C compiler, and there is none", "PATH", _COMPILER)
-    headers = sysconfig.get_path("include", "posix_prefix")  # as Triton asks
+        raise MissingError(
+            "vLLM's kernels need a C compiler, but none was found", "PATH", _COMPILER
+        )
+    headers = sysconfig.get_path("include", "posix_prefix")  # same include path as Triton
     command = [compiler, "-x", "c", "-fsyntax-only", f"-I{headers}", "-"]
     try:
         subprocess.run(

@@ -1,4 +1,4 @@
-"""The network interface and the port by which processes are reached."""
+"""Network interface and port selection."""
 
 import socket
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ LOOPBACK_INTERFACE = "lo"
 
 
 def free_port() -> int:
-    """Find a port of this machine that nobody listens on."""
+    """Return a free loopback port."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         port: int = probe.getsockname()[1]
@@ -19,16 +19,16 @@ def free_port() -> int:
 
 
 def interface_towards_urls(urls: Sequence[str]) -> str:
-    """Return the interface of the route to the first URL that is not loopback; the loopback one
-    where all are.
+    """Return the network interface that routes to the first non-loopback URL, or the loopback
+    interface if there is none.
 
-    NCCL chooses its interface once in the life of a process. Ranks of one node that send weights to
-    a vLLM server on another one need the interface of that route from the start.
+    NCCL picks its interface once per process. Ranks of one node that send weights to a vLLM server
+    on another node need that route's interface from the start.
     """
     for url in urls:
         try:
             address = own_address_towards(url)
-        except OSError:  # no such host, or no way to it: the engine says so when it connects
+        except OSError:  # unknown host or no route: the engine reports it when it connects
             continue
         if not address.startswith("127."):
             return next(
@@ -40,9 +40,9 @@ def interface_towards_urls(urls: Sequence[str]) -> str:
 
 
 def own_address_towards(url: str) -> str:
-    """Return the address of this machine that a server's machine would answer to."""
+    """Return the local address that is used to reach the URL's host."""
     parts = urlsplit(url)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((parts.hostname, parts.port or 80))  # sends nothing: asks for the route
+        probe.connect((parts.hostname, parts.port or 80))  # sends nothing; only resolves the route
         address: str = probe.getsockname()[0]
         return address

@@ -1,4 +1,4 @@
-"""The models of a run on its ranks: the policy with its optimizer, and the reference."""
+"""Loading of the policy, its optimizer and the reference."""
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -23,31 +23,31 @@ class Models:
     """The models of a run and the optimizer of the policy."""
 
     causal_lm: PreTrainedModel  # holds the policy's weights
-    policy: Module  # its `LogprobModel`, wrapped for data parallelism where the strategy does
+    policy: Module  # its `LogprobModel`, wrapped if the strategy needs it
     optimizer: Any
-    reference: Module | None  # the policy of before training; None without a KL coefficient
-    stored_dtype: torch.dtype  # of the weights that are trained
-    packs_rows: bool  # whether rows with a common prompt share its computation
+    reference: Module | None  # the initial policy; None if kl_coef is 0
+    stored_dtype: torch.dtype  # dtype of the trained weights
+    packs_rows: bool  # whether rows with the same prompt compute it once
     parallel: Parallel
-    kept_forward: KeptForward | None  # None where no forward is used twice
+    kept_forward: KeptForward | None  # None if no forward pass can be reused
 
     def whole_weights(self) -> AbstractContextManager[None]:
-        """Return a context in which the policy's parameters are whole on this rank, to be read."""
+        """Return a context that gathers the policy's full parameters for reading."""
         return self.parallel.full_parameters(self.policy)
 
 
 def load_frozen(config: TrainConfig, device: torch.device) -> PreTrainedModel:
-    """Load the policy to be sampled from alone; raises what ``load_policy`` does."""
+    """Load the policy for sampling only, without gradients. Raises like `load_policy`."""
     dtype = compute_dtype(config.model, device)
     return load_policy(config.model, device, dtype).requires_grad_(False)
 
 
 def load_models(config: TrainConfig, parallel: Parallel) -> Models:
-    """Load policy and reference and make the optimizer.
+    """Load the policy and the reference, and create the optimizer.
 
     Raises:
         MissingError: no such model.
-        ConfigError: an architecture whose log-probabilities would be wrong.
+        ConfigError: unsupported architecture (its log-probabilities would be wrong).
     """
     torch.manual_seed(config.seed)
     stored_dtype = parallel.stored_dtype(compute_dtype(config.model, parallel.device))
@@ -58,7 +58,8 @@ def load_models(config: TrainConfig, parallel: Parallel) -> Models:
     )
     reference: Module | None = None
     if with_adapter:
-        torch.manual_seed(config.seed)  # the same adapter however the ranks have loaded the model
+        # same adapter initialization however the ranks loaded the model
+        torch.manual_seed(config.seed)
         add_adapter(
             causal_lm,
             config.model.lora,
@@ -72,10 +73,11 @@ def load_models(config: TrainConfig, parallel: Parallel) -> Models:
     policy, optimizer = parallel.prepare(scores, _adamw(causal_lm, config.optim))
     if with_adapter and with_reference:
         reference = WithoutAdapter(policy, causal_lm)
-    # A wrapped policy may run no other forward before a backward, and dropout is for updates alone.
+    # Reuse needs an unwrapped policy (DDP allows no extra forward before a backward) and no dropout
+    # (active only in updates).
     computed_again = policy is scores and not config.model.lora.dropout
-    # Lopti's first pass often lacks some rows; what a GPU would gain, and what memory it takes
-    # there, is not measured.
+    # Lopti's first pass often lacks some rows. The benefit and memory cost on a GPU have not been
+    # measured.
     keeps = computed_again and not config.algorithm.isolates and parallel.device.type == "cpu"
     kept_forward = KeptForward() if keeps else None
     models = Models(
@@ -94,17 +96,15 @@ def load_models(config: TrainConfig, parallel: Parallel) -> Models:
 
 
 class WithoutAdapter(Module):
-    """The reference of a policy with an adapter: its own weights with the adapter off, no second
-    copy.
-    """
+    """Reference policy that reuses the policy's weights with the adapter disabled."""
 
     def __init__(self, policy: Module, causal_lm: PreTrainedModel) -> None:
         super().__init__()
-        # a tuple keeps them out of this module's parameters
+        # a tuple hides them from this module's parameters
         self._owned_elsewhere = (policy, causal_lm)
 
     def forward(self, *inputs: Any) -> Any:
-        """Call the `LogprobModel` with its adapter off."""
+        """Run the `LogprobModel` with the adapter disabled."""
         policy, causal_lm = self._owned_elsewhere
         with adapter_off(causal_lm):
             return policy(*inputs)
@@ -113,11 +113,11 @@ class WithoutAdapter(Module):
 def logprob_model(
     causal_lm: PreTrainedModel, config: TrainConfig, stored_dtype: torch.dtype
 ) -> LogprobModel:
-    """Return a causal language model as the run scores with it: at its temperature, in its dtype,
-    in its chunks.
+    """Wrap a causal language model in a `LogprobModel` with the run's temperature, compute dtype
+    and chunk size.
     """
     vocabulary = causal_lm.config.get_text_config().vocab_size
-    in_float32 = stored_dtype == torch.float32  # then autocast computes in the model's dtype
+    in_float32 = stored_dtype == torch.float32  # then autocast uses the compute dtype
     return LogprobModel(
         causal_lm,
         config.rollout.temperature,
@@ -130,8 +130,8 @@ def logprob_model(
 def _loaded_dtype(
     config: TrainConfig, stored_dtype: torch.dtype, parallel: Parallel
 ) -> torch.dtype:
-    """Return the dtype a model is loaded in: frozen weights need no float32; DeepSpeed wants one
-    dtype.
+    """Return the dtype to load the model in. Frozen weights do not need float32, but DeepSpeed
+    needs a single dtype.
     """
     if config.model.lora.r == 0 or config.parallel.strategy == "deepspeed":
         return stored_dtype
@@ -145,14 +145,14 @@ def _adamw(causal_lm: PreTrainedModel, config: OptimConfig) -> torch.optim.Optim
         betas=config.betas,
         eps=config.eps,
         weight_decay=config.weight_decay,
-        fused=True,  # the same arithmetic in one pass over the parameters
+        fused=True,  # same arithmetic in one pass over the parameters
     )
 
 
 def _reference(
     config: TrainConfig, causal_lm: PreTrainedModel, stored_dtype: torch.dtype, parallel: Parallel
 ) -> Module:
-    if parallel.shards_parameters:  # no rank has a whole model to copy
+    if parallel.shards_parameters:  # no rank has the full model to copy
         torch.manual_seed(config.seed)
         reference = load_policy(config.model, parallel.device, stored_dtype)
     else:

@@ -1,4 +1,4 @@
-"""The ranks of one training run: who they are, and the few things they do together."""
+"""Ranks of a training run and their collectives."""
 
 import atexit
 import os
@@ -40,16 +40,16 @@ _ABSENT = object()
 
 
 class Parallel:
-    """One process that trains alone.
+    """Single-process training; base class of all strategies.
 
-    A subclass is one rank of several. What is summed, gathered or prepared here is a collective:
-    all ranks call it, in the same order.
+    Subclasses implement several ranks. `sum`, `any`, `gather` and `prepare*` are collectives: all
+    ranks must call them in the same order.
     """
 
     rank = 0
     world_size = 1
-    shards_parameters = False  # whether a rank holds only a part of every parameter
-    shards_optimizer = False  # whether a rank holds only a part of the optimizer's state
+    shards_parameters = False  # whether parameters are sharded over ranks
+    shards_optimizer = False  # whether the optimizer state is sharded over ranks
 
     def __init__(self, device: torch.device | None = None) -> None:
         self.device = device or local_device()
@@ -60,8 +60,8 @@ class Parallel:
         return self.rank == 0
 
     def stored_dtype(self, compute_dtype: torch.dtype) -> torch.dtype:
-        """Return the dtype in which the policy is loaded: float32 where the module itself holds the
-        master weights.
+        """Return the dtype to load the policy in: float32 if the module holds the master
+        weights.
         """
         return torch.float32
 
@@ -70,11 +70,11 @@ class Parallel:
         return model, optimizer
 
     def prepare_frozen(self, model: Module) -> Module:
-        """Wrap a model that is only read: the reference."""
+        """Wrap the frozen reference model."""
         return model
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """Return the tensor added over all ranks."""
+        """Return the sum of the tensor over all ranks."""
         return tensor
 
     def any(self, flag: bool) -> bool:
@@ -82,28 +82,28 @@ class Parallel:
         return flag
 
     def gather(self, items: list[Any], after_files: bool = False) -> list[Any]:
-        """Return the items of all ranks, on every rank: the first of every rank in rank order, the
-        second, ...
+        """Gather the items of all ranks on every rank, interleaved: the first item of each rank in
+        rank order, then the second, ...
 
-        Prompts are dealt to the ranks like cards, so this is the order of the prompts. Others wait
-        longer for a rank that may read or write a checkpoint before it comes: ``after_files``.
+        Prompts are assigned to ranks round-robin, so this restores their order. ``after_files``
+        uses a longer timeout, for ranks that may first read or write a checkpoint.
         """
         return items
 
     def microbatch(self, model: Module, is_last: bool) -> AbstractContextManager[None]:
-        """Return a context for forward and backward of a microbatch; gradients are reduced in the
-        last one of a step.
+        """Return the context for a microbatch's forward and backward. Gradients are reduced only in
+        the last microbatch of a step.
         """
         return nullcontext()
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradient of a loss that is already normalized over all ranks."""
+        """Backpropagate a loss that is already normalized over all ranks."""
         loss.backward()
 
     def step(self, model: Module, optimizer: Any, max_grad_norm: float) -> float:
-        """Clip the gradient, take one optimizer step, and return the gradient norm before clipping.
+        """Clip gradients, take an optimizer step, and return the gradient norm before clipping.
 
-        Where the norm is 0 or not finite the weights stay as they are.
+        If the norm is 0 or not finite, the weights are not updated.
         """
         norm = float(nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm))
         if 0 < norm < float("inf"):
@@ -112,14 +112,14 @@ class Parallel:
         return norm
 
     def full_parameters(self, model: Module) -> AbstractContextManager[None]:
-        """Return a context in which every parameter of a prepared model is whole on this rank, to
-        be read.
+        """Return a context that gathers all parameters of a prepared model on this rank for
+        reading.
         """
         return nullcontext()
 
     def weights(self, causal_lm: PreTrainedModel) -> dict[str, Tensor]:
-        """Return the policy's `trained_weights`, whole, copied to host memory; empty on ranks other
-        than 0.
+        """Return a host copy of the policy's full `trained_weights` on rank 0; empty on other
+        ranks.
         """
         weights = trained_weights(causal_lm) if self.is_main else {}
         # tied weights stay one tensor
@@ -127,9 +127,7 @@ class Parallel:
         return {name: copies[id(tensor)] for name, tensor in weights.items()}
 
     def training_tensors(self, causal_lm: PreTrainedModel, optimizer: Any) -> dict[str, Tensor]:
-        """Return the tensors besides the weights that this rank must save to continue training,
-        copied to host memory.
-        """
+        """Return a host copy of this rank's training state except the weights."""
         return optimizer_tensors(causal_lm, optimizer)
 
     def load_training_tensors(
@@ -140,11 +138,11 @@ class Parallel:
         load_optimizer_tensors(causal_lm, optimizer, tensors)
 
     def close(self) -> None:
-        """Free the models; the processes stay connected for the next run."""
+        """Free the models. The process group stays initialized for the next run."""
 
 
 class DistributedParallel(Parallel):
-    """One of several ranks with a whole copy of the model each (DistributedDataParallel)."""
+    """A rank with a full copy of the model (DistributedDataParallel)."""
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__(local_device(config.parallel.device))
@@ -156,9 +154,9 @@ class DistributedParallel(Parallel):
 
     @override
     def prepare(self, model: Module, optimizer: torch.optim.Optimizer) -> tuple[Module, Any]:
-        # Buffers (rotary frequencies) never change: broadcasting them would be a collective in
-        # every forward. Without device_ids a forward gets its inputs where they are: lengths and
-        # masks on the host.
+        # Buffers (rotary frequencies) are constant; broadcasting them would add a collective to
+        # every forward. Without device_ids DDP does not move the inputs, so lengths and masks stay
+        # on the host.
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
             wrapped = nn.parallel.DistributedDataParallel(
@@ -194,8 +192,8 @@ class DistributedParallel(Parallel):
 
     @override
     def backward(self, loss: Tensor) -> None:
-        # The gradients of the ranks are averaged, and the loss is already divided by the totals of
-        # all ranks.
+        # DDP averages gradients over ranks, but the loss is already normalized by the totals of all
+        # ranks.
         (loss * self.world_size).backward()
 
     @override
@@ -204,13 +202,12 @@ class DistributedParallel(Parallel):
 
 
 def join_ranks(timeout_s: float, device: torch.device, servers: Sequence[str] = ()) -> None:
-    """Connect this process with the others, once in its life; a process without any becomes a world
-    of one.
+    """Initialize the process group once per process. A process without RANK becomes a world of size
+    1.
 
-    Where MASTER_ADDR is the loopback address, nothing of it can be reached from other machines,
-    unless weights go by NCCL to ``servers``, the URLs of vLLM servers, on one of them. Elsewhere
-    gloo takes the interface of the route to it: by itself it asks for the host's own name, which
-    Debian answers with a loopback address.
+    If MASTER_ADDR is the loopback address, all sockets listen on loopback only, unless NCCL sends
+    weights to vLLM ``servers`` on other machines. Otherwise gloo uses the interface that routes to
+    MASTER_ADDR: its default, the address of the host's own name, is a loopback address on Debian.
     """
     if torch.distributed.is_initialized():
         return
@@ -223,9 +220,9 @@ def join_ranks(timeout_s: float, device: torch.device, servers: Sequence[str] = 
     if device.type == "cuda":
         torch.cuda.set_device(device)
         backend = "nccl"
-        # NCCL would split a communicator of one rank (DeepSpeed issue 8248)
+        # with one rank, NCCL would split the communicator (DeepSpeed issue 8248)
         if os.environ.get("WORLD_SIZE") != "1":
-            device_id = device  # without it NCCL guesses a rank's GPU from the rank
+            device_id = device  # otherwise NCCL guesses the GPU from the rank
     timeout = timedelta(seconds=timeout_s)
     launcher_has_a_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if os.environ["MASTER_ADDR"] != LOOPBACK or launcher_has_a_store:
@@ -236,7 +233,7 @@ def join_ranks(timeout_s: float, device: torch.device, servers: Sequence[str] = 
         return
     os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK_INTERFACE)
     if backend == "nccl":
-        # "=": no prefix
+        # "=" requires an exact match, not a prefix
         os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface_towards_urls(servers)}")
     rank = int(os.environ["RANK"])
     world_size = int(os.environ["WORLD_SIZE"])
@@ -251,8 +248,8 @@ def join_ranks(timeout_s: float, device: torch.device, servers: Sequence[str] = 
 
 
 def _loopback_store(rank: int, world_size: int, timeout: timedelta) -> Any:
-    """Return the store in which ranks find each other; the one that torch opens by itself listens
-    on all interfaces.
+    """Return a rendezvous store that listens on loopback only; torch's default store listens on all
+    interfaces.
     """
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
@@ -271,25 +268,24 @@ def _loopback_store(rank: int, world_size: int, timeout: timedelta) -> Any:
 
 @cache
 def _file_group() -> Any:
-    """Return the ranks while one of them is at files: connected by gloo, whose patience is no other
-    collective's.
+    """Return a gloo process group with a longer timeout, for collectives during file operations.
 
-    NCCL's watchdog would end the process while rank 0 hashes the 100 GB of a checkpoint.
+    Otherwise NCCL's watchdog would abort while rank 0 hashes a 100 GB checkpoint.
     """
     return torch.distributed.new_group(backend="gloo", timeout=timedelta(seconds=_FILE_TIMEOUT_S))
 
 
 def leave_ranks() -> None:
-    """Disconnect this process from the others, at its end."""
+    """Destroy the process group at exit."""
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 
 
 def end_rank(code: int) -> NoReturn:
-    """End this process with an exit code, after `leave_ranks` where the others still answer.
+    """Exit immediately with ``code``. Call `leave_ranks` first if the other ranks are still alive.
 
-    gloo's threads can outlive the interpreter's orderly shutdown and abort it ("terminate called
-    without an active exception"), which would turn a finished run into a failed one.
+    During a normal interpreter shutdown, gloo's threads can abort the process ("terminate called
+    without an active exception"), so that a finished run looks failed.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -297,7 +293,7 @@ def end_rank(code: int) -> NoReturn:
 
 
 def reset_accelerate() -> None:
-    """Make accelerate forget the strategy of the run before; the process group stays."""
+    """Reset accelerate's state from a previous run; the process group stays."""
     from accelerate.state import AcceleratorState, GradientState
 
     os.environ.pop("ACCELERATE_USE_DEEPSPEED", None)
@@ -306,10 +302,10 @@ def reset_accelerate() -> None:
 
 
 def check_same_config(config: TrainConfig, parallel: Parallel) -> None:
-    """Refuse to train one model with several configurations.
+    """Raise unless all ranks have the same configuration.
 
     Raises:
-        ConfigError: on every rank, naming the first key that differs and its values.
+        ConfigError: raised on every rank; names the first key that differs.
     """
     values = {key: value_of(config, key) for key in dotted_keys()}
     everyone: list[dict[str, Any]] = parallel.gather([values])

@@ -1,4 +1,4 @@
-"""The ranks of a run, as its configuration and its launcher say."""
+"""Selection of the parallel strategy."""
 
 import importlib.util
 import os
@@ -10,16 +10,16 @@ from trainer.parallel.ranks import DistributedParallel, Parallel
 
 
 def make_parallel(config: TrainConfig) -> Parallel:
-    """Return the rank this process is, as RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT
-    say.
+    """Create the `Parallel` object of this process from RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR
+    and MASTER_PORT.
 
-    torchrun and `accelerate launch` set them; ranks that are started otherwise need them before
-    torch is imported. Collective: all ranks call it with the same configuration. May be called
-    again for the next run of a process.
+    torchrun and `accelerate launch` set these variables; other launchers must set them before torch
+    is imported. Collective: all ranks must call it with the same configuration. It may be called
+    again for another run in the same process.
 
     Raises:
-        ConfigError: several processes without a strategy, or ranks with different configurations.
-        MissingError: DeepSpeed is asked for where it is not installed; or as `local_device` does.
+        ConfigError: several processes but no strategy, or configurations that differ between ranks.
+        MissingError: DeepSpeed is not installed; or as in `local_device`.
     """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     strategy = config.parallel.strategy
@@ -36,7 +36,8 @@ def make_parallel(config: TrainConfig) -> Parallel:
                 "parallel.strategy",
                 "pip install deepspeed, or parallel.strategy=ddp",
             )
-        local_device(config.parallel.device)  # DeepSpeed chooses its device as it is imported
+        # before importing DeepSpeed, which selects its device on import
+        local_device(config.parallel.device)
         from trainer.parallel.deepspeed import DeepSpeedParallel  # takes seconds to import
 
         return DeepSpeedParallel(config)
@@ -46,11 +47,10 @@ def make_parallel(config: TrainConfig) -> Parallel:
 
 
 def check_divisible(config: TrainConfig, world_size: int) -> None:
-    """Check that every rank gets as many prompts of a step and completions of an optimizer step as
-    the others.
+    """Check that prompts per step and update batch size are divisible by the number of ranks.
 
     Raises:
-        ConfigError: a number that the ranks do not divide.
+        ConfigError: a value is not divisible.
     """
     for key, value in (
         ("rollout.prompts_per_step", config.rollout.prompts_per_step),

@@ -1,4 +1,4 @@
-"""Warnings before a run starts about settings that are allowed but seldom intended."""
+"""Pre-run warnings about valid but suspicious settings."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,13 +8,13 @@ from trainer.config.schema import TrainConfig, idle_keys
 from trainer.section import Section
 from trainer.types import Problem
 
-_LOW_LR = 5e-6  # for an adapter; with whole weights 1e-6 is usual
+_LOW_LR = 5e-6  # for an adapter; full fine-tuning usually uses 1e-6
 _PLACEHOLDER = re.compile(r"(?<![\\\w{}])\{([A-Za-z_]\w*)\}(?!\})")  # not LaTeX's \boxed{answer}
 
 
 @dataclass(frozen=True)
 class Advice:
-    """A likely mistake, printed as three lines like an error."""
+    """A warning about a likely mistake, printed as three lines."""
 
     what: str
     where: str
@@ -25,44 +25,47 @@ class Advice:
 
 
 def advise_idle(section: Section, prefix: str = "") -> Iterator[Advice]:
-    """Yield advice on each key that is set and has no effect."""
+    """Yield advice for each key that is set but has no effect."""
     for key, needed in idle_keys(section, prefix):
         yield Advice(
-            f"{key} has no effect with the rest of the configuration",
+            f"{key} has no effect with these settings",
             f"{key}, {needed.partition('=')[0]}",
-            f"set {needed}, or leave {key} out",
+            f"set {needed}, or remove {key}",
         )
 
 
 def judge_of(functions: Mapping[str, float]) -> str:
-    """Return the reward function that says what is correct."""
+    """Return the reward function that decides correctness: the one with the largest absolute
+    weight.
+    """
     return max(functions, key=lambda name: abs(functions[name]))
 
 
 def advise(config: TrainConfig) -> Iterator[Advice]:
-    """Yield advice from the configuration alone."""
+    """Yield advice that needs only the configuration."""
     rollout = config.rollout
     optim = config.optim
     yield from advise_idle(config)
     if rollout.group_size == 1 and config.algorithm.advantage.needs_groups:
         yield Advice(
-            f"with one completion per prompt there is nothing {config.algorithm.advantage.name} "
-            "could compare it with",
+            f"{config.algorithm.advantage.name} compares completions of the same prompt, but "
+            "rollout.group_size is 1",
             "rollout.group_size",
-            "raise it to 4 or more, or set algorithm.advantage=reinforce_plus_plus",
+            "set it to 4 or more, or use algorithm.advantage=reinforce_plus_plus",
         )
     completions = rollout.prompts_per_step * rollout.group_size
     if completions > optim.update_batch_size and completions % optim.update_batch_size:
         yield Advice(
-            f"{completions} completions of a step are not a multiple of {optim.update_batch_size}: "
-            f"the last optimizer step of each has {completions % optim.update_batch_size}",
+            f"{completions} completions per step are not a multiple of "
+            "optim.update_batch_size: the last optimizer step of each pass has only "
+            f"{completions % optim.update_batch_size}",
             "optim.update_batch_size",
             f"make it a divisor of {rollout.prompts_per_step} x {rollout.group_size}",
         )
     if config.model.lora.r > 0 and optim.lr < _LOW_LR:
         yield Advice(
-            f"an adapter learns slowly at {optim.lr:g}: it needs about ten times the rate of full "
-            "weights",
+            f"optim.lr {optim.lr:g} is low for an adapter, which needs about ten times the "
+            "learning rate of full fine-tuning",
             "optim.lr",
             "try 1e-5 to 1e-4",
         )
@@ -70,8 +73,8 @@ def advise(config: TrainConfig) -> Iterator[Advice]:
     of_judge = config.reward.functions[judge]
     if of_judge < 0:
         yield Advice(
-            f"accuracy counts what {judge} calls correct, and its weight of {of_judge:g} trains "
-            "against that",
+            f"{judge} decides what counts as correct, but its weight is negative "
+            f"({of_judge:g}), so training lowers the accuracy",
             "reward.functions",
             "give the largest weight to the function that decides what is correct",
         )
@@ -84,34 +87,34 @@ def advise_data(
     sets: Mapping[str, Sequence[Problem]],
     context: int | None,
 ) -> Iterator[Advice]:
-    """Yield advice once all problems and the model are known.
+    """Yield advice that needs the problems and the model.
 
-    ``context`` is the model's longest text [tokens], None where it does not say.
+    ``context`` is the model's context length [tokens], or None if unknown.
     """
     problems = len(train)
     prompts = config.rollout.prompts_per_step
     if prompts > problems:
         yield Advice(
-            f"a step takes {prompts} prompts from {problems} problems: each comes up to "
-            f"{-(-prompts // problems)} times in the same step",
+            f"a step samples {prompts} prompts but there are only {problems} problems, so "
+            f"each occurs up to {-(-prompts // problems)} times per step",
             "rollout.prompts_per_step",
             f"lower it to at most {problems}, or add data",
         )
     completion = config.rollout.max_new_tokens
     if context is not None and config.data.max_prompt_tokens + completion > context:
         yield Advice(
-            f"a prompt of {config.data.max_prompt_tokens} and a completion of {completion} tokens "
-            f"are longer than the model's context of {context}",
+            f"max_prompt_tokens {config.data.max_prompt_tokens} + max_new_tokens {completion} "
+            f"exceeds the model's context length of {context}",
             "data.max_prompt_tokens, rollout.max_new_tokens",
-            f"lower them to {context} tokens together",
+            f"lower them so that their sum is at most {context}",
         )
     trained = {problem.problem_id for problem in train}
     for name, of_set in sets.items():
         shared = sum(problem.problem_id in trained for problem in of_set)
         if shared:
             yield Advice(
-                f"{shared} of {len(of_set)} problems of the evaluation set {name} are trained on "
-                "too: its accuracy is not that of new problems",
+                f"{shared} of {len(of_set)} problems of evaluation set {name} are also in the "
+                "training data, so its accuracy is not held-out accuracy",
                 f"evaluation.sets.{name}",
                 "take them out of data.train",
             )
@@ -123,8 +126,7 @@ def _template(config: TrainConfig) -> Iterator[Advice]:
         placeholders = {"question"} if key == "prompt_template" else set()
         for name in sorted(set(_PLACEHOLDER.findall(text)) - placeholders):
             yield Advice(
-                f"{{{name}}} stays in the prompt as it is: only {{question}} of prompt_template is "
-                "replaced",
+                f"{{{name}}} is not replaced: prompt_template only supports {{question}}",
                 f"data.{key}",
                 f"remove {{{name}}}, or put it into the prompts of the data",
             )

@@ -1,7 +1,7 @@
-"""Memory and disk that a run needs, by arithmetic: nothing is computed. On an H200 two figures were
-off by 8% and 11%.
+"""Analytical estimate of a run's memory and disk use. On an H200, two figures were off by 8% and
+11%.
 
-A run shows the measured peak of its first step beside the estimate, and logs it (``memory/peak``).
+A run prints the measured memory of its first step with the estimate, and logs ``memory/peak``.
 """
 
 import logging
@@ -18,17 +18,17 @@ from trainer.policy.architectures import CHUNK_BYTES, ModelSize, model_size
 
 _log = logging.getLogger(__name__)
 
-GPU_BYTES = 80 * 10**9  # of the GPUs that the presets were made for
-REDUCED_TOGETHER = 50_000_000  # elements of gradients that DeepSpeed reduces at one time
-CPU_BATCH_TOKENS = 131072  # positions of the transformers engine's cache on a CPU
-_WHOLE_TOGETHER = 10**9  # parameters that stage 3 has whole at one time: DeepSpeed's default
-_FLOAT32 = 4  # master weights and gradients, also where the model computes in bfloat16
-_MOMENTS = 8  # Adam's two, float32
-# Assumed, for neither is made of tensors of ours: the CUDA context with cuBLAS and NCCL, an engine
-# that sleeps.
+GPU_BYTES = 80 * 10**9  # memory of the GPUs that the presets target
+REDUCED_TOGETHER = 50_000_000  # elements of a DeepSpeed reduce bucket
+CPU_BATCH_TOKENS = 131072  # KV cache positions of the transformers engine on a CPU
+_WHOLE_TOGETHER = 10**9  # parameters gathered at one time under stage 3: DeepSpeed's default
+_FLOAT32 = 4  # bytes of a master weight or gradient, also with bfloat16 compute
+_MOMENTS = 8  # bytes of Adam's two float32 moments
+# Assumptions for memory outside of torch: CUDA context with cuBLAS and NCCL, and a sleeping vLLM
+# engine.
 _CONTEXT_BYTES = 15 * 10**8
 _ASLEEP_BYTES = 10**9
-# of host memory: a rank's libraries, with CUDA's and without
+# host memory of a rank's libraries, with and without CUDA
 _PROCESS_BYTES = {True: 5 * 10**9, False: 10**9}
 _NEEDED = {
     "hidden_size",
@@ -44,24 +44,24 @@ class Device:
     """The device of a rank."""
 
     on_gpu: bool = True
-    total_bytes: int = GPU_BYTES  # of a GPU, or the memory that all ranks share on a CPU
+    total_bytes: int = GPU_BYTES  # GPU memory, or the host memory that all ranks share on a CPU
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes of one rank's device, of the host of all ranks, and of the disk."""
+    """Estimated bytes: device memory per rank, host memory of all ranks, checkpoint size."""
 
     ranks: int
     device: Device
-    held: int  # all the time: weights, gradients, optimizer, reference
-    training: int  # at most
+    held: int  # static: weights, gradients, optimizer state, reference
+    training: int  # peak
     sampling: int  # at most
     host: int
     checkpoint: int
 
     @property
     def margin(self) -> int:
-        """Device memory left at the peak; negative where the run does not fit."""
+        """Free device memory at the peak; negative if the run does not fit."""
         share = self.device.total_bytes // (1 if self.device.on_gpu else self.ranks)
         return share - max(self.training, self.sampling)
 
@@ -70,28 +70,25 @@ class Footprint:
         return {**asdict(self), "margin": self.margin}
 
     def lines(self) -> Iterator[str]:
-        """Return the estimate in words."""
+        """Yield the estimate as lines of text."""
         what = "GPU" if self.device.on_gpu else "CPU"
         ranks = f"each of {self.ranks} ranks" if self.ranks > 1 else "one rank"
         worst = (
             f"{size_text(self.training)} while training and {size_text(self.sampling)} while "
             "sampling"
         )
-        yield f"of {ranks} on a {what} of {size_text(self.device.total_bytes)}, estimated:"
-        yield f"held {size_text(self.held)}, at most {worst}, margin {size_text(self.margin)};"
-        yield (
-            f"of the host {size_text(self.host)}; of the disk {size_text(self.checkpoint)} for a "
-            "checkpoint"
-        )
+        yield f"estimate for {ranks} on a {what} with {size_text(self.device.total_bytes)}:"
+        yield f"static {size_text(self.held)}, peak {worst}, margin {size_text(self.margin)};"
+        yield (f"host memory {size_text(self.host)}; checkpoint size {size_text(self.checkpoint)}")
 
 
 def footprint(
     config: TrainConfig, ranks: int, device: Device | None = None, size: ModelSize | None = None
 ) -> Footprint | None:
-    """Estimate a run's footprint; None for a model whose ``config.json`` is not here, or lacks a
-    size.
+    """Estimate a run's footprint. Return None if the model's ``config.json`` is not on this machine
+    or lacks a required field.
 
-    Ranks have GPUs of 80 GB where no device is given.
+    The default device is an 80 GB GPU.
     """
     size = size or model_size(config.model.name_or_path)
     if size is None or any(not size.settings.get(name) for name in _NEEDED):
@@ -106,7 +103,7 @@ def footprint(
 def check_fits(
     config: TrainConfig, ranks: int, device: Device, quiet: bool = False
 ) -> Footprint | None:
-    """Estimate the memory of a run, and warn where it is more than there is, unless ``quiet``."""
+    """Estimate the memory of a run and, unless ``quiet``, warn if it does not fit."""
     estimate = footprint(config, ranks, device)
     if estimate is not None and estimate.margin < 0 and not quiet:
         advice = Advice(
@@ -123,7 +120,9 @@ def check_fits(
 def planned_checkpoint_bytes(
     config: TrainConfig, on_gpu: bool, weights_only: bool = False
 ) -> int | None:
-    """Size of one checkpoint of a run, or of its weights; None for a model of unknown size."""
+    """Return the size of a checkpoint, or of its weights only; None if the model size is
+    unknown.
+    """
     size = model_size(config.model.name_or_path)
     if size is None:
         return None
@@ -132,8 +131,8 @@ def planned_checkpoint_bytes(
 
 
 def cache_bytes_per_position(settings: Mapping[str, Any], itemsize: int) -> int:
-    """Return the bytes of keys and values of one token in a cache of numbers of ``itemsize`` bytes,
-    by the model's ``config.json``.
+    """Return the KV cache bytes per token for elements of ``itemsize`` bytes, from the model's
+    ``config.json``.
     """
     return 2 * int(settings["num_hidden_layers"]) * _key_size(settings) * itemsize
 
@@ -146,7 +145,7 @@ def _key_size(settings: Mapping[str, Any]) -> int:
 
 @dataclass(frozen=True)
 class RunMemory:
-    """The terms of a footprint; bytes, unless a docstring says otherwise."""
+    """The terms of a footprint, in bytes unless noted."""
 
     config: TrainConfig
     size: ModelSize
@@ -155,33 +154,33 @@ class RunMemory:
 
     @property
     def stage(self) -> int:
-        """Return DeepSpeed's stage; at 0 and without it the module itself has the master
-        weights.
-        """
+        """ZeRO stage, 0 without DeepSpeed. At 0 the module holds the master weights."""
         parallel = self.config.parallel
         return parallel.zero_stage if parallel.strategy == "deepspeed" else 0
 
     @property
     def computed(self) -> int:
-        """A number that the model computes with."""
+        """Itemsize of the compute dtype."""
         dtype = self.config.model.dtype
         return 2 if dtype == "bfloat16" or (dtype == "auto" and self.device.on_gpu) else _FLOAT32
 
     @property
     def stored(self) -> int:
-        """A trained parameter of the module."""
+        """Itemsize of a trained parameter in the module."""
         return self.computed if self.stage else _FLOAT32
 
     @property
     def module(self) -> int:
-        """Any other parameter of the module, which has one dtype under DeepSpeed."""
+        """Itemsize of a frozen parameter in the module; under DeepSpeed all parameters have one
+        dtype.
+        """
         apart = self.config.model.lora.r > 0 and self.config.parallel.strategy != "deepspeed"
         return self.computed if apart else self.stored
 
     @property
     def trained(self) -> int:
-        """Parameters, or those of an adapter: r times inputs and outputs of every layer that it
-        adapts.
+        """Number of trained parameters: all, or the adapter's r * (inputs + outputs) per adapted
+        layer.
         """
         lora = self.config.model.lora
         if lora.r == 0:
@@ -204,8 +203,8 @@ class RunMemory:
         )
 
     def held(self) -> int:
-        """Return weights, gradients, optimizer state, and the reference or what an adapter leaves
-        as it is.
+        """Return the static memory: weights, gradients, optimizer state, and the reference or
+        frozen base model.
         """
         offload = self.config.parallel.offload
         weights = self.trained * self.stored
@@ -222,14 +221,14 @@ class RunMemory:
         return round(whole_weights + own_optimizer + gradients)
 
     def training(self) -> int:
-        """Return what a rank takes at most while it trains."""
+        """Return a rank's peak device memory during training."""
         engine = self._vllm()
         asleep = min(_ASLEEP_BYTES, engine) if self.config.rollout.vllm.sleep_level else engine
         return self._taken() + asleep + self.microbatch() + self._exchanged()
 
     def sampling(self) -> int:
-        """Return what a rank takes at most while it samples: vLLM's share, or a cache, and weights
-        whole that are in parts.
+        """Return a rank's peak device memory during sampling: vLLM's share, or a KV cache plus
+        gathered parameters.
         """
         rollout = self.config.rollout
         if self._vllm() or (rollout.vllm.mode == "server" and rollout.engine != "transformers"):
@@ -242,14 +241,14 @@ class RunMemory:
         if not self.device.on_gpu:
             positions = min(positions, CPU_BATCH_TOKENS)
         cache = positions * cache_bytes_per_position(self.size.settings, self.stored)
-        # On a GPU the engine takes no more than is free.
+        # on a GPU the transformers engine limits itself to free memory
         return taken + (
             min(cache, max(0, self.device.total_bytes - taken)) if self.device.on_gpu else cache
         )
 
     def host(self) -> int:
-        """Return what all ranks with GPUs take of the host: libraries, and weights being read, or
-        what is offloaded and a checkpoint's copy.
+        """Return the host memory of all GPU ranks: libraries plus the larger of loading (weights)
+        and training (offloaded state and a checkpoint copy).
         """
         offload = self.config.parallel.offload
         kept = self.trained * (_FLOAT32 + _MOMENTS) if offload != "none" else 0
@@ -258,19 +257,19 @@ class RunMemory:
         return self.ranks * _PROCESS_BYTES[True] + max(reading, kept + self.checkpoint())
 
     def checkpoint(self) -> int:
-        """Return what is trained, in the compute dtype too where the optimizer has float32, and its
-        moments.
+        """Return the checkpoint size: float32 trained weights and Adam's moments, plus a
+        compute-dtype copy if the optimizer holds the master weights.
         """
         return self.trained * (_FLOAT32 + _MOMENTS + (self.computed if self.stage else 0))
 
     def microbatch(self) -> int:
-        """Return the activations of all layers, and a chunk of logits twice with the head's
+        """Return the activation memory of all layers, plus two chunks of logits and the head's
         gradient.
 
-        With checkpointing it is the inputs of all layers, and the larger of one layer's activations
-        and the head's. Of a token a layer keeps twice a norm's input in float32, its result and
-        that result scaled; queries and attention's output; keys and values; gate, its activation,
-        up, and their product. Attention stores no scores.
+        With gradient checkpointing: the inputs of all layers, plus the larger of one layer's
+        activations and the head. Per token a layer stores, for each of two norms, the float32
+        input, the result and the scaled result; queries, keys, values and attention output; gate,
+        its activation, up, and their product. Attention scores are not stored.
         """
         config = self.config
         settings = self.size.settings
@@ -282,8 +281,7 @@ class RunMemory:
             config.data.max_prompt_tokens + config.rollout.max_new_tokens,
             config.optim.tokens_per_microbatch,
         )
-        # Autocast computes linear layers alone in a lower dtype; it copies their weights, and the
-        # input of each.
+        # Autocast runs only linear layers in the lower dtype, and copies their weights and inputs.
         autocast = self.module > self.computed
         inputs = 5 if autocast else 2
         norms = hidden * (2 * _FLOAT32 + 2 * self.module + inputs * self.computed)
@@ -295,7 +293,7 @@ class RunMemory:
         copies = self.size.parameters * self.computed if autocast else 0
         if not config.model.gradient_checkpointing:
             return copies + tokens * layers * of_layer + head
-        gradients = 3 * inner * self.computed  # of gate, up and product
+        gradients = 3 * inner * self.computed  # gradients of gate, up and product
         return (
             copies
             + tokens * layers * hidden * self.module
@@ -306,8 +304,8 @@ class RunMemory:
         return self.held() + (_CONTEXT_BYTES if self.device.on_gpu else _PROCESS_BYTES[False])
 
     def _vllm(self) -> int:
-        """Return what vLLM has when awake; 0 where none shares the device. It is assumed to be
-        installed on a GPU.
+        """Return vLLM's device memory when awake, or 0 if it does not share the device. On a GPU
+        vLLM is assumed to be installed.
         """
         rollout = self.config.rollout
         if (
@@ -319,8 +317,8 @@ class RunMemory:
         return round(rollout.vllm.gpu_memory_utilization * self.device.total_bytes)
 
     def _exchanged(self) -> int:
-        """Return two buckets of gradients and the float32 in which one is reduced; at stage 3
-        parameters that are whole.
+        """Return the communication buffers: two gradient buckets and a float32 copy of one, plus
+        gathered parameters at stage 3.
         """
         if not self.stage:
             return 0

@@ -1,8 +1,7 @@
-"""Low-rank adapters of linear layers: ``W x + s B A x`` with W frozen [arXiv:2106.09685], in peft's
-own layers.
+"""LoRA adapters, ``W x + s B A x`` with frozen W [arXiv:2106.09685], using peft's layers.
 
-They are put into the model in place, so that it stays the class it is. Weights that sampling or
-vLLM needs whole are merged one at a time; no second copy of the model exists.
+Adapters are injected in place, so the model keeps its class. Weights that vLLM needs merged are
+merged one at a time, without a second copy of the model.
 """
 
 import json
@@ -23,18 +22,18 @@ from trainer.errors import ConfigError, MissingError, StorageError, first_line
 
 SETTINGS_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
-_NAME = "default"  # peft's, of the only adapter of a model
-_PREFIX = "base_model.model."  # of names in peft's files
-_FACTOR = ".lora_"  # part of the names of an adapter's parameters
+_NAME = "default"  # peft's name of a model's only adapter
+_PREFIX = "base_model.model."  # prefix of parameter names in peft's files
+_FACTOR = ".lora_"  # marks adapter parameters by name
 
 
 class AdapterDropout(nn.Dropout):
-    """Drops where a gradient is wanted: scoring a batch and updating on it happen in the same mode
-    of a model.
+    """Dropout that is active only with gradients enabled, because scoring and updates run in the
+    same train/eval mode.
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the input, a share of it 0 and the rest scaled up."""
+        """Apply dropout if gradients are enabled."""
         return functional.dropout(input, self.p, training=torch.is_grad_enabled())
 
 
@@ -45,13 +44,13 @@ def add_adapter(
     base: str | None = None,
     revision: str | None = None,
 ) -> None:
-    """Freeze a model and put a new adapter into its linear layers, which changes nothing until it
-    is trained.
+    """Freeze a model and inject a new adapter into its linear layers. The outputs do not change
+    until it is trained.
 
-    ``base`` and ``revision`` name what the model was loaded from, for the adapter's files.
+    ``base`` and ``revision`` are recorded in the adapter's config file.
 
     Raises:
-        ConfigError: a target module that the model does not have.
+        ConfigError: unknown target module.
     """
     import peft
 
@@ -80,7 +79,7 @@ def has_adapter(model: Module) -> bool:
 
 @contextmanager
 def adapter_off(model: Module) -> Iterator[None]:
-    """Let the model compute as it did before it had an adapter, exactly."""
+    """Disable the adapter in this context; outputs are exactly those of the base model."""
     layers = _layers(model)
     for layer in layers:
         layer.enable_adapters(False)
@@ -92,23 +91,23 @@ def adapter_off(model: Module) -> Iterator[None]:
 
 
 class BaseParameter(NamedTuple):
-    """A parameter of the model under the name it has without an adapter."""
+    """A base model parameter under its name without an adapter."""
 
     name: str
     parameter: nn.Parameter
-    layer: Any  # the adapted layer whose weight it is, else None
+    layer: Any  # the adapted layer it belongs to, or None
 
     @property
     def parts(self) -> list[nn.Parameter]:
-        """All that decides the merged weight."""
+        """The parameters that determine the merged weight."""
         if self.layer is None:
             return [self.parameter]
         return [self.parameter, self.layer.lora_A[_NAME].weight, self.layer.lora_B[_NAME].weight]
 
     @torch.no_grad()
     def merged(self) -> Tensor:
-        """Return ``W + s B A`` in W's dtype, added in float32; W itself, detached, where there is
-        no adapter.
+        """Return ``W + s B A``, summed in float32, in W's dtype; W itself (detached) without an
+        adapter.
         """
         weight = self.parameter.detach()
         if self.layer is None:
@@ -118,7 +117,7 @@ class BaseParameter(NamedTuple):
 
 
 def base_parameters(model: Module) -> Iterator[BaseParameter]:
-    """Yield every parameter of the model but the adapter's; tied ones once."""
+    """Yield every base model parameter; tied parameters once."""
     for name, parameter in model.named_parameters():
         if _FACTOR in name:
             continue
@@ -128,13 +127,13 @@ def base_parameters(model: Module) -> Iterator[BaseParameter]:
 
 
 def base_layer(module: Module) -> Module:
-    """Return the layer that an adapter was put around; the module itself where there is none."""
+    """Return the layer wrapped by an adapter, or the module itself."""
     base: Module = getattr(module, "base_layer", module)
     return base
 
 
 def adapter_tensors(model: Module) -> dict[str, Tensor]:
-    """Return the adapter's parameters under their names in peft's files."""
+    """Return the adapter's parameters by their names in peft's files."""
     return {
         _PREFIX + name.replace(f".{_NAME}.", "."): parameter
         for name, parameter in model.named_parameters()
@@ -152,7 +151,7 @@ def load_adapter(model: Module, folder: Path) -> None:
     """Copy an adapter's weights from its file into the model's adapter.
 
     Raises:
-        StorageError: it is of other layers or another rank.
+        StorageError: different layers or rank.
     """
     expected = adapter_tensors(model)
     with safe_open(folder / WEIGHTS_FILE, framework="pt") as file:
@@ -168,10 +167,10 @@ def load_adapter(model: Module, folder: Path) -> None:
 
 
 def adapter_base(folder: Path) -> tuple[str, str | None]:
-    """Name and revision of the model that an adapter's folder was made for.
+    """Return name and revision of an adapter's base model.
 
     Raises:
-        MissingError: it does not say, is no low-rank adapter, or has no safetensors weights.
+        MissingError: not a LoRA adapter, no base model recorded, or no safetensors weights.
     """
     file = folder / SETTINGS_FILE
     try:
@@ -185,7 +184,7 @@ def adapter_base(folder: Path) -> tuple[str, str | None]:
         revision = None
     if kind != "LORA" or not isinstance(name, str) or not isinstance(revision, str | None):
         raise MissingError(
-            "the folder is not a low-rank adapter that names its base model",
+            "the folder is not a LoRA adapter with a recorded base model",
             str(file),
             "give a folder saved by peft",
         )
@@ -197,17 +196,17 @@ def adapter_base(folder: Path) -> tuple[str, str | None]:
 
 
 def with_adapter_merged(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
-    """Return the model with the adapter of a folder added to its weights, in place.
+    """Merge an adapter into the model's weights in place.
 
     Raises:
-        ConfigError: the weights are in parts (ZeRO stage 3).
-        MissingError: the adapter is not this model's, or damaged.
+        ConfigError: the parameters are sharded (ZeRO stage 3).
+        MissingError: the adapter does not match the model, or is damaged.
     """
     import peft
 
     if model.get_input_embeddings().weight.dim() != 2:
         raise ConfigError(
-            "an adapter cannot be merged into weights that are in parts",
+            "an adapter cannot be merged into sharded parameters",
             "model.name_or_path, parallel.zero_stage",
             "merge it first: trainer export NAME --merge",
         )
@@ -217,15 +216,13 @@ def with_adapter_merged(model: PreTrainedModel, folder: Path) -> PreTrainedModel
         raise MissingError(
             f"the adapter does not fit its base model: {first_line(error)}",
             str(folder),
-            "check what it was made for",
+            "check base_model_name_or_path in its adapter_config.json",
         ) from error
     return merged.requires_grad_(True)
 
 
 def _targets(model: PreTrainedModel, wanted: list[str]) -> list[str]:
-    """Return the last parts of the names of the layers to adapt, those of the configuration
-    checked.
-    """
+    """Return the names (last part) of the layers to adapt, after validation."""
     output = model.get_output_embeddings()
     linear = [
         name
@@ -239,7 +236,8 @@ def _targets(model: PreTrainedModel, wanted: list[str]) -> list[str]:
         if target not in there:
             key = "model.lora.target_modules"
             raise ConfigError(
-                f"{target} is no linear layer before the output of {type(model).__name__}",
+                f"{type(model).__name__} has no linear layer named {target} (the output layer "
+                "cannot be adapted)",
                 key,
                 nearest(target, [*there, ALL_LINEAR]),
                 key,

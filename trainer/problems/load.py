@@ -1,4 +1,4 @@
-"""Problems to train on: generated, from files or from the hub."""
+"""Loading of problems: generated, from files, or from the Hub."""
 
 import hashlib
 import json
@@ -28,13 +28,13 @@ def load_problems(
     data: DataConfig,
     tokenizer: PreTrainedTokenizerBase,
 ) -> list[Problem]:
-    """Return all problems of one dataset, or of several.
+    """Load all problems of one or several datasets.
 
-    Prompts longer than ``data.max_prompt_tokens`` are dropped, and their number is logged.
+    Prompts longer than ``data.max_prompt_tokens`` are dropped with a warning.
 
     Raises:
-        MissingError: data that are not there or cannot be read.
-        ConfigError: data of another form than the task needs, naming file, row (from 1) and column.
+        MissingError: missing or unreadable data.
+        ConfigError: data in the wrong format; names file, row (from 1) and column.
     """
     check_template(data)
     sources = [dataset] if isinstance(dataset, DatasetConfig) else list(dataset)
@@ -44,8 +44,8 @@ def load_problems(
 def load_evaluation_sets(
     config: TrainConfig, tokenizer: PreTrainedTokenizerBase
 ) -> dict[str, list[Problem]]:
-    """Return the problems of every evaluation set; raises as `load_problems`, and ConfigError if
-    two would write one metric.
+    """Load every evaluation set. Raises like `load_problems`, and ConfigError if two sets would
+    write the same metric.
     """
     sets = {
         name: load_problems(dataset, config.data, tokenizer)
@@ -56,7 +56,7 @@ def load_evaluation_sets(
     if twice:
         label = twice.removeprefix("eval/accuracy/")
         raise ConfigError(
-            f"{label} is a set and a difficulty of another: both would write {twice}",
+            f"{label} is both an evaluation set and a difficulty label: both would write {twice}",
             f"evaluation.sets.{label}",
             "give the set another name",
         )
@@ -64,7 +64,7 @@ def load_evaluation_sets(
 
 
 def metric_names(sets: Mapping[str, Sequence[Problem]]) -> Iterator[str]:
-    """Yield the names of the metrics that an evaluation on some sets may have."""
+    """Yield the names of all metrics that an evaluation of the sets may log."""
     yield "eval/scoring_failures"
     for index, (name, problems) in enumerate(sets.items()):
         suffix = f"/{name}" * bool(index)
@@ -75,8 +75,8 @@ def metric_names(sets: Mapping[str, Sequence[Problem]]) -> Iterator[str]:
 
 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, problem: Problem) -> tuple[int, ...]:
-    """Return token ids of prompt and prefill, with the BOS token where the tokenizer adds one and
-    the text has none.
+    """Return the token ids of prompt + prefill. Adds the BOS token if the tokenizer does and the
+    text has none.
     """
     ids: list[int] = tokenizer.encode(problem.prompt + problem.prefill, add_special_tokens=False)
     bos = tokenizer.bos_token_id
@@ -127,7 +127,7 @@ def _generated(
 ) -> list[Problem]:
     if data.task not in _GENERATORS:
         raise ConfigError(
-            f"problems of task {data.task} are not generated",
+            f"task {data.task} has no problem generator",
             "data.task, source",
             f"set data.task to one of {', '.join(sorted(_GENERATORS))}, or give a file or hub name "
             "as source",
@@ -238,14 +238,14 @@ def _read(row: Row, prompt_column: str, answer_column: str, task: Task) -> tuple
 
 
 def _wants_compact(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Return whether the tokenizer knows words instead of text (the built-in tiny model's says so
-    in its config).
+    """Return whether the tokenizer is word-level and needs compact prompts (set in the tiny model's
+    tokenizer config).
     """
     return bool(tokenizer.init_kwargs.get("loptune_compact_prompts"))
 
 
 def _check_vocabulary(tokenizer: PreTrainedTokenizerBase, text: str, where: str) -> None:
-    # A word tokenizer drops what it does not know, so only decoding shows the loss.
+    # A word-level tokenizer silently drops unknown words, so decode to detect them.
     decoded = tokenizer.decode(
         tokenizer.encode(text, add_special_tokens=False), skip_special_tokens=False
     )
@@ -254,14 +254,15 @@ def _check_vocabulary(tokenizer: PreTrainedTokenizerBase, text: str, where: str)
     present = set(decoded.split())
     unknown = sorted({word for word in text.split() if word not in present})
     raise ConfigError(
-        f"the policy's vocabulary lacks: {', '.join(unknown[:10])}",
+        f"words not in the model's vocabulary: {', '.join(unknown[:10])}",
         where,
-        "the built-in tiny model knows generated puzzles only; use another model for other data",
+        "the built-in tiny model only supports generated puzzles; use another model for other data",
     )
 
 
 def _difficulty_label(level: Any, banded: bool) -> str:
-    # Measured difficulties are percentages with decimals: five bands, not a metric for every value.
+    # Fractional difficulties are measured percentages: group them into five bands, not one metric
+    # per value.
     if banded:
         low = min(80, int(float(level) // 20) * 20)
         return f"{low}-{low + 20}"

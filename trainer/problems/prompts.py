@@ -1,4 +1,4 @@
-"""Prompts: the text of a question as the policy reads it."""
+"""Prompt construction."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,30 +18,30 @@ _CONTROL_MARKS = (
     "[INST]",
     "<start_of_turn>",
 )
-_TEMPLATE_LIMIT_S = 5.0  # an honest one takes a millisecond
+_TEMPLATE_LIMIT_S = 5.0  # a normal template takes a millisecond
 _TEMPLATE_LIMIT_MIB = 1024
 _MAX_PROMPT_CHARS = 1 << 20
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question: a conversation, or a text that already carries a model's control tokens."""
+    """A question: a conversation, or a text that already contains chat template markers."""
 
     messages: tuple[Mapping[str, str], ...]  # each with role and content
 
     @property
     def text(self) -> str:
-        """The user's words."""
+        """Content of the last message."""
         return self.messages[-1]["content"]
 
     @property
     def templated(self) -> bool:
-        """Whether the text was already put through a chat template."""
+        """Whether a chat template was already applied to the text."""
         return len(self.messages) == 1 and any(mark in self.text for mark in _CONTROL_MARKS)
 
 
 def as_question(value: object) -> Question:
-    """Return a question from a column: text, or a list of chat messages.
+    """Convert a column value (text or a list of chat messages) to a question.
 
     Raises:
         ValueError: neither.
@@ -56,30 +56,29 @@ def as_question(value: object) -> Question:
             for text in message.values()
         ):
             return Question(messages)
-    raise ValueError("a prompt is text or a list of chat messages with role and content")
+    raise ValueError("a prompt must be text or a list of chat messages with role and content")
 
 
 def build_prompt(
     question: Question, task: Task, data: DataConfig, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[str, str]:
-    """Return the prompt and the prefill that follows it.
+    """Return prompt and prefill.
 
-    A prompt that already ends in the prefill, as the published Knights-and-Knaves prompts end in
-    ``<think>``, loses it there, so that it is neither doubled nor missing from what the reward
-    reads.
+    If the prompt already ends in the prefill (the published Knights-and-Knaves prompts end in
+    ``<think>``), it is removed from the prompt, because the policy reads prompt + prefill and the
+    reward reads prefill + completion.
 
     Raises:
-        ConfigError: the tokenizer has no usable chat template, or a templated text cannot be
-            templated again.
+        ConfigError: no usable chat template, or a second template for an already templated prompt.
     """
     prefill = task.prefill if data.prefill is None else data.prefill
     if question.templated:
         if data.prompt_format == "chat" or data.prompt_template is not None:
             raise ConfigError(
-                "the data's prompts already carry a chat template",
+                "a chat template was already applied to the data's prompts",
                 "data.prompt_format, data.prompt_template",
-                "set data.prompt_format=raw, or name the column of the plain question in "
-                "columns.prompt",
+                "set data.prompt_format=raw, or set columns.prompt to a column with the "
+                "plain question",
             )
         prompt = question.text
     elif data.prompt_format == "chat" or (data.prompt_format == "auto" and tokenizer.chat_template):
@@ -92,7 +91,7 @@ def build_prompt(
 
 
 def check_template(data: DataConfig) -> None:
-    """Refuse a prompt template that has no place for the question.
+    """Raise if the prompt template does not contain {question}.
 
     Raises:
         ConfigError: no ``{question}`` in it.
@@ -146,16 +145,16 @@ def _chat_prompt(
                     add_generation_prompt=True,
                 )
             )
-    except Exception as error:  # a template is a program: it may raise anything
+    except Exception as error:  # Jinja templates can raise any exception
         if type(error) is TemplateError:  # from the template's raise_exception
             raise ConfigError(
-                f"the tokenizer's chat template refuses the prompt: {error}",
+                f"the tokenizer's chat template rejected the prompt: {error}",
                 "data.system_prompt",
                 'models without a system role need data.system_prompt=""',
             ) from error
         raise _broken_template(f"{type(error).__name__}: {first_line(error)}", tokenizer) from error
     if not prompt.strip() or len(prompt) > _MAX_PROMPT_CHARS:
-        raise _broken_template(f"it gives a prompt of {len(prompt)} characters", tokenizer)
+        raise _broken_template(f"it produced a prompt of {len(prompt)} characters", tokenizer)
     return prompt
 
 

@@ -1,4 +1,4 @@
-"""Rows of problems from local files and the Hugging Face hub."""
+"""Row readers for local files and the Hugging Face Hub."""
 
 import contextlib
 import csv
@@ -19,7 +19,7 @@ from trainer.text_tables import Values, read_csv, read_json
 _ABSENT = object()
 _FIELDS = ("prompt", "answer", "difficulty", "source")
 _FILE_TYPES = (".parquet", ".jsonl", ".json", ".csv")
-# What no data set of the hub is called: such a name is meant as a file.
+# suffixes that no Hub dataset name has: a source with one is a file
 _OTHER_FILE_TYPES = (
     ".txt",
     ".tsv",
@@ -33,14 +33,15 @@ _OTHER_FILE_TYPES = (
     ".zip",
     ".zst",
 )
-# Honest files take less: memory per byte of the file, and the least, of which Arrow reserves 1 GiB.
+# Memory limit when reading: bytes per byte of the file plus a minimum (Arrow alone reserves 1 GiB).
+# Legitimate files need less.
 _UNPACKING = 50
 _LEAST_MEMORY_MIB = 2560
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row; ``number`` counts from 1, and ``place`` is the file or dataset it is from."""
+    """A data row with its source and 1-based number."""
 
     values: Values
     place: str
@@ -52,9 +53,7 @@ class Row:
 
 
 def is_file_source(dataset: DatasetConfig) -> bool:
-    """Return whether problems are read from a file; otherwise they are generated or come from the
-    hub.
-    """
+    """Return whether the source is a file rather than generated or a Hub dataset."""
     path = Path(dataset.source).expanduser()
     if dataset.source == "generated" or path.is_dir():
         return False
@@ -65,24 +64,25 @@ def is_file_source(dataset: DatasetConfig) -> bool:
 
 
 def read_rows(dataset: DatasetConfig) -> list[Row]:
-    """Return the rows of a file or hub dataset, the first ``limit`` of them.
+    """Read the rows of a file or Hub dataset, at most ``limit``.
 
     Raises:
-        MissingError: no such file, not readable, or empty; a hub dataset that cannot be had.
-        ConfigError: a file type that is not read, a line that is not a JSON object.
+        MissingError: the file is missing, unreadable or empty, or the Hub dataset cannot be loaded.
+        ConfigError: unsupported file type, or a line that is not a JSON object.
     """
     path = Path(dataset.source).expanduser()
     if not is_file_source(dataset):
         rows = _read_hub(dataset)
     elif path.suffix not in _FILE_TYPES:
         raise ConfigError(
-            f"data files are {', '.join(_FILE_TYPES)}, not {path.suffix or 'without a type'}",
+            f"unsupported data file type {path.suffix or '(no suffix)'}: use "
+            f"{', '.join(_FILE_TYPES)}",
             str(path),
             'write the problems as JSON lines: {"prompt": "...", "answer": "..."}',
         )
     elif not path.is_file():
         raise MissingError(
-            "there is no such data file", str(path), "check the path of the dataset's source"
+            "data file not found", str(path), "check the path of the dataset's source"
         )
     else:
         rows = _read_file(path)
@@ -90,7 +90,8 @@ def read_rows(dataset: DatasetConfig) -> list[Row]:
     if path.is_file():
         limit_mib += _UNPACKING * path.stat().st_size // 2**20
     try:
-        # the hub's library maps its files, which takes address space, not memory
+        # no limit for the Hub: its library memory-maps files, which needs address space but no
+        # memory
         with memory(limit_mib) if is_file_source(dataset) else contextlib.nullcontext():
             kept = [
                 Row(values, dataset.source, number)
@@ -98,9 +99,9 @@ def read_rows(dataset: DatasetConfig) -> list[Row]:
             ]
     except MemoryError:
         raise ConfigError(
-            f"the data take more than {limit_mib} MiB of memory",
+            f"reading the data needs more than {limit_mib} MiB of memory",
             dataset.source,
-            "read fewer rows (limit), or remove those that unpack to so much",
+            "read fewer rows (limit), or remove rows that decompress to too much data",
         ) from None
     if not kept:
         raise MissingError(
@@ -112,7 +113,8 @@ def read_rows(dataset: DatasetConfig) -> list[Row]:
 def find_column(
     row: Row, field: str, columns: Mapping[str, str], defaults: Sequence[str]
 ) -> str | None:
-    """Return the column that holds a field: the configured one, else the first default the row has.
+    """Return the column for a field: the configured one, or else the first default column in the
+    row.
 
     Raises:
         ConfigError: the configured column does not exist.
@@ -120,7 +122,7 @@ def find_column(
     if field in columns:
         if _at(row.values, columns[field]) is _ABSENT:
             raise ConfigError(
-                f"no column {columns[field]} for {field}; there are "
+                f"no column {columns[field]} for {field}; available: "
                 f"{', '.join(_dotted(row.values))}",
                 row.place,
                 nearest(columns[field], _dotted(row.values)),
@@ -130,7 +132,7 @@ def find_column(
 
 
 def need_column(row: Row, field: str, columns: Mapping[str, str], defaults: Sequence[str]) -> str:
-    """Find a required column, like ``find_column``.
+    """Like `find_column`, but raise if there is none.
 
     Raises:
         ConfigError: no column for the field.
@@ -138,16 +140,16 @@ def need_column(row: Row, field: str, columns: Mapping[str, str], defaults: Sequ
     column = find_column(row, field, columns, defaults)
     if column is None:
         raise ConfigError(
-            f"no column for {field}: none of {', '.join(defaults)}; there are "
+            f"no column for {field} (looked for {', '.join(defaults)}); available: "
             f"{', '.join(_dotted(row.values))}",
             row.place,
-            f"say which column it is, e.g. columns: {{{field}: {next(iter(row.values), 'NAME')}}}",
+            f"map it, e.g. columns: {{{field}: {next(iter(row.values), 'NAME')}}}",
         )
     return column
 
 
 def value_at(row: Row, column: str) -> Any:
-    """Return the value in a dotted column; None for null, NaN and empty text."""
+    """Return the value at a dotted column; None for null, NaN or blank text."""
     value = _at(row.values, column)
     empty = (isinstance(value, float) and math.isnan(value)) or (
         isinstance(value, str) and not value.strip()
@@ -156,23 +158,23 @@ def value_at(row: Row, column: str) -> Any:
 
 
 def check_fields(dataset: DatasetConfig) -> None:
-    """Refuse a column mapping for a field that problems do not have.
+    """Raise if ``columns`` maps an unknown field.
 
     Raises:
-        ConfigError: names the nearest field.
+        ConfigError: suggests the nearest field.
     """
     for field in dataset.columns:
         if field not in _FIELDS:
             raise ConfigError(
-                f"columns has no field {field}; there are {', '.join(_FIELDS)}",
+                f"unknown field {field} in columns; fields: {', '.join(_FIELDS)}",
                 f"columns of {dataset.source}",
                 nearest(field, _FIELDS),
             )
 
 
 def _read_file(path: Path) -> Iterator[Values]:
-    # Read directly, not through the datasets library: it would copy the file into a cache, guess
-    # types (an answer "007" becomes 7) and lose the row an error is in.
+    # Do not use the datasets library here: it copies the file to a cache, infers types (answer
+    # "007" becomes 7), and loses the row number of errors.
     try:
         if path.suffix == ".parquet":
             yield from _read_parquet(path)
@@ -192,23 +194,23 @@ def _read_parquet(path: Path) -> Iterator[Values]:
 
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
-            # every thread would reserve address space
+            # each thread would reserve address space, which is limited here
             for batch in file.iter_batches(batch_size=1024, use_threads=False):
                 yield from batch.to_pylist()
     except (pyarrow.ArrowException, OSError) as error:
         if isinstance(error, MemoryError):
             raise
         raise MissingError(
-            f"not a whole parquet file: {error}", str(path), "it may be cut short; fetch it again"
+            f"invalid or truncated parquet file: {error}", str(path), "download it again"
         ) from error
 
 
 def _read_hub(dataset: DatasetConfig) -> Iterator[Values]:
-    hub_answers()  # before the library that asks it is imported
+    hub_answers()  # before importing datasets, which contacts the Hub
     from datasets import load_dataset
 
     try:
-        # Every failure there is an exception of another library: hub, network, files, arrow.
+        # load_dataset raises exceptions of many libraries
         yield from load_dataset(dataset.source, dataset.name, split=dataset.split)
     except Exception as error:
         kind = "folder" if Path(dataset.source).expanduser().is_dir() else "dataset"

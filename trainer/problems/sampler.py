@@ -1,4 +1,4 @@
-"""The order of problems, and the number of steps they make."""
+"""Problem order and step count."""
 
 import math
 import random
@@ -9,7 +9,7 @@ from trainer.types import Problem
 
 
 class ProblemSampler:
-    """Goes over the problems epoch by epoch; the order of an epoch follows from (seed, epoch)."""
+    """Iterator over the problems in epochs. The order depends only on (seed, epoch)."""
 
     def __init__(
         self, problems: Sequence[Problem], seed: int, shuffle: bool, drop_last: bool = False
@@ -25,9 +25,9 @@ class ProblemSampler:
         self._order = self._epoch_order()
 
     def next(self, count: int) -> list[Problem]:
-        """Return the next problems; after the last one of an epoch the next epoch begins.
+        """Return the next ``count`` problems; continues into the next epoch.
 
-        With ``drop_last`` it begins before too few are left.
+        With ``drop_last`` an incomplete remainder of an epoch is skipped.
         """
         if self._drop_last and self._position + count > len(self._order):
             self._position = len(self._order)
@@ -47,15 +47,15 @@ class ProblemSampler:
         return {"epoch": self._epoch, "position": self._position, "problems": len(self._problems)}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on from a saved position.
+        """Restore a saved position.
 
         Raises:
-            ConfigError: the position belongs to another number of problems.
+            ConfigError: the number of problems has changed.
         """
         if state["problems"] != len(self._problems):
             raise ConfigError(
-                f"the checkpoint was made with {state['problems']} problems, now there are "
-                f"{len(self._problems)}",
+                f"the checkpoint was written with {state['problems']} problems, but the data "
+                f"now has {len(self._problems)}",
                 "data.train",
                 "resume with the data that the run started with",
             )
@@ -71,20 +71,19 @@ class ProblemSampler:
 
 
 def training_steps(epochs: float, problems: int, prompts_per_step: int, drop_last: bool) -> int:
-    """Return the number of steps in some passes over the problems.
+    """Return the number of training steps in ``epochs``.
 
-    With ``drop_last`` every pass ends with its last full step; otherwise a step may hold problems
-    of two passes.
+    With ``drop_last`` every epoch ends at its last full step; otherwise a step may span two epochs.
 
     Raises:
-        ConfigError: no step is ever full.
+        ConfigError: with ``drop_last``, there are fewer problems than prompts per step.
     """
     if not drop_last:
         return math.ceil(epochs * problems / prompts_per_step)
     if problems < prompts_per_step:
         raise ConfigError(
-            f"{problems} problems do not fill one step of {prompts_per_step}, and incomplete ones "
-            "are dropped",
+            f"{problems} problems are fewer than one step of {prompts_per_step} prompts, and "
+            "drop_last drops incomplete steps",
             "data.drop_last",
             "set data.drop_last=false or lower rollout.prompts_per_step",
         )

@@ -1,4 +1,4 @@
-"""The configured rollout engine and scoring processes."""
+"""Construction of the rollout engine and the reward pool."""
 
 import logging
 import os
@@ -22,13 +22,12 @@ from trainer.rollouts.vllm.setup import check_dense, context_length, engine_setu
 
 logger = logging.getLogger(__name__)
 
-_WORKERS_A_CORE = 4  # some wait for a compiler or a judge
-_WORKER_BYTES = 64 << 20  # of a scoring process at least
+_WORKERS_A_CORE = 4  # more than one, because some rewards wait for a compiler or an LLM judge
+_WORKER_BYTES = 64 << 20  # minimum memory of a scoring process
 
 SLOW = (
-    "the transformers engine samples on this GPU, token by token without CUDA graphs; vLLM (make "
-    "install-gpu, "
-    "rollout.engine=vllm) was 2.7 times as fast on a CPU already, and should gain more here"
+    "sampling on this GPU with the transformers engine, which does not use CUDA graphs; vLLM "
+    "(make install-gpu, rollout.engine=vllm) was 2.7 times as fast even on a CPU"
 )
 
 
@@ -39,12 +38,12 @@ def build_engine(
     whole_weights: Callable[[], AbstractContextManager[None]] = nullcontext,
     run: EngineRun = NO_RUN,
 ) -> RolloutEngine:
-    """Return the configured rollout engine.
+    """Create the configured rollout engine.
 
     Raises:
-        ConfigError: vLLM is asked for where it is not installed or for a mixture of experts, or a
-            request can exceed its context.
-        EngineError: vLLM does not start, or a server cannot be used.
+        ConfigError: vLLM is not installed, the model is a mixture of experts, or a request can
+        exceed the context length.
+        EngineError: vLLM does not start, or a server has the wrong settings.
         MissingError: a server does not answer.
     """
     wanted = config.rollout.engine
@@ -74,17 +73,17 @@ def build_engine(
 
 
 def build_rewards(config: RewardConfig, max_failure_rate: float = 1.0) -> RewardPool:
-    """Return the scoring processes.
+    """Create the reward pool.
 
     Raises:
-        ConfigError: a reward function that does not exist or cannot be imported, or more processes
-            than this machine bears.
+        ConfigError: unknown reward function, failed import, or too many workers for this machine.
     """
     cores = os.cpu_count() or 1
     most = min(_WORKERS_A_CORE * cores, psutil.virtual_memory().available // _WORKER_BYTES)
     if config.workers > most:
         what = (
-            f"{config.workers} scoring processes on {cores} cores: this machine has room for {most}"
+            f"{config.workers} scoring processes are too many: with {cores} cores and the "
+            f"free memory, at most {most} are allowed"
         )
         raise ConfigError(what, "reward.workers", f"set it to at most {most}")
     try:

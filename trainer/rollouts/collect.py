@@ -1,4 +1,4 @@
-"""Rollouts: sample completions for problems and score them."""
+"""Sampling and scoring of completions."""
 
 import hashlib
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from trainer.types import Completion, Problem, Rollout, RolloutGroup
 
 @dataclass(frozen=True)
 class GroupRequest:
-    """A problem to be answered once per seed."""
+    """A problem to sample once per seed."""
 
     group_id: int
     problem: Problem
@@ -27,7 +27,7 @@ class GroupRequest:
 
 
 def derive_seed(*parts: int | str) -> int:
-    """Return a 63-bit seed that depends on all parts and on nothing else."""
+    """Hash the parts to a 63-bit seed."""
     text = "/".join(map(str, parts)).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
 
@@ -35,8 +35,8 @@ def derive_seed(*parts: int | str) -> int:
 def group_requests(
     config: TrainConfig, step: int, problems: Sequence[Problem], parallel: Parallel, first: int = 0
 ) -> list[GroupRequest]:
-    """Return the rank's share of a step's problems, numbered from ``first``; every completion has a
-    seed of its own.
+    """Return requests for this rank's share of a step's problems, numbered from ``first``, with one
+    seed per completion.
     """
     seeds = range(config.rollout.group_size)
     return [
@@ -47,12 +47,12 @@ def group_requests(
 
 
 def stop_tokens(config: RolloutConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """Return the tokenizer's EOS and the configured stop tokens, each once."""
+    """Return the EOS token and the configured stop tokens without duplicates."""
     return tuple(dict.fromkeys([tokenizer.eos_token_id, *config.stop_token_ids]))
 
 
 def sampling_params(config: RolloutConfig, tokenizer: PreTrainedTokenizerBase) -> SamplingParams:
-    """Return how training completions are sampled."""
+    """Return the sampling parameters for training."""
     return SamplingParams(
         temperature=config.temperature,
         top_p=config.top_p,
@@ -70,7 +70,7 @@ def sample_completions(
     seeds: IntegerRows,
     params: SamplingParams,
 ) -> list[list[Completion]]:
-    """Return one list of completions per prompt, one completion per seed."""
+    """Sample one completion per seed for each prompt."""
 
     def with_text(completion: Completion) -> Completion:
         token_ids = completion.token_ids
@@ -91,7 +91,7 @@ def sample_groups(
     requests: Sequence[GroupRequest],
     params: SamplingParams,
 ) -> list[RolloutGroup]:
-    """Return one group of rollouts per request, not scored: their rewards are NaN."""
+    """Sample one group per request. Rewards are NaN until scored."""
     prompts = [tuple(encode_prompt(tokenizer, request.problem)) for request in requests]
     completions = sample_completions(
         engine, tokenizer, prompts, [request.seeds for request in requests], params
@@ -105,10 +105,10 @@ def sample_groups(
 
 
 def score_groups(groups: Sequence[RolloutGroup], rewards: RewardPool) -> list[RolloutGroup]:
-    """Return the groups with the rewards of their completions.
+    """Score the groups' completions.
 
     Raises:
-        RewardError: scoring fails too often for the rewards to mean anything.
+        RewardError: scoring failed for too many completions.
     """
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     try:
@@ -126,11 +126,12 @@ def score_groups(groups: Sequence[RolloutGroup], rewards: RewardPool) -> list[Ro
 
 
 def scoring_error(what: str, where: str = "reward.functions") -> RewardError:
-    """Return the error of rewards that are mostly failures of the scoring."""
+    """Return the RewardError for too many scoring failures."""
     return RewardError(
         what,
         where,
-        "name a reward for such answers, repair it, or raise reward.timeout_s or reward.memory_mb",
+        "use a reward that supports these answers, fix the reward function, or raise "
+        "reward.timeout_s or reward.memory_mb",
     )
 
 

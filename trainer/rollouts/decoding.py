@@ -1,6 +1,6 @@
-"""The state of a batch between its tokens, for every Hugging Face family.
+"""Batched decoding state for any Hugging Face model.
 
-`trainer.rollouts.shared_prefix` has a faster one for the families it knows.
+`trainer.rollouts.shared_prefix` has a faster version for some model families.
 """
 
 import inspect
@@ -17,16 +17,16 @@ from trainer.rollouts.engine import IntegerRows
 
 @dataclass(frozen=True)
 class Prefill:
-    """The state of a model after P prompts, left-padded to L tokens."""
+    """Model state after prefilling P prompts, left-padded to L tokens."""
 
     cache: Cache
-    logits: Tensor  # [P, V], of the token after each prompt
+    logits: Tensor  # [P, V], for the first completion token
     mask: Tensor  # [P, L] bool, True at prompt tokens
     positions: Tensor  # [P], of the last prompt token
 
 
 def read_prompts(model: PreTrainedModel, prompts: IntegerRows, pad_token_id: int) -> Prefill:
-    """Run the model over the prompts, none of them empty."""
+    """Prefill the prompts, none of which may be empty."""
     length = max(map(len, prompts))
     device = next(model.parameters()).device
     padding = torch.tensor([[length - len(prompt)] for prompt in prompts])
@@ -42,10 +42,10 @@ def read_prompts(model: PreTrainedModel, prompts: IntegerRows, pad_token_id: int
 def next_logits(
     model: PreTrainedModel, input_ids: Tensor, mask: Tensor, position_ids: Tensor, cache: Cache
 ) -> Tensor:
-    """Return the logits after the last column of ``input_ids`` [B, T]: [B, V]. The cache grows by
-    T.
+    """Run the model on ``input_ids`` [B, T], extend the cache, and return the last position's
+    logits [B, V].
     """
-    # A few families know no logits_to_keep and return the logits of all positions.
+    # a few model families lack logits_to_keep and return all logits
     keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
     options: dict[str, Any] = {"logits_to_keep": 1} if keeps else {}
     output = model(
@@ -61,9 +61,9 @@ def next_logits(
 
 
 class CachedBatch:
-    """Rows (completions) that grow by one token at a time, by steps of the model itself.
+    """Rows (completions) decoded one token at a time with the model's own forward.
 
-    Row r has a copy of the cache of its prompt, ``prompt_of_row[r]``.
+    Row r starts from a copy of the KV cache of prompt ``prompt_of_row[r]``.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class CachedBatch:
         self.logits = next_logits(self.model, tokens[:, None], mask, self._positions, self._cache)
 
     def select(self, rows: Tensor) -> None:
-        """Keep these rows only."""
+        """Keep only these rows."""
         self._cache.batch_select_indices(rows)
         self._mask = self._mask[rows]
         self._positions = self._positions[rows]

@@ -1,4 +1,4 @@
-"""DAPO's dynamic sampling: problems whose completions all score alike are replaced by others."""
+"""DAPO's dynamic sampling: zero-variance groups are replaced by groups of other problems."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,10 +10,10 @@ _MIN_SPREAD = 1e-6
 
 
 def has_spread(rewards: Sequence[float]) -> bool:
-    """Return whether a group's rewards differ, so that it has an advantage [arXiv:2503.14476,
-    equation 11].
+    """Return whether a group's rewards differ, so that its advantages are non-zero
+    [arXiv:2503.14476, equation 11].
 
-    A group of one is kept: it has no spread to lack. As SkyRL.
+    A group of size 1 is always kept, as in SkyRL.
     """
     return len(rewards) == 1 or max(rewards) - min(rewards) > _MIN_SPREAD
 
@@ -24,13 +24,13 @@ def sample_with_spread(
     max_rounds: int,
     parallel: Parallel,
 ) -> SampledGroups:
-    """Sample until as many groups as wanted have spread, or for so many rounds.
+    """Sample until ``wanted`` groups have differing rewards, for at most ``max_rounds``.
 
-    A later round samples as many problems as groups are missing. What is still missing after the
-    last one is filled with groups without spread, so that the batch always has its size. Rewards
-    are compared as they were before shaping. ``collect(first, count)`` gives this rank's share of
-    the next ``count`` problems, numbered from ``first``. All ranks call this together; ``wanted``
-    is a multiple of their number.
+    Each later round samples as many problems as groups are missing. After the last round,
+    zero-variance groups fill the batch, so its size is constant. Rewards are compared before the
+    overlong penalty. ``collect(first, count)`` samples this rank's share of the next ``count``
+    problems, numbered from ``first``. Collective: all ranks must call it, and ``wanted`` must be a
+    multiple of their number.
     """
     sampled: list[RolloutGroup] = []
     with_spread: list[RolloutGroup] = []

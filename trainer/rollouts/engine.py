@@ -1,4 +1,4 @@
-"""Inputs and outputs of every rollout engine."""
+"""The rollout engine interface."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from torch import nn
 
 from trainer.types import Completion
 
-Request = tuple[tuple[int, ...], int]  # tokens of a prompt, and the seed of a completion
-IntegerRows = Sequence[Sequence[int]]  # of each prompt: its tokens, or its completions' seeds
+Request = tuple[tuple[int, ...], int]  # (prompt token ids, seed)
+IntegerRows = Sequence[Sequence[int]]  # per prompt: its token ids, or its completions' seeds
 
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How completions are sampled.
+    """Sampling parameters.
 
     ``temperature`` 0 is greedy. ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 keep every token.
     """
@@ -30,19 +30,19 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class EngineRun:
-    """The run an engine samples for."""
+    """What an engine needs to know about its run."""
 
-    # a prompt on which engine and policy are compared; any tokens if empty
+    # prompt used to compare engine and policy after the first sync; synthetic tokens if empty
     check_ids: tuple[int, ...] = ()
-    log_file: Path | None = None  # of the engine's own messages, which go nowhere if None
-    is_one_of_many: bool = False  # another run may follow in this process and take over the engine
-    # told how many completions more are sampled
+    log_file: Path | None = None  # log file for the engine's messages; None discards them
+    is_one_of_many: bool = False  # whether a later run in this process may reuse the engine
+    # callback with the number of newly finished completions
     on_finished: Callable[[int], None] = lambda count: None
 
 
 NO_RUN = EngineRun()
 
-# Options, under vLLM's names, of a request for the log-probabilities of its prompt.
+# vLLM sampling options that return prompt log-probabilities
 PROMPT_OPTIONS = {
     "max_tokens": 1,
     "temperature": 0,
@@ -53,7 +53,7 @@ PROMPT_OPTIONS = {
 
 
 def sampling_options(params: SamplingParams, seed: int) -> dict[str, Any]:
-    """Return a completion's options under vLLM's names."""
+    """Return vLLM's sampling options for one completion."""
     return {
         "temperature": params.temperature,
         "top_p": params.top_p,
@@ -61,25 +61,25 @@ def sampling_options(params: SamplingParams, seed: int) -> dict[str, Any]:
         "min_p": params.min_p,
         "max_tokens": params.max_new_tokens,
         "stop_token_ids": list(params.stop_token_ids),
-        "ignore_eos": True,  # the caller's stop tokens are the only ones
+        "ignore_eos": True,  # stop only at stop_token_ids
         "seed": seed,
-        "logprobs": 0,  # of the sampled token
+        "logprobs": 0,  # log-probability of the sampled token only
         "detokenize": False,
     }
 
 
 class RolloutEngine:
-    """Samples completions from the current policy; what an engine does not define it need
-    not do.
+    """Base class of rollout engines, which sample from the current policy. Optional methods default
+    to no-ops.
     """
 
-    # metrics since the last call of `metrics`, by their declared names
+    # pending metrics, returned and cleared by `metrics`
     news: Mapping[str, float] = {}
 
     def generate(
         self, prompts: IntegerRows, seeds: IntegerRows, params: SamplingParams
     ) -> list[list[Completion]]:
-        """Sample ``len(seeds[p])`` completions of ``prompts[p]``, completion g seeded with
+        """Sample ``len(seeds[p])`` completions for ``prompts[p]``; completion g uses seed
         ``seeds[p][g]``.
         """
         requests = [
@@ -95,19 +95,19 @@ class RolloutEngine:
         raise NotImplementedError
 
     def sync_weights(self, policy_model: nn.Module) -> None:
-        """Copy the policy's current weights."""
+        """Copy the policy's current weights to the engine."""
 
     def sleep(self) -> None:
-        """Free device memory while the policy trains."""
+        """Free device memory during training."""
 
     def wake(self) -> None:
-        """Undo ``sleep``; weights may have to be synchronized again."""
+        """Reallocate what `sleep` freed. Weights may have to be synced again."""
 
     def metrics(self) -> dict[str, float]:
-        """Return metrics since the last call, by their declared names."""
+        """Return and clear the metrics collected since the last call."""
         news = dict(self.news)
         self.news = {}
         return news
 
     def close(self) -> None:
-        """Free everything."""
+        """Release all resources."""

@@ -1,4 +1,4 @@
-"""DAPO's soft punishment of overlong completions."""
+"""DAPO's soft overlong penalty."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 from trainer.config.reward import RewardConfig
 from trainer.types import Rollout, RolloutGroup
 
-_COMPONENT = "overlong"  # its part of the reward
+_COMPONENT = "overlong"  # key in reward_breakdown
 
 
 def overlong_penalty(length: int, max_new_tokens: int, buffer: int) -> float:
@@ -17,17 +17,16 @@ def overlong_penalty(length: int, max_new_tokens: int, buffer: int) -> float:
 
 
 def raw_reward(rollout: Rollout) -> float:
-    """Return the reward before the punishment."""
+    """Return the reward without the overlong penalty."""
     return rollout.reward - rollout.reward_breakdown.get(_COMPONENT, 0.0)
 
 
 def punish_overlong(
     groups: Sequence[RolloutGroup], max_new_tokens: int, config: RewardConfig
 ) -> list[RolloutGroup]:
-    """Return the groups with ``overlong_penalty`` taken from every reward, as a part of its
-    breakdown.
+    """Subtract the overlong penalty from every reward and add it to the breakdown.
 
-    Whether a completion is correct does not change. A buffer of 0 takes nothing.
+    ``correct`` does not change. With a buffer of 0 nothing is subtracted.
     """
     if config.overlong_buffer == 0:
         return list(groups)

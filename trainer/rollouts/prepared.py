@@ -1,5 +1,5 @@
-"""Everything that a run, an evaluation or a look needs beside its model, loaded and checked
-once.
+"""Loading and validation of everything that a run, an evaluation or a pre-training check needs
+except the model.
 """
 
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ from trainer.types import Problem
 
 @dataclass(frozen=True)
 class Prepared:
-    """Tokenizer, problems and scoring processes; leaving its context ends the processes."""
+    """Tokenizer, problems and reward pool. As a context manager it closes the pool on exit."""
 
     tokenizer: Any
-    problems: list[Problem]  # to train on; none of an evaluation alone
-    sets: dict[str, list[Problem]]  # to evaluate
+    problems: list[Problem]  # training problems; empty for `trainer evaluate`
+    sets: dict[str, list[Problem]]  # evaluation sets
     rewards: RewardPool
 
     def __enter__(self) -> Self:
@@ -32,13 +32,13 @@ class Prepared:
 
 
 def prepare(config: TrainConfig, trains: bool = True, max_failure_rate: float = 1.0) -> Prepared:
-    """Look for the weights, load tokenizer and data, start the scoring processes, and score one
-    row.
+    """Check the weights, load tokenizer and data, start the reward pool, and score one problem as a
+    test.
 
-    Without ``trains`` training data are neither loaded nor scored.
+    If ``trains`` is False, training data is not loaded.
 
     Raises:
-        MissingError, ConfigError, RewardError: the run could not begin.
+        MissingError, ConfigError, RewardError: the run could not start.
     """
     check_weights(config.model)
     tokenizer, problems, sets = load_data(config, trains)
@@ -55,20 +55,19 @@ def prepare(config: TrainConfig, trains: bool = True, max_failure_rate: float = 
 def load_data(
     config: TrainConfig, trains: bool = True
 ) -> tuple[Any, list[Problem], dict[str, list[Problem]]]:
-    """Load the tokenizer, the problems to train on (none without ``trains``) and those to evaluate.
+    """Load the tokenizer, the training problems (if ``trains``) and the evaluation sets.
 
     Raises:
-        MissingError, ConfigError: no tokenizer, a stop token that it lacks, or data that cannot be
-            read.
+        MissingError, ConfigError: missing tokenizer, unknown stop token, or unreadable data.
     """
     tokenizer = load_tokenizer(config.model)
     last = max(tokenizer.get_vocab().values())  # ids may have gaps
     beyond = [token for token in config.rollout.stop_token_ids if token > last]
     if beyond:
         raise ConfigError(
-            f"stop token {beyond[0]} is outside the vocabulary, whose last token is {last}",
+            f"stop token id {beyond[0]} is outside the vocabulary (largest id: {last})",
             "rollout.stop_token_ids",
-            "give ids of the model's tokenizer",
+            "use ids of the model's tokenizer",
         )
     problems = load_problems(config.data.train, config.data, tokenizer) if trains else []
     return tokenizer, problems, load_evaluation_sets(config, tokenizer)

@@ -1,4 +1,4 @@
-"""Scoring of one real row before anything is sampled."""
+"""Test of the reward on one problem before sampling."""
 
 from rewards.sandbox import RewardPool, ScoringFailedError
 from trainer.errors import shortened
@@ -7,19 +7,20 @@ from trainer.types import Problem
 
 
 def check_reward(rewards: RewardPool, problem: Problem) -> None:
-    """Score the first problem's own answer, so that a reward that raises or hangs is noticed at
-    once.
+    """Score the first problem's reference answer, to detect a reward function that raises or hangs.
 
     Raises:
-        RewardError: there is no score; says for which text and answer.
+        RewardError: scoring failed; names the text and the answer.
     """
     text = f"{problem.prefill}{problem.answer}"
     try:
         (scored,) = rewards.score([text], [problem.answer], [problem.columns])
         failure = scored.message if scored.status != "ok" else None
     except ScoringFailedError as error:
-        failure = str(error).partition("): ")[2]  # the one failure, without the count of failures
+        failure = str(error).partition("): ")[2]  # keep only the failure message
     if failure is not None:
         text, answer = (shortened(repr(value), 60) for value in (text, problem.answer))
         where = f"reward.functions, text {text}, answer {answer}"
-        raise scoring_error(f"the reward fails on the first problem: {failure}", where)
+        raise scoring_error(
+            f"the reward function failed on the first problem's reference answer: {failure}", where
+        )

@@ -1,4 +1,4 @@
-"""Drawing the next token of every row."""
+"""Token sampling."""
 
 from collections.abc import Sequence
 
@@ -14,8 +14,8 @@ def row_uniforms(seeds: Sequence[int], length: int) -> Tensor:
     """Return one uniform number in [0, 1) for every row and position, depending on the row's seed
     alone: [R, length].
 
-    numpy's generator mixes all bits of a seed; a CPU ``torch.Generator`` uses the lowest 32 only,
-    so that seeds built as ``step << 32 | row`` would repeat in every step.
+    numpy's generator uses all bits of a seed. A CPU ``torch.Generator`` only uses the lowest 32, so
+    seeds built as ``step << 32 | row`` would repeat in every step.
     """
     rows = [np.random.default_rng(seed % 2**64).random(length) for seed in seeds]
     return torch.from_numpy(np.stack(rows))
@@ -24,7 +24,7 @@ def row_uniforms(seeds: Sequence[int], length: int) -> Tensor:
 def sample_tokens(
     logits: Tensor, uniforms: Tensor, params: SamplingParams
 ) -> tuple[Tensor, Tensor]:
-    """Draw one token per row by inverting the cumulative distribution.
+    """Sample one token per row by inverse transform sampling.
 
     Args:
         logits: [R, V], any floating dtype; the arithmetic is float32, the cumulative sum float64.
@@ -33,8 +33,7 @@ def sample_tokens(
 
     Returns:
         Token ids [R] and their log-probabilities [R] (float32) as defined by `Completion`.
-        Rows whose
-        logits are not finite get a log-probability that is not finite either.
+        Rows with non-finite logits get a non-finite log-probability.
     """
     logits = logits.float()
     if params.temperature == 0:
@@ -46,9 +45,9 @@ def sample_tokens(
             logprobs = torch.log_softmax(processors(None, logprobs), dim=-1)
         cumulative = logprobs.exp().cumsum(dim=-1, dtype=torch.float64)
         threshold = uniforms[:, None] * cumulative[:, -1:]
-        # The first token whose cumulative probability exceeds the threshold has a probability above
-        # 0. The clamp only matters for NaN rows: their NaN log-probability tells the caller, an
-        # index error would not.
+        # The first token whose cumulative probability exceeds the threshold always has a
+        # probability above 0. The clamp only affects NaN rows, which must not raise an index error:
+        # the caller detects their NaN log-probability.
         tokens = torch.searchsorted(cumulative, threshold, right=True)[:, 0].clamp_(
             max=logits.shape[-1] - 1
         )
@@ -56,11 +55,10 @@ def sample_tokens(
 
 
 def truncations(params: SamplingParams) -> LogitsProcessorList:
-    """Return what drops tokens, in vLLM's order: min_p, top_k, top_p.
+    """Return the truncation processors in vLLM's order: min_p, top_k, top_p.
 
-    min_p is a fraction of the largest probability. Ties with the last token of top_k are kept.
-    top_p keeps the smallest set of the most likely remaining tokens whose renormalized probability
-    reaches it.
+    min_p is relative to the largest probability. top_k keeps ties with the last token. top_p keeps
+    the smallest set of most likely remaining tokens whose renormalized probability reaches it.
     """
     processors = LogitsProcessorList()
     if params.min_p > 0:

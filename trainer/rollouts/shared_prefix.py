@@ -1,16 +1,15 @@
-"""A lean decoding step for Llama and Qwen2 models.
+"""Fast decoding for Llama and Qwen2 models with shared prompt KV cache.
 
-Completions of one prompt share its keys and values, which exist once per prompt, and append their
-own to growing buffers; attention is one softmax over two products. The step calls the layers' own
-linear modules and leaves out the rest of a transformers forward pass: for a small model, masks and
-cache objects cost more than the arithmetic. Without it a step of `benchmarks/grpo_step.py
---prompt-tokens 297` takes 1.39 times the CPU seconds on an Intel Xeon with AVX-512, and 1.26 times
-where libraries are kept to AVX2.
+Completions of a prompt share its keys and values and append their own to growing buffers. Attention
+is one softmax over both parts. The step calls the layers' linear modules directly and skips the
+rest of the transformers forward: for a small model, masks and cache objects cost more than the
+arithmetic. Without it, a step of `benchmarks/grpo_step.py --prompt-tokens 297` takes 1.39 times the
+CPU seconds on an Intel Xeon with AVX-512, and 1.26 times limited to AVX2.
 
-Letters: P prompts, L tokens of the longest one, R rows (completions), S rows of the prompt that has
-most, H query heads, K key heads, n = H / K, D head size, t tokens completed. Heads come before
-rows, [K, R, ...], so that the rows of a prompt are adjacent and [K * R, n, D] is [K * P, S * n, D]
-without copying while no row is missing.
+Shapes: P prompts, L length of the longest prompt, R rows (completions), S maximum rows per prompt,
+H query heads, K key heads, n = H / K, D head size, t completion tokens so far. Heads precede rows,
+[K, R, ...], so that the rows of a prompt are adjacent and [K * R, n, D] can be viewed as [K * P, S
+* n, D] while all prompts have S rows.
 """
 
 from collections.abc import Callable
@@ -27,13 +26,13 @@ from trainer.rollouts.decoding import Prefill
 
 FAMILIES = (LlamaForCausalLM, Qwen2ForCausalLM)
 Operation = Callable[[Tensor], Tensor]
-MIN_GROWTH = 8  # positions by which the buffers of keys and values grow
-_VARYING_ROPE = ("dynamic", "longrope")  # angles depend on the longest sequence so far
+MIN_GROWTH = 8  # minimum growth of the KV buffers, in positions
+_VARYING_ROPE = ("dynamic", "longrope")  # RoPE types whose angles depend on the sequence length
 
 
 def is_supported(model: PreTrainedModel) -> bool:
-    """Return whether the step below is this model's: a known family, full attention, plain linear
-    layers with or without an adapter.
+    """Return whether the model is supported: known family, full attention, and plain linear layers
+    with or without an adapter.
     """
     config = model.config
     layer_types = getattr(config, "layer_types", None) or ["full_attention"]
@@ -50,9 +49,9 @@ def is_supported(model: PreTrainedModel) -> bool:
 
 
 class SharedPrefixBatch:
-    """Rows that grow by one token at a time, as a `CachedBatch`, of a model that ``is_supported``.
+    """Drop-in replacement for `CachedBatch` for supported models.
 
-    ``prompt_of_row`` [R], the prompt that each row continues, is ascending.
+    ``prompt_of_row`` [R], the prompt index of each row, must be ascending.
     """
 
     def __init__(
@@ -93,11 +92,11 @@ class SharedPrefixBatch:
         """Append one token [R] to every row."""
         self.logits = self._head(self._next_hidden(tokens))
 
-    # Cheaper than the no_grad it is called in. The head is a module, whose hooks may keep what they
-    # see.
+    # inference_mode is cheaper than no_grad. The head is called outside of it, because hooks may
+    # store its tensors.
     @torch.inference_mode()
     def _next_hidden(self, tokens: Tensor) -> Tensor:
-        """Return the hidden states for the output embedding, [R, hidden]."""
+        """Return the next hidden states, [R, hidden]."""
         self._positions = self._positions + 1
         rotation = self._cos[self._positions, None], self._sin[self._positions, None]  # [R, 1, D]
         hidden = functional.embedding(tokens, self._embedding)  # [R, hidden]
@@ -110,17 +109,14 @@ class SharedPrefixBatch:
     def _attend(
         self, block: "_Block", states: "_KeysValues", x: Tensor, rotation: tuple[Tensor, Tensor]
     ) -> Tensor:
-        """Compute the self-attention of one new token per row, x [R, hidden], to its prompt and its
-        own completion.
-        """
+        """Attend from one new token per row, x [R, hidden], to its prompt and completion."""
         rows = x.shape[0]
         size = block.head_size
         n = block.group
         heads = torch.cat((block.query(x), block.key(x)), dim=-1).view(rows, -1, size)
         values = block.value(x).view(rows, -1, size)
         key_heads = values.shape[1]
-        # Rotary embedding: the halves of a head are turned against each other; the sines carry the
-        # sign.
+        # rotary embedding; the sign of the rotation is folded into `sin`
         cos, sin = rotation
         heads = torch.addcmul(heads * cos, heads.roll(size // 2, dims=-1), sin)
         states.append(heads[:, n * key_heads :].transpose(0, 1), values.transpose(0, 1))
@@ -151,8 +147,8 @@ class SharedPrefixBatch:
 
 
 class _Block:
-    """The operations of one layer, bound to its weights once: looking them up in modules costs more
-    than some.
+    """The operations of one layer with attributes resolved once, because module lookups cost more
+    than some operations.
     """
 
     def __init__(self, layer: Any) -> None:
@@ -183,8 +179,8 @@ def _norm(norm: Any) -> Operation:
 
 
 class _Arrangement:
-    """Where rows sit in a [P, S] arrangement by prompt, with some row repeated in the places left
-    over.
+    """Index mapping between rows [R] and a dense [P, S] layout by prompt; unused slots repeat some
+    row.
     """
 
     def __init__(self, prompt_of_row: Tensor, n_prompts: int) -> None:
@@ -200,21 +196,21 @@ class _Arrangement:
         self._place_of_row = prompt_of_row * size + numbers - first[prompt_of_row]  # [R]
 
     def to_prompts(self, states: Tensor) -> Tensor:
-        """Move [K, R, n, d] of rows to [K * P, S * n, d] of prompts."""
+        """Rearrange rows [K, R, n, d] to prompts [K * P, S * n, d]."""
         heads, _, _, d = states.shape
         if not self._dense:
             states = states.index_select(1, self._row_of_place)
         return states.reshape(heads * self.n_prompts, -1, d)
 
     def to_rows(self, states: Tensor, heads: int) -> Tensor:
-        """Undo `to_prompts`: [K * P, S * n, d] of prompts to [K, R, n, d] of rows."""
+        """Inverse of `to_prompts`."""
         states = states.view(heads, self._row_of_place.shape[0], -1, states.shape[-1])
         return states if self._dense else states.index_select(1, self._place_of_row)
 
 
 class _KeysValues:
-    """Keys and values of one layer: the prompts' (given as [P, K, L, D]), and buffers for
-    the rows.
+    """KV cache of one layer: the prompts' (given as [P, K, L, D]) and growing buffers for the
+    rows.
     """
 
     def __init__(self, keys: Tensor, values: Tensor, rows: int) -> None:
@@ -234,8 +230,8 @@ class _KeysValues:
         self._length += 1
 
     def _grow(self) -> None:
-        """Make room for more positions. Much room would keep rows apart and crowd a few sets of the
-        cache.
+        """Grow the buffers. Over-allocation would space rows out in memory and cause CPU cache
+        conflicts.
         """
         capacity = self._length + max(MIN_GROWTH, self._length // 8)
         for i, buffer in enumerate(self._buffers):
@@ -254,7 +250,7 @@ class _KeysValues:
         return self._buffers[1].flatten(0, 1)[:, : self._length]
 
     def select(self, rows: Tensor) -> None:
-        """Move these rows into smaller buffers."""
+        """Keep only these rows, in smaller buffers."""
         for i, buffer in enumerate(self._buffers):
             kept = buffer.new_empty(len(buffer), len(rows), *buffer.shape[2:])
             kept[:, :, : self._length] = buffer[:, rows, : self._length]

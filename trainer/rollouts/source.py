@@ -1,4 +1,4 @@
-"""The groups of completions of each training step."""
+"""Rollout collection for training steps."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,18 +22,17 @@ from trainer.types import RolloutGroup, SampledGroups
 
 @dataclass(frozen=True)
 class StepGroups:
-    """The groups this rank trains on in one step; their rewards may still be computed."""
+    """One rank's groups of a step. Scoring may still be running."""
 
-    groups: Sequence[RolloutGroup]  # rewards are NaN where they are still computed
-    scores: Future[SampledGroups]  # the groups with rewards, and whatever else was sampled
+    groups: Sequence[RolloutGroup]  # rewards are NaN while scoring is running
+    scores: Future[SampledGroups]  # the scored groups, including dropped ones
 
 
 @dataclass
 class RolloutSource:
-    """Samples the groups of each training step and has them scored.
+    """Source of the sampled and scored groups of each training step.
 
-    The order of the problems, seeds, dynamic sampling and the punishment of overlong completions
-    are its affair.
+    Handles problem order, seeds, dynamic sampling and the overlong penalty.
     """
 
     config: TrainConfig
@@ -46,19 +45,19 @@ class RolloutSource:
 
     def __post_init__(self) -> None:
         self._params = sampling_params(self.config.rollout, self.tokenizer)
-        self._scoring = ThreadPoolExecutor(1, "scoring")  # waits for the processes that score
+        # one thread that waits for the reward pool
+        self._scoring = ThreadPoolExecutor(1, "scoring")
 
     def next_groups(self, step: int, stopwatch: Stopwatch) -> StepGroups:
-        """Sample the groups of the step after ``step``; from here until `sync_weights` the engine
-        sleeps.
+        """Sample the groups of the next step (0-based ``step``). The engine then sleeps until
+        `sync_weights`.
 
         Raises:
-            RewardError: from here or from ``scores``: scoring fails too often for the rewards to
-                mean anything.
+            RewardError: raised here or by ``scores``: scoring failed for too many completions.
         """
         rollout = self.config.rollout
         scores: Future[SampledGroups] = Future()
-        if rollout.dynamic_sampling:  # has to know the rewards first
+        if rollout.dynamic_sampling:  # needs the rewards before it can continue
             sampled = sample_with_spread(
                 lambda first, count: self._sample_and_score(step, first, count, stopwatch),
                 rollout.prompts_per_step,
@@ -74,13 +73,13 @@ class RolloutSource:
         return StepGroups(groups, scores)
 
     def sync_weights(self, model: nn.Module, stopwatch: Stopwatch) -> None:
-        """Wake the engine with the model's weights."""
+        """Sync the weights to the engine and wake it."""
         with stopwatch("sync"):
             self.engine.sync_weights(model)
             self.engine.wake()
 
     def close(self) -> None:
-        """End scoring and the engine."""
+        """Shut down the scoring thread and the engine."""
         self._scoring.shutdown()
         self.engine.close()
 

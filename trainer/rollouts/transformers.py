@@ -1,7 +1,7 @@
-"""Rollouts from a live Hugging Face model.
+"""Rollout engine on the policy's own Hugging Face model.
 
-A group shares the prefill of its prompt, and finished rows leave the batch. `generate` of
-transformers is not used: its work per token outweighs a small model's forward pass.
+A group shares one prefill, and finished rows are removed from the batch. transformers' `generate`
+is not used, because its overhead per token exceeds a small model's forward pass.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,23 +20,23 @@ from trainer.rollouts.sampling import row_uniforms, sample_tokens
 from trainer.rollouts.shared_prefix import SharedPrefixBatch, is_supported
 from trainer.types import Completion
 
-# of finished rows; copying the cache costs about as much as one decoding step
+# compact the batch when this fraction of rows has finished: copying the cache costs about one
+# decoding step
 _COMPACT_FRACTION = 1 / 8
-_USED_SHARE = 0.8  # of a GPU's free memory; the rest is for the activations of the prompts
-_LOGITS_BYTES = 32  # for each token of the vocabulary
+# fraction of free GPU memory for the KV cache; the rest is for prefill activations
+_USED_SHARE = 0.8
+_LOGITS_BYTES = 32  # bytes per row and vocabulary entry needed to sample a token
 
 
 @dataclass(eq=False)
 class TransformersEngine(RolloutEngine):
-    """Samples from the policy's own module, so that its weights are always the current ones.
+    """Engine that samples from the policy's own module, so weights never need syncing.
 
     Args:
-        model: a Hugging Face causal language model with attention caches.
-        pad_token_id: any valid token id; padding is masked.
-        compute_dtype: below that in which a float32 model is stored, the dtype of its products.
-        whole_weights: makes a context in which the model's parameters are whole on this rank. Where
-            it is a collective, so is every ``generate``.
-        on_finished: told how many completions more are done.
+        model: a Hugging Face causal language model with a KV cache. pad_token_id: any valid token
+        id; padding is masked out. compute_dtype: autocast dtype if the model is stored in float32.
+        whole_weights: returns a context that gathers the full parameters. If that is a collective,
+        so is ``generate``. on_finished: callback with the number of newly finished completions.
     """
 
     model: PreTrainedModel
@@ -52,9 +52,8 @@ class TransformersEngine(RolloutEngine):
         """Sample ``len(seeds[p])`` completions of each prompt, in the order of ``prompts`` and
         ``seeds``.
 
-        A completion depends on its prompt, its seed and the weights alone, not on its neighbors or
-        on how the batch was split (up to float rounding). The global random state is neither read
-        nor changed.
+        A completion depends only on its prompt, its seed and the weights, not on the batch it was
+        sampled in (up to rounding). The global random state is not used.
         """
         samples: dict[tuple[int, int], Completion] = {}
         longest = max(map(len, prompts), default=0)
@@ -69,8 +68,8 @@ class TransformersEngine(RolloutEngine):
         return torch.autocast(self.model.device.type, self.compute_dtype, enabled=is_lower)
 
     def _tokens_in_memory(self, row_length: int) -> int:
-        """Return the positions of the KV cache, of rows of so many tokens, for which there is room
-        now.
+        """Return the number of KV cache positions that fit in free memory, for rows of
+        ``row_length``.
         """
         device = self.model.device
         if device.type != "cuda":
@@ -88,7 +87,7 @@ class TransformersEngine(RolloutEngine):
         seeds: IntegerRows,
         params: SamplingParams,
     ) -> list[Completion]:
-        """Complete all (prompt, completion) places together, one prefill per prompt."""
+        """Decode one batch of (prompt, completion) indices with one prefill per prompt."""
         unique = list(dict.fromkeys(p for p, _ in places))
         prefill = read_prompts(self.model, [prompts[p] for p in unique], self.pad_token_id)
         device = prefill.logits.device
@@ -99,7 +98,7 @@ class TransformersEngine(RolloutEngine):
         batch = kind(self.model, prefill, prompt_of_row, params.max_new_tokens)
         uniforms = row_uniforms([seeds[p][g] for p, g in places], params.max_new_tokens).to(device)
         stop_ids = torch.tensor(params.stop_token_ids, dtype=torch.int64, device=device)
-        # the place each row of the shrinking batch belongs to
+        # output row of each row in the shrinking batch
         rows = torch.arange(len(places), device=device)
         finished = torch.zeros(len(places), dtype=torch.bool, device=device)
         tokens = torch.full(
@@ -131,9 +130,7 @@ class TransformersEngine(RolloutEngine):
 
 
 def _samples(tokens: Tensor, logprobs: Tensor, stop_ids: Tensor) -> list[Completion]:
-    """Cut every row after its first stop token; what a finished row sampled later is not part of
-    it.
-    """
+    """Truncate every row after its first stop token."""
     stops = torch.isin(tokens, stop_ids)
     lengths = torch.where(stops.any(dim=-1), stops.int().argmax(dim=-1) + 1, tokens.shape[-1])
     return [
@@ -151,22 +148,22 @@ def _samples(tokens: Tensor, logprobs: Tensor, stop_ids: Tensor) -> list[Complet
 
 
 def bytes_per_position(config: Any, dtype: torch.dtype, row_length: int) -> float:
-    """Return the memory that sampling takes for one of the ``row_length`` positions of a row: keys,
-    values, a share of the logits.
+    """Return the sampling memory per position [bytes]: keys, values, and the row's logits spread
+    over ``row_length``.
 
-    Keys of a float32 model stay float32 under autocast too.
+    The KV cache of a float32 model stays float32 under autocast.
     """
     text = config.get_text_config()
     cache = cache_bytes_per_position(text.to_dict(), dtype.itemsize)
-    # Drawing a token takes logits, probabilities and their cumulative sums, the last in float64.
+    # sampling a token needs logits, probabilities and float64 cumulative sums
     return float(cache + text.vocab_size * _LOGITS_BYTES / row_length)
 
 
 def _split(
     prompts: IntegerRows, seeds: IntegerRows, max_new_tokens: int, budget: int
 ) -> Iterator[list[tuple[int, int]]]:
-    """Yield batches of (prompt, completion) indices within the token budget, of similar prompt
-    lengths.
+    """Yield batches of (prompt, completion) indices within the token budget, sorted by prompt
+    length.
     """
     batch: list[tuple[int, int]] = []
     for p in sorted(range(len(prompts)), key=lambda p: len(prompts[p])):
@@ -181,7 +178,7 @@ def _split(
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch to evaluation mode (no dropout), then to the mode every submodule had."""
+    """Switch to eval mode and restore every submodule's mode on exit."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

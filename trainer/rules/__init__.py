@@ -1,7 +1,7 @@
-"""Update rules: a rule is a file with its equation, its parameters and its source.
+"""Update rules. Each rule is a file with its equation, parameters and reference.
 
-`losses` and `advantages` have the built-in ones; ``module:Class`` names one of the user's. Names
-that a rule of one's own needs are exported here.
+`losses` and `advantages` contain the built-in rules; ``module:Class`` refers to a user-defined one.
+This module exports the names that user-defined rules need.
 """
 
 from trainer.rules.advantage import Advantage, KlPlacement

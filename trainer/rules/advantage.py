@@ -1,4 +1,4 @@
-"""The interface of advantage estimators."""
+"""Interface of advantage estimators."""
 
 from typing import ClassVar, Literal
 
@@ -10,16 +10,18 @@ KlPlacement = Literal["loss", "reward"]
 
 
 class Advantage(Rule):
-    """How rewards become one number per completion, or per completion token.
+    """Estimator of advantages per completion or per completion token.
 
-    A group is the completions of one prompt. A group of one keeps its raw reward, as in verl.
-    Compute statistics of rewards in float64: in float32 the mean of eight rewards of 0.7 is not
-    0.7, and a division by their spread makes an advantage of the rounding.
+    A group consists of the completions of one prompt. In a group of size 1 the advantage is the raw
+    reward, as in verl. Compute reward statistics in float64. In float32 the mean of eight rewards
+    of 0.7 is not exactly 0.7, and dividing by their tiny standard deviation turns the rounding
+    error into an advantage.
     """
 
-    # of the KL penalty; the first is the default
+    # supported KL placements; the first is the default
     kl_placements: ClassVar[tuple[KlPlacement, ...]] = ("loss",)
-    needs_groups: ClassVar[bool] = True  # whether completions of one prompt are compared
+    # whether the estimator compares completions of the same prompt
+    needs_groups: ClassVar[bool] = True
 
     def __call__(self, inputs: AdvantageInputs) -> Tensor:
         """Return an advantage for every completion, [B], or for every token, [B, T]."""

@@ -1,13 +1,11 @@
-"""Statistics of the completions of one prompt, and of those of all ranks, for advantages."""
+"""Group and batch statistics for advantages."""
 
 from trainer.rules.inputs import SumOverRanks
 from trainer.types import Tensor
 
 
 def group_means(values: Tensor, group_ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean of each completion's group, and the group's number of completions: [B]
-    float64 each.
-    """
+    """Return the mean and size of each completion's group, [B] float64 each."""
     values = values.double()
     _, group = group_ids.unique(return_inverse=True)
     zeros = values.new_zeros(int(group.max()) + 1)
@@ -16,16 +14,16 @@ def group_means(values: Tensor, group_ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def centered(rewards: Tensor, group_ids: Tensor) -> Tensor:
-    """Return ``r - mean of group``, [B] float64; exactly 0 in a group of equal rewards, r in a
-    group of one.
+    """Return ``r - mean of group``, [B] float64: exactly 0 in zero-variance groups, and r in groups
+    of size 1.
     """
     means, sizes = group_means(rewards, group_ids)
     return (rewards.double() - means).where(sizes > 1, rewards.double())
 
 
 def group_std(rewards: Tensor, group_ids: Tensor) -> Tensor:
-    """Return the unbiased standard deviation of each completion's group, [B] float64; 1 in a group
-    of one.
+    """Return the unbiased standard deviation of each completion's group, [B] float64; 1 in groups
+    of size 1.
     """
     means, sizes = group_means(rewards, group_ids)
     squares, _ = group_means((rewards.double() - means).square(), group_ids)
@@ -43,8 +41,8 @@ def mean_and_variance(
 
 
 def whiten(values: Tensor, mask: Tensor, sum_over_ranks: SumOverRanks) -> Tensor:
-    """Return ``(x - mean) / sqrt(var + 1e-8)`` over the masked values of all ranks, unbiased
-    variance.
+    """Return ``(x - mean) / sqrt(var + 1e-8)`` with mean and unbiased variance over the masked
+    values of all ranks.
     """
     mean, variance = mean_and_variance(values, mask, sum_over_ranks)
     return ((values - mean) * (variance + 1e-8).rsqrt()).to(values.dtype) * mask

@@ -1,7 +1,7 @@
 """Inputs and outputs of rules.
 
-Nothing here imports torch, and no built-in rule does: reading a configuration takes its rules'
-parameters from their classes, and must not wait seconds for torch.
+Neither this module nor any built-in rule imports torch, because loading a configuration imports the
+rule classes and must not wait for torch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,26 +13,27 @@ from trainer.types import Tensor, TrainBatch
 SumOverRanks = Callable[[Tensor], Tensor]
 Gather = Callable[[list[Any]], list[Any]]
 
-# exp() of more overflows in float32 and makes the gradient NaN, whatever clips the ratio
+# larger log-ratios could overflow exp() in float32 and make the gradient NaN, even if the ratio is
+# clipped
 MAX_LOG_RATIO = 20.0
 
 
 class UpdateTotals(NamedTuple):
-    """Size of an update batch over all microbatches and ranks: the denominators of its loss.
+    """Size of an update batch over all microbatches and ranks: the loss denominators.
 
-    So neither gradient accumulation nor data parallelism changes the loss. They count the tokens of
-    `counted_tokens`, also those that a filter or an isolation pass leaves out.
+    They make the loss independent of gradient accumulation and data parallelism. They count all
+    tokens of `counted_tokens`, including those that a filter or isolation pass excludes.
     """
 
     tokens: float
     sequences: float
-    max_tokens: float = 1.0  # that a completion may have: the constant of Dr. GRPO
+    max_tokens: float = 1.0  # maximum tokens per completion: Dr. GRPO's constant
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdvantageInputs:
-    """The scored completions of a training step on this rank; a group's completions are all on one
-    rank.
+    """Inputs of an advantage estimator: this rank's scored completions. All completions of a group
+    are on one rank.
     """
 
     rewards: Tensor  # [B] float32, on the host
@@ -40,11 +41,11 @@ class AdvantageInputs:
     completion_mask: Tensor  # [B, T]
     old_logprobs: Tensor  # [B, T], 0 outside the completions
     ref_logprobs: Tensor | None  # [B, T]
-    # [B, T], of the policy before its update; None where nothing was recomputed
+    # [B, T], entropies of the policy before its update; None with optim.old_logprobs=rollout
     entropies: Tensor | None
     reward_parts: Sequence[Mapping[str, float]]  # [B], weighted parts of each reward
     part_weights: Mapping[str, float]
-    kl_coef: float  # of the KL penalty where it is placed in the reward, else 0
+    kl_coef: float  # KL coefficient if the KL penalty is in the reward, else 0
     sum_over_ranks: SumOverRanks
 
     @classmethod
@@ -55,23 +56,23 @@ class AdvantageInputs:
 
 @dataclass(frozen=True, kw_only=True)
 class LossInputs:
-    """Some rows of an update batch in one pass. Fields [B, T] are aligned with the completion
+    """Inputs of a policy loss: a microbatch in one pass. [B, T] fields are aligned with completion
     tokens.
     """
 
     logprobs: Tensor  # [B, T], with gradient
     old_logprobs: Tensor  # [B, T], 0 outside the completions
     ref_logprobs: Tensor | None  # [B, T]
-    # [B, T], 0 outside the completions; None where they are the old ones
+    # [B, T], 0 outside the completions; None with optim.old_logprobs=rollout
     rollout_logprobs: Tensor | None
     advantages: Tensor  # [B, T]
     completion_mask: Tensor  # [B, T]
     token_mask: Tensor  # [B, T], 1 at the tokens of the pass
     totals: UpdateTotals
-    chosen: Tensor | None = None  # [B, T] bool, tokens that `PolicyLoss.choose` singled out
-    # [B, T], of the proxy that `PolicyLoss.proxy_min_p` asks for
+    chosen: Tensor | None = None  # [B, T] bool, tokens selected by `PolicyLoss.choose`
+    # [B, T], log-probabilities under the proxy; None if `PolicyLoss.proxy_min_p` is 0
     proxy_logprobs: Tensor | None = None
-    entropies: Tensor | None = None  # [B, T], with gradient; None where no bonus asks for them
+    entropies: Tensor | None = None  # [B, T], with gradient; None if entropy_coef is 0
 
     @classmethod
     def of(
@@ -88,12 +89,12 @@ class LossInputs:
 
     @property
     def log_ratio(self) -> Tensor:
-        """``logprob - old_logprob`` within ±20, with gradient inside of it, [B, T]."""
+        """``logprob - old_logprob`` clamped to ±20, [B, T]; no gradient where clamped."""
         return (self.logprobs - self.old_logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 
 def _shared(kind: type[Any], batch: TrainBatch) -> dict[str, Any]:
-    """Return the fields that a batch has in common with a rule's inputs."""
+    """Return the batch fields that a rule's inputs share."""
     return {
         field.name: getattr(batch, field.name)
         for field in fields(kind)
@@ -102,10 +103,8 @@ def _shared(kind: type[Any], batch: TrainBatch) -> dict[str, Any]:
 
 
 class TokenLosses(NamedTuple):
-    """The losses of single tokens, before they are weighted, and which of them the rule
-    holds back.
-    """
+    """Per-token losses before aggregation, and which tokens are clipped."""
 
     losses: Tensor  # [B, T], with gradient
     clipped: Tensor | bool = False  # [B, T] bool; False: nowhere
-    dual_clipped: Tensor | bool = False  # [B, T] bool; False: nowhere
+    dual_clipped: Tensor | bool = False  # [B, T] bool, or False for no token

@@ -1,6 +1,6 @@
-"""The two kinds of rules that a configuration chooses by name, and how their settings are read.
+"""Configuration of rules: the two rule kinds (loss, advantage) and parsing of their settings.
 
-A setting is a name, ``cispo``, or a mapping with the rule's parameters, ``{name: cispo,
+A setting is a name such as ``cispo``, or a mapping with parameters, ``{name: cispo,
 clip_ratio_high: 3.0}``.
 """
 
@@ -24,7 +24,7 @@ Setting = dict[str, Any]  # name and parameters of a rule
 
 @dataclass(frozen=True)
 class RuleKind:
-    """A key of the configuration whose value is a rule."""
+    """A configuration key whose value is a rule."""
 
     key: str  # algorithm.loss
     base: type[Rule]
@@ -35,23 +35,23 @@ class RuleKind:
         """Return the class of a rule.
 
         Raises:
-            ValueError: neither a built-in rule nor ``module:Class`` of one that can be imported.
+            ValueError: neither a built-in rule nor an importable ``module:Class``.
         """
         if ":" in name:
             return load_rule(name, self.base, str(Path.cwd()))
         if name not in self.registry:
             names = ", ".join(self.registry)
-            message = f"{name} is no rule; valid: {names}, or module:Class"
-            # names the nearest one
+            message = f"unknown rule {name}; valid: {names}, or module:Class"
+            # literal_error makes `validate` suggest the nearest name
             raise PydanticCustomError("literal_error", message, {"expected": names})
         return self.registry[name]
 
     def read(self, setting: Any) -> Any:
-        """Return the rule of a setting.
+        """Parse a setting and return the rule.
 
         Raises:
-            ValueError: unknown rule or parameter; pydantic's error where a parameter has a wrong
-                value.
+            ValueError: unknown rule or parameter. pydantic.ValidationError: invalid parameter
+            value.
         """
         if isinstance(setting, Rule):
             return setting
@@ -64,13 +64,13 @@ class RuleKind:
                     name for name, other in self.registry.items() if parameter in other.model_fields
                 )
                 raise ValueError(
-                    f"{given['name']} has no parameter {parameter} ({having or 'no rule'} has it); "
-                    f"its parameters: {parameters}"
+                    f"{given['name']} has no parameter {parameter} (rules that have it: "
+                    f"{having or 'none'}); its parameters: {parameters}"
                 )
         return rule(**given)
 
     def mapping(self, setting: Any) -> Setting:
-        """Return a setting as a mapping that has a name.
+        """Normalize a setting to a mapping with a name.
 
         Raises:
             ValueError: neither a name nor a mapping.
@@ -82,13 +82,15 @@ class RuleKind:
         return {"name": self.default, **setting}
 
     def merge(self, below: Any, above: Any) -> Setting:
-        """Return a setting over another; parameters of the one below stay while the rule does."""
+        """Merge two settings. The lower setting's parameters are kept only if the rule is the
+        same.
+        """
         lower = self.mapping(below or {})
         upper = self.mapping(above if isinstance(above, str) else {"name": lower["name"], **above})
         return {**lower, **upper} if upper["name"] == lower["name"] else upper
 
     def over(self, below: Any, above: Any) -> Setting:
-        """Return `merge` with the other parameters of the rule at their defaults.
+        """Like `merge`, with all other parameters set to their defaults.
 
         Raises:
             ValueError: unknown rule.

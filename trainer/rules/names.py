@@ -1,4 +1,4 @@
-"""Names of rules, for whoever needs no rule."""
+"""Rule names and configuration keys, importable without the rules."""
 
 LOSS_KEY = "algorithm.loss"
 ADVANTAGE_KEY = "algorithm.advantage"
@@ -7,13 +7,13 @@ DEFAULT_ADVANTAGE = "grpo"
 
 
 def label_of(name: str) -> str:
-    """Return the name of a rule without its module: ``my_rules:Cautious`` is Cautious."""
+    """Return a rule's name without its module: ``Cautious`` for ``my_rules:Cautious``."""
     return name.rpartition(":")[2]
 
 
 def rule_name(advantage: str, loss: str) -> str:
-    """Return the name of an advantage with a policy loss; defaults are left out: dr_grpo, gspo,
-    rloo with cispo.
+    """Return a display name for an advantage and a loss, omitting defaults: ``dr_grpo``, ``gspo``,
+    ``rloo with cispo``.
     """
     if loss == DEFAULT_LOSS:
         return label_of(advantage)

@@ -1,6 +1,6 @@
-"""A user's own rule, named ``module:Class`` or ``module:function``.
+"""User-defined rules, named ``module:Class`` or ``module:function``.
 
-A class has parameters; a function has none and takes what the class's ``__call__`` takes::
+A class can have parameters. A function has none and takes the same argument as ``__call__``::
 
     class Cautious(PolicyLoss):
         strength: NonNegative = Field(0.5, description="...")
@@ -25,23 +25,20 @@ from trainer.errors import ConfigError, first_line
 
 @functools.cache
 def load_rule(name: str, base: type[Any], folder: str) -> type[Any]:
-    """Return the class of a rule ``module:Class`` or ``module:function`` with an interface.
+    """Load ``module:Class`` or ``module:function`` as a subclass of ``base``.
 
-    Its module is looked up on the import path and then in ``folder``.
+    The module is searched on the import path, then in ``folder``.
 
     Raises:
-        ValueError: no such module, class or function, or one of another kind; says what to write
-            instead.
+        ValueError: unknown module, class or function, or wrong type; the message suggests a fix.
     """
     module_name, _, attribute = name.partition(":")
     if folder not in sys.path:
-        sys.path.append(folder)  # last: the user's files hide no installed module
+        sys.path.append(folder)  # last, so that user files do not shadow installed modules
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        advice = (
-            f"start where {module_name} is, or add its folder to PYTHONPATH; looked in {folder}"
-        )
+        advice = f"run in the folder of {module_name}, or add it to PYTHONPATH; searched {folder}"
         why = _place(error, module_name) or advice
         raise ValueError(f"cannot import {module_name}: {_in_words(error)}, {why}") from error
     value = getattr(module, attribute, None)
@@ -50,8 +47,8 @@ def load_rule(name: str, base: type[Any], folder: str) -> type[Any]:
     is_class = isinstance(value, type)
     if not (issubclass(value, base) if is_class else callable(value)):
         raise ValueError(
-            f"{name} is no rule: write `class {attribute}({base.__name__})`, from trainer.rules "
-            f"import {base.__name__}, or a function"
+            f"{name} is not a rule: define `class {attribute}({base.__name__})` (from "
+            f"trainer.rules import {base.__name__}) or a function"
         )
     parent = value if is_class else base
     named: type[Any] = create_model(
@@ -69,23 +66,23 @@ def load_rule(name: str, base: type[Any], folder: str) -> type[Any]:
 
 
 def load_again(loading: tuple[Any, ...], parameters: Mapping[str, Any]) -> Any:
-    """Build a rule in another process."""
+    """Rebuild a pickled rule in another process."""
     return load_rule(*loading)(**parameters)
 
 
 @contextmanager
 def _errors_named(name: str) -> Iterator[None]:
-    """Turn an error that a user's rule raises into one that names its file and line.
+    """Convert an exception of a user-defined rule to a ConfigError with its file and line.
 
     Raises:
-        ConfigError: it raised.
+        ConfigError: the rule raised an exception.
     """
     try:
         yield
     except (Exception, SystemExit) as error:
         where = _place(error, name.partition(":")[0]) or name
         raise ConfigError(
-            f"rule {name} raised {_in_words(error)}", where, "correct the rule"
+            f"rule {name} raised {_in_words(error)}", where, "fix the rule"
         ) from error
 
 
@@ -94,9 +91,7 @@ def _in_words(error: BaseException) -> str:
 
 
 def _place(error: BaseException, module: str) -> str:
-    """Return the last line of a module that an error passed, with its file; empty if it passed
-    none.
-    """
+    """Return ``file:line`` of the traceback's last frame in ``module``, or an empty string."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}"
     file = f"/{module.replace('.', '/')}.py"

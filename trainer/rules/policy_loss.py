@@ -1,4 +1,4 @@
-"""The interface of policy losses."""
+"""Interface of policy losses."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ Aggregation = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum",
 
 
 class PolicyLoss(Rule):
-    """What the importance ratio and the advantage of a token cost.
+    """A per-token policy loss from importance ratio and advantage.
 
     Throughout, ``r = pi / pi_old = exp(logprob - old_logprob)``, A is the advantage (after AR),
-    ``sg`` stops the gradient, and a loss is minimized. Tokens without advantage must have no
-    gradient, unless the class says otherwise.
+    ``sg`` is stop-gradient, and losses are minimized. Tokens with zero advantage must have no
+    gradient unless ``has_penalty`` is set.
     """
 
-    # that make sense, the default first
+    # supported aggregations, default first
     aggregations: ClassVar[tuple[Aggregation, ...]] = get_args(Aggregation)
-    # whether a token's loss depends on its completion's other tokens
+    # whether a token's loss depends on other tokens of the completion
     whole_completions: ClassVar[bool] = False
-    has_penalty: ClassVar[bool] = False  # whether a token without advantage may have a gradient
-    # fraction of the largest probability below which a proxy drops tokens
+    has_penalty: ClassVar[bool] = False  # whether a token with zero advantage may have a gradient
+    # min-p threshold of the proxy distribution; 0: no proxy
     proxy_min_p: ClassVar[float] = 0.0
 
     def __call__(self, tokens: LossInputs) -> TokenLosses | Tensor:
@@ -37,16 +37,15 @@ class PolicyLoss(Rule):
     def choose(
         self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: torch.Generator | None
     ) -> Tensor | None:
-        """Return the tokens that the loss singles out, [B, T] bool; None singles out none.
+        """Return the mask of tokens that the loss treats specially, [B, T] bool, or None.
 
-        They are chosen once for a rollout batch, from its advantages before AR and the
-        log-probabilities of before the update, so that neither microbatches nor ranks nor AR change
-        the choice.
+        Called once per rollout batch, with advantages before AR and log-probabilities from before
+        the update, so that the selection does not depend on microbatches, ranks or AR.
 
         Args:
             batch: the scored batch of this rank with advantages.
-            tokens: [B, T], 1 at the tokens that a mean over tokens counts.
-            gather: returns the items of all ranks.
-            generator: of random choices; None chooses in row order.
+            tokens: [B, T], mask of the tokens that count in a token mean.
+            gather: gathers items from all ranks.
+            generator: generator for random selection; None selects in row order.
         """
         return None

@@ -1,4 +1,4 @@
-"""The base of update rules: an equation with its parameters in one frozen class."""
+"""Base class of update rules: an equation with its parameters."""
 
 from typing import Any, ClassVar
 
@@ -7,18 +7,19 @@ from trainer.section import Section
 
 
 class Rule(Section):
-    """A part of an update rule that a configuration chooses by name; its fields are its
+    """A rule (loss or advantage) that the configuration selects by name. Its fields are its
     parameters.
     """
 
-    # whether it reads entropies or a proxy's log-probabilities
+    # whether it needs entropies or proxy log-probabilities
     needs_distributions: ClassVar[bool] = False
-    own: ClassVar[tuple[Any, ...] | None] = None  # of a user's rule: arguments of `load_rule`
+    # for a user-defined rule: the arguments of `load_rule`
+    own: ClassVar[tuple[Any, ...] | None] = None
 
     name: str = ""
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        """Send a user's rule to another process as its parameters and the folder of its module."""
+        """Pickle a user-defined rule as its parameters and its module's folder."""
         if self.own is not None:
             return load_again, (self.own, self.model_dump())
         return super().__reduce__()

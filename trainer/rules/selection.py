@@ -1,7 +1,7 @@
-"""Choices of single tokens over the completions of all ranks.
+"""Token selection over the completions of all ranks.
 
-Rules import this module where they choose: it needs torch, which reading a configuration does not
-wait for.
+Rules import this module inside `choose`, because it needs torch and loading a configuration must
+not.
 """
 
 import numpy as np
@@ -12,8 +12,8 @@ from trainer.rules.inputs import Gather
 
 
 def largest(values: Tensor, candidates: Tensor, count: int, gather: Gather) -> Tensor:
-    """Return the ``count`` candidates of all ranks with the largest values, equal ones all; [B, T]
-    bool.
+    """Return the mask of the ``count`` candidates with the largest values over all ranks, including
+    ties; [B, T] bool.
     """
     everywhere = torch.tensor(gather(values[candidates].tolist()), dtype=torch.float64)
     if count == 0 or not len(everywhere):
@@ -23,8 +23,8 @@ def largest(values: Tensor, candidates: Tensor, count: int, gather: Gather) -> T
 
 
 def quantile(values: Tensor, fraction: float, gather: Gather) -> float:
-    """Return a quantile of the values [N] of all ranks, linearly interpolated; infinite without a
-    value.
+    """Return a linearly interpolated quantile of the values [N] over all ranks; inf if there are
+    none.
     """
     everywhere = gather(values.double().tolist())
     return float(np.quantile(everywhere, fraction)) if everywhere else np.inf

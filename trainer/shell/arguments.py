@@ -1,4 +1,4 @@
-"""Arguments that the commands of ``trainer`` and ``sweep`` share."""
+"""Command-line arguments shared by ``trainer`` and ``sweep``."""
 
 import argparse
 import math
@@ -17,20 +17,21 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 _DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = (
-    "Datasets, rewards, search spaces, clusters and the paper's experiments have pages in "
-    f"{_DOCS if _DOCS.is_dir() else 'docs/ of the repository'}"
+    "Documentation on datasets, rewards, search spaces, clusters and the paper's "
+    f"experiments: {_DOCS if _DOCS.is_dir() else 'docs/ of the repository'}"
 )
 
 
 def parse_arguments(
     parser: argparse.ArgumentParser, argv: Sequence[str] | None, override_prefix: str = ""
 ) -> argparse.Namespace:
-    """Parse a command line on which ``key=value`` overrides may also stand after options.
+    """Parse a command line in which ``key=value`` overrides may also follow options.
 
-    ``override_prefix`` stands before a trainer key in this command's overrides.
+    ``override_prefix`` is the prefix of trainer keys in this command's overrides.
 
     Raises:
-        ConfigError: an option that is a key of the configuration; says how to write it.
+        ConfigError: a configuration key was given as an option; the message shows the correct
+        syntax.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     arguments, rest = parser.parse_known_args(words)
@@ -41,8 +42,8 @@ def parse_arguments(
         else None
     )
     if hint is not None:
-        raise ConfigError(f"no option {unknown}", "command line", hint)
-    # argparse takes all overrides before the first option and leaves those behind it over.
+        raise ConfigError(f"unknown option {unknown}", "command line", hint)
+    # argparse only assigns overrides before the first option; the rest end up in `rest`
     if rest and (unknown is not None or "overrides" not in arguments):
         meant = get_close_matches(
             (unknown or "").lstrip("-").replace("-", "_"), vars(arguments), n=1
@@ -57,7 +58,10 @@ def parse_arguments(
 def add_runs_dir(parser: argparse.ArgumentParser) -> None:
     """Add ``--runs-dir``."""
     parser.add_argument(
-        "--runs-dir", type=Path, default=Path("runs"), help="folder of all runs (default: runs)"
+        "--runs-dir",
+        type=Path,
+        default=Path("runs"),
+        help="folder that contains all runs (default: runs)",
     )
 
 
@@ -66,7 +70,7 @@ def add_accept_changes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept-changes",
         action="store_true",
-        help="continue although data or reward files have changed, and record that",
+        help="continue even if data, reward or rule files have changed, and record the changes",
     )
 
 
@@ -87,7 +91,7 @@ def add_sample(parser: argparse.ArgumentParser, verb: str) -> None:
 
 
 def count(text: str) -> int:
-    """Return a whole number from 1 on, as the type of an argument."""
+    """Argument type: integer of at least 1."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
@@ -95,7 +99,7 @@ def count(text: str) -> int:
 
 
 def positive(text: str) -> float:
-    """Return a number above 0, as the type of an argument."""
+    """Argument type: positive finite number."""
     number = float(text)
     if not 0 < number < math.inf:
         raise argparse.ArgumentTypeError(f"must be a number above 0, got {text}")
@@ -103,7 +107,7 @@ def positive(text: str) -> float:
 
 
 def port(text: str) -> int:
-    """Return a port to listen on, as the type of an argument."""
+    """Argument type: TCP port number."""
     number = int(text)
     if not 1 <= number <= 65535:
         raise argparse.ArgumentTypeError(f"must be a port from 1 to 65535, got {text}")
@@ -111,7 +115,7 @@ def port(text: str) -> int:
 
 
 def version_text() -> str:
-    """Return the versions that a bug report needs; nothing is imported for it."""
+    """Return the package versions for bug reports, without importing the packages."""
     versions = [
         f"{name} {_version(name)}"
         for name in ("torch", "transformers", "ray", "optuna", "mlflow", "vllm")
@@ -129,7 +133,9 @@ def _version(package: str) -> str:
 
 
 def _hint(option: str, words: Sequence[str], prefix: str) -> str | None:
-    """Return ``--max_steps 3`` as the override that was meant, or None where no key is like it."""
+    """Return a hint that rewrites an option such as ``--max_steps 3`` as an override, or None if no
+    key matches.
+    """
     name, _, value = option.partition("=")
     if not value:
         following = words[words.index(option) + 1 :]
@@ -137,5 +143,5 @@ def _hint(option: str, words: Sequence[str], prefix: str) -> str | None:
     wanted = name.lstrip("-").replace("-", "_")
     key = next((key for key in dotted_keys() if wanted in (key, key.rpartition(".")[2])), None)
     if key:
-        return f"write {prefix}{key}={value} (keys of the configuration have no dashes)"
+        return f"write {prefix}{key}={value}, without dashes"
     return None

@@ -1,24 +1,26 @@
-"""Completion of command lines by the Tab key, for which a shell starts the program."""
+"""Tab completion (argcomplete)."""
 
 import argparse
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-# argument or option -> the names that may stand there, given the folder of all runs
+# argument or option -> function that returns candidates, given the runs folder
 Completions = Mapping[str, Callable[[Path], Iterable[str]]]
 
 
 def words_to_complete() -> Sequence[str]:
-    """Return the words behind the program's name, if a shell asks to complete them."""
+    """Return the command line's words after the program name during Tab completion, else an empty
+    list.
+    """
     return os.environ.get("COMP_LINE", "").split()[1:]
 
 
 def complete(parser: argparse.ArgumentParser, completions: Completions) -> None:
-    """Answer a shell that asks what may follow, and end the process; else do nothing."""
-    if "_ARGCOMPLETE" not in os.environ:  # the shell sets it
+    """During Tab completion, print candidates and exit; otherwise do nothing."""
+    if "_ARGCOMPLETE" not in os.environ:  # set by argcomplete's shell function
         return
-    import argcomplete  # would delay every other start
+    import argcomplete  # imported here, to not slow down normal starts
 
     files = argcomplete.FilesCompleter()
 

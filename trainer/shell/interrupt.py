@@ -1,4 +1,6 @@
-"""Ctrl-C, or a closed terminal, once: stop at the next step boundary. Twice: stop at once."""
+"""Signal handling: the first Ctrl-C (or closed terminal) stops at the next step boundary, the
+second stops immediately.
+"""
 
 import os
 import signal
@@ -15,8 +17,8 @@ from trainer.errors import INTERRUPTED
 def graceful_stop(
     request_stop: Callable[[], None], announce: bool = True
 ) -> AbstractContextManager[None]:
-    """Call ``request_stop`` on the first signal of `on_interrupt`; the second raises
-    KeyboardInterrupt.
+    """Context that calls ``request_stop`` on the first interrupt and raises KeyboardInterrupt on
+    the second.
     """
     seen = 0
 
@@ -26,7 +28,9 @@ def graceful_stop(
         if seen > 1:
             raise KeyboardInterrupt
         if announce:
-            print("stopping after this step (again to stop at once)", file=sys.stderr)
+            print(
+                "stopping after this step (press Ctrl-C again to stop immediately)", file=sys.stderr
+            )
         request_stop()
 
     return on_interrupt(handle)
@@ -34,11 +38,11 @@ def graceful_stop(
 
 @contextmanager
 def unhurried() -> Iterator[None]:
-    """Hold Ctrl-C back while modules are imported, inside which it may come out as another error.
+    """Defer Ctrl-C during imports, where it may surface as an unrelated error.
 
     Raises:
-        KeyboardInterrupt: after the block, if there was one inside it; a second ends the process at
-            once.
+        KeyboardInterrupt: at the end of the block, if Ctrl-C was pressed inside it. A second Ctrl-C
+        exits immediately.
     """
     seen = 0
 
@@ -47,9 +51,10 @@ def unhurried() -> Iterator[None]:
         seen += 1
         if seen > 1:
             os._exit(INTERRUPTED)
-        print("stopping (again to stop at once)", file=sys.stderr)
+        print("stopping (press Ctrl-C again to stop immediately)", file=sys.stderr)
 
-    if threading.current_thread() is not threading.main_thread():  # which alone receives signals
+    # only the main thread receives signals
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
     with on_interrupt(handle):
@@ -60,8 +65,8 @@ def unhurried() -> Iterator[None]:
 
 @contextmanager
 def on_interrupt(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
-    """Call ``handle`` on every SIGINT, SIGTERM and SIGHUP inside the block; `nohup` keeps a SIGHUP
-    away.
+    """Context that calls ``handle`` on every SIGINT, SIGTERM and SIGHUP. SIGHUP stays ignored under
+    `nohup`.
     """
 
     def receive(number: int, frame: FrameType | None) -> None:
@@ -81,7 +86,7 @@ def on_interrupt(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
 
 
 def _redirect_closed_terminal() -> None:
-    """Send standard output and error nowhere where their terminal has closed: writing to it would
+    """Redirect stdout and stderr to /dev/null if their terminal has closed, because writing would
     raise.
     """
     with open(os.devnull, "w") as nowhere:

@@ -1,4 +1,4 @@
-"""The frame of a command line: which exit code a failure has, and how it is printed."""
+"""Top-level error handling of the commands: messages and exit codes."""
 
 import errno
 import os
@@ -11,23 +11,23 @@ from trainer.files import storage_fault
 
 
 def rank() -> int:
-    """Return the number of this process among those of the run."""
+    """Return this process's rank (RANK, default 0)."""
     return int(os.environ.get("RANK", "0"))
 
 
 def world_size() -> int:
-    """Return how many processes the run has."""
+    """Return the number of ranks (WORLD_SIZE, default 1)."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def run_main(command: Callable[[], int]) -> int:
-    """Carry out a command, print what stops it, and return the exit code."""
+    """Run a command, print user-facing errors, and return the exit code."""
     try:
         code = command()
-        sys.stdout.flush()  # else the interpreter would fail to, after its last word
+        sys.stdout.flush()  # flush now: a failure at interpreter exit could not be handled
         return code
     except UserError as error:
-        # all ranks of a machine have the same configuration
+        # a ConfigError is the same on all ranks: print it once per machine
         if os.environ.get("LOCAL_RANK", "0") == "0" or not isinstance(error, ConfigError):
             print(error, file=sys.stderr)
         return error.exit_code
@@ -38,10 +38,11 @@ def run_main(command: Callable[[], int]) -> int:
         fault: UserError | None = storage_fault(error)
         output = _lost_output() if error.filename is None else ""
         if output:
-            if isinstance(error, BrokenPipeError):  # its reader has gone, as in `trainer ls | head`
-                return 128 + signal.SIGPIPE  # like any program that a closed pipe ends
+            # the reader has exited, as in `trainer ls | head`
+            if isinstance(error, BrokenPipeError):
+                return 128 + signal.SIGPIPE  # conventional exit code of SIGPIPE
             what = f"cannot write the output: {error.strerror}"
-            fault = StorageError(what, output, "send it elsewhere")
+            fault = StorageError(what, output, "redirect it elsewhere")
         if error.errno == errno.EMFILE:
             fault = MissingError("too many open files", "this shell's limit", "ulimit -n 4096")
         if fault is None:
@@ -51,7 +52,9 @@ def run_main(command: Callable[[], int]) -> int:
 
 
 def _lost_output() -> str:
-    """Return where standard output goes if it takes no empty line, and drop it; else nothing."""
+    """If stdout cannot be written, redirect it to /dev/null and return its target; otherwise return
+    an empty string.
+    """
     try:
         print(flush=True)
     except OSError:

@@ -1,6 +1,4 @@
-"""Places that a run needs, tried first: before torch and the model, which take seconds to
-minutes.
-"""
+"""Checks that run before torch and the model are loaded."""
 
 import errno
 import os
@@ -14,19 +12,19 @@ from trainer.tracking.writers import check_installed
 
 
 def share_cores() -> None:
-    """Keep threads from busy waiting where other programs use the cores; before torch is
-    imported.
+    """Set OMP_WAIT_POLICY=PASSIVE if the machine is busy, so that threads do not spin while
+    waiting. Call before importing torch.
     """
     if "OMP_WAIT_POLICY" not in os.environ and os.getloadavg()[0] > (os.cpu_count() or 1) / 2:
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
-        print("other programs use the cores: OMP_WAIT_POLICY=PASSIVE", flush=True)
+        print("the machine is busy: set OMP_WAIT_POLICY=PASSIVE", flush=True)
 
 
 def check_reports(config: TrainConfig, runs_dir: Path) -> None:
-    """Look for the places that a run reports to.
+    """Check that the tracking store and reporting packages are available.
 
     Raises:
-        ConfigError, StorageError: what would keep the run from starting.
+        ConfigError, StorageError: the run could not report.
     """
     check_installed(config)
     if not config.tracking.offline:
@@ -34,10 +32,10 @@ def check_reports(config: TrainConfig, runs_dir: Path) -> None:
 
 
 def check_port(port: int, again: str, host: str = "127.0.0.1") -> None:
-    """Refuse a port that cannot be listened on; ``again`` is the command to repeat with another.
+    """Raise if the port cannot be used. ``again`` is the command to suggest with another port.
 
     Raises:
-        ConfigError: it is in use, or the host is not one of this machine.
+        ConfigError: the port is in use, or the host is not a local address.
     """
     try:
         with socket.create_server(

@@ -1,4 +1,6 @@
-"""The display of ``trainer run``: a line per phase, step and evaluation, a bar in a terminal."""
+"""Console output of ``trainer run``: one line per phase, step and evaluation, and a progress bar in
+a terminal.
+"""
 
 import sys
 import time
@@ -17,8 +19,8 @@ from rich.text import Text
 
 from trainer.progress import MetricValues, ProgressReport
 
-_REPORT_EVERY_S = 30.0  # in a file, of a phase that takes long
-_SILENT_STEPS = 3  # without a difference between completions, until a warning
+_REPORT_EVERY_S = 30.0  # interval of progress lines for long phases outside of a terminal
+_SILENT_STEPS = 3  # warn if this many first steps have only zero-variance groups
 
 _STEP_PARTS = (
     ("rollout/reward", "reward {:.3f}"),
@@ -40,45 +42,44 @@ _EVALUATION_PARTS = (
 _BY_DIFFICULTY = "eval/accuracy/"
 _SILENT = "rollout/silent_groups"
 _CUT = "rollout/importance_cut"
-_MOST_CUT = 0.5  # fraction of the tokens
+_MOST_CUT = 0.5  # warn above this fraction of tokens
 
 
 def learning_warning(step: int, metrics: MetricValues) -> str | None:
-    """Return the warning of a step that learned little or nothing, although its rewards
-    differed.
-    """
+    """Return a warning if a step with differing rewards had little or no gradient."""
     cut = metrics.get(_CUT, 0.0)
     if cut > _MOST_CUT:
         return (
-            f"warning: the engine correction cut {cut:.0%} of the tokens of step {step}\nwhere:   "
-            "algorithm.engine_correction\nnext:    raise its cap or lower its floor, lower "
-            "optim.lr, or look why rollout/engine_ratio is far from 1"
+            f"warning: engine_correction clipped or masked {cut:.0%} of the tokens in step "
+            f"{step}\nwhere:   algorithm.engine_correction\nnext:    raise cap or lower "
+            "floor, lower optim.lr, or check why rollout/engine_ratio is far from 1"
         )
     if metrics.get("optim/updates") == 0 and metrics.get(_SILENT, 1.0) < 1:
         return (
-            f"warning: step {step} had no gradient, and the weights were left as they are\nwhere:  "
-            " algorithm.engine_correction, algorithm.mask_truncated, rollout.max_new_tokens\nnext: "
-            "   look at optim/updates_skipped, rollout/truncated and rollout/importance_cut"
+            f"warning: step {step} had no gradient, and the weights were left as they "
+            "are\nwhere:   algorithm.engine_correction, algorithm.mask_truncated, "
+            "rollout.max_new_tokens\nnext:    check optim/updates_skipped, rollout/truncated "
+            "and rollout/importance_cut"
         )
     return None
 
 
 def silent_warning(steps: str) -> str:
-    """Return the warning of a run whose rewards tell no completion from another."""
+    """Return the warning for a run in which all groups had zero reward variance."""
     return (
-        f"warning: in {steps} all completions of every prompt had the same reward: nothing was "
-        "learned\nwhere:   reward.functions, rollout.temperature\nnext:    look at one with "
-        "--dry-run; take easier or harder problems, or raise the temperature"
+        f"warning: in {steps} all completions of every prompt had the same reward: nothing "
+        "was learned\nwhere:   reward.functions, rollout.temperature\nnext:    inspect a "
+        "completion with --dry-run; use easier or harder problems, or raise the temperature"
     )
 
 
 def step_line(step: int, total_steps: int, metrics: MetricValues) -> str:
-    """Return one training step as a line; metrics that are missing are left out."""
+    """Format a training step as one line; missing metrics are omitted."""
     return f"step {step:>{len(str(total_steps))}}/{total_steps}  {_join(_STEP_PARTS, metrics)}"
 
 
 def evaluation_line(step: int, metrics: MetricValues) -> str:
-    """Return one evaluation, with the accuracy of each difficulty or further set."""
+    """Format an evaluation with the accuracy per difficulty and per additional set."""
     parts = [
         f"{name.removeprefix(_BY_DIFFICULTY)} {value:.3f}"
         for name, value in sorted(metrics.items())
@@ -89,15 +90,15 @@ def evaluation_line(step: int, metrics: MetricValues) -> str:
 
 
 class Progress(ProgressReport):
-    """Shows one run."""
+    """Console display of one run."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         stream = stream or sys.stdout
         self._in_terminal = stream.isatty()
         self._total_steps = 0
-        self._reported = 0.0  # when a phase was last spoken of
-        self._warned = False  # of a step that learned little
-        self._silent_steps: int | None = 0  # None: a step had differences
+        self._reported = 0.0  # time of the last progress line
+        self._warned = False  # whether `learning_warning` was shown
+        self._silent_steps: int | None = 0  # None after a step whose rewards differed
         columns = (
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),
@@ -113,7 +114,7 @@ class Progress(ProgressReport):
         self._bar.start()
 
     def phase(self, what: str, count: int = 0, announce: bool = True) -> None:
-        """Show what is done from now on, and of how many parts it consists."""
+        """Show a new phase with ``count`` parts."""
         self._bar.reset(self._phase_task, description=what, total=count or None)
         self._reported = time.monotonic()
         if announce and not self._in_terminal:
@@ -140,7 +141,7 @@ class Progress(ProgressReport):
         )
 
     def begin(self, total_steps: int, step: int) -> None:
-        """Show the way to the last step."""
+        """Show the progress bar over all steps."""
         self._total_steps = total_steps
         self._bar.update(self._steps_task, total=total_steps, completed=step, visible=True)
 

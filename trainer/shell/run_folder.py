@@ -1,6 +1,4 @@
-"""The folder of a run or sweep: its name, and the lock that keeps two processes from writing into
-it.
-"""
+"""Run and sweep folders: names and locking."""
 
 import fcntl
 import importlib.util
@@ -24,7 +22,7 @@ NAME_RULE = (
 )
 _RULE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
 _STARTING = "this machine, just starting"
-_LOOK_S = 0.5  # longer than another process holds the lock to look who has it
+_LOOK_S = 0.5  # longer than `holder` of another process holds the lock
 
 
 def resume_command(name: str, runs_dir: Path, world_size: int = 1) -> str:
@@ -35,30 +33,28 @@ def resume_command(name: str, runs_dir: Path, world_size: int = 1) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Return whether a text can name a folder: no path separators, no control characters, no
-    leading dot or dash.
-    """
+    """Return whether the text is a valid run name (see `NAME_RULE`)."""
     return _RULE.fullmatch(text) is not None
 
 
 def check_name(name: str) -> str:
-    """Return the name, if it is one.
+    """Validate a run name and return it.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: invalid name.
     """
     if not is_name(name):
         raise ConfigError(
-            f"not a usable name: {shortened(name, 80)!r}", "command line", f"use {NAME_RULE}"
+            f"invalid name: {shortened(name, 80)!r}", "command line", f"use {NAME_RULE}"
         )
     return name
 
 
 def holder(folder: Path) -> str | None:
-    """Name the process that writes into a folder; None without one.
+    """Return a description of the process that holds the folder's lock, or None.
 
     Raises:
-        StorageError: its lock cannot be read.
+        StorageError: the lock file cannot be read.
     """
     path = folder / "lock"
     try:
@@ -86,20 +82,18 @@ def raise_held(folder: Path, what: str = "run") -> None:
 
 
 def run_path(given: str, runs_dir: Path) -> Path:
-    """Return the folder of a run that is given by its name; anything else is taken as the path that
-    it may be.
-    """
+    """Resolve a run name to its folder in ``runs_dir``; anything else is treated as a path."""
     named = runs_dir / given
     return named if is_name(given) and not Path(given).exists() and named.is_dir() else Path(given)
 
 
 @contextmanager
 def hold(folder: Path, what: str = "run") -> Iterator[None]:
-    """Hold a folder for this process, making it first; the lock ends with the process, however it
-    ends.
+    """Create a folder and lock it for this process. The lock is released when the process exits for
+    any reason.
 
     Raises:
-        NameHeldError: another process holds it.
+        NameHeldError: another process holds the lock.
         StorageError: the folder cannot be written.
     """
     path = folder / "lock"
@@ -116,11 +110,10 @@ def hold(folder: Path, what: str = "run") -> Iterator[None]:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse to start processes in a folder where they would import the user's files instead of
-    ours.
+    """Raise if a folder contains modules that would shadow loptune's packages.
 
     Raises:
-        ConfigError: names the first such file or folder.
+        ConfigError: names the first conflicting file or folder.
     """
     for name in OWN_PACKAGES:
         spec = importlib.util.find_spec(name)
@@ -129,7 +122,7 @@ def check_folder(folder: Path) -> None:
             if path.is_file() and path.parent.resolve() != ours:
                 place = path if path.name != "__init__.py" else path.parent
                 raise ConfigError(
-                    f"{place.name} would be imported instead of loptune's package {name}",
+                    f"{place.name} would shadow loptune's package {name}",
                     str(place),
                     "rename it, or start from another folder",
                 )
@@ -137,7 +130,7 @@ def check_folder(folder: Path) -> None:
 
 def _held_error(folder: Path, other: str, what: str) -> NameHeldError:
     return NameHeldError(
-        f"{what} {folder.name} is run by {other}",
+        f"{what} {folder.name} is in use by {other}",
         str(folder / "lock"),
-        "wait for it, stop it, or take another name",
+        "wait for it, stop it, or choose another name",
     )

@@ -1,4 +1,4 @@
-"""Rows of equal columns, and numbers in them."""
+"""Table and number formatting."""
 
 import json
 import math
@@ -11,16 +11,16 @@ from rich.text import Text
 
 from trainer.errors import printable
 
-PLAIN_WIDTH = 100  # where there is no terminal
+PLAIN_WIDTH = 100  # width outside of a terminal
 
 
 def print_table(
     headings: Sequence[str], rows: Sequence[Sequence[Any]], width: int = PLAIN_WIDTH
 ) -> None:
-    """Print columns, without a first line if no column has a heading; the first column is never
-    folded.
+    """Print a table. The header is omitted if all headings are empty. The first column is never
+    wrapped.
 
-    Outside of a terminal it is at most ``width`` columns wide.
+    Outside of a terminal the table is at most ``width`` characters wide.
     """
     table = Table(box=None, pad_edge=False, show_header=any(headings))
     for index, heading in enumerate(headings):
@@ -34,7 +34,7 @@ def print_table(
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON; a number that is not finite becomes null."""
+    """Print a value as JSON; NaN and infinity become null."""
     print(json.dumps(_finite(value), indent=2, default=str))
 
 
@@ -49,12 +49,12 @@ def _finite(value: Any) -> Any:
 
 
 def counted(number: float, noun: str) -> str:
-    """Write ``1 CPU``, ``2 CPUs``."""
+    """Format a count with its noun: ``1 CPU``, ``2 CPUs``."""
     return f"{number:g} {noun}{'' if number == 1 else 's'}"
 
 
 def number(value: Any) -> str:
-    """Return a value with at most four significant digits; text as it is."""
+    """Format a value with at most four significant digits; text is unchanged."""
     if value is None:
         return ""
     return f"{value:.4g}" if isinstance(value, float) else str(value)

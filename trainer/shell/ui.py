@@ -1,4 +1,4 @@
-"""MLflow's UI on this machine, for this machine alone."""
+"""Local MLflow UI."""
 
 import os
 import sys
@@ -8,23 +8,24 @@ from trainer.shell.preflight import check_port
 
 
 def serve(uri: str, port: int, page: Callable[[], str], what: str, again: str) -> int:
-    """Become an MLflow server on 127.0.0.1 that answers this machine's browser alone.
+    """Replace this process by an MLflow server that is only reachable from this machine.
 
-    It announces the page, asked for once the port is known to be free, and what it shows. Where a
-    server has the store, it only says so, and returns 0.
+    Prints the URL first; ``page`` is called after the port was checked. If the store is an MLflow
+    server, only print its URL and return 0.
 
     Raises:
-        ConfigError: the port is in use; ``again`` is the command to repeat with another.
+        ConfigError: the port is in use; ``again`` is the command to suggest with another port.
     """
     if uri.startswith("http"):
         print(f"MLflow: {uri}{page()}  ({what})")
         return 0
     check_port(port, again)
     print(
-        f"MLflow: http://127.0.0.1:{port}{page()}  ({what}; up in a few seconds, Ctrl-C ends it)",
+        f"MLflow: http://127.0.0.1:{port}{page()}  ({what}; ready in a few seconds; Ctrl-C "
+        "stops it)",
         flush=True,
     )
-    # nothing here needs its job runners
+    # MLflow's job runners are not needed
     os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
     hosts = f"127.0.0.1:{port},localhost:{port}"
     os.execv(
@@ -33,7 +34,7 @@ def serve(uri: str, port: int, page: Callable[[], str], what: str, again: str) -
             sys.executable,
             *("-m", "mlflow", "ui", "--backend-store-uri", uri),
             *("--host", "127.0.0.1", "--port", str(port), "--workers", "1"),
-            # which serves MLflow's assistant alone, and would end Ctrl-C with a traceback
+            # lifespan is only needed by MLflow's assistant, and causes a traceback on Ctrl-C
             *("--allowed-hosts", hosts, "--uvicorn-opts", "--lifespan off"),
         ],
     )

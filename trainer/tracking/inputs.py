@@ -1,7 +1,7 @@
-"""The files that a run or sweep depends on, data sets and reward modules, hashed so that a change
-is noticed.
+"""Hashes of the input files of a run or sweep (datasets, reward and rule modules), to detect
+changes.
 
-Data sets of the hub are not among them, nor files that a reward module reads by itself.
+Hub datasets, and files that a reward module opens itself, are not tracked.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from trainer.metrics.tags import CHANGES_TAG
 from trainer.run_folder import RunFolder
 
 _INSTALLED = {"site-packages", "dist-packages"}
-# kinds of modules, as `modulefinder` numbers them
+# `modulefinder`'s module types
 _SOURCE = 1
 _PACKAGE = 5
 
@@ -33,13 +33,13 @@ _PACKAGE = 5
 def check_inputs(
     folder: Path, what: str, accept: bool, working_dir: Path | None = None
 ) -> list[str]:
-    """Return a sentence for each file that is not what a folder's ``inputs.json`` records; none
-    without a record.
+    """Return a message for each file that differs from the folder's ``inputs.json``; empty without
+    a record.
 
-    ``what`` is a "run" or a "sweep"; relative paths start from the working directory.
+    ``what`` is "run" or "sweep". Relative paths are resolved against the working directory.
 
     Raises:
-        ConfigError: a file differs, and that was not accepted; names it and what changed.
+        ConfigError: a file differs and ``accept`` is False; names the files and changes.
         StorageError: the record is damaged.
     """
     root = working_dir or Path.cwd()
@@ -50,10 +50,10 @@ def check_inputs(
     ]
     if changes and not accept:
         raise ConfigError(
-            f"{'; '.join(changes)} since the {what} began",
+            f"{'; '.join(changes)} since the {what} started",
             str(RunFolder(folder).inputs),
-            f"put it back, start another {what} with --name, or go on and have it recorded: "
-            "--accept-changes",
+            f"restore the old version, start a new {what} with --name, or continue and record "
+            "the change with --accept-changes",
         )
     return changes
 
@@ -61,7 +61,7 @@ def check_inputs(
 def record_inputs(
     folder: Path, inputs: Iterable[tuple[Path, str]], changes: Sequence[str] = ()
 ) -> None:
-    """Write the hashes of some files, each with its role, and what was accepted to have changed."""
+    """Write ``inputs.json``: the hash and role of each file, and the accepted changes."""
     root = Path.cwd()
     files: dict[str, dict[str, str]] = {}
     for path, role in inputs:
@@ -75,25 +75,25 @@ def record_inputs(
 
 
 def accepted_changes(folder: Path) -> str:
-    """Return all changes of its files that were accepted of a run or sweep; empty without any."""
+    """Return all accepted changes of a run or sweep as one string, empty if there are none."""
     return "; ".join(_recorded(folder)["accepted"])
 
 
 def change_tags(folder: Path) -> dict[str, str]:
-    """Return MLflow's tag of all changes that were accepted of a run or sweep; none without any."""
+    """Return the MLflow tag with the accepted changes, or an empty dict."""
     accepted = accepted_changes(folder)
     return {CHANGES_TAG: accepted} if accepted else {}
 
 
 def recorded_files(folder: Path) -> dict[str, dict[str, str]]:
-    """Return the files that a run or sweep began with: path -> ``role``, ``sha256``, ``size``; none
+    """Return the recorded files of a run or sweep: path -> ``role``, ``sha256``, ``size``; empty
     without a record.
     """
     return dict(_recorded(folder)["files"])
 
 
 def inherit_inputs(folder: Path, origin: Path) -> None:
-    """Hold a new folder to the inputs of another, unless it has its own."""
+    """Copy the recorded inputs of ``origin`` to a new folder, unless it already has its own."""
     if RunFolder(origin).inputs.is_file() and not RunFolder(folder).inputs.is_file():
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(RunFolder(folder).inputs, RunFolder(origin).inputs.read_bytes())
@@ -108,9 +108,9 @@ def _recorded(folder: Path) -> dict[str, Any]:
         return {"files": dict(recorded["files"]), "accepted": list(recorded["accepted"])}
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise StorageError(
-            f"cannot tell whether data or reward have changed: {first_line(error)}",
+            f"cannot check whether data or reward files have changed: {first_line(error)}",
             str(path),
-            "restore the file; or remove it, and nothing is compared",
+            "restore the file, or delete it to skip this check",
         ) from error
 
 
@@ -130,7 +130,7 @@ def _fingerprint(path: Path) -> dict[str, str]:
 
 
 def input_files(configs: Iterable[TrainConfig]) -> Iterator[tuple[Path, str]]:
-    """Yield the data sets and reward and rule modules of some configurations, each with its
+    """Yield the dataset files and the reward and rule modules of the configurations, each with its
     role.
     """
     root = Path.cwd()
@@ -157,14 +157,12 @@ def input_files(configs: Iterable[TrainConfig]) -> Iterator[tuple[Path, str]]:
 
 
 def module_files(module: str, role: str, root: Path) -> Iterator[tuple[Path, str]]:
-    """Yield a module's file and those of the project that it imports; nothing is imported to find
-    them.
-    """
-    search = [*filter(None, sys.path), str(root)]  # the order of scoring processes
+    """Yield a module's file and the project files that it imports, without importing them."""
+    search = [*filter(None, sys.path), str(root)]  # same order as in the scoring processes
     finder = _ImportFinder(
         [place for place in search if _is_of_project(Path(place))], excludes=OWN_PACKAGES
     )
-    with contextlib.suppress(ImportError):  # whoever imports it says so
+    with contextlib.suppress(ImportError):  # reported later, when the module is imported
         finder.import_hook(module)
     for name, found in finder.modules.items():
         file = Path(getattr(found, "__file__", None) or "").resolve()
@@ -173,16 +171,16 @@ def module_files(module: str, role: str, root: Path) -> Iterator[tuple[Path, str
 
 
 def _is_of_project(folder: Path) -> bool:
-    # `pip install --target` gives folders other names
+    # folders of `pip install --target` are not named site-packages
     installed = not _INSTALLED.isdisjoint(folder.parts) or any(folder.glob("*.dist-info"))
     return not installed and not folder.resolve().is_relative_to(sysconfig.get_path("stdlib"))
 
 
 class _ImportFinder(ModuleFinder):
-    """Finds the modules of folders without ``__init__.py``, too."""
+    """ModuleFinder that also supports namespace packages (folders without ``__init__.py``)."""
 
     def find_module(self, name: str, path: Any, parent: Any = None) -> Any:
-        """Return a file or folder with the kind of module that it is."""
+        """Find a module; returns ModuleFinder's (file, path, description) tuple."""
         spec = PathFinder.find_spec(name, path or self.path)
         if spec is None and name == "__init__":
             return io.BytesIO(), "", ("", "rb", _SOURCE)
@@ -191,7 +189,7 @@ class _ImportFinder(ModuleFinder):
         return super().find_module(name, path, parent)
 
     def load_module(self, fqname: str, fp: Any, pathname: str, file_info: Any) -> Any:
-        """Keep a file that does not compile, too; whoever imports it says why."""
+        """Also record a file with a syntax error; the error is reported when it is imported."""
         try:
             return super().load_module(fqname, fp, pathname, file_info)
         except SyntaxError:

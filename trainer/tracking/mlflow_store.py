@@ -1,6 +1,6 @@
-"""Reaching MLflow: which store, its schema, and runs that are found again by tag.
+"""MLflow store access: URI, schema setup, and finding runs by tag.
 
-MLflow takes two seconds to import, so it is imported where it is used.
+MLflow takes two seconds to import, so it is imported lazily.
 """
 
 import contextlib
@@ -43,15 +43,15 @@ _SCHEMES = (
 _KNOWN_STORES = (
     "write http://HOST:PORT, or sqlite:///FILE; unset it for the store in the runs folder"
 )
-START_LIMIT_S = 5.0  # patience with a server that does not answer
-LOCK_LIMIT_S = 30.0  # patience with a database that another process has locked
+START_LIMIT_S = 5.0  # how long to retry an unresponsive server
+LOCK_LIMIT_S = 30.0  # how long to wait for a locked database
 
 _ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    # The shipper retries by itself and knows what was sent; retries inside one call would block it
-    # for minutes, and a repeated create-run request would make a second run.
+    # `Shipper` does its own retries. MLflow's retries would block for minutes, and a retried
+    # create-run request could create a second run.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
 }
@@ -66,29 +66,28 @@ T = TypeVar("T")
 
 
 def _quiet_mlflow() -> None:
-    """Set MLflow's environment (telemetry off, short calls) and silence its logging.
+    """Set MLflow's environment variables (no telemetry, short timeouts) and silence its loggers.
 
-    A variable the user has set keeps its value. Takes effect only before MLflow is imported.
+    Variables set by the user are kept. Must be called before MLflow is imported.
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    # Every failure reaches us as an exception as well; MLflow would print its stack on top.
+    # failures are raised as exceptions, too; MLflow would also print the traceback
     logging.getLogger("mlflow").setLevel(logging.ERROR)
     logging.getLogger("mlflow.store").setLevel(logging.CRITICAL)
     logging.getLogger("alembic").setLevel(logging.WARNING)
 
 
 def tracking_uri(config: TrackingConfig, runs_dir: Path) -> str:
-    """Return the store of a run: ``tracking.uri``, else ``MLFLOW_TRACKING_URI``, else SQLite in the
-    runs folder.
+    """Return the tracking URI of a run: ``tracking.uri``, or ``MLFLOW_TRACKING_URI``, or SQLite in
+    the runs folder.
 
-    A SQLite path is made absolute, because the processes of a sweep run in other folders.
-    Credentials of ``MLFLOW_TRACKING_URI`` go into the variables that MLflow reads them from: URIs
-    are recorded and printed.
+    SQLite paths are made absolute, because trial processes run in other folders. Credentials in
+    ``MLFLOW_TRACKING_URI`` are moved to MLflow's own variables, because URIs are recorded and
+    printed.
 
     Raises:
-        ConfigError: the environment names a database with its password, or MLflow would open
-            another file.
+        ConfigError: a database URI with a password, or a path that MLflow would misinterpret.
     """
     uri = config.uri or _environment_uri() or f"sqlite:///{runs_dir.resolve()}/mlflow.db"
     path = sqlite_path(uri)
@@ -97,7 +96,7 @@ def tracking_uri(config: TrackingConfig, runs_dir: Path) -> str:
     place = str(path.resolve())
     if not set("%#?").isdisjoint(place):
         raise ConfigError(
-            "MLflow opens another file where a path has %, # or ?",
+            "MLflow misinterprets paths that contain %, # or ?",
             place,
             "choose another --runs-dir, or set tracking.uri",
         )
@@ -110,10 +109,10 @@ def _environment_uri() -> str | None:
     if not clean.startswith("http"):
         if password:
             raise ConfigError(
-                "the password of a database would stand in the record of every run",
+                "the database password in this URI would be recorded with every run",
                 _URI_VARIABLE,
-                "start `mlflow server` in front of it, or keep the password where the database "
-                "looks (~/.pgpass)",
+                "run an `mlflow server` in front of the database, or store the password in "
+                "the database client's file (~/.pgpass)",
             )
         return uri
     if name:
@@ -126,15 +125,15 @@ def _environment_uri() -> str | None:
 
 
 def sqlite_path(uri: str) -> Path | None:
-    """Return the database file of a ``sqlite:///`` URI, None for any other store."""
+    """Return the database file of a ``sqlite:///`` URI, or None for other stores."""
     return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
 
 
 def prepare_store(uri: str) -> None:
-    """Create or upgrade the schema of a SQLite store; other stores look after themselves.
+    """Create or upgrade the schema of a SQLite store. Other stores manage their own schema.
 
-    One process calls this before the trials start: several processes that open a fresh SQLite file
-    at the same time break each other's migrations.
+    Must be called by one process before trials start, because concurrent migrations of a new SQLite
+    file fail.
 
     Raises:
         StorageError: the file cannot be created, or stays locked.
@@ -147,10 +146,12 @@ def prepare_store(uri: str) -> None:
         lock = FileLock(path.with_name(path.name + ".lock")).acquire()
     except OSError as error:
         raise StorageError(
-            f"cannot create the MLflow store: {error}", uri, "make its folder, or set tracking.uri"
+            f"cannot create the MLflow store: {error}",
+            uri,
+            "create its folder, or set tracking.uri",
         ) from None
     with lock:
-        _schema_exists(path)  # waits for a lock, or tells that the file is no database
+        _schema_exists(path)  # waits for locks, and raises if the file is not a database
         _quiet_mlflow()
         from mlflow import MlflowClient
 
@@ -159,10 +160,10 @@ def prepare_store(uri: str) -> None:
 
 
 def check_store(uri: str) -> None:
-    """Prepare a store and ask it something.
+    """Prepare a store and test it with a query.
 
     Raises:
-        ConfigError: MLflow has no such kind of store.
+        ConfigError: unsupported URI scheme.
         StorageError: it cannot be reached.
     """
     scheme = uri.partition(":")[0].partition("+")[0]
@@ -172,7 +173,9 @@ def check_store(uri: str) -> None:
         or not _is_address(uri)
     ):
         raise ConfigError(
-            f"MLflow has no store such as {uri}", f"tracking.uri, {_URI_VARIABLE}", _KNOWN_STORES
+            f"not a valid MLflow tracking URI: {uri}",
+            f"tracking.uri, {_URI_VARIABLE}",
+            _KNOWN_STORES,
         )
     prepare_store(uri)
     client = connect(uri)
@@ -190,15 +193,15 @@ def connect(uri: str) -> "MlflowClient":
     """Return a client of the store.
 
     Raises:
-        StorageError: a SQLite store without schema (``prepare_store`` makes it), or one that stays
-            locked.
+        StorageError: a SQLite store without a schema (call `prepare_store`), or one that stays
+        locked.
     """
     path = sqlite_path(uri)
     if path is not None and not _schema_exists(path):
         raise StorageError(
             "the MLflow store does not exist or is empty",
             str(path),
-            "restore it; a run or sweep without --offline makes one",
+            "restore it, or start a run or sweep without --offline to create one",
         )
     _quiet_mlflow()
     from mlflow import MlflowClient
@@ -207,11 +210,11 @@ def connect(uri: str) -> "MlflowClient":
 
 
 def retry(action: Callable[[], T], uri: str) -> T:
-    """Repeat ``action`` until it succeeds, but not for ever: a local lock passes, a dead server
-    seldom returns.
+    """Retry ``action`` until it succeeds or a time limit is reached, which is longer for SQLite
+    locks than for servers.
 
     Raises:
-        StorageError: it never succeeded, or failed in a way that waiting does not cure.
+        StorageError: time limit reached, or a permanent error.
     """
     path = sqlite_path(uri)
     from mlflow.exceptions import MlflowException
@@ -234,7 +237,7 @@ def retry(action: Callable[[], T], uri: str) -> T:
             )
             if permanent or time.monotonic() + pause > deadline:
                 raise StorageError(
-                    f"MLflow does not answer: {reason(error)}", uri, _hint(error)
+                    f"MLflow request failed: {reason(error)}", uri, _hint(error)
                 ) from error
         time.sleep(pause)
         pause = min(2 * pause, 2.0)
@@ -244,15 +247,13 @@ def _hint(error: Exception) -> str:
     if getattr(error, "error_code", None) in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
         return "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
     return (
-        "start the server, or add --offline and send it later with `trainer upload` or `sweep "
+        "start the server, or use --offline and upload later with `trainer upload` or `sweep "
         "upload`"
     )
 
 
 def reason(error: BaseException) -> str:
-    """Return the telling part of an error's text: MLflow's runs over many lines, requests' nests
-    its causes.
-    """
+    """Return the essential part of an MLflow or requests error message."""
     line = first_line(error)
     if "HTTPConnectionPool" in line:
         line = line.rsplit("Caused by ", 1)[-1].rsplit(": ", 1)[-1].strip("\"')")
@@ -260,10 +261,10 @@ def reason(error: BaseException) -> str:
 
 
 def find_experiment(client: "MlflowClient", uri: str, name: str) -> str:
-    """Return the id of the experiment, created where it is missing. Processes may race for it.
+    """Return the experiment's id; create it if missing. Safe for concurrent processes.
 
     Raises:
-        StorageError: the store does not answer, or the experiment was deleted in the UI.
+        StorageError: the store is not reachable, or the experiment was deleted in the UI.
     """
     from mlflow.exceptions import MlflowException
 
@@ -306,17 +307,17 @@ def open_run(
     key: str,
     started: int | None = None,
 ) -> str:
-    """Return the id of the run tagged ``loptune.run = key``, created where it is missing, status
-    RUNNING.
+    """Return the id of the run tagged ``loptune.run = key`` and set its status to RUNNING; create
+    it if missing.
 
-    ``started`` is when it began [ms since 1970], where that was not now.
+    ``started`` is the start time [ms since 1970], default now.
 
     Raises:
         StorageError: the store does not answer.
     """
 
     def find_or_create() -> str:
-        # Searched anew in every attempt: an attempt whose answer was lost may have created the run.
+        # search again on every retry: an attempt whose response was lost may have created the run
         for run in find_runs(client, [experiment_id], {RUN_TAG: key}):
             run_id = str(run.info.run_id)
             client.update_run(run_id, status="RUNNING")
@@ -330,9 +331,9 @@ def open_run(
 
 
 def log_missing_params(client: "MlflowClient", run_id: str, params: Mapping[str, Any]) -> None:
-    """Log the parameters that the run lacks; MLflow refuses to change one.
+    """Log the parameters that the run does not have yet; MLflow parameters are immutable.
 
-    Values are cut to MLflow's limit; lists and mappings are written as Python shows them.
+    Values are truncated to MLflow's limit; lists and mappings are logged as their str().
     """
     from mlflow.entities import Param
 
@@ -347,8 +348,8 @@ def log_missing_params(client: "MlflowClient", run_id: str, params: Mapping[str,
 
 
 def mlflow_name(name: str) -> str:
-    """Return the name with what MLflow refuses replaced, characters and the path parts `.` and `..`
-    (names of data sets and difficulties are free text).
+    """Replace characters and path parts that MLflow does not allow in names, because dataset and
+    difficulty names are free text.
     """
     parts = re.sub(r"[^\w\-. /:]", "_", name)[:250].split("/")
     return "/".join(part if part.strip(".") else "_" for part in parts)
@@ -356,20 +357,21 @@ def mlflow_name(name: str) -> str:
 
 def _system_tags() -> dict[str, str]:
     tags = {"mlflow.source.name": "loptune", "mlflow.source.type": "LOCAL"}
-    with contextlib.suppress(KeyError, OSError):  # no name for this user id, as in many containers
+    # the user id may have no name, as in many containers
+    with contextlib.suppress(KeyError, OSError):
         tags["mlflow.user"] = getpass.getuser()
     return tags
 
 
 def _schema_exists(path: Path) -> bool:
-    """Return whether the database has MLflow's schema; waits for a lock, because MLflow itself
-    would wait 100 s.
+    """Return whether the database has MLflow's schema. Waits for locks itself, because MLflow would
+    wait 100 s.
     """
     if not path.exists():
         return False
     deadline = time.monotonic() + LOCK_LIMIT_S
     while True:
-        try:  # a second at a time, in which Ctrl-C waits
+        try:  # one-second timeouts, so that Ctrl-C is handled within a second
             with contextlib.closing(
                 sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=1.0)
             ) as database:
@@ -382,7 +384,7 @@ def _schema_exists(path: Path) -> bool:
             if locked and time.monotonic() < deadline:
                 continue
             held = (
-                "end the process that holds it, then resume"
+                "stop the process that locks it, then resume"
                 if locked
                 else "restore it or move it away"
             )
@@ -391,7 +393,7 @@ def _schema_exists(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _disabled_logging() -> Iterator[None]:
-    """Turn logging off: Alembic reconfigures the loggers while it migrates."""
+    """Disable logging during migrations, because Alembic reconfigures the loggers."""
     before = logging.root.manager.disable
     logging.disable(logging.INFO)
     try:

@@ -1,10 +1,9 @@
-"""Sending a run's local record to MLflow.
+"""Upload of a run's local record to MLflow.
 
-``metrics.jsonl`` is the queue. ``tracking.json`` beside it says which MLflow run it is, how much of
-the queue that has, and whether it has been ended. A request whose answer was lost, or a process
-that died, need not be remembered: what is sent again costs time and changes nothing, as MLflow
-keeps one copy of equal (metric, step, time, value). Steps that a resumed run computes again are
-sent again too; of a step's values the newest is that of the record.
+``metrics.jsonl`` is the queue. ``tracking.json`` stores the MLflow run id, how much of the queue
+was uploaded, and whether the run was ended. Uploads are idempotent, because MLflow deduplicates
+equal (metric, step, time, value), so lost responses and crashes are harmless. If a resumed run
+recomputes steps, they are uploaded again, and the newest value of a step is the valid one.
 """
 
 import json
@@ -36,12 +35,12 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
-_MAX_METRICS_PER_BATCH = 1000  # MLflow's limit for one request
-_MAX_TABLE_ROWS = 800  # the table is uploaded whole each time; completions.jsonl keeps all rows
+_MAX_METRICS_PER_BATCH = 1000  # MLflow's limit per request
+_MAX_TABLE_ROWS = 800  # the full table is re-uploaded each time; completions.jsonl keeps all rows
 
 
 def end_of_step(path: Path, step: int) -> int:
-    """Return the offset where lines of steps after ``step`` begin: steps are logged in order."""
+    """Return the byte offset after the last line of ``step``. Steps are logged in order."""
     cut = 0
     for record, end in read_json_lines(path) if path.exists() else ():
         if record.get("step", 0) > step:
@@ -51,13 +50,14 @@ def end_of_step(path: Path, step: int) -> int:
 
 
 def metrics_record(metrics: Mapping[str, float], step: int, declared: bool = True) -> Record:
-    """Return the line of one ``log``: step, time [s since 1970, to the millisecond] and the
+    """Return the record of one ``log`` call: step, time [s since 1970, to the millisecond] and
     metrics.
 
-    A value that is not finite is written as null and named under ``nonfinite``.
+    NaN and infinity are written as null and listed under ``nonfinite``.
 
     Raises:
-        KeyError: a name that ``trainer/metrics/declared.yaml`` does not declare, where all are.
+        KeyError: with ``declared``, a metric that ``trainer/metrics/declared.yaml`` does not
+        declare.
     """
     record: Record = {"step": int(step), "time": round(time.time(), 3)}
     nonfinite: dict[str, str] = {}
@@ -73,7 +73,7 @@ def metrics_record(metrics: Mapping[str, float], step: int, declared: bool = Tru
 
 
 def metric_values(record: Record) -> dict[str, float]:
-    """Return the finite metrics of a line."""
+    """Return the finite metrics of a record."""
     return {
         name: value
         for name, value in record.items()
@@ -82,8 +82,8 @@ def metric_values(record: Record) -> dict[str, float]:
 
 
 def recorded_times(path: Path) -> tuple[int, int] | None:
-    """Return when the first line began to be measured, and the last was written [ms since 1970];
-    None without lines.
+    """Return the run's start time (first record's time minus its duration) and the last record's
+    time [ms since 1970], or None without records.
     """
     records = read_records(path)
     if not records:
@@ -98,27 +98,25 @@ _saving = Lock()
 
 @dataclass
 class TrackingState:
-    """The state that lets a later process continue a run's MLflow record; stored as
-    ``tracking.json``.
-    """
+    """Upload state of a run, stored in ``tracking.json`` so that a later process can continue."""
 
-    key: str  # value of the tag loptune.run
+    key: str  # value of the loptune.run tag
     experiment: str
     run_name: str
     tags: dict[str, str]
     runs_dir: str
-    uri: str | None = None  # the store that run_id belongs to
+    uri: str | None = None  # tracking URI that run_id belongs to
     run_id: str | None = None
-    metrics_sent: int = 0  # bytes of metrics.jsonl that it has
+    metrics_sent: int = 0  # uploaded bytes of metrics.jsonl
     status: str | None = None  # FINISHED, FAILED or KILLED once the run has ended
-    status_sent: bool = False  # and with it all that the record holds
+    status_sent: bool = False  # status and complete record uploaded
 
     @classmethod
     def load(cls, run_dir: Path) -> "TrackingState | None":
-        """Return the stored state, None where there is none.
+        """Load the stored state, or return None.
 
         Raises:
-            StorageError: the file is not what ``save`` wrote.
+            StorageError: the file is invalid.
         """
         path = RunFolder(run_dir).tracking
         if not path.exists():
@@ -133,13 +131,14 @@ class TrackingState:
             ) from None
 
     def save(self, run_dir: Path) -> None:
-        """Replace the stored state, whatever thread has changed it."""
+        """Save the state; thread-safe."""
         with _saving:
             write_atomically(RunFolder(run_dir).tracking, json.dumps(asdict(self)))
 
 
 def has_unsent(run_dir: Path) -> bool:
-    """Return whether MLflow lacks something of the run in this folder; False where there is none.
+    """Return whether the run in this folder has data that was not uploaded. False if there is no
+    run.
 
     Raises:
         StorageError: the stored state cannot be read.
@@ -150,11 +149,10 @@ def has_unsent(run_dir: Path) -> bool:
 
 @dataclass
 class Shipper:
-    """Sends what a run's folder holds to a store.
+    """Uploader of a run folder to a tracking store.
 
-    Every method that talks to MLflow raises whatever MLflow raises; calling it again is always
-    safe. ``check`` raises where another attempt has taken over the run; ``monitored`` has MLflow
-    record the metrics of this machine.
+    Methods propagate MLflow's exceptions and can safely be retried. ``check`` raises if a newer
+    attempt has taken over the run. ``monitored`` enables MLflow's system metrics.
     """
 
     run_dir: Path
@@ -170,13 +168,12 @@ class Shipper:
         self._completions_sent = 0  # bytes of completions.jsonl
 
     def connect(self) -> None:
-        """Find the run again in MLflow or create it, and describe it, where that has not been done
-        yet.
+        """Find or create the MLflow run and log its parameters, once.
 
         Raises:
-            StorageError: MLflow does not answer, or refuses.
+            StorageError: MLflow is not reachable or rejects the request.
         """
-        self.check()  # before its lines are read: another attempt may just write them anew
+        self.check()  # check before reading the files: a newer attempt may be rewriting them
         if self._opened is not None:
             return
         client = connect(self.uri)
@@ -207,16 +204,16 @@ class Shipper:
             self._monitor.start()
 
     def send_all(self) -> None:
-        """Send everything that is on disk now."""
+        """Upload everything that is on disk now."""
         self.connect()
         while self._send_metrics():
             pass
         self._send_completions()
 
     def finish(self, otherwise: str = "FINISHED", ended: int | None = None) -> None:
-        """Send everything and the run's final status, or another if it has none.
+        """Upload everything and set the final status; ``otherwise`` is used if the run has none.
 
-        ``ended`` is when [ms since 1970], where that was not now.
+        ``ended`` is the end time [ms since 1970], default now.
         """
         self.send_all()
         for path in (self._folder.correctness, self._folder.evaluation):
@@ -230,7 +227,7 @@ class Shipper:
 
     @property
     def _client(self) -> "MlflowClient":
-        assert self._opened is not None, "connect() comes first"
+        assert self._opened is not None, "call connect() first"
         self.check()  # before each request
         return self._opened
 
@@ -251,7 +248,7 @@ class Shipper:
             client.log_artifact(run_id, str(path))
 
     def _send_metrics(self) -> bool:
-        """Send one batch of lines; False when none is left."""
+        """Upload one batch of metric records. Return False if none are left."""
         path = self._folder.metrics
         offset = self.state.metrics_sent
         if not path.exists() or path.stat().st_size <= offset:
@@ -275,15 +272,15 @@ class Shipper:
         return True
 
     def _send_completions(self) -> None:
-        """Send the table of completions, whole, if it has grown."""
+        """Upload the completions table if it has grown."""
         path = self._folder.completions
         if not path.exists() or path.stat().st_size <= self._completions_sent:
             return
         lines = list(read_json_lines(path))
         rows = [record for record, _ in lines[-_MAX_TABLE_ROWS:]]
         columns = list(dict.fromkeys(name for row in rows for name in row))
-        # The form of MlflowClient.log_table, which would download and send the whole table for
-        # every row.
+        # same format as MlflowClient.log_table, which would download and re-upload the table for
+        # every row
         table = {"columns": columns, "data": [[row.get(name) for name in columns] for row in rows]}
         self._client.log_dict(self._run_id, table, COMPLETIONS_TABLE)
         kind = json.dumps([{"path": COMPLETIONS_TABLE, "type": "table"}])

@@ -1,8 +1,8 @@
-"""The only writer of a run's record: lines on disk at once, MLflow when it can be reached.
+"""Run tracker: writes every record to disk immediately, and to MLflow asynchronously.
 
-``log`` appends to ``metrics.jsonl`` and returns; a thread sends the lines to MLflow in batches. A
-server that dies delays the sending and nothing else: what is not sent stays known and is sent when
-the server returns, when the run ends, or by ``upload``.
+`log` appends to ``metrics.jsonl``, and a background thread uploads to MLflow in batches. A dead
+server never blocks training: unsent records are uploaded when the server returns, when the run
+ends, or by `upload`.
 """
 
 import contextlib
@@ -34,33 +34,32 @@ from trainer.tracking.writers import Writers
 from trainer.types import RunContext
 
 SHIP_INTERVAL_S = 1.0
-_MAX_PAUSE_S = 10.0  # between attempts while the server is away
-_LAST_PAUSE_S = 0.2  # between attempts at the end
+_MAX_PAUSE_S = 10.0  # maximum retry interval while the server is unreachable
+_LAST_PAUSE_S = 0.2  # retry interval during close
 _CLOSE_LIMIT_S = 12.0
 
 _logger = logging.getLogger(__name__)
 
 
 class Tracker:
-    """Records one run.
+    """Tracker of one run.
 
-    Opening it finds the run's MLflow run again by its tag ``loptune.run``, or creates it, and logs
-    the flattened configuration as parameters and the resolved YAML as ``config.yaml``. With
-    ``tracking.offline`` only the local files are written.
+    Finds the MLflow run by its tag ``loptune.run``, or creates it, and logs the flattened
+    configuration as parameters and the resolved YAML as ``config.yaml``. With ``tracking.offline``
+    only local files are written.
 
     Args:
         config: the resolved configuration of the run.
-        context: where the run lives; ``tags["loptune.run"]`` is its stable id, derived from the
-            run's folder where absent.
-        declared: whether names of metrics have to be those of ``trainer/metrics/declared.yaml``.
-        must_connect: whether MLflow has to answer at the start; otherwise the run is opened once it
-            does.
-        close_limit_s: how long ``close`` may wait for MLflow [s].
+        context: folders and tags of the run. ``tags["loptune.run"]`` is its stable id; by default
+        it is derived from the run folder. declared: whether metric names must be declared in
+        ``trainer/metrics/declared.yaml``. must_connect: whether to raise if MLflow is not reachable
+        at the start; otherwise connect later. close_limit_s: how long `close` may wait for MLflow
+        [s].
 
     Raises:
-        StorageError: MLflow cannot be reached, or a SQLite store was not prepared
-            (``prepare_store``); the run's folder cannot be written, or is another attempt's. The
-            last also from each method that writes.
+        StorageError: MLflow is not reachable; a SQLite store without a schema (call
+        `prepare_store`); the run folder is not writable; or a newer attempt owns the run. The last
+        is also raised by every method that writes.
     """
 
     def __init__(
@@ -101,11 +100,11 @@ class Tracker:
         self._closing = threading.Event()
 
     def log(self, metrics: MetricValues, step: int) -> None:
-        """Record metrics of a step. Never waits for MLflow.
+        """Record the metrics of a step. Never blocks on MLflow.
 
         Raises:
-            KeyError: a name that ``trainer/metrics/declared.yaml`` does not declare.
-            StorageError: the record cannot be written; says from which step on it is missing.
+            KeyError: undeclared metric.
+            StorageError: the record cannot be written; names the missing step.
         """
         self._append(self._metrics, step, metrics_record(metrics, step, self._declared))
         self._last_step = max(self._last_step, step)
@@ -113,23 +112,20 @@ class Tracker:
         self._writers.log(metrics, step)
 
     def summarize(self, metrics: MetricValues) -> None:
-        """Record the run's ``final/*`` values, at the last step logged."""
+        """Record the run's ``final/*`` metrics at the last logged step."""
         self.log(metrics, self._last_step)
 
     def log_completions(self, rows: Sequence[Record], step: int) -> None:
-        """Append sampled completions (JSON values, the same columns in every row) to the run's
-        table.
-        """
+        """Append completions (JSON values, same columns in every row) to the run's table."""
         self._append(self._completions, step, *({**row, "step": step} for row in rows))
         self._start_shipping()
 
     def log_correctness(self, record: Record, step: int) -> None:
-        """Append which problems were answered correctly (`trainer.evaluation.correctness`)."""
+        """Append per-problem correctness (see `trainer.evaluation.correctness`)."""
         self._append(self._correctness, step, {"step": step, **record})
 
     def rewind(self, step: int) -> None:
-        """Forget what was logged after ``step`` (-1: everything), before those steps are computed
-        again.
+        """Drop records after ``step`` (-1: all), because those steps will be recomputed.
 
         Raises:
             StorageError: the run's folder cannot be written.
@@ -140,7 +136,7 @@ class Tracker:
             self._state.metrics_sent, end_of_step(self._metrics.path, step)
         )
         try:
-            self._state.save(self.run_dir)  # before the lines go
+            self._state.save(self.run_dir)  # save before truncating the files
         except OSError as error:
             raise storage_error("write the run's record", self.run_dir, error) from error
         for lines in (self._metrics, self._completions, self._correctness):
@@ -148,8 +144,8 @@ class Tracker:
         self._last_step = max(step, 0)
 
     def close(self, status: str = "FINISHED") -> bool:
-        """Send the rest within ``close_limit_s`` and end the record; False where MLflow lacks some
-        of it then.
+        """Upload the rest within ``close_limit_s`` and close. Return False if MLflow is
+        incomplete.
         """
         if self._closing.is_set():
             return True
@@ -166,11 +162,13 @@ class Tracker:
         if self._shipper is None:
             return True
         self._start_shipping()
-        assert self._thread is not None, "it has begun"
-        self._thread.join(self._close_limit_s + 1.0)  # a call to a hanging server cannot be ended
+        assert self._thread is not None, "the upload thread has started"
+        # a call to an unresponsive server cannot be canceled
+        self._thread.join(self._close_limit_s + 1.0)
         if not self._state.status_sent:
             _logger.warning(
-                "MLflow at %s does not have the whole run; nothing is lost: trainer upload %s",
+                "MLflow at %s is missing part of the run; no data is lost, upload it with: "
+                "trainer upload %s",
                 self._shipper.uri,
                 self.run_dir,
             )
@@ -182,7 +180,7 @@ class Tracker:
             lines.append(*records)
         except StorageError as error:
             raise StorageError(
-                f"{error.what}; step {step} is missing", error.where, error.hint
+                f"{error.what}; the record of step {step} is missing", error.where, error.hint
             ) from error
 
     def _start_shipping(self) -> None:
@@ -193,28 +191,30 @@ class Tracker:
             self._thread.start()
 
     def _ship(self, shipper: Shipper) -> None:
-        """Send while the run goes on, and its rest and status within the limit once it is
-        closed.
+        """Upload during the run; after `close`, upload the rest and the status within the time
+        limit.
         """
         pause = SHIP_INTERVAL_S
         with contextlib.suppress(SupersededError):
             while not self._closing.wait(pause):
                 error = _failure(shipper.send_all)
                 if error is None and pause > SHIP_INTERVAL_S:
-                    _logger.warning("MLflow answers again; the missing metrics were sent")
+                    _logger.warning("MLflow is reachable again; the missing metrics were uploaded")
                 elif error is not None and pause == SHIP_INTERVAL_S:
-                    _logger.warning("cannot send to MLflow, will try again: %s", reason(error))
+                    _logger.warning("upload to MLflow failed, will retry: %s", reason(error))
                 pause = SHIP_INTERVAL_S if error is None else min(2 * pause, _MAX_PAUSE_S)
             deadline = time.monotonic() + self._close_limit_s
             while error := _failure(shipper.finish):
                 if time.monotonic() + _LAST_PAUSE_S > deadline:
-                    _logger.warning("could not send to MLflow: %s", reason(error))
+                    _logger.warning("upload to MLflow failed: %s", reason(error))
                     return
                 time.sleep(_LAST_PAUSE_S)
 
 
 def _failure(action: Callable[[], None]) -> Exception | None:
-    """Carry out an action; training goes on whatever MLflow raises, for the record is on disk."""
+    """Run an action and return its exception, because an MLflow failure must not stop training: the
+    record is on disk.
+    """
     try:
         action()
     except SupersededError:
@@ -225,7 +225,7 @@ def _failure(action: Callable[[], None]) -> Exception | None:
 
 
 class NullTracker:
-    """A tracker that records nothing, for ranks other than 0."""
+    """Tracker that records nothing, for ranks other than 0."""
 
     def _ignore(self, *given: Any, **named: Any) -> None:
         pass
@@ -238,29 +238,29 @@ class NullTracker:
 
 
 def upload(run_dir: Path, uri: str | None = None, tags: Mapping[str, str] | None = None) -> str:
-    """Send what MLflow lacks of a run that has ended: one made offline, or one whose server died.
+    """Upload a finished run to MLflow that ran offline or whose server failed.
 
-    The store is that of the run's configuration unless ``uri`` names another.
+    ``uri`` overrides the tracking URI of the run's configuration.
 
     Returns:
         The id of the MLflow run.
 
     Raises:
-        MissingError: the folder holds no run.
-        StorageError: MLflow cannot be reached or refuses the data.
+        MissingError: no run in this folder.
+        StorageError: MLflow is not reachable or rejects the data.
     """
     folder = RunFolder(run_dir)
     state = TrackingState.load(run_dir)
     if state is None or not folder.config.exists():
         raise MissingError(
-            "no run in this folder", str(run_dir), "name a folder that holds tracking.json"
+            "no run in this folder", str(run_dir), "give a folder that contains tracking.json"
         )
     state.tags |= tags or {}
     settings = TrackingConfig.model_validate(read_yaml(folder.config).data.get("tracking", {}))
     target = uri or tracking_uri(settings, Path(state.runs_dir))
     prepare_store(target)
     shipper = Shipper(run_dir, target, state)
-    # A run that never closed was killed.
+    # a run without a status was killed
     times = recorded_times(folder.metrics)
     retry(lambda: shipper.finish("KILLED", times and times[1]), target)
     assert state.run_id is not None
@@ -268,9 +268,7 @@ def upload(run_dir: Path, uri: str | None = None, tags: Mapping[str, str] | None
 
 
 def _load_state(config: Tracked, context: RunContext) -> TrackingState:
-    """Return the state of an earlier process with this run's folder, or a fresh one; tags are
-    today's.
-    """
+    """Load the tracking state of this folder, or create a new one, and update its tags."""
     tags = {**config.tracking.tags, **context.tags}
     stored = TrackingState.load(context.run_dir)
     place = hashlib.sha256(str(context.run_dir.resolve()).encode()).hexdigest()[:12]

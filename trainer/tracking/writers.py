@@ -1,11 +1,10 @@
-"""Further destinations of metrics: TensorBoard, Weights & Biases, trackio (``tracking.report_to``).
+"""Additional metric writers: TensorBoard, Weights & Biases and trackio (``tracking.report_to``).
 
-MLflow and ``metrics.jsonl`` are the record; what is written here is a view of it for those who look
-elsewhere. A writer that fails is left out for the rest of the run, with a warning.
+MLflow and ``metrics.jsonl`` are the authoritative record; these writers only mirror it. A writer
+that fails is disabled for the rest of the run, with a warning.
 
-The trackers of accelerate cannot stand here: they log through its state, which a run without
-DeepSpeed never has, and which, made by the first rank alone, would choose device and backend a
-second time.
+accelerate's trackers cannot be used: they need accelerate's state, which a run without DeepSpeed
+does not have. Creating it on rank 0 only would select device and backend a second time.
 """
 
 import hashlib
@@ -25,8 +24,8 @@ _logger = logging.getLogger(__name__)
 
 
 class TensorBoardWriter:
-    """Event files in ``RUN/tensorboard``, to be read by ``tensorboard --logdir runs``; the
-    interface of W&B's runs.
+    """Writer of event files in ``RUN/tensorboard``, for ``tensorboard --logdir runs``; has the
+    interface of a W&B run.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -34,9 +33,7 @@ class TensorBoardWriter:
         self._events: Any = None
 
     def log(self, metrics: MetricValues, step: int) -> None:
-        """Write scalars; of a run that goes on, the first step takes the place of it and all later
-        ones.
-        """
+        """Write scalars. In a resumed run, the first step purges it and all later ones."""
         if self._events is None:
             from torch.utils.tensorboard import SummaryWriter
 
@@ -45,13 +42,13 @@ class TensorBoardWriter:
             self._events.add_scalar(name, value, step)
 
     def finish(self) -> None:
-        """Flush and end the event file."""
+        """Close the event file."""
         if self._events is not None:
             self._events.close()
 
 
 def _open(name: str, config: Tracked, context: RunContext) -> Any:
-    """Begin a run of W&B, of trackio, which has the same interface, or of TensorBoard."""
+    """Open a W&B, trackio (same interface) or TensorBoard run."""
     if name == "tensorboard":
         return TensorBoardWriter(context.run_dir / "tensorboard")
     settings: dict[str, Any] = {
@@ -66,14 +63,14 @@ def _open(name: str, config: Tracked, context: RunContext) -> Any:
 
 
 def check_installed(config: Tracked) -> None:
-    """Look for the packages of all writers.
+    """Check that the packages of all writers are installed.
 
     Raises:
-        ConfigError: one is not installed.
+        ConfigError: a package is missing.
     """
     for name in config.tracking.report_to:
         module = find_spec(name)
-        # without an origin it is a folder that happens to be called so
+        # without an origin it is a namespace package: a folder of the same name
         if module is None or module.origin is None:
             raise ConfigError(
                 f"{name} is not installed", "tracking.report_to", f"pip install {name}"
@@ -84,7 +81,7 @@ class Writers:
     """The writers of a run.
 
     Raises:
-        ConfigError: the package of one is not installed, or it refuses to begin.
+        ConfigError: a package is missing, or a writer failed to start.
     """
 
     def __init__(self, config: Tracked, context: RunContext) -> None:
@@ -93,18 +90,19 @@ class Writers:
         for name in config.tracking.report_to:
             try:
                 self._open[name] = _open(name, config, context)
-            except Exception as error:  # of another program's: no key, no network, no such project
+            # third-party errors: no API key, no network, unknown project
+            except Exception as error:
                 self.close()
                 raise ConfigError(
-                    f"{name} cannot begin: {error}", "tracking.report_to", f"{name} init"
+                    f"{name} failed to start: {error}", "tracking.report_to", f"{name} init"
                 ) from error
 
     def log(self, metrics: MetricValues, step: int) -> None:
-        """Hand the metrics of a step to every writer."""
+        """Pass the metrics of a step to every writer."""
         self._each(lambda writer: writer.log(dict(metrics), step=step))
 
     def close(self) -> None:
-        """End every writer."""
+        """Close every writer."""
         self._each(lambda writer: writer.finish())
         self._open.clear()
 
@@ -112,6 +110,6 @@ class Writers:
         for name in list(self._open):
             try:
                 call(self._open[name])
-            except Exception as error:  # a view of the record must not end the run
-                _logger.warning("%s is left out from here on: %s", name, error)
+            except Exception as error:  # a failing mirror must not stop the run
+                _logger.warning("disabled %s for the rest of the run: %s", name, error)
                 del self._open[name]

@@ -1,4 +1,4 @@
-"""A policy loss of your own: change the equation, keep the interface."""
+"""Your own policy loss: change the equation, keep the interface."""
 
 from pydantic import Field
 from torch import Tensor
@@ -7,9 +7,11 @@ from trainer.rules import LossInputs, NonNegative, PolicyLoss
 
 
 class Cautious(PolicyLoss):
-    """``-A r`` while the ratio r is within ``1 ± strength``, and no gradient outside."""
+    """``-A clip(r, 1 - strength, 1 + strength)``: no gradient outside the clip range."""
 
-    strength: NonNegative = Field(0.5, description="largest change of the ratio")
+    strength: NonNegative = Field(
+        0.5, description="half-width of the range of ratios with a gradient"
+    )
 
     def __call__(self, tokens: LossInputs) -> Tensor:
         ratio = tokens.log_ratio.exp()

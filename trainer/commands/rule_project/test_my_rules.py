@@ -1,4 +1,4 @@
-"""A wrong equation trains another rule: python -m pytest finds out."""
+"""Tests of the rule: a wrong equation trains another rule. Run python -m pytest."""
 
 import torch
 from my_rules import Cautious

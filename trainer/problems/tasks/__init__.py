@@ -1,4 +1,4 @@
-"""Tasks: where a problem stands in a row of data and how it is put to the policy."""
+"""Tasks: default columns, prompt wording and answer format."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from trainer.problems.tasks import knights_knaves, math
 
 @dataclass(frozen=True)
 class Task:
-    """The defaults of one task.
+    """Defaults of a task.
 
-    Columns are tried in order and may be dotted (``reward_model.ground_truth``). ``ask`` turns a
-    question into the user's message; ``raw_template`` is the whole text for a policy without chat
-    template and holds ``{system}`` and ``{question}``. ``read_answer`` brings an answer into the
-    form its reward expects or raises ValueError; ``difficulty`` reads it from the answer where no
-    column holds it.
+    Columns are tried in order and may be dotted (``reward_model.ground_truth``). ``ask`` converts a
+    question to the user message. ``raw_template`` is the full prompt for models without a chat
+    template and contains ``{system}`` and ``{question}``. ``read_answer`` converts an answer to the
+    format that the reward expects, or raises ValueError. ``difficulty`` derives a label from the
+    answer if there is no difficulty column.
     """
 
     prompt_columns: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Sums of two numbers: a task that a small pretrained model half knows."""
+"""Addition of two numbers: a task that a small pretrained model partly solves."""
 
 import hashlib
 import itertools
@@ -29,13 +29,13 @@ class Sum:
 
     @property
     def answer(self) -> str:
-        """The sum in decimals."""
+        """The sum as a decimal string."""
         return str(self.left + self.right)
 
 
 def split_of(left: int, right: int) -> Split:
-    """Return train for 6 tenths of the sums, dev for 2 and test for 2; ``a + b`` and ``b + a`` are
-    one problem.
+    """Return the split of a sum: 60% train, 20% dev, 20% test. ``a + b`` and ``b + a`` are always
+    in the same split.
     """
     pair = f"{min(left, right)}+{max(left, right)}".encode()
     return _SPLIT_OF_TENTH[
@@ -44,13 +44,13 @@ def split_of(left: int, right: int) -> Split:
 
 
 def generate(split: Split, digits: Sequence[int], size: int, seed: int = 0) -> list[Sum]:
-    """Return different sums of one split, in an order that follows from the seed.
+    """Return distinct sums of one split in a seeded order.
 
-    Numbers have as many digits as ``digits`` says in turn: 1 to 3, for there are too many pairs of
-    longer ones to list. The splits share no pair of numbers.
+    Cycles through the digit counts in ``digits`` (1 to 3; longer numbers have too many pairs to
+    enumerate). The splits are disjoint.
 
     Raises:
-        ConfigError: more sums than there are.
+        ConfigError: ``size`` exceeds the number of existing sums.
     """
     kinds = sorted(set(digits))
     in_turn = itertools.zip_longest(*(_shuffled(split, count, seed) for count in kinds))

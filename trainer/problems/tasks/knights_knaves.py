@@ -1,7 +1,7 @@
-"""Knights-and-Knaves puzzles: logic and wording.
+"""Knights-and-Knaves puzzles: logic and text.
 
 Knights always tell the truth and knaves always lie; every inhabitant makes one statement, and
-exactly one assignment of roles fits all of them. Statements are nested tuples in the form of the
+exactly one assignment of roles fits all of them. Statements are nested tuples in the format of the
 public dataset (https://huggingface.co/datasets/K-and-K/knights-and-knaves): ``("telling-truth",
 i)`` says that person i is a knight, ``("lying", i)`` that person i is a knave, and ``("not", s)``,
 ``("and", s, t)``, ``("or", s, t)``, ``("->", s, t)``, ``("<=>", s, t)`` combine them.
@@ -21,8 +21,8 @@ OPERATORS = ("and", "or", "->", "<=>")
 ROLES = ("telling-truth", "lying")
 PREFILL = "<think>"
 
-# As many as the largest puzzle has people: a small policy's vocabulary can hold every phrase about
-# each of them.
+# As many names as the largest puzzle has people, so that a word-level vocabulary can contain every
+# phrase about every name.
 NAMES = ("Ava", "Emma", "Jack", "Liam", "Mia", "Noah", "Owen", "Zoey")
 
 SYSTEM_PROMPT = (
@@ -35,7 +35,7 @@ SYSTEM_PROMPT = (
     "(1) Zoey is a knight\n(2) ... </answer>."
 )
 
-# The published prompts are in this form, whatever the model.
+# The published prompts use this format for every model.
 RAW_TEMPLATE = """<|im_start|>system
 {system}
 <|im_end|>
@@ -89,7 +89,7 @@ _ROLE = re.compile(r"\bis a (?:knight|knave)\b", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Puzzle:
-    """A puzzle and its only solution; ``solution[i]`` says whether ``names[i]`` is a knight."""
+    """A puzzle with its unique solution; ``solution[i]`` is True if ``names[i]`` is a knight."""
 
     names: tuple[str, ...]
     statements: tuple[Statement, ...]
@@ -97,12 +97,14 @@ class Puzzle:
 
     @cached_property
     def key(self) -> str:
-        """Hash of names and statements: equal for equal puzzles, whatever their wording."""
+        """Hash of names and statements, independent of the wording."""
         return digest((self.names, self.statements))
 
     @cached_property
     def text(self) -> str:
-        """The puzzle in the wording of the public dataset; who speaks how follows from the key."""
+        """The puzzle text in the wording of the public dataset. The phrasing of each statement is
+        seeded by the key.
+        """
         rng = random.Random(self.key)
         spoken = [
             rng.choice(_SPOKEN).format(name=name, claim=_claim(statement, self.names, _PROSE))
@@ -116,7 +118,7 @@ class Puzzle:
 
     @property
     def solution_text(self) -> str:
-        """One line per person, ``(1) Zoey is a knight``: what the answer must say."""
+        """The expected answer, one line per person: ``(1) Zoey is a knight``."""
         return "\n".join(
             f"({number}) {role_statement(name, knight)}"
             for number, (name, knight) in enumerate(
@@ -131,7 +133,7 @@ def role_statement(name: str, knight: bool) -> str:
 
 
 def compact_prompt(puzzle: Puzzle) -> str:
-    """Return the puzzle in few words, separated by single spaces, for word-level tokenizers.
+    """Return a compact form with space-separated words, for word-level tokenizers.
 
     ``people : Ava , Ben ; Ava says not Ben is a knave ; Ben says if Ava is a knight then Ben is a
     knave ;`` Role statements are always the whole phrase of ``role_statement``.
@@ -145,11 +147,11 @@ def compact_prompt(puzzle: Puzzle) -> str:
 
 
 def read_answer(value: Any) -> str:
-    """Return the solution, one ``(1) Zoey is a knight`` per line, from text or the public dataset's
-    mapping.
+    """Return the solution text, one ``(1) Zoey is a knight`` per line, from a string or the public
+    dataset's mapping.
 
     Raises:
-        ValueError: neither of these.
+        ValueError: invalid solution.
     """
     text = value.get("solution_text_format") if isinstance(value, Mapping) else value
     if not isinstance(text, str) or not _ROLE.search(text):
@@ -163,10 +165,10 @@ def difficulty(solution_text: str) -> str:
 
 
 def solve(statements: Sequence[Statement]) -> list[tuple[bool, ...]]:
-    """Return all assignments under which exactly the knights' statements are true.
+    """Return all role assignments in which exactly the knights' statements are true.
 
-    Truth tables are integers with one bit per assignment, so that 8 people cost no more than a few
-    256-bit operations per statement.
+    Truth tables are integers with one bit per assignment, so 8 people need only a few 256-bit
+    operations per statement.
     """
     people = len(statements)
     fitting = _everything(people)
@@ -181,13 +183,15 @@ def solve(statements: Sequence[Statement]) -> list[tuple[bool, ...]]:
 
 
 def digest(content: Any) -> str:
-    """Hash of nested tuples of strings and numbers, the same in every process."""
+    """Return a process-independent hash of nested tuples of strings and numbers."""
     return hashlib.blake2b(repr(content).encode(), digest_size=8).hexdigest()
 
 
 @lru_cache(maxsize=64)
 def knight_table(person: int, people: int) -> int:
-    """Return bits: r is whether the person is a knight in row r of a truth table."""
+    """Return a bit mask whose bit r is set if the person is a knight in row r of the truth
+    table.
+    """
     return sum(1 << row for row in range(1 << people) if row >> person & 1)
 
 
@@ -196,7 +200,9 @@ def _everything(people: int) -> int:
 
 
 def truth_table(statement: Statement, people: int) -> int:
-    """Return bits: r is the statement's truth when the binary digits of r say who is a knight."""
+    """Return a bit mask whose bit r is the truth value of the statement when bit i of r says
+    whether person i is a knight.
+    """
     kind = statement[0]
     if kind == "telling-truth":
         return knight_table(statement[1], people)
@@ -213,7 +219,7 @@ def truth_table(statement: Statement, people: int) -> int:
         "<=>": ~(left ^ right),
     }
     if kind not in combined:
-        raise ValueError(f"not a statement: {statement!r}")
+        raise ValueError(f"invalid statement: {statement!r}")
     return _everything(people) & combined[kind]
 
 

@@ -1,4 +1,4 @@
-r"""Mathematics problems whose final answer stands in ``\boxed{}``."""
+r"""Math problems with the final answer in ``\boxed{}``."""
 
 import math
 from typing import Any
@@ -7,7 +7,7 @@ INSTRUCTION = r"Let's think step by step and output the final answer within \box
 
 
 def ask(question: str) -> str:
-    """Return the question with the instruction, unless it already says how to answer."""
+    """Append the answer instruction unless the question already contains one."""
     instructed = (
         "\\boxed" in question or "####" in question or "Let's think step by step" in question
     )
@@ -15,17 +15,17 @@ def ask(question: str) -> str:
 
 
 def read_answer(value: Any) -> Any:
-    """Return the accepted answer or answers: text, a number, or a list of these.
+    """Return the accepted answer(s): text, a number, or a list of these.
 
-    Of a worked solution in the form of GSM8K only what follows ``####`` is kept.
+    For GSM8K-style worked solutions, only the text after ``####`` is kept.
 
     Raises:
-        ValueError: neither of these, or empty.
+        ValueError: wrong type, or empty.
     """
     if isinstance(value, list) and value:
         return [read_answer(item) for item in value]
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError("an answer is text, a number or a list of these")
+        raise ValueError("an answer must be text, a number, or a list of these")
     if isinstance(value, str):
         text = value.rsplit("####", 1)[-1].strip()
         if not text:

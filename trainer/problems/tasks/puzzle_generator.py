@@ -1,14 +1,13 @@
-"""Generated Knights-and-Knaves puzzles: which exist, which of them are equal, and the split of
-each.
+"""Generator of Knights-and-Knaves puzzles: enumeration, equivalence and splits.
 
-Numbering the people of a puzzle in another order gives the same puzzle, whatever their names. There
-are 687 puzzles with 2 people and 145,054 with 3, statements being at most one operator over role
-statements; more people have thousands of millions. Puzzles are logically equal if, for some
-numbering, each person's statement has the same truth table: "Ava is a knight and Ben is a knave"
-asks for the same thought as "it is not the case that if Ava is a knight then Ben is a knight". Up
-to logical equality there are 57 with 2 people and 3,480 with 3. Splits are drawn by it: no puzzle
-of one split has a logical twin in another. Of two people 44, 6 and 7 exist in train, dev and test:
-an accuracy on them is one on six or seven questions in other words.
+Puzzles that differ only in names or in the order of people are the same. With statements of at most
+one operator over role statements, there are 687 puzzles with 2 people, 145,054 with 3, and billions
+with more. Puzzles are logically equivalent if, for some numbering, each person's statement has the
+same truth table: "Ava is a knight and Ben is a knave" is equivalent to "it is not the case that if
+Ava is a knight then Ben is a knight". Up to logical equivalence there are 57 puzzles with 2 people
+and 3,480 with 3. Splits are assigned per equivalence class, so no puzzle has an equivalent in
+another split. For two people, train, dev and test contain 44, 6 and 7 classes: accuracy on dev or
+test is measured on only six or seven distinct questions.
 """
 
 import itertools
@@ -33,24 +32,24 @@ from trainer.problems.tasks.knights_knaves import (
 
 Split = Literal["train", "dev", "test"]
 
-# Of 10 equal shares of all puzzles.
+# tenths of the hash space
 _SPLIT_SHARES: dict[Split, range] = {"train": range(0, 8), "dev": range(8, 9), "test": range(9, 10)}
-_SALT = 38  # one that also divides the few puzzles of two people about 8 : 1 : 1
-# Puzzles by number of people where a request can exceed them: an enumeration's result.
+_SALT = 38  # chosen so that even the few two-person puzzles split about 8 : 1 : 1
+# enumerated number of puzzles, for those numbers of people where a request can exceed it
 EXISTING: dict[int, dict[Split, int]] = {
     2: {"train": 547, "dev": 74, "test": 66},
     3: {"train": 116_712, "dev": 13_544, "test": 14_798},
 }
 
-# the people that a statement's truth depends on, and its truth table over them
+# (people that the statement depends on, truth table over them)
 Meaning = tuple[tuple[int, ...], int]
 
 
 def canonical_form(statements: Sequence[Statement]) -> tuple[Statement, ...]:
-    """Return the statements (of person 0, 1, ...) in the numbering of the people that makes them
-    least.
+    """Return the statements (of person 0, 1, ...) under the numbering of people that is
+    lexicographically smallest.
 
-    Equal for all numberings of the same people.
+    Invariant under renumbering of the people.
     """
     return min(
         tuple(renumber(statements[person], numbers) for person in order)
@@ -59,9 +58,9 @@ def canonical_form(statements: Sequence[Statement]) -> tuple[Statement, ...]:
 
 
 def logical_form(statements: Sequence[Statement]) -> tuple[Meaning, ...]:
-    """Return the meaning of each statement, in the numbering of people that sorts first.
+    """Return the truth table of each statement, under the numbering that sorts first.
 
-    Equal for puzzles that are logically equal, and for no others.
+    Equal if and only if two puzzles are logically equivalent.
     """
     meanings = _meanings(statements)
     return min(
@@ -71,21 +70,19 @@ def logical_form(statements: Sequence[Statement]) -> tuple[Meaning, ...]:
 
 
 def split_of(statements: Sequence[Statement]) -> Split:
-    """Return the split a puzzle belongs to: of all logically different ones 8 tenths train, 1 dev,
-    1 test.
-    """
+    """Return a puzzle's split: 80% of equivalence classes train, 10% dev, 10% test."""
     share = int(digest((_SALT, logical_form(statements))), 16) % 10
     return next(split for split, shares in _SPLIT_SHARES.items() if share in shares)
 
 
 def generate(split: Split, people: Sequence[int], size: int, seed: int = 0) -> list[Puzzle]:
-    """Return different puzzles of one split, each with exactly one solution.
+    """Return distinct puzzles of one split, each with a unique solution.
 
-    The numbers of people (2-8) are used in turn. No puzzle of one split is logically equal to one
-    of another.
+    Cycles through the numbers of people (2-8). No puzzle is logically equivalent to one of another
+    split.
 
     Raises:
-        ConfigError: more puzzles than there are.
+        ConfigError: ``size`` exceeds the number of existing puzzles.
     """
     _check_size(split, people, size)
     rng = random.Random(f"{split} {list(people)} 2 {seed}")
@@ -97,7 +94,7 @@ def generate(split: Split, people: Sequence[int], size: int, seed: int = 0) -> l
 
 
 def existing(split: Split, people: int) -> int | None:
-    """Return the number of puzzles in a split; None where there are too many to matter."""
+    """Return the number of puzzles in a split, or None if it is practically unlimited."""
     return EXISTING.get(people, {}).get(split)
 
 
@@ -108,8 +105,7 @@ def _check_size(split: Split, people: Sequence[int], size: int) -> None:
         there = existing(split, count)
         if there is not None and wanted > there:
             raise ConfigError(
-                f"{wanted} {split} puzzles with {count} people were asked for, and only {there} "
-                "exist",
+                f"requested {wanted} {split} puzzles with {count} people, but only {there} exist",
                 f"generated puzzles, people {list(people)}, size {size}",
                 f"size at most {there * len(people) // share}, or more people, e.g. people: "
                 f"[{count}, 4, 5]",
@@ -123,9 +119,7 @@ def _meanings(statements: Sequence[Statement]) -> list[Meaning]:
 
 @lru_cache(maxsize=4096)
 def _meaning(table: int, people: int) -> Meaning:
-    """Return the people a truth table depends on, and the table over them alone: bit r is the truth
-    of row r.
-    """
+    """Return the people that a truth table depends on, and the table restricted to them."""
     depends = tuple(
         person
         for person in range(people)
@@ -142,8 +136,8 @@ def _renumber_meaning(meaning: Meaning, numbers: Mapping[int, int]) -> Meaning:
 
 
 def _rearranged(table: int, places: Sequence[int]) -> int:
-    """Return a truth table over fewer or other people: its person i is person places[i] of
-    ``table``, where everybody else is a knave.
+    """Return the truth table over ``places``: person i of the result is person places[i] of
+    ``table``, and all others are knaves.
     """
     rearranged = 0
     for row in range(1 << len(places)):
@@ -153,12 +147,10 @@ def _rearranged(table: int, places: Sequence[int]) -> int:
 
 
 def _numberings(meanings: Sequence[Meaning]) -> Iterator[tuple[tuple[int, ...], dict[int, int]]]:
-    """Yield the orders of the people that agree with how their statements sort them, each with
-    everybody's number in it.
+    """Yield candidate orders of the people, each with the number of every person.
 
-    People are told apart by what does not depend on numbers: their statement's rank and the ranks
-    of those it is about, again and again until nobody else is told apart. What is left is tried in
-    every order.
+    People are ranked by numbering-independent signatures (their statement and the ranks of the
+    people it mentions), refined until stable. People with equal rank are permuted in all ways.
     """
     people = range(len(meanings))
     ranks = [0] * len(meanings)
@@ -177,8 +169,8 @@ def _numberings(meanings: Sequence[Meaning]) -> Iterator[tuple[tuple[int, ...], 
 
 
 def _signature(meaning: Meaning, speaker: int, ranks: Sequence[int]) -> tuple[Any, ...]:
-    """Return the number of true rows; of everybody the statement is about the rank and the true
-    rows as a knight.
+    """Return a numbering-independent signature: the number of true rows, and for each person the
+    statement depends on, the rank and the number of true rows in which that person is a knight.
     """
     depends, table = meaning
     about = [
@@ -189,7 +181,7 @@ def _signature(meaning: Meaning, speaker: int, ranks: Sequence[int]) -> tuple[An
 
 
 def renumber(statement: Statement, numbers: Mapping[int, int]) -> Statement:
-    """Return a statement about people who have other numbers."""
+    """Return the statement with renumbered people."""
     kind = statement[0]
     if kind in ROLES:
         return (kind, numbers[statement[1]])
@@ -197,7 +189,7 @@ def renumber(statement: Statement, numbers: Mapping[int, int]) -> Statement:
 
 
 def _draw(rng: random.Random, split: Split, people: int) -> Puzzle:
-    """Return a random puzzle of the split with one solution."""
+    """Draw a random puzzle of the split with a unique solution."""
     while True:
         statements = tuple(_draw_statement(rng, person, people) for person in range(people))
         solutions = solve(statements)
@@ -206,7 +198,7 @@ def _draw(rng: random.Random, split: Split, people: int) -> Puzzle:
 
 
 def _draw_statement(rng: random.Random, speaker: int, people: int) -> Statement:
-    """Return a statement as ``speaker`` may make it: the kinds are equally likely, as in the public
+    """Draw a random statement by ``speaker``. All kinds are equally likely, as in the public
     dataset.
     """
     kind = rng.choice(("role", "not", *OPERATORS))
@@ -215,8 +207,8 @@ def _draw_statement(rng: random.Random, speaker: int, people: int) -> Statement:
         while left == right:
             right = _draw_role(rng, people)
         return (kind, left, right)
-    # "I am a knight" says nothing and "I am a knave" is impossible: a lone role is another
-    # person's.
+    # "I am a knight" is uninformative and "I am a knave" is contradictory, so a single role
+    # statement is about someone else.
     other = (speaker + rng.randrange(1, people)) % people
     role = (rng.choice(ROLES), other)
     return ("not", role) if kind == "not" else role

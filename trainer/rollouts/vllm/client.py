@@ -1,4 +1,4 @@
-"""The routes of a vLLM server that training needs: sampling in tokens, and taking weights."""
+"""HTTP client for a vLLM server: token-level sampling and weight updates."""
 
 import time
 from collections.abc import Sequence
@@ -15,29 +15,29 @@ from trainer.rollouts.engine import PROMPT_OPTIONS, SamplingParams, sampling_opt
 from trainer.rollouts.vllm.guard import TOKEN_VARIABLE, authorization
 from trainer.types import Completion
 
-_TIMEOUTS_S = (10.0, 600.0)  # to connect, and for an answer
-_SAMPLING_TIMEOUT_S = 3600.0  # for an answer: a batch of long completions may queue that long
-_CONCURRENT_REQUESTS = 512  # half of the files that a process may usually open
+_TIMEOUTS_S = (10.0, 600.0)  # connect and read timeouts
+_SAMPLING_TIMEOUT_S = 3600.0  # read timeout of sampling: long completions may queue
+_CONCURRENT_REQUESTS = 512  # half of the usual limit of open files
 _GENERATE = "inference/v1/generate"
 POLL_S = 1.0
-_INCOMPLETE = "incomplete"  # weights of no run: those of an update that has not ended
+_INCOMPLETE = "incomplete"  # weight version during an unfinished update
 _START = "start one with `trainer serve SPEC`, and name it in rollout.vllm.server_base_urls"
-# How weights travel, by rollout.vllm.server_weight_transfer: the name of vLLM's backend.
+# rollout.vllm.server_weight_transfer -> vLLM weight-transfer backend
 BACKENDS = {"http": "loptune_http", "nccl": "nccl"}
 
 
 class VllmServer:
-    """One server's routes."""
+    """Client of one vLLM server."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
         self._headers = authorization()
 
     def wait(self, timeout_s: float) -> None:
-        """Block until the server is up.
+        """Wait until the server is healthy.
 
         Raises:
-            MissingError: it is not after ``timeout_s``.
+            MissingError: not healthy after ``timeout_s``.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -58,17 +58,17 @@ class VllmServer:
         """Check that the server was started with the settings that this run needs.
 
         Raises:
-            EngineError: it lacks the routes that take weights, or was started with other options.
+            EngineError: the server has no weight-update routes, or was started with different
+            options.
             ConfigError: its context is too short.
         """
         if self._call("GET", "weight_info", allowed=(404,)).status_code == 404:
             raise EngineError(
-                f"the vLLM server at {self.url} takes no weights",
+                f"the vLLM server at {self.url} does not accept weight updates",
                 "rollout.vllm.server_base_urls",
                 _START,
             )
-        # Before its first answer the server collects facts about its machine, which takes some
-        # seconds.
+        # the first call takes a few seconds, while the server collects system information
         options = self._call("GET", "server_info", params={"config_format": "json"}).json()[
             "vllm_config"
         ]
@@ -84,7 +84,7 @@ class VllmServer:
                     f"the vLLM server at {self.url} was started with {name} {started_with}, this "
                     f"run needs {wanted}",
                     "rollout.vllm.server_base_urls",
-                    "restart it by `trainer serve` with this run's configuration",
+                    "restart it with `trainer serve` and this run's configuration",
                 )
         allowed = model["max_model_len"]
         if allowed < max_model_len:
@@ -96,42 +96,42 @@ class VllmServer:
             )
 
     def world_size(self) -> int:
-        """Return the number of the server's workers."""
+        """Return the server's number of workers."""
         return int(self._call("GET", "get_world_size").json()["world_size"])
 
     def begin_update(self) -> None:
-        """Stop sampling; until all weights have come, theirs is the name of no run."""
+        """Pause sampling and mark the weights as incomplete."""
         self._call("POST", "pause", params={"mode": "abort"})
         self._call("POST", "update_weight_version", json={"new_version": _INCOMPLETE})
 
     def connect(self, init_info: dict[str, Any]) -> None:
-        """Connect the workers to this trainer, and disconnect them from the one before it."""
-        # 500: none is open
+        """Connect the workers to this trainer, and disconnect the previous one."""
+        # 500: no update is open
         self._call("POST", "finish_weight_update", (500,), json={"weight_version": _INCOMPLETE})
         self._call("POST", "shutdown_weight_transfer_engine")
         self._call("POST", "init_weight_transfer_engine", json={"init_info": init_info})
 
     def start_update(self) -> None:
-        """Make the workers ready for weights."""
+        """Open a weight update on the workers."""
         if self._call("POST", "start_weight_update", allowed=(500,)).status_code == 500:
-            # A trainer that died during an update left it open.
+            # close the update of a trainer that died
             self._call("POST", "finish_weight_update", json={"weight_version": _INCOMPLETE})
             self._call("POST", "start_weight_update")
 
     def abandon_update(self) -> None:
-        """Leave the server to other runs after an update that failed; it then has the weights of no
-        run.
+        """Close a failed update so that other runs can use the server. Its weights stay marked as
+        incomplete.
         """
-        with suppress(EngineError):  # the error to report is what made the update fail
+        with suppress(EngineError):  # report the original error instead
             self._call("POST", "finish_weight_update", (500,), json={"weight_version": _INCOMPLETE})
             self._call("POST", "resume")
 
     def update(self, update_info: dict[str, Any]) -> None:
-        """Send the workers the description of weights that their backend receives."""
+        """Send the workers one update_info for their weight-transfer backend."""
         self._call("POST", "update_weights", json={"update_info": update_info})
 
     def end_update(self, name: str) -> None:
-        """Sample again, with the new weights under this name."""
+        """Finish the update, set the weight version, and resume sampling."""
         self._call("POST", "finish_weight_update", json={"weight_version": name})
         self._call("POST", "resume")
 
@@ -143,9 +143,9 @@ class VllmServer:
         return torch.tensor([entry[str(token_id)]["logprob"] for token_id, entry in pairs])
 
     def abort(self, request_ids: Sequence[str]) -> None:
-        """End the requests of these names that are under way."""
-        with suppress(EngineError):  # the error to report is what made the caller give up
-            # as the route calls them
+        """Abort running requests."""
+        with suppress(EngineError):  # report the original error instead
+            # the server's names of the requests
             named = [f"generate-tokens-{request_id}" for request_id in request_ids]
             self._call("POST", "inference/v1/abort_requests", json={"request_ids": named})
 
@@ -158,24 +158,25 @@ class VllmServer:
         weights: str,
         request_id: str,
     ) -> Completion:
-        """Return one completion by the weights of this name. Canceled, it ends on the server too.
+        """Sample one completion with the given weight version. If canceled, the server aborts the
+        request, too.
 
         Raises:
-            EngineError: the request failed, or other weights answered.
+            EngineError: the request failed, or was served with other weights.
         """
         options = sampling_options(params, seed)
         body = {"token_ids": list(prompt), "sampling_params": options, "request_id": request_id}
         [choice] = (await self._ask(session, _GENERATE, body))["choices"]
         others = {part["version"] for part in choice["weight_versions"] or ()} - {weights}
-        # only a run that brings its weights does that to others
+        # requests are only aborted when another run updates the weights
         if choice["finish_reason"] == "abort":
-            others = {"those of a run that is just bringing them"}
+            others = {"another run is updating them"}
         if others:
             raise EngineError(
-                f"the vLLM server at {self.url} samples with weights that are not this run's "
+                f"the vLLM server at {self.url} sampled with another run's weights "
                 f"({others.pop()})",
                 "rollout.vllm.server_base_urls",
-                "give every run servers of its own; if the server was restarted, resume the run",
+                "use separate servers for each run; if the server was restarted, resume the run",
             )
         if choice["finish_reason"] not in ("stop", "length"):
             raise EngineError(
@@ -217,30 +218,31 @@ class VllmServer:
 
     def _gone(self, route: str, error: Exception) -> EngineError:
         return EngineError(
-            f"the vLLM server at {self.url} is gone ({type(error).__name__} at /{route})",
+            f"lost the vLLM server at {self.url} ({type(error).__name__} at /{route})",
             "rollout.vllm.server_base_urls",
-            "start it again and resume the run",
+            "restart it and resume the run",
         )
 
     def _refused(self, route: str, status: int, text: str) -> EngineError:
         reason = (text.strip().splitlines() or [""])[0][:300]
         if status == 401:
             return EngineError(
-                f"the vLLM server at {self.url} has another token than this run",
+                f"the vLLM server at {self.url} rejected this run's token",
                 TOKEN_VARIABLE,
-                f"set {TOKEN_VARIABLE} to one value for both, or share the folder of LOPTUNE_CACHE",
+                f"set {TOKEN_VARIABLE} to the same value for server and run, or share the "
+                "LOPTUNE_CACHE folder",
             )
         return EngineError(
             f"the vLLM server at {self.url} refused /{route}: {status} {reason}",
             "rollout.vllm.server_base_urls",
-            "see the server's log; it must have been started by `trainer serve` with the policy's "
-            "model",
+            "check the server's log; it must have been started with `trainer serve` and the "
+            "policy's model",
         )
 
 
 def sampling_session() -> aiohttp.ClientSession:
-    """Open connections for many requests that take as long as sampling does."""
-    # A connection is not used again: the server may be closing it just then.
+    """Return an HTTP session for many concurrent, long-running sampling requests."""
+    # no keep-alive: the server may close an idle connection just as it is reused
     connector = aiohttp.TCPConnector(limit=_CONCURRENT_REQUESTS, force_close=True)
     timeout = aiohttp.ClientTimeout(
         total=None, sock_connect=_TIMEOUTS_S[0], sock_read=_SAMPLING_TIMEOUT_S

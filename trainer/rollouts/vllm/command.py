@@ -1,6 +1,4 @@
-"""The command line of a vLLM server that samples for trainers: vLLM's own server, started as they
-need it.
-"""
+"""The command line of vLLM's server with the options that training needs."""
 
 import json
 import os
@@ -31,12 +29,12 @@ from trainer.rollouts.vllm.setup import (
 
 
 def serve(config: TrainConfig, host: str, port: int, gpu_memory_utilization: float) -> NoReturn:
-    """Become the server; does not return.
+    """Replace this process by the server; does not return.
 
     Raises:
         ConfigError: vLLM is not installed, or a request can exceed the model's context.
-        StorageError: the server's token cannot be kept.
-        MissingError: no such model, no GPU where one is insisted on, or no compiler beside a GPU.
+        StorageError: the server's token cannot be stored.
+        MissingError: unknown model, no GPU although one is required, or no C compiler.
     """
     if not vllm_installed():
         raise ConfigError("vLLM is not installed", "trainer serve", INSTALL)
@@ -45,8 +43,8 @@ def serve(config: TrainConfig, host: str, port: int, gpu_memory_utilization: flo
     if device.type == "cuda":
         check_compiler()
     command = server_command(config, host, port, share)
-    # Without the mode vLLM has no routes that take weights; with it, anybody may use them but for
-    # our guard.
+    # Dev mode enables vLLM's weight-update routes for everyone; `Guard` restricts them to the
+    # token.
     mode = {"VLLM_SERVER_DEV_MODE": "1", TOKEN_VARIABLE: server_token()}
     os.execve(command[0], command, {**NO_FLASHINFER_SAMPLER, **os.environ, **mode})
 
@@ -54,11 +52,11 @@ def serve(config: TrainConfig, host: str, port: int, gpu_memory_utilization: flo
 def server_command(
     config: TrainConfig, host: str, port: int, gpu_memory_utilization: float | None
 ) -> list[str]:
-    """Return the command line of the server: the run's model with placeholder weights and the run's
-    context.
+    """Return the server's command line: the run's model with dummy weights and the run's context
+    length.
 
-    ``gpu_memory_utilization`` is None on a CPU. A server shares its GPU with nobody, so that of
-    `rollout.vllm`, made for an engine beside a trainer, is not its default.
+    ``gpu_memory_utilization`` is None on a CPU. It does not default to the value in `rollout.vllm`,
+    which is for an engine that shares the GPU with a trainer.
     """
     on_gpu = gpu_memory_utilization is not None
     device = torch.device("cuda" if on_gpu else "cpu")
@@ -88,14 +86,15 @@ def server_command(
         "weight_transfer_config": {"backend": BACKENDS[transfer_kind(settings, on_gpu)]},
     }
     if on_gpu:
-        options["max_num_batched_tokens"] = None  # vLLM's own: there is no trainer to make room for
-    # `vllm serve` is the same server, but needs the package's name to be vllm, which that for CPUs
-    # is not.
+        # vLLM's default, because no trainer shares the GPU
+        options["max_num_batched_tokens"] = None
+    # `vllm serve` is the same server, but fails with the CPU package, whose distribution name is
+    # not vllm
     return [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *_words(options)]
 
 
 def _words(options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield arguments of `vllm.LLM` as words of a command line; None is left out."""
+    """Convert `vllm.LLM` arguments to command-line flags; None values are skipped."""
     for name, value in options.items():
         flag = name.replace("_", "-")
         if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Keeping what vLLM does to its process away from the trainer that shares it."""
+"""Isolation of the trainer from vLLM's side effects in the same process."""
 
 import gc
 import logging
@@ -15,17 +15,15 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-# Who sets VLLM_LOGGING_LEVEL gets vLLM's own messages where vLLM sends them.
+# if the user sets VLLM_LOGGING_LEVEL, vLLM's logging is left unchanged
 _OWN_LOGGING = "VLLM_LOGGING_LEVEL"
-# nvcc compiles FlashInfer's sampler as an engine starts, which fails without nvcc and with that of
-# another CUDA.
+# FlashInfer's sampler is compiled with nvcc at engine start, which fails without nvcc or with one
+# of a different CUDA version
 NO_FLASHINFER_SAMPLER = {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
 
 
 def send_log_to(path: Path | None) -> None:
-    """Write vLLM's messages to a file, or drop them: between a run's own lines they would
-    be noise.
-    """
+    """Redirect vLLM's log messages to a file, or discard them."""
     if _OWN_LOGGING in os.environ:
         return
     os.environ["VLLM_CONFIGURE_LOGGING"] = "0"
@@ -45,7 +43,7 @@ def send_log_to(path: Path | None) -> None:
 
 @contextmanager
 def random_state_kept() -> Iterator[None]:
-    """Restore the global random states that building an engine and sampling from it change."""
+    """Preserve the global random states of Python, numpy and torch."""
     python_state = random.getstate()
     numpy_state = np.random.get_state()
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
@@ -59,10 +57,10 @@ def random_state_kept() -> Iterator[None]:
 
 @contextmanager
 def process_state_kept(local_rank: int) -> Iterator[None]:
-    """Restore what starting vLLM changes besides: the environment and PyTorch's threads.
+    """Preserve the environment and torch's thread count, which starting vLLM changes.
 
-    ``LD_PRELOAD`` would reach every process started later, ``LOCAL_WORLD_SIZE`` whatever asks the
-    launcher how many ranks there are. Variables of vLLM's own stay: it reads them again later.
+    ``LD_PRELOAD`` would affect every later child process, and ``LOCAL_WORLD_SIZE`` any code that
+    reads the launcher's variables. ``VLLM_*`` variables stay, because vLLM reads them again later.
     """
     before = dict(os.environ)
     set_num_threads = torch.set_num_threads
@@ -70,7 +68,7 @@ def process_state_kept(local_rank: int) -> Iterator[None]:
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     for name, value in NO_FLASHINFER_SAMPLER.items():
         os.environ.setdefault(name, value)
-    # weights are handed over as tensors, so in this process
+    # weights are passed as tensors, so the engine must run in this process
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ["LOCAL_RANK"] = str(local_rank)
     try:
@@ -88,11 +86,11 @@ def process_state_kept(local_rank: int) -> Iterator[None]:
 
 
 def keep_off_shared_memory(device: torch.device) -> None:
-    """Let ranks on CPUs that share a model exchange over their process group.
+    """Make CPU tensor-parallel ranks communicate through their process group.
 
-    Where a CPU has AVX-512, vLLM lets them share memory, under one name for all runs of a machine:
-    the ranks of a second run, or the first ones after a killed run, do not start ("create shm in
-    SHMManager failed. errno: 17").
+    With AVX-512, vLLM uses a shared-memory segment whose name is the same for all runs on a
+    machine, so a second run, or one after a killed run, fails to start ("create shm in SHMManager
+    failed. errno: 17").
     """
     if device.type == "cpu":
         module = import_module("vllm.distributed.device_communicators.cpu_communicator")
@@ -100,17 +98,14 @@ def keep_off_shared_memory(device: torch.device) -> None:
 
 
 def eager_on_cpu(device: torch.device) -> AbstractContextManager[Any]:
-    """Run, on a CPU, what vLLM marks for compilation as it is: compiling takes longer than most
-    runs there.
-    """
+    """Disable torch.compile on a CPU, where compiling takes longer than most runs."""
     return torch.compiler.set_stance("force_eager") if device.type == "cpu" else nullcontext()
 
 
 @contextmanager
 def heap_frozen() -> Iterator[None]:
-    """Keep all objects that exist out of the garbage collections that vLLM asks for as it sleeps
-    and wakes: of the 1.3 million of a trial one took half a second on an H200, and without them
-    0.03 s.
+    """Exclude existing objects from the garbage collections that vLLM triggers on sleep and wake.
+    With a trial's 1.3 million objects a collection took 0.5 s on an H200, and 0.03 s without them.
     """
     gc.freeze()
     try:
@@ -121,9 +116,7 @@ def heap_frozen() -> Iterator[None]:
 
 @contextmanager
 def default_group_kept() -> Iterator[None]:
-    """Keep vLLM's shutdown from destroying the default process group, which belongs to the
-    trainer.
-    """
+    """Prevent vLLM's shutdown from destroying the trainer's default process group."""
     destroy = dist.destroy_process_group
 
     def destroy_subgroup(group: dist.ProcessGroup | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Rollouts from vLLM, inside the process of each trainer rank."""
+"""vLLM engine colocated in each trainer rank's process."""
 
 import gc
 from collections.abc import Sequence
@@ -37,15 +37,15 @@ from trainer.rollouts.vllm.setup import INSTALL, EngineSetup, llm_options, vllm_
 from trainer.rollouts.vllm.sync import check_weights_arrived, engine_logprobs, load_weights
 from trainer.types import Completion
 
-_MEMORY = ("weights", "kv_cache")  # by vLLM's tags
-_kept: list["VllmEngine"] = []  # at most one, of a run that has ended
+_MEMORY = ("weights", "kv_cache")  # vLLM's sleep-mode tags
+_kept: list["VllmEngine"] = []  # at most one engine, left by a finished run for the next one
 
 
 def engine_for(model: PreTrainedModel, setup: EngineSetup, run: EngineRun) -> "VllmEngine":
-    """Return the engine that the run before in this process has left, if it was started with the
-    same, or a new one.
+    """Reuse the engine of the previous run in this process if its setup is equal, or create a new
+    one.
 
-    Starting takes most of a minute on a GPU, where graphs are captured.
+    Starting takes up to a minute on a GPU, mostly to capture CUDA graphs.
     """
     if _kept:
         engine = _kept.pop()
@@ -57,17 +57,17 @@ def engine_for(model: PreTrainedModel, setup: EngineSetup, run: EngineRun) -> "V
 
 
 class VllmEngine(RolloutEngine):
-    """A vLLM engine that takes its weights from the live policy after every update.
+    """A vLLM engine whose weights are synced from the policy after every update.
 
-    It starts with placeholder weights and only ever runs what `sync_weights` gave it. The
-    completions of a group are separate requests with their own seeds that share the cached prefix
-    of their prompt. A request's log-probabilities are those of the distribution sampled from, as
-    `Completion` defines them.
+    It starts with dummy weights and only samples after `sync_weights`. The completions of a group
+    are separate requests with their own seeds that share the prompt through prefix caching.
+    Log-probabilities are those of the sampling distribution, as defined by `Completion`.
 
     Raises:
-        ConfigError: vLLM is not installed, or the ranks do not divide into tensor-parallel groups.
-        EngineError: vLLM does not start, out of memory or for another reason.
-        MissingError: there is no compiler beside the GPU.
+        ConfigError: vLLM is not installed, or the number of ranks is not a multiple of
+        tensor_parallel.
+        EngineError: vLLM fails to start, for example because it is out of memory.
+        MissingError: no C compiler, which a GPU needs.
     """
 
     def __init__(self, model: PreTrainedModel, setup: EngineSetup, run: EngineRun = NO_RUN) -> None:
@@ -82,22 +82,20 @@ class VllmEngine(RolloutEngine):
         world_size = 1 if self._owns_default_group else dist.get_world_size()
         if world_size % setup.settings.tensor_parallel:
             raise ConfigError(
-                f"{world_size} ranks cannot be split into engines of "
+                f"{world_size} ranks are not divisible by tensor_parallel "
                 f"{setup.settings.tensor_parallel}",
                 "rollout.vllm.tensor_parallel",
                 f"choose a divisor of {world_size}",
             )
         if self.device.type == "cuda":
             check_compiler()
-        self._asleep: set[str] = set()  # what of `_MEMORY` is handed back
+        self._asleep: set[str] = set()  # tags of `_MEMORY` that are freed
         self.begin_run(run)
         self.llm: Any = None
         self.llm = self._start(llm_options(setup, self.device, world_size))
 
     def begin_run(self, run: EngineRun) -> None:
-        """Sample for another run of the same setup, whose first synchronization is checked
-        again.
-        """
+        """Attach the engine to a run. Its first weight sync is verified again."""
         self._serves = run
         self._checked = False
         self.news = {}
@@ -110,8 +108,8 @@ class VllmEngine(RolloutEngine):
             eager_on_cpu(self.device),
         ):
             with failures_named("as it starts"):
-                # Something keeps the frames of this import, and the run in those below it: a thread
-                # has none.
+                # Something keeps references to the frames of this import, and thereby to the run.
+                # Importing in a thread avoids that.
                 llm_of = in_background(lambda: import_module("vllm").LLM, "import of vLLM").result()
                 keep_off_shared_memory(self.device)
                 try:
@@ -119,16 +117,16 @@ class VllmEngine(RolloutEngine):
                 except Exception:
                     self._tear_down()
                     raise
-            # vLLM has frozen all there is, the run's models among it: they would stay for ever
+            # vLLM freezes the heap, which would keep the run's models alive forever
             gc.unfreeze()
             return llm
 
     def sync_weights(self, policy_model: nn.Module) -> None:
-        """Copy the policy's weights; every rank at the same time where ranks share parameters.
+        """Copy the policy's weights to the engine. Collective if parameters are sharded.
 
         Raises:
-            EngineError: memory for them is missing, the cache of the old ones is in use, or, after
-                the first synchronization, engine and policy disagree about a prompt of the run.
+            EngineError: out of memory; the prefix cache of the old weights is in use; or, on the
+            first sync, engine and policy log-probabilities differ.
         """
         self._wake("weights")
         with random_state_kept(), eager_on_cpu(self.device):
@@ -154,8 +152,8 @@ class VllmEngine(RolloutEngine):
         self._checked = True
 
     def sleep(self) -> None:
-        """Free GPU memory: KV cache and weights, which go to host memory (level 1) or nowhere
-        (level 2).
+        """Free the GPU memory of KV cache and weights. Level 1 offloads the weights to host memory;
+        level 2 discards them.
         """
         if self.sleep_level and not self._asleep:
             with failures_named("while it hands back its memory"), heap_frozen():
@@ -163,13 +161,11 @@ class VllmEngine(RolloutEngine):
             self._asleep = set(_MEMORY)
 
     def wake(self) -> None:
-        """Take the KV cache's memory back; `sync_weights` in between has already taken that of the
-        weights.
-        """
+        """Reallocate the KV cache. `sync_weights` has already reallocated the weights."""
         self._wake(*_MEMORY)
 
     def _wake(self, *tags: str) -> None:
-        """Take back the memory of these tags, as far as it was handed back."""
+        """Reallocate the memory of these tags if it was freed."""
         sleeping = [tag for tag in tags if tag in self._asleep]
         if sleeping:
             torch.cuda.empty_cache()
@@ -178,8 +174,8 @@ class VllmEngine(RolloutEngine):
             self._asleep.difference_update(sleeping)
 
     def close(self) -> None:
-        """End the run: keep the engine, asleep, for the next one of this process, or shut
-        it down.
+        """End the run: keep the sleeping engine for the next run in this process, or shut it
+        down.
         """
         if self._serves.is_one_of_many and self.llm is not None:
             self.sleep()
@@ -189,18 +185,18 @@ class VllmEngine(RolloutEngine):
             self.shut_down()
 
     def shut_down(self) -> None:
-        """Free the engine's memory; nothing of it is left in the process."""
+        """Shut the engine down and free all its memory."""
         if self.llm is None:
             return
-        # vLLM's allocator fails for good when tensors are freed whose memory sleep has handed back.
-        # there is no room any more: the error that made it close is the one to tell
+        # vLLM's allocator breaks if tensors are freed while asleep, so wake up first. Ignore
+        # out-of-memory errors here, to keep the original error.
         with suppress(EngineError):
             self._wake(*_MEMORY)
         self._asleep = set()
         self._tear_down()
 
     def _tear_down(self) -> None:
-        """Shut vLLM down and let go of it, before its memory is looked for."""
+        """Shut vLLM down, drop the reference and free its memory."""
         with nullcontext() if self._owns_default_group else default_group_kept():
             _shut_down(self.llm)
         self.llm = None
@@ -211,14 +207,13 @@ class VllmEngine(RolloutEngine):
     def complete(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """Return one completion per request, in order.
 
-        The ranks of a tensor-parallel group call this together; each gets the completions of its
-        own requests.
+        Collective over a tensor-parallel group. Each rank gets the completions of its own requests.
 
         Raises:
             EngineError: a request failed.
         """
         assert self._checked and not self._asleep, (
-            "the engine has no weights: synchronize and wake it first"
+            "the engine has no weights: call sync_weights() and wake() first"
         )
         if self.setup.settings.tensor_parallel == 1:
             return self._run(requests, params)
@@ -253,7 +248,7 @@ def _sample(index: int, output: Any) -> Completion:
             f"tokens, {len(completion.token_ids)} sampled): "
             f"{completion.finish_reason or 'no reason given'}",
             "rollout.engine",
-            "see the run's vllm.log",
+            "see vllm-RANK.log in the run folder",
         )
     flat = completion.logprobs
     return Completion(

@@ -1,4 +1,4 @@
-"""vLLM's failures, in terms of the settings that fix them."""
+"""Translation of vLLM errors into errors that name the settings to change."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,30 +13,32 @@ _MEMORY_WORDS = ("memory", "kv cache", "cache block")
 
 @contextmanager
 def failures_named(when: str) -> Iterator[None]:
-    """Tell of a failure as one of the engine, ``when`` it happened.
+    """Convert exceptions in this context to EngineError; ``when`` describes the phase.
 
-    vLLM asserts that sleep has freed memory, and Triton calls a C compiler.
+    Covers AssertionError (vLLM asserts that sleep freed memory) and CalledProcessError (Triton runs
+    a C compiler).
     """
     try:
         yield
     except (ImportError, RuntimeError, ValueError, AssertionError, CalledProcessError) as error:
         if is_short_of_memory(error):
             raise EngineError(
-                f"vLLM does not get the memory it needs {when}: {first_line(error)}",
+                f"vLLM ran out of memory {when}: {first_line(error)}",
                 "rollout.vllm.gpu_memory_utilization",
-                "raise gpu_memory_utilization (or kv_cache_mb) if the cache is too small, else "
-                "lower it; a smaller max_model_len or a larger tensor_parallel needs less, a "
-                "smaller optim.tokens_per_microbatch or parallel.offload=optimizer leaves more",
+                "if the KV cache is too small, raise gpu_memory_utilization or kv_cache_mb; "
+                "otherwise lower them. A smaller max_model_len or a larger tensor_parallel "
+                "needs less memory; a smaller optim.tokens_per_microbatch or "
+                "parallel.offload=optimizer frees some",
             ) from error
         raise EngineError(
             f"vLLM failed {when}: {first_line(error)}",
             "rollout.engine",
-            "see the run's vllm.log, and docs/guides/gpu.md for what vLLM needs; or use "
-            "rollout.engine=transformers",
+            "see vllm-RANK.log in the run folder and the requirements in docs/guides/gpu.md, "
+            "or use rollout.engine=transformers",
         ) from error
 
 
 def is_short_of_memory(error: Exception) -> bool:
-    """Return whether an error tells of missing memory."""
+    """Return whether an error is about memory."""
     text = str(error).lower()
     return isinstance(error, torch.OutOfMemoryError) or any(word in text for word in _MEMORY_WORDS)

@@ -1,8 +1,8 @@
-"""Who may use a vLLM server: whoever has its token, and no web page.
+"""Authentication of requests to a vLLM server: token required, web pages rejected.
 
-vLLM's own key covers its public routes alone, not those that pause sampling, replace weights or
-call any method of a worker; and it takes a body of any type, so that a page open in a browser on
-the same machine could reach them.
+vLLM's own API key does not protect the routes that pause sampling, replace weights or call worker
+methods. vLLM also accepts any content type, so a web page in a browser on the same machine could
+call them (CSRF).
 """
 
 import hmac
@@ -19,7 +19,7 @@ from trainer.files import write_atomically
 from trainer.policy.cache import cache_folder
 
 TOKEN_VARIABLE = "LOPTUNE_SERVER_TOKEN"
-_OPEN_ROUTES = ("/health",)  # says that the server is up, for launchers that wait
+_OPEN_ROUTES = ("/health",)  # health check, for launchers that wait for the server
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -28,8 +28,7 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 def server_token() -> str:
-    """Return the token of the user's servers: ``$LOPTUNE_SERVER_TOKEN``, else the one kept in the
-    cache, made if need be.
+    """Return ``$LOPTUNE_SERVER_TOKEN``, or else the token in the cache folder; create it if needed.
 
     Raises:
         StorageError: the cache cannot be written or read.
@@ -40,14 +39,14 @@ def server_token() -> str:
         return given or _kept_token(path)
     except OSError as error:
         raise StorageError(
-            f"cannot keep the token of vLLM servers: {error.strerror}",
+            f"cannot store the vLLM server token: {error.strerror}",
             str(path),
             f"set {TOKEN_VARIABLE}",
         ) from error
 
 
 def authorization() -> dict[str, str]:
-    """Return the header of a request to a server."""
+    """Return the Authorization header for the servers."""
     return {"Authorization": f"Bearer {server_token()}"}
 
 
@@ -60,19 +59,19 @@ def _kept_token(path: Path) -> str:
 
 
 class Guard:
-    """ASGI middleware around all routes of a server."""
+    """ASGI middleware that authenticates every request."""
 
     def __init__(self, app: App) -> None:
         self._app = app
         self._expected = authorization()["Authorization"].encode()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer that it is refused."""
+        """Forward an authorized request, or reject it."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        if b"origin" in headers:  # every page's requests to another origin say so
+        if b"origin" in headers:  # browsers set Origin on cross-origin requests
             await _refuse(scope, send, 403, b"not for web pages\n")
         elif scope.get("path") not in _OPEN_ROUTES and not hmac.compare_digest(
             headers.get(b"authorization", b""), self._expected

@@ -1,9 +1,8 @@
-"""Weights from the trainer's GPU to those of vLLM servers, by vLLM's own NCCL backend and its
-trainer side.
+"""NCCL weight transfer from the trainer to vLLM servers, with vLLM's own backend.
 
 Rank 0 broadcasts to all workers of all servers, a few parameters at a time; HTTP carries only names
-and shapes. The group is formed over an open port with vLLM's pickles, and NCCL trusts its network:
-for machines of your own.
+and shapes. Not secure: the group is formed over an unauthenticated port with pickled messages, and
+NCCL traffic is neither authenticated nor encrypted. Use it only on a trusted network.
 """
 
 import socket
@@ -27,15 +26,15 @@ from trainer.rollouts.vllm.sync import named_weights
 
 @dataclass
 class NcclTransfer:
-    """Sends weights from rank 0 to GPUs that compute in ``dtype``."""
+    """Broadcast of weights in ``dtype`` from rank 0 to the servers' GPUs."""
 
     servers: Sequence[VllmServer]
     rank: int
     dtype: torch.dtype
-    sender: Any = None  # of vLLM, once it is connected
+    sender: Any = None  # vLLM's sender, once connected
 
     def send(self, model: nn.Module) -> None:
-        """Send all weights to servers that do not sample; the update stays open.
+        """Send all weights to paused servers. The update stays open.
 
         Raises:
             EngineError: the group cannot be formed, or a transfer failed.
@@ -43,7 +42,7 @@ class NcclTransfer:
         try:
             if self.sender is None:
                 self.sender = self._connect(model)
-            # The transfer reads the parameters on streams of its own.
+            # the transfer reads the parameters on its own CUDA streams
             torch.accelerator.synchronize()
             self.sender.send_weights()
         except UserError:
@@ -52,10 +51,10 @@ class NcclTransfer:
         except Exception as error:
             self.sender = None
             raise EngineError(
-                f"weights do not reach the vLLM servers by NCCL: {type(error).__name__}: {error}",
+                f"NCCL weight transfer to the vLLM servers failed: {type(error).__name__}: {error}",
                 "rollout.vllm.server_weight_transfer",
-                "see the servers' logs, with NCCL_DEBUG=INFO; or use server_weight_transfer=http "
-                "on both sides",
+                "set NCCL_DEBUG=INFO and check the servers' logs, or use "
+                "server_weight_transfer=http for server and run",
             ) from error
 
     def _connect(self, model: nn.Module) -> Any:
@@ -70,13 +69,13 @@ class NcclTransfer:
 
 @dataclass
 class PolicyWeights(WeightSource):  # type: ignore[misc]
-    """The policy's parameters in the servers' dtype, whole, one at a time."""
+    """Source of the policy's full parameters in the servers' dtype, one at a time."""
 
     model: nn.Module
     dtype: torch.dtype
 
     def metadata(self) -> list[Any]:
-        """Return names, dtypes and whole shapes; gathers nothing."""
+        """Return names, dtypes and full shapes, without gathering."""
         return [
             ParamMeta(
                 base.name,
@@ -92,25 +91,25 @@ class PolicyWeights(WeightSource):  # type: ignore[misc]
 
 
 class _AllServers:
-    """vLLM's client protocol for several servers, whose workers have ranks one after the other."""
+    """vLLM's client protocol for several servers, whose workers get consecutive ranks."""
 
     def __init__(self, servers: Sequence[VllmServer], sizes: Sequence[int]) -> None:
         self._servers = servers
         self._offsets = list(accumulate(sizes, initial=0))[:-1]
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        """Connect the servers; they answer when all have joined."""
+        """Connect all servers; returns when all workers have joined."""
         first = init_info["rank_offset"]
         infos = [{**init_info, "rank_offset": first + offset} for offset in self._offsets]
         _at_once(lambda server, info: server.connect(info), self._servers, infos)
 
     def start_weight_update(self) -> None:
-        """Open the update."""
+        """Open the update on all servers."""
         for server in self._servers:
             server.start_update()
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Let the servers receive the weights; they answer when they have everything."""
+        """Make all servers receive the weights; returns when they have them."""
         _at_once(
             lambda server, info: server.update(info),
             self._servers,
@@ -118,7 +117,7 @@ class _AllServers:
         )
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
-        """Do nothing: the engine names the weights when it ends the update."""
+        """No-op: the engine sets the weight version when it ends the update."""
 
 
 def _at_once(
@@ -129,7 +128,7 @@ def _at_once(
 
 
 def _rendezvous(urls: Sequence[str]) -> tuple[str, int]:
-    """Return an address of this machine that all servers can reach, and a free port."""
+    """Return a local address that all servers can reach, and a free port."""
     addresses = [own_address_towards(url) for url in urls]
     address = next((a for a in addresses if not a.startswith("127.")), addresses[0])
     with socket.socket() as free:

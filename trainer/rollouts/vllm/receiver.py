@@ -1,10 +1,9 @@
-"""The side of a vLLM server that takes weights over HTTP: a weight-transfer backend named
-`loptune_http`.
+"""vLLM weight-transfer backend `loptune_http`, which receives weights over HTTP.
 
-vLLM's own backends need GPUs that see each other (NCCL, CUDA IPC, RDMA). This one needs a
-connection to the server's port and nothing else: each request carries some weights as safetensors,
-so trainer and server may come and go on their own. vLLM loads the module in every process of a
-server through the entry point `vllm.general_plugins`; it must not import anything of the trainer's.
+vLLM's own backends need interconnected GPUs (NCCL, CUDA IPC, RDMA). This one only needs the
+server's port. Each request carries some weights as safetensors, so trainer and server can be
+restarted independently. vLLM loads this module in every server process through the entry point
+`vllm.general_plugins`; it must not import trainer modules.
 """
 
 import base64
@@ -30,19 +29,19 @@ BACKEND = "loptune_http"
 
 
 def register() -> None:
-    """Make the backend known to vLLM; called in each of its processes, in some of them twice."""
+    """Register the backend with vLLM. Called in each vLLM process, sometimes twice."""
     if BACKEND not in WeightTransferEngineFactory._registry:
         WeightTransferEngineFactory.register_engine(BACKEND, HttpWeightTransferEngine)
 
 
 @dataclass
 class HttpInit(WeightTransferInitInfo):  # type: ignore[misc]
-    """Nothing has to be agreed on."""
+    """Empty: no handshake is needed."""
 
 
 @dataclass
 class HttpUpdate(WeightTransferUpdateInfo):  # type: ignore[misc]
-    """Some weights under their Hugging Face names."""
+    """Some weights, by Hugging Face name."""
 
     safetensors: str  # base64
 
@@ -54,16 +53,16 @@ class HttpWeightTransferEngine(WeightTransferEngine[HttpInit, HttpUpdate]):  # t
     update_info_cls = HttpUpdate
 
     def init_transfer_engine(self, init_info: HttpInit) -> None:
-        """Do nothing: there is nothing to connect."""
+        """No-op: no connection is needed."""
 
     def start_weight_update(self) -> None:
-        """Let the layers take weights in the layout of a checkpoint."""
+        """Prepare the layers to load weights in checkpoint layout."""
         initialize_layerwise_reload(self.model)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Load the weights of one request; nothing is left to wait for when it returns.
+        """Load the weights of one request synchronously.
 
-        A request that fails ends the update, and the next one starts as if there had been none.
+        If a request fails, the update is discarded and the next update starts clean.
         """
         try:
             self.receive_weights(self.parse_update_info(update_info))
@@ -77,17 +76,17 @@ class HttpWeightTransferEngine(WeightTransferEngine[HttpInit, HttpUpdate]):  # t
         self.model.load_weights((name, weight.to(self.device)) for name, weight in weights.items())
 
     def finish_weight_update(self) -> None:
-        """Bring the layers back into the layout they compute in."""
+        """Convert the layers back to their compute layout."""
         finalize_layerwise_reload(self.model, self.model_config)
         repack_output_embedding(self.model)
 
     def shutdown(self) -> None:
-        """Do nothing: there is nothing to release."""
+        """No-op: nothing to release."""
 
     def _drop_incomplete_layers(self) -> None:
-        """Give the layers that wait for some of their weights back those they had.
+        """Discard partially received layers and restore their previous weights.
 
-        vLLM keeps what such a layer has got and would load it with the weights of the next update.
+        Otherwise vLLM would keep the received part and combine it with the next update.
         """
         for layer in self.model.modules():
             info = get_layerwise_info(layer)

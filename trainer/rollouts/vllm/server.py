@@ -1,8 +1,7 @@
-"""Rollouts from vLLM servers on other GPUs or nodes, reached over HTTP.
+"""Rollout engine that uses vLLM servers over HTTP.
 
-`trainer serve` starts such a server. It is asked in tokens, not in text, and takes its weights
-through vLLM's weight-transfer routes (`trainer.rollouts.vllm.receiver` and vLLM's NCCL backend are
-the receiving sides).
+`trainer serve` starts such a server. Requests and responses are token ids. Weights are sent through
+vLLM's weight-transfer routes, received by `trainer.rollouts.vllm.receiver` or vLLM's NCCL backend.
 """
 
 import asyncio
@@ -27,22 +26,22 @@ from trainer.types import Completion
 if TYPE_CHECKING:
     from trainer.rollouts.vllm.nccl import NcclTransfer
 
-CHUNK_BYTES = 64 << 20  # of weights in one request
+CHUNK_BYTES = 64 << 20  # bytes of weights per request
 
 
 class VllmServerEngine(RolloutEngine):
-    """Engines in processes of their own; rank r samples from the server ``r % number of servers``.
+    """Engine backed by external servers; rank r samples from server ``r % number of servers``.
 
-    A server holds the weights of one run at a time. Each synchronization gives them a name of their
-    own, and the server says with every completion under which name it sampled: a completion of
-    other weights, those of another run or of a server that was restarted, is an error and never
-    trained on. Requests may need ``max_model_len`` tokens; policy and servers compute in ``dtype``,
-    float32 or bfloat16, and are compared on the prompt ``check_ids``.
+    A server holds the weights of one run at a time. Each sync sets a unique weight version, which
+    the server returns with every completion. A completion from other weights (another run, or a
+    restarted server) raises an error, so it is never trained on. ``max_model_len`` is the longest
+    request. Policy and servers compute in ``dtype`` (float32 or bfloat16) and are compared on the
+    prompt ``check_ids``.
 
     Raises:
-        MissingError: a server does not answer in time.
-        EngineError: a server was started in another way than `trainer serve` does.
-        ConfigError: a server's context is too short, or NCCL is asked for where it cannot be.
+        MissingError: a server is not up in time.
+        EngineError: a server was not started with `trainer serve`.
+        ConfigError: a server's context is too short, or NCCL is not available.
     """
 
     def __init__(
@@ -68,11 +67,11 @@ class VllmServerEngine(RolloutEngine):
 
     @torch.no_grad()
     def sync_weights(self, policy_model: nn.Module) -> None:
-        """Push the policy's weights to all servers; every rank at the same time.
+        """Push the policy's weights to all servers. Collective.
 
         Raises:
-            EngineError: a server refused them, or disagrees with the policy about a short text
-                afterwards.
+            EngineError: a server rejected them, or, on the first sync, its log-probabilities differ
+            from the policy's.
         """
         self._synchronizations += 1
         try:
@@ -101,22 +100,25 @@ class VllmServerEngine(RolloutEngine):
         """Return one completion per request, in order.
 
         Raises:
-            EngineError: a request failed, or was answered with other weights than the last
-                synchronized.
+            EngineError: a request failed, or was served with weights other than the last synced
+            ones.
         """
-        assert self._checked, "the servers have no weights: synchronize first"
+        assert self._checked, "the servers have no weights: call sync_weights() first"
         call = uuid.uuid4().hex
         request_ids = [f"{call}-{place}" for place in range(len(requests))]
         try:
             return asyncio.run(self._complete(requests, request_ids, params))
         except BaseException:
-            self._own.abort(request_ids)  # those that the server has read but not yet begun
+            # including requests that the server has queued but not started
+            self._own.abort(request_ids)
             raise
 
     async def _complete(
         self, requests: Sequence[Request], request_ids: Sequence[str], params: SamplingParams
     ) -> list[Completion]:
-        """Return all completions at once, in order; the first error cancels the others."""
+        """Run all requests concurrently and return completions in order. The first error cancels
+        the rest.
+        """
         name = self._name()
         async with sampling_session() as session:
             answers = [
@@ -134,7 +136,7 @@ class VllmServerEngine(RolloutEngine):
 
 
 class HttpTransfer:
-    """Rank 0 sends weights as safetensors in the bodies of requests, `CHUNK_BYTES` at a time."""
+    """HTTP transfer of weights: rank 0 sends them as safetensors, `CHUNK_BYTES` per request."""
 
     def __init__(self, servers: Sequence[VllmServer], rank: int, dtype: torch.dtype) -> None:
         self._servers = servers if rank == 0 else ()
@@ -158,9 +160,9 @@ def _transfer(
         return HttpTransfer(servers, rank, dtype)
     if not (vllm_installed() and torch.cuda.is_available()):
         raise ConfigError(
-            "weights go by NCCL from GPU to GPU, and by vLLM's own code on both sides",
+            "server_weight_transfer=nccl needs GPUs and vLLM on the trainer's machine",
             "rollout.vllm.server_weight_transfer",
-            f"use http, or a machine with GPUs and vLLM: {INSTALL}",
+            f"use http, or install vLLM on a GPU machine: {INSTALL}",
         )
     from trainer.rollouts.vllm.nccl import NcclTransfer
 
@@ -168,7 +170,7 @@ def _transfer(
 
 
 def _chunks(model: nn.Module, dtype: torch.dtype) -> Iterator[dict[str, Tensor]]:
-    """Yield the policy's weights as the servers compute with them, some at a time."""
+    """Yield the policy's weights in the servers' dtype, in chunks."""
     chunk: dict[str, Tensor] = {}
     size = 0
     for name, weight in named_weights(model):

@@ -1,4 +1,4 @@
-"""The start options of an engine: everything that two runs must have in common to share one."""
+"""vLLM engine start options. Two runs can share an engine only if these are equal."""
 
 import importlib.util
 import os
@@ -15,18 +15,18 @@ from trainer.parallel.device import compute_dtype, dtype_name
 from trainer.parallel.gpus import SHARE_VARIABLE
 from trainer.policy.load import model_source
 
-# vLLM makes room for this many tokens of prompts at one time, and for the logits of so many
-# requests: its own defaults on large GPUs, 16,384 and 1,024, take 2 to 4 GB beside a trainer that
-# needs them.
+# vLLM reserves memory for this many prefill tokens, and for the logits of max_num_seqs requests.
+# Its defaults on large GPUs (16,384 and 1,024) would take 2 to 4 GB from the trainer.
 _GPU_STEP_TOKENS = 8192
-# of what weights leave of a share of a GPU; the rest is for activations and graphs
+# fraction of the memory left after weights that goes to the KV cache; the rest is for activations
+# and CUDA graphs
 _CACHE_FRACTION = 0.8
 FEWEST_REQUESTS = 16
 MOST_REQUESTS = 512
 CPU_KV_CACHE_MB = 256
 CPU_STEP_TOKENS = 4096
-CPU_BLOCK_SIZE = 32  # the smallest on a CPU; only whole blocks of a prefix are shared
-INSTALL = "in the clone of loptune: make install-gpu"
+CPU_BLOCK_SIZE = 32  # minimum on a CPU; prefix caching only shares full blocks
+INSTALL = "run make install-gpu in the loptune repository"
 
 
 def vllm_installed() -> bool:
@@ -35,12 +35,11 @@ def vllm_installed() -> bool:
 
 
 def context_length(config: TrainConfig, model: PreTrainedModel) -> int:
-    """Return how many tokens the longest request of a run can have, or
-    ``rollout.vllm.max_model_len``.
+    """Return the context length: ``rollout.vllm.max_model_len``, or else the longest possible
+    request.
 
     Raises:
-        ConfigError: a prompt and its completion can be longer than the engine's or the model's
-            context.
+        ConfigError: prompt + completion can exceed the engine's or the model's context.
     """
     completion = config.rollout.max_new_tokens
     longest = config.data.max_prompt_tokens + completion
@@ -52,21 +51,22 @@ def context_length(config: TrainConfig, model: PreTrainedModel) -> int:
     ):
         if longest > allowed:
             raise ConfigError(
-                f"a prompt of {config.data.max_prompt_tokens} and a completion of {completion} "
-                f"tokens need a context of {longest}, but {key} is {allowed}",
+                f"a prompt of {config.data.max_prompt_tokens} and a completion of "
+                f"{completion} tokens need a context length of {longest}, but {key} is "
+                f"{allowed}",
                 "data.max_prompt_tokens, rollout.max_new_tokens",
-                f"lower them to {allowed} tokens together"
+                f"lower them so that their sum is at most {allowed}"
                 + (", or raise rollout.vllm.max_model_len" if limit < positions else ""),
             )
     return limit
 
 
 def check_dense(model: PreTrainedModel) -> None:
-    """Check that vLLM can take the policy's weights.
+    """Check that weights can be synced to vLLM.
 
     Raises:
-        ConfigError: a mixture of experts. transformers keeps a layer's experts in one tensor, under
-            a name that no file of weights has and vLLM's loading does not know.
+        ConfigError: mixture-of-experts model. transformers fuses a layer's experts into one tensor
+        whose name vLLM's weight loader does not know.
     """
     text = model.config.get_text_config()
     if any(
@@ -74,16 +74,16 @@ def check_dense(model: PreTrainedModel) -> None:
         for name in ("num_experts", "num_local_experts", "n_routed_experts")
     ):
         raise ConfigError(
-            f"{text.model_type} is a mixture of experts, whose weights vLLM cannot take over here",
+            f"{text.model_type} is a mixture of experts, whose weights cannot be synced to vLLM",
             "rollout.engine",
-            "rollout.engine=transformers, or a dense model",
+            "use rollout.engine=transformers, or a dense model",
         )
 
 
 def transfer_kind(settings: VllmConfig, on_gpus: bool) -> Literal["http", "nccl"]:
-    """Return the transport of weights to a server; `auto` is NCCL between GPUs, HTTP elsewhere.
+    """Return the weight transfer to servers. `auto` is NCCL between GPUs, else HTTP.
 
-    By HTTP the 6 GB of a model of 3 billion parameters are 8 GB of base64 in every step.
+    HTTP sends 8 GB of base64 per step for the 6 GB of a 3B model.
     """
     if settings.server_weight_transfer == "auto":
         return "nccl" if on_gpus else "http"
@@ -91,10 +91,10 @@ def transfer_kind(settings: VllmConfig, on_gpus: bool) -> Literal["http", "nccl"
 
 
 def without_dual_chunk_attention(config: Any) -> Any:
-    """Return the model's configuration without its attention for contexts of a million tokens.
+    """Remove dual chunk attention from the model's configuration.
 
-    Qwen2.5-1M models ask vLLM for it, which needs a backend of its own; the policy in transformers
-    attends plainly, and below a chunk (262,144 tokens) the two are the same.
+    Qwen2.5-1M models enable it in vLLM, where it needs a special backend. The transformers policy
+    uses full attention, which is identical below one chunk (262,144 tokens).
     """
     if hasattr(config, "dual_chunk_attention_config"):
         del config.dual_chunk_attention_config
@@ -109,9 +109,9 @@ class EngineSetup:
     max_model_len: int  # context [tokens]
     dtype: str = "float32"  # compute dtype, float32 or bfloat16
     settings: VllmConfig = field(default_factory=VllmConfig)
-    requests: int | None = None  # decoded at one time, the others wait; vLLM's default if None
+    requests: int | None = None  # max_num_seqs; None uses vLLM's default
     revision: str | None = None  # on the hub
-    trust_remote_code: bool = False  # run code of the model folder
+    trust_remote_code: bool = False  # allow code from the model folder
 
 
 def engine_setup(config: TrainConfig, model: PreTrainedModel, ranks: int) -> EngineSetup:
@@ -141,10 +141,10 @@ def engine_setup(config: TrainConfig, model: PreTrainedModel, ranks: int) -> Eng
 
 
 def _on_a_share(settings: VllmConfig, model: PreTrainedModel, dtype: str) -> VllmConfig:
-    """Return the settings of an engine that may use a fraction of its GPU, beside other trials.
+    """Scale the engine settings to this trial's fraction of a shared GPU.
 
-    By itself vLLM derives the size of its cache from the free memory of the whole GPU, and stops if
-    a neighbor frees some while it measures. With a given size it does not measure.
+    By default vLLM sizes its KV cache from the GPU's free memory, and fails if another process
+    frees memory while it measures. With an explicit size it does not measure.
     """
     share = float(os.environ.get(SHARE_VARIABLE, "1"))
     device = next(model.parameters()).device
@@ -188,15 +188,14 @@ def llm_options(setup: EngineSetup, device: torch.device, ranks: int) -> dict[st
     if ranks > 1:
         options["distributed_executor_backend"] = "external_launcher"
     if settings.tensor_parallel > 1:
-        # vLLM's own all-reduce needs to see its peers' devices, which a scheduler may hide from
-        # each rank.
+        # vLLM's custom all-reduce needs access to its peers' devices, which a scheduler may hide.
         options["disable_custom_all_reduce"] = torch.cuda.device_count() < settings.tensor_parallel
     if on_cpu:
         options |= {
             "kv_cache_memory_bytes": (settings.kv_cache_mb or CPU_KV_CACHE_MB) << 20,
             "block_size": CPU_BLOCK_SIZE,
-            # A request whose prompt is cut in two winds its generator back, which CPU generators
-            # cannot.
+            # With chunked prefill vLLM rewinds a request's generator, which CPU generators do not
+            # support.
             "enable_chunked_prefill": False,
             "max_num_batched_tokens": max(CPU_STEP_TOKENS, setup.max_model_len),
         }

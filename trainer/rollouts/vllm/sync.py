@@ -1,4 +1,4 @@
-"""Carrying the policy's weights into a vLLM engine, and proof that they arrived."""
+"""Weight sync to a vLLM engine, and its verification."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -12,27 +12,25 @@ from trainer.rollouts.engine import PROMPT_OPTIONS
 from trainer.rollouts.vllm.output import repack_output_embedding
 
 MOST_CHECKED = 512  # tokens
-_CHECK_TOKENS = 32  # where no prompt is given
-# Largest mean |difference| of the log-probabilities of the checked tokens [nats]. Two correct
-# implementations differ by rounding alone: 1e-5 in float32, 0.05 in bfloat16. A weight that did not
-# arrive costs several nats, because the engine starts from placeholder weights, not from the
-# checkpoint.
+_CHECK_TOKENS = 32  # tokens of the synthetic check sequence
+# Maximum mean |difference| of log-probabilities in the weight check [nats]. Correct implementations
+# differ only by rounding: 1e-5 in float32, 0.05 in bfloat16. A missing weight causes several nats,
+# because the engine starts with dummy weights.
 _CHECK_BOUNDS = {"float32": 1e-2, "bfloat16": 0.5}
 
 
 def named_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield every parameter of a Hugging Face model under its name, whole on this rank, one at a
-    time.
+    """Yield (name, full parameter) of a Hugging Face model, one at a time.
 
-    Tied parameters come once, adapters merged into the weights of their layers. Parameters that
-    ZeRO-3 has partitioned are gathered one by one; all ranks must iterate together.
+    Tied parameters are yielded once, and adapters are merged into their layers' weights. Parameters
+    partitioned by ZeRO-3 are gathered one by one, so all ranks must iterate together.
     """
     for base in base_parameters(model):
         if hasattr(base.parameter, "ds_id"):
             from deepspeed.runtime.zero import GatheredParameters
 
             with GatheredParameters(base.parts):
-                # the receiver may hold it until its layer is complete
+                # clone: the receiver may hold it until its layer is complete
                 weight = base.merged().clone()
             yield base.name, weight
         else:
@@ -40,18 +38,16 @@ def named_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def load_weights(llm: Any, model: nn.Module) -> None:
-    """Replace all weights of the engine in one call and forget the cached prefixes of the
-    old ones.
-    """
+    """Replace all weights of the engine and reset its prefix cache."""
     with torch.no_grad():
         llm.collective_rpc("reload_weights", kwargs={"weights_iterator": named_weights(model)})
         llm.collective_rpc(_repack_worker)
     if llm.reset_prefix_cache() is False:
-        raise RuntimeError("the cache of the old weights is still in use")
+        raise RuntimeError("the prefix cache of the old weights is still in use")
 
 
 def _repack_worker(worker: Any) -> None:
-    """Call `repack_output_embedding` of a worker's model."""
+    """Call `repack_output_embedding` on a worker's model."""
     repack_output_embedding(worker.model_runner.get_model())
 
 
@@ -61,15 +57,15 @@ def check_weights_arrived(
     dtype: str,
     prompt: Sequence[int] = (),
 ) -> float:
-    """Return the mean |difference| of the log-probabilities that engine and policy give a prompt
-    [nats].
+    """Return the mean |difference| of engine and policy log-probabilities on a prompt [nats].
 
-    ``engine_logprobs`` takes tokens [n] to those of all but the first [n - 1]; without a prompt any
-    tokens do, of which rounding makes more than of a real text.
+    ``engine_logprobs`` maps tokens [n] to the log-probabilities of all but the first [n - 1].
+    Without a prompt, synthetic tokens are used, on which rounding differences are larger than on
+    real text.
 
     Raises:
-        EngineError: they differ by more than rounding; training would follow a policy that is not
-            the one sampled from.
+        EngineError: the difference exceeds rounding, so the sampling policy would not be the
+        trained policy.
     """
     token_ids = list(prompt[-MOST_CHECKED:])
     if len(token_ids) < 2:
@@ -82,18 +78,17 @@ def check_weights_arrived(
     if not difference <= _CHECK_BOUNDS[dtype]:
         raise EngineError(
             "the vLLM engine disagrees with the policy after a weight synchronization: the "
-            f"log-probabilities of {len(token_ids) - 1} tokens differ by {difference:.3g} nats on "
-            f"average ({_CHECK_BOUNDS[dtype]:g} is expected of {dtype} at most)",
+            f"log-probabilities of {len(token_ids) - 1} tokens differ by {difference:.3g} "
+            f"nats on average (limit for {dtype}: {_CHECK_BOUNDS[dtype]:g})",
             "rollout.engine",
-            "this vLLM does not accept the weights of this model: use rollout.engine=transformers",
+            "weight sync to this vLLM version does not work for this model: use "
+            "rollout.engine=transformers",
         )
     return difference
 
 
 def engine_logprobs(llm: Any, token_ids: list[int]) -> Tensor:
-    """Return log-probabilities that an engine of this process gives the tokens after the first, [n
-    - 1].
-    """
+    """Return a colocated engine's log-probabilities of all tokens but the first, [n - 1]."""
     from vllm import SamplingParams
 
     prompt = {"prompt_token_ids": token_ids}

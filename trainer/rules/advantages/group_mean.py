@@ -1,4 +1,4 @@
-"""Advantages that compare a completion with the others of its prompt."""
+"""Group-relative advantages."""
 
 from typing import Literal
 
@@ -11,8 +11,8 @@ from trainer.types import Tensor
 class Grpo(Advantage):
     """``(r - mean of group) / (std of group + 1e-6)`` [arXiv:2402.03300, section 4.1.2].
 
-    The standard deviation is unbiased. As verl and the published code of arXiv:2505.12929; TRL adds
-    1e-4.
+    With the unbiased standard deviation. Same as verl and the published code of arXiv:2505.12929;
+    TRL adds 1e-4.
     """
 
     name: Literal["grpo"] = "grpo"
@@ -24,7 +24,9 @@ class Grpo(Advantage):
 
 
 class DrGrpo(Advantage):
-    """``r - mean of group``: no division by the spread [arXiv:2503.20783, section 3.2]. As verl."""
+    """``r - mean of group``, without normalization by the standard deviation [arXiv:2503.20783,
+    section 3.2]. Same as verl.
+    """
 
     name: Literal["dr_grpo"] = "dr_grpo"
 

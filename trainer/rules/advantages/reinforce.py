@@ -1,4 +1,4 @@
-"""REINFORCE++ [arXiv:2501.03262]: advantages that are whitened over the whole batch."""
+"""REINFORCE++ [arXiv:2501.03262]: advantages whitened over the batch."""
 
 from typing import Literal
 
@@ -10,8 +10,8 @@ from trainer.types import Tensor
 
 
 class ReinforcePlusPlus(Advantage):
-    """Discounted returns of token rewards, whitened over the completion tokens of all ranks. As
-    verl.
+    """Discounted returns of token rewards, whitened over the completion tokens of all ranks. Same
+    as verl.
     """
 
     kl_placements = ("reward", "loss")
@@ -19,7 +19,7 @@ class ReinforcePlusPlus(Advantage):
 
     name: Literal["reinforce_plus_plus"] = "reinforce_plus_plus"
     gamma: Probability = 1.0
-    """discount of the returns per token"""
+    """discount factor per token"""
 
     def __call__(self, inputs: AdvantageInputs) -> Tensor:
         returns = discounted_returns(token_rewards(inputs), inputs.completion_mask, self.gamma)
@@ -27,10 +27,10 @@ class ReinforcePlusPlus(Advantage):
 
 
 def token_rewards(inputs: AdvantageInputs) -> Tensor:
-    """Return the KL penalty at every token and the reward at the last one, [B, T].
+    """Return token rewards [B, T]: the KL penalty at every token plus the reward at the last one.
 
-    ``-kl_coef * (old_logprob - ref_logprob)``, plus ``r`` at the last completion token; a
-    completion without tokens has no place for its reward.
+    ``-kl_coef * (old_logprob - ref_logprob)``, plus ``r`` at the last completion token; an empty
+    completion gets no reward.
     """
     mask = inputs.completion_mask
     is_last = mask.bool() & (mask.cumsum(dim=1) == mask.sum(dim=1, keepdim=True))

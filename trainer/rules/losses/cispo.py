@@ -1,4 +1,4 @@
-"""CISPO: the clipped ratio is a weight."""
+"""CISPO policy loss."""
 
 from typing import Literal
 
@@ -8,10 +8,11 @@ from trainer.section import NonNegative, Probability
 
 
 class Cispo(PolicyLoss):
-    """CISPO [arXiv:2506.13585, equations 4 and 5]: no token loses its gradient.
+    """CISPO [arXiv:2506.13585, equations 4 and 5]: every token keeps its gradient, weighted by the
+    clipped ratio.
 
-    ``l = -sg(clip(r, 1 - low, 1 + high)) A logprob``. The value of the loss means nothing; its
-    gradient does. As TRL, verl.
+    ``l = -sg(clip(r, 1 - low, 1 + high)) A logprob``. Only the gradient is meaningful, not the loss
+    value. Same as TRL and verl.
     """
 
     name: Literal["cispo"] = "cispo"

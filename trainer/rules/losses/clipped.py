@@ -16,7 +16,7 @@ class Clipped(PolicyLoss):
 
     ``l = max(-A r, -A clip(r, 1 - low, 1 + high))``; where ``A < 0``, ``l = min(l, -A c)``. GRPO's
     loss [arXiv:2402.03300, equation 3]; with ``high > low`` DAPO's [arXiv:2503.14476, equation 8].
-    As verl, TRL. The default range is that of arXiv:2505.12929.
+    Same as verl and TRL. The default clip range is that of arXiv:2505.12929.
     """
 
     name: Literal["clipped"] = "clipped"
@@ -40,7 +40,9 @@ class Clipped(PolicyLoss):
 
 
 def surrogate(ratio: Tensor, advantages: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
-    """Return ``max(-A r, -A clip(r, 1 - low, 1 + high))`` and where the clip holds, [B, T] each."""
+    """Return ``max(-A r, -A clip(r, 1 - low, 1 + high))`` and the mask of clipped tokens, [B, T]
+    each.
+    """
     unclipped = -advantages * ratio
     clipped = -advantages * ratio.clamp(1 - low, 1 + high)
     return unclipped.maximum(clipped), clipped > unclipped

@@ -1,4 +1,4 @@
-"""DPPO: a token is held back by how far its probability moved."""
+"""DPPO policy loss: masks tokens whose probability changed too much."""
 
 from typing import Literal
 
@@ -7,21 +7,22 @@ from trainer.rules.policy_loss import PolicyLoss
 from trainer.section import Positive
 from trainer.types import Tensor
 
-RATIO_CAP = 20.0  # of the weight, as in verl
+RATIO_CAP = 20.0  # cap of the ratio used as weight, as in verl
 
 
 class DppoTv(PolicyLoss):
     """DPPO with total variation [arXiv:2602.04879].
 
-    ``l = -sg(min(r, 20)) A logprob``, and 0 where the token has moved with the sign of A and
-    ``|pi - pi_old| > threshold``. Ratio clipping stops low-probability tokens first, at the same
-    ratio but a far smaller change of the policy; this does not. As verl. Where the engine's
-    log-probabilities are the old ones r has no bound but the engine correction's, as in prime-rl.
+    ``l = -sg(min(r, 20)) A logprob``, and 0 if the token's probability has already moved in the
+    direction of A and ``|pi - pi_old| > threshold``. Unlike ratio clipping, this does not stop
+    low-probability tokens early, whose ratio can be large although the policy hardly changed. Same
+    as verl. If the engine's log-probabilities are used as old ones, r is only bounded by the engine
+    correction, as in prime-rl.
     """
 
     name: Literal["dppo_tv"] = "dppo_tv"
     threshold: Positive = 0.2
-    """change of a token's probability that holds it back"""
+    """maximum change of a token's probability"""
 
     def __call__(self, tokens: LossInputs) -> TokenLosses:
         change = (tokens.logprobs.detach().exp() - tokens.old_logprobs.exp()).abs()
@@ -29,8 +30,8 @@ class DppoTv(PolicyLoss):
 
 
 def within_divergence(tokens: LossInputs, divergence: Tensor, threshold: float) -> TokenLosses:
-    """Return ``-sg(r) A logprob``, 0 at tokens that moved with A by a divergence above the
-    threshold.
+    """Return ``-sg(r) A logprob``, and 0 for tokens that moved in the direction of A by more than
+    the threshold.
     """
     moved_with_advantage = (tokens.logprobs.detach() - tokens.old_logprobs) * tokens.advantages > 0
     held_back = moved_with_advantage & (divergence > threshold)

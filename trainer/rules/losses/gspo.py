@@ -1,4 +1,4 @@
-"""GSPO: one importance ratio for the whole completion."""
+"""GSPO policy loss: sequence-level importance ratio."""
 
 from typing import Literal
 
@@ -9,14 +9,13 @@ from trainer.section import NonNegative, Probability
 
 
 class Gspo(PolicyLoss):
-    """GSPO in its token form [arXiv:2507.18071, equations 13 and 14].
+    """GSPO-token [arXiv:2507.18071, equations 13 and 14].
 
     ``s = exp(mean over the completion of log r)``; ``s_t = sg(s) pi / sg(pi)``;
     ``l = max(-A s_t, -A clip(s_t, 1 - low, 1 + high))``. The mean is over all tokens of the
-    completion in every isolation pass. The token form has GSPO's gradient where A is one number for
-    the completion, and applies A's that differ by token (AR), which the plain form would average.
-    Without dual clip. As verl, SkyRL. Aggregated by ``seq_mean_token_sum`` it is LUSPO
-    [arXiv:2602.05261].
+    completion in every isolation pass. GSPO-token has the same gradient as GSPO if A is constant
+    over the completion, and also supports per-token A (AR), which GSPO would average. No dual clip.
+    Same as verl and SkyRL. Aggregated by ``seq_mean_token_sum`` it is LUSPO [arXiv:2602.05261].
     """
 
     aggregations = ("seq_mean_token_mean", "seq_mean_token_sum")

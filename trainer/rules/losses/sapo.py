@@ -1,4 +1,4 @@
-"""SAPO: a soft gate in place of the clip."""
+"""SAPO policy loss: a soft gate instead of clipping."""
 
 from typing import Literal
 
@@ -11,8 +11,8 @@ class Sapo(PolicyLoss):
     """SAPO [arXiv:2511.20347].
 
     ``l = -(4 / tau) sigmoid(tau (r - 1)) A`` with ``tau = tau_positive`` where ``A > 0``, else
-    ``tau_negative``: the gradient is that of ``-A r`` at ``r = 1`` and fades on both sides. As TRL,
-    verl.
+    ``tau_negative``: the gradient equals that of ``-A r`` at ``r = 1`` and decays on both sides.
+    Same as TRL and verl.
     """
 
     aggregations = ("seq_mean_token_mean", "token_mean", "seq_mean_token_sum", "constant")
@@ -21,7 +21,7 @@ class Sapo(PolicyLoss):
     tau_positive: Positive = 1.0
     """sharpness of the gate for positive advantages"""
     tau_negative: Positive = 1.05
-    """sharpness of the gate for the other advantages"""
+    """sharpness of the gate for non-positive advantages"""
 
     def __call__(self, tokens: LossInputs) -> TokenLosses:
         ratio = tokens.log_ratio.exp()
