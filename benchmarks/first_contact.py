@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.tables import print_rows
+from research.tables import print_rows
 
 LIBRARIES = (
     "torch",

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.against_trl import GROUP_SIZE, make_prompts, save_tokenizer, train_with_trl
-from benchmarks.tables import print_rows
+from research.tables import print_rows
 from trainer.policy.architectures import model_size
 
 WORDS = 60  # that prompts are made of

@@ -27,7 +27,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import trainer.loop
-from benchmarks.tables import print_rows
+from research.tables import print_rows
 from trainer.config.schema import TrainConfig, apply_overrides, load_config
 from trainer.metrics.stopwatch import Stopwatch
 from trainer.types import RunContext

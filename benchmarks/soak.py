@@ -26,9 +26,9 @@ import psutil
 import yaml
 from plotly.subplots import make_subplots
 
-from benchmarks.png import write_png
-from benchmarks.tables import print_rows
 from dashboards.labels import PALETTE
+from research.png import write_png
+from research.tables import print_rows
 from sweep.driver.guard import marked
 from sweep.record.folder import sweep_folder
 

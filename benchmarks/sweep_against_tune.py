@@ -28,7 +28,7 @@ from typing import Any
 import psutil
 import yaml
 
-from benchmarks.tables import print_rows
+from research.tables import print_rows
 
 METRIC = "eval/reward"
 AT_A_TIME = 2

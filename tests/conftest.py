@@ -135,6 +135,6 @@ def tiny_policy(tmp_path_factory) -> Path:
     """Folder of the tiny model after a very short warm start: it can write answers, mostly wrong
     ones.
     """
-    from benchmarks.tiny_policy import TinyRecipe, write_policy
+    from research.tiny_policy import TinyRecipe, write_policy
 
     return write_policy(tmp_path_factory.mktemp("tiny"), TinyRecipe(steps=60, puzzles=200))

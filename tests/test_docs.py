@@ -89,7 +89,9 @@ def test_commands_parse(page):
 )
 def test_named_files_folders_and_modules_exist(page):
     text = page.read_text(encoding="utf-8")
-    folders = "trainer|sweep|dashboards|rewards|tests|docs|benchmarks|examples|search_spaces"
+    folders = (
+        "trainer|sweep|dashboards|rewards|tests|docs|benchmarks|research|examples|search_spaces"
+    )
     for path in re.findall(rf"(?<![\w./-])((?:{folders})/[\w./-]*)", text):
         assert (ROOT / path.rstrip(".")).exists(), path
     for module in re.findall(rf"python -m ((?:{folders})\.[\w.]+)", text):

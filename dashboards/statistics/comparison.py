@@ -22,8 +22,8 @@ freedom.
 - Fresh seeds are few: the same configurations' seeds in the search, each around its own mean, add
 to the noise estimate. Selecting the best mean does not affect it.
 
-`benchmarks/verdict_errors.py` simulates what each of them costs and prevents,
-`benchmarks/verdict_on_real_runs.py` measures the complete test on public runs;
+`research/verdict_errors.py` simulates what each of them costs and prevents,
+`research/verdict_on_real_runs.py` measures the complete test on public runs;
 docs/explanation/statistics.md has the tables.
 """
 

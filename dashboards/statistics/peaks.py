@@ -12,7 +12,7 @@ collapse outside the grid would look better: up to 99% of comparisons of equal r
 gain. With the five values around the best it is 1 to 7%, at worst 14%. If the largest value lies at
 an end of the five, the rule has no peak and is not compared at its best. Noise is told by a
 jackknife: rules share seeds, so a seed is left out of all at once, and an interval has one degree
-of freedom fewer than seeds. `benchmarks/fitted_peaks.py` measures how often such intervals miss the
+of freedom fewer than seeds. `research/fitted_peaks.py` measures how often such intervals miss the
 truth.
 """
 

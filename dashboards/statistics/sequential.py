@@ -34,7 +34,7 @@ _SPENDING = (1.0, 0.7)
 _ROUNDS = 8
 # Seeds at the first interim analysis. Analyses at three and four seeds report too many false
 # positives on real trainings with equal means, and add no power in the end
-# (benchmarks/verdict_on_real_runs.py).
+# (research/verdict_on_real_runs.py).
 _FIRST = 5
 PATHS = 100_000  # simulated confirmations; boundaries are accurate to about 0.01 to 0.02
 

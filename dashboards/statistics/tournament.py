@@ -11,7 +11,7 @@ so it is used for the difference of two rules.
 
 Rules that tune equally many parameters share that variance. With more parameters, tuning stays
 further from the optimum than its halves reveal, and such a baseline is beaten too easily. These
-comparisons are refused. `benchmarks/tournament_errors.py` simulates the cost and the benefit of
+comparisons are refused. `research/tournament_errors.py` simulates the cost and the benefit of
 these rules.
 """
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from benchmarks.png import write_png
 from dashboards.labels import PALETTE
 from examples.paper.diagnose import PUBLISHED_BANDS, RESOLUTION, Diagnosis, diagnose
+from research.png import write_png
 from trainer.config.schema import load_config
 
 sys.path.append(str(Path(__file__).parents[1] / "rules"))

@@ -17,9 +17,9 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from benchmarks.png import write_png
 from dashboards.labels import PALETTE
 from examples.paper.diagnose import PUBLISHED_BANDS, RESOLUTION
+from research.png import write_png
 
 BANDS = dict(zip(PUBLISHED_BANDS, ("< .25", "< .5", "< .75", "≤ 1"), strict=True))
 PANELS = ("gradient norm", "mean |change of π|", "right direction")

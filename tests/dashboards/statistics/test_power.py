@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.verdict_errors import AFTER, normal
 from dashboards.statistics.power import minimum_detectable_effect, seeds_for
+from research.verdict_errors import AFTER, normal
 
 
 def test_sample_sizes_are_those_of_published_power_tables():

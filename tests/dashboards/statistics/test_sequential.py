@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.decide import in_rounds
 from dashboards.statistics import sequential
 from dashboards.statistics.comparison import compare
 from dashboards.statistics.dunnett import critical_value
@@ -19,6 +18,7 @@ from dashboards.statistics.sequential import (
     spend,
     standings,
 )
+from research.decide import in_rounds
 
 FIVE = np.arange(1, 6) / 5
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.tournament_errors import Layout, claims
 from dashboards.statistics.tournament import Tuning, standings, tuning_variance
+from research.tournament_errors import Layout, claims
 from tests.tables import table
 
 

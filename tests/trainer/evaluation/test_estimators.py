@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.evaluation_intervals import draw
+from research.evaluation_intervals import draw
 from trainer.evaluation.estimators import accuracy_interval
 
 

@@ -3,9 +3,9 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.problem_pairing import judge, solve
-from benchmarks.verdict_errors import claims
 from dashboards.statistics.verdict import verdict
+from research.problem_pairing import judge, solve
+from research.verdict_errors import claims
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5])

@@ -1,6 +1,6 @@
 import pytest
 
-from benchmarks.baseline_seeds import Sweep
+from research.baseline_seeds import Sweep
 
 
 @pytest.mark.parametrize("share", [0.0, 0.4, 0.8])

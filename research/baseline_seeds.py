@@ -1,7 +1,7 @@
 """Whether more seeds of the baseline alone find more than the same trials spread over all
 configurations.
 
-    python -m benchmarks.baseline_seeds            # a few seconds
+    python -m research.baseline_seeds            # a few seconds
 
 A sweep of equal seeds for all is held against one whose baseline has extra seeds and whose other
 configurations have fewer, at the same number of trials. Extra seeds have no partner to be paired
@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.tables import percent, print_rows
 from dashboards.statistics.dunnett import FALSE_CLAIMS
+from research.tables import percent, print_rows
 
 Array = NDArray[np.float64]
 

@@ -1,6 +1,6 @@
 """What a search finds with 4 to 32 trials: regret of every sampler, by surface.
 
-    python -m benchmarks.search_regret --repeats 30      # about an hour on one core
+    python -m research.search_regret --repeats 30      # about an hour on one core
 
 A noisy function is searched two trials at a time, and the best mean of one seed or of three (of a
 third as many configurations) is chosen. Regret is what the best point has more than the chosen one,
@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.tables import mean, print_rows
+from research.tables import mean, print_rows
 from sweep.search.history import Configuration, Result
 from sweep.search.study import propose
 from sweep.space.file import resolve_space

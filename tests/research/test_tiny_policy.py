@@ -4,8 +4,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from benchmarks.tiny_policy import TinyRecipe, demonstrations, warm_start, write_policy
-from benchmarks.tiny_teacher import build_tokenizer
+from research.tiny_policy import TinyRecipe, demonstrations, warm_start, write_policy
+from research.tiny_teacher import build_tokenizer
 from rewards.knights_knaves import score
 from trainer.policy.architectures import TINY_FOLDER
 from trainer.problems.tasks.knights_knaves import PREFILL, compact_prompt

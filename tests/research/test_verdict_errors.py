@@ -3,7 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.verdict_errors import (
+from dashboards.statistics.verdict import verdict
+from research.verdict_errors import (
     AFTER,
     FAILURES,
     alone_tests,
@@ -15,7 +16,6 @@ from benchmarks.verdict_errors import (
     one_noisier,
     own_test,
 )
-from dashboards.statistics.verdict import verdict
 
 
 @pytest.mark.parametrize("kind", [normal, noisy_baseline])

@@ -1,8 +1,8 @@
 """How often the verdict of a sweep is wrong, and how often it finds what is there: with each of its
 rules.
 
-    python -m benchmarks.verdict_errors                 # every table, some minutes on one core
-    python -m benchmarks.verdict_errors failed fresh --sweeps 4000
+    python -m research.verdict_errors                 # every table, some minutes on one core
+    python -m research.verdict_errors failed fresh --sweeps 4000
 
 Scores are in standard deviations of one score between seeds; configuration 0 is the baseline. The
 tests of a table see the same simulated sweeps, so rows compare. Behind every rate stands its
@@ -29,12 +29,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from benchmarks.evaluation_intervals import CORRELATION
-from benchmarks.tables import percent, print_rows
 from dashboards.statistics.dunnett import FALSE_CLAIMS, critical_value
 from dashboards.statistics.guards import Variances, difference_noise
 from dashboards.statistics.problems import split
 from dashboards.statistics.verdict import EXCLUDED, Tested, Verdict, verdict
+from research.evaluation_intervals import CORRELATION
+from research.tables import percent, print_rows
 
 Array = NDArray[np.float64]
 COLLAPSE = 5  # how much lower a collapsed score lies, in standard deviations

@@ -1,7 +1,7 @@
 import json
 import sys
 
-from benchmarks.learning_rate_peaks import main
+from research.learning_rate_peaks import main
 
 RATES = [1e-4, 2e-4, 4e-4, 8e-4, 1.6e-3]
 

@@ -1,7 +1,7 @@
 """What every update rule does to a token: the weight of its log-probability's gradient against its
 probability.
 
-``python -m benchmarks.rule_weights FILE.png`` draws it from the trainer's own losses, for tokens
+``python -m research.rule_weights FILE.png`` draws it from the trainer's own losses, for tokens
 whose logit has moved by 1 since the batch was sampled, as it may have in later update batches and
 in Lopti's second pass. Before any movement all losses have the weight 1.
 """
@@ -13,8 +13,8 @@ import plotly.graph_objects as go
 import torch
 from plotly.subplots import make_subplots
 
-from benchmarks.png import write_png
 from dashboards.labels import PALETTE
+from research.png import write_png
 from trainer.algorithm.reweighting import reweighted
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.rules.inputs import LossInputs, UpdateTotals

@@ -2,8 +2,8 @@
 trial.
 
     sweep run search_spaces/lopti_learning_rate.yaml
-    python -m benchmarks.learning_rate_peaks runs/lopti_learning_rate    # or folders of parts
-    python -m benchmarks.learning_rate_peaks FOLDER ... --picture FILE.png
+    python -m research.learning_rate_peaks runs/lopti_learning_rate    # or folders of parts
+    python -m research.learning_rate_peaks FOLDER ... --picture FILE.png
 
 Design: five rules (GRPO; GRPO with two epochs; Lopti 0.5; two passes split at random where Lopti
 splits by probability; AR 0.3), seven learning rates 7.5e-5 to 6e-4 in half octaves, the same for
@@ -56,9 +56,9 @@ from statistics import mean, stdev
 import numpy as np
 import plotly.graph_objects as go
 
-from benchmarks.png import write_png
 from dashboards.labels import PALETTE
 from dashboards.statistics.peaks import Peak, fitted_peak, jackknife
+from research.png import write_png
 from trainer.files import read_json_lines
 
 MARGIN = 0.015  # peaks that differ by less are equivalent

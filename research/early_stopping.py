@@ -1,7 +1,7 @@
 """What early stopping saves and risks: P(best stopped), work and what is found at equal work.
 
-    python -m benchmarks.early_stopping              # simulated curves, two minutes on one core
-    python -m benchmarks.early_stopping runs/NAME    # those of a finished sweep without stops
+    python -m research.early_stopping              # simulated curves, two minutes on one core
+    python -m research.early_stopping runs/NAME    # those of a finished sweep without stops
 
 The rules are those that a sweep runs; 24 trials of 10 evaluations, four at a time. "Best stopped"
 is the share of sweeps in which the trial that would have scored best is stopped; "work" is in
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from ray.tune.schedulers import TrialScheduler
 from scipy.stats import spearmanr
 
-from benchmarks.tables import mean, percent, print_rows
+from research.tables import mean, percent, print_rows
 from sweep.record.sweep_record import evaluation_history
 from sweep.search.trial_report import EVALUATION, SCORE
 from sweep.space.file import resolve_space

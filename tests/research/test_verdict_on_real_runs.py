@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks import verdict_on_real_runs
-from benchmarks.verdict_on_real_runs import better_mean, drawn, measured, paired, widened
+from research import verdict_on_real_runs
+from research.verdict_on_real_runs import better_mean, drawn, measured, paired, widened
 
 
 @pytest.mark.parametrize("seeds", [3, 5, 8])

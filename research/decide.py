@@ -1,6 +1,6 @@
 """What deciding in rounds costs against a fixed number of seeds, and how often each is wrong.
 
-    python -m benchmarks.decide            # about two minutes on one core
+    python -m research.decide            # about two minutes on one core
 
 Scores are in standard deviations of one score between seeds. Both designs are planned from a noise
 that an earlier sweep of 10 configurations on 3 seeds estimated (18 degrees of freedom), for a level
@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from benchmarks.tables import mean, percent, print_rows
-from benchmarks.verdict_errors import AFTER, lognormal, normal, squares, student
 from dashboards.statistics.dunnett import critical_value
 from dashboards.statistics.seed_noise import Noise
 from dashboards.statistics.sequential import MISSED, Design, make_design
+from research.tables import mean, percent, print_rows
+from research.verdict_errors import AFTER, lognormal, normal, squares, student
 
 Array = NDArray[np.float64]
 KNOWN = 18  # degrees of freedom of the noise that is known

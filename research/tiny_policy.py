@@ -1,10 +1,10 @@
 """The recipe of the built-in tiny model, a Qwen2 of 105,920 parameters that half knows how to solve
 small puzzles.
 
-    python -m benchmarks.tiny_policy FOLDER
+    python -m research.tiny_policy FOLDER
 
 trains the weights and the tokenizer of `trainer/policy/tiny` from scratch: supervised learning on
-the demonstrations of `benchmarks.tiny_teacher`, about a minute on one core. Processors with other
+the demonstrations of `research.tiny_teacher`, about a minute on one core. Processors with other
 instructions round differently, so the weights are not bit for bit those of the package, but the
 policy is as good.
 """
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
 
-from benchmarks.tiny_teacher import END, build_tokenizer, demonstration
+from research.tiny_teacher import END, build_tokenizer, demonstration
 from trainer.problems.tasks.knights_knaves import NAMES, PREFILL, Puzzle, compact_prompt
 from trainer.problems.tasks.puzzle_generator import existing, generate, renumber
 

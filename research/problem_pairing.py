@@ -1,7 +1,7 @@
 """What the problems tell of a verdict's noise: the variance components found, and a verdict that
 uses them.
 
-    python -m benchmarks.problem_pairing            # about three minutes on one core
+    python -m research.problem_pairing            # about three minutes on one core
 
 Every configuration answers the same problems with the same seeds, once each. A problem is solved
 with a probability around 0.5 that differs from problem to problem; training moves that of all
@@ -15,9 +15,9 @@ import argparse
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.tables import mean, percent, print_rows
-from benchmarks.verdict_errors import AFTER
 from dashboards.statistics.problems import split
+from research.tables import mean, percent, print_rows
+from research.verdict_errors import AFTER
 
 Array = NDArray[np.float64]
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)

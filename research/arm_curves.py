@@ -1,7 +1,7 @@
 """Confirmed configurations over training steps: accuracy, entropy and improbable tokens, a line
 each.
 
-``python -m benchmarks.arm_curves runs/NAME-confirm PARAMETER FILE.png`` names every configuration
+``python -m research.arm_curves runs/NAME-confirm PARAMETER FILE.png`` names every configuration
 by one searched parameter, draws the mean over its seeds, and prints a table: the score (mean of the
 last three evaluations), and entropy and share of improbable tokens at the beginning, middle and end
 of training (five steps each).
@@ -16,8 +16,8 @@ from statistics import mean
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from benchmarks.png import write_png
 from dashboards.labels import PALETTE
+from research.png import write_png
 from trainer.files import read_json_lines
 from trainer.metrics.bands import BANDS
 

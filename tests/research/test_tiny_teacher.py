@@ -2,8 +2,8 @@ import random
 
 import pytest
 
-from benchmarks.tiny_policy import TinyRecipe, demonstrations
-from benchmarks.tiny_teacher import END, build_tokenizer, demonstration, vocabulary
+from research.tiny_policy import TinyRecipe, demonstrations
+from research.tiny_teacher import END, build_tokenizer, demonstration, vocabulary
 from rewards.knights_knaves import score
 from trainer.problems.tasks.knights_knaves import PREFILL
 from trainer.problems.tasks.puzzle_generator import generate

@@ -1,7 +1,7 @@
 """How often the intervals of fitted peaks miss: three rules on one grid of seven learning rates,
 half octaves apart.
 
-    python -m benchmarks.fitted_peaks            # two minutes
+    python -m research.fitted_peaks            # two minutes
 
 Means follow a parabola of curvature 0.02 a squared octave; beyond three quarters of an octave above
 the peak they collapse by ``collapse`` a squared octave more. Printed are claims of a gain where all

@@ -1,4 +1,4 @@
-"""Drawings of the benchmarks as PNG files, by kaleido and an installed Chromium or Chrome."""
+"""Write figures of studies as PNG files, by kaleido and an installed Chromium or Chrome."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
 """How often an evaluation's 95% interval holds the true accuracy: bootstrap of problems, and what
 is used.
 
-    python -m benchmarks.evaluation_intervals           # two minutes on one core
+    python -m research.evaluation_intervals           # two minutes on one core
 
 Problems differ in difficulty where there are several completions of each: their accuracies are
 drawn from a beta distribution with the mean p and an intraclass correlation of 0.3 between the
@@ -14,7 +14,7 @@ import itertools
 import numpy as np
 from scipy import stats
 
-from benchmarks.tables import mean, percent, print_rows
+from research.tables import mean, percent, print_rows
 from trainer.evaluation.estimators import accuracy_interval
 
 CORRELATION = 0.3

@@ -1,7 +1,7 @@
 """How often a tournament of equal budgets names a rule better that is not, and how often it finds
 one that is.
 
-    python -m benchmarks.tournament_errors --sweeps 400
+    python -m research.tournament_errors --sweeps 400
 
 A rule's score is a parabola in each of its parameters on [0, 1] (the logarithm of a learning rate),
 `depth` standard deviations between seeds from its top to the far end; all rules are equally good at
@@ -25,10 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from benchmarks.tables import percent, print_rows
 from dashboards.statistics.dunnett import FALSE_CLAIMS
 from dashboards.statistics.seed_noise import Scores
 from dashboards.statistics.tournament import Tuning, standings
+from research.tables import percent, print_rows
 
 Array = NDArray[np.float64]
 _NEAR = 0.15  # standard deviation of proposals around the best so far

@@ -2,9 +2,9 @@
 what is.
 
     # cases a study; minutes on one core:
-    python -m benchmarks.verdict_on_real_runs --cases 400
+    python -m research.verdict_on_real_runs --cases 400
     # three finalists, five seeds:
-    python -m benchmarks.verdict_on_real_runs --picture docs/pictures/real_runs.png
+    python -m research.verdict_on_real_runs --picture docs/pictures/real_runs.png
 
 Data: final scores of DQN and PPO at about 140 points of their hyperparameters with ten seeds each,
 seven studies of ARLBench's Sobol landscapes (Becktepe et al. 2024, arXiv:2409.18827; BSD-3-Clause).
@@ -34,12 +34,12 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 from scipy import stats
 
-from benchmarks.decide import in_rounds
-from benchmarks.png import write_png
-from benchmarks.tables import print_rows
-from benchmarks.verdict_errors import AFTER, alone_tests
 from dashboards.statistics.dunnett import FALSE_CLAIMS
 from dashboards.statistics.sequential import Design, boundaries, looks_up_to
+from research.decide import in_rounds
+from research.png import write_png
+from research.tables import print_rows
+from research.verdict_errors import AFTER, alone_tests
 
 Array = NDArray[np.float64]
 Test = Callable[[Array], Array]  # scores [N, C, S], the baseline first -> claims [N, C - 1]

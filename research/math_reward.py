@@ -1,8 +1,8 @@
 r"""How far the math reward can be trusted: right answers refused, wrong ones accepted, hostile ones
 survived.
 
-    python -m benchmarks.math_reward FOLDER    # its parquet files with a ground truth
-    python -m benchmarks.math_reward FOLDER --limit 500 --workers 4
+    python -m research.math_reward FOLDER    # its parquet files with a ground truth
+    python -m research.math_reward FOLDER --limit 500 --workers 4
 
 Every ground truth is answered with itself in three spellings (boxed; boxed and restyled; in a
 closing sentence without a box), then with the ground truth of another problem of the same file. A
