@@ -87,18 +87,14 @@ def test_a_table_that_a_sweep_exported_has_its_verdict():
 def test_only_fresh_seeds_give_evidence(tmp_path):
     search = judge(runs(), **ASKED)
     fresh = judge(runs(), fresh=True, **ASKED)
-    assert (
-        str(search).startswith("A candidate against the baseline #0 loss=grpo")
-        and "sweep" not in search.sentences[1]
-    )
-    assert str(fresh).startswith("Confirmed: #1 loss=dapo beats the baseline #0 loss=grpo: +0.100")
+    assert search.verdict.claim == "candidate" and "sweep" not in search.sentences[1]
+    assert fresh.verdict.claim == "evidence"
+    assert "#1 loss=dapo beats the baseline #0 loss=grpo: +0.100" in fresh.sentences[0]
     second = judge(
         runs(), fresh=runs({name: SCORES[name] for name in ("grpo", "dapo")}, first=4), **ASKED
     )
-    assert (
-        str(second).startswith("Confirmed: #1 loss=dapo beats")
-        and second.sentences[1] == "Next: train with it."
-    )
+    assert second.verdict.claim == "evidence" and "#1 loss=dapo beats" in second.sentences[0]
+    assert "sweep" not in second.sentences[1]
     page = second.write_report(tmp_path).read_text()
     assert "judged runs" in page and "sweep confirm" not in page and "sweep export" not in page
 
@@ -163,7 +159,7 @@ def test_problems_say_what_limits_the_verdict():
     results = judge(table, problems=problems, **ASKED).results
     assert len(results.trials[0].solved or ()) == 40
     assert len(results.answers["#1 loss=dapo"]) == 4
-    with pytest.raises(ConfigError, match=r"run run0 scores 0\.9, its problems"):
+    with pytest.raises(ConfigError, match=r"run0 .*0\.9.* 0\.4"):
         judge(
             table.assign(acc=table.acc.where(table.trial != "run0", 0.9)),
             problems=problems,
@@ -180,8 +176,8 @@ TWICE = pd.concat([runs(), runs().iloc[:1].assign(acc=0.7)])
     [
         *((runs(), *row) for row in table("judging_errors")),
         (runs().query("seed == 0"), {}, "every configuration has one seed"),
-        (runs().assign(acc="high"), {}, "'high' is no score"),
-        (runs().assign(acc=1e308), {}, "'1e.308' is no score"),
+        (runs().assign(acc="high"), {}, "'high'"),
+        (runs().assign(acc=1e308), {}, "'1e.308'"),
         (runs().assign(acc=np.nan), {}, "no row has a score"),
         (WITH_RATE, {}, "runs differ in lr, which --by leaves out"),
         (TWICE, {}, "loss=grpo has seed 0 several times"),
@@ -194,21 +190,17 @@ TWICE = pd.concat([runs(), runs().iloc[:1].assign(acc=0.7)])
             "loss=dapo and the baseline loss=grpo share no seed",
         ),
         (runs(), {"fresh": runs()}, "seeds 0, 1, 2, 3 are in both tables"),
-        (
-            runs(),
-            {"fresh": runs({"grpo": SCORES["grpo"], "ppo": SCORES["dapo"]}, 4)},
-            "the fresh runs have loss=ppo",
-        ),
+        (runs(), {"fresh": runs({"grpo": SCORES["grpo"], "ppo": SCORES["dapo"]}, 4)}, "loss=ppo"),
         (runs(), {"problems": pd.DataFrame({"trial": [0]})}, "no column problem"),
         (
             runs(),
             {"problems": pd.DataFrame({"trial": [0], "problem": 0, "correct": "yes"})},
-            "not every answer",
+            "where: --problems",
         ),
-        (runs().assign(step="last"), {}, "a score has no whole number as its step"),
+        (runs().assign(step="last"), {}, "where: step"),
         (runs()[:0], {}, "the table has no rows"),
-        (runs().assign(step=np.inf), {}, "no whole number as its step"),
-        (runs().assign(step=1.5), {}, "no whole number as its step"),
+        (runs().assign(step=np.inf), {}, "where: step"),
+        (runs().assign(step=1.5), {}, "where: step"),
     ],
 )
 def test_what_cannot_be_judged_is_refused(table, asked, what):
@@ -230,11 +222,11 @@ def test_a_column_that_may_differ_is_ignored_and_settings_that_vary_within_are_n
 def test_runs_that_end_at_different_steps_are_told():
     assert "different steps" not in str(judge(runs().assign(step=20), **ASKED))
     cut = judge(runs().assign(step=[20] * 11 + [10]), **ASKED)
-    assert cut.sentences[-1].endswith("They end at different steps, 10 to 20.")
+    assert "different steps, 10 to 20" in cut.sentences[-1]
 
 
 def test_a_score_that_counts_an_evaluation_before_training_is_told() -> None:
     early = pd.concat([runs().assign(step=0), runs().assign(step=10)])
-    told = judge(early, **ASKED, window=2).sentences[-1]
-    assert told.endswith("before the first training step: take a shorter window.")
-    assert "before the first" not in judge(early, **ASKED, window=1).sentences[-1]
+    warned = judge(early, **ASKED, window=2).sentences[-1]
+    assert "before training" in warned
+    assert "before training" not in judge(early, **ASKED, window=1).sentences[-1]

@@ -88,10 +88,9 @@ def test_the_verdict_names_all_that_differs_from_the_baseline():
     assert sweep.changed(best) == {LR: (1e-5, 3e-4), TEMPERATURE: (0.7, 1.0), ALPHA: (0.3, 0.0)}
     first, _, apart, *_ = verdict(sweep)
     assert first.endswith(f"Best candidate {best}: +0.100 (2 seeds).")
-    assert apart == (
-        "#2 differs from the baseline in lr 1e-05 (not 0.0003), temperature 0.7 (not 1), ar_alpha "
-        "0.3 (not 0): the improvement belongs to all of these together."
-    )
+    for setting in ("lr 1e-05", "0.0003", "temperature 0.7", "ar_alpha 0.3"):
+        assert setting in apart
+    assert "lopti_eta" not in apart
 
 
 def test_the_baseline_is_the_listed_one_and_without_a_list_the_first_plain_one():

@@ -90,17 +90,16 @@ def test_nothing_is_compared_on_the_seeds_of_the_tuning():
     sweep = tuned()
     assert sweep.baseline_label == "#1 plain α 0.3"  # the first rule at its best
     lines = verdict(sweep)
-    assert lines[0].startswith("2 rules were tuned by 8 to 9 configurations each.")
+    assert "2 rules" in lines[0] and "8 to 9 configurations" in lines[0]
     assert "sweep confirm demo" in lines[0]
     assert not any("candidate" in line or "Best:" in line for line in lines)
 
 
 def test_rules_are_compared_on_fresh_seeds():
     sweep = confirmed(gain=9.0)
-    assert tournament_line(sweep).startswith(
-        "Rules at their own best, on fresh seeds: AR beats plain by +9.005, 90%"
-    )
-    assert "none is shown to be better than plain" in tournament_line(confirmed(gain=0.01))
+    assert "AR beats plain by +9.005" in tournament_line(sweep)
+    assert "beats" not in tournament_line(confirmed(gain=0.01))
+    assert [standing.better for standing in confirmed(gain=0.01).arm_standings] == [False]
     assert verdict(sweep)[0] == tournament_line(sweep)
     judged = sweep.fresh_verdict
     assert isinstance(judged, Tested) and judged.claim == "evidence"
@@ -120,7 +119,7 @@ def test_a_failed_fresh_seed_counts_and_is_said():
     sweep = replace(sweep, fresh=fresh)
     (standing,) = sweep.arm_standings
     assert standing.difference == pytest.approx((9.0 + 0.5 - 0.52) / 2)
-    assert tournament_line(sweep).endswith("the baseline's with the best: AR (1).")
+    assert tournament_line(sweep).endswith("AR (1).")
 
 
 def test_a_baseline_that_failed_on_every_fresh_seed_is_told():
@@ -136,9 +135,8 @@ def test_the_picture_has_lines_differences_and_a_table():
     assert picture is not None and len(picture.figures) == 2
     assert [trace.name for trace in picture.figures[0].data] == ["AR", "plain"]
     few = with_trials(confirmed(gain=0.01), confirmed(gain=0.01).table.iloc[:14])
-    assert tournament_line(few).startswith(
-        "Rules at their own best, on fresh seeds: AR +0.015, not compared: tuning "
-    )
+    assert [standing.refusal for standing in few.arm_standings] == ["few trials"]
+    assert "AR +0.015" in tournament_line(few)
     assert "Intervals" not in tournament_line(few) and len(shown(tournament(few)).figures) == 1
     page = render_page("demo", "", ["Undecided."], {"Verdict": [picture]}, ([], []))
     assert "<th" in page and "best setting" in page and "#2 AR η 0.5" in page

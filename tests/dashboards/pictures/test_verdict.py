@@ -8,7 +8,7 @@ from dashboards.pictures.verdict import headline, verdict
 from dashboards.results import ALPHA, ETA, Rounds
 from dashboards.statistics.sequential import Standing
 from dashboards.statistics.verdict import Tested
-from dashboards.words import next_step
+from dashboards.words import REPAIR, next_step
 from tests.dashboards.table import results_of, with_trials
 
 
@@ -43,22 +43,15 @@ def test_a_clear_gain_on_matched_seeds_is_evidence():
     }
     lines = verdict(sweep_with(scores))
     # differences 0.1, 0.1, 0.101
-    assert lines[0].startswith(
-        "Evidence of an improvement over the baseline #0 grpo, not confirmed on fresh seeds. #1 "
-        "grpo α 0.3: +0.100 (90% interval +0."
-    )
-    assert lines[0].endswith(", 3 seeds).")
-    assert lines[1].startswith("Next: Confirm it on fresh seeds")
-    assert (
-        "`sweep confirm demo --finalists 1 --seeds 5` does it: 10 trials, about 20 GPU-hours."
-        in lines[1]
-    )
-    assert lines[1].endswith("With --rounds it stops as soon as the result is clear.")
-    assert "corrected for 2 comparisons on 3 seeds" in lines[2]
-    assert lines[2].endswith("3 seeds cannot exclude that up to 63% of seeds collapse.")
+    assert sweep_with(scores).verdict.claim == "evidence"
+    assert "#0 grpo" in lines[0] and "#1 grpo α 0.3: +0.100 (90% interval +0." in lines[0]
+    assert "3 seeds" in lines[0]
+    assert "`sweep confirm demo --finalists 1 --seeds 5`" in lines[1]
+    assert "10 trials, about 20 GPU-hours" in lines[1] and "--rounds" in lines[1]
+    assert "2 comparisons" in lines[2] and "63%" in lines[2]
     # 9 trials of 4 GPUs for half an hour
-    assert lines[3] == "Cost so far: 18 GPU-hours for 9 trials, median 2 GPU-hours per trial."
-    assert lines[4] == "9 trials: 9 complete; only complete trials are compared."
+    assert all(text in lines[3] for text in ("18 GPU-hours", "9 trials", "2 GPU-hours"))
+    assert "9 complete" in lines[4]
 
 
 def test_a_gain_within_the_noise_is_none_and_says_what_would_be_found():
@@ -68,13 +61,8 @@ def test_a_gain_within_the_noise_is_none_and_says_what_would_be_found():
         (0.0, 0.5): [0.45, 0.62, 0.5],
     }
     first, step, noise, *_ = verdict(sweep_with(scores))
-    assert first.startswith(
-        "No evidence that anything beats the baseline #0 grpo. Best candidate #1 grpo α 0.3: +0.0"
-    )
-    assert (
-        "With 3 seeds, an improvement of 0." in noise
-        and "would be detected with 80% power" in noise
-    )
+    assert "#0 grpo" in first and "#1 grpo α 0.3: +0.0" in first
+    assert "3 seeds" in noise and "80% power" in noise
     assert "sweep confirm demo" in step
 
 
@@ -92,11 +80,9 @@ def test_a_gain_that_luck_explains_takes_no_number_of_seeds():
 
 def test_one_seed_is_never_evidence():
     lines = verdict(sweep_with({(0.0, 0.0): [0.1], (0.3, 0.0): [0.9]}))
-    assert lines[0].endswith("Best candidate #1 grpo α 0.3: +0.800 (1 seed).")
-    assert "--seeds 5` does it: 10 trials, about 20 GPU-hours." in lines[1]
-    assert lines[2].startswith(
-        "With 1 shared seed, the difference cannot be distinguished from chance."
-    )
+    assert "#1 grpo α 0.3: +0.800 (1 seed)" in lines[0]
+    assert "--seeds 5`" in lines[1] and "10 trials, about 20 GPU-hours" in lines[1]
+    assert "1 shared seed" in lines[2]
 
 
 def test_configurations_with_a_stopped_seed_are_not_compared():
@@ -121,15 +107,10 @@ def test_a_search_names_a_candidate_and_failed_seeds_count_with_the_worst_score(
     }
     sweep = replace(sweep_with(scores, c3s2="FAIL"), adaptive=True)
     lines = verdict(sweep)
-    assert (
-        lines[0].startswith("A candidate against the baseline #0 grpo, not yet")
-        and "#1 grpo α 0.3: +0.1" in lines[0]
-    )
+    assert sweep.verdict.claim == "candidate"
+    assert "#0 grpo" in lines[0] and "#1 grpo α 0.3: +0.1" in lines[0]
     assert "fresh" in lines[1] and "sweep confirm demo" in lines[1]
-    assert (
-        "Failed seeds count with the worst score of all, the baseline's with the best: #3"
-        in lines[2]
-    )
+    assert dict(sweep.verdict.failed) == {"#3 grpo α 0.5": 1} and "#3 grpo α 0.5 (1)" in lines[2]
 
 
 @pytest.mark.parametrize("score", [math.nan, 0.5])
@@ -155,25 +136,15 @@ def test_fresh_seeds_decide():
     search = sweep_with(gain)
     lucky = sweep_with(loss)
     cases = [
-        # fresh seeds, first words, whether a gain is confirmed, what they chose
-        (
-            lucky,
-            "Keep the baseline #0 grpo: on fresh seeds nothing beats it. #1 grpo α 0.3: -0.",
-            False,
-            "0",
-        ),
-        (
-            search,
-            "Confirmed: #1 grpo α 0.3 beats the baseline #0 grpo: +0.100 (90% interval +0.",
-            True,
-            "1",
-        ),
+        # fresh seeds, the difference, whether a gain is confirmed, what they chose
+        (lucky, "#1 grpo α 0.3: -0.", False, "0"),
+        (search, "+0.100 (90% interval +0.", True, "1"),
     ]
-    for fresh, words, gained, chosen in cases:
+    for fresh, difference, gained, chosen in cases:
         sweep = replace(search, fresh=fresh)
         answer = headline(sweep)
         lines = verdict(sweep)
-        assert lines[0] == answer.sentence and answer.sentence.startswith(words)
+        assert lines[0] == answer.sentence and difference in answer.sentence
         assert (answer.confirmed, answer.configuration) == (gained, chosen)
         assert "`sweep export demo`" in lines[1] and not any(
             "sweep confirm" in line for line in lines
@@ -195,9 +166,8 @@ def test_the_finalist_with_the_largest_gain_is_named_where_less_is_better():
     ]
     rounds = Rounds((3,), 0.01, "better", tuple(gains))
     answer = headline(replace(search, fresh=replace(search, rounds=rounds)))
-    assert answer.configuration == "2" and answer.sentence.startswith(
-        "Confirmed: #2 grpo η 0.5 beats"
-    )
+    assert answer.configuration == "2" and answer.confirmed
+    assert "#2 grpo η 0.5 beats" in answer.sentence
 
 
 def on_fresh_seeds(baseline, finalist, rounds=None):
@@ -221,9 +191,9 @@ def test_a_few_seeds_that_make_the_mean_are_told_after_fixed_seeds_and_rounds():
         (line,) = [
             line
             for line in verdict(on_fresh_seeds([0.5, 0.5, 0.5, 0.5, 0.5], lucky, rounds))
-            if line.startswith("On fresh seeds")
+            if "median difference" in line
         ]
-        assert "The median difference over seeds is +0.000: a few seeds determine" in line
+        assert "+0.000" in line
 
 
 def test_failed_fresh_seeds_are_told_after_rounds_too():
@@ -231,16 +201,15 @@ def test_failed_fresh_seeds_are_told_after_rounds_too():
     sweep = on_fresh_seeds(
         [0.5, None, 0.5], [0.6, 0.61, None], Rounds((3,), 0.01, "open", (standing,))
     )
-    (line,) = [line for line in verdict(sweep) if line.startswith("On fresh seeds")]
-    assert line.endswith("the baseline's with the best: #0 grpo (1), #1 (1).")
+    assert any(line.endswith("#0 grpo (1), #1 (1).") for line in verdict(sweep))
 
 
 def test_a_configuration_that_failed_on_every_fresh_seed_is_not_forgotten():
     lost = headline(on_fresh_seeds([0.5, 0.52, 0.54], [None, None, None]))
-    assert lost.sentence.startswith("Keep the baseline #0 grpo") and lost.configuration == "0"
+    assert "#0 grpo" in lost.sentence and not lost.confirmed
     lost = headline(on_fresh_seeds([None, None, None], [0.5, 0.52, 0.54]))
-    assert lost.sentence == "Not confirmed: the baseline failed on every fresh seed."
-    assert lost.configuration is None and "Find out why" in lost.step
+    assert lost.configuration is None and not lost.confirmed
+    assert REPAIR in lost.step
 
 
 def test_every_finalist_is_told_by_its_last_look_and_the_price_is_named():
@@ -252,13 +221,10 @@ def test_every_finalist_is_told_by_its_last_look_and_the_price_is_named():
     )
     search = sweep_with(scores)
     rounds = Rounds((3, 6, 9), 0.02, "better", looks)
-    assert (
-        "On fresh seeds, of at most 9 planned: #2 grpo α 0.9 is worse than the baseline after 3 "
-        "seeds: -0.200 "
-        "(-0.260 to -0.150); #1 is better than the baseline after 6 seeds: +0.060 (+0.020 to "
-        "+0.090). That took 6 "
-        "trials of at most 27, 12 GPU-hours. 6 seeds cannot exclude that up to 39% of seeds "
-        "collapse."
-    ) in verdict(replace(search, fresh=replace(search, rounds=rounds)))
+    lines = verdict(replace(search, fresh=replace(search, rounds=rounds)))
+    (line,) = [line for line in lines if "-0.200 (-0.260 to -0.150)" in line]
+    for fact in ("#2 grpo α 0.9", "3 seeds", "+0.060 (+0.020 to +0.090)", "6 seeds"):
+        assert fact in line
+    assert "6 of at most 27 trials" in line and "12 GPU-hours" in line and "39%" in line
     unseen = replace(search, fresh=replace(search, rounds=replace(rounds, standings=())))
     assert any("the first interim analysis is after 3" in line for line in verdict(unseen))
