@@ -33,6 +33,7 @@ class Attempt:
                 f"a newer attempt ({newest}) of {self.run_dir.name} runs elsewhere",
                 str(RunFolder(self.run_dir).attempt),
                 f"none needed: attempt {self.number} stops here",
+                code="newer-attempt",
             )
 
 
@@ -52,6 +53,7 @@ def newest_attempt(run_dir: Path) -> int:
             f"the number of the trial's newest attempt cannot be read: {first_line(error)}",
             str(path),
             "once no process of the trial runs anywhere, remove the file, then resume",
+            code="attempt-unreadable",
         ) from error
 
 

@@ -104,6 +104,7 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
                     f"the {what} of sweep {folder.name} has disappeared",
                     str(path),
                     "restore it, then resume",
+                    code="sweep-files-gone",
                 )
 
     def _poll(self, now: float) -> None:
@@ -175,7 +176,9 @@ def _watch(control: StopControl, over: threading.Event) -> None:
     lost = (
         f"raylet at {raylet}" if heard[raylet] <= heard[server] else f"control server at {server}"
     )
-    error = StorageError(f"Ray's {lost} has died", str(control.folder.log), control.resume)
+    error = StorageError(
+        f"Ray's {lost} has died", str(control.folder.log), control.resume, code="ray-died"
+    )
     control.lost = error
     if not over.wait(_GRACE_S):
         print(error, file=sys.stderr)

@@ -106,8 +106,8 @@ class _Session:
 class ResumableError(StorageError):
     """A failure outside the sweep, which can be resumed; its folder and log stay."""
 
-    def __init__(self, what: str, control: StopControl) -> None:
-        super().__init__(what, str(control.folder.log), control.resume)
+    def __init__(self, what: str, control: StopControl, code: str) -> None:
+        super().__init__(what, str(control.folder.log), control.resume, code=code)
 
 
 def start_sweep(sweep: SweepRecord, options: Options) -> int:
@@ -124,11 +124,17 @@ def start_sweep(sweep: SweepRecord, options: Options) -> int:
         raise ConfigError(
             f"sweep {folder.name} exists already",
             str(folder.root),
-            f"{sweep.command('resume')}; a new search takes another --name",
+            f"resume it with {sweep.command('resume')}, or choose another --name",
+            key="name",
+            code="sweep-exists",
         )
     if RunFolder(folder.root).config.exists():
         raise ConfigError(
-            f"{folder.name} is the name of a single run", str(folder.root), "choose another --name"
+            f"{folder.name} is the name of a single run",
+            str(folder.root),
+            "choose another --name",
+            key="name",
+            code="name-of-a-run",
         )
     _check_program(sweep.spec)
     try:
@@ -197,7 +203,7 @@ def _drive(sweep: SweepRecord, options: Options) -> int:
     os.environ[MARKER] = str(folder.root)
     control = StopControl(sweep, sweep.command("resume", *options.machine))
     ended = ResumableError(
-        f"the driver of sweep {folder.name} was killed; nothing is lost", control
+        f"the driver of sweep {folder.name} was killed; nothing is lost", control, "driver-killed"
     )
     parent: ParentRun | None = None
     for dead, _ in dead_scratch():
@@ -267,7 +273,7 @@ def _fit(tuner: tune.Tuner, searcher: ConfigurationSearcher, control: StopContro
         if not isinstance(error.__cause__, RayError):
             raise
         raise ResumableError(
-            f"Ray killed a trial: {first_line(error.__cause__)}", control
+            f"Ray killed a trial: {first_line(error.__cause__)}", control, "trial-killed"
         ) from error
 
 
@@ -276,7 +282,8 @@ def _given_up(error: tune.TuneError, control: StopControl) -> ResumableError:
     cause: BaseException = error
     while isinstance(cause, tune.TuneError) and (below := cause.__cause__ or cause.__context__):
         cause = below
-    return ResumableError(f"Ray Tune gave up: {type(cause).__name__}: {first_line(cause)}", control)
+    what = f"Ray Tune gave up: {type(cause).__name__}: {first_line(cause)}"
+    return ResumableError(what, control, "tune-gave-up")
 
 
 def _tuner(
@@ -320,7 +327,7 @@ def _ray(options: Options, control: StopControl, folder: Path) -> Iterator[list[
             raise
         except Exception as error:  # Ray raises various errors if a daemon does not start
             what = with_limits(f"Ray did not start: {first_line(error)}")
-            raise ResumableError(what, control) from error
+            raise ResumableError(what, control, "ray-did-not-start") from error
         yield nodes
 
 

@@ -81,4 +81,5 @@ def send_unsent(sweep: SweepRecord, uri: str) -> None:
         f"part of the record of {names} is not in MLflow: {problem.what}",
         problem.where,
         f"fix this, then run {sweep.command('resume')} to send it",
+        code="records-not-sent",
     )

@@ -98,11 +98,12 @@ def check_fit(resources: ResourcesSpec, nodes: list[Node]) -> None:
     where = "" if len(nodes) == 1 else f" on {len(nodes)} nodes"
     raise MissingError(
         f"a trial needs {counted(resources.gpus_per_trial, 'GPU')} and {counted(cpus, 'CPU')}; "
-        f"present: {node_text(total)}{where}",
+        f"available: {node_text(total)}{where}",
         "resources.gpus_per_trial"
         if resources.gpus_per_trial > total.gpus
         else "resources.workers_per_trial",
         "reduce resources, or name a cluster with --address",
+        code="too-few-resources",
     )
 
 
@@ -178,6 +179,7 @@ def _connect(address: str, log: Path) -> None:
             f"no Ray cluster at {address}: {error}",
             "--address",
             "start one with `ray start --head`",
+            code="no-ray-cluster",
         ) from error
 
 
@@ -197,11 +199,15 @@ def check_address(address: str | None) -> None:
             f"--address {address}",
             "run it on a node of the cluster with --address auto, or submit it with `ray job "
             "submit` (docs/guides/cluster.md)",
+            code="ray-client",
         )
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
         raise ConfigError(
-            "invalid cluster address", f"--address {address}", "write auto, or HOST:PORT"
+            "invalid cluster address",
+            f"--address {address}",
+            "write auto, or HOST:PORT",
+            code="cluster-address",
         )
     check_cluster(host.strip("[]"), int(port))
 
@@ -219,16 +225,19 @@ def check_cluster(host: str, port: int) -> None:
             with suppress(OSError):  # no answer or a closed connection: not a cluster
                 header = connection.recv(9)
     except OSError as error:
-        raise _missing(host, port, f"no answer: {error.strerror or error}") from None
+        raise _missing(
+            host, port, f"no answer: {error.strerror or error}", "no-ray-cluster"
+        ) from None
     if len(header) < 4 or header[3] != _SETTINGS_FRAME:
-        raise _missing(host, port, "the server there is not Ray")
+        raise _missing(host, port, "the server there is not Ray", "server-is-not-ray")
 
 
-def _missing(host: str, port: int, reason: str) -> MissingError:
+def _missing(host: str, port: int, reason: str, code: str) -> MissingError:
     return MissingError(
         f"no Ray cluster at {host}:{port}: {reason}",
         "--address",
         "start one with `ray start --head`, or leave out --address to run on this machine",
+        code=code,
     )
 
 

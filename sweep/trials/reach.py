@@ -38,6 +38,8 @@ def check_reach(sweep: SweepRecord) -> None:
             f"{distant[0]} cannot write to the MLflow store, because it is a file: {uri}",
             "tracking.uri",
             "start `mlflow server` and set MLFLOW_TRACKING_URI=http://HOST:5000, or add --offline",
+            key="tracking.uri",
+            code="store-is-a-file",
         )
     mark = folder.root / f"reach-{uuid.uuid4().hex}"
     mark.touch()
@@ -48,6 +50,7 @@ def check_reach(sweep: SweepRecord) -> None:
                 f"node {node} does not see {place}",
                 "--runs-dir" if path == mark else str(path),
                 "move it to a folder that all nodes mount at the same path",
+                code="path-not-shared",
             )
     finally:
         mark.unlink()
@@ -68,13 +71,15 @@ def _unseen(nodes: Sequence[dict[str, str]], paths: Sequence[Path]) -> Iterator[
             raise MissingError(
                 f"node {node} does not answer within {_ANSWER_TIMEOUT_S:.0f} s",
                 "--address",
-                "wait until it has less to do, or stop Ray on it",
+                "wait until it is less busy, or stop Ray on it",
+                code="node-too-busy",
             ) from error
         except ray.exceptions.RayError as error:
             raise MissingError(
                 f"node {node} cannot run loptune: {one_line(error)}",
                 "--address",
                 "install the same Python, Ray and loptune on every node",
+                code="node-cannot-import",
             ) from error
         for path in missing:
             yield node, path

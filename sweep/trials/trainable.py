@@ -265,8 +265,8 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             check_inputs(folder.root, "sweep", False, self.plan.working_dir)
         # an error of the sweep, not of this trial: all trials would use the changed files
         except ConfigError as error:
-            again = f"sweep resume {folder.name}, or with --accept-changes"
-            raise StorageError(error.what, error.where, again) from None
+            again = f"restore it and run sweep resume {folder.name}, or add --accept-changes"
+            raise StorageError(error.what, error.where, again, code=error.code) from None
 
     def _report(self, period: Period) -> Result:
         objective = self.plan.spec.objective

@@ -218,8 +218,8 @@ def _lines(plan: Plan, spec: SweepSpec) -> Iterator[tuple[str, str]]:
     size = f"{counted(plan.configurations, 'configuration')} x {counted(len(spec.seeds), 'seed')}"
     devices = f"{counted(plan.gpus_per_trial, 'GPU')}, {counted(plan.cpus_per_trial, 'CPU')}"
     sampler, why = automatic_sampler(spec)
-    reason = f", as {why}" if spec.search.sampler == sampler else ""
-    yield "trials", f"{plan.trials}: {size}; proposed by {spec.search.sampler}{reason}"
+    reason = f" because {why}" if spec.search.sampler == sampler else ""
+    yield "trials", f"{plan.trials}: {size}; sampler {spec.search.sampler}{reason}"
     for line in _arms_lines(plan, spec):
         yield "", line
     yield "each", f"{devices}; {_steps_text(plan)}"
@@ -274,10 +274,10 @@ def _arms_lines(plan: Plan, spec: SweepSpec) -> list[str]:
     price = ""
     if plan.trial_seconds is not None and plan.slots:
         price = f", {duration(math.ceil(fresh / plan.slots) * plan.trial_seconds)} more"
-    budget = f"{each} trials to tune each of {len(budgets)} values of {spec.search.tune_within}"
+    budget = f"{each} tuning trials for each of {len(budgets)} values of {spec.search.tune_within}"
     lines = [
-        f"{budget}; then `sweep confirm {spec.name}`: the best of each x {ARM_SEEDS} seeds, "
-        f"{fresh}{price}"
+        f"{budget}; then `sweep confirm {spec.name}` runs the best of each on {ARM_SEEDS} fresh "
+        f"seeds: {fresh} trials{price}"
     ]
     sizes = {
         name: (planned_trials(arm) // len(spec.seeds), Space(arm.parameters).count_tuned())

@@ -19,7 +19,8 @@ def test_four_gpus_on_a_machine_without_are_refused_before_ray(tmp_path, capsys,
     space = write_space(tmp_path / "space.yaml", resources=FOUR_GPUS, trainer=SEVERAL_RANKS)
     assert main(["run", str(space), "--runs-dir", str(tmp_path / "runs"), "--cpus", "8"]) == 3
     what, where, hint = capsys.readouterr().err.splitlines()
-    assert what == "error: a trial needs 4 GPUs and 4 CPUs; present: 0 GPUs and 8 CPUs"
+    assert what.endswith("[too-few-resources]")
+    assert "4 GPUs and 4 CPUs" in what and "0 GPUs and 8 CPUs" in what
     assert where == "where: resources.gpus_per_trial"
     assert "--address" in hint
     assert not (tmp_path / "runs").exists()

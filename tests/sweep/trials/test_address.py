@@ -8,6 +8,7 @@ from sweep.cli import main
 from sweep.trials import cluster
 from sweep.trials.cluster import check_address
 from tests.ports import quiet_port
+from tests.refusals import refused
 from tests.sweep.harness import write_space
 from trainer.errors import ConfigError, MissingError
 
@@ -36,7 +37,7 @@ def server(answer):
 
 
 def test_a_ray_client_is_refused():
-    with pytest.raises(ConfigError, match="not driven through a Ray client"):
+    with refused("ray-client", ConfigError):
         check_address("ray://head:10001")
     check_address("auto")
     check_address(None)
@@ -44,7 +45,7 @@ def test_a_ray_client_is_refused():
 
 @pytest.mark.parametrize("address", ["head", "head:", ":6379", "head:port", "head:99999"])
 def test_what_is_no_address_is_refused(address):
-    with pytest.raises(ConfigError, match="not an address of a cluster"):
+    with refused("cluster-address", ConfigError):
         check_address(address)
 
 
@@ -56,10 +57,7 @@ def test_a_server_that_speaks_as_ray_does_is_taken_for_a_cluster():
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", None])
 def test_another_server_is_not(answer, monkeypatch):
     monkeypatch.setattr(cluster, "ANSWER_LIMIT_S", 0.5)
-    with (
-        server(answer) as address,
-        pytest.raises(MissingError, match="what answers there is not Ray"),
-    ):
+    with server(answer) as address, refused("server-is-not-ray", MissingError):
         check_address(address)
 
 
@@ -79,7 +77,8 @@ def test_a_sweep_at_a_dead_address_ends_at_once_with_3(tmp_path, capsys):
         )
         == 3
     )
-    assert f"no Ray cluster at 127.0.0.1:{port}: nobody answers" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"127.0.0.1:{port}" in told and "[no-ray-cluster]" in told
     assert not (tmp_path / "runs").exists()
 
 
@@ -91,9 +90,5 @@ def test_a_cluster_that_others_can_reach_and_that_asks_for_no_token_is_named(mon
     for host in ("127.0.0.1", "192.0.2.1", "192.0.2.2"):
         cluster.warn_if_open(host, 6379)
     assert asked == ["192.0.2.1", "192.0.2.2"]
-    assert (
-        capsys.readouterr().out.count(
-            "warning: the Ray cluster at 192.0.2.1:6379 asks for no token"
-        )
-        == 1
-    )
+    warned = capsys.readouterr().out
+    assert warned.count("warning:") == warned.count("192.0.2.1:6379") == 1

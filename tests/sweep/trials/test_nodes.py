@@ -53,8 +53,6 @@ def test_a_node_without_the_files_leaves_the_cluster(tmp_path, monkeypatch):
     monkeypatch.setattr(nodes.ray.util, "get_node_ip_address", lambda: "10.0.0.7")
     leave_if_blind([tmp_path])
     assert left == []
-    with pytest.raises(
-        NodeLostError, match=r"node 10.0.0.7 does not see .*/runs; it leaves the cluster"
-    ):
+    with pytest.raises(NodeLostError, match=rf"10\.0\.0\.7 .*{tmp_path / 'runs'}"):
         leave_if_blind([tmp_path, tmp_path / "runs"])
     assert [(node, reason, deadline) for node, reason, _, deadline in left] == [("n7", 2, 0)]

@@ -95,4 +95,5 @@ def test_an_attempt_that_cannot_shut_out_the_one_before_ends(tmp_path, monkeypat
     trial.setup({"configuration": 0, "seed": 0, "overrides": {}, "attempt": 2})
     assert trial.step()["finished"] and newest_attempt(folder.trial("c000-s0")) == 2
     trial.setup({"configuration": 0, "seed": 0, "overrides": {}, "attempt": 1})
-    assert "attempt 2 of c000-s0 has started elsewhere" in trial.step()["storage"][0]
+    stopped = trial.step()
+    assert stopped["interrupted"] and "(2) of c000-s0" in stopped["storage"][0]

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from dashboards.words import REFUSALS
 from sweep.record.folder import sweep_folder
 from sweep.record.sweep_record import SweepRecord
 from sweep.space.file import load_space
@@ -95,7 +96,7 @@ def test_the_memory_of_a_trial_with_gpus_is_estimated(tmp_path, monkeypatch, typ
     shortage = next(
         line for line in typed("sweep plan", space).splitlines() if "GPU memory" in line
     )
-    assert re.fullmatch(r"TOO LITTLE   GPU memory: \d\d\.\d GB needed, 40\.0 GB a GPU", shortage)
+    assert re.fullmatch(r"TOO LITTLE   GPU memory: \d\d\.\d GB .*40\.0 GB .*", shortage)
 
 
 def test_the_longest_trial_may_be_one_where_a_condition_fails(tmp_path):
@@ -127,7 +128,9 @@ def test_the_plan_of_imagined_machines_is_printed(tmp_path, typed):
     out = typed(line)
     assert "2 x 6 GPUs and 64 CPUs" in out
     assert "2 trials; waiting: 1\n" in out
-    assert "at most 12m 00s, 1.2 GPU hours, evaluations on top, at 90 s a step (given)" in out
+    forecast = next(line for line in out.splitlines() if line.startswith("forecast"))
+    for fact in ("at most 12m 00s", "1.2 GPU hours", "90 s per step", "(given)"):
+        assert fact in forecast
     assert "4 GPUs, 4 CPUs; 4 steps" in out
     node = {"cpus": 64, "gpus": 6, "memory": psutil.virtual_memory().total}
     assert json.loads(typed(f"{line} --json"))["nodes"] == [node, node]
@@ -141,17 +144,12 @@ def test_arms_and_their_confirmation_are_priced(tmp_path, typed):
     search = {"configurations": 5, "tune_within": "algorithm.advantage"}
     space = write_space(tmp_path / "space.yaml", parameters=arms, baselines=[], search=search)
     out = " ".join(typed(f"sweep plan {space} --step-seconds 3 --nodes 1").split())
-    assert (
-        "trials 10: 10 configurations x 1 seed; proposed by gp, as no "
-        "searched parameter has a condition 5 trials to tune each of 2 values of" in out
-    )
+    assert "trials 10: 10 configurations x 1 seed; sampler gp" in out
+    assert "5 tuning trials for each of 2 values of algorithm.advantage" in out
     # 2 x 8 fresh trials of 4 steps of 3 s, two at a time where there are two cores
     minutes = {1: "3m 12s", 2: "1m 36s"}[min(2, psutil.cpu_count() or 1)]
-    assert f"`sweep confirm fake`: the best of each x 8 seeds, 16, {minutes} more" in out
-    assert (
-        "not be compared with grpo, only their settings: rloo: tuning variance shows in 8 complete"
-        in out
-    )
+    assert "`sweep confirm fake`" in out and f"8 fresh seeds: 16 trials, {minutes} more" in out
+    assert f"rloo: {REFUSALS['few trials']}" in out
 
 
 def test_arms_that_the_budgets_cannot_compare_are_named(typed):
@@ -159,7 +157,7 @@ def test_arms_that_the_budgets_cannot_compare_are_named(typed):
     assert [
         line.split(":")[0].strip() for line in printed.splitlines() if "two parameters" in line
     ] == ["AR", "Lopti"]
-    assert "AR + Lopti: its trials do not show" in " ".join(printed.split())
+    assert "AR + Lopti: " in printed
     larger = typed("sweep plan tournament search.configurations=24 --nodes 1")
     assert "two parameters" not in larger
 
@@ -168,7 +166,7 @@ def test_what_is_short_is_named_with_what_is_needed_and_what_there_is(tmp_path, 
     gpus = {"resources": FOUR_GPUS, "limits": {}}
     assert plan_of(tmp_path, ZERO_2, [Node(64, 8)], **gpus).short == []
     assert plan_of(tmp_path, ZERO_2, [Node(64, 0), Node(2, 4)], **gpus).short == [
-        "a trial needs 4 GPUs and 4 CPUs; present: 4 GPUs and 66 CPUs on 2 nodes"
+        "a trial needs 4 GPUs and 4 CPUs; available: 4 GPUs and 66 CPUs on 2 nodes"
     ]
     monkeypatch.setattr("sweep.views.plan.free_bytes", lambda path: 10**6)
     # 105,920 parameters of 12 bytes: two trials with four checkpoints each, and one that has ended
@@ -189,4 +187,4 @@ def test_memory_of_the_machines_is_short_where_the_trials_at_a_time_take_more(tm
     assert list(short_memory(memory, [large, large], 2)) == []
     assert list(short_memory(memory, [large, unknown], 4)) == []  # a cluster that does not say
     (shortage,) = short_memory(replace(memory, training=90 * 10**9), [large], 1)
-    assert shortage == "GPU memory: 90.0 GB needed, 80.0 GB a GPU"
+    assert shortage.startswith("GPU memory: 90.0 GB needed, 80.0 GB ")

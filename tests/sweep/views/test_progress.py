@@ -121,11 +121,7 @@ def test_how_far_the_first_trial_is_is_told_as_it_starts(callback, tmp_path, cap
         (folder / file).write_text(text)
         callback.on_step_end(trials=[first])
         lines.append(capsys.readouterr().out)
-    assert [line.removeprefix("c000-s1  ") for line in lines] == [
-        "its ranks have started and load the program\n",
-        "the program is loaded; the first step starts\n",
-        "first step done\n",
-    ]
+    assert lines == [f"c000-s1  {message}\n" for _, _, message in progress._BEGINNINGS]
 
 
 def test_an_exception_in_a_callback_does_not_end_the_sweep(callback):
