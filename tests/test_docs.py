@@ -122,7 +122,8 @@ def test_the_commands_of_the_readme_are_found():
         ("trainer", "run"),
         ("trainer", "evaluate"),
         ("sweep", "run"),
-        ("sweep", "report"),
+        ("sweep", "judge"),
+        ("sweep", "confirm"),
     } <= verbs
 
 
@@ -168,7 +169,7 @@ def test_the_page_on_rewards_names_every_reward_and_limit():
             assert shown in row_of(text, key).rsplit("|", 2)[1]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/guides/datasets.md", "docs/guides/rewards.md"])
+@pytest.mark.parametrize("page", ["docs/guides/datasets.md", "docs/guides/rewards.md"])
 def test_yaml_of_runs_is_accepted(page, tmp_path):
     blocks = re.findall(r"```yaml\n(.*?)```", text_of(page), re.DOTALL)
     assert blocks
