@@ -1,6 +1,5 @@
 """Build results from a table of any program's runs: one row per run or per evaluation."""
 
-import itertools
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,6 @@ from trainer.errors import ConfigError
 
 _SETTINGS = ("params.", "config.yaml:")  # prefixes of columns that hold settings
 _MAX_NAMED = 8  # at most this many names in a message
-_NO_RUN = "no run with this seed"
 _ROUNDING = 1e-3  # tolerance for scores rounded in the table
 _TOO_LARGE = (1e100, np.finfo(float).max)  # finite, but too large to square
 
@@ -59,7 +57,8 @@ class Question:
 def read_runs(table: pd.DataFrame, question: Question, *, adaptive: bool = True) -> Results:
     """Return the results of a table; ``adaptive`` is described in `Results`.
 
-    A configuration that lacks a seed of the others counts as failed on it.
+    A trial has failed only if its rows say so. A configuration without a row for a seed that others
+    have simply has no trial on it.
 
     Raises:
         ConfigError: the table cannot give a verdict.
@@ -67,27 +66,25 @@ def read_runs(table: pd.DataFrame, question: Question, *, adaptive: bool = True)
     runs = _typed(table, question)
     points = list(dict.fromkeys(runs[question.point].itertuples(index=False, name=None)))
     numbers = {point: str(number) for number, point in enumerate(points)}
-    seeds = sorted(set(runs[question.seed]), key=lambda seed: (len(seed), seed))
     _check_apart(runs, question)
     groups = dict(list(runs.groupby([*question.point, question.seed], sort=False)))
     arm = _arm_names(points, question)
     trials = []
-    for point, seed in itertools.product(points, seeds):
-        rows = groups.get((*point, seed))
+    for (*point, seed), rows in groups.items():
+        values = tuple(point)
         trial = Trial(
-            name=f"c{numbers[point]}-s{seed}",
-            configuration=numbers[point],
-            seed=seed,
+            name=f"c{numbers[values]}-s{seed}",
+            configuration=numbers[values],
+            seed=str(seed),
             state="FAIL",
-            parameters=dict(zip(question.keys, point, strict=True)),
-            rule=arm[point],
-            arm=arm[point] * bool(question.tuned),
-            reason=_NO_RUN,
+            parameters=dict(zip(question.keys, values, strict=True)),
+            rule=arm[values],
+            arm=arm[values] if question.tuned else "",
         )
-        if rows is not None:
-            name = str(rows[question.trial].iloc[0]) if question.trial in rows else trial.name
-            trial = _with_scores(replace(trial, name=name), rows, question)
-        trials.append(trial)
+        if question.trial in rows:
+            trial = replace(trial, name=str(rows[question.trial].iloc[0]))
+        trials.append(_with_scores(trial, rows, question))
+    trials.sort(key=lambda trial: (int(trial.configuration), len(trial.seed), trial.seed))
     arms, baseline = _baseline(numbers, arm, question)
     _check_seeds(trials, arms[0], question)
     results = Results(
@@ -283,8 +280,7 @@ def _check_seeds(trials: Sequence[Trial], baseline: str, question: Question) -> 
     scores: dict[str, list[float]] = defaultdict(list)
     seeds: dict[str, set[str]] = defaultdict(set)
     for trial in trials:
-        if trial.reason != _NO_RUN:
-            seeds[trial.rule].add(trial.seed)
+        seeds[trial.rule].add(trial.seed)
         if trial.state == "COMPLETE":
             scores[trial.configuration].append(trial.score)
     for name, of_arm in seeds.items():

@@ -114,12 +114,15 @@ def test_of_several_evaluations_the_last_count():
     assert trial.score == pytest.approx(0.51) and trial.curves["acc"].steps == (10, 20, 30)
 
 
-def test_a_seed_that_one_lacks_is_a_failed_one():
+def test_a_blank_score_is_a_failed_run_and_a_missing_row_is_none():
     table = runs()
     blank = table.assign(acc=table.acc.where((table.loss != "dapo") | (table.seed != 3)))
-    for lacking in (blank, blank.dropna()):
-        judged = judge(lacking, **ASKED).verdict
-        assert judged is not None and judged.failed["#1 loss=dapo"] == 1
+    failed = judge(blank, **ASKED)
+    assert failed.verdict.failed["#1 loss=dapo"] == 1
+    assert [trial.state for trial in failed.results.trials].count("FAIL") == 1
+    missing = judge(blank.dropna(), **ASKED)
+    assert missing.verdict.failed.get("#1 loss=dapo", 0) == 0
+    assert len(missing.results.trials) == 11
 
 
 def test_what_was_tuned_is_compared_at_its_own_best():

@@ -78,7 +78,7 @@ def test_the_commands_of_the_page_give_their_verdicts(place, typed):
         if "--tuned" in arguments:
             assert "nothing is compared yet" in lines[0] and lines[-2].split()[0] == "clip=0.3"
         else:
-            assert lines[0].startswith("A candidate against") and "+0.100" in lines[0]
+            assert "=dapo: +0.100" in lines[0]
 
 
 def test_numbers_for_scripts_and_errors(place, typed):
