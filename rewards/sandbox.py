@@ -47,7 +47,14 @@ class ScoredText:
 
 
 class ScoringFailedError(RuntimeError):
-    """Scoring failed for too many completions of one call."""
+    """Scoring failed for too many completions of one call.
+
+    ``failure`` is the message of the first failed completion, without the counts.
+    """
+
+    def __init__(self, text: str, failure: str | None = None) -> None:
+        super().__init__(text)
+        self.failure = failure or text
 
 
 class RewardPool:
@@ -221,7 +228,8 @@ class RewardPool:
         if len(self._failures) > self._max_failure_rate * len(results):
             raise ScoringFailedError(
                 f"scoring failed for {len(self._failures)} of {len(results)} completions "
-                f"(limit {self._max_failure_rate:.0%}); first error: {self._failures[0]}"
+                f"(limit {self._max_failure_rate:.0%}); first error: {self._failures[0]}",
+                failure=self._failures[0],
             )
 
     async def _replace_busy(self) -> None:

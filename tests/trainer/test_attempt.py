@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.refusals import refused
 from tests.trainer.tracking.store import config_for, context_for, history, runs_of, sqlite_store
 from trainer.attempt import Attempt, SupersededError, begin_attempt, newest_attempt
 from trainer.checkpoint.files import damaged_files, write_checkpoint
@@ -44,7 +45,7 @@ def test_of_two_attempts_that_write_in_turns_only_the_newer_one_counts(tmp_path)
     frozen = os.open(metrics, os.O_WRONLY | os.O_APPEND)
 
     started = []
-    with pytest.raises(SupersededError, match="attempt 2 of run-1 has started elsewhere"):
+    with refused("newer-attempt", SupersededError):
         checkpoint(1, 4, meanwhile=lambda: started.append(attempt(2)))
     (new,) = started
     new.rewind(2)

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +24,11 @@ _LENGTHS = (6, 4, 5, 2)
 _MOST_S = 1.0  # time limit of a rule on this batch
 
 
+class _Problem(NamedTuple):
+    code: str  # the error's code
+    text: str  # follows "rule NAME"
+
+
 def check_rules(config: AlgorithmConfig) -> None:
     """Raise if a user-defined rule cannot be trained with.
 
@@ -35,10 +40,15 @@ def check_rules(config: AlgorithmConfig) -> None:
             continue
         problem = next(problems(config), None) or _sending_problem(rule)
         if problem:
-            raise ConfigError(f"rule {rule.name} {problem}", _place(rule), "correct the rule")
+            raise ConfigError(
+                f"rule {rule.name} {problem.text}",
+                _place(rule),
+                "correct the rule",
+                code=problem.code,
+            )
 
 
-def _advantage_problems(config: AlgorithmConfig) -> Iterator[str]:
+def _advantage_problems(config: AlgorithmConfig) -> Iterator[_Problem]:
     batch = _random_batch()
     inputs = AdvantageInputs.of(batch, 0.0, lambda tensor: tensor)
     yield from _output_problems(
@@ -46,55 +56,67 @@ def _advantage_problems(config: AlgorithmConfig) -> Iterator[str]:
     )
 
 
-def _loss_problems(config: AlgorithmConfig) -> Iterator[str]:
+def _loss_problems(config: AlgorithmConfig) -> Iterator[_Problem]:
     rule = config.loss
     batch = choose_tokens(_random_batch(), config)
     mask = batch.completion_mask
     yield from _output_problems(lambda: _losses(rule, batch, mask)[0], [mask])
     whole = _gradient(rule, batch, mask)
     if not whole.isfinite().all():
-        yield "has NaN or infinite gradients"
+        yield _Problem("rule-gradient-not-finite", "has NaN or infinite gradients")
     if not whole.any():
-        yield "has no gradient: compute the loss from tokens.logprobs or tokens.log_ratio"
+        yield _Problem(
+            "rule-without-gradient",
+            "has no gradient: compute the loss from tokens.logprobs or tokens.log_ratio",
+        )
     if (whole * batch.advantages).sum() > 0:
-        yield (
+        yield _Problem(
+            "rule-sign",
             "lowers the probability of tokens with a positive advantage: return a loss (it "
-            "is minimized), not a reward"
+            "is minimized), not a reward",
         )
     if (whole * (1 - mask)).any():
-        yield "has a gradient outside the completions: multiply by tokens.completion_mask"
+        yield _Problem(
+            "rule-outside-mask",
+            "has a gradient outside the completions: multiply by tokens.completion_mask",
+        )
     without = choose_tokens(replace(batch, advantages=torch.zeros_like(mask)), config)
     if not rule.has_penalty and _gradient(rule, without, mask).any():
-        yield (
+        yield _Problem(
+            "rule-zero-advantage",
             "has a gradient where the advantage is 0: if that is intended, set `has_penalty: "
-            "ClassVar[bool] = True`"
+            "ClassVar[bool] = True`",
         )
     low = mask * (batch.old_logprobs < -1)
     halves = _gradient(rule, batch, low) + _gradient(rule, batch, mask - low)
     if config.isolates and not torch.allclose(halves, whole, rtol=1e-4, atol=1e-6):
-        yield (
+        yield _Problem(
+            "rule-not-summable",
             "cannot be combined with Lopti: the gradients of the two passes do not sum to "
             "the gradient of one pass, because a token's loss depends on tokens.token_mask "
-            "or on the gradients of other tokens"
+            "or on the gradients of other tokens",
         )
 
 
-def _output_problems(compute: Callable[[], Any], like: Sequence[Tensor]) -> Iterator[str]:
+def _output_problems(compute: Callable[[], Any], like: Sequence[Tensor]) -> Iterator[_Problem]:
     """Yield the problems of a rule's output: slow, wrong shape, non-finite, or not
     deterministic.
     """
     start = time.monotonic()
     values = compute()
     if time.monotonic() - start > _MOST_S:
-        yield f"took more than {_MOST_S:g} s for {sum(_LENGTHS)} tokens"
+        yield _Problem("rule-slow", f"took more than {_MOST_S:g} s for {sum(_LENGTHS)} tokens")
     shapes = [list(tensor.shape) for tensor in like]
     shape = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
     if shape not in shapes:
-        yield f"returns {shape}; expected a tensor of shape {' or '.join(map(str, shapes))}"
+        yield _Problem(
+            "rule-shape",
+            f"returns {shape}; expected a tensor of shape {' or '.join(map(str, shapes))}",
+        )
     if not values.isfinite().all():
-        yield "returns NaN or infinity"
+        yield _Problem("rule-not-finite", "returns NaN or infinity")
     if not torch.equal(values, compute()):
-        yield "is not deterministic: it keeps state or draws random numbers"
+        yield _Problem("rule-state", "is not deterministic: it keeps state or draws random numbers")
 
 
 def _losses(rule: PolicyLoss, batch: TrainBatch, token_mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -113,14 +135,15 @@ def _gradient(rule: PolicyLoss, batch: TrainBatch, token_mask: Tensor) -> Tensor
     return torch.autograd.grad((losses * token_mask + 0 * logprobs).sum(), logprobs)[0]
 
 
-def _sending_problem(rule: Rule) -> str | None:
+def _sending_problem(rule: Rule) -> _Problem | None:
     try:
         rule.model_dump(mode="json")
         pickle.dumps(rule)
     except Exception as error:
-        return (
+        return _Problem(
+            "rule-not-picklable",
             f"cannot be sent to another process ({type(error).__name__}): use only numbers "
-            "and strings as parameters"
+            "and strings as parameters",
         )
     return None
 

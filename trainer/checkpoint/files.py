@@ -138,6 +138,7 @@ def newest_checkpoint(root: Path) -> Path | None:
             f"every checkpoint is damaged: step {', '.join(map(str, set_aside))}",
             str(root),
             "restore a copy as step-N, or resume with --start-over",
+            code="all-checkpoints-damaged",
         )
     return None
 
@@ -158,6 +159,7 @@ def damaged_files(folder: Path) -> list[str]:
             f"cannot read the checkpoint: {error.strerror}",
             str(error.filename),
             "change the permissions",
+            code="checkpoint-unreadable",
         ) from error
     except (OSError, ValueError, TypeError, AttributeError):
         return [MANIFEST]
@@ -238,10 +240,15 @@ def check_whole(run_dir: Path, at_least: int, again: str) -> None:
     hint = f"restore it, or start over: {again}"
     if not kept and last >= at_least:
         raise StorageError(
-            f"{run_dir.name} reached step {last} but has no checkpoint", str(checkpoints), hint
+            f"{run_dir.name} reached step {last} but has no checkpoint",
+            str(checkpoints),
+            hint,
+            code="checkpoint-lost",
         )
     if kept and not metrics.is_file():
-        raise StorageError(f"the record of {run_dir.name} is missing", str(metrics), hint)
+        raise StorageError(
+            f"the record of {run_dir.name} is missing", str(metrics), hint, code="record-lost"
+        )
 
 
 def raise_if_ended(folder: Path) -> None:
@@ -256,6 +263,7 @@ def raise_if_ended(folder: Path) -> None:
             "its weights were kept, so it cannot be resumed",
             str(folder),
             "start a new run from its weights: model.name_or_path=FOLDER",
+            code="weights-only",
         )
 
 

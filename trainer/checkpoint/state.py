@@ -65,6 +65,7 @@ def load_training_state(
             f"no {path.name} in the checkpoint, only {', '.join(files) or 'no training state'}",
             str(folder),
             "resume with the number of ranks and the parallel.* settings of the original run",
+            code="other-ranks",
         )
     tensors = load_file(path)
     of_optimizer = {

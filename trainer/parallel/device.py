@@ -39,12 +39,14 @@ def local_device(wanted: Literal["auto", "cuda", "cpu"] = "auto") -> torch.devic
             f"NVIDIA driver {driver}, torch built for CUDA "
             f"{torch.version.cuda or '(none: a build for CPUs)'}",
             f"{_remedy()}; or {ON_CPU}",
+            code="gpu-unusable",
         )
     if wanted == "cuda":
         raise MissingError(
             "this configuration needs a GPU, but none is visible",
             "parallel.device",
             f"add {ON_CPU}",
+            code="no-gpu",
         )
     return _use(torch.device("cpu"))
 
@@ -137,6 +139,7 @@ def _local_index() -> int:
             f"the rank with LOCAL_RANK {rank} sees {count} GPUs",
             "CUDA_VISIBLE_DEVICES",
             "start one rank per GPU",
+            code="rank-without-gpu",
         )
     os.environ["LOCAL_RANK"] = "0"
     return 0

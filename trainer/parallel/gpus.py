@@ -44,7 +44,10 @@ def check_compiler() -> None:
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise MissingError(
-            "vLLM's kernels need a C compiler, but none was found", "PATH", _COMPILER
+            "vLLM's kernels need a C compiler, but none was found",
+            "PATH",
+            _COMPILER,
+            code="no-compiler",
         )
     headers = sysconfig.get_path("include", "posix_prefix")  # same include path as Triton
     command = [compiler, "-x", "c", "-fsyntax-only", f"-I{headers}", "-"]
@@ -54,12 +57,18 @@ def check_compiler() -> None:
         )
     except OSError as error:
         raise MissingError(
-            f"vLLM's kernels need a C compiler: {error}", f"CC={compiler}", _COMPILER
+            f"vLLM's kernels need a C compiler: {error}",
+            f"CC={compiler}",
+            _COMPILER,
+            code="no-compiler",
         ) from error
     except subprocess.CalledProcessError as error:
         reason = first_line(RuntimeError(error.stderr))
         raise MissingError(
-            f"vLLM's kernels cannot be compiled: {reason}", compiler, _COMPILER
+            f"vLLM's kernels cannot be compiled: {reason}",
+            compiler,
+            _COMPILER,
+            code="compiler-fails",
         ) from error
 
 

@@ -316,4 +316,5 @@ def check_same_config(config: TrainConfig, parallel: Parallel) -> None:
                     f"{key} is {everyone[0][key]!r} on rank 0 but {value!r} on rank {rank}",
                     key,
                     "start every rank with the same configuration",
+                    code="ranks-disagree",
                 )

@@ -28,6 +28,7 @@ def make_parallel(config: TrainConfig) -> Parallel:
             f"{world_size} processes were started, but parallel.strategy is none",
             "parallel.strategy",
             "add parallel.strategy=ddp or parallel.strategy=deepspeed, or start one process",
+            code="ranks-without-strategy",
         )
     if strategy == "deepspeed":
         if importlib.util.find_spec("deepspeed") is None:
@@ -35,6 +36,7 @@ def make_parallel(config: TrainConfig) -> Parallel:
                 "DeepSpeed is not installed",
                 "parallel.strategy",
                 "pip install deepspeed, or parallel.strategy=ddp",
+                code="no-deepspeed",
             )
         # before importing DeepSpeed, which selects its device on import
         local_device(config.parallel.device)
@@ -61,4 +63,5 @@ def check_divisible(config: TrainConfig, world_size: int) -> None:
                 f"{key} {value} cannot be split over {world_size} ranks",
                 key,
                 f"make it a multiple of {world_size}",
+                code="not-divisible",
             )

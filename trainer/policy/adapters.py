@@ -161,6 +161,7 @@ def load_adapter(model: Module, folder: Path) -> None:
                 "the checkpoint's adapter has other layers or another rank",
                 str(folder),
                 "resume with the configuration the run was started with",
+                code="other-adapter",
             )
         for name, tensor in expected.items():
             tensor.copy_(file.get_tensor(name))
@@ -187,10 +188,14 @@ def adapter_base(folder: Path) -> tuple[str, str | None]:
             "the folder is not a LoRA adapter with a recorded base model",
             str(file),
             "give a folder saved by peft",
+            code="no-adapter",
         )
     if not (folder / WEIGHTS_FILE).is_file():
         raise MissingError(
-            f"no {WEIGHTS_FILE} in {folder}", "model.name_or_path", "save it with safetensors"
+            f"no {WEIGHTS_FILE} in {folder}",
+            "model.name_or_path",
+            "save it with safetensors",
+            code="no-adapter-weights",
         )
     return name, revision
 
@@ -209,6 +214,7 @@ def with_adapter_merged(model: PreTrainedModel, folder: Path) -> PreTrainedModel
             "an adapter cannot be merged into sharded parameters",
             "model.name_or_path, parallel.zero_stage",
             "merge it first: trainer export NAME --merge",
+            code="sharded-merge",
         )
     try:
         merged: PreTrainedModel = peft.PeftModel.from_pretrained(model, folder).merge_and_unload()
@@ -217,6 +223,7 @@ def with_adapter_merged(model: PreTrainedModel, folder: Path) -> PreTrainedModel
             f"the adapter does not fit its base model: {first_line(error)}",
             str(folder),
             "check base_model_name_or_path in its adapter_config.json",
+            code="adapter-does-not-fit",
         ) from error
     return merged.requires_grad_(True)
 
@@ -241,6 +248,7 @@ def _targets(model: PreTrainedModel, wanted: list[str]) -> list[str]:
                 key,
                 nearest(target, [*there, ALL_LINEAR]),
                 key,
+                code="no-such-layer",
             )
     return wanted
 

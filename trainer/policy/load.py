@@ -72,12 +72,14 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
             f"no tokenizer in {config.name_or_path}",
             "model.name_or_path",
             "add its tokenizer.json and tokenizer_config.json: tokenizer.save_pretrained(FOLDER)",
+            code="no-tokenizer",
         )
     if tokenizer.eos_token_id is None:
         raise ConfigError(
             f"the tokenizer of {config.name_or_path} has no EOS token",
             "model.name_or_path",
             "add eos_token to its tokenizer_config.json",
+            code="no-eos",
         )
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
@@ -163,6 +165,7 @@ def _base_of(config: ModelConfig, above: frozenset[Path] = frozenset()) -> Model
             "circular adapters: the adapter is its own base model",
             str(folder / SETTINGS_FILE),
             "set base_model_name_or_path to the base model's folder or Hub name",
+            code="circular-adapters",
         )
     name, revision = adapter_base(folder)
     base = config.model_copy(update={"name_or_path": name, "revision": revision})
@@ -194,11 +197,17 @@ def model_source(config: ModelConfig) -> str:
                 f"no config.json in {folder}",
                 "model.name_or_path",
                 "give a folder saved by save_pretrained",
+                code="no-config-json",
             )
         _check_sizes(folder)
         return str(folder)
     if folder.exists() or name.startswith(("/", "./", "../", "~")) or name.count("/") > 1:
-        raise MissingError(f"no such model folder: {name}", "model.name_or_path", "check the path")
+        raise MissingError(
+            f"no such model folder: {name}",
+            "model.name_or_path",
+            "check the path",
+            code="no-such-model",
+        )
     hub_answers()
     return name
 
@@ -212,6 +221,7 @@ def _check_sizes(folder: Path) -> None:
                 f"{MAX_SETTINGS_BYTES >> 20} MiB)",
                 str(file),
                 "download the model again, or save it with save_pretrained",
+                code="config-too-large",
             )
 
 
@@ -230,6 +240,7 @@ def check_weights(config: ModelConfig) -> None:
             f"no safetensors weights in {source}",
             "model.name_or_path",
             "save the model with save_pretrained(safe_serialization=True)",
+            code="no-weights",
         )
     for file in files:
         try:
@@ -245,6 +256,7 @@ def check_weights(config: ModelConfig) -> None:
                 f"{fault}: {first_line(error)}",
                 str(file),
                 "copy or download the file again, or fix its permissions",
+                code="weights-damaged",
             ) from None
 
 
@@ -272,6 +284,7 @@ def _check_loaded(model: PreTrainedModel, keys: Mapping[str, Any], config: Model
                 "model.name_or_path",
                 "give the config.json that belongs to the weights, or save the model again with "
                 "save_pretrained",
+                code="weights-do-not-fit",
             )
     if keys["unexpected_keys"]:
         names = sorted(keys["unexpected_keys"])
@@ -319,15 +332,21 @@ def _load_error(what: str, config: ModelConfig, error: Exception) -> UserError:
     if "attn_implementation" in text or (
         isinstance(error, ImportError) and "lash" in kernel and "lash" in text
     ):
-        missing = isinstance(error, ImportError)
+        key = "model.attn_implementation"
+        if isinstance(error, ImportError):
+            return ConfigError(
+                f"the attention kernel {kernel} is not installed",
+                key,
+                f"install its package, or set {key}=sdpa",
+                key=key,
+                code="kernel-not-installed",
+            )
         return ConfigError(
-            f"the attention kernel {kernel} is not installed"
-            if missing
-            else f"unknown attention implementation {kernel}",
-            "model.attn_implementation",
-            "install its package, or set model.attn_implementation=sdpa"
-            if missing
-            else nearest(kernel, _KERNELS),
+            f"unknown attention implementation {kernel}",
+            key,
+            nearest(kernel, _KERNELS),
+            key=key,
+            code="unknown-kernel",
         )
     if not Path(config.name_or_path).expanduser().exists() and not hub_answers():
         return MissingError(
@@ -336,6 +355,7 @@ def _load_error(what: str, config: ModelConfig, error: Exception) -> UserError:
             "model.name_or_path",
             "check the network, or download it elsewhere (`hf download NAME --local-dir "
             "FOLDER`) and give the folder",
+            code="hub-unreachable",
         )
     cause = (
         error.__cause__ if isinstance(error, StrictDataclassError) and error.__cause__ else error
@@ -345,4 +365,5 @@ def _load_error(what: str, config: ModelConfig, error: Exception) -> UserError:
         f"{first_line(cause)}",
         "model.name_or_path",
         "give a folder with config.json, tokenizer and *.safetensors, a hub name, or `tiny`",
+        code="model-unreadable",
     )

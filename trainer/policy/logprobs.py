@@ -133,4 +133,5 @@ def check_logits(causal_lm: PreTrainedModel) -> None:
             f"{largest:.3g})",
             "model.name_or_path",
             "use a model without logit soft-capping or scaling, e.g. Qwen2 or Llama",
+            code="logits-changed",
         )

@@ -60,6 +60,7 @@ def load_weights(folder: Path, model: PreTrainedModel) -> None:
             f"{unexpected[:3]})",
             str(folder),
             "resume with the configuration the run was started with",
+            code="checkpoint-does-not-fit",
         )
 
 

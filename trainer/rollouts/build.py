@@ -85,7 +85,9 @@ def build_rewards(config: RewardConfig, max_failure_rate: float = 1.0) -> Reward
             f"{config.workers} scoring processes are too many: with {cores} cores and the "
             f"free memory, at most {most} are allowed"
         )
-        raise ConfigError(what, "reward.workers", f"set it to at most {most}")
+        raise ConfigError(
+            what, "reward.workers", f"set it to at most {most}", code="too-many-workers"
+        )
     try:
         return RewardPool(
             config.functions,
@@ -97,5 +99,8 @@ def build_rewards(config: RewardConfig, max_failure_rate: float = 1.0) -> Reward
         )
     except (ValueError, ScoringFailedError) as error:
         raise ConfigError(
-            str(error), "reward", "name a reward or module:function, or repair its module"
+            str(error),
+            "reward",
+            "name a reward or module:function, or repair its module",
+            code="reward-unusable",
         ) from error

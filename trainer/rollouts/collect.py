@@ -132,6 +132,7 @@ def scoring_error(what: str, where: str = "reward.functions") -> RewardError:
         where,
         "use a reward that supports these answers, fix the reward function, or raise "
         "reward.timeout_s or reward.memory_mb",
+        code="scoring-failed",
     )
 
 

@@ -68,6 +68,7 @@ def load_data(
             f"stop token id {beyond[0]} is outside the vocabulary (largest id: {last})",
             "rollout.stop_token_ids",
             "use ids of the model's tokenizer",
+            code="stop-token-unknown",
         )
     problems = load_problems(config.data.train, config.data, tokenizer) if trains else []
     return tokenizer, problems, load_evaluation_sets(config, tokenizer)

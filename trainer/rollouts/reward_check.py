@@ -17,7 +17,7 @@ def check_reward(rewards: RewardPool, problem: Problem) -> None:
         (scored,) = rewards.score([text], [problem.answer], [problem.columns])
         failure = scored.message if scored.status != "ok" else None
     except ScoringFailedError as error:
-        failure = str(error).partition("): ")[2]  # keep only the failure message
+        failure = error.failure
     if failure is not None:
         text, answer = (shortened(repr(value), 60) for value in (text, problem.answer))
         where = f"reward.functions, text {text}, answer {answer}"

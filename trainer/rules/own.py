@@ -82,7 +82,7 @@ def _errors_named(name: str) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         where = _place(error, name.partition(":")[0]) or name
         raise ConfigError(
-            f"rule {name} raised {_in_words(error)}", where, "fix the rule"
+            f"rule {name} raised {_in_words(error)}", where, "fix the rule", code="rule-failed"
         ) from error
 
 

@@ -14,6 +14,7 @@ import torch
 
 from tests.conftest import random_model
 from tests.invariants.update_job import NoTokenizer
+from tests.refusals import refused
 from trainer.attempt import Attempt
 from trainer.checkpoint import files as checkpoint
 from trainer.checkpoint.files import (
@@ -118,7 +119,7 @@ def test_an_error_while_writing_leaves_the_older_checkpoint_and_nothing_else(
 
     with pytest.raises(StorageError, match="No space left") as caught:
         write_checkpoint(tmp_path, 2, fail)
-    assert "MiB free" in caught.value.where and "inodes are used up" in caught.value.hint
+    assert "MiB free" in caught.value.where and "inodes" in caught.value.hint
     assert [entry.name for entry in tmp_path.iterdir()] == ["step-1"]
 
 
@@ -299,11 +300,10 @@ def test_of_an_ended_run_the_weights_of_the_last_and_the_best_are_kept(tmp_path)
     for folder in intact_checkpoints(tmp_path):
         assert names(folder) == KEPT
         assert keeps_weights_only(folder)
-    with pytest.raises(
-        ConfigError, match=f"{tmp_path.parent.name} has ended, at step 8: its weights were kept"
-    ):
+    with refused("weights-only", ConfigError) as caught:
         raise_if_ended(tmp_path / "step-8")
-    with pytest.raises(ConfigError, match="has ended, at step 8"):
+    assert tmp_path.parent.name in caught.value.what and "step 8" in caught.value.what
+    with refused("weights-only", ConfigError):
         load_training_state(tmp_path / "step-8", None, None, Parallel(torch.device("cpu")))
     (tmp_path / "step-8" / "model.safetensors").write_bytes(b"damaged")
     assert damaged_files(tmp_path / "step-8") == ["model.safetensors"]
@@ -392,10 +392,10 @@ def test_nothing_is_removed_where_the_newest_checkpoint_is_not_all_there(tmp_pat
 def test_a_run_on_record_whose_checkpoints_are_gone_does_not_begin_again(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n{"step": 1}\n{"step": 2}\n')
     checkpoint.check_whole(tmp_path, 3, "again")  # none was due
-    with pytest.raises(StorageError, match="was at step 2, and it has no checkpoint"):
+    with refused("checkpoint-lost", StorageError):
         checkpoint.check_whole(tmp_path, 2, "again")
     (tmp_path / "checkpoints" / "step-2").mkdir(parents=True)
     checkpoint.check_whole(tmp_path, 2, "again")
     (tmp_path / "metrics.jsonl").unlink()
-    with pytest.raises(StorageError, match=r"the record of .* is gone"):
+    with refused("record-lost", StorageError):
         checkpoint.check_whole(tmp_path, 2, "again")

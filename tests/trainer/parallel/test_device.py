@@ -4,6 +4,7 @@ import psutil
 import pytest
 import torch
 
+from tests.refusals import refused
 from trainer.config.model import ModelConfig
 from trainer.errors import MissingError
 from trainer.parallel import device, gpus
@@ -42,10 +43,10 @@ def test_without_a_gpu_auto_is_the_cpu(machine):
 
 def test_a_configuration_for_gpus_stops_where_there_is_none(machine):
     machine(0, 0)
-    with pytest.raises(MissingError, match="this configuration is for GPUs") as refused:
+    with refused("no-gpu", MissingError) as caught:
         local_device("cuda")
-    assert refused.value.exit_code == 3
-    assert "parallel.device=cpu" in refused.value.hint
+    assert caught.value.exit_code == 3
+    assert "parallel.device=cpu" in caught.value.hint
     assert local_device("cpu") == CPU
 
 
@@ -60,13 +61,13 @@ def test_a_gpu_that_torch_cannot_use_is_an_error_with_the_reason(machine, monkey
 
     monkeypatch.setattr(torch.cuda, "init", init)
     monkeypatch.setattr(torch.version, "cuda", None)
-    with pytest.raises(MissingError) as refused:
+    with refused("gpu-unusable", MissingError) as caught:
         local_device(wanted)
-    assert refused.value.what.endswith(
+    assert caught.value.what.endswith(
         "The NVIDIA driver on your system is too old (found version 12080)."
     )
-    assert "driver 570.86.10" in refused.value.where
-    assert "make install-gpu` installs torch for GPUs" in refused.value.hint
+    assert "driver 570.86.10" in caught.value.where
+    assert "make install-gpu" in caught.value.hint
     assert local_device("cpu") == CPU
 
 
@@ -74,9 +75,9 @@ def test_a_torch_for_gpus_that_cannot_use_one_sends_to_the_drivers_page(machine,
     machine(1, 0)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "init", lambda: None)
-    with pytest.raises(MissingError) as refused:
+    with refused("gpu-unusable", MissingError) as caught:
         local_device()
-    assert refused.value.hint.startswith("compare the driver with docs/guides/gpu.md")
+    assert "docs/guides/gpu.md" in caught.value.hint and "make" not in caught.value.hint
 
 
 def test_the_gpus_that_a_trial_was_given_count_without_nvidia_smi(machine, monkeypatch):

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.conftest import random_model
+from tests.refusals import refused
 from trainer.config.model import LoraConfig, ModelConfig
 from trainer.config.schema import load_config
 from trainer.errors import ConfigError, MissingError, StorageError
@@ -146,7 +147,7 @@ def test_an_adapters_folder_is_its_base_model_with_it_merged(tmp_path):
     settings = tmp_path / "adapter" / "adapter_config.json"
     for change in ({"base_model_name_or_path": None}, {"peft_type": "IA3"}):
         settings.write_text(json.dumps(json.loads(settings.read_text()) | change))
-        with pytest.raises(MissingError, match="names its base model"):
+        with refused("no-adapter", MissingError):
             load_policy(ModelConfig(name_or_path=str(tmp_path / "adapter")), CPU)
 
 
@@ -155,9 +156,9 @@ def test_an_adapters_folder_is_its_base_model_with_it_merged(tmp_path):
     [("q_prj", "did you mean q_proj"), ("lm_head", "valid: all-linear, down_proj")],
 )
 def test_a_layer_that_is_not_there_is_refused_by_name(target, hint):
-    with pytest.raises(ConfigError, match=f"{target} is no linear layer") as caught:
+    with refused("no-such-layer", ConfigError) as caught:
         add_adapter(random_model(tied=False), LoraConfig(r=2, target_modules=["q_proj", target]))
-    assert hint in caught.value.hint
+    assert target in caught.value.what and hint in caught.value.hint
 
 
 def test_one_name_of_a_layer_needs_no_list():

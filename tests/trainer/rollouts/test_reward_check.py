@@ -1,7 +1,6 @@
-import pytest
-
 from rewards import Score
 from rewards.sandbox import ScoredText, ScoringFailedError
+from tests.refusals import refused
 from trainer.errors import RewardError
 from trainer.rollouts.reward_check import check_reward
 from trainer.types import Problem
@@ -31,27 +30,25 @@ def test_the_prefill_with_the_answer_is_scored_whatever_it_is_worth():
 
 def test_a_failure_names_text_and_answer():
     rewards = Rewards(ScoredText(Score(0.0, False, {}), "timeout", "no score after 5 s"))
-    with pytest.raises(RewardError) as refused:
+    with refused("scoring-failed", RewardError) as caught:
         check_reward(rewards, PROBLEM)
-    assert str(refused.value).splitlines() == [
-        "error: the reward fails on the first problem: no score after 5 s",
-        "where: reward.functions, text '<think>3', answer '3'",
-        "next:  name a reward for such answers, repair it, or raise reward.timeout_s or "
-        "reward.memory_mb",
-    ]
+    assert caught.value.what.endswith(": no score after 5 s")
+    assert caught.value.where == "reward.functions, text '<think>3', answer '3'"
+    assert {"reward.timeout_s", "reward.memory_mb"} <= set(caught.value.hint.split())
 
 
 def test_the_one_failure_is_told_without_the_count_of_failures():
-    failure = "scoring failed for 1 of 1 completions (the limit is 10%): ValueError: f(x): no x"
-    with pytest.raises(RewardError) as refused:
-        check_reward(Rewards(ScoringFailedError(failure)), PROBLEM)
-    assert refused.value.what == "the reward fails on the first problem: ValueError: f(x): no x"
+    failure = ScoringFailedError("1 of 1 completions failed", failure="ValueError: f(x): no x")
+    with refused("scoring-failed", RewardError) as caught:
+        check_reward(Rewards(failure), PROBLEM)
+    assert caught.value.what.endswith(": ValueError: f(x): no x")
+    assert "1 of 1" not in caught.value.what
 
 
 def test_long_answers_are_shown_in_part():
     problem = Problem("1", "", "", {"solution": "x" * 200}, "test")
-    with pytest.raises(RewardError) as refused:
+    with refused("scoring-failed", RewardError) as caught:
         check_reward(Rewards(ScoredText(Score(0.0, False, {}), "error", "no")), problem)
-    *_, answer = refused.value.where.split(", answer ")
+    *_, answer = caught.value.where.split(", answer ")
     assert answer == "{'solution': '" + "x" * 43 + "..."
     assert len(answer) == 60

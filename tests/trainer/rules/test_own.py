@@ -75,9 +75,7 @@ def test_a_rule_of_ones_own_has_parameters_and_goes_to_other_processes_and_into_
         == config
         == AlgorithmConfig(**config.model_dump(mode="json"))
     )
-    with pytest.raises(
-        ValueError, match=r"has no parameter strenght .no rule has it.; its parameters: strength"
-    ):
+    with pytest.raises(ValueError, match=r"right_rules:Cautious .*strenght.*: strength"):
         AlgorithmConfig(loss={"name": "right_rules:Cautious", "strenght": 1})
 
 
@@ -119,18 +117,21 @@ def test_a_broken_rule_is_refused_with_its_file_and_line(written, name):
     module = f"broken_{name.replace(' ', '_')}"
     file = written(module, f"CALLS = []\n\n{text}\n")
     ones = torch.ones(1, 2)
-    with pytest.raises((ValueError, ConfigError)) as refused:
+    with pytest.raises((ValueError, ConfigError)) as caught:
         config = AlgorithmConfig(loss=f"{module}:Rule", lopti_eta=0.5)
         check_rules(config)
         for _ in range(20):
             update_loss(
                 loss_inputs(ones.clone().requires_grad_(), ones, ones, UpdateTotals(2, 1)), config
             )
-    assert broken["error"] in str(refused.value)
+    if "code" in broken:
+        assert caught.value.code == broken["code"]
+    else:
+        assert broken["error"] in str(caught.value)
     if name != "another kind":
-        assert file in str(refused.value)
+        assert file in str(caught.value)
     if name not in ("another kind", "absent"):
-        assert re.search(rf"{module}.py:[78]|{module}.py:1\d", str(refused.value))
+        assert re.search(rf"{module}.py:[78]|{module}.py:1\d", str(caught.value))
 
 
 def test_a_rule_is_looked_up_in_the_folder_of_the_run_and_the_error_says_where(
@@ -141,13 +142,10 @@ def test_a_rule_is_looked_up_in_the_folder_of_the_run_and_the_error_says_where(
     (tmp_path / "moved_rules.py").rename(tmp_path / "elsewhere_rules.py")
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")
-    advice = (
-        "start where moved_rules is, or add its folder to PYTHONPATH; looked in "
-        f"{tmp_path / 'other'}"
-    )
     sys.modules.pop("moved_rules")
-    with pytest.raises(ValueError, match=re.escape(advice)):
+    with pytest.raises(ValueError, match="PYTHONPATH") as caught:
         AlgorithmConfig(**saved)
+    assert f" {tmp_path / 'other'} " in str(caught.value)
 
 
 def test_built_in_rules_need_no_torch_to_be_read(tmp_path):

@@ -51,6 +51,7 @@ class VllmServer:
                     f"no vLLM server answers at {self.url} ({timeout_s:g} s)",
                     "rollout.vllm.server_base_urls",
                     _START,
+                    code="no-server",
                 )
             time.sleep(POLL_S)
 
@@ -67,6 +68,7 @@ class VllmServer:
                 f"the vLLM server at {self.url} does not accept weight updates",
                 "rollout.vllm.server_base_urls",
                 _START,
+                code="no-weight-updates",
             )
         # the first call takes a few seconds, while the server collects system information
         options = self._call("GET", "server_info", params={"config_format": "json"}).json()[
@@ -85,6 +87,7 @@ class VllmServer:
                     f"run needs {wanted}",
                     "rollout.vllm.server_base_urls",
                     "restart it with `trainer serve` and this run's configuration",
+                    code="server-settings",
                 )
         allowed = model["max_model_len"]
         if allowed < max_model_len:
@@ -93,6 +96,7 @@ class VllmServer:
                 f"{max_model_len}",
                 "data.max_prompt_tokens, rollout.max_new_tokens",
                 "lower them, or restart `trainer serve` with this run's configuration",
+                code="server-context",
             )
 
     def world_size(self) -> int:
@@ -177,6 +181,7 @@ class VllmServer:
                 f"({others.pop()})",
                 "rollout.vllm.server_base_urls",
                 "use separate servers for each run; if the server was restarted, resume the run",
+                code="other-weights",
             )
         if choice["finish_reason"] not in ("stop", "length"):
             raise EngineError(
@@ -184,6 +189,7 @@ class VllmServer:
                 f"{choice['finish_reason']}",
                 "rollout.vllm.server_base_urls",
                 "see the server's log",
+                code="request-unfinished",
             )
         logprobs = tuple(entry["logprob"] for entry in choice["logprobs"]["content"])
         return Completion(tuple(choice["token_ids"]), logprobs, choice["finish_reason"])
@@ -221,6 +227,7 @@ class VllmServer:
             f"lost the vLLM server at {self.url} ({type(error).__name__} at /{route})",
             "rollout.vllm.server_base_urls",
             "restart it and resume the run",
+            code="server-lost",
         )
 
     def _refused(self, route: str, status: int, text: str) -> EngineError:
@@ -231,12 +238,14 @@ class VllmServer:
                 TOKEN_VARIABLE,
                 f"set {TOKEN_VARIABLE} to the same value for server and run, or share the "
                 "LOPTUNE_CACHE folder",
+                code="server-token",
             )
         return EngineError(
             f"the vLLM server at {self.url} refused /{route}: {status} {reason}",
             "rollout.vllm.server_base_urls",
             "check the server's log; it must have been started with `trainer serve` and the "
             "policy's model",
+            code="server-refused",
         )
 
 

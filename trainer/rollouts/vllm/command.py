@@ -37,7 +37,7 @@ def serve(config: TrainConfig, host: str, port: int, gpu_memory_utilization: flo
         MissingError: unknown model, no GPU although one is required, or no C compiler.
     """
     if not vllm_installed():
-        raise ConfigError("vLLM is not installed", "trainer serve", INSTALL)
+        raise ConfigError("vLLM is not installed", "trainer serve", INSTALL, code="no-vllm")
     device = local_device(config.parallel.device)
     share = gpu_memory_utilization if device.type == "cuda" else None
     if device.type == "cuda":

@@ -73,7 +73,10 @@ class VllmEngine(RolloutEngine):
     def __init__(self, model: PreTrainedModel, setup: EngineSetup, run: EngineRun = NO_RUN) -> None:
         if not vllm_installed():
             raise ConfigError(
-                "vLLM is not installed", "rollout.engine", f"{INSTALL}, or rollout.engine=auto"
+                "vLLM is not installed",
+                "rollout.engine",
+                f"{INSTALL}, or rollout.engine=auto",
+                code="no-vllm",
             )
         self.setup = setup
         self.device = next(model.parameters()).device
@@ -86,6 +89,7 @@ class VllmEngine(RolloutEngine):
                 f"{setup.settings.tensor_parallel}",
                 "rollout.vllm.tensor_parallel",
                 f"choose a divisor of {world_size}",
+                code="not-divisible",
             )
         if self.device.type == "cuda":
             check_compiler()
@@ -249,6 +253,7 @@ def _sample(index: int, output: Any) -> Completion:
             f"{completion.finish_reason or 'no reason given'}",
             "rollout.engine",
             "see vllm-RANK.log in the run folder",
+            code="request-unfinished",
         )
     flat = completion.logprobs
     return Completion(

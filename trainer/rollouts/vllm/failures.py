@@ -29,12 +29,14 @@ def failures_named(when: str) -> Iterator[None]:
                 "otherwise lower them. A smaller max_model_len or a larger tensor_parallel "
                 "needs less memory; a smaller optim.tokens_per_microbatch or "
                 "parallel.offload=optimizer frees some",
+                code="engine-memory",
             ) from error
         raise EngineError(
             f"vLLM failed {when}: {first_line(error)}",
             "rollout.engine",
             "see vllm-RANK.log in the run folder and the requirements in docs/guides/gpu.md, "
             "or use rollout.engine=transformers",
+            code="engine-failed",
         ) from error
 
 

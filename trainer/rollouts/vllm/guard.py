@@ -42,6 +42,7 @@ def server_token() -> str:
             f"cannot store the vLLM server token: {error.strerror}",
             str(path),
             f"set {TOKEN_VARIABLE}",
+            code="token-not-stored",
         ) from error
 
 

@@ -55,6 +55,7 @@ class NcclTransfer:
                 "rollout.vllm.server_weight_transfer",
                 "set NCCL_DEBUG=INFO and check the servers' logs, or use "
                 "server_weight_transfer=http for server and run",
+                code="nccl-failed",
             ) from error
 
     def _connect(self, model: nn.Module) -> Any:

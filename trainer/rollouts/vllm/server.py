@@ -163,6 +163,7 @@ def _transfer(
             "server_weight_transfer=nccl needs GPUs and vLLM on the trainer's machine",
             "rollout.vllm.server_weight_transfer",
             f"use http, or install vLLM on a GPU machine: {INSTALL}",
+            code="nccl-without-gpus",
         )
     from trainer.rollouts.vllm.nccl import NcclTransfer
 

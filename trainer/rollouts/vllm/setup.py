@@ -57,6 +57,7 @@ def context_length(config: TrainConfig, model: PreTrainedModel) -> int:
                 "data.max_prompt_tokens, rollout.max_new_tokens",
                 f"lower them so that their sum is at most {allowed}"
                 + (", or raise rollout.vllm.max_model_len" if limit < positions else ""),
+                code="context-too-short",
             )
     return limit
 
@@ -77,6 +78,7 @@ def check_dense(model: PreTrainedModel) -> None:
             f"{text.model_type} is a mixture of experts, whose weights cannot be synced to vLLM",
             "rollout.engine",
             "use rollout.engine=transformers, or a dense model",
+            code="mixture-of-experts",
         )
 
 

@@ -83,6 +83,7 @@ def check_weights_arrived(
             "rollout.engine",
             "weight sync to this vLLM version does not work for this model: use "
             "rollout.engine=transformers",
+            code="weights-differ",
         )
     return difference
 

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from tests.refusals import refused
 from trainer.errors import EngineError
 from trainer.rollouts.vllm.failures import failures_named
 
@@ -21,24 +22,29 @@ def test_a_failed_start_names_the_knobs(message, knob):
 
 
 @pytest.mark.parametrize(
-    ("error", "where", "what"),
+    ("error", "where", "code", "what"),
     [
         (
             RuntimeError("CUDA Error: out of memory at cumem.cpp:139\nand more"),
             "rollout.vllm.gpu_memory_utilization",
-            "vLLM does not get the memory it needs while it samples: CUDA Error: out of memory at "
-            "cumem.cpp:139",
+            "engine-memory",
+            "CUDA Error: out of memory at cumem.cpp:139",
         ),
-        (torch.OutOfMemoryError("too large"), "rollout.vllm.gpu_memory_utilization", None),
-        (ValueError("bad request"), "rollout.engine", "vLLM failed while it samples: bad request"),
-        (RuntimeError(), "rollout.engine", "vLLM failed while it samples: RuntimeError"),
+        (
+            torch.OutOfMemoryError("too large"),
+            "rollout.vllm.gpu_memory_utilization",
+            "engine-memory",
+            "too large",
+        ),
+        (ValueError("bad request"), "rollout.engine", "engine-failed", "bad request"),
+        (RuntimeError(), "rollout.engine", "engine-failed", "RuntimeError"),
     ],
 )
-def test_a_failure_says_when_it_happened_and_which_setting_mends_it(error, where, what):
-    with pytest.raises(EngineError) as failed, failures_named("while it samples"):
+def test_a_failure_says_when_it_happened_and_which_setting_mends_it(error, where, code, what):
+    with refused(code, EngineError) as failed, failures_named("while it samples"):
         raise error
     assert failed.value.where == where
-    assert what in (None, failed.value.what)
+    assert failed.value.what.endswith(f" while it samples: {what}")
     assert failed.value.__cause__ is error
 
 

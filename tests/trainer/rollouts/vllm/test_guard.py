@@ -1,8 +1,7 @@
 import asyncio
 import stat
 
-import pytest
-
+from tests.refusals import refused
 from trainer.errors import StorageError
 from trainer.rollouts.vllm.guard import TOKEN_VARIABLE, Guard, server_token
 
@@ -61,5 +60,5 @@ def test_a_token_that_cannot_be_kept_is_an_error(tmp_path, monkeypatch):
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
     (tmp_path / "file").touch()
     monkeypatch.setenv("LOPTUNE_CACHE", str(tmp_path / "file"))
-    with pytest.raises(StorageError, match="cannot keep the token"):
+    with refused("token-not-stored", StorageError):
         server_token()

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.conftest import random_model
+from tests.refusals import refused
 from trainer.errors import EngineError
 from trainer.rollouts.engine import EngineRun
 from trainer.rollouts.vllm import engine as vllm
@@ -112,7 +113,7 @@ def test_an_engine_ends_where_there_is_no_room_to_wake_it(engine):
 def test_missing_memory_at_waking_names_the_knobs(engine):
     engine.sleep()
     engine.llm.room = False
-    with pytest.raises(EngineError, match="does not get the memory it needs") as failed:
+    with refused("engine-memory", EngineError) as failed:
         engine.sync_weights(random_model())
     assert failed.value.where == "rollout.vllm.gpu_memory_utilization"
     assert "optim.tokens_per_microbatch" in failed.value.hint
@@ -120,7 +121,7 @@ def test_missing_memory_at_waking_names_the_knobs(engine):
 
 def test_a_cache_that_cannot_be_forgotten_is_an_error(engine):
     engine.llm.reset_prefix_cache = lambda: False
-    with pytest.raises(EngineError, match="the cache of the old weights is still in use"):
+    with pytest.raises(EngineError, match="prefix cache"):
         engine.sync_weights(random_model())
 
 
