@@ -1,28 +1,39 @@
-"""Read tables of runs from CSV, JSON Lines or Parquet files."""
+"""Read tables of runs from files and folders."""
 
 import csv
 import glob
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import yaml
 
-from trainer.errors import ConfigError, MissingError, StorageError, first_line
-from trainer.run_folder import RunFolder
-from trainer.text_tables import read_csv, read_json
+from dashboards.sources import tensorboard, wandb_tables
+from dashboards.sources.content import is_utf16
+from dashboards.sources.formats import format_of
+from dashboards.sources.json_tables import read_json_table
+from dashboards.sources.settings import settings_beside
+from trainer.errors import ConfigError, MissingError, StorageError, first_line, shortened
 
+NOTES = "notes"  # key of a table's attrs: what a reader should know about how it was read
 _SPECIAL = re.compile(r"(\{[A-Za-z_]\w*\}|\*\*/|\*|\?)")
 _PATTERNS = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
+_MAX_REASON = 200  # characters
+# of a folder's files, the ones that hold results, to be proposed as a pattern
+_RESULTS = (
+    "trainer_state.json", "all_results.json", "results.csv", "progress.csv", "metrics.csv",
+    "result.json", "*monitor.csv", "progress.txt", "metrics.jsonl", "results*.json", "*.csv",
+    "*.jsonl", "*.json",
+)  # fmt: skip
 
 
 def read_files(pattern: str) -> pd.DataFrame:
     """Return the rows of all files that match.
 
     ``*``, ``**/`` and ``?`` match as in a shell. ``{name}`` matches like ``*`` and becomes a
-    column. The values of a ``config.yaml`` beside a file become columns ``config.yaml:KEY``.
+    column. The settings beside a file become columns ``config.yaml:KEY`` and the like. A folder is
+    read if it holds TensorBoard's event files or W&B's local runs.
 
     Raises:
         MissingError: no file matches.
@@ -32,18 +43,31 @@ def read_files(pattern: str) -> pd.DataFrame:
     parts = _SPECIAL.split(pattern)
     literal = [part if _SPECIAL.fullmatch(part) else glob.escape(part) for part in parts]
     wanted = "".join("*" if part.startswith("{") else part for part in literal)
-    paths = sorted(glob.glob(wanted, recursive=True))
+    paths = [Path(path) for path in sorted(glob.glob(wanted, recursive=True))]
     if not paths:
         raise MissingError(
             "no such file",
             pattern,
             "check the path; quote a pattern, so that the shell does not expand it",
+            code="no-such-file",
         )
     try:
         named = re.compile("".join(map(_expression, parts)))
-    except re.error as error:
-        raise ConfigError(error.msg, pattern, "give each part another name") from None
-    return pd.concat([_read(Path(path), named) for path in paths], ignore_index=True)
+    except re.error:
+        raise ConfigError(
+            "two parts of the pattern have the same name",
+            pattern,
+            "give each {part} its own name",
+            code="repeated-part",
+        ) from None
+    tables = [_read(path, named) for path in _without_doubles(paths)]
+    table = pd.concat(tables, ignore_index=True)
+    table.attrs[NOTES] = [
+        f"{path.name} is UTF-16 and was read as such."
+        for path in paths
+        if path.is_file() and is_utf16(path)
+    ]
+    return table
 
 
 def _expression(part: str) -> str:
@@ -52,51 +76,75 @@ def _expression(part: str) -> str:
     return _PATTERNS.get(part, re.escape(part))
 
 
+def _without_doubles(paths: list[Path]) -> list[Path]:
+    """Return the paths with one event file per folder: a resumed run writes a second one, and
+    `_read` reads them together.
+    """
+    events: dict[Path, Path] = {}
+    kept = []
+    for path in paths:
+        if path.match(tensorboard.PATTERN) and path.is_file():
+            if path.parent in events:
+                continue
+            events[path.parent] = path
+        kept.append(path)
+    return kept
+
+
 def _read(path: Path, named: re.Pattern[str]) -> pd.DataFrame:
-    reader = _READERS.get(path.suffix)
-    if reader is None:
-        raise ConfigError(
-            f"unsupported file type: {path.suffix or 'no suffix'}", str(path), ", ".join(_READERS)
-        )
     try:
-        table = reader(path)
-        if table.empty:
-            raise ValueError("no rows; a failed run needs one row with a blank score")
-        settings = _settings(RunFolder(path.parent).config)
+        table = _read_folder(path) if path.is_dir() else _read_file(path)
     except (OSError, ValueError, csv.Error, yaml.YAMLError) as error:
         raise StorageError(
-            f"cannot read it: {first_line(error)}", str(path), "repair it or leave it out"
+            f"cannot read the file: {shortened(first_line(error), _MAX_REASON)}",
+            str(path),
+            "fix the file or leave it out",
+            code="unreadable-file",
         ) from None
     if match := named.fullmatch(str(path)):
-        settings |= match.groupdict()
-    return table.assign(**settings)
+        table = table.assign(**match.groupdict())
+    return table
 
 
-def _json_lines(path: Path) -> pd.DataFrame:
-    """Return one row per line; nested keys are joined by dots."""
-    return pd.json_normalize(map(dict, read_json(path)))
+def _read_file(path: Path) -> pd.DataFrame:
+    if path.match(tensorboard.PATTERN):
+        table = tensorboard.read_events(path.parent)
+    else:
+        table = format_of(path).read(path)
+    if table.empty:
+        raise ValueError("no rows; a failed run needs one row with a blank score")
+    return table.assign(**settings_beside(path))
 
 
-def _csv(path: Path) -> pd.DataFrame:
-    """Read a CSV file, after checking it for columns that pandas would silently shift or rename."""
-    for _ in read_csv(path):
-        pass
-    return pd.read_csv(path)
+def _read_folder(folder: Path) -> pd.DataFrame:
+    summaries = wandb_tables.run_summaries(folder)
+    if summaries:
+        runs = []
+        for path in summaries:
+            summary = read_json_table(path).assign(run=path.parents[1].name)
+            runs.append(summary.assign(**settings_beside(path)))
+        return pd.concat(runs, ignore_index=True)
+    if any(folder.rglob(tensorboard.PATTERN)):
+        return tensorboard.read_event_folders(folder)
+    raise ConfigError(
+        "this is a folder: name its files",
+        str(folder),
+        _proposed_pattern(folder),
+        code="folder-without-pattern",
+    )
 
 
-def _settings(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    settings = yaml.safe_load(path.read_text("utf-8"))
-    if not isinstance(settings, Mapping):
-        raise ValueError(f"{path.name} is not a mapping of settings")
-    flat = pd.json_normalize(dict(settings)).iloc[0].to_dict()
-    lists = {key: str(value) for key, value in flat.items() if isinstance(value, list)}
-    return {f"{path.name}:{key}": value for key, value in {**flat, **lists}.items()}
-
-
-_READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
-    ".csv": _csv,
-    ".jsonl": _json_lines,
-    ".parquet": pd.read_parquet,
-}
+def _proposed_pattern(folder: Path) -> str:
+    """Return a hint with the pattern of the most telling results below a folder."""
+    for result in _RESULTS:
+        files = [path for path in folder.rglob(result) if path.is_file()]
+        if not files:
+            continue
+        depths = Counter(len(path.relative_to(folder).parts) - 1 for path in files)
+        depth = depths.most_common(1)[0][0]
+        parts = ["*"] * depth
+        if depth:
+            parts[-1] = "{name}"
+        pattern = "/".join([str(folder), *parts, files[0].name if depth else result])
+        return f"write '{pattern}'; {{name}} may be split as in {{algo}}-s{{seed}}"
+    return "write a pattern such as 'runs/{algo}-s{seed}/metrics.csv'"

@@ -42,14 +42,14 @@ def test_parts_of_paths_and_settings_beside_a_file_become_columns(tmp_path):
 
 def test_files_that_cannot_be_read_are_named(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"step"')
-    (tmp_path / "b.txt").touch()
+    (tmp_path / "b.md").touch()
     (tmp_path / "c.csv").touch()
     (tmp_path / "empty.jsonl").touch()
     for name, error in [
         ("a.jsonl", ConfigError),
         ("c.csv", StorageError),
         ("empty.jsonl", StorageError),
-        ("b.txt", ConfigError),
+        ("b.md", ConfigError),
         ("d*.csv", MissingError),
         ("{a}{a}.csv", ConfigError),
     ]:

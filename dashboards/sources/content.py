@@ -1,0 +1,44 @@
+"""Read the text of a file that somebody else wrote: bounded in size, with its encoding named."""
+
+import codecs
+import gzip
+from pathlib import Path
+
+from trainer.errors import StorageError
+
+MAX_BYTES = 1 << 29  # of one file, decompressed
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def read_text(path: Path, most: int = MAX_BYTES) -> str:
+    """Return the text of a UTF-8 or UTF-16 file; ``.gz`` files are decompressed.
+
+    Raises:
+        StorageError: larger than ``most`` bytes, or in another encoding.
+    """
+    if path.suffix.lower() == ".gz":
+        with gzip.open(path) as file:
+            content = file.read(most + 1)
+    else:
+        with path.open("rb") as file:
+            content = file.read(most + 1)
+    if len(content) > most:
+        raise StorageError(
+            f"the file is larger than {most >> 20} MiB",
+            str(path),
+            "keep only the rows and columns that the comparison needs",
+            code="file-too-large",
+        )
+    try:
+        return content.decode("utf-16" if content.startswith(_UTF16) else "utf-8-sig")
+    except UnicodeDecodeError:
+        encoding = "UTF-16 without a byte order mark" if b"\0" in content[:100] else "not UTF-8"
+        raise StorageError(
+            f"the text is {encoding}", str(path), "save it again as UTF-8", code="not-utf-8"
+        ) from None
+
+
+def is_utf16(path: Path) -> bool:
+    """Return whether the file starts with UTF-16's byte order mark."""
+    with path.open("rb") as file:
+        return file.read(2) in _UTF16

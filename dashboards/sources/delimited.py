@@ -1,0 +1,107 @@
+"""Read tables of text: CSV, TSV and what SB3, Spinning Up, Ultralytics and TensorBoard write."""
+
+import csv
+import io
+import re
+from pathlib import Path
+
+import pandas as pd
+
+from dashboards.sources.content import read_text
+from trainer.errors import ConfigError
+
+_SEPARATORS = ",;\t|"
+_PERCENT = re.compile(r"\s*[-+]?\d*\.?\d+\s*%\s*")
+_MONITOR = {"r", "l", "t"}  # SB3's monitor.csv: return, length and time of an episode
+_TENSORBOARD = {"Wall time", "Step", "Value"}
+
+
+def read_delimited(path: Path) -> pd.DataFrame:
+    """Return the rows of a table of text. The header line decides on the separator.
+
+    Lines before the header that start with ``#`` are skipped. Spaces around names are removed, and
+    so are a nameless column of row numbers and the signs of a column of percentages. A monitor.csv
+    of SB3 gets a column ``step``, the number of steps up to the end of an episode.
+
+    Raises:
+        ConfigError: a column name is repeated, or a row has too many values.
+        StorageError: see `read_text`.
+    """
+    text = _without_comments(read_text(path))
+    first = text.partition("\n")[0]
+    separator = _separator(first)
+    if separator is None and path.suffix.lower() not in (".csv", ".tsv", ".gz"):
+        separator = r"\s+"
+    else:
+        separator = separator or ","
+        _check_rows(text, separator, path)
+    table = pd.read_csv(
+        io.StringIO(text),
+        sep=separator,
+        skipinitialspace=True,
+        index_col=False,
+        decimal="," if _has_decimal_commas(text, separator) else ".",
+        low_memory=False,
+    )
+    table.columns = [str(name).strip() for name in table]
+    nameless = [name for name in table if str(name).startswith("Unnamed: ")]
+    table = table.drop(columns=nameless)
+    for column in table.select_dtypes(["object", "string"]):
+        table[column] = _percentages(table[column])
+    if set(table.columns) >= _MONITOR:
+        table["step"] = table["l"].cumsum()
+    if set(table.columns) >= _TENSORBOARD:
+        table = table.drop(columns="Wall time")
+    return table
+
+
+def _without_comments(text: str) -> str:
+    while text.startswith("#"):
+        text = text.partition("\n")[2]
+    return text
+
+
+def _separator(header: str) -> str | None:
+    """Return the most frequent separator outside quotes, or None if there is none."""
+    bare = re.sub(r'"[^"]*"', "", header)
+    best = max(_SEPARATORS, key=bare.count)
+    return best if best in bare else None
+
+
+def _has_decimal_commas(text: str, separator: str) -> bool:
+    """Return whether numbers are written as in 0,5: only possible between other separators."""
+    if separator not in ";\t|":
+        return False
+    cells = text.partition("\n")[2].replace("\n", separator).split(separator)
+    return any(re.fullmatch(r"\s*-?\d+,\d+\s*", cell) for cell in cells[:10_000])
+
+
+def _check_rows(text: str, separator: str, path: Path) -> None:
+    """Refuse what pandas would silently shift or rename."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    names = [name.strip() for name in next(reader, [])]
+    repeated = next((name for name in names if name and names.count(name) > 1), None)
+    if repeated is not None:
+        raise ConfigError(
+            f"duplicate column {repeated}",
+            f"{path}, line 1",
+            "rename or remove one",
+            code="duplicate-column",
+        )
+    for row in reader:
+        surplus = row[len(names) :]
+        if any(value.strip() for value in surplus):
+            raise ConfigError(
+                "more values than columns",
+                f"{path}, line {reader.line_num}",
+                f"quote values that contain {separator!r}",
+                code="more-values-than-columns",
+            )
+
+
+def _percentages(values: "pd.Series[str]") -> "pd.Series[float] | pd.Series[str]":
+    """Return a column in which every value has a percent sign as numbers in percent."""
+    texts = values.dropna().astype(str)
+    if texts.empty or not texts.map(lambda text: bool(_PERCENT.fullmatch(text))).all():
+        return values
+    return pd.to_numeric(values.str.replace("%", "").str.strip())

@@ -1,0 +1,87 @@
+"""The table of file formats: how each is recognized, and what reads it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pandas as pd
+
+from dashboards.sources import delimited, json_tables, optuna_studies, tensorboard, wandb_tables
+from trainer.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Format:
+    """Files of one kind. The first of `FORMATS` that recognizes a file reads it."""
+
+    name: str
+    patterns: tuple[str, ...]  # of the file's name in lower case
+    read: Callable[[Path], pd.DataFrame]
+    recognizes: Callable[[Path], bool] | None = None  # by the content, for names of any kind
+
+
+def _read_parquet(path: Path) -> pd.DataFrame:
+    table = pd.read_parquet(path)
+    return table if table.index.name is None else table.reset_index()
+
+
+def _read_text_table(path: Path) -> pd.DataFrame:
+    return wandb_tables.expand(delimited.read_delimited(path))
+
+
+def _read_json(path: Path) -> pd.DataFrame:
+    return wandb_tables.expand(json_tables.read_json_table(path))
+
+
+FORMATS = (
+    Format("TensorBoard events", (tensorboard.PATTERN,), tensorboard.read_events),
+    Format("JSON Lines", ("*.jsonl", "*.ndjson"), json_tables.read_json_lines),
+    Format(
+        "Optuna study",
+        ("*.db", "*.sqlite", "*.sqlite3", "*.log", "*.journal"),
+        optuna_studies.read_study,
+        optuna_studies.is_study,
+    ),
+    Format("JSON", ("*.json",), _read_json),
+    Format("Parquet", ("*.parquet",), _read_parquet),
+    Format("CSV", ("*.csv", "*.csv.gz", "*.tsv", "*.tsv.gz", "*.txt"), _read_text_table),
+)
+_REMEDIES = {
+    ("*.npy", "*.npz"): "arrays have no names of columns: save a table with a column per setting "
+    "and the score as CSV",
+    ("*.pkl", "*.pickle", "*.pt", "*.pth", "*.bin", "*.ckpt"): "loading it could run code: save a "
+    "table as CSV or JSON",
+    ("*.xlsx", "*.xls", "*.ods"): "save the sheet as CSV",
+    ("*.wandb",): "name its folder, or export the project's table of runs as CSV",
+    ("*.db", "*.sqlite", "*.sqlite3"): "of databases, Optuna's studies are read, and MLflow's "
+    "stores: mlflow:EXPERIMENT --store sqlite:///FILE",
+}
+
+
+def format_of(path: Path) -> Format:
+    """Return the format of a file.
+
+    Raises:
+        ConfigError: unsupported file type.
+    """
+    name = path.name.lower()
+    for kind in FORMATS:
+        by_name = any(fnmatchcase(name, pattern) for pattern in kind.patterns)
+        if by_name and (kind.recognizes is None or kind.recognizes(path)):
+            return kind
+    for patterns, remedy in _REMEDIES.items():
+        if any(fnmatchcase(name, pattern) for pattern in patterns):
+            raise ConfigError(
+                f"{''.join(path.suffixes[-1:])} files are not read",
+                str(path),
+                remedy,
+                code="unsupported-file-type",
+            )
+    known = ", ".join(kind.name for kind in FORMATS)
+    raise ConfigError(
+        f"unsupported file type: {path.suffix or 'no suffix'}",
+        str(path),
+        f"use one of: {known}",
+        code="unsupported-file-type",
+    )

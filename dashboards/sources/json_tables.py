@@ -1,0 +1,101 @@
+"""Read tables from JSON: records, JSON Lines, files of Hugging Face, W&B, Ray and lm-eval."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from dashboards.sources.content import read_text
+from trainer.text_tables import read_json
+
+
+def read_json_lines(path: Path) -> pd.DataFrame:
+    """Return one row per line; nested keys are joined by dots."""
+    return _rows(read_json(path))
+
+
+def read_json_table(path: Path) -> pd.DataFrame:
+    """Return the rows of a JSON file.
+
+    - a list of records: a row each
+    - ``trainer_state.json``: a row per step of its ``log_history``
+    - ``{"columns": ..., "data": ...}`` and mappings of columns, as pandas writes them
+    - a mapping of several records with the same keys: a row each, named in the column ``name``
+    - JSON Lines, as Ray's ``result.json``
+    - any other mapping, such as ``all_results.json`` or lm-eval's results: one row
+
+    Raises:
+        ConfigError: invalid JSON, or a list of something other than records.
+        ValueError: no rows can be made of it.
+    """
+    try:
+        content = json.loads(read_text(path), object_pairs_hook=_unique)
+    except json.JSONDecodeError:
+        return read_json_lines(path)  # its errors name the line
+    except RecursionError:
+        raise ValueError("its values are nested too deeply") from None
+    if isinstance(content, list):
+        return read_json_lines(path)
+    if not isinstance(content, dict):
+        raise ValueError(f"it holds a single {type(content).__name__}, not records")
+    return _of_mapping(content)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"duplicate key {repeated}")
+    return values
+
+
+def _of_mapping(content: dict[str, Any]) -> pd.DataFrame:
+    history = content.get("log_history")
+    if isinstance(history, list):
+        return _one_row_a_step(_rows(history))
+    if set(content) >= {"columns", "data"} and isinstance(content["data"], list):
+        return pd.DataFrame(content["data"], columns=content["columns"])
+    if isinstance(content.get("results"), dict) and ("configs" in content or "config" in content):
+        return _rows([_lm_eval(content)])
+    values = list(content.values())
+    if values and all(isinstance(value, list) for value in values):
+        lengths = {len(value) for value in values}
+        if len(lengths) == 1:
+            return pd.DataFrame(content)
+    if values and all(isinstance(value, dict) for value in values):
+        if all(key.isdigit() for value in values for key in value):
+            return pd.DataFrame(content)  # columns of rows "0", "1", ...
+        if len(values) > 1 and all(set(value) == set(values[0]) for value in values):
+            return _rows({"name": name, **value} for name, value in content.items())
+    return _rows([content])
+
+
+def _rows(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    return pd.json_normalize([dict(record) for record in records])
+
+
+def _one_row_a_step(table: pd.DataFrame) -> pd.DataFrame:
+    """Merge the rows of a step: training and evaluation log it in rows of their own, and an
+    evaluation at the end may repeat one.
+    """
+    if "step" not in table:
+        return table
+    return table.groupby("step", as_index=False).last()
+
+
+def _lm_eval(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return lm-eval's results without samples; its filter "none" is left out of names."""
+    results = {}
+    for task, values in content["results"].items():
+        if isinstance(values, dict):
+            results[task] = {name.removesuffix(",none"): value for name, value in values.items()}
+    settings = content.get("config")
+    row: dict[str, Any] = {"results": results}
+    if isinstance(settings, dict):
+        row["config"] = settings
+    if "model_name" in content:
+        row["model_name"] = content["model_name"]
+    return row

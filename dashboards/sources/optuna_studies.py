@@ -1,0 +1,80 @@
+"""Read the trials of Optuna studies: ``study.db`` (SQLite) and journal files.
+
+The one module of dashboards that imports Optuna.
+"""
+
+import shutil
+import sqlite3
+import tempfile
+from pathlib import Path
+
+import pandas as pd
+
+from dashboards.sources.content import MAX_BYTES
+from trainer.errors import StorageError
+
+_JOURNAL_START = b'{"op_code":'
+
+
+def is_study(path: Path) -> bool:
+    """Return whether a file is an Optuna database or journal."""
+    if is_database(path):
+        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as database:
+            names = database.execute("SELECT name FROM sqlite_master").fetchall()
+        return ("trials",) in names and ("studies",) in names
+    with path.open("rb") as file:
+        return file.read(64).replace(b" ", b"").startswith(_JOURNAL_START)
+
+
+def is_database(path: Path) -> bool:
+    """Return whether a file is a SQLite database."""
+    with path.open("rb") as file:
+        return file.read(16).startswith(b"SQLite format 3")
+
+
+def read_study(path: Path) -> pd.DataFrame:
+    """Return one row per trial of every study in the file, with the columns ``study``, ``value``,
+    ``state``, ``params_NAME`` and ``user_attrs_NAME``.
+
+    The file is copied first, because opening an Optuna storage writes to it.
+
+    Raises:
+        StorageError: Optuna cannot read it, or it has no trial.
+    """
+    import optuna
+    from optuna.storages import JournalStorage, RDBStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    if path.stat().st_size > MAX_BYTES:
+        raise StorageError(
+            f"the study is larger than {MAX_BYTES >> 20} MiB",
+            str(path),
+            "export its trials: study.trials_dataframe().to_csv('trials.csv')",
+            code="file-too-large",
+        )
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    with tempfile.TemporaryDirectory(prefix="loptune-study-") as scratch:
+        copy = Path(scratch) / "study"
+        shutil.copyfile(path, copy)
+        try:
+            if is_database(copy):
+                storage = RDBStorage(f"sqlite:///{copy}")
+            else:
+                storage = JournalStorage(JournalFileBackend(str(copy)))
+            tables = []
+            for name in optuna.get_all_study_names(storage):
+                study = optuna.load_study(study_name=name, storage=storage)
+                tables.append(study.trials_dataframe().assign(study=name))
+        except Exception as error:
+            raise StorageError(
+                f"Optuna cannot read the study: {str(error).splitlines()[0][:200]}",
+                str(path),
+                "run: optuna storage upgrade --storage URL, with the Optuna that wrote it",
+                code="unreadable-study",
+            ) from None
+    tables = [table for table in tables if len(table)]
+    if not tables:
+        raise StorageError("the study has no trial", str(path), "name another", code="no-rows")
+    times = ["number", "datetime_start", "datetime_complete", "duration"]
+    trials: pd.DataFrame = pd.concat(tables, ignore_index=True)
+    return trials.drop(columns=times, errors="ignore")

@@ -1,0 +1,121 @@
+"""Read the settings that a program wrote beside its results."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from dashboards.sources.content import read_text
+
+# in this order: of two files with one name, the first counts
+FILES = (
+    "config.yaml", ".hydra/config.yaml", "config.yml", "params.json", "hparams.yaml", "args.yaml",
+    "args.json", "config.json", "params.yaml", "hparams.json", "flags.json",
+)  # fmt: skip
+_OVERRIDES = ".hydra/overrides.yaml"
+_MAX_BYTES = 1 << 20
+_MAX_VALUES = 100_000
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML loader that reads a Python object as the plain value it was written as."""
+
+
+def _plain(loader: yaml.SafeLoader, suffix: str, node: yaml.Node) -> Any:
+    if isinstance(node, yaml.MappingNode):
+        return loader.construct_mapping(node, deep=True)
+    if isinstance(node, yaml.SequenceNode):
+        return loader.construct_sequence(node, deep=True)
+    assert isinstance(node, yaml.ScalarNode)
+    return loader.construct_scalar(node)
+
+
+_Loader.add_multi_constructor("", _plain)
+
+
+def settings_beside(path: Path) -> dict[str, Any]:
+    """Return the settings in the folder of a file or run, or else one folder up, as columns
+    ``FILE:KEY`` such as ``config.yaml:optim.lr``.
+
+    Raises:
+        ValueError: a file of settings cannot be read.
+    """
+    settings = _settings_in(path.parent, path.name)
+    return settings or _settings_in(path.parent.parent, path.name)
+
+
+def _settings_in(folder: Path, own: str) -> dict[str, Any]:
+    columns: dict[str, Any] = {}
+    read: set[str] = set()
+    for name in FILES:
+        file = folder / name
+        if file.name in read or file.name == own or not file.is_file():
+            continue
+        content = _content(file)
+        if isinstance(content, Mapping):
+            columns |= _columns(file.name, content)
+            read.add(file.name)
+        elif file.name == "config.yaml":
+            raise ValueError(f"{name} beside it is not a mapping of settings")
+    overrides = folder / _OVERRIDES
+    if not read and overrides.is_file():
+        columns |= _columns(overrides.name, _overrides(_content(overrides)))
+    return columns
+
+
+def _content(file: Path) -> Any:
+    text = read_text(file, _MAX_BYTES)
+    try:
+        content = json.loads(text) if file.suffix == ".json" else yaml.load(text, Loader=_Loader)
+        _check_size(content)
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"{file.name} beside it cannot be read: {reason}") from None
+    return content
+
+
+def _check_size(content: Any) -> None:
+    """Refuse settings that aliases expand to more than `_MAX_VALUES` values, or without end."""
+    waiting = [content]
+    count = 0
+    while waiting:
+        value = waiting.pop()
+        count += 1
+        if count > _MAX_VALUES:
+            raise ValueError(f"more than {_MAX_VALUES} settings")
+        if isinstance(value, Mapping):
+            waiting.extend(value.values())
+        elif isinstance(value, list | tuple | set):
+            waiting.extend(value)
+
+
+def _columns(name: str, content: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the flat settings of a file; W&B's ``{desc: ..., value: ...}`` are unwrapped."""
+    plain: dict[str, Any] = {}
+    for key, value in content.items():
+        if key in ("_wandb", "wandb_version"):
+            continue
+        wrapped = (
+            isinstance(value, Mapping) and "value" in value and set(value) <= {"desc", "value"}
+        )
+        plain[str(key)] = value["value"] if wrapped else value
+    if not plain:
+        return {}
+    flat = pd.json_normalize(plain).iloc[0].to_dict()
+    columns = {}
+    for key, value in flat.items():
+        columns[f"{name}:{key}"] = str(value) if isinstance(value, list | dict) else value
+    return columns
+
+
+def _overrides(content: Any) -> dict[str, str]:
+    """Return Hydra's list of ``KEY=VALUE`` as a mapping."""
+    pairs = {}
+    for item in content if isinstance(content, list) else []:
+        key, equals, value = str(item).partition("=")
+        if equals:
+            pairs[key.lstrip("+~")] = value
+    return pairs

@@ -1,0 +1,67 @@
+"""Read the scalars of TensorBoard's event files."""
+
+import importlib.util
+import logging
+from pathlib import Path
+
+import pandas as pd
+
+from trainer.errors import MissingError, StorageError
+
+PATTERN = "*tfevents*"
+
+
+def read_events(place: Path) -> pd.DataFrame:
+    """Return the scalars of an event file, or of all event files in a folder: a row per step, a
+    column per tag. If a step was written twice, as by a resumed run, the last value counts.
+
+    Raises:
+        MissingError: tensorboard is not installed.
+        StorageError: there are no scalars.
+    """
+    if importlib.util.find_spec("tensorboard") is None:
+        raise MissingError(
+            "reading TensorBoard's event files takes the package tensorboard",
+            str(place),
+            "run: pip install 'loptune[tensorboard]'",
+            code="no-tensorboard",
+        )
+    logging.getLogger("tensorboard").setLevel(logging.ERROR)
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.util import tensor_util
+
+    events = EventAccumulator(str(place), size_guidance={"scalars": 0, "tensors": 0})
+    events.Reload()
+    values: dict[str, dict[int, float]] = {}
+    for tag in events.Tags()["scalars"]:
+        values[tag] = {event.step: event.value for event in events.Scalars(tag)}
+    for tag in events.Tags()["tensors"]:
+        if events.SummaryMetadata(tag).plugin_data.plugin_name != "scalars":
+            continue
+        values[tag] = {
+            event.step: float(tensor_util.make_ndarray(event.tensor_proto))
+            for event in events.Tensors(tag)
+        }
+    if not values:
+        raise StorageError(
+            "no scalars in the event files",
+            str(place),
+            "leave it out, or log scalars with add_scalar",
+            code="no-scalars",
+        )
+    table = pd.DataFrame({tag: pd.Series(points) for tag, points in values.items()})
+    return table.sort_index().rename_axis("step").reset_index()
+
+
+def read_event_folders(root: Path) -> pd.DataFrame:
+    """Return the scalars of every folder below ``root`` that holds event files; the column ``run``
+    is its path.
+    """
+    folders = sorted({path.parent for path in root.rglob(PATTERN) if path.is_file()})
+    tables = []
+    for folder in folders:
+        name = folder.relative_to(root).as_posix()
+        tables.append(read_events(folder).assign(run=name))
+    if len(tables) == 1:
+        return tables[0].drop(columns="run")
+    return pd.concat(tables, ignore_index=True)

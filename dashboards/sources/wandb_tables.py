@@ -1,0 +1,116 @@
+"""Read what Weights & Biases exports: a table of runs, a chart's lines, and local run folders."""
+
+import ast
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from dashboards.sources.json_tables import read_json_table
+from trainer.errors import MissingError
+
+_SUMMARY = "files/wandb-summary.json"
+_LINE = re.compile(r"(?P<name>.+) - (?P<metric>.+?)(?P<band>__(?:MIN|MAX|STD|STDERR))?")
+_NOT_FINITE = re.compile(r"(?<=[:,\[(] )-?(?:nan|inf)(?=[,}\])])")
+_MAX_CELL_CHARS = 1 << 20
+# columns of the table of runs that describe a run and are no settings
+RUN_COLUMNS = (
+    "Name", "ID", "State", "Notes", "User", "Tags", "Created", "Runtime", "Sweep", "Group",
+    "Job Type", "Description", "Updated", "End Time", "Hostname", "Commit", "GPU Type", "GPU Count",
+    "Path", "Entity", "Project", "_runtime", "_timestamp", "_wandb.runtime",
+)  # fmt: skip
+
+
+def is_run_table(table: pd.DataFrame) -> bool:
+    """Return whether a table is the one of runs that W&B's page exports."""
+    return "State" in table and bool({"Created", "Runtime", "ID", "User"} & set(table.columns))
+
+
+def expand(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with a chart's lines as rows, and columns of mappings as columns."""
+    return _expand_mappings(_melt_chart(table))
+
+
+def read_run_folders(folder: Path) -> pd.DataFrame:
+    """Return one row per run of a local ``wandb`` folder: the values of its summary. The settings
+    of its config.yaml are read as those beside any file.
+
+    Raises:
+        MissingError: no run has a summary.
+    """
+    if not run_summaries(folder):
+        raise MissingError(
+            "no run in it has a wandb-summary.json",
+            str(folder),
+            "sync the runs, and export the project's table of runs as CSV",
+            code="no-summary",
+        )
+    return pd.concat([read_json_table(path) for path in run_summaries(folder)], ignore_index=True)
+
+
+def run_summaries(folder: Path) -> list[Path]:
+    """Return the summary files of a local ``wandb`` folder or of a run's folder in it."""
+    if (folder / _SUMMARY).is_file():
+        return [folder / _SUMMARY]
+    runs = [*folder.glob(f"run-*/{_SUMMARY}"), *folder.glob(f"offline-run-*/{_SUMMARY}")]
+    return sorted(runs)
+
+
+def _melt_chart(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a chart's table, which has a column ``NAME - metric`` for each run, as rows with the
+    columns Name and metric. The columns of its bands (``__MIN``, ``__MAX``) are left out.
+    """
+    lines = {column: _LINE.fullmatch(str(column)) for column in table}
+    others = [column for column, line in lines.items() if line is None]
+    found = {column: line for column, line in lines.items() if line is not None}
+    banded = any(line["band"] for line in found.values())
+    if not found or len(others) != 1 or not (banded or len(found) > 1):
+        return table
+    step = others[0]
+    parts = []
+    for column, line in found.items():
+        if line["band"] or line["metric"] == step:
+            continue
+        values = pd.DataFrame({"Name": line["name"], step: table[step], "value": table[column]})
+        values = values.dropna(subset="value").assign(metric=line["metric"])
+        parts.append(values)
+    rows = pd.concat(parts, ignore_index=True)
+    wide = rows.pivot_table(index=["Name", step], columns="metric", values="value", sort=False)
+    return wide.reset_index().rename_axis(columns=None)
+
+
+def _expand_mappings(table: pd.DataFrame) -> pd.DataFrame:
+    """Replace columns whose cells are mappings, or texts of mappings, by a column per key."""
+    for column in list(table.select_dtypes(["object", "string"])):
+        mappings = [_as_mapping(cell) for cell in table[column]]
+        if table.empty or not all(mapping is not None for mapping in mappings):
+            continue
+        if not any(mappings):
+            continue
+        flat = pd.json_normalize([mapping or {} for mapping in mappings])
+        flat = flat.set_axis([f"{column}.{key}" for key in flat], axis="columns")
+        internal = [key for key in flat if str(key).startswith(f"{column}._wandb")]
+        flat = flat.drop(columns=internal).set_axis(table.index)
+        table = pd.concat([table.drop(columns=column), flat], axis="columns")
+    return table
+
+
+def _as_mapping(cell: Any) -> dict[str, Any] | None:
+    """Return a cell's mapping, {} for a blank cell, None for anything else."""
+    if isinstance(cell, dict):
+        return cell
+    if not isinstance(cell, str):
+        return {} if pd.api.types.is_scalar(cell) and pd.isna(cell) else None
+    text = cell.strip()
+    if not (text.startswith("{") and text.endswith("}")) or len(text) > _MAX_CELL_CHARS:
+        return None
+    try:
+        mapping = json.loads(text)
+    except (ValueError, RecursionError):
+        try:
+            mapping = ast.literal_eval(_NOT_FINITE.sub("None", text))
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            return None
+    return mapping if isinstance(mapping, dict) else None

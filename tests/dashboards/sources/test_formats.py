@@ -1,0 +1,256 @@
+"""Files of other programs, written as those programs write them."""
+
+import gzip
+import json
+
+import pandas as pd
+import pytest
+
+from dashboards.sources.files import NOTES, read_files
+from tests.refusals import refused
+
+PLAIN = "model,seed,acc\nA,0,0.5\nB,1,0.25\n"
+ROWS = [{"model": "A", "seed": 0, "acc": 0.5}, {"model": "B", "seed": 1, "acc": 0.25}]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("plain.csv", PLAIN),
+        ("upper.CSV", PLAIN),
+        ("tabs.tsv", PLAIN.replace(",", "\t")),
+        ("tabs.csv", PLAIN.replace(",", "\t")),
+        ("semicolons.csv", PLAIN.replace(",", ";")),
+        ("decimal.csv", PLAIN.replace(",", ";").replace("0.", "0,")),
+        ("spaced.csv", PLAIN.replace(",", ",    ")),
+        ("index.csv", ",model,seed,acc\n0,A,0,0.5\n1,B,1,0.25\n"),
+        ("mark.csv", "\ufeff" + PLAIN),
+        ("packed.csv.gz", gzip.compress(PLAIN.encode())),
+        ("wide.csv", PLAIN.encode("utf-16")),
+        ("comment.csv", '#{"t_start": 1.5, "env_id": "Ant"}\n' + PLAIN),
+        ("progress.txt", PLAIN.replace(",", "\t")),
+        ("blanks.txt", PLAIN.replace(",", "   ")),
+        ("records.json", json.dumps(ROWS)),
+        ("lines.json", "\n".join(map(json.dumps, ROWS))),
+        ("split.json", pd.DataFrame(ROWS).to_json(orient="split")),
+        ("columns.json", pd.DataFrame(ROWS).to_json()),
+        ("lists.json", pd.DataFrame(ROWS).to_json(orient="columns")),
+        ("arrays.json", json.dumps(pd.DataFrame(ROWS).to_dict("list"))),
+    ],
+)
+def test_tables_of_text_have_the_same_rows(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    table = read_files(str(path))
+    assert table.to_dict("records") == ROWS
+    assert ("UTF-16" in str(table.attrs[NOTES])) == (name == "wide.csv")
+
+
+def test_percentages_are_numbers_in_percent(tmp_path):
+    (tmp_path / "a.csv").write_text("acc,text\n82.24%,5%\n,high\n")
+    table = read_files(str(tmp_path / "a.csv"))
+    assert table.acc[0] == 82.24 and table.text.tolist() == ["5%", "high"]
+
+
+def test_episodes_of_a_monitor_have_the_step_at_which_they_end(tmp_path):
+    (tmp_path / "0.monitor.csv").write_text('#{"env_id": "Ant"}\nr,l,t\n1.5,10,0.1\n2.5,20,0.2\n')
+    assert read_files(str(tmp_path / "*.monitor.csv")).step.tolist() == [10, 30]
+
+
+def test_ultralytics_tables_have_names_without_spaces(tmp_path):
+    (tmp_path / "results.csv").write_text("   epoch,   metrics/mAP50(B)\n     1,   0.40\n")
+    assert read_files(str(tmp_path / "results.csv")).to_dict("records") == [
+        {"epoch": 1, "metrics/mAP50(B)": 0.4}
+    ]
+
+
+def test_a_trainer_state_has_a_row_per_step(tmp_path):
+    history = [
+        {"step": 5, "loss": 0.5},
+        {"step": 10, "loss": 0.4},
+        {"step": 10, "eval_loss": 0.3},
+        {"step": 10, "eval_loss": 0.25, "train_runtime": 3.0},
+    ]
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+    table = read_files(str(tmp_path / "trainer_state.json"))
+    assert table.step.tolist() == [5, 10] and table.loss.tolist() == [0.5, 0.4]
+    assert table.eval_loss.tolist()[1] == 0.25
+
+
+def test_mappings_are_one_row_or_records(tmp_path):
+    (tmp_path / "all_results.json").write_text(json.dumps({"eval_acc": 0.5, "epoch": 3.0}))
+    assert read_files(str(tmp_path / "all_results.json")).eval_acc.tolist() == [0.5]
+    (tmp_path / "named.json").write_text(json.dumps({"a": {"acc": 0.5}, "b": {"acc": 0.6}}))
+    assert read_files(str(tmp_path / "named.json")).name.tolist() == ["a", "b"]
+    results = {"results": {"gsm8k": {"alias": "gsm8k", "acc,none": 0.5}}, "config": {"seed": 1}}
+    (tmp_path / "results_1.json").write_text(json.dumps({**results, "configs": {}}))
+    row = read_files(str(tmp_path / "results_1.json")).to_dict("records")[0]
+    assert row["results.gsm8k.acc"] == 0.5 and row["config.seed"] == 1
+
+
+def test_event_files_have_a_column_per_tag(tmp_path):
+    from torch.utils.tensorboard import SummaryWriter
+
+    for name, last in (("adam-s0", 0.5), ("sgd-s1", 0.75)):
+        for first in (0, 1):  # the second file is of a resumed run
+            with SummaryWriter(tmp_path / name, filename_suffix=f".{first}") as writer:
+                for step in range(first, 3):
+                    writer.add_scalar("acc", last if step == 2 else 0.1, step)
+    table = read_files(str(tmp_path / "{opt}-s{seed}/events*"))
+    assert table.columns.tolist() == ["step", "acc", "opt", "seed"]
+    assert table.acc.tolist() == pytest.approx([0.1, 0.1, 0.5, 0.1, 0.1, 0.75])
+    whole = read_files(str(tmp_path))
+    assert whole.run.unique().tolist() == ["adam-s0", "sgd-s1"] and len(whole) == 6
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty/events.out.tfevents.1.host.1.0").touch()
+    with refused("no-scalars"):
+        read_files(str(tmp_path / "empty/events*"))
+
+
+def test_event_files_without_tensorboard_name_the_extra(tmp_path, monkeypatch):
+    (tmp_path / "events.out.tfevents.1").touch()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with refused("no-tensorboard") as caught:
+        read_files(str(tmp_path / "events*"))
+    assert "loptune[tensorboard]" in caught.value.hint
+
+
+def test_a_download_of_tensorboard_keeps_step_and_value(tmp_path):
+    (tmp_path / "run-a.csv").write_text("Wall time,Step,Value\n1700000000.5,10,0.5\n")
+    assert read_files(str(tmp_path / "run-a.csv")).to_dict("records") == [
+        {"Step": 10, "Value": 0.5}
+    ]
+
+
+def test_lines_of_a_wandb_chart_become_runs(tmp_path):
+    (tmp_path / "chart.csv").write_text(
+        '"Step","a - acc","a - acc__MIN","a - acc__MAX","b - x - acc","b - x - acc__MIN",'
+        '"b - x - acc__MAX"\n1,0.5,0.4,0.6,,,\n2,,,,0.7,0.7,0.7\n'
+    )
+    assert read_files(str(tmp_path / "chart.csv")).to_dict("records") == [
+        {"Name": "a", "Step": 1, "acc": 0.5},
+        {"Name": "b - x", "Step": 2, "acc": 0.7},
+    ]
+
+
+def test_mappings_in_cells_of_an_export_become_columns(tmp_path):
+    pd.DataFrame(
+        {
+            "name": ["a", "b"],
+            "config": [str({"lr": 0.1, "tags": [1, 2]}), str({"lr": 0.2, "x": float("nan")})],
+            "summary": [json.dumps({"acc": 0.5, "_wandb": {"runtime": 3}}), "{}"],
+        }
+    ).to_csv(tmp_path / "project.csv")
+    table = read_files(str(tmp_path / "project.csv"))
+    assert table["config.lr"].tolist() == [0.1, 0.2]
+    assert table["summary.acc"].tolist()[0] == 0.5 and pd.isna(table["summary.acc"][1])
+    assert not any("_wandb" in column for column in table)
+
+
+def test_local_wandb_runs_are_a_row_each(tmp_path):
+    for number, lr in enumerate((0.1, 0.2)):
+        files = tmp_path / f"wandb/run-2026_{number}/files"
+        files.mkdir(parents=True)
+        (files / "config.yaml").write_text(
+            f"_wandb:\n  value: {{}}\nwandb_version: 1\nlr:\n  desc: null\n  value: {lr}\n"
+        )
+        (files / "wandb-summary.json").write_text(json.dumps({"acc": lr + 0.5}))
+    table = read_files(str(tmp_path / "wandb"))
+    assert table.columns.tolist() == ["acc", "run", "config.yaml:lr"]
+    assert table["config.yaml:lr"].tolist() == [0.1, 0.2]
+    assert len(read_files(str(tmp_path / "wandb/run-*/files/wandb-summary.json"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "column", "value"),
+    [
+        (".hydra/config.yaml", "optim: {lr: 0.1}\ntags: [a, b]", "config.yaml:optim.lr", 0.1),
+        (".hydra/overrides.yaml", "- +optim.lr=0.1\n- seed=1", "overrides.yaml:optim.lr", "0.1"),
+        ("params.json", '{"env": {"name": "Ant"}}', "params.json:env.name", "Ant"),
+        (
+            "hparams.yaml",
+            "path: !!python/object/apply:pathlib.Path [a]",
+            "hparams.yaml:path",
+            "['a']",
+        ),
+        ("args.yaml", "imgsz: 640", "args.yaml:imgsz", 640),
+        ("config.json", '{"seed": 3}', "config.json:seed", 3),
+        ("config.yaml", "a: &x 1\nb: *x", "config.yaml:b", 1),
+    ],
+)
+@pytest.mark.parametrize("up", ["", "../"])
+def test_settings_beside_a_file_or_one_folder_up_are_columns(
+    tmp_path, path, content, column, value, up
+):
+    folder = tmp_path / "run/logs"
+    folder.mkdir(parents=True)
+    (folder / "metrics.csv").write_text("step,acc\n1,0.5\n")
+    settings = folder / up / path
+    settings.parent.mkdir(exist_ok=True)
+    settings.write_text(content)
+    assert read_files(str(folder / "metrics.csv"))[column].tolist() == [value]
+
+
+def test_settings_that_expand_without_bounds_are_refused(tmp_path):
+    (tmp_path / "metrics.csv").write_text("step,acc\n1,0.5\n")
+    lines = ["a0: &a0 [x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
+    (tmp_path / "config.yaml").write_text("\n".join(lines))
+    with refused("unreadable-file"):
+        read_files(str(tmp_path / "metrics.csv"))
+
+
+@pytest.mark.parametrize("journal", [False, True])
+def test_trials_of_optuna_are_a_row_each(tmp_path, journal):
+    import optuna
+    from optuna.storages.journal import JournalFileBackend
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    path = tmp_path / ("journal.log" if journal else "study.db")
+    storage = (
+        optuna.storages.JournalStorage(JournalFileBackend(str(path)))
+        if journal
+        else f"sqlite:///{path}"
+    )
+    study = optuna.create_study(study_name="s", storage=storage)
+    study.enqueue_trial({"lr": 0.25})
+    study.optimize(lambda trial: trial.suggest_float("lr", 0, 1), n_trials=1)
+    study.tell(study.ask(), state=optuna.trial.TrialState.FAIL)
+    before = path.read_bytes()
+    table = read_files(str(path))
+    assert table.value.tolist()[0] == 0.25 and table.params_lr.tolist()[0] == 0.25
+    assert table.state.tolist() == ["COMPLETE", "FAIL"] and set(table.study) == {"s"}
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.npz", "a.pkl", "a.xlsx", "a.0", "a"])
+def test_what_is_not_read_is_named(tmp_path, name):
+    (tmp_path / name).touch()
+    with refused("unsupported-file-type"):
+        read_files(str(tmp_path / name))
+
+
+def test_a_folder_is_answered_with_the_pattern_of_its_files(tmp_path):
+    for run in ("a-s0", "a-s1"):
+        (tmp_path / run).mkdir()
+        (tmp_path / run / "results.csv").write_text(PLAIN)
+    with refused("folder-without-pattern") as caught:
+        read_files(str(tmp_path))
+    assert f"'{tmp_path}/{{name}}/results.csv'" in caught.value.hint
+
+
+def test_another_encoding_is_named(tmp_path):
+    (tmp_path / "a.csv").write_bytes("model,acc\nstraße,1\n".encode("latin-1"))
+    with refused("not-utf-8"):
+        read_files(str(tmp_path / "a.csv"))
+    (tmp_path / "b.csv").write_bytes(PLAIN.replace("A", "ß").encode("utf-16-le") + b"\xff\xdf")
+    with refused("not-utf-8") as caught:
+        read_files(str(tmp_path / "b.csv"))
+    assert "UTF-16" in caught.value.what
+
+
+def test_a_file_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(PLAIN.encode() * 100))
+    monkeypatch.setattr("dashboards.sources.content.read_text.__defaults__", (100,))
+    with refused("file-too-large"):
+        read_files(str(tmp_path / "a.csv.gz"))
