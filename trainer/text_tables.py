@@ -30,11 +30,17 @@ def read_csv(path: Path) -> Iterator[Values]:
             f"the columns are separated by {others[0]!r} instead of commas",
             f"{path}, line 1",
             "separate the columns by commas",
+            code="csv-separator",
         )
     for row in reader:
         if None in row:  # csv.DictReader stores surplus values under None
             where = f"{path}, line {reader.line_num}"
-            raise ConfigError("more values than columns", where, "quote values that contain commas")
+            raise ConfigError(
+                "more values than columns",
+                where,
+                "quote values that contain commas",
+                code="csv-too-many-values",
+            )
         yield row
 
 
@@ -46,6 +52,7 @@ def _lines(path: Path, **options: Any) -> Iterator[str]:
                     f"the line is too long ({_MAX_LINE_CHARS} characters or more)",
                     f"{path}, line {number}",
                     "write one problem per line",
+                    code="line-too-long",
                 )
             yield line
 
@@ -53,7 +60,9 @@ def _lines(path: Path, **options: Any) -> Iterator[str]:
 def _check_names(names: Sequence[str], where: str) -> None:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise ConfigError(f"duplicate column {twice}", where, "rename or remove one")
+        raise ConfigError(
+            f"duplicate column {twice}", where, "rename or remove one", code="column-twice"
+        )
 
 
 def _as_object(where: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -83,6 +92,7 @@ def read_json(path: Path) -> Iterator[Values]:
                 f"invalid JSON: {getattr(error, 'msg', first_line(error))}",
                 f"{path}, line {line}",
                 "write one JSON object per line",
+                code="json-invalid",
             ) from error
         for index, item in enumerate(parsed if whole else [parsed], start=1):
             where = f"{path}, row {index}" if whole else f"{path}, line {number}"
@@ -97,7 +107,10 @@ def _check_characters(item: Any, where: str) -> None:
     except UnicodeEncodeError as error:
         half = f"\\u{ord(error.object[error.start]):04x}"
         raise ConfigError(
-            f"{half} is a lone surrogate, which is not a valid character", where, "correct the text"
+            f"{half} is a lone surrogate, which is not a valid character",
+            where,
+            "correct the text",
+            code="text-invalid",
         ) from None
 
 
@@ -107,5 +120,10 @@ def _as_row(item: Any, where: str) -> Values:
         # Hub.
         return {str(number): turn for number, turn in enumerate(item)}
     if not isinstance(item, dict):
-        raise ConfigError(f"a row must be a JSON object, got {type(item).__name__}", where)
+        raise ConfigError(
+            f"a row must be a JSON object, got {type(item).__name__}",
+            where,
+            'write {"prompt": ..., "answer": ...}',
+            code="row-no-object",
+        )
     return item

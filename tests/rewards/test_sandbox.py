@@ -105,7 +105,7 @@ def test_a_bad_completion_of_a_batch_costs_only_itself(functions, bad, status, m
         ("sleep", "timeout", "no score after 2 s"),
         ("memory", "error", "out of memory (limit 600 MiB)"),
         ("raise", "error", "KeyError: 'no such thing'"),
-        ("exit", "error", "the scoring process ended (exit 3)"),
+        ("exit", "error", "(exit code 3)"),
         ("nan", "error", "expected a Score or a finite number"),
         ("text", "error", "expected a Score or a finite number"),
         ("deep", "error", "RecursionError"),
@@ -128,7 +128,7 @@ def test_a_process_that_was_killed_once_costs_no_completion_its_score(tmp_path):
         scored = rewards.score(texts, [None] * 3)
         assert [result.score.reward for result in scored] == [1, 1, 1]
         (always,) = rewards.score(["always"], [None])
-    assert always.status == "error" and "exit -9" in always.message
+    assert always.status == "error" and "(exit code -9)" in always.message
 
 
 def test_secrets_of_the_environment_are_inherited_only_if_named(monkeypatch):
@@ -205,7 +205,7 @@ def test_what_got_away_from_its_session_and_parent_is_ended_too(tmp_path, functi
 def test_a_function_that_kills_its_supervisor_leaves_no_child(tmp_path):
     with pool(f"{OWN}:kill_supervisor") as rewards:
         (scored,) = rewards.score(["a"], [str(tmp_path / "pid")])
-    assert "the scoring process ended (exit -9)" in scored.message
+    assert "(exit code -9)" in scored.message
     assert wait_until_gone({int((tmp_path / "pid").read_text())}, 5) == set()
 
 
@@ -259,13 +259,13 @@ def test_bytes_on_the_reply_descriptor_are_no_scores(text):
         scored = rewards.score(["a", text, "b"], [None] * 3)
     assert [result.status for result in scored] == ["ok", "error", "ok"]
     assert [result.score.reward for result in scored] == [1.0, -7.0, 1.0]
-    assert scored[1].message == "the scoring process sent something other than scores"
+    assert "reply" in scored[1].message
 
 
 def test_scoring_ends_as_soon_as_too_much_of_it_fails():
     with pool(f"{OWN}:misbehave", timeout_s=0.3, max_failure_rate=0.1) as rewards:
         with pytest.raises(
-            ScoringFailedError, match=r"for 4 of 30 completions \(the limit is 10%\): no score"
+            ScoringFailedError, match=r"4 of 30 completions .*10%.*no score after 0.3 s"
         ):
             rewards.score(["sleep"] * 30, [None] * 30)
         scored = rewards.score(["a"] * 28 + ["raise"] * 2, [None] * 30)
@@ -327,7 +327,7 @@ def test_imports_do_not_count_against_the_memory_limit(tmp_path, monkeypatch):
 def test_a_module_that_ends_the_process_at_its_import_is_said(tmp_path, monkeypatch):
     (tmp_path / "dying_reward.py").write_text("import os\n\nos._exit(3)\n")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(RuntimeError, match=r"ended \(exit 3\) at its start"):
+    with pytest.raises(RuntimeError, match=r"\(exit code 3\).*dying_reward:score"):
         pool("dying_reward:score")
 
 

@@ -9,9 +9,9 @@ from rewards.worker import _as_json
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"reward": float("nan")}, "the reward is nan"),
-        ({"correct": "no"}, "Score.correct is 'no', not True or False"),
-        ({"parsed": "no"}, "Score.parsed is 'no', not True or False"),
+        ({"reward": float("nan")}, "got nan"),
+        ({"correct": "no"}, "Score.correct .*'no'"),
+        ({"parsed": "no"}, "Score.parsed .*'no'"),
     ],
 )
 def test_what_is_no_score_is_refused(changes, message):

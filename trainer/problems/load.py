@@ -59,6 +59,8 @@ def load_evaluation_sets(
             f"{label} is both an evaluation set and a difficulty label: both would write {twice}",
             f"evaluation.sets.{label}",
             "give the set another name",
+            key=f"evaluation.sets.{label}",
+            code="metric-name-taken",
         )
     return sets
 
@@ -110,6 +112,8 @@ def _load(
             f"{data.max_prompt_tokens} tokens",
             "data.max_prompt_tokens",
             "raise it",
+            key="data.max_prompt_tokens",
+            code="prompts-too-long",
         )
     if len(kept) < len(problems):
         _log.warning(
@@ -131,10 +135,16 @@ def _generated(
             "data.task, source",
             f"set data.task to one of {', '.join(sorted(_GENERATORS))}, or give a file or hub name "
             "as source",
+            key="data.task",
+            code="no-generator",
         )
     if dataset.split not in ("train", "dev", "test"):
         raise ConfigError(
-            f"no generated split named {dataset.split}", "split", "use train, dev or test"
+            f"no generated split named {dataset.split}",
+            "split",
+            "use train, dev or test",
+            key="data.train.split",
+            code="unknown-split",
         )
     return _GENERATORS[data.task](dataset, data, tokenizer)
 
@@ -222,10 +232,18 @@ def _read(row: Row, prompt_column: str, answer_column: str, task: Task) -> tuple
     for column, value in ((prompt_column, asked), (answer_column, answer)):
         if value is None:
             raise ConfigError(
-                "the value is empty", row.where(column), "fill it in or remove the row"
+                "the value is empty",
+                row.where(column),
+                "fill it in or remove the row",
+                code="value-empty",
             )
         if isinstance(value, bytes):
-            raise ConfigError("the value is bytes", row.where(column), "write the column as text")
+            raise ConfigError(
+                "the value is bytes",
+                row.where(column),
+                "write the column as text",
+                code="value-bytes",
+            )
     column = prompt_column
     try:
         question = as_question(asked)
@@ -233,7 +251,10 @@ def _read(row: Row, prompt_column: str, answer_column: str, task: Task) -> tuple
         return question, task.read_answer(answer)
     except ValueError as error:
         raise ConfigError(
-            str(error), row.where(column), "correct the row or choose another column"
+            str(error),
+            row.where(column),
+            "correct the row or choose another column",
+            code="value-unusable",
         ) from error
 
 
@@ -257,6 +278,8 @@ def _check_vocabulary(tokenizer: PreTrainedTokenizerBase, text: str, where: str)
         f"words not in the model's vocabulary: {', '.join(unknown[:10])}",
         where,
         "the built-in tiny model only supports generated puzzles; use another model for other data",
+        key="model.name_or_path",
+        code="word-unknown",
     )
 
 

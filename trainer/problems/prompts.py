@@ -79,6 +79,8 @@ def build_prompt(
                 "data.prompt_format, data.prompt_template",
                 "set data.prompt_format=raw, or set columns.prompt to a column with the "
                 "plain question",
+                key="data.prompt_format",
+                code="already-templated",
             )
         prompt = question.text
     elif data.prompt_format == "chat" or (data.prompt_format == "auto" and tokenizer.chat_template):
@@ -101,6 +103,8 @@ def check_template(data: DataConfig) -> None:
             "the prompt template has no {question}",
             "data.prompt_template",
             "write {question} where it belongs",
+            key="data.prompt_template",
+            code="template-no-question",
         )
 
 
@@ -126,7 +130,11 @@ def _chat_prompt(
 ) -> str:
     if not tokenizer.chat_template:
         raise ConfigError(
-            "the tokenizer has no chat template", "data.prompt_format", "set data.prompt_format=raw"
+            "the tokenizer has no chat template",
+            "data.prompt_format",
+            "set data.prompt_format=raw",
+            key="data.prompt_format",
+            code="no-chat-template",
         )
     has_system = question.messages[0]["role"] == "system"
     system = task.system_prompt if data.system_prompt is None else data.system_prompt
@@ -151,6 +159,8 @@ def _chat_prompt(
                 f"the tokenizer's chat template rejected the prompt: {error}",
                 "data.system_prompt",
                 'models without a system role need data.system_prompt=""',
+                key="data.system_prompt",
+                code="template-refused",
             ) from error
         raise _broken_template(f"{type(error).__name__}: {first_line(error)}", tokenizer) from error
     if not prompt.strip() or len(prompt) > _MAX_PROMPT_CHARS:
@@ -163,4 +173,5 @@ def _broken_template(fault: str, tokenizer: PreTrainedTokenizerBase) -> ConfigEr
         f"the tokenizer's chat template is broken: {fault}",
         f"chat_template of {tokenizer.name_or_path}",
         "repair it (tokenizer_config.json or chat_template.jinja), or set data.prompt_format=raw",
+        code="template-broken",
     )

@@ -79,10 +79,14 @@ def read_rows(dataset: DatasetConfig) -> list[Row]:
             f"{', '.join(_FILE_TYPES)}",
             str(path),
             'write the problems as JSON lines: {"prompt": "...", "answer": "..."}',
+            code="data-file-type",
         )
     elif not path.is_file():
         raise MissingError(
-            "data file not found", str(path), "check the path of the dataset's source"
+            "data file not found",
+            str(path),
+            "check the path of the dataset's source",
+            code="data-file-missing",
         )
     else:
         rows = _read_file(path)
@@ -102,10 +106,14 @@ def read_rows(dataset: DatasetConfig) -> list[Row]:
             f"reading the data needs more than {limit_mib} MiB of memory",
             dataset.source,
             "read fewer rows (limit), or remove rows that decompress to too much data",
+            code="data-too-large",
         ) from None
     if not kept:
         raise MissingError(
-            "the dataset has no rows", dataset.source, "give a file with at least one problem"
+            "the dataset has no rows",
+            dataset.source,
+            "give a file with at least one problem",
+            code="data-empty",
         )
     return kept
 
@@ -126,6 +134,7 @@ def find_column(
                 f"{', '.join(_dotted(row.values))}",
                 row.place,
                 nearest(columns[field], _dotted(row.values)),
+                code="column-unknown",
             )
         return columns[field]
     return next((column for column in defaults if _at(row.values, column) is not _ABSENT), None)
@@ -144,6 +153,7 @@ def need_column(row: Row, field: str, columns: Mapping[str, str], defaults: Sequ
             f"{', '.join(_dotted(row.values))}",
             row.place,
             f"map it, e.g. columns: {{{field}: {next(iter(row.values), 'NAME')}}}",
+            code="column-missing",
         )
     return column
 
@@ -169,6 +179,7 @@ def check_fields(dataset: DatasetConfig) -> None:
                 f"unknown field {field} in columns; fields: {', '.join(_FIELDS)}",
                 f"columns of {dataset.source}",
                 nearest(field, _FIELDS),
+                code="field-unknown",
             )
 
 
@@ -184,7 +195,10 @@ def _read_file(path: Path) -> Iterator[Values]:
             yield from read_json(path)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise MissingError(
-            f"cannot read the data file: {error}", str(path), "check or fetch it again"
+            f"cannot read the data file: {error}",
+            str(path),
+            "check or fetch it again",
+            code="data-file-unreadable",
         ) from error
 
 
@@ -201,7 +215,10 @@ def _read_parquet(path: Path) -> Iterator[Values]:
         if isinstance(error, MemoryError):
             raise
         raise MissingError(
-            f"invalid or truncated parquet file: {error}", str(path), "download it again"
+            f"invalid or truncated parquet file: {error}",
+            str(path),
+            "download it again",
+            code="parquet-invalid",
         ) from error
 
 
@@ -218,6 +235,7 @@ def _read_hub(dataset: DatasetConfig) -> Iterator[Values]:
             f"cannot load the {kind} {dataset.source}, split {dataset.split}: {first_line(error)}",
             f"source {dataset.source}",
             f"give a file ({', '.join(_FILE_TYPES)}), or check hub name, subset, split and network",
+            code="dataset-not-loaded",
         ) from error
 
 

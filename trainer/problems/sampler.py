@@ -58,6 +58,8 @@ class ProblemSampler:
                 f"now has {len(self._problems)}",
                 "data.train",
                 "resume with the data that the run started with",
+                key="data.train",
+                code="problems-changed",
             )
         self._epoch = state["epoch"]
         self._position = state["position"]
@@ -86,5 +88,7 @@ def training_steps(epochs: float, problems: int, prompts_per_step: int, drop_las
             "drop_last drops incomplete steps",
             "data.drop_last",
             "set data.drop_last=false or lower rollout.prompts_per_step",
+            key="data.drop_last",
+            code="step-not-filled",
         )
     return math.ceil(epochs * (problems // prompts_per_step))

@@ -1,5 +1,6 @@
 import itertools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -59,8 +60,8 @@ def test_silent_groups_and_the_error_of_an_evaluation_have_no_bias():
 @pytest.mark.parametrize(
     ("sample", "what"),
     [
-        (look([[0, 0], [0, 0]]), "no completion of 4 was correct: nothing can be learned"),
-        (look([[1, 1], [1, 1]]), "no completion of 4 differs in reward"),
+        (look([[0, 0], [0, 0]]), "none of 4 completions was correct"),
+        (look([[1, 1], [1, 1]]), "none of 4 completions differs in reward"),
     ],
 )
 def test_what_forbids_learning_is_said(sample, what):
@@ -93,7 +94,7 @@ def test_plan_and_dry_run_sample_the_start_policy(
     )
     assert sweep(["plan", str(space), "--sample", "3"]) == 0
     shown = capsys.readouterr()
-    assert "with group size 16, 100% of the groups have equal rewards" in shown.out
+    assert re.search(r"group size 16: 100% ", shown.out)
     assert "100% truncated at 4" in shown.out
     words = [f"{key}={value}" for key, value in small.items()]
     shown = typed("trainer run tiny_kk --sample 2", *words)

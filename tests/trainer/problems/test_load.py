@@ -8,6 +8,7 @@ import pytest
 
 from rewards import REWARDS
 from tests.paths import DATA
+from tests.refusals import refused
 from tests.tables import table
 from tests.trainer.problems.test_rows import write_jsonl
 from tests.trainer.tokenizers_for_tests import CHAT_TEMPLATE, byte_tokenizer
@@ -130,7 +131,7 @@ def test_too_long_prompts_are_dropped_and_counted_by_source(tmp_path, caplog):
 
 
 def test_the_embedded_policy_refuses_other_text():
-    with pytest.raises(ConfigError, match=r"vocabulary lacks: .*\n.*source "):
+    with refused("word-unknown", key="model.name_or_path"):
         load(MINERVA, TINY, "math")
 
 
@@ -153,8 +154,9 @@ def test_a_bad_row_is_named(tmp_path, rows, where):
 
 def test_an_answer_of_bytes_is_refused(tmp_path):
     pq.write_table(pa.table({"prompt": ["a"], "answer": [b"7"]}), tmp_path / "a.parquet")
-    with pytest.raises(ConfigError, match=r"the value is bytes\n.*row 1, column answer"):
+    with refused("value-bytes") as caught:
         load(tmp_path / "a.parquet")
+    assert caught.value.where.endswith("row 1, column answer")
 
 
 @pytest.mark.parametrize(("task", "answer"), [("knights_knaves", "42"), ("math", {"a": 1})])
@@ -224,14 +226,11 @@ def test_conversations_of_the_orz_files(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("task", "dataset", "message"),
-    [
-        ("math", {}, "problems of task math are not generated"),
-        ("knights_knaves", {"split": "valid"}, "no generated split named valid"),
-    ],
+    ("task", "dataset", "code"),
+    [("math", {}, "no-generator"), ("knights_knaves", {"split": "valid"}, "unknown-split")],
 )
-def test_the_generator_refuses_other_tasks_and_splits(task, dataset, message):
-    with pytest.raises(ConfigError, match=message):
+def test_the_generator_refuses_other_tasks_and_splits(task, dataset, code):
+    with refused(code):
         load("generated", TINY, task, **dataset)
 
 
@@ -245,27 +244,26 @@ def test_bos_is_added_where_the_tokenizer_adds_one_and_the_text_has_none():
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "where", "what"),
+    ("name", "text", "where", "code"),
     [
         (
             "a.jsonl",
             '{"prompt": "ok", "answer": "1"}\n{"prompt": "\\ud83d", "answer": "1"}\n',
             "line 2",
-            r"\ud83d is half",
+            "text-invalid",
         ),
-        ("a.json", '[{"prompt": "ok"}, {"a": {"b": ["\\udc00"]}}]', "row 2", r"\udc00 is half"),
-        ("a.jsonl", "[" * 100_000, "line 1", "not JSON"),
-        ("a.jsonl", '{"answer": ' + "9" * 5000 + "}", "line 1", "not JSON"),
+        ("a.json", '[{"prompt": "ok"}, {"a": {"b": ["\\udc00"]}}]', "row 2", "text-invalid"),
+        ("a.jsonl", "[" * 100_000, "line 1", "json-invalid"),
+        ("a.jsonl", '{"answer": ' + "9" * 5000 + "}", "line 1", "json-invalid"),
     ],
 )
 def test_json_that_no_tokenizer_can_take_is_refused_with_its_place(
-    tmp_path, name, text, where, what
+    tmp_path, name, text, where, code
 ):
     (tmp_path / name).write_text(text)
-    with pytest.raises(ConfigError) as refused:
+    with refused(code) as caught:
         read_rows(DatasetConfig(source=str(tmp_path / name)))
-    assert what in refused.value.what
-    assert refused.value.where == f"{tmp_path / name}, {where}"
+    assert caught.value.where == f"{tmp_path / name}, {where}"
 
 
 def test_the_metrics_of_sets_and_a_set_called_like_a_difficulty():
@@ -275,9 +273,6 @@ def test_the_metrics_of_sets_and_a_set_called_like_a_difficulty():
     assert {f"eval/accuracy{end}" for end in ("", "/2", "/hard", "/hard.3")} <= named
     assert "eval/reward/hard" in named
     assert not named & {"eval/accuracy/dev", "eval/accuracy/shrt", "eval/reward/2"}
-    with pytest.raises(ConfigError) as caught:
+    with refused("metric-name-taken", key="evaluation.sets.2") as caught:
         load_evaluation_sets(load_config("tiny_kk", [sets.replace("NAME", "'2'")]), TINY)
-    assert caught.value.what == (
-        "2 is a set and a difficulty of another: both would write eval/accuracy/2"
-    )
-    assert caught.value.where == "evaluation.sets.2"
+    assert "eval/accuracy/2" in caught.value.what

@@ -61,6 +61,7 @@ def generate(split: Split, digits: Sequence[int], size: int, seed: int = 0) -> l
             f"not {size}",
             "generated sums",
             f"size: {len(taken)}, or more digits",
+            code="too-few-exist",
         )
     return taken
 

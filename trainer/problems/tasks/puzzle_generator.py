@@ -109,6 +109,7 @@ def _check_size(split: Split, people: Sequence[int], size: int) -> None:
                 f"generated puzzles, people {list(people)}, size {size}",
                 f"size at most {there * len(people) // share}, or more people, e.g. people: "
                 f"[{count}, 4, 5]",
+                code="too-few-exist",
             )
 
 
