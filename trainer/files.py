@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -146,11 +146,7 @@ class JsonLines:
             StorageError: the file was removed or replaced, or the write failed.
             ValueError: NaN or infinity, which JSON does not support.
         """
-        lines = [
-            json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in records
-        ]
-        # lone surrogates cannot be encoded as UTF-8: write them as JSON escapes
-        data = "".join(lines).encode("utf-8", "backslashreplace")
+        data = _lines_of(records)
         with self._opened() as descriptor:
             size = os.fstat(descriptor).st_size
             try:
@@ -175,6 +171,18 @@ class JsonLines:
                 write_atomically(self.path, file.read(offset))
             status = self.path.stat()
             self._identity = (status.st_dev, status.st_ino)
+
+    def rewrite(self, records: Sequence[Record], head: int) -> int:
+        """Replace all lines, and return the size [bytes] of the first ``head`` records.
+
+        Raises:
+            StorageError: as in ``append``.
+        """
+        with self._opened():
+            write_atomically(self.path, _lines_of(records))
+            status = self.path.stat()
+            self._identity = (status.st_dev, status.st_ino)
+        return len(_lines_of(records[:head]))
 
     @contextmanager
     def _opened(self) -> Iterator[int]:
@@ -229,6 +237,12 @@ def read_json_lines(
 def read_records(path: Path) -> list[Record]:
     """Return the records of all complete lines; empty if the file does not exist yet."""
     return [record for record, _ in read_json_lines(path)] if path.is_file() else []
+
+
+def _lines_of(records: Sequence[Record]) -> bytes:
+    lines = [json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in records]
+    # lone surrogates cannot be encoded as UTF-8: write them as JSON escapes
+    return "".join(lines).encode("utf-8", "backslashreplace")
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

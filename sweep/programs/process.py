@@ -5,7 +5,6 @@ import errno
 import json
 import math
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,11 +17,13 @@ from typing import BinaryIO
 from pydantic import NonNegativeInt, TypeAdapter
 
 from sweep.programs.base import Assignment
+from sweep.programs.read_so_far import Position, ReadSoFar
 from trainer.errors import ConfigError, printable, shortened
 from trainer.files import Record, free_bytes, read_records
 from trainer.parallel.gpus import visible_gpus
 from trainer.progress import MetricValues
 from trainer.run_folder import RunFolder
+from trainer.tracking.shipping import ATTEMPT
 from trainer.tracking.tracker import Tracker
 
 _POLL_S = 0.1
@@ -31,7 +32,8 @@ _LEAVE_S = 5.0  # seconds to exit if its work is no longer needed
 _PREFIX = "[loptune]"  # prefix of metric lines on standard output
 # seconds since the previous line, from which a trial's cost is computed
 _SECONDS = "time/evaluation"
-OF_RECORD = ("time", "nonfinite", "time/step")  # names that the trial's record writes itself
+# names that the trial's record writes itself
+OF_RECORD = ("time", "nonfinite", "time/step", ATTEMPT)
 # Variables of the rank process, removed for the command: it may start its own ranks or its own Ray.
 _OF_A_RANK = (
     "RAY_ADDRESS",
@@ -49,7 +51,7 @@ _FULL_BYTES = 2**20
 _LAST_LINES = 5
 _LAST_BYTES = 65_536  # bytes to read from the end of standard error
 _STEP = TypeAdapter(NonNegativeInt)
-_Figure = tuple[int, str, str]  # step, metric and value
+_Values = dict[tuple[int, str], str]  # (step, metric) -> its latest value
 
 
 class CommandRun:
@@ -64,12 +66,16 @@ class CommandRun:
         self._errors = RunFolder(self._run_dir).stderr
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline = -1
-        self._waiting: deque[Record] = deque()  # lines that are read but not recorded yet
-        self._known: set[_Figure] = set()  # of all lines so far
-        self._files = [
-            _Lines(RunFolder(self._folder).metrics, ""),
-            _Lines(RunFolder(self._run_dir).stdout, _PREFIX),
-        ]
+        # lines that are read but not recorded yet, each with the position of the reader behind it
+        self._waiting: deque[tuple[Record, dict[str, Position]]] = deque()
+        self._earlier: _Values = {}  # recorded lines of earlier processes
+        self._own: _Values = {}  # lines of this process
+        self._files = {
+            "metrics": _Lines(RunFolder(self._folder).metrics, ""),
+            "stdout": _Lines(RunFolder(self._run_dir).stdout, _PREFIX),
+        }
+        self._read_so_far = ReadSoFar(self._run_dir, RunFolder(self._folder).correctness)
+        self._abandoned_seconds = 0.0  # of dropped lines, not yet in the record again
         self.step = 0
         self.done = self.stopping = False
         self._tracker = Tracker(
@@ -77,14 +83,16 @@ class CommandRun:
         )
 
     def resume(self) -> int:
-        """Record lines that an earlier process wrote after the last recorded one; a new process
-        starts with the first period.
+        """Read the lines that an earlier process wrote after the last recorded one. The first
+        periods report them, and a new process starts after that.
         """
         self._folder.mkdir(exist_ok=True)
         self._is_used = any(self._folder.iterdir())
         for line in read_records(RunFolder(self._run_dir).metrics):
-            self._known |= _figures(line)
+            self._earlier |= _values(line)
             self.step = max(self.step, line["step"])
+        for name, file in self._files.items():
+            file.position = self._read_so_far.positions.get(name, file.position)
         self._read(ended=True)
         return self.step
 
@@ -134,9 +142,16 @@ class CommandRun:
             ConfigError: a line cannot be read, or the command ended without an evaluation.
             RuntimeError: the command failed, or wrote no line for too long.
         """
-        self._process = self._process or self._start()
         metric = self._assignment.metric
         stall_s = self._assignment.stall_timeout_s
+        if self._process is None:
+            self._moved = time.monotonic()
+            for line in self._recorded():  # of an earlier process
+                if metric in line:
+                    return line
+            self._read_so_far.begin_process(self._positions)
+            self._tracker.begin_process()
+            self._process = self._start()
         while True:
             # polled before reading, so that its last lines are not missed
             code = self._process.poll()
@@ -168,33 +183,65 @@ class CommandRun:
         self._end(_LEAVE_S)
         if self._process is not None:
             self._log({})
-        with contextlib.suppress(FileNotFoundError):
-            shutil.copy(RunFolder(self._folder).correctness, self._run_dir)
+        self._read_so_far.copy_correctness()
         self._tracker.close(status)
 
     def _read(self, ended: bool = False) -> None:
-        """Read new lines and skip those without new values, because a script may rewrite its
-        file.
+        """Read new lines and skip those that repeat the latest values of their step, because a
+        script may rewrite its file.
         """
-        for file in self._files:
+        for name, file in self._files.items():
             for line in file.new(ended):
-                figures = _figures(line)
-                if not figures <= self._known:
-                    self._known |= figures
-                    self._waiting.append(line)
+                values = _values(line)
+                known = self._earlier if self._process is None else self._own
+                if any(known.get(key) != value for key, value in values.items()):
+                    known |= values
+                    self._waiting.append((line, {name: file.position}))
 
     def _recorded(self) -> Iterator[Record]:
         """Record the waiting lines and yield each one afterwards."""
         while self._waiting:
-            line = self._waiting.popleft()
-            self.step = line.pop("step")
-            self._log(line)
-            yield line | {"step": self.step}
+            line, positions = self._waiting.popleft()
+            is_new = self._process is None or self._is_new(line)
+            self.step = step = line.pop("step")
+            if is_new:
+                self._log(line)
+            self._read_so_far.save(positions)
+            if is_new:
+                yield line | {"step": step}
+
+    def _is_new(self, line: Record) -> bool:
+        """Drop the steps that a line of the running process abandons; return whether the line says
+        more than what is left.
+        """
+        self._abandon(line["step"])
+        values = _values(line)
+        is_new = any(self._earlier.get(key) != value for key, value in values.items())
+        if is_new:  # from now on this process has the latest value
+            self._earlier = {key: old for key, old in self._earlier.items() if key not in values}
+        return is_new
+
+    def _abandon(self, step: int) -> None:
+        """Drop what earlier processes recorded after this step: the running process did not
+        continue from there, so those steps belong to a training that no longer exists.
+        """
+        if all(earlier <= step for earlier, _ in self._earlier):
+            return
+        dropped = self._tracker.abandon(step)
+        self._abandoned_seconds += sum(float(line.get(_SECONDS) or 0) for line in dropped)
+        self._read_so_far.abandon(step)
+        self._earlier = {key: value for key, value in self._earlier.items() if key[0] <= step}
 
     def _log(self, metrics: MetricValues) -> None:
         before = self._moved
         self._moved = time.monotonic()
-        self._tracker.log({**metrics, _SECONDS: self._moved - before}, self.step)
+        seconds = self._moved - before + self._abandoned_seconds
+        self._abandoned_seconds = 0.0
+        self._tracker.log({**metrics, _SECONDS: seconds}, self.step)
+
+    @property
+    def _positions(self) -> dict[str, Position]:
+        return {name: file.position for name, file in self._files.items()}
 
     def _finish(self, code: int) -> None:
         if code != 0:
@@ -206,10 +253,10 @@ class CommandRun:
             )
             raise RuntimeError(f"the command {cause}: {errors}")
         metric = self._assignment.metric
-        if all(name != metric for _, name, _ in self._known):
+        if all(name != metric for _, name in [*self._earlier, *self._own]):
             raise ConfigError(
                 f"the command exited without logging {metric}",
-                str(self._files[0].path),
+                str(self._files["metrics"].path),
                 f'append lines such as {{"step": 20, "{metric}": 0.61}}',
             )
         self.done = True
@@ -235,11 +282,12 @@ class CommandRun:
         process.wait()
 
 
-def _figures(line: Record) -> set[_Figure]:
+def _values(line: Record) -> _Values:
     """Return the values of a line; non-finite values are null in the record."""
     return {
-        (line["step"], name, str(math.nan if value in (None, math.inf, -math.inf) else value))
+        (line["step"], name): str(math.nan if value in (None, math.inf, -math.inf) else value)
         for name, value in line.items()
+        if name not in OF_RECORD
     }
 
 
@@ -251,6 +299,16 @@ class _Lines:
         self._prefix = prefix
         self._offset = 0
         self._last = b""  # line before the offset
+
+    @property
+    def position(self) -> Position:
+        """How far the file is read: the offset, and the line before it."""
+        return self._offset, self._last.decode("latin-1")
+
+    @position.setter
+    def position(self, position: Position) -> None:
+        self._offset, last = position
+        self._last = last.encode("latin-1")
 
     def new(self, ended: bool) -> Iterator[Record]:
         """Yield the lines since the last call, or all lines if the file was rewritten.

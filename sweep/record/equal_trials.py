@@ -11,8 +11,8 @@ from trainer.errors import shortened
 from trainer.files import Record, read_records
 from trainer.run_folder import RunFolder
 
-# timing metrics, which always differ; TRL logs eval/runtime
-_TIMES = re.compile(r"time|per_second$")
+# timing metrics, which always differ (TRL logs eval/runtime), and the number of the attempt
+_TIMES = re.compile(r"time|per_second$|^attempt$")
 
 
 def equal_trials(sweep: SweepRecord) -> list[str]:

@@ -83,7 +83,7 @@ def test_every_metric_of_every_step_is_the_same(sweeps):
                 (line["step"], name): value
                 for line in metrics(root, trial)
                 for name, value in line.items()
-                if not name.startswith(("time", "memory", "nonfinite"))
+                if not name.startswith(("time", "memory", "nonfinite", "attempt"))
             }
             for root in sweeps
         )

@@ -9,7 +9,8 @@ recomputes steps, they are uploaded again, and the newest value of a step is the
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Lock
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
+ATTEMPT = "attempt"  # key of a line of metrics.jsonl: number of the trial's attempt that wrote it
 _MAX_METRICS_PER_BATCH = 1000  # MLflow's limit per request
 _MAX_TABLE_ROWS = 800  # the full table is re-uploaded each time; completions.jsonl keeps all rows
 
@@ -49,9 +51,11 @@ def end_of_step(path: Path, step: int) -> int:
     return cut
 
 
-def metrics_record(metrics: Mapping[str, float], step: int, declared: bool = True) -> Record:
-    """Return the record of one ``log`` call: step, time [s since 1970, to the millisecond] and
-    metrics.
+def metrics_record(
+    metrics: Mapping[str, float], step: int, declared: bool = True, attempt: int = 0
+) -> Record:
+    """Return the record of one ``log`` call: step, time [s since 1970, to the millisecond], metrics
+    and the number of the trial's attempt, if it is not 0.
 
     NaN and infinity are written as null and listed under ``nonfinite``.
 
@@ -60,6 +64,8 @@ def metrics_record(metrics: Mapping[str, float], step: int, declared: bool = Tru
         declare.
     """
     record: Record = {"step": int(step), "time": round(time.time(), 3)}
+    if attempt:
+        record[ATTEMPT] = attempt
     nonfinite: dict[str, str] = {}
     for name, value in metrics.items():
         if declared:
@@ -77,7 +83,7 @@ def metric_values(record: Record) -> dict[str, float]:
     return {
         name: value
         for name, value in record.items()
-        if value is not None and name not in ("step", "time", "nonfinite")
+        if value is not None and name not in ("step", "time", "nonfinite", ATTEMPT)
     }
 
 
@@ -166,6 +172,8 @@ class Shipper:
         self._monitor: SystemMetricsMonitor | None = None
         self._opened: MlflowClient | None = None
         self._completions_sent = 0  # bytes of completions.jsonl
+        self._rewriting = Lock()
+        self._rewrites = 0  # how often the record was rewritten
 
     def connect(self) -> None:
         """Find or create the MLflow run and log its parameters, once.
@@ -202,6 +210,17 @@ class Shipper:
 
             self._monitor = SystemMetricsMonitor(run_id, resume_logging=True, tracking_uri=self.uri)
             self._monitor.start()
+
+    @contextmanager
+    def rewriting(self) -> Iterator[None]:
+        """Send the record from its beginning again after it is rewritten in the block: MLflow
+        ignores values that it has.
+        """
+        with self._rewriting:
+            self._rewrites += 1
+            self.state.metrics_sent = 0
+            self.state.save(self.run_dir)
+            yield
 
     def send_all(self) -> None:
         """Upload everything that is on disk now."""
@@ -250,6 +269,7 @@ class Shipper:
     def _send_metrics(self) -> bool:
         """Upload one batch of metric records. Return False if none are left."""
         path = self._folder.metrics
+        rewrites = self._rewrites
         offset = self.state.metrics_sent
         if not path.exists() or path.stat().st_size <= offset:
             return False
@@ -267,8 +287,10 @@ class Shipper:
                 self._run_id, metrics=batch[start : start + _MAX_METRICS_PER_BATCH]
             )
         self.check()
-        self.state.metrics_sent = offset
-        self.state.save(self.run_dir)
+        with self._rewriting:
+            if rewrites == self._rewrites:
+                self.state.metrics_sent = offset
+                self.state.save(self.run_dir)
         return True
 
     def _send_completions(self) -> None:

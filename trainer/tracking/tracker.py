@@ -18,7 +18,7 @@ from trainer.attempt import Attempt, SupersededError
 from trainer.config.tracking import Tracked, TrackingConfig
 from trainer.config.yaml_document import dump_yaml, read_yaml
 from trainer.errors import MissingError, StorageError
-from trainer.files import JsonLines, Record, storage_error, write_atomically
+from trainer.files import JsonLines, Record, read_json_lines, storage_error, write_atomically
 from trainer.metrics.tags import RUN_TAG
 from trainer.progress import MetricValues
 from trainer.run_folder import RunFolder
@@ -96,6 +96,7 @@ class Tracker:
         self._writers = Writers(config, context)
         self._declared = declared
         self._last_step = 0
+        self._earlier_end = 0  # bytes of the record that earlier processes wrote
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
 
@@ -106,7 +107,8 @@ class Tracker:
             KeyError: undeclared metric.
             StorageError: the record cannot be written; names the missing step.
         """
-        self._append(self._metrics, step, metrics_record(metrics, step, self._declared))
+        record = metrics_record(metrics, step, self._declared, self._attempt.number)
+        self._append(self._metrics, step, record)
         self._last_step = max(self._last_step, step)
         self._start_shipping()
         self._writers.log(metrics, step)
@@ -142,6 +144,39 @@ class Tracker:
         for lines in (self._metrics, self._completions, self._correctness):
             lines.cut(end_of_step(lines.path, step))
         self._last_step = max(step, 0)
+
+    def begin_process(self) -> None:
+        """Count everything recorded so far as an earlier process's, for `abandon`."""
+        self._earlier_end = self._metrics.path.stat().st_size
+
+    def abandon(self, step: int) -> list[Record]:
+        """Move the earlier processes' records after ``step`` to ``abandoned.jsonl``, because the
+        running process restarted before them. May be called while the run logs.
+
+        Returns:
+            The moved records, each with its attempt's number.
+
+        Raises:
+            StorageError: the run's folder cannot be written.
+        """
+        self._attempt.check()
+        kept = []
+        moved = []
+        earlier_end = 0
+        for record, end in read_json_lines(self._metrics.path):
+            is_earlier = end <= self._earlier_end
+            if is_earlier and record["step"] > step:
+                moved.append(record)
+                continue
+            kept.append(record)
+            if is_earlier:
+                earlier_end = len(kept)
+        JsonLines(RunFolder(self.run_dir).abandoned).append(*moved)
+        with contextlib.ExitStack() as stack:
+            if self._shipper is not None:
+                stack.enter_context(self._shipper.rewriting())
+            self._earlier_end = self._metrics.rewrite(kept, earlier_end)
+        return moved
 
     def close(self, status: str = "FINISHED") -> bool:
         """Upload the rest within ``close_limit_s`` and close. Return False if MLflow is

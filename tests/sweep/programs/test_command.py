@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 
 from sweep.programs.base import Assignment
 from sweep.programs.command import CommandProgram
+from sweep.record.sweep_record import evaluation_history
 from sweep.space.advice import advise_space
 from sweep.space.file import load_space
 from tests.sweep.harness import write_space
@@ -245,7 +246,84 @@ with open(sys.argv[1] + "/metrics.jsonl", "w") as file:
     evaluated = [
         (line["step"], line["eval/accuracy"]) for line in record if "eval/accuracy" in line
     ]
-    assert evaluated == [(1, 0.5), (2, 0.625), (3, 0.75), (2, 0.875)]
+    # steps 2 and 3 of the first process are later than the second one's first line
+    assert evaluated == [(1, 0.5), (2, 0.875)]
+
+
+REPORTS = """
+import os, pathlib, sys
+marker = pathlib.Path(sys.argv[1], "processes")
+count = int(marker.read_text()) if marker.exists() else 0
+marker.write_text(str(count + 1))
+lines, ends = PROCESSES[count]
+for step, score in lines:
+    text = f'{{"step": {step}, "eval/accuracy": {score}}}'
+    if WAY == "stdout":
+        print("[loptune]", text, flush=True)
+    else:
+        open(sys.argv[1] + "/metrics.jsonl", "a").write(text + "\\n")
+sys.exit(ends)
+"""
+
+
+@pytest.mark.parametrize("way", ["stdout", "file"])
+@pytest.mark.parametrize(
+    ("processes", "last", "dropped"),
+    [
+        # the first process got further than the one that finished
+        (
+            [([(1, 0.7), (2, 0.8), (3, 0.9)], 1), ([(1, 0.1), (2, 0.2)], 0)],
+            {1: 0.1, 2: 0.2},
+            [2, 3],
+        ),
+        # it repeats the first process's values, and ends earlier
+        (
+            [([(1, 0.7), (2, 0.8), (3, 0.9)], 1), ([(1, 0.7), (2, 0.8)], 0)],
+            {1: 0.7, 2: 0.8},
+            [2, 3],
+        ),
+        # it resumes from step 2
+        ([([(1, 0.7), (2, 0.8), (3, 0.9)], 1), ([(3, 0.4)], 0)], {1: 0.7, 2: 0.8, 3: 0.4}, []),
+        # three processes: the lines of the first are not read again by the third
+        (
+            [([(1, 0.7), (2, 0.8), (3, 0.9)], 1), ([(1, 0.1), (2, 0.2)], 1), ([(3, 0.3)], 0)],
+            {1: 0.1, 2: 0.2, 3: 0.3},
+            [2, 3],
+        ),
+        # a value that returns to an earlier one, within one process and after an earlier one
+        ([([(0, 0.5), (0, 0.7), (0, 0.5)], 0)], {0: 0.5}, []),
+        ([([(0, 0.5)], 1), ([(0, 0.5), (0, 0.7), (0, 0.5)], 0)], {0: 0.5}, []),
+        ([([(1, 0.3), (2, 0.4), (2, 0.6), (2, 0.4)], 0)], {1: 0.3, 2: 0.4}, []),
+    ],
+)
+def test_later_steps_of_an_abandoned_process_are_dropped(tmp_path, way, processes, last, dropped):
+    script = f"PROCESSES = {processes!r}; WAY = {way!r}\n{REPORTS}"
+    for _, ends in processes:
+        with trial(tmp_path, script) as run, pytest.raises(RuntimeError) if ends else nullcontext():
+            while not run.done:
+                run.run_period()
+    root = tmp_path / "trials" / "c000-s0"
+    assert evaluation_history(root / "metrics.jsonl", "eval/accuracy") == last
+    abandoned = read_records(root / "abandoned.jsonl")
+    assert [line["step"] for line in abandoned if "eval/accuracy" in line] == dropped
+
+
+def test_solved_problems_of_an_abandoned_process_are_dropped(tmp_path):
+    script = """
+import json, os, sys
+count = int(os.environ["LOPTUNE_RESUME"])
+for step in (1, 2) if count else (1, 2, 3):
+    with open(sys.argv[1] + "/correctness.jsonl", "a") as file:
+        file.write(json.dumps({"step": step, "process": count}) + "\\n")
+    print("[loptune]", json.dumps({"step": step, "eval/accuracy": count + step}), flush=True)
+sys.exit(1 - count)
+"""
+    for ends in (1, 0):
+        with trial(tmp_path, script) as run, pytest.raises(RuntimeError) if ends else nullcontext():
+            while not run.done:
+                run.run_period()
+    record = read_records(tmp_path / "trials" / "c000-s0" / "correctness.jsonl")
+    assert [(line["process"], line["step"]) for line in record] == [(0, 1), (1, 1), (1, 2)]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@ import math
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 
 import pytest
 
@@ -75,3 +76,24 @@ def test_mlflow_has_the_record_however_the_last_request_of_a_killed_process_fare
     assert history(uri, tracker._state.run_id, "policy/loss") == expected
     assert [(line["step"], line["policy/loss"]) for line in lines_of(tracker.run_dir)] == expected
     assert [run.info.status for run in runs_of(uri)] == ["FINISHED"]
+
+
+def test_steps_that_a_later_process_abandons_leave_the_record_while_it_logs(tmp_path, uri):
+    context_for(tmp_path).run_dir.mkdir(parents=True)
+    first = Tracker(config_for(uri), replace(context_for(tmp_path), attempt=1))
+    for step in (1, 2, 3):
+        first.log({"policy/loss": step / 10}, step)
+    assert first.close("KILLED")
+    second = Tracker(config_for(uri), replace(context_for(tmp_path), attempt=2))
+    second.begin_process()
+    second.log({"policy/loss": 0.9}, 4)
+    second._shipper.send_all()
+    abandoned = second.abandon(1)
+    assert [(line["step"], line["attempt"]) for line in abandoned] == [(2, 1), (3, 1)]
+    second.log({"policy/loss": 0.8}, 2)
+    assert second.abandon(1) == []  # only what earlier processes wrote
+    assert second.close()
+    record = [(line["step"], line["attempt"]) for line in lines_of(second.run_dir)]
+    assert record == [(1, 1), (4, 2), (2, 2)]
+    sent = history(uri, second._state.run_id, "policy/loss")
+    assert {(4, 0.9), (2, 0.8)} <= set(sent)

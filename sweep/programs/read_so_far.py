@@ -1,0 +1,90 @@
+"""How far a command's files have been read, over all processes of its trial.
+
+A command that starts again usually appends to the files of its first process. Without the offset,
+its rank would read the first process's lines again and take them for new ones.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from trainer.files import write_atomically
+from trainer.run_folder import RunFolder
+
+Position = tuple[int, str]  # bytes read, and the line before them
+
+
+class ReadSoFar:
+    """The positions of one trial's readers, and the steps that a later process abandoned.
+
+    Stored in ``lines_read.json`` of the trial's folder. ``positions`` maps the name of a file to
+    its position.
+
+    Args:
+        run_dir: the trial's folder.
+        correctness: the file in which the command records the problems that it solved.
+    """
+
+    def __init__(self, run_dir: Path, correctness: Path) -> None:
+        self._run_dir = run_dir
+        self._path = run_dir / "lines_read.json"
+        self._correctness = correctness
+        stored = json.loads(self._path.read_text("utf-8")) if self._path.is_file() else {}
+        self.positions: dict[str, Position] = {
+            name: (offset, last) for name, (offset, last) in stored.get("positions", {}).items()
+        }
+        # the correctness file when the running process started: bytes, and their hash
+        self._before: tuple[int, str] = (0, "")
+        # [bytes, hash, step]: lines within these bytes are abandoned after this step
+        self._abandoned: list[tuple[int, str, int]] = [
+            (size, digest, step) for size, digest, step in stored.get("abandoned", [])
+        ]
+
+    def begin_process(self, positions: Mapping[str, Position]) -> None:
+        """Note what is on disk before a process starts."""
+        content = self._correctness.read_bytes() if self._correctness.is_file() else b""
+        self._before = (len(content), _digest(content))
+        self.save(positions)
+
+    def save(self, positions: Mapping[str, Position]) -> None:
+        """Store how far the named files are recorded."""
+        self.positions |= positions
+        state = {"positions": self.positions, "abandoned": self._abandoned}
+        write_atomically(self._path, json.dumps(state))
+
+    def abandon(self, step: int) -> None:
+        """Leave out what earlier processes wrote after this step."""
+        self._abandoned.append((*self._before, step))
+
+    def copy_correctness(self) -> None:
+        """Copy the command's correctness file to the trial's folder, without abandoned steps."""
+        if not self._correctness.is_file():
+            return
+        content = self._correctness.read_bytes()
+        # a file that was written anew holds no earlier process's lines
+        rules = [
+            (size, step)
+            for size, digest, step in self._abandoned
+            if _digest(content[:size]) == digest
+        ]
+        kept = []
+        offset = 0
+        for line in content.splitlines(keepends=True):
+            is_abandoned = any(offset < size and _step_of(line) > step for size, step in rules)
+            if not is_abandoned:
+                kept.append(line)
+            offset += len(line)
+        write_atomically(RunFolder(self._run_dir).correctness, b"".join(kept))
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _step_of(line: bytes) -> float:
+    """Return the step of a correctness line; minus infinity for a line without one."""
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, TypeError, KeyError):
+        return float("-inf")
