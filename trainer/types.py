@@ -45,15 +45,15 @@ class Completion:
     """Sampled tokens, including the stop token, with the engine's log-probabilities.
 
     ``rollout_logprobs`` are under the sampling distribution: ``log_softmax(logits / T)``,
-    renormalized over the kept tokens if top_k, top_p or min_p is active; ``log_softmax(logits)``
-    for greedy decoding.
+    renormalized over the kept tokens if top_k, top_p or min_p is active or the tokenizer lacks ids
+    of the model; ``log_softmax(logits)`` for greedy decoding.
     """
 
     token_ids: tuple[int, ...]  # (17, 41, 2)
     rollout_logprobs: tuple[float, ...]  # (-0.11, -1.6, -0.02)
     finish_reason: FinishReason
-    # decoded text without the stop token, set by the caller of the engine: " assume Liam knight
-    # ...</answer>"
+    # decoded text without the stop token and padding, with all other special tokens, set by the
+    # caller of the engine: " assume Liam knight ...</answer>"
     text: str = ""
 
 

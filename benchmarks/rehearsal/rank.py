@@ -99,7 +99,7 @@ def _engine_after_a_long_prompt(trainer: Trainer) -> float:
     prompt = torch.randint(
         3, vocabulary, (LONG,), generator=torch.Generator().manual_seed(0)
     ).tolist()
-    params = sampling_params(trainer.config.rollout, trainer.tokenizer)
+    params = sampling_params(trainer.config, trainer.tokenizer)
     [[sample]] = trainer.engine.generate([prompt], [[1]], params)
     device = trainer.parallel.device
     ids = torch.tensor([[*prompt, *sample.token_ids]], device=device)

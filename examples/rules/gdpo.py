@@ -6,7 +6,13 @@ trainer run base algorithm.advantage=gdpo:gdpo reward.functions='{math: 1.0, for
 import torch
 from torch import Tensor
 
-from trainer.rules import AdvantageInputs, group_means, group_std, mean_and_variance
+from trainer.rules import (
+    FLOAT32_RESOLUTION,
+    AdvantageInputs,
+    centered,
+    group_std,
+    mean_and_variance,
+)
 
 
 def gdpo(inputs: AdvantageInputs) -> Tensor:
@@ -23,11 +29,13 @@ def gdpo(inputs: AdvantageInputs) -> Tensor:
     total = inputs.rewards.double() * 0
     for part in parts:
         values = part_values(inputs, part)
-        means, _ = group_means(values, inputs.group_ids)
         spread = group_std(values, inputs.group_ids) + 1e-4
-        total = total + inputs.part_weights[part] * (values - means) / spread
+        total = total + inputs.part_weights[part] * centered(values, inputs.group_ids) / spread
     mean, variance = mean_and_variance(total, total.new_ones(total.shape), inputs.sum_over_ranks)
-    return (total - mean) / (variance.sqrt() + 1e-4)
+    advantages = (total - mean) / (variance.sqrt() + 1e-4)
+    # parts that cancel out leave their rounding, which is small against the weights
+    scale = sum(abs(inputs.part_weights[part]) for part in parts)
+    return advantages.masked_fill(variance.sqrt() <= FLOAT32_RESOLUTION * scale, 0.0)
 
 
 def part_values(inputs: AdvantageInputs, part: str) -> Tensor:

@@ -5,7 +5,7 @@ trainer run base algorithm.advantage=maxrl:MaxRL
 
 from torch import Tensor
 
-from trainer.rules import Advantage, AdvantageInputs, group_means
+from trainer.rules import Advantage, AdvantageInputs, centered, group_means
 
 
 class MaxRL(Advantage):
@@ -20,4 +20,6 @@ class MaxRL(Advantage):
                 "sign"
             )
         means, _ = group_means(inputs.rewards, inputs.group_ids)
-        return ((inputs.rewards - means) / means.clamp(min=1e-12)).where(means > 0, 0.0)
+        return (centered(inputs.rewards, inputs.group_ids) / means.clamp(min=1e-12)).where(
+            means > 0, 0.0
+        )

@@ -68,7 +68,5 @@ def test_sampled_log_probabilities_are_the_policys(engine, policy, prompts):
 
 
 def test_stop_token_is_the_end_of_a_chat_turn(tokenizer):
-    assert sampling_params(load_config("smollm2_addition").rollout, tokenizer).stop_token_ids == (
-        2,
-    )
+    assert sampling_params(load_config("smollm2_addition"), tokenizer).stop_token_ids == (2,)
     assert tokenizer.decode([2]) == "<|im_end|>"

@@ -4,6 +4,7 @@ recording.
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -77,12 +78,10 @@ def _sample(
 ) -> Completion:
     quick = model.device.type == "cuda" or model.num_parameters() < _SMALL_PARAMETERS
     limit = min(config.rollout.max_new_tokens, _NEW_TOKENS_QUICK if quick else NEW_TOKENS)
-    rollout = config.rollout.model_copy(update={"max_new_tokens": limit})
+    params = replace(sampling_params(config, tokenizer), max_new_tokens=limit)
     engine = TransformersEngine(model, pad_token_id=tokenizer.pad_token_id)
     seeds = [[derive_seed(config.seed, 0, 0, 0)]]
-    ((completion,),) = sample_completions(
-        engine, tokenizer, [prompt], seeds, sampling_params(rollout, tokenizer)
-    )
+    [[completion]] = sample_completions(engine, tokenizer, [prompt], seeds, params)
     return completion
 
 

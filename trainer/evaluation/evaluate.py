@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,10 @@ from trainer.rollouts.collect import (
     GroupRequest,
     derive_seed,
     sample_groups,
+    sampling_params,
     score_groups,
-    stop_tokens,
 )
-from trainer.rollouts.engine import RolloutEngine, SamplingParams
+from trainer.rollouts.engine import RolloutEngine
 from trainer.types import Problem, Rollout
 
 IntArray = NDArray[np.int64]
@@ -49,11 +49,12 @@ def evaluate(
     rollouts: dict[str, list[Rollout]] = {}
     for name, problems in sets.items():
         evaluation = config.evaluation.of_set(name)
-        params = SamplingParams(
+        params = replace(
+            sampling_params(config, tokenizer),
             temperature=evaluation.temperature,
             top_p=evaluation.top_p,
-            max_new_tokens=config.rollout.max_new_tokens,
-            stop_token_ids=stop_tokens(config.rollout, tokenizer),
+            top_k=0,
+            min_p=0.0,
         )
         seeds = range(evaluation.completions_per_problem)
         requests = [

@@ -178,7 +178,7 @@ def take_look(
         for i, problem in enumerate(chosen)
     ]
     tokenizer = prepared.tokenizer
-    params = sampling_params(config.rollout, tokenizer)
+    params = sampling_params(config, tokenizer)
     engine = build_engine(config, model, tokenizer)
     groups: list[RolloutGroup] = []
     try:

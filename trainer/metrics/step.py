@@ -14,6 +14,7 @@ from trainer.metrics.reading import Metrics, means, over_ranks
 from trainer.metrics.stopwatch import Stopwatch
 from trainer.parallel.device import peak_bytes
 from trainer.parallel.ranks import Parallel
+from trainer.rules.groups import is_constant
 from trainer.types import SampledGroups, TrainBatch
 
 
@@ -36,7 +37,7 @@ def rollout_metrics(sample: SampledGroups) -> Metrics:
             sums[f"reward/component/{part}"] += value
     sums[""] = len(rollouts)
     # a group of size 1 never counts as zero-variance: its advantage comes from the batch
-    silent = (rewards.amax(dim=1) == rewards.amin(dim=1)) & (rewards.shape[1] > 1)
+    silent = is_constant(rewards.double()) & (rewards.shape[1] > 1)
     of_groups: dict[str, Tensor | float] = {
         "groups": float(len(groups)),
         "spread": spread.sum(),

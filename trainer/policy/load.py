@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 _KERNELS = ("sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention")
 
 # exceptions that transformers raises for missing or truncated files and missing packages
-_LOAD_ERRORS = (
+LOAD_ERRORS = (
     OSError,
     ValueError,
     LookupError,
@@ -64,8 +64,8 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
         tokenizer = AutoTokenizer.from_pretrained(
             source, revision=config.revision, trust_remote_code=config.trust_remote_code
         )
-    except _LOAD_ERRORS as error:
-        raise _load_error("tokenizer", config, error) from error
+    except LOAD_ERRORS as error:
+        raise load_error("tokenizer", config, error) from error
     # transformers creates an empty tokenizer if the file is missing
     if len(tokenizer) <= len(tokenizer.all_special_tokens):
         raise MissingError(
@@ -116,8 +116,8 @@ def load_policy(
             source, **repository, **options, **whole
         )
         _check_loaded(model, report, config)
-    except _LOAD_ERRORS as error:
-        raise _load_error("model", config, error) from error
+    except LOAD_ERRORS as error:
+        raise load_error("model", config, error) from error
     _disable_dropout(model)
     _restore_buffers(model)
     if device.type == "cpu" and dtype == torch.float32:
@@ -326,7 +326,8 @@ def _restore_buffers(model: PreTrainedModel) -> None:
             model._init_weights(module)
 
 
-def _load_error(what: str, config: ModelConfig, error: Exception) -> UserError:
+def load_error(what: str, config: ModelConfig, error: Exception) -> UserError:
+    """Return the error for a file of a model (``what``) that transformers could not load."""
     text = str(error)
     kernel = config.attn_implementation
     if "attn_implementation" in text or (

@@ -15,14 +15,22 @@ from trainer.config.reward import RewardConfig
 from trainer.config.schema import TrainConfig
 from trainer.errors import ConfigError
 from trainer.parallel.device import compute_dtype, dtype_name
+from trainer.policy.vocabulary import unknown_token_ids
 from trainer.rollouts.engine import NO_RUN, EngineRun, RolloutEngine
 from trainer.rollouts.transformers import TransformersEngine
 from trainer.rollouts.vllm.engine import engine_for
-from trainer.rollouts.vllm.setup import check_dense, context_length, engine_setup, vllm_installed
+from trainer.rollouts.vllm.setup import (
+    check_dense,
+    check_excluded,
+    context_length,
+    engine_setup,
+    vllm_installed,
+)
 
 logger = logging.getLogger(__name__)
 
 _WORKERS_A_CORE = 4  # more than one, because some rewards wait for a compiler or an LLM judge
+_USUAL_PADDING = 0.02  # fraction of a model's ids that its tokenizer may lack without a warning
 _WORKER_BYTES = 64 << 20  # minimum memory of a scoring process
 
 SLOW = (
@@ -49,8 +57,12 @@ def build_engine(
     wanted = config.rollout.engine
     device = next(model.parameters()).device
     in_ranks = wanted == "vllm" or (wanted == "auto" and device.type == "cuda" and vllm_installed())
+    is_main = not dist.is_initialized() or dist.get_rank() == 0
+    if is_main:
+        _warn_of_unknown_ids(tokenizer, model)
     if in_ranks or config.rollout.uses_servers:
         check_dense(model)
+        check_excluded(len(unknown_token_ids(tokenizer, _rows(model))))
     if config.rollout.uses_servers:
         from trainer.rollouts.vllm.server import VllmServerEngine
 
@@ -61,7 +73,7 @@ def build_engine(
     if in_ranks:
         ranks = dist.get_world_size() if dist.is_initialized() else 1
         return engine_for(model, engine_setup(config, model, ranks), run)
-    if device.type == "cuda" and (not dist.is_initialized() or dist.get_rank() == 0):
+    if device.type == "cuda" and is_main:
         logger.warning(SLOW)
     return TransformersEngine(
         model,
@@ -70,6 +82,26 @@ def build_engine(
         whole_weights=whole_weights,
         on_finished=run.on_finished,
     )
+
+
+def _rows(model: PreTrainedModel) -> int:
+    rows: int = model.config.get_text_config().vocab_size
+    return rows
+
+
+def _warn_of_unknown_ids(tokenizer: Any, model: PreTrainedModel) -> None:
+    """Warn if the model has many more ids than its tokenizer. A few hundred are usual: models pad
+    their embedding.
+    """
+    rows = _rows(model)
+    unknown = len(unknown_token_ids(tokenizer, rows))
+    if unknown > _USUAL_PADDING * rows:
+        logger.warning(
+            "warning: the tokenizer lacks %d of the model's %d token ids, which are never "
+            "sampled: is it the tokenizer of this model?",
+            unknown,
+            rows,
+        )
 
 
 def build_rewards(config: RewardConfig, max_failure_rate: float = 1.0) -> RewardPool:

@@ -8,10 +8,10 @@ from itertools import islice
 from transformers import PreTrainedTokenizerBase
 
 from rewards.sandbox import RewardPool, ScoredText, ScoringFailedError
-from trainer.config.rollout import RolloutConfig
 from trainer.config.schema import TrainConfig
 from trainer.errors import RewardError
 from trainer.parallel.ranks import Parallel
+from trainer.policy.vocabulary import embedding_rows, end_token_ids, unknown_token_ids
 from trainer.problems.load import encode_prompt
 from trainer.rollouts.engine import IntegerRows, RolloutEngine, SamplingParams
 from trainer.types import Completion, Problem, Rollout, RolloutGroup
@@ -46,21 +46,49 @@ def group_requests(
     ]
 
 
-def stop_tokens(config: RolloutConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """Return the EOS token and the configured stop tokens without duplicates."""
-    return tuple(dict.fromkeys([tokenizer.eos_token_id, *config.stop_token_ids]))
+def stop_tokens(config: TrainConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Return the ids that end a completion, without duplicates: the tokenizer's EOS, those of the
+    model's generation configuration, and ``rollout.stop_token_ids``.
+    """
+    ends = [tokenizer.eos_token_id, *end_token_ids(config.model), *config.rollout.stop_token_ids]
+    return tuple(dict.fromkeys(ends))
 
 
-def sampling_params(config: RolloutConfig, tokenizer: PreTrainedTokenizerBase) -> SamplingParams:
-    """Return the sampling parameters for training."""
+def sampling_params(config: TrainConfig, tokenizer: PreTrainedTokenizerBase) -> SamplingParams:
+    """Return the sampling parameters for training.
+
+    Raises:
+        MissingError: the model's configuration cannot be read.
+    """
+    rollout = config.rollout
     return SamplingParams(
-        temperature=config.temperature,
-        top_p=config.top_p,
-        top_k=config.top_k,
-        min_p=config.min_p,
-        max_new_tokens=config.max_new_tokens,
+        temperature=rollout.temperature,
+        top_p=rollout.top_p,
+        top_k=rollout.top_k,
+        min_p=rollout.min_p,
+        max_new_tokens=rollout.max_new_tokens,
         stop_token_ids=stop_tokens(config, tokenizer),
+        excluded_token_ids=unknown_token_ids(tokenizer, embedding_rows(config.model)),
     )
+
+
+def completion_text(
+    tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int], stop_token_ids: Sequence[int]
+) -> str:
+    """Decode a completion without the stop token that ended it and without padding behind it.
+
+    All other special tokens stay in the text, because rewards look for them: ``<think>`` or tool
+    calls are special tokens of many models.
+    """
+    end = len(token_ids)
+    if end > 0 and token_ids[end - 1] in stop_token_ids:
+        end -= 1
+    while end > 0 and token_ids[end - 1] == tokenizer.pad_token_id:
+        end -= 1
+    text: str = tokenizer.decode(
+        list(token_ids[:end]), skip_special_tokens=False, clean_up_tokenization_spaces=False
+    )
+    return text
 
 
 def sample_completions(
@@ -73,13 +101,7 @@ def sample_completions(
     """Sample one completion per seed for each prompt."""
 
     def with_text(completion: Completion) -> Completion:
-        token_ids = completion.token_ids
-        ended = bool(token_ids) and token_ids[-1] in params.stop_token_ids
-        text = tokenizer.decode(
-            token_ids[:-1] if ended else token_ids,
-            skip_special_tokens=True,
-            clean_up_tokenization_spaces=False,
-        )
+        text = completion_text(tokenizer, completion.token_ids, params.stop_token_ids)
         return replace(completion, text=text)
 
     return [list(map(with_text, group)) for group in engine.generate(prompts, seeds, params)]

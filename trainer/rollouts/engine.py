@@ -26,6 +26,8 @@ class SamplingParams:
     min_p: float = 0.0
     max_new_tokens: int = 4096
     stop_token_ids: tuple[int, ...] = ()
+    # never sampled: ids of the model that its tokenizer lacks
+    excluded_token_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,15 @@ PROMPT_OPTIONS = {
 }
 
 
+# vLLM's runner for GPUs takes at most so many entries of `logit_bias` per request, and as many
+# allowed ids, which is too few to list a vocabulary
+MAX_EXCLUDED = 1024
+_EXCLUDED_BIAS = -1e9  # JSON has no infinity; exp() of it is 0 in float32 at any temperature
+
+
 def sampling_options(params: SamplingParams, seed: int) -> dict[str, Any]:
     """Return vLLM's sampling options for one completion."""
+    bias = dict.fromkeys(params.excluded_token_ids, _EXCLUDED_BIAS)
     return {
         "temperature": params.temperature,
         "top_p": params.top_p,
@@ -61,7 +70,9 @@ def sampling_options(params: SamplingParams, seed: int) -> dict[str, Any]:
         "min_p": params.min_p,
         "max_tokens": params.max_new_tokens,
         "stop_token_ids": list(params.stop_token_ids),
-        "ignore_eos": True,  # stop only at stop_token_ids
+        # the engine has no tokenizer: every id that ends a completion is in stop_token_ids
+        "ignore_eos": True,
+        "logit_bias": bias or None,
         "seed": seed,
         "logprobs": 0,  # log-probability of the sampled token only
         "detokenize": False,

@@ -2,6 +2,7 @@
 except the model.
 """
 
+import itertools
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -9,7 +10,8 @@ from rewards.sandbox import RewardPool
 from trainer.config.schema import TrainConfig
 from trainer.errors import ConfigError
 from trainer.policy.load import check_weights, load_tokenizer
-from trainer.problems.load import load_evaluation_sets, load_problems
+from trainer.policy.vocabulary import check_prompts, check_vocabulary, embedding_rows
+from trainer.problems.load import encode_prompt, load_evaluation_sets, load_problems
 from trainer.rollouts.build import build_rewards
 from trainer.rollouts.reward_check import check_reward
 from trainer.types import Problem
@@ -58,7 +60,8 @@ def load_data(
     """Load the tokenizer, the training problems (if ``trains``) and the evaluation sets.
 
     Raises:
-        MissingError, ConfigError: missing tokenizer, unknown stop token, or unreadable data.
+        MissingError, ConfigError: missing tokenizer, unknown stop token, a token without a row in
+        the embedding, or unreadable data.
     """
     tokenizer = load_tokenizer(config.model)
     last = max(tokenizer.get_vocab().values())  # ids may have gaps
@@ -70,5 +73,11 @@ def load_data(
             "use ids of the model's tokenizer",
             code="stop-token-unknown",
         )
+    rows = embedding_rows(config.model)
+    check_vocabulary(tokenizer, rows, config.model.name_or_path)
     problems = load_problems(config.data.train, config.data, tokenizer) if trains else []
-    return tokenizer, problems, load_evaluation_sets(config, tokenizer)
+    sets = load_evaluation_sets(config, tokenizer)
+    if last >= rows:  # tokens that should not occur, see `check_vocabulary`
+        every_problem = itertools.chain(problems, *sets.values())
+        check_prompts([encode_prompt(tokenizer, problem) for problem in every_problem], rows)
+    return tokenizer, problems, sets

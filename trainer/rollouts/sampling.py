@@ -29,13 +29,16 @@ def sample_tokens(
     Args:
         logits: [R, V], any floating dtype; the arithmetic is float32, the cumulative sum float64.
         uniforms: [R] float64 in [0, 1).
-        params: temperature and truncation.
+        params: temperature, truncation and excluded tokens.
 
     Returns:
         Token ids [R] and their log-probabilities [R] (float32) as defined by `Completion`.
         Rows with non-finite logits get a non-finite log-probability.
     """
     logits = logits.float()
+    if params.excluded_token_ids:
+        excluded = torch.tensor(params.excluded_token_ids, device=logits.device)
+        logits = logits.index_fill(-1, excluded, -torch.inf)
     if params.temperature == 0:
         logprobs = torch.log_softmax(logits, dim=-1)
         tokens = logits.argmax(dim=-1)

@@ -44,7 +44,7 @@ class RolloutSource:
     progress: ProgressReport
 
     def __post_init__(self) -> None:
-        self._params = sampling_params(self.config.rollout, self.tokenizer)
+        self._params = sampling_params(self.config, self.tokenizer)
         # one thread that waits for the reward pool
         self._scoring = ThreadPoolExecutor(1, "scoring")
 

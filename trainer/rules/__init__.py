@@ -5,13 +5,21 @@ This module exports the names that user-defined rules need.
 """
 
 from trainer.rules.advantage import Advantage, KlPlacement
-from trainer.rules.groups import centered, group_means, group_std, mean_and_variance, whiten
+from trainer.rules.groups import (
+    FLOAT32_RESOLUTION,
+    centered,
+    group_means,
+    group_std,
+    mean_and_variance,
+    whiten,
+)
 from trainer.rules.inputs import AdvantageInputs, Gather, LossInputs, TokenLosses, UpdateTotals
 from trainer.rules.policy_loss import Aggregation, PolicyLoss
 from trainer.section import NonNegative, Positive, Probability
 from trainer.types import TrainBatch
 
 __all__ = [
+    "FLOAT32_RESOLUTION",
     "Advantage",
     "AdvantageInputs",
     "Aggregation",

@@ -3,6 +3,22 @@
 from trainer.rules.inputs import SumOverRanks
 from trainer.types import Tensor
 
+# relative distance of neighboring float32 numbers: a standard deviation below this fraction of the
+# mean is rounding
+FLOAT32_RESOLUTION = 2.0**-23
+
+
+def is_rounding(mean: Tensor, variance: Tensor) -> Tensor:
+    """Return whether values of this mean and variance differ only by float32's rounding."""
+    return variance.sqrt() <= FLOAT32_RESOLUTION * mean.abs()
+
+
+def is_constant(rows: Tensor) -> Tensor:
+    """Return for each row of ``rows`` [N, G] (float64) whether its values are equal up to float32's
+    rounding, so that `centered` makes them 0: [N] bool.
+    """
+    return is_rounding(rows.mean(dim=1), rows.var(dim=1, correction=0))
+
 
 def group_means(values: Tensor, group_ids: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mean and size of each completion's group, [B] float64 each."""
@@ -14,11 +30,17 @@ def group_means(values: Tensor, group_ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def centered(rewards: Tensor, group_ids: Tensor) -> Tensor:
-    """Return ``r - mean of group``, [B] float64: exactly 0 in zero-variance groups, and r in groups
-    of size 1.
+    """Return ``r - mean of group``, [B] float64: exactly 0 in groups without spread, and r in
+    groups of size 1.
+
+    A group has no spread if its rewards differ by less than float32 can hold: rewards are sums of
+    float32 parts, so these differences are rounding, and GRPO divides by their size.
     """
     means, sizes = group_means(rewards, group_ids)
-    return (rewards.double() - means).where(sizes > 1, rewards.double())
+    deviations = rewards.double() - means
+    variances, _ = group_means(deviations.square(), group_ids)
+    deviations = deviations.masked_fill(is_rounding(means, variances), 0.0)
+    return deviations.where(sizes > 1, rewards.double())
 
 
 def group_std(rewards: Tensor, group_ids: Tensor) -> Tensor:
@@ -34,15 +56,19 @@ def mean_and_variance(
     values: Tensor, mask: Tensor, sum_over_ranks: SumOverRanks
 ) -> tuple[Tensor, Tensor]:
     """Return mean and unbiased variance of the masked values of all ranks, [] float64 each."""
+    values = values.double() * mask
     count = sum_over_ranks(mask.sum().double())
-    mean = sum_over_ranks((values * mask).sum().double()) / count
-    squares = sum_over_ranks(((values.double() - mean).square() * mask).sum())
+    mean = sum_over_ranks(values.sum()) / count
+    squares = sum_over_ranks(((values - mean).square() * mask).sum())
     return mean, squares / (count - 1).clamp(min=1)
 
 
 def whiten(values: Tensor, mask: Tensor, sum_over_ranks: SumOverRanks) -> Tensor:
     """Return ``(x - mean) / sqrt(var + 1e-8)`` with mean and unbiased variance over the masked
-    values of all ranks.
+    values of all ranks, in float64; 0 if the values are equal up to float32's rounding.
+
+    Adam makes a full step of any gradient, so a difference that is only rounding must not be one.
     """
     mean, variance = mean_and_variance(values, mask, sum_over_ranks)
-    return ((values - mean) * (variance + 1e-8).rsqrt()).to(values.dtype) * mask
+    whitened = (values.double() - mean) * (variance + 1e-8).rsqrt()
+    return whitened.masked_fill(is_rounding(mean, variance), 0.0).to(values.dtype) * mask

@@ -8,6 +8,8 @@ from tests.trainer.algorithm.batches import make_batch
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.rules.groups import whiten
+from trainer.rules.inputs import AdvantageInputs
+from trainer.rules.kinds import ADVANTAGE
 
 
 def test_a_token_alone_is_whitened_to_zero():
@@ -54,3 +56,44 @@ def test_the_penalty_of_reinforce_plus_plus_is_in_the_reward_or_in_the_loss(sett
     advantages = estimate_advantages(batch, AlgorithmConfig(kl_coef=0.1, **settings)).advantages
     whitened = [(value - statistics.mean(values)) / statistics.stdev(values) for value in values]
     assert advantages[mask.bool()].tolist() == pytest.approx(whitened, abs=1e-6)
+
+
+def advantages_of(name, rewards, group_size, mask=None):
+    rewards = torch.tensor(rewards)
+    mask = torch.ones(len(rewards), 3) if mask is None else mask
+    return ADVANTAGE.read(name)(
+        AdvantageInputs(
+            rewards=rewards,
+            group_ids=torch.arange(len(rewards)) // group_size,
+            completion_mask=mask,
+            old_logprobs=mask * -1.0,
+            ref_logprobs=None,
+            entropies=None,
+            reward_parts=[{"a": 0.5 * r, "b": 0.5 * r} for r in rewards.tolist()],
+            part_weights={"a": 0.5, "b": 0.5},
+            kl_coef=0.0,
+            sum_over_ranks=lambda tensor: tensor,
+        )
+    )
+
+
+COMPARING = [
+    *("grpo", "dr_grpo", "rloo", "reinforce_plus_plus"),
+    *("examples.rules.gdpo:gdpo", "examples.rules.batch_std:batch_std"),
+    *("examples.rules.maxrl:MaxRL", "examples.rules.reinforce_baseline:ReinforceBaseline"),
+]
+
+
+@pytest.mark.parametrize("name", COMPARING)
+@pytest.mark.parametrize("reward", [0.1, 0.7, 1.0, 1e-3, 123.4])
+def test_rewards_that_differ_by_rounding_alone_have_no_advantage(name, reward):
+    next_float = float(torch.nextafter(torch.tensor(reward), torch.tensor(torch.inf)))
+    mask = (torch.arange(3) < torch.tensor([3, 1, 2, 3, 1, 2, 3, 3])[:, None]).float()
+    for rewards in ([reward] * 8, [reward, next_float] * 4):
+        assert not advantages_of(name, rewards, 4, mask).any()
+
+
+@pytest.mark.parametrize("name", COMPARING)
+def test_rewards_that_differ_by_more_than_rounding_have_one(name):
+    advantages = advantages_of(name, [0.1, 0.1001] * 4, 4)
+    assert (advantages.reshape(8, -1)[:, 0] > 0).tolist() == [False, True] * 4

@@ -14,6 +14,7 @@ from trainer.errors import ConfigError
 from trainer.parallel.device import compute_dtype, dtype_name
 from trainer.parallel.gpus import SHARE_VARIABLE
 from trainer.policy.load import model_source
+from trainer.rollouts.engine import MAX_EXCLUDED
 
 # vLLM reserves memory for this many prefill tokens, and for the logits of max_num_seqs requests.
 # Its defaults on large GPUs (16,384 and 1,024) would take 2 to 4 GB from the trainer.
@@ -79,6 +80,24 @@ def check_dense(model: PreTrainedModel) -> None:
             "rollout.engine",
             "use rollout.engine=transformers, or a dense model",
             code="mixture-of-experts",
+        )
+
+
+def check_excluded(count: int) -> None:
+    """Check that vLLM can exclude this number of token ids from sampling.
+
+    Raises:
+        ConfigError: more than `MAX_EXCLUDED`.
+    """
+    if count > MAX_EXCLUDED:
+        raise ConfigError(
+            f"the tokenizer lacks {count} of the model's token ids, and vLLM can exclude at most "
+            f"{MAX_EXCLUDED} from sampling",
+            "rollout.engine",
+            "use rollout.engine=transformers, or shrink the embedding: "
+            "model.resize_token_embeddings(len(tokenizer))",
+            key="rollout.engine",
+            code="too-many-excluded",
         )
 
 

@@ -203,6 +203,7 @@ def test_requests_and_answers(server, engine):
         "max_tokens": 4,
         "stop_token_ids": [9],
         "ignore_eos": True,
+        "logit_bias": None,
         "seed": 11,
         "logprobs": 0,
         "detokenize": False,

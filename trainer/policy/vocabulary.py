@@ -1,0 +1,126 @@
+"""Token ids of a model: which end a completion, and which its tokenizer knows."""
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, GenerationConfig, PreTrainedTokenizerBase
+
+from trainer.config.model import ModelConfig
+from trainer.errors import ConfigError
+from trainer.policy.load import LOAD_ERRORS, load_error, model_source
+
+
+def end_token_ids(model: ModelConfig) -> tuple[int, ...]:
+    """Return the ids that end a completion according to the model's generation configuration.
+
+    Chat models often list several, and the tokenizer's EOS is only one of them: Llama 3 ends a turn
+    with ``<|eot_id|>``, Gemma with ``<end_of_turn>``. Without a ``generation_config.json`` they are
+    those of ``config.json``, as in transformers.
+
+    Raises:
+        MissingError: no such model, or its configuration cannot be read.
+    """
+    return _configuration(model)[0]
+
+
+def embedding_rows(model: ModelConfig) -> int:
+    """Return the size of the model's vocabulary: its rows of embeddings and its logits.
+
+    Raises:
+        MissingError: no such model, or its configuration cannot be read.
+    """
+    return _configuration(model)[1]
+
+
+def unknown_token_ids(tokenizer: PreTrainedTokenizerBase, rows: int) -> tuple[int, ...]:
+    """Return the ids below ``rows`` that no token has, ascending.
+
+    Models pad their embedding to a round number. The rows that no token has were never trained, and
+    no text can hold what they stand for.
+    """
+    known = set(tokenizer.get_vocab().values())
+    return tuple(token_id for token_id in range(rows) if token_id not in known)
+
+
+def check_vocabulary(tokenizer: PreTrainedTokenizerBase, rows: int, model: str) -> None:
+    """Raise if a token that a text can hold has no row in the embedding.
+
+    Tokens of another purpose may lie beyond it, such as Gemma's ``<image_soft_token>`` in its
+    models without vision, or an ``unk_token`` that a byte-level tokenizer never gives.
+
+    Raises:
+        ConfigError: names the first such token.
+    """
+    named = {
+        token
+        for name, token in tokenizer.special_tokens_map.items()
+        if isinstance(token, str) and name not in ("bos_token", "eos_token", "pad_token")
+    }
+    beyond = {
+        token_id: token
+        for token, token_id in tokenizer.get_vocab().items()
+        if token_id >= rows and token not in named
+    }
+    if beyond:
+        first = min(beyond)
+        raise ConfigError(
+            f"the tokenizer of {model} has {len(beyond)} tokens without a row in the model's "
+            f"embedding ({rows} rows): {beyond[first]!r} has id {first}",
+            "model.name_or_path",
+            "resize the model and save both: model.resize_token_embeddings(len(tokenizer)), then "
+            "save_pretrained of model and tokenizer",
+            key="model.name_or_path",
+            code="tokenizer-too-large",
+        )
+
+
+def check_prompts(prompts: Sequence[Sequence[int]], rows: int) -> None:
+    """Raise if a prompt holds a token without a row in the embedding.
+
+    Raises:
+        ConfigError: names the token's id.
+    """
+    for prompt in prompts:
+        if max(prompt) >= rows:
+            raise ConfigError(
+                f"a prompt holds token id {max(prompt)}, but the model's embedding has {rows} rows",
+                "model.name_or_path, data.train, evaluation.sets",
+                "take this token out of the data, or resize the model's embedding: "
+                "model.resize_token_embeddings(len(tokenizer))",
+                key="model.name_or_path",
+                code="tokenizer-too-large",
+            )
+
+
+def _configuration(model: ModelConfig) -> tuple[tuple[int, ...], int]:
+    return _read(model.name_or_path, model_source(model), model.revision, model.trust_remote_code)
+
+
+@functools.cache
+def _read(
+    name: str, source: str, revision: str | None, trust_remote_code: bool
+) -> tuple[tuple[int, ...], int]:
+    try:
+        config = AutoConfig.from_pretrained(
+            source, revision=revision, trust_remote_code=trust_remote_code
+        )
+    except LOAD_ERRORS as error:
+        raise load_error("config.json", ModelConfig(name_or_path=name), error) from error
+    try:
+        generation = GenerationConfig.from_pretrained(source, revision=revision)
+    except OSError as error:
+        if (Path(source) / "generation_config.json").is_file():
+            raise load_error(
+                "generation_config.json", ModelConfig(name_or_path=name), error
+            ) from error
+        generation = GenerationConfig.from_model_config(config)
+    rows: int = config.get_text_config().vocab_size
+    return _valid_ids(generation.eos_token_id, rows), rows
+
+
+def _valid_ids(given: Any, rows: int) -> tuple[int, ...]:
+    """Return the ids of ``eos_token_id`` (None, an id or a list), without those no logit has."""
+    ids = [given] if isinstance(given, int) else list(given or ())
+    return tuple(token_id for token_id in ids if 0 <= token_id < rows)
