@@ -7,7 +7,6 @@ trials without a result; each resumes from its newest checkpoint.
 
 import contextlib
 import logging
-import os
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from ray.exceptions import RayError
 from sweep.driver.again import begin_damaged_again, check_unfinished, retry_failed
 from sweep.driver.control import StopControl, orderly_signals, watched
 from sweep.driver.guard import MARKER, dead_scratch, end_leftovers, guarded, scratch_folder
+from sweep.programs.environment import set_for_sweep, write_environment
 from sweep.record.best import choose_best
 from sweep.record.disk import CheckpointRoom, thin_ended
 from sweep.record.equal_trials import equal_trials
@@ -54,6 +54,8 @@ from trainer.tracking.inputs import check_inputs, record_inputs
 
 logger = logging.getLogger(__name__)
 
+ENVIRONMENT = "environment.json"  # in the scratch folder: the environment that commands get
+
 
 @dataclass(frozen=True)
 class Options:
@@ -83,6 +85,7 @@ class _Session:
     nodes: list[Node]
     parent: ParentRun | None  # None while tracking is offline
     control: StopControl
+    scratch: Path  # this driver's private folder on this machine
 
     @property
     def trial_plan(self) -> TrialPlan:
@@ -90,10 +93,18 @@ class _Session:
         parent = self.parent.run_id if self.parent else None
         spec = self.sweep.spec
         inputs: tuple[Path, ...] = ()
+        environment = self.scratch / ENVIRONMENT
         if self.options.address:
             inputs = (self.sweep.folder.root, *spec.program.paths(spec.searched))
+            environment = Path()
         return TrialPlan(
-            spec, self.sweep.folder, Path.cwd(), parent, inputs, spreads(spec.resources, self.nodes)
+            spec=spec,
+            folder=self.sweep.folder,
+            working_dir=Path.cwd(),
+            parent_run=parent,
+            inputs=inputs,
+            environment=environment,
+            spreads=spreads(spec.resources, self.nodes),
         )
 
     def capacity(self) -> int:
@@ -200,7 +211,7 @@ def _drive(sweep: SweepRecord, options: Options) -> int:
     folder = sweep.folder
     # Every process of this sweep inherits the marker, so that a later driver finds leftover
     # processes.
-    os.environ[MARKER] = str(folder.root)
+    set_for_sweep(MARKER, str(folder.root))
     control = StopControl(sweep, sweep.command("resume", *options.machine))
     ended = ResumableError(
         f"the driver of sweep {folder.name} was killed; nothing is lost", control, "driver-killed"
@@ -209,19 +220,18 @@ def _drive(sweep: SweepRecord, options: Options) -> int:
     for dead, _ in dead_scratch():
         shutil.rmtree(dead, ignore_errors=True)
     try:
-        with (
-            scratch_folder(folder.root) as scratch,
-            guarded(folder.root, scratch, str(ended)),
-            _ray(options, control, scratch / "ray") as nodes,
-            watched(control),
-        ):
+        with scratch_folder(folder.root) as scratch, contextlib.ExitStack() as stack:
+            write_environment(scratch / ENVIRONMENT)  # before Ray changes it
+            stack.enter_context(guarded(folder.root, scratch, str(ended)))
+            nodes = stack.enter_context(_ray(options, control, scratch / "ray"))
+            stack.enter_context(watched(control))
             check_fit(spec.resources, nodes)
             if options.address is not None:
                 check_reach(sweep)
             if not spec.program.settings.offline:
                 say("connecting to MLflow")
             parent = open_parent(sweep)
-            _search(_Session(sweep, options, nodes, parent, control), scratch / "tune")
+            _search(_Session(sweep, options, nodes, parent, control, scratch))
         control.check_folder()
     except KeyboardInterrupt:
         control.request("interrupted", interrupted=True)
@@ -233,7 +243,7 @@ def _drive(sweep: SweepRecord, options: Options) -> int:
     return _finish(sweep, options, parent, control)
 
 
-def _search(session: _Session, scratch: Path) -> None:
+def _search(session: _Session) -> None:
     sweep = session.sweep
     spec = sweep.spec
     folder = sweep.folder
@@ -258,7 +268,7 @@ def _search(session: _Session, scratch: Path) -> None:
         session.control.attach(searcher.halt, callback.running)
         say("starting the first trials")
         with live_table(sweep, CONSOLE, callback.scores):
-            _fit(_tuner(session, searcher, callback, scratch), searcher, session.control)
+            _fit(_tuner(session, searcher, callback), searcher, session.control)
     thin_ended(sweep, set(), all_have_closed=True)
 
 
@@ -287,7 +297,7 @@ def _given_up(error: tune.TuneError, control: StopControl) -> ResumableError:
 
 
 def _tuner(
-    session: _Session, searcher: ConfigurationSearcher, callback: SweepCallback, scratch: Path
+    session: _Session, searcher: ConfigurationSearcher, callback: SweepCallback
 ) -> tune.Tuner:
     plan = session.trial_plan
     return tune.Tuner(
@@ -301,7 +311,7 @@ def _tuner(
         run_config=tune.RunConfig(
             name=session.sweep.folder.name,
             # Not needed after Tune has ended: a resume is built from the event log.
-            storage_path=str(scratch),
+            storage_path=str(session.scratch / "tune"),
             # the callback counts failures; a lost node does not count
             failure_config=tune.FailureConfig(max_failures=-1),
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),

@@ -30,6 +30,8 @@ class Assignment:
     context: RunContext
     stop_file: Path  # if it exists, every rank stops at the next training step
     credentials: Path = Path()  # credentials file, if the sweep runs on a cluster
+    # on this machine: file with the environment of the person who started the sweep
+    environment: Path = Path()
     inputs: tuple[Path, ...] = ()  # on a cluster: paths that every node must see
     # relative paths and reward modules of the configuration are looked up here
     working_dir: Path = Path()

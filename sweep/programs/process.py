@@ -17,10 +17,11 @@ from typing import BinaryIO
 from pydantic import NonNegativeInt, TypeAdapter
 
 from sweep.programs.base import Assignment
+from sweep.programs.environment import command_environment
 from sweep.programs.read_so_far import Position, ReadSoFar
 from trainer.errors import ConfigError, printable, shortened
 from trainer.files import Record, free_bytes, read_records
-from trainer.parallel.gpus import visible_gpus
+from trainer.parallel.gpus import SHARE_VARIABLE, visible_gpus
 from trainer.progress import MetricValues
 from trainer.run_folder import RunFolder
 from trainer.tracking.shipping import ATTEMPT
@@ -34,17 +35,9 @@ _PREFIX = "[loptune]"  # prefix of metric lines on standard output
 _SECONDS = "time/evaluation"
 # names that the trial's record writes itself
 OF_RECORD = ("time", "nonfinite", "time/step", ATTEMPT)
-# Variables of the rank process, removed for the command: it may start its own ranks or its own Ray.
-_OF_A_RANK = (
-    "RAY_ADDRESS",
-    "RAY_AUTH_TOKEN",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-)
+# variables that the rank hands on to the command: its devices, its caches, and the sweep's marker,
+# by which a later driver finds processes that are left over
+_FROM_RANK = ("CUDA_VISIBLE_DEVICES", "LOPTUNE_SWEEP", "VLLM_CACHE_ROOT", SHARE_VARIABLE)
 _FULL = os.strerror(errno.ENOSPC)
 # free bytes below which the disk counts as full: the command could not even write its error
 _FULL_BYTES = 2**20
@@ -106,7 +99,8 @@ class CommandRun:
         gpus = max(1, visible_gpus())
         threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
         values.write_text(json.dumps(config.values, indent=1), "utf-8")
-        environment = {name: value for name, value in os.environ.items() if name not in _OF_A_RANK}
+        environment = command_environment(self._assignment.environment, os.environ)
+        environment |= {name: os.environ[name] for name in _FROM_RANK if name in os.environ}
         environment |= {
             "LOPTUNE_CONFIG": str(values),
             "LOPTUNE_SEED": str(config.seed),

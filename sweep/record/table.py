@@ -1,10 +1,14 @@
 """The table of a sweep's trials, one row each."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainer.errors import shortened
 from trainer.shell.table import number, print_table
+
+_MAX_VALUE = 60  # characters; a searched system prompt may have thousands
 
 
 @dataclass
@@ -46,10 +50,23 @@ def print_trials(rows: Sequence[TrialRow]) -> None:
 
 
 def parameter_text(parameters: Mapping[str, Any]) -> str:
-    """Return parameters on one line without section names: ``name=grpo ar_alpha=0.3``."""
-    return " ".join(
-        f"{key.rsplit('.', 1)[-1]}={number(value)}" for key, value in parameters.items()
-    )
+    """Return parameters on one line: ``advantage=grpo ar_alpha=0.3``. Keys that end alike keep
+    their sections: ``actor.optim.lr=1e-06 critic.optim.lr=1e-05``.
+    """
+    names = unambiguous_names(parameters)
+    return " ".join(f"{names[key]}={value_text(value)}" for key, value in parameters.items())
+
+
+def unambiguous_names(keys: Iterable[str]) -> dict[str, str]:
+    """Map each dotted key to its last part, or to the whole key if another key ends alike."""
+    last_parts = {key: key.rsplit(".", 1)[-1] for key in keys}
+    count = Counter(last_parts.values())
+    return {key: last if count[last] == 1 else key for key, last in last_parts.items()}
+
+
+def value_text(value: Any) -> str:
+    """Return a parameter's value on one line of at most ``_MAX_VALUE`` characters."""
+    return shortened(" ".join(number(value).split()), _MAX_VALUE)
 
 
 def step_text(row: TrialRow) -> str:

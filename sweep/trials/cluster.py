@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 
 from rewards.own import OWN_PACKAGES
+from sweep.programs.environment import set_for_sweep
 from sweep.programs.resources import ResourcesSpec
 from sweep.trials.credentials import plain_environment
 from sweep.trials.internals import (
@@ -37,6 +38,7 @@ ANSWER_LIMIT_S = 5.0
 # HTTP/2 client preface (RFC 9113, section 3.4), followed by an empty SETTINGS frame.
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
 _SETTINGS_FRAME = 4  # type of the first frame that an HTTP/2 server, such as gRPC's, sends
+_GPU_UNITS = 10_000  # of one GPU, as Ray counts them
 _OBJECT_STORE_BYTES = 200 * 2**20  # results are small dicts; Ray would take 30% of the memory
 
 # Documented settings of Ray and Tune without an API argument.
@@ -115,14 +117,15 @@ def prepare_environment(address: str | None) -> None:
     token; None means a Ray started by this process.
     """
     for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+        if name not in os.environ:
+            set_for_sweep(name, value)
     if address is None:
         # With clusters disabled, Ray listens only on the loopback address.
-        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+        set_for_sweep("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         if "RAY_AUTH_MODE" not in os.environ:
             # Otherwise Ray would generate a token and write it to the home folder.
-            os.environ["RAY_AUTH_MODE"] = "token"
-            os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+            set_for_sweep("RAY_AUTH_MODE", "token")
+            set_for_sweep("RAY_AUTH_TOKEN", secrets.token_hex(32))
         if "ray" in sys.modules:
             read_environment_again()
 
@@ -343,10 +346,21 @@ def _stderr_to(log: Path) -> Iterator[None]:
 
 
 def _workers_on(resources: ResourcesSpec, node: Node) -> int:
-    by_cpu = node.cpus // resources.cpus_per_worker
-    return int(
-        min(by_cpu, node.gpus // resources.gpus_per_worker if resources.gpus_per_worker else by_cpu)
-    )
+    """Return how many workers a node can hold at a time.
+
+    A worker with a fraction of a GPU gets it from one GPU, because Ray splits no fraction over
+    two: 0.15 of 8 GPUs is 8 x 6 workers.
+    """
+    by_cpu = int(node.cpus // resources.cpus_per_worker)
+    share = resources.gpus_per_worker
+    if not share:
+        return by_cpu
+    if share < 1:
+        # Ray counts in units of 1e-4, so that three thirds (0.3333) fill a GPU
+        by_gpu = int(node.gpus) * (_GPU_UNITS // max(1, round(share * _GPU_UNITS)))
+    else:
+        by_gpu = int(node.gpus // share)
+    return min(by_cpu, by_gpu)
 
 
 def node_text(node: Node) -> str:

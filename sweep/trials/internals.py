@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
+from typing import Any
 
 _TOKEN_LIMIT_S = 30.0
 
@@ -87,3 +88,12 @@ def asks_for_no_token(host: str, port: int) -> bool:
             == 0
         )
     return False
+
+
+def forget_scores(scheduler: Any, trial_id: str, evaluation: int) -> None:
+    """Remove a trial's scores from ASHA's rungs from this evaluation on: its public methods only
+    add scores.
+    """
+    for milestone, recorded in scheduler._trial_info[trial_id]._rungs:
+        if milestone >= evaluation:
+            recorded.pop(trial_id, None)

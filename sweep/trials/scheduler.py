@@ -1,6 +1,8 @@
 """The trial scheduler: which trials are stopped early."""
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 
@@ -8,6 +10,7 @@ from sweep.record.sweep_record import SweepRecord, evaluation_history
 from sweep.search.history import TrialKey
 from sweep.search.trial_report import EVALUATION, SCORE
 from sweep.space.spec import SchedulerSpec, SweepSpec
+from sweep.trials.internals import forget_scores
 from sweep.trials.trainable import windowed
 from trainer.run_folder import RunFolder
 
@@ -30,7 +33,7 @@ def trial_scheduler(spec: SweepSpec) -> TrialScheduler:
     asha = spec.scheduler.asha
     if asha is None:
         return FIFOScheduler()
-    return ASHAScheduler(
+    return ForgettingASHA(
         time_attr=EVALUATION,
         metric=SCORE,
         mode=spec.objective.mode,
@@ -40,6 +43,27 @@ def trial_scheduler(spec: SweepSpec) -> TrialScheduler:
         reduction_factor=asha.reduction_factor,
         stop_last_trials=False,
     )
+
+
+class ForgettingASHA(ASHAScheduler):  # type: ignore[misc]
+    """ASHA that forgets a trial's scores of evaluations that the trial makes again.
+
+    A trial that restarts before an evaluation reaches the same rungs once more. Its abandoned
+    scores there must neither count for it nor raise the bar for the other trials.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._evaluations: dict[str, int] = {}  # trial id -> its latest evaluation
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        """Forget abandoned scores, then decide as ASHA does."""
+        evaluation = result.get(EVALUATION)
+        if evaluation is not None:
+            if evaluation <= self._evaluations.get(trial.trial_id, 0):
+                forget_scores(self, trial.trial_id, evaluation)
+            self._evaluations[trial.trial_id] = evaluation
+        return str(super().on_trial_result(tune_controller, trial, result))
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +79,8 @@ def _replay(scheduler: TrialScheduler, ended: _EndedTrial, sweep: SweepRecord) -
     scheduler.on_trial_add(None, ended)
     evaluated = sorted(step for step in history if step > 0)
     for count, last in enumerate(evaluated, start=1):
+        if not math.isfinite(history[last]):
+            continue  # it was reported without a score
         seen = {step: value for step, value in history.items() if step <= last}
         result = {EVALUATION: count, SCORE: windowed(seen, objective.window)}
         scheduler.on_trial_result(None, ended, result)

@@ -56,6 +56,7 @@ class TrialPlan:
     working_dir: Path = Path()  # where the sweep was started
     parent_run: str | None = None  # in MLflow
     inputs: tuple[Path, ...] = ()  # on a cluster: what each node has to see
+    environment: Path = Path()  # on this machine: file with the environment that commands get
     spreads: bool = False  # whether the ranks of a trial run on several nodes
 
     def placement(self) -> tune.PlacementGroupFactory:
@@ -131,7 +132,12 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             self._last_step = period.step
             if period.interrupted:
                 return self._interrupted()
-            return self._report(period)
+            history = self._evaluations(period)
+            raise_if_diverged(history, period, self.plan.spec.objective.metric)
+            report = self._evaluated(period, history)
+            if period.done:
+                self._close("FINISHED")
+            return report
         except (DivergedError, ConfigError, MissingError, RewardError) as error:
             return self._failed(error)
         except Exception as error:
@@ -197,6 +203,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             context,
             folder.stop,
             folder.credentials,
+            environment=self.plan.environment,
             inputs=self.plan.inputs,
             working_dir=self.plan.working_dir,
             metric=spec.objective.metric,
@@ -268,20 +275,26 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             again = f"restore it and run sweep resume {folder.name}, or add --accept-changes"
             raise StorageError(error.what, error.where, again, code=error.code) from None
 
-    def _report(self, period: Period) -> Result:
-        objective = self.plan.spec.objective
-        history = evaluation_history(self._run_folder.metrics, objective.metric)
-        if objective.metric in period.metrics:
-            history[period.step] = float(period.metrics[objective.metric])
-        latest = history[max(history)] if history else math.nan
-        if not math.isfinite(latest):
-            return self._failed(DivergedError(period.step, objective.metric, latest))
-        pids = self._ready_group().pids
-        if period.done:
-            self._close("FINISHED")
+    def _evaluations(self, period: Period) -> dict[int, float]:
+        """Return step -> objective of all evaluations so far.
+
+        They are read from the record, because a resumed trial has earlier ones, and because a
+        restarted program may have abandoned some of them.
+        """
+        metric = self.plan.spec.objective.metric
+        history = evaluation_history(self._run_folder.metrics, metric)
+        if metric in period.metrics:
+            history[period.step] = float(period.metrics[metric])
+        return history
+
+    def _evaluated(self, period: Period, history: Mapping[int, float]) -> Result:
+        """Return the report of an evaluation; without a score if the evaluation is not finite."""
+        score = None
+        if math.isfinite(history[max(history)]):
+            score = windowed(history, self.plan.spec.objective.window)
         report = TrialReport(
             step=period.step,
-            score=windowed(history, objective.window),
+            score=score,
             evaluation=sum(1 for step in history if step > 0),
             total_steps=period.total_steps,
             finished=period.done,
@@ -289,7 +302,8 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         evaluated = {
             name: float(value) for name, value in period.metrics.items() if name.startswith("eval/")
         }
-        return report.to_result(**evaluated, ranks=pids)
+        assert self._group is not None, "a trial reports after its ranks have trained"
+        return report.to_result(**evaluated, ranks=self._group.pids)
 
     def _failed(self, error: Exception) -> Result:
         step = error.step if isinstance(error, DivergedError) else self._last_step
@@ -313,9 +327,23 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         return TrialReport(self._last_step, interrupted=True, storage=storage).to_result()
 
 
+def raise_if_diverged(history: Mapping[int, float], period: Period, metric: str) -> None:
+    """Raise if the objective is not finite at a trial's last two evaluations, or at the last one of
+    a trial that has ended. One such evaluation between finite ones may be a failed evaluation.
+
+    Raises:
+        DivergedError: names the step and the value.
+    """
+    values = [history[step] for step in sorted(history)] or [math.nan]
+    is_last_finite = math.isfinite(values[-1])
+    were_two_nonfinite = len(values) > 1 and not math.isfinite(values[-2]) and not is_last_finite
+    if were_two_nonfinite or (period.done and not is_last_finite):
+        raise DivergedError(period.step, metric, values[-1])
+
+
 def windowed(history: Mapping[int, float], window: int) -> float:
-    """Return the objective of a trial: the mean of its last ``window`` evaluations."""
-    values = [history[step] for step in sorted(history)][-window:]
+    """Return the objective of a trial: the mean of its last ``window`` finite evaluations."""
+    values = [history[step] for step in sorted(history) if math.isfinite(history[step])][-window:]
     return sum(values) / len(values)
 
 

@@ -13,7 +13,7 @@ from dashboards.words import REFUSALS
 from sweep.programs.base import Footprint, Program, Sample
 from sweep.record.noise import NoiseForecast, forecast_noise, noise_lines
 from sweep.record.sweep_record import SweepRecord, planned_trials, readable_sweeps
-from sweep.record.table import duration, parameter_text
+from sweep.record.table import duration, parameter_text, value_text
 from sweep.space.arms import ARM_SEEDS, arms
 from sweep.space.file import automatic_sampler
 from sweep.space.parameters import ParameterSpec
@@ -205,10 +205,11 @@ def print_section(heading: str, lines: list[str]) -> None:
 
 def _range(parameter: ParameterSpec) -> str:
     kind = parameter.kind
+    options = ", ".join(map(value_text, parameter.options or []))
     if parameter.by is not None:
-        return f"by {next(iter(parameter.by))}: {', '.join(map(str, parameter.options or []))}"
+        return f"by {next(iter(parameter.by))}: {options}"
     if parameter.kind in ("choice", "value"):
-        return f"{kind} {', '.join(map(str, parameter.options or []))}"
+        return f"{kind} {options}"
     low, high, step = parameter.bounds
     return f"{kind} {low:g} to {high:g}" + (f", step {step:g}" if step else "")
 
@@ -225,7 +226,12 @@ def _lines(plan: Plan, spec: SweepSpec) -> Iterator[tuple[str, str]]:
     yield "each", f"{devices}; {_steps_text(plan)}"
     yield "machines", _machines(plan.nodes)
     if plan.slots:
-        yield "at a time", f"{counted(plan.slots, 'trial')}; waiting: {plan.waiting}"
+        text = f"{counted(plan.slots, 'trial')}; waiting: {plan.waiting}"
+        # rounded, because thirds of a GPU leave a rest of a ten-thousandth
+        idle = round(sum(node.gpus for node in plan.nodes) - plan.slots * plan.gpus_per_trial, 2)
+        if plan.gpus_per_trial and idle:
+            text += f"; idle: {counted(idle, 'GPU')}"
+        yield "at a time", text
     else:
         yield (
             "at a time",

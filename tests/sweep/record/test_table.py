@@ -1,6 +1,8 @@
 import json
 import math
 
+import pytest
+
 from sweep.record.table import TrialRow, duration, parameter_text, print_trials, step_text
 from trainer.shell.table import number, print_json
 
@@ -41,3 +43,26 @@ def test_short_forms():
     assert [step_text(row) for row in ROWS] == ["60/60", "3/60", ""]
     assert step_text(TrialRow("c003-s0", 3, 0, "RUNNING", 7)) == "7"
     assert [row.ended for row in ROWS] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "text"),
+    [
+        ({"algorithm.ar_alpha": 0.3, "optim.lr": 1e-6}, "ar_alpha=0.3 lr=1e-06"),
+        (
+            {"actor.optim.lr": 1e-6, "critic.optim.lr": 1e-5, "critic.warmup": 2},
+            "actor.optim.lr=1e-06 critic.optim.lr=1e-05 warmup=2",
+        ),
+        ({"a.name": "x", "b.name": "y", "lr": 1}, "a.name=x b.name=y lr=1"),
+        ({"lr": 0.1, "critic.lr": 0.2}, "lr=0.1 critic.lr=0.2"),
+        ({"betas": [0.9, 0.95], "flag": None}, "betas=[0.9, 0.95] flag="),
+        ({"prompt": "two\nlines"}, "prompt=two lines"),
+    ],
+)
+def test_every_parameter_has_a_name_of_its_own_on_one_line(parameters, text):
+    assert parameter_text(parameters) == text
+
+
+def test_a_long_value_takes_one_part_of_a_line():
+    assert len(parameter_text({"prompt": "x" * 10_000, "lr": 0.1})) < 90
+    assert len(parameter_text({"layers": [64] * 10_000})) < 90

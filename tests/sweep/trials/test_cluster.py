@@ -59,3 +59,21 @@ def test_ray_starts_where_it_was_imported_before_and_the_home_folder_holds_anoth
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
     )
     assert run.stdout.startswith("7 127.0.0.1:"), run.stderr
+
+
+@pytest.mark.parametrize(
+    ("share", "gpus", "trials"),
+    [
+        (0.15, 8, 48),  # six on each, as Ray splits no fraction over two GPUs
+        (0.5, 8, 16),
+        (0.3, 8, 24),
+        (0.3333, 2, 6),
+        (0.1, 1, 10),
+        (0.7, 4, 4),
+        (4, 8, 2),
+        (8, 8, 1),
+    ],
+)
+def test_fractions_are_counted_on_each_gpu(share, gpus, trials):
+    assert slots(ResourcesSpec(gpus_per_trial=share), [Node(96, gpus)]) == trials
+    assert slots(ResourcesSpec(gpus_per_trial=share), [Node(96, gpus)] * 2) == 2 * trials

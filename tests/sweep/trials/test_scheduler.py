@@ -62,3 +62,32 @@ def test_a_scheduler_remembers_trials_of_earlier_sessions(tmp_path, scheduler, s
     made.on_trial_add(None, NewTrial())
     result = {EVALUATION: 1, SCORE: 0.4, "training_iteration": 1}
     assert made.on_trial_result(None, NewTrial(), result) == decision
+
+
+def test_a_trial_that_restarts_leaves_no_abandoned_score_behind():
+    asha = SchedulerSpec.model_validate({"asha": {"grace_period": 1, "reduction_factor": 2}})
+    objective = SimpleNamespace(mode="max")
+    scheduler = trial_scheduler(SimpleNamespace(scheduler=asha, objective=objective, evaluations=9))
+    restarted, other = (SimpleNamespace(trial_id=name) for name in ("restarted", "other"))
+    for trial in (restarted, other):
+        scheduler.on_trial_add(None, trial)
+
+    def report(trial, evaluation, score):
+        return scheduler.on_trial_result(None, trial, {EVALUATION: evaluation, SCORE: score})
+
+    for evaluation in (1, 2, 3):  # rungs at 1, 2, 4
+        report(restarted, evaluation, 0.9)
+    report(restarted, 1, 0.1)  # the next process starts at the first evaluation
+    assert report(other, 1, 0.5) == TrialScheduler.CONTINUE
+    assert report(other, 2, 0.5) == TrialScheduler.CONTINUE
+    # and its new score counts against it
+    assert report(restarted, 2, 0.2) == TrialScheduler.STOP
+
+
+def test_an_evaluation_without_a_score_stops_nobody():
+    asha = SchedulerSpec.model_validate({"asha": {"grace_period": 1, "reduction_factor": 2}})
+    objective = SimpleNamespace(mode="max")
+    scheduler = trial_scheduler(SimpleNamespace(scheduler=asha, objective=objective, evaluations=9))
+    trial = SimpleNamespace(trial_id="t")
+    scheduler.on_trial_add(None, trial)
+    assert scheduler.on_trial_result(None, trial, {EVALUATION: 1}) == TrialScheduler.CONTINUE

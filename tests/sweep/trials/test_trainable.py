@@ -1,3 +1,5 @@
+import math
+from contextlib import nullcontext
 from typing import ClassVar
 
 import pytest
@@ -5,10 +7,11 @@ import pytest
 from sweep.record.folder import SweepFolder
 from sweep.space.file import load_space
 from sweep.trials import trainable
-from sweep.trials.trainable import TrialPlan, bind, windowed
+from sweep.trials.trainable import TrialPlan, bind, raise_if_diverged, windowed
 from sweep.trials.worker import Period
 from tests.sweep.harness import SEVERAL_RANKS, write_space
 from trainer.attempt import newest_attempt
+from trainer.errors import DivergedError
 
 
 def test_the_objective_is_the_mean_of_the_last_evaluations():
@@ -97,3 +100,27 @@ def test_an_attempt_that_cannot_shut_out_the_one_before_ends(tmp_path, monkeypat
     trial.setup({"configuration": 0, "seed": 0, "overrides": {}, "attempt": 1})
     stopped = trial.step()
     assert stopped["interrupted"] and "(2) of c000-s0" in stopped["storage"][0]
+
+
+@pytest.mark.parametrize(
+    ("values", "done", "diverges"),
+    [
+        ([0.1, math.nan], False, False),  # one evaluation may fail
+        ([0.1, math.nan, 0.5], True, False),
+        ([0.1, math.nan, 0.5, math.inf], False, False),
+        ([math.nan, math.nan], False, True),
+        ([0.1, math.inf, math.nan], False, True),
+        ([0.1, math.nan], True, True),
+        ([], True, True),
+    ],
+)
+def test_an_objective_that_is_not_finite_twice_or_at_the_end_has_diverged(values, done, diverges):
+    history = dict(enumerate(values, start=1))
+    period = Period(len(values), 0, done, {})
+    with pytest.raises(DivergedError) if diverges else nullcontext():
+        raise_if_diverged(history, period, "eval/accuracy")
+
+
+def test_the_score_leaves_out_evaluations_that_failed():
+    assert windowed({10: 0.2, 20: math.nan, 30: 0.4}, 3) == pytest.approx(0.3)
+    assert windowed({10: 0.1, 20: 0.2, 30: math.nan, 40: 0.4}, 2) == pytest.approx(0.3)

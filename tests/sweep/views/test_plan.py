@@ -127,7 +127,7 @@ def test_the_plan_of_imagined_machines_is_printed(tmp_path, typed):
     line = f"sweep plan {space} --nodes 2 --gpus 6 --cpus 64 --step-seconds 90"
     out = typed(line)
     assert "2 x 6 GPUs and 64 CPUs" in out
-    assert "2 trials; waiting: 1\n" in out
+    assert "2 trials; waiting: 1; idle: 4 GPUs\n" in out
     forecast = next(line for line in out.splitlines() if line.startswith("forecast"))
     for fact in ("at most 12m 00s", "1.2 GPU hours", "90 s per step", "(given)"):
         assert fact in forecast
@@ -188,3 +188,19 @@ def test_memory_of_the_machines_is_short_where_the_trials_at_a_time_take_more(tm
     assert list(short_memory(memory, [large, unknown], 4)) == []  # a cluster that does not say
     (shortage,) = short_memory(replace(memory, training=90 * 10**9), [large], 1)
     assert shortage.startswith("GPU memory: 90.0 GB needed, 80.0 GB ")
+
+
+@pytest.mark.parametrize(
+    ("share", "gpus", "at_a_time"),
+    [
+        (0.15, 8, "48 trials; waiting: 14; idle: 0.8 GPUs"),
+        (0.5, 8, "16 trials; waiting: 46"),
+        (1, 100, "62 trials; waiting: 0; idle: 38 GPUs"),
+    ],
+)
+def test_gpus_that_stay_idle_are_named(tmp_path, typed, share, gpus, at_a_time):
+    search = {"sampler": "random", "configurations": 60}
+    trainer = {"preset": "tiny_kk", "overrides": SHORT}
+    space = write_space(tmp_path / "space.yaml", trainer=trainer, search=search, limits={})
+    out = typed(f"sweep plan {space} --gpus {gpus} --cpus 96 resources.gpus_per_trial={share}")
+    assert [at_a_time] == [line[13:].rstrip() for line in out.splitlines() if "at a time" in line]

@@ -1,0 +1,65 @@
+"""The environment of the person who started a sweep, for the commands that trials run.
+
+Ray's workers have variables that Ray and the sweep set for themselves. A command must not inherit
+them: with RAY_AUTH_MODE=token, for example, a command that starts its own Ray writes a token into
+the home folder.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from trainer.files import write_atomically
+
+# set by `ray.init` in this process and by each worker
+_BY_RAY = {"PYTHONBREAKPOINT": "ray.util.rpdb.", "RAY_CLIENT_MODE": ""}
+# the meeting point of a trial's ranks: a command starts its own ranks
+_OF_A_RANK = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+_set_here: dict[str, str] = {}
+
+
+def set_for_sweep(name: str, value: str) -> None:
+    """Set a variable of this process that commands do not inherit."""
+    os.environ[name] = value
+    _set_here[name] = value
+
+
+def typed_environment() -> dict[str, str]:
+    """Return this process's environment without what the sweep or Ray set."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if _set_here.get(name) != value and not _is_rays(name, value)
+    }
+
+
+def write_environment(path: Path) -> None:
+    """Write `typed_environment` to a file that only this user can read.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    write_atomically(path, json.dumps(typed_environment()), mode=0o600)
+
+
+def command_environment(path: Path, of_rank: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a trial's command, without the rank's own variables.
+
+    ``path`` is the file of `write_environment`. Without it, on a cluster, the environment is the
+    node's: the rank's without variables of Ray and Tune.
+    """
+    if path.is_file():
+        typed: dict[str, str] = json.loads(path.read_text("utf-8"))
+        return typed
+    return {
+        name: value
+        for name, value in of_rank.items()
+        if not name.startswith(("RAY_", "TUNE_"))
+        and name not in _OF_A_RANK
+        and not _is_rays(name, value)
+    }
+
+
+def _is_rays(name: str, value: str) -> bool:
+    return name in _BY_RAY and value.startswith(_BY_RAY[name])
