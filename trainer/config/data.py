@@ -60,6 +60,10 @@ class DataConfig(Section):
     """template with {question}; replaces the task's"""
     system_prompt: str | None = None
     """system message for chat prompts; replaces the task's"""
+    chat_template_kwargs: dict[str, bool | int | float | str] = Field({})
+    """arguments of the model's chat template, such as {enable_thinking: false}"""
+    last_assistant: Literal["refuse", "drop", "continue"] = "refuse"
+    """what to do with an assistant's last turn: refuse, drop, or let completions continue it"""
     prefill: str | None = None
     """prefix of every completion; null: the task's prefill"""
     max_prompt_tokens: Count = 1024

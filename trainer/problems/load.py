@@ -12,7 +12,14 @@ from transformers import PreTrainedTokenizerBase
 from trainer.config.data import DataConfig, DatasetConfig
 from trainer.config.schema import TrainConfig
 from trainer.errors import ConfigError
-from trainer.problems.prompts import Question, as_question, build_prompt, check_template
+from trainer.problems.prompts import (
+    LastTurnError,
+    PromptBuilder,
+    Question,
+    as_question,
+    check_template,
+    ending_with_user,
+)
 from trainer.problems.rows import Row, check_fields, find_column, need_column, read_rows, value_at
 from trainer.problems.tasks import TASKS, Task, addition, puzzle_generator
 from trainer.problems.tasks.knights_knaves import compact_prompt
@@ -157,15 +164,14 @@ def _puzzles(
         dataset.people,
         dataset.size,
     )
+    prompts = PromptBuilder(TASKS[data.task], data, tokenizer)
     problems = []
     for puzzle in puzzles[: dataset.limit]:
         if _wants_compact(tokenizer):
             prompt = compact_prompt(puzzle)
             prefill = TASKS[data.task].prefill if data.prefill is None else data.prefill
         else:
-            prompt, prefill = build_prompt(
-                as_question(puzzle.text), TASKS[data.task], data, tokenizer
-            )
+            prompt, prefill = prompts.build(as_question(puzzle.text))
         people = str(len(puzzle.names))
         problems.append(
             Problem(puzzle.key, prompt, prefill, puzzle.solution_text, "generated", people)
@@ -181,10 +187,11 @@ def _sums(
         dataset.digits,
         dataset.size,
     )
+    prompts = PromptBuilder(TASKS[data.task], data, tokenizer)
     return [
         Problem(
             f"{problem.left}+{problem.right}",
-            *build_prompt(as_question(problem.question), TASKS[data.task], data, tokenizer),
+            *prompts.build(as_question(problem.question)),
             problem.answer,
             "generated",
             str(problem.digits),
@@ -207,10 +214,24 @@ def _from_rows(
     source_column = find_column(rows[0], "source", dataset.columns, ("data_source", "source"))
     levels = [value_at(row, difficulty_column) if difficulty_column else None for row in rows]
     banded = any(isinstance(level, float) and not level.is_integer() for level in levels)
+    prompts = PromptBuilder(task, data, tokenizer)
+    dropped_turns = 0
     problems = []
     for row, level in zip(rows, levels, strict=True):
         question, answer = _read(row, prompt_column, answer_column, task)
-        prompt, prefill = build_prompt(question, task, data, tokenizer)
+        try:
+            asked = ending_with_user(question, data.last_assistant)
+        except LastTurnError as error:
+            what, hint = error.args
+            raise ConfigError(
+                what,
+                row.where(prompt_column),
+                hint,
+                key="data.last_assistant",
+                code="last-turn-not-user",
+            ) from error
+        dropped_turns += len(asked.messages) < len(question.messages) and not asked.prefill
+        prompt, prefill = prompts.build(asked)
         source = value_at(row, source_column) if source_column else None
         problems.append(
             Problem(
@@ -222,6 +243,14 @@ def _from_rows(
                 task.difficulty(answer) if level is None else _difficulty_label(level, banded),
                 row.values,
             )
+        )
+    prompts.report(dataset.source)
+    if dropped_turns:
+        _log.warning(
+            "%s: left out the assistant's last turn of %d of %d conversations",
+            dataset.source,
+            dropped_turns,
+            len(rows),
         )
     return problems
 

@@ -1,79 +1,199 @@
 """Prompt construction."""
 
+import ast
+import json
+import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
-from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
-from rewards.limits import memory, processor_time
 from trainer.config.data import DataConfig
-from trainer.errors import ConfigError, first_line
+from trainer.errors import ConfigError
+from trainer.problems.chat_template import (
+    FIXED_DATE,
+    ChatTemplate,
+    Message,
+    open_tag,
+    published_template,
+)
 from trainer.problems.tasks import Task
 
-_CONTROL_MARKS = (
-    "<|im_start|>",
-    "<|start_header_id|>",
-    "<|begin_of_text|>",
-    "[INST]",
-    "<start_of_turn>",
-)
-_TEMPLATE_LIMIT_S = 5.0  # a normal template takes a millisecond
-_TEMPLATE_LIMIT_MIB = 1024
-_MAX_PROMPT_CHARS = 1 << 20
+_MAX_JSON_CHARS = 1 << 20
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question: a conversation, or a text that already contains chat template markers."""
+    """A question as a conversation, each message with role and content."""
 
-    messages: tuple[Mapping[str, str], ...]  # each with role and content
+    messages: tuple[Message, ...]
+    # start of the assistant's answer, which the completion continues
+    prefill: str = ""
+    # whether the conversation was written as text in JSON or Python notation
+    from_text: bool = False
 
     @property
     def text(self) -> str:
         """Content of the last message."""
         return self.messages[-1]["content"]
 
-    @property
-    def templated(self) -> bool:
-        """Whether a chat template was already applied to the text."""
-        return len(self.messages) == 1 and any(mark in self.text for mark in _CONTROL_MARKS)
+
+class LastTurnError(ValueError):
+    """The last turn of a conversation is not the user's. Arguments: what is wrong, the remedy."""
 
 
 def as_question(value: object) -> Question:
     """Convert a column value (text or a list of chat messages) to a question.
 
+    Text that holds a list of chat messages in JSON or Python notation, as CSV files do, is read as
+    that list.
+
     Raises:
         ValueError: neither.
     """
     if isinstance(value, str):
-        return Question(({"role": "user", "content": value},))
-    if isinstance(value, Sequence) and value and all(isinstance(item, Mapping) for item in value):
-        messages = tuple({key: item.get(key) for key in ("role", "content")} for item in value)
-        if all(
-            isinstance(text, str) and text.strip()
-            for message in messages
-            for text in message.values()
-        ):
-            return Question(messages)
-    raise ValueError("a prompt must be text or a list of chat messages with role and content")
+        messages = _messages_in(value)
+        if messages is None:
+            return Question(({"role": "user", "content": value},))
+        return Question(messages, from_text=True)
+    messages = _as_messages(value)
+    if messages is None:
+        raise ValueError("a prompt must be text or a list of chat messages with role and content")
+    return Question(messages)
 
 
-def build_prompt(
-    question: Question, task: Task, data: DataConfig, tokenizer: PreTrainedTokenizerBase
-) -> tuple[str, str]:
-    """Return prompt and prefill.
+def ending_with_user(question: Question, last_assistant: str) -> Question:
+    """Return the question with the user's message last.
 
-    If the prompt already ends in the prefill (the published Knights-and-Knaves prompts end in
-    ``<think>``), it is removed from the prompt, because the policy reads prompt + prefill and the
-    reward reads prefill + completion.
+    ``last_assistant`` says what becomes of an assistant's last turn: ``refuse``, ``drop`` or
+    ``continue``, which makes it the start of every completion.
 
     Raises:
-        ConfigError: no usable chat template, or a second template for an already templated prompt.
+        LastTurnError: the last turn is somebody else's; the message names the remedy.
     """
-    prefill = task.prefill if data.prefill is None else data.prefill
-    if question.templated:
-        if data.prompt_format == "chat" or data.prompt_template is not None:
+    role = question.messages[-1]["role"]
+    if role == "user":
+        return question
+    before = question.messages[:-1]
+    if role == "assistant" and last_assistant != "refuse":
+        if not before or before[-1]["role"] != "user":
+            raise LastTurnError(
+                "no user's turn comes before the assistant's last turn",
+                "add the question as a turn of the role user",
+            )
+        prefill = question.text if last_assistant == "continue" else ""
+        return replace(question, messages=before, prefill=prefill)
+    if role == "assistant":
+        raise LastTurnError(
+            "the conversation ends with the assistant's turn, which would give the answer away",
+            "set data.last_assistant=drop to leave out such turns, or data.last_assistant=continue "
+            "if completions are to continue them",
+        )
+    raise LastTurnError(
+        f"the conversation ends with a turn of the role {role}",
+        "end it with a turn of the role user, which the model answers",
+    )
+
+
+class PromptBuilder:
+    """Builds the prompts of a task for a model, and counts what it met.
+
+    Raises:
+        ConfigError: no usable chat template.
+    """
+
+    def __init__(self, task: Task, data: DataConfig, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._task = task
+        self._data = data
+        self._tokenizer = tokenizer
+        self._built = 0
+        self._templated = 0
+        self._from_text = 0
+        if self._uses_template:
+            self._template.render([{"role": "user", "content": "?"}])  # refuse before any row
+        elif data.chat_template_kwargs:
+            raise ConfigError(
+                "no chat template is used, so its arguments would change nothing",
+                "data.chat_template_kwargs",
+                "remove them, or use a model that has a chat template",
+                key="data.chat_template_kwargs",
+                code="template-argument-unused",
+            )
+
+    def build(self, question: Question) -> tuple[str, str]:
+        """Return prompt and prefill of a question whose last message is the user's.
+
+        The policy reads prompt + prefill and the reward reads prefill + completion. What the prompt
+        opens of the answer, such as the ``<think>`` at the end of a chat template or of a published
+        prompt, therefore becomes part of the prefill.
+
+        Raises:
+            ConfigError: the template rejects the question, or a second template for an already
+            templated prompt.
+        """
+        self._built += 1
+        self._from_text += question.from_text
+        wanted = self._task.prefill if self._data.prefill is None else self._data.prefill
+        wanted += question.prefill
+        if self._is_templated(question):
+            self._templated += 1
+            return split_prefill(question.text, open_tag(question.text), wanted)
+        if self._uses_template:
+            prompt = self._template.render(self._messages(question))
+            opening = self._template.opening
+            if not prompt.endswith(opening):  # the template depends on the conversation
+                opening = open_tag(prompt)
+            return split_prefill(prompt, opening, wanted)
+        prompt = self._raw_prompt(question)
+        return split_prefill(prompt, open_tag(prompt), wanted)
+
+    def report(self, source: str) -> None:
+        """Warn of what the prompts of a source had in common and nobody may have meant."""
+        if self._templated:
+            _log.warning(
+                "%s: %d of %d prompts already contain a chat template and are used as they are",
+                source,
+                self._templated,
+                self._built,
+            )
+        if self._from_text:
+            _log.warning(
+                "%s: %d of %d prompts are conversations written as text; they are read as "
+                "conversations",
+                source,
+                self._from_text,
+                self._built,
+            )
+        if self._uses_template and self._template.reads_clock:
+            _log.warning(
+                "the model's chat template reads the clock: prompts are rendered for %s, so that "
+                "they stay the same",
+                FIXED_DATE.strftime("%d %b %Y"),
+            )
+
+    @cached_property
+    def _template(self) -> ChatTemplate:
+        return ChatTemplate(self._tokenizer, self._data.chat_template_kwargs)
+
+    @property
+    def _uses_template(self) -> bool:
+        if self._data.prompt_format == "auto":
+            return bool(self._tokenizer.chat_template)
+        return self._data.prompt_format == "chat"
+
+    def _is_templated(self, question: Question) -> bool:
+        if len(question.messages) > 1:
+            return False
+        rendered = published_template(question.text)
+        if self._tokenizer.chat_template and not rendered:
+            rendered = self._own_template.has_rendered(question.text)
+        if rendered and (
+            self._data.prompt_format == "chat" or self._data.prompt_template is not None
+        ):
             raise ConfigError(
                 "a chat template was already applied to the data's prompts",
                 "data.prompt_format, data.prompt_template",
@@ -82,14 +202,62 @@ def build_prompt(
                 key="data.prompt_format",
                 code="already-templated",
             )
-        prompt = question.text
-    elif data.prompt_format == "chat" or (data.prompt_format == "auto" and tokenizer.chat_template):
-        prompt = _chat_prompt(question, task, data, tokenizer)
-    else:
-        prompt = _raw_prompt(question, task, data)
-    if prefill and prompt.rstrip().endswith(prefill):
-        prompt = prompt.rstrip().removesuffix(prefill)
-    return prompt, prefill
+        return rendered
+
+    @cached_property
+    def _own_template(self) -> ChatTemplate:
+        """The template for looking at prompts, which `prompt_format=raw` does not apply."""
+        return self._template if self._uses_template else ChatTemplate(self._tokenizer, {})
+
+    def _messages(self, question: Question) -> list[Message]:
+        """Return the conversation with the configured system prompt and the task's question."""
+        messages = list(question.messages)
+        has_system = messages[0]["role"] == "system"
+        system = self._data.system_prompt
+        if has_system and system is not None:
+            messages.pop(0)
+        elif not has_system and system is None:
+            system = self._task.system_prompt
+        if system:
+            messages.insert(0, {"role": "system", "content": system})
+        if self._data.prompt_template is not None:
+            asked = self._data.prompt_template.replace("{question}", question.text)
+        else:
+            asked = self._task.ask(question.text)
+        messages[-1] = {"role": "user", "content": asked}
+        return messages
+
+    def _raw_prompt(self, question: Question) -> str:
+        messages = self._messages(question)
+        system = ""
+        if messages[0]["role"] == "system":
+            system = messages.pop(0)["content"]
+        asked = "\n\n".join(message["content"] for message in messages)
+        form = self._task.raw_template
+        if self._data.prompt_template is not None:
+            form = "{question}"
+        if "{system}" not in form and system:
+            asked = f"{system}\n\n{asked}"
+        return form.replace("{system}", system).replace("{question}", asked)
+
+
+def split_prefill(prompt: str, opening: str, wanted: str) -> tuple[str, str]:
+    """Return prompt without ``opening``, and the prefill: ``opening`` followed by ``wanted``.
+
+    ``opening`` is the end of the prompt that belongs to the answer. A wanted prefill that already
+    stands at the end of the prompt, but for white space, is not repeated; the prompt's white space
+    is kept.
+    """
+    core = wanted.strip()
+    if core and not opening and prompt.rstrip().endswith(wanted.rstrip()):
+        start = prompt.rstrip().rindex(wanted.rstrip())
+        opening = prompt[start:]
+    prompt = prompt.removesuffix(opening) if opening else prompt
+    if not core or opening.startswith(wanted) or opening.strip() == core:
+        return prompt, opening or wanted
+    if opening.strip() and wanted.startswith(opening.rstrip()):
+        return prompt, wanted
+    return prompt, opening + wanted
 
 
 def check_template(data: DataConfig) -> None:
@@ -108,70 +276,30 @@ def check_template(data: DataConfig) -> None:
         )
 
 
-def _user_message(question: Question, task: Task, data: DataConfig) -> str:
-    if data.prompt_template is not None:
-        return data.prompt_template.replace("{question}", question.text)
-    return task.ask(question.text)
+def _as_messages(value: object) -> tuple[Message, ...] | None:
+    """Return a list of chat messages as role and content, or None if it is none."""
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes) or not value:
+        return None
+    if not all(isinstance(item, Mapping) for item in value):
+        return None
+    messages = tuple({key: item.get(key) for key in ("role", "content")} for item in value)
+    texts = [text for message in messages for text in message.values()]
+    if not all(isinstance(text, str) and text.strip() for text in texts):
+        return None
+    return messages
 
 
-def _raw_prompt(question: Question, task: Task, data: DataConfig) -> str:
-    if data.prompt_template is not None:
-        return _user_message(question, task, data)
-    system = task.system_prompt if data.system_prompt is None else data.system_prompt
-    before = [message["content"] for message in question.messages[:-1]]
-    asked = "\n\n".join([*before, _user_message(question, task, data)])
-    if "{system}" not in task.raw_template and system:
-        asked = f"{system}\n\n{asked}"
-    return task.raw_template.replace("{system}", system).replace("{question}", asked)
-
-
-def _chat_prompt(
-    question: Question, task: Task, data: DataConfig, tokenizer: PreTrainedTokenizerBase
-) -> str:
-    if not tokenizer.chat_template:
-        raise ConfigError(
-            "the tokenizer has no chat template",
-            "data.prompt_format",
-            "set data.prompt_format=raw",
-            key="data.prompt_format",
-            code="no-chat-template",
-        )
-    has_system = question.messages[0]["role"] == "system"
-    system = task.system_prompt if data.system_prompt is None else data.system_prompt
-    messages: list[Mapping[str, str]] = [*question.messages[:-1]]
-    if has_system and data.system_prompt is not None:
-        messages.pop(0)
-    if system and not (has_system and data.system_prompt is None):
-        messages.insert(0, {"role": "system", "content": system})
-    messages.append({"role": "user", "content": _user_message(question, task, data)})
+def _messages_in(text: str) -> tuple[Message, ...] | None:
+    """Return the chat messages that a text holds in JSON or Python notation, or None."""
+    stripped = text.strip()
+    if stripped[:1] not in ("[", "{") or len(stripped) > _MAX_JSON_CHARS or "role" not in stripped:
+        return None
+    value: Any
     try:
-        with processor_time(_TEMPLATE_LIMIT_S), memory(_TEMPLATE_LIMIT_MIB):
-            prompt = str(
-                tokenizer.apply_chat_template(
-                    [dict(message) for message in messages],
-                    tokenize=False,
-                    add_generation_prompt=True,
-                )
-            )
-    except Exception as error:  # Jinja templates can raise any exception
-        if type(error) is TemplateError:  # from the template's raise_exception
-            raise ConfigError(
-                f"the tokenizer's chat template rejected the prompt: {error}",
-                "data.system_prompt",
-                'models without a system role need data.system_prompt=""',
-                key="data.system_prompt",
-                code="template-refused",
-            ) from error
-        raise _broken_template(f"{type(error).__name__}: {first_line(error)}", tokenizer) from error
-    if not prompt.strip() or len(prompt) > _MAX_PROMPT_CHARS:
-        raise _broken_template(f"it produced a prompt of {len(prompt)} characters", tokenizer)
-    return prompt
-
-
-def _broken_template(fault: str, tokenizer: PreTrainedTokenizerBase) -> ConfigError:
-    return ConfigError(
-        f"the tokenizer's chat template is broken: {fault}",
-        f"chat_template of {tokenizer.name_or_path}",
-        "repair it (tokenizer_config.json or chat_template.jinja), or set data.prompt_format=raw",
-        code="template-broken",
-    )
+        value = json.loads(stripped)
+    except (ValueError, RecursionError):
+        try:
+            value = ast.literal_eval(stripped)
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            return None
+    return _as_messages([value] if isinstance(value, Mapping) else value)

@@ -4,8 +4,8 @@ from tests.refusals import refused
 from tests.trainer.tokenizers_for_tests import CHAT_TEMPLATE, NO_SYSTEM_TEMPLATE, byte_tokenizer
 from trainer.config.data import DataConfig
 from trainer.errors import ConfigError
-from trainer.problems import prompts
-from trainer.problems.prompts import as_question, build_prompt, check_template
+from trainer.problems import chat_template
+from trainer.problems.prompts import PromptBuilder, as_question, check_template
 from trainer.problems.tasks import TASKS
 from trainer.problems.tasks.knights_knaves import SYSTEM_PROMPT
 
@@ -23,9 +23,8 @@ OWN = {"prompt_template": "Q: {question} \\boxed{}\nA:"}
 
 
 def built(question, tokenizer, task="custom", **data):
-    return build_prompt(
-        as_question(question), TASKS[task], DataConfig(task=task, **data), tokenizer
-    )
+    builder = PromptBuilder(TASKS[task], DataConfig(task=task, **data), tokenizer)
+    return builder.build(as_question(question))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +112,7 @@ def test_a_template_without_system_role_says_what_to_set():
     ],
 )
 def test_a_template_that_fails_or_does_not_end_is_refused(template, fault, monkeypatch):
-    monkeypatch.setattr(prompts, "_TEMPLATE_LIMIT_S", 0.5)
+    monkeypatch.setattr(chat_template, "_TEMPLATE_LIMIT_S", 0.5)
     with pytest.raises(ConfigError, match=f"chat template is broken: .*{fault}") as caught:
         built("What?", byte_tokenizer(template))
     assert "data.prompt_format=raw" in caught.value.hint

@@ -1,0 +1,212 @@
+"""A model's chat template: rendering within limits, and what a prompt of it looks like."""
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from jinja2 import TemplateError
+from transformers import PreTrainedTokenizerBase
+
+from rewards.limits import memory, processor_time
+from trainer.config.yaml_document import nearest
+from trainer.errors import ConfigError, first_line
+
+Message = Mapping[str, str]  # role and content
+
+_TEMPLATE_LIMIT_S = 5.0  # a normal template takes a millisecond
+_TEMPLATE_LIMIT_MIB = 1024
+_MAX_PROMPT_CHARS = 1 << 20
+# Llama 3's templates use this date where they are not given one.
+FIXED_DATE = datetime(2024, 7, 26)
+# Arguments of apply_chat_template that are not passed on to the template.
+_RESERVED = (
+    "add_generation_prompt",
+    "chat_template",
+    "continue_final_message",
+    "conversation",
+    "messages",
+    "return_dict",
+    "return_tensors",
+    "tokenize",
+)
+_QUESTION = "QUESTION-7f3a"
+_ANSWER = "ANSWER-7f3a"
+_MARK = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")  # <|im_start|>, <start_of_turn>, [INST]
+_OPEN_TAG = re.compile(r"<(?P<tag>[A-Za-z_]+)>\s*\Z")
+_ROLES = ("assistant", "bot", "human", "model", "system", "tool", "user", "s", "bos")
+
+
+class ChatTemplate:
+    """The chat template of a tokenizer with the configured ``data.chat_template_kwargs``.
+
+    The clock that a template may read stands at `FIXED_DATE`, so that prompts are the same at every
+    load; ``reads_clock`` is set as soon as a template asks for the time.
+
+    Raises:
+        ConfigError: the tokenizer has no template, or the template does not use an argument.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, arguments: Mapping[str, Any]) -> None:
+        if not tokenizer.chat_template:
+            raise ConfigError(
+                "the tokenizer has no chat template",
+                "data.prompt_format",
+                "set data.prompt_format=raw",
+                key="data.prompt_format",
+                code="no-chat-template",
+            )
+        self._tokenizer = tokenizer
+        self._arguments = dict(arguments)
+        self._check_arguments()
+        self.reads_clock = False
+
+    def render(self, messages: Sequence[Message], generation_prompt: bool = True) -> str:
+        """Return the conversation as text, with the start of the assistant's turn if
+        ``generation_prompt``.
+
+        Raises:
+            ConfigError: the template rejects the conversation, or is broken.
+        """
+        try:
+            with processor_time(_TEMPLATE_LIMIT_S), memory(_TEMPLATE_LIMIT_MIB):
+                prompt = str(
+                    self._tokenizer.apply_chat_template(
+                        [dict(message) for message in messages],
+                        tokenize=False,
+                        add_generation_prompt=generation_prompt,
+                        strftime_now=self._now,
+                        **self._arguments,
+                    )
+                )
+        except Exception as error:  # Jinja templates can raise any exception
+            if type(error) is TemplateError:  # from the template's raise_exception
+                raise ConfigError(
+                    f"the tokenizer's chat template rejected the prompt: {error}",
+                    "data.system_prompt",
+                    'models without a system role need data.system_prompt=""',
+                    key="data.system_prompt",
+                    code="template-refused",
+                ) from error
+            raise self._broken(f"{type(error).__name__}: {first_line(error)}") from error
+        if not prompt.strip() or len(prompt) > _MAX_PROMPT_CHARS:
+            raise self._broken(f"it produced a prompt of {len(prompt)} characters")
+        return prompt
+
+    @cached_property
+    def opening(self) -> str:
+        """The text with which every prompt begins the assistant's message, such as ``<think>`` and
+        a line break; empty for most models.
+
+        It is what follows the assistant's role mark at the end of a prompt. An earlier turn of the
+        assistant, which has the same role mark and no such text, shows where that mark ends.
+        """
+        question = {"role": "user", "content": _QUESTION}
+        answer = {"role": "assistant", "content": _ANSWER}
+        prompt = self._try_render([question], generation_prompt=True)
+        conversation = self._try_render([question, answer, question], generation_prompt=False)
+        before_answer, found, _ = conversation.partition(_ANSWER)
+        if found and prompt.startswith(before_answer):
+            return prompt.removeprefix(before_answer)
+        return open_tag(prompt)
+
+    def has_rendered(self, text: str) -> bool:
+        """Return whether the text is a prompt that this template has already rendered: it begins
+        with a mark of the template and has the mark that ends the user's turn.
+        """
+        starts, end = self._marks
+        start = text.lstrip().removeprefix(self._tokenizer.bos_token or "").lstrip()
+        return bool(end) and end in text and start.startswith(starts)
+
+    @cached_property
+    def _marks(self) -> tuple[tuple[str, ...], str]:
+        """The marks that can begin a conversation, and the mark that ends the user's turn."""
+        user = {"role": "user", "content": _QUESTION}
+        system = {"role": "system", "content": _ANSWER}
+        starts = set()
+        end = ""
+        for messages, content in (([user], _QUESTION), ([system, user], _ANSWER)):
+            text = self._try_render(messages, generation_prompt=True)
+            bos = self._tokenizer.bos_token or ""
+            before, found, _ = text.removeprefix(bos).partition(content)
+            if not found or not before.strip():
+                continue
+            mark = _MARK.match(before.lstrip())
+            starts.add(mark[0] if mark else before.strip())
+            after = text.partition(_QUESTION)[2].strip()
+            mark = _MARK.match(after)
+            end = mark[0] if mark else after
+        return tuple(sorted(starts)), end
+
+    def _try_render(self, messages: Sequence[Message], generation_prompt: bool) -> str:
+        """Return the conversation as text, or "" if the template refuses it."""
+        try:
+            return self.render(messages, generation_prompt)
+        except ConfigError:
+            return ""
+
+    def _now(self, form: str) -> str:
+        self.reads_clock = True
+        return FIXED_DATE.strftime(form)
+
+    def _check_arguments(self) -> None:
+        template = str(self._tokenizer.chat_template)
+        for name in self._arguments:
+            if name in _RESERVED:
+                raise ConfigError(
+                    f"{name} is set by loptune, not by the configuration",
+                    f"data.chat_template_kwargs.{name}",
+                    "remove it; data.prompt_format decides whether the template is used",
+                    key=f"data.chat_template_kwargs.{name}",
+                    code="template-argument-reserved",
+                )
+            if not re.search(rf"\b{re.escape(name)}\b", template):
+                names = sorted(set(re.findall(r"[a-z]+(?:_[a-z]+)+", template)))
+                raise ConfigError(
+                    f"the model's chat template does not use {name}",
+                    f"data.chat_template_kwargs.{name}",
+                    nearest(name, names),
+                    key=f"data.chat_template_kwargs.{name}",
+                    code="template-argument-unknown",
+                )
+
+    def _broken(self, fault: str) -> ConfigError:
+        return ConfigError(
+            f"the tokenizer's chat template is broken: {fault}",
+            f"chat_template of {self._tokenizer.name_or_path}",
+            "repair it (tokenizer_config.json or chat_template.jinja), or set "
+            "data.prompt_format=raw",
+            code="template-broken",
+        )
+
+
+def open_tag(prompt: str) -> str:
+    """Return the tag that the prompt opens at its end with the white space behind it, such as
+    ``<think>`` and a line break; "" if there is none.
+    """
+    match = _OPEN_TAG.search(prompt)
+    if match is None or match["tag"].lower() in _ROLES:
+        return ""
+    return match[0]
+
+
+# A prompt in the form of a model family: how it begins, and what else it must contain.
+_PUBLISHED = (
+    ("<|im_start|>", "<|im_end|>"),
+    ("<|start_header_id|>", "<|eot_id|>"),
+    ("<start_of_turn>", "<end_of_turn>"),
+    ("<｜User｜>", "<｜Assistant｜>"),
+    ("<|user|>", "<|assistant|>"),
+    ("[INST]", "[/INST]"),
+)
+_PUBLISHED_BOS = ("<|begin_of_text|>", "<｜begin▁of▁sentence｜>", "<bos>", "<s>")
+
+
+def published_template(text: str) -> bool:
+    """Return whether the text is a rendered prompt of a well-known model family."""
+    start = text.lstrip()
+    for bos in _PUBLISHED_BOS:
+        start = start.removeprefix(bos)
+    start = start.lstrip()
+    return any(start.startswith(begin) and end in text for begin, end in _PUBLISHED)
