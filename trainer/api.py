@@ -40,7 +40,12 @@ def train(
         UserError: the run cannot start or continue.
     """
     start = Start(
-        str(spec), overrides, Path(runs_dir), name, resume=resume, accept_changes=accept_changes
+        spec=str(spec),
+        overrides=overrides,
+        runs_dir=Path(runs_dir),
+        name=name,
+        resume=resume,
+        accept_changes=accept_changes,
     )
     start = replace(start, name=run_name(start))
     start_run(start)

@@ -58,6 +58,13 @@ from trainer.tracking.tracker import NullTracker, Tracker
 from trainer.types import Rollout, RunContext, TrainBatch
 
 
+def total_steps(config: TrainConfig, problems: int) -> int:
+    """Return the number of training steps of a run with this many training problems."""
+    return config.max_steps or training_steps(
+        config.epochs, problems, config.rollout.prompts_per_step, config.data.drop_last
+    )
+
+
 class Trainer:
     """One training run: Algorithm 1 of arXiv:2505.12929 with the configured update rule.
 
@@ -148,13 +155,7 @@ class Trainer:
     @property
     def total_steps(self) -> int:
         """Total number of training steps."""
-        config = self.config
-        return config.max_steps or training_steps(
-            config.epochs,
-            len(self.problems),
-            config.rollout.prompts_per_step,
-            config.data.drop_last,
-        )
+        return total_steps(self.config, len(self.problems))
 
     @property
     def done(self) -> bool:

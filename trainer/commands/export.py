@@ -3,6 +3,7 @@ upload`.
 """
 
 import argparse
+import json
 import shutil
 from importlib import metadata
 from pathlib import Path
@@ -32,6 +33,12 @@ def add_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--merge", action="store_true", help="merge the adapter into the base weights"
     )
+    parser.add_argument(
+        "--dtype",
+        choices=("auto", "float32", "bfloat16", "float16"),
+        default="auto",
+        help="dtype of the weights (default auto: the base model's; an adapter's stay float32)",
+    )
     add_runs_dir(parser)
 
 
@@ -39,12 +46,16 @@ def carry_out_export(arguments: argparse.Namespace) -> int:
     """Carry out ``trainer export``."""
     run = existing_run(arguments.runs_dir, arguments.name)
     output = arguments.output or Path(f"{run.name}-model")
-    step = _export_model(run, output, arguments.step, arguments.merge)
+    step = _export_model(
+        run, output, step=arguments.step, merge=arguments.merge, dtype=arguments.dtype
+    )
     print(f"model: {output}  (step {step}; README.md is its card, run.yaml the configuration)")
     return 0
 
 
-def _export_model(run: Path, output: Path, step: int | None = None, merge: bool = False) -> int:
+def _export_model(
+    run: Path, output: Path, *, step: int | None, merge: bool, dtype: str = "auto"
+) -> int:
     """Copy a checkpoint without its resume state, write the model card, and return the step."""
     if output.exists():
         raise ConfigError(f"{output} exists", "--output", "choose a folder that does not exist")
@@ -85,10 +96,11 @@ def _export_model(run: Path, output: Path, step: int | None = None, merge: bool 
             str(output),
             "choose another --output",
         ) from error
+    is_adapter = config.model.lora.r > 0 and not merge
     if merge:
         _merge(config, partial)
+    _finish_weights(config, partial, is_adapter=is_adapter, dtype=dtype)
     shutil.copyfile(folder.config, partial / "run.yaml")
-    is_adapter = config.model.lora.r > 0 and not merge
     write_atomically(partial / "README.md", _card(run, config, step, is_adapter))
     for path in (partial, *partial.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
@@ -97,21 +109,61 @@ def _export_model(run: Path, output: Path, step: int | None = None, merge: bool 
 
 
 def _merge(config: TrainConfig, folder: Path) -> None:
-    """Replace the adapter in a folder by the merged model, in the base model's dtype."""
+    """Replace the adapter in a folder by the merged model, in float32."""
     import torch  # slow to import, and only needed here
-    from transformers import AutoConfig
 
-    from trainer.policy.load import load_policy, model_source
+    from trainer.policy.load import load_policy
 
     source = config.model.model_copy(update={"name_or_path": str(folder)})
-    remote = {"trust_remote_code": config.model.trust_remote_code}
-    dtype = AutoConfig.from_pretrained(
-        model_source(source), revision=config.model.revision, **remote
-    ).dtype
-    model = load_policy(source, torch.device("cpu"), dtype or torch.float32)
+    model = load_policy(source, torch.device("cpu"), torch.float32)
     for path in folder.glob("adapter_*"):
         path.unlink()
     model.save_pretrained(folder)
+
+
+def _finish_weights(config: TrainConfig, folder: Path, *, is_adapter: bool, dtype: str) -> None:
+    """Store the exported weights in ``dtype``, and what ended the run's completions as EOS.
+
+    Args:
+        config: the run's configuration.
+        folder: the exported model or adapter.
+        is_adapter: whether the folder holds only an adapter.
+        dtype: name of a dtype, or ``auto``: the base model's, and float32 for an adapter.
+    """
+    from trainer.policy.load import load_tokenizer  # slow to import, and only needed here
+    from trainer.policy.weights import convert_weights, stored_dtype
+    from trainer.rollouts.collect import stop_tokens
+
+    if dtype == "auto" and is_adapter:
+        dtype = "float32"
+    elif dtype == "auto":
+        try:
+            dtype = stored_dtype(config.model)
+        except MissingError as error:
+            raise MissingError(
+                f"the dtype of the base model is unknown: {error.what}",
+                error.where,
+                "give it: --dtype bfloat16 or --dtype float32",
+                code="base-missing",
+            ) from error
+    convert_weights(folder, dtype)
+    if is_adapter:
+        return
+    settings = json.loads((folder / "config.json").read_text("utf-8"))
+    write_atomically(
+        folder / "config.json", json.dumps(settings | {"dtype": dtype}, indent=2) + "\n"
+    )
+    file = folder / "generation_config.json"
+    generation = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+    # the checkpoint holds the base model's files, which may have been moved since
+    exported = config.model.model_copy(update={"name_or_path": str(folder)})
+    tokenizer = load_tokenizer(exported)
+    ends = list(stop_tokens(config.model_copy(update={"model": exported}), tokenizer))
+    known = generation.get("eos_token_id")
+    known_ends = known if isinstance(known, list) else [known]
+    if set(ends) != set(known_ends):
+        generation["eos_token_id"] = ends if len(ends) > 1 else ends[0]
+        write_atomically(file, json.dumps(generation, indent=2) + "\n")
 
 
 def _card(run: Path, config: TrainConfig, step: int, is_adapter: bool) -> str:

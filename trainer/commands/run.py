@@ -4,10 +4,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer.algorithm.update import learning_rate
 from trainer.checkpoint.files import steps_on_disk
-from trainer.config.schema import TrainConfig
+from trainer.config.schema import TrainConfig, load_config
 from trainer.errors import INTERRUPTED, DivergedError, StorageError
-from trainer.loop import Trainer
+from trainer.loop import Trainer, total_steps
 from trainer.parallel.device import free_memory
 from trainer.parallel.ranks import Parallel
 from trainer.parallel.start import make_parallel
@@ -45,6 +46,7 @@ def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -
         tags={"loptune.run": name, **config.tracking.tags, **change_tags(runs_dir / name)},
     )
     progress = Progress() if parallel.is_main else None
+    previous = load_config(str(RunFolder(context.run_dir).config)) if resume else config
     try:
         trainer = _build(config, context, parallel, progress)
     except BaseException:
@@ -58,6 +60,8 @@ def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -
             step = trainer.resume()
             if progress is not None:
                 progress.note(f"resuming {name} at step {step} of {trainer.total_steps}")
+                if warning := schedule_warning(trainer, previous):
+                    progress.note(warning)
         if progress is not None:
             progress.begin(trainer.total_steps, trainer.step)
         with graceful_stop(trainer.request_stop, announce=parallel.is_main):
@@ -130,6 +134,24 @@ def report_outcome(outcome: RunOutcome) -> int:
             f"trainer upload {run_dir}",
         )
     return code
+
+
+def schedule_warning(trainer: Trainer, previous: TrainConfig) -> str | None:
+    """Return a warning if the decay of the learning rate now ends at another step than before."""
+    optim = trainer.config.optim
+    total = trainer.total_steps
+    planned = total_steps(previous, len(trainer.problems))
+    if optim.lr_schedule == "constant" or planned == total:
+        return None
+    new = learning_rate(optim, trainer.step, total)
+    old = max(0.0, learning_rate(optim, min(trainer.step, planned), planned))
+    return (
+        f"warning: the {optim.lr_schedule} schedule now ends at step {total}, before at {planned}: "
+        f"the learning rate of step {trainer.step + 1} is {new:.3g} instead of {old:.3g}\n"
+        "where:   max_steps, epochs, optim.lr_schedule\n"
+        "next:    for a schedule of its own, start a new run with model.name_or_path set to the "
+        "last checkpoint"
+    )
 
 
 def _build(

@@ -47,7 +47,7 @@ _RESUMABLE = (
 SWEEP_FILE = "space.lock.yaml"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Start:
     """A request to start or resume a run."""
 
@@ -165,15 +165,29 @@ def carry_out_run(arguments: argparse.Namespace) -> int:
         dry_run(config, arguments.sample)
         return 0
     return start_run(
-        Start(arguments.spec, _overrides(arguments), arguments.runs_dir, arguments.name)
+        Start(
+            spec=arguments.spec,
+            overrides=_overrides(arguments),
+            runs_dir=arguments.runs_dir,
+            name=arguments.name,
+        )
     )
 
 
 def carry_out_resume(arguments: argparse.Namespace) -> int:
     """Carry out ``trainer resume``."""
     saved = RunFolder(existing_run(arguments.runs_dir, arguments.name)).config
-    where = (str(saved), _overrides(arguments), arguments.runs_dir)
-    return start_run(Start(*where, None, True, arguments.start_over, arguments.accept_changes))
+    return start_run(
+        Start(
+            spec=str(saved),
+            overrides=_overrides(arguments),
+            runs_dir=arguments.runs_dir,
+            name=None,
+            resume=True,
+            start_over=arguments.start_over,
+            accept_changes=arguments.accept_changes,
+        )
+    )
 
 
 def _add_places(parser: argparse.ArgumentParser) -> None:

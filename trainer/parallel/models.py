@@ -2,6 +2,7 @@
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from trainer.policy.load import frozen_copy, load_policy
 from trainer.policy.logprobs import LogprobModel, check_logits, tokens_per_chunk
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Models:
     """The models of a run and the optimizer of the policy."""
 
@@ -34,6 +35,14 @@ class Models:
     def whole_weights(self) -> AbstractContextManager[None]:
         """Return a context that gathers the policy's full parameters for reading."""
         return self.parallel.full_parameters(self.policy)
+
+
+def recorded_base(name: str) -> str:
+    """Return the base model's name for an adapter's file: the absolute path of a local folder, so
+    that the adapter works from any working directory, or the name itself.
+    """
+    folder = Path(name).expanduser()
+    return str(folder.resolve()) if folder.exists() else name
 
 
 def load_frozen(config: TrainConfig, device: torch.device) -> PreTrainedModel:
@@ -63,9 +72,9 @@ def load_models(config: TrainConfig, parallel: Parallel) -> Models:
         add_adapter(
             causal_lm,
             config.model.lora,
-            stored_dtype,
-            config.model.name_or_path,
-            config.model.revision,
+            dtype=stored_dtype,
+            base=recorded_base(config.model.name_or_path),
+            revision=config.model.revision,
         )
     elif with_reference:
         reference = _reference(config, causal_lm, stored_dtype, parallel)
@@ -75,20 +84,19 @@ def load_models(config: TrainConfig, parallel: Parallel) -> Models:
         reference = WithoutAdapter(policy, causal_lm)
     # Reuse needs an unwrapped policy (DDP allows no extra forward before a backward) and no dropout
     # (active only in updates).
-    computed_again = policy is scores and not config.model.lora.dropout
+    is_reusable = policy is scores and not config.model.lora.dropout
     # Lopti's first pass often lacks some rows. The benefit and memory cost on a GPU have not been
     # measured.
-    keeps = computed_again and not config.algorithm.isolates and parallel.device.type == "cpu"
-    kept_forward = KeptForward() if keeps else None
+    uses_cache = is_reusable and not config.algorithm.isolates and parallel.device.type == "cpu"
     models = Models(
-        causal_lm,
-        policy,
-        optimizer,
-        reference,
-        stored_dtype,
-        scores.packs_rows,
-        parallel,
-        kept_forward,
+        causal_lm=causal_lm,
+        policy=policy,
+        optimizer=optimizer,
+        reference=reference,
+        stored_dtype=stored_dtype,
+        packs_rows=scores.packs_rows,
+        parallel=parallel,
+        kept_forward=KeptForward() if uses_cache else None,
     )
     with models.whole_weights():
         check_logits(causal_lm)

@@ -1,13 +1,17 @@
 """Trained weights (full or adapter) and optimizer state."""
 
+import json
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import AutoConfig, PreTrainedModel
 
+from trainer.config.model import ModelConfig
 from trainer.errors import StorageError
+from trainer.files import write_atomically
 from trainer.policy.adapters import (
     WEIGHTS_FILE,
     adapter_tensors,
@@ -15,6 +19,7 @@ from trainer.policy.adapters import (
     load_adapter,
     save_adapter_settings,
 )
+from trainer.policy.load import model_source
 
 
 def trained_weights(model: PreTrainedModel) -> dict[str, Tensor]:
@@ -35,6 +40,40 @@ def save_weights(folder: Path, model: PreTrainedModel, weights: dict[str, Tensor
     save_adapter_settings(model, folder)
     tensors = {name: tensor.detach().contiguous() for name, tensor in weights.items()}
     save_file(tensors, folder / WEIGHTS_FILE, {"format": "pt"})
+
+
+def stored_dtype(model: ModelConfig) -> str:
+    """Return the dtype in which a model's weights are stored: ``bfloat16``; ``float32`` if its
+    ``config.json`` names none.
+
+    Raises:
+        MissingError: no such model.
+    """
+    config = AutoConfig.from_pretrained(
+        model_source(model), revision=model.revision, trust_remote_code=model.trust_remote_code
+    )
+    return str(config.dtype or torch.float32).removeprefix("torch.")
+
+
+def convert_weights(folder: Path, dtype: str) -> None:
+    """Rewrite the floating-point tensors of a folder's ``*.safetensors`` in this dtype."""
+    wanted = getattr(torch, dtype)
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata()
+        tensors = load_file(path)
+        if all(tensor.dtype == wanted for tensor in tensors.values()):
+            continue
+        for name, tensor in tensors.items():
+            if tensor.is_floating_point():
+                tensors[name] = tensor.to(wanted)
+        save_file(tensors, path, metadata)
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+        content = json.loads(index.read_text("utf-8"))
+        content["metadata"] = content.get("metadata", {}) | {"total_size": size}
+        write_atomically(index, json.dumps(content, indent=2) + "\n")
 
 
 def load_weights(folder: Path, model: PreTrainedModel) -> None:

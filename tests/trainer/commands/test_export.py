@@ -8,6 +8,7 @@ import pytest
 import torch
 import yaml
 from peft import PeftModel
+from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.trainer.test_loop import small_config
@@ -39,6 +40,34 @@ def export(typed):
         return typed(line, *options, code=code)
 
     return carry_out
+
+
+def dtypes_in(folder):
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        return {str(file.get_tensor(name).dtype) for name in file.keys()}  # noqa: SIM118
+
+
+def test_weights_have_the_dtype_of_the_base_unless_another_is_given(tiny_policy, export, tmp_path):
+    base = tmp_path / "base"
+    AutoModelForCausalLM.from_pretrained(tiny_policy, dtype=torch.bfloat16).save_pretrained(base)
+    AutoTokenizer.from_pretrained(tiny_policy).save_pretrained(base)
+    ends = AutoTokenizer.from_pretrained(tiny_policy).eos_token_id
+    settings = {"eos_token_id": [7, ends], "do_sample": True, "temperature": 0.6}
+    (base / "generation_config.json").write_text(json.dumps(settings))
+    changes = {"model.name_or_path": str(base), "rollout.stop_token_ids": [9]}
+    runs = trained(tiny_policy, tmp_path, changes)
+    export(runs, tmp_path / "auto")
+    assert dtypes_in(tmp_path / "auto") == {"torch.bfloat16"}
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "auto").dtype == torch.bfloat16
+    generation = json.loads((tmp_path / "auto" / "generation_config.json").read_text())
+    assert sorted(generation["eos_token_id"]) == sorted([7, 9, ends])
+    assert generation["temperature"] == 0.6
+    export(runs, tmp_path / "wide", "--dtype", "float32")
+    assert dtypes_in(tmp_path / "wide") == {"torch.float32"}
+    shutil.rmtree(base)
+    assert "--dtype" in export(runs, tmp_path / "lost", code=3)
+    export(runs, tmp_path / "narrow", "--dtype", "bfloat16")
+    assert dtypes_in(tmp_path / "narrow") == {"torch.bfloat16"}
 
 
 def test_the_folder_loads_in_transformers_and_holds_nothing_of_the_training(runs, export, tmp_path):

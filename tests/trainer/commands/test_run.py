@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 
 from trainer.commands import run
-from trainer.commands.run import RunOutcome, report_outcome, run_training
+from trainer.commands.run import RunOutcome, report_outcome, run_training, schedule_warning
 from trainer.config.schema import TrainConfig, apply_overrides
 from trainer.errors import DivergedError, StorageError
 from trainer.types import RunContext
@@ -134,3 +134,25 @@ def test_the_first_rank_alone_reports(outcome, tmp_path, capsys):
     for done, diverged in ((True, None), (False, None), (False, DivergedError(1, "loss", 0.0))):
         report_outcome(RunOutcome(ended_trainer(tmp_path, is_main=False), done, True, diverged))
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("schedule", "step", "now", "rates"),
+    [
+        ("constant", 4, 8, None),
+        ("linear", 2, 4, None),
+        ("linear", 4, 8, ("0.5", "0")),
+        ("linear", 2, 8, ("0.75", "0.5")),
+        ("cosine", 4, 8, ("0.5", "0")),
+        ("linear", 2, 3, ("0.333", "0.5")),
+    ],
+)
+def test_a_schedule_that_ends_at_another_step_than_before_is_reported(schedule, step, now, rates):
+    optim = {"optim.lr": 1.0, "optim.lr_schedule": schedule, "optim.warmup_steps": 0}
+    before, config = (apply_overrides(OFFLINE, {**optim, "max_steps": steps}) for steps in (4, now))
+    trainer = SimpleNamespace(config=config, step=step, total_steps=now, problems=[])
+    warning = schedule_warning(trainer, before)
+    if rates is None:
+        assert warning is None
+    else:
+        assert f"step {step + 1} is {rates[0]} instead of {rates[1]}\n" in warning

@@ -105,11 +105,11 @@ def test_every_rank_of_a_run_that_is_done_ends(tmp_path, capsys, monkeypatch, ty
     resume = "torchrun --nproc-per-node 2 -m trainer resume r"
     for rank, printed in ((0, f"nothing to do (for more: {resume}"), (1, "")):
         monkeypatch.setenv("RANK", str(rank))
-        assert start_run(Start(saved, [], tmp_path, resume=True)) == 0
+        assert start_run(Start(spec=saved, overrides=[], runs_dir=tmp_path, resume=True)) == 0
         output = capsys.readouterr().out
         assert printed in output and bool(printed) == bool(output)
     with pytest.raises(ConnectionError):
-        start_run(Start(saved, ["max_steps=2"], tmp_path, resume=True))
+        start_run(Start(spec=saved, overrides=["max_steps=2"], runs_dir=tmp_path, resume=True))
 
 
 def test_a_run_whose_weights_alone_were_kept_is_not_resumed(tmp_path, typed, tiny_policy):

@@ -3,7 +3,7 @@ import torch
 
 from tests.conftest import random_model
 from trainer.config.schema import TrainConfig, apply_overrides
-from trainer.parallel.models import load_models, logprob_model
+from trainer.parallel.models import load_models, logprob_model, recorded_base
 from trainer.parallel.ranks import Parallel
 from trainer.policy.logprobs import LogprobModel
 
@@ -63,3 +63,12 @@ def test_autocast_is_for_weights_kept_in_float32(random_policy, stored, wanted, 
 def test_a_forward_is_kept_only_where_the_update_computes_the_same_again(random_policy, settings):
     assert load_models(config_of(random_policy), Parallel()).kept_forward is not None
     assert load_models(config_of(random_policy, **settings), Parallel()).kept_forward is None
+
+
+def test_an_adapters_base_is_recorded_by_its_absolute_path(tmp_path, monkeypatch):
+    (tmp_path / "base").mkdir()
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    assert recorded_base("../base") == str(tmp_path / "base")
+    assert recorded_base("org/model") == "org/model"
+    assert recorded_base("tiny") == "tiny"

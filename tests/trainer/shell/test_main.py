@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from trainer.errors import ConfigError
+from trainer.errors import MissingError
 from trainer.shell.main import run_main
 
 PROGRAM = (
@@ -30,17 +30,40 @@ def test_an_output_that_is_full_is_named_and_not_the_working_folder(unbuffered):
     assert done.returncode == 4
 
 
-@pytest.mark.parametrize(("rank", "local_rank", "printed"), [(0, 0, 1), (1, 1, 0), (8, 0, 1)])
-def test_each_machine_prints_once_what_is_wrong_with_a_configuration(
-    rank, local_rank, printed, monkeypatch, capsys
+@pytest.mark.parametrize("torchrun", [True, False])
+@pytest.mark.parametrize("ranks", [(0, 1), (1, 0), (1, 2)])
+def test_whichever_rank_fails_first_prints_an_error_and_no_other_prints_the_same(
+    ranks, torchrun, monkeypatch, capsys, tmp_path
 ):
-    def command():
-        raise ConfigError("no such file", "space.yaml", "name another one")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    printed = []
+    for rank, text in ((ranks[0], "no such file"), (ranks[1], "no such file"), (2, "no GPU")):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        if torchrun:
+            (tmp_path / str(rank)).mkdir(exist_ok=True)
+            file = tmp_path / str(rank) / "error.json"
+            monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(file))
 
-    monkeypatch.setenv("RANK", str(rank))
-    monkeypatch.setenv("LOCAL_RANK", str(local_rank))
-    assert run_main(command) == 2
-    assert capsys.readouterr().err.count("error: no such file") == printed
+        def command(text=text):
+            raise MissingError(text, "space.yaml", "name another one")
+
+        assert run_main(command) == 3
+        printed.append(capsys.readouterr().err.partition("\n")[0])
+    assert printed == ["error: no such file", "", "error: no GPU"]
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_are_no_failure(closed):
+    program = PROGRAM.replace("print(1) or 0", "print(1) or __import__('sys').stdout.isatty()")
+    done = subprocess.run(
+        ["bash", "-c", f'"$0" -c "$1" {closed}', sys.executable, program],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
 
 
 def test_a_limit_on_open_files_is_named(capsys):
