@@ -46,7 +46,9 @@ def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -
         tags={"loptune.run": name, **config.tracking.tags, **change_tags(runs_dir / name)},
     )
     progress = Progress() if parallel.is_main else None
-    previous = load_config(str(RunFolder(context.run_dir).config)) if resume else config
+    saved = RunFolder(context.run_dir).config
+    # read now: the run's record replaces it
+    previous = load_config(str(saved)) if resume and saved.is_file() else config
     try:
         trainer = _build(config, context, parallel, progress)
     except BaseException:
