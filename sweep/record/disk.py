@@ -42,8 +42,9 @@ def thin_ended(sweep: SweepRecord, thinned: set[str], all_have_closed: bool = Fa
 def _keep_last_and_best(root: Path) -> None:
     try:
         steps = steps_on_disk(root)
-        for step in steps[:1]:
-            best = best_evaluation(RunState.read(root / f"step-{step}").evaluations, steps)
+        if steps:
+            newest = RunState.read(root / f"step-{steps[0]}")
+            best = best_evaluation(newest.evaluations, steps)
             keep_weights(root, {best[0]} if best else set())
     except (OSError, ValueError, KeyError, TypeError) as error:  # only disk space is lost
         logger.warning("could not shrink the checkpoints in %s: %s", root, error)
@@ -83,6 +84,7 @@ class CheckpointRoom:
             f"{len(running)} running trials {size_text(needed)} will be written",
             f"{self._folder.root}, {size_text(free)} free",
             "free some space, then resume",
+            code="no-room-for-checkpoints",
         )
 
 

@@ -77,6 +77,7 @@ def existing_sweep(runs_dir: Path, name: str) -> SweepFolder:
                 f"the event log of sweep {name} is missing",
                 str(folder.ledger),
                 "restore the file from a backup, or run the space again with another --name",
+                code="event-log-missing",
             )
         return folder
     if folder.ledger.exists():
@@ -84,9 +85,12 @@ def existing_sweep(runs_dir: Path, name: str) -> SweepFolder:
             f"the search space of sweep {name} is missing",
             str(folder.space),
             "restore the file from a backup",
+            code="space-missing",
         )
     names = ", ".join(sorted(sweep.name for sweep in all_sweeps(runs_dir))) or "none"
-    raise MissingError(f"no sweep named {name}", str(folder.root), f"sweeps here: {names}")
+    raise MissingError(
+        f"no sweep named {name}", str(folder.root), f"sweeps here: {names}", code="no-such-sweep"
+    )
 
 
 def all_sweeps(runs_dir: Path) -> list[SweepFolder]:
@@ -111,6 +115,7 @@ def read_spec(folder: SweepFolder) -> SweepSpec:
             f"the search space of sweep {folder.name} is damaged: its checksum differs",
             str(folder.space),
             "restore it from a backup; if you edited it on purpose, remove its first line",
+            code="space-checksum",
         )
     return load_space(folder.space)
 

@@ -4,11 +4,13 @@ baselines.
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from sweep.record.folder import all_sweeps
 from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.search.history import outcome
 from sweep.space.arms import arm_of, arms
+from sweep.space.parameters import ParameterSpec
 from sweep.space.points import Parameters, Space, fingerprint
 from sweep.space.spec import SweepSpec
 from trainer.config.yaml_document import nearest
@@ -31,7 +33,10 @@ def warm_started(spec: SweepSpec, runs_dir: Path, where: str) -> tuple[SweepSpec
     names = spec.search.warm_start
     if names and not spec.baselines:
         raise ConfigError(
-            "warm start: the space has no baseline to compare with", where, "add baselines: [{...}]"
+            "warm start: the space has no baseline to compare with",
+            where,
+            "add baselines: [{...}]",
+            code="warm-start-without-baseline",
         )
     lines: list[str] = []
     space = Space(spec.parameters)
@@ -48,7 +53,8 @@ def warm_started(spec: SweepSpec, runs_dir: Path, where: str) -> tuple[SweepSpec
         existing = [folder.name for folder in all_sweeps(runs_dir)]
         if name not in existing:
             hint = nearest(name, existing) if existing else f"{runs_dir} has no sweep yet"
-            raise MissingError(f"warm start: no sweep named {name}", where, hint)
+            what = f"warm start: no sweep named {name}"
+            raise MissingError(what, where, hint, code="no-such-sweep")
         earlier = open_sweep(runs_dir, name)
         _check_alike(spec, earlier, where)
         best = _best(spec, earlier, lambda point: mark(point) not in points)
@@ -57,7 +63,8 @@ def warm_started(spec: SweepSpec, runs_dir: Path, where: str) -> tuple[SweepSpec
                 f"warm start: {name} has no complete configuration in this space that is not "
                 "a baseline already"
             )
-            raise MissingError(what, where, earlier.command("status"))
+            hint = earlier.command("status")
+            raise MissingError(what, where, hint, code="warm-start-takes-nothing")
         points.update((mark(point), point) for point in best)
         seeds |= earlier.spec.spent_seeds
         lines.append(
@@ -73,14 +80,15 @@ def _check_alike(spec: SweepSpec, other: SweepRecord, where: str) -> None:
     theirs = set(other.spec.parameters)
     name = other.folder.name
     if mine != theirs:
-        differing = {"not": sorted(mine - theirs), "also": sorted(theirs - mine)}
-        difference = " and ".join(
-            f"{word} {', '.join(keys)}" for word, keys in differing.items() if keys
+        differing = {"lacks": sorted(mine - theirs), "adds": sorted(theirs - mine)}
+        difference = "; ".join(
+            f"it {verb} {', '.join(keys)}" for verb, keys in differing.items() if keys
         )
         raise ConfigError(
-            f"warm start: {name} searches other parameters: {difference}",
+            f"warm start: {name} searches other parameters ({difference})",
             where,
             "name a sweep with the same parameters",
+            code="warm-start-other-parameters",
         )
 
 
@@ -112,11 +120,10 @@ def _holds(space: Space, point: Parameters) -> bool:
     """Return whether a point could have been proposed: the same parameters are active, with values
     in their ranges.
     """
-    return (
-        space.walk(
-            lambda key, parameter: (
-                point[key] if key in point and parameter.contains(point[key]) else ...
-            )
-        )
-        == point
-    )
+
+    def taken(key: str, parameter: ParameterSpec) -> Any:
+        if key in point and parameter.contains(point[key]):
+            return point[key]
+        return ...  # equal to no value
+
+    return space.walk(taken) == point

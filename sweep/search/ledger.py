@@ -47,13 +47,19 @@ def read_ledger(path: Path) -> Iterator[Record]:
         checksum = record.pop(CHECKSUM, None)
         if checksum != _checksum(record):
             raise StorageError(
-                f"{path} is damaged: a checksum differs", f"{path}:{number}", _ADVICE
+                f"{path} is damaged: a checksum differs",
+                f"{path}:{number}",
+                _ADVICE,
+                code="ledger-checksum",
             )
         trial = record.get("configuration", -1), record.get("seed", -1)
         if record["event"] == ENDED:
             if trial in ended:
                 raise StorageError(
-                    f"{path} is damaged: a second result of one trial", f"{path}:{number}", _ADVICE
+                    f"{path} is damaged: a second result of one trial",
+                    f"{path}:{number}",
+                    _ADVICE,
+                    code="ledger-second-result",
                 )
             ended.add(trial)
         if record["event"] == RETRIED:
@@ -65,8 +71,10 @@ def read_ledger(path: Path) -> Iterator[Record]:
                 "line was lost, or two files were concatenated",
                 f"before {path}:{number}",
                 "restore it from a backup, or start a sweep under another name",
+                code="ledger-lost-configuration",
             )
-        proposed += record["event"] == PROPOSED
+        if record["event"] == PROPOSED:
+            proposed += 1
         yield record
 
 
@@ -81,6 +89,13 @@ def _missing_configuration(record: Record, proposed: int) -> int | None:
     event = record["event"]
     if event == PROPOSED:
         return proposed if record["configuration"] != proposed else None
-    named = [int(standing["finalist"]) for standing in record["standings"]] if event == LOOK else []
-    named += [record["configuration"]] if event in (STARTED, ENDED, RETRIED) else []
-    return next((number for number in named if not 0 <= number < proposed), None)
+    if event == LOOK:
+        named = [int(standing["finalist"]) for standing in record["standings"]]
+    elif event in (STARTED, ENDED, RETRIED):
+        named = [record["configuration"]]
+    else:
+        named = []
+    for number in named:
+        if not 0 <= number < proposed:
+            return int(number)
+    return None

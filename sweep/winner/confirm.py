@@ -28,7 +28,10 @@ def finalists_of(sweep: SweepRecord, finalists: int) -> list[Configuration]:
     root = str(sweep.folder.root)
     if not chosen:
         raise MissingError(
-            f"no configuration of {name} is complete yet", root, sweep.command("status")
+            f"no configuration of {name} is complete yet",
+            root,
+            sweep.command("status"),
+            code="nothing-complete",
         )
     if sweep.spec.search.tune_within is not None and not is_baseline(sweep.spec, chosen[0]):
         first = next(iter(arms(sweep.spec)))
@@ -36,6 +39,7 @@ def finalists_of(sweep: SweepRecord, finalists: int) -> list[Configuration]:
             f"no configuration of {first} in {name} is complete, so there is no baseline",
             root,
             sweep.command("status"),
+            code="no-complete-baseline",
         )
     return chosen
 

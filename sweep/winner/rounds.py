@@ -65,12 +65,12 @@ def decide(
         if budget is not None and price > budget:
             reason = "Not started: the first round needs"
             if decision.looks:
-                reason = "Stopped: with the next round it would take"
-            say(f"{reason} {price:.3g} {hours}, the budget is {budget:g}")
+                reason = "Stopped: the next round would bring the total to"
+            say(f"{reason} {price:.3g} {hours}, but the budget is {budget:g}")
             say(f"Undecided. With a larger budget: {asked.again}")
             return code, decision
-        before = "with all before it " if decision.looks else ""
-        say(f"next round: {counted(_missing(fresh), 'trial')}, {before}about {price:.2g} {hours}")
+        total = " in total" if decision.looks else ""
+        say(f"next round: {counted(_missing(fresh), 'trial')}, about {price:.2g} {hours}{total}")
         code = run(fresh)
         fresh = fresh.read_again()
         if code not in (0, 1) or _missing(fresh):
@@ -99,6 +99,7 @@ def _opened(
             "those seeds are not fresh any more",
             str(folder.root),
             f"{fresh.command('status')} shows them",
+            code="confirmed-on-fixed-seeds",
         )
     chosen = finalists_of(sweep, asked.finalists)
     now = [configuration.number for configuration in chosen]
@@ -122,10 +123,11 @@ def _begin(sweep: SweepRecord, asked: Asked) -> None:
     chosen = finalists_of(sweep, asked.finalists)
     if len(chosen) < 2 or not is_baseline(spec, chosen[0]):
         raise MissingError(
-            f"{sweep.folder.name} has no baseline and another configuration that are complete "
+            f"{sweep.folder.name} needs a baseline and another configuration that are complete "
             "on all seeds",
             str(sweep.folder.root),
             sweep.command("status"),
+            code="nothing-to-confirm",
         )
     noise = sweep_noise(sweep)
     if noise.deviation <= 1e-9:  # equal scores mean coarse scores, not zero noise
@@ -165,6 +167,7 @@ def _look(fresh: SweepRecord, decision: Decision) -> Decision:
             "the baseline failed on every fresh seed",
             str(fresh.folder.root),
             f"{fresh.command('status')} shows why",
+            code="baseline-failed",
         )
     every = standings(decision.design, scores, _BASELINE, fresh.spec.objective.mode)
     stands = tuple(standing for standing in every if standing.finalist not in decision.retired)
@@ -206,8 +209,8 @@ def _plan_text(decision: Decision, spec: SweepSpec) -> str:
     noise = decision.known
     spread = f"the standard deviation between seeds is {noise.deviation:.2g}"
     return (
-        f"plan: {counted(design.finalists, 'finalist')} and the baseline, judged after "
-        f"{', '.join(map(str, design.looks))} fresh seeds each; an improvement of "
+        f"plan: {counted(design.finalists, 'finalist')} and the baseline, with interim analyses "
+        f"after {', '.join(map(str, design.looks))} fresh seeds each; an improvement of "
         f"{design.worthwhile:g} in {spec.objective.metric} is worthwhile; "
-        f"{spread if noise.freedom else 'seed noise is not known yet'}"
+        f"{spread if noise.freedom else 'seed noise is unknown'}"
     )

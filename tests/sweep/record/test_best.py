@@ -26,11 +26,9 @@ def test_the_best_has_the_verdict_of_the_report(tmp_path):
         assert choose_best(sweep).best == choice.best
     command = f"sweep confirm {{}} --rounds --runs-dir {tmp_path}"
     assert choices["gain"][0] == 1 and choices["gain"][2].endswith(command.format("gain"))
-    assert choices["gain"][1].startswith("A candidate against the baseline #0")
+    assert "candidate" in choices["gain"][1] and "#0" in choices["gain"][1]
     # The best is the baseline: nothing is a candidate, and there is nothing to confirm.
-    assert choices["loss"][0] == 0 and choices["loss"][1].startswith(
-        "No evidence that anything beats the baseline #0"
-    )
+    assert choices["loss"][0] == 0 and "#0" in choices["loss"][1]
     assert len(choices["loss"]) == 2
     assert "(1 seed)" in choices["one"][1] and choices["one"][2].endswith(command.format("one"))
 
@@ -50,4 +48,4 @@ def test_seeds_that_tuned_several_arms_name_no_best(tmp_path):
     search = {"configurations": 3, "tune_within": "algorithm.ar_alpha"}
     sweep = write_sweep(tmp_path, "arms", GAIN, parameters=arms, baselines=[], search=search)
     for choice in (choose_best(sweep), choose_best(sweep, read_results(sweep))):
-        assert choice.best is None and "fresh ones compare them" in choice.caveats[0]
+        assert choice.best is None and sweep.command("confirm") in choice.caveats[0]

@@ -157,4 +157,4 @@ def test_a_folder_that_cannot_be_thinned_costs_space_and_nothing_else(
     monkeypatch.setattr(disk, "keep_weights", refuse)
     thin_ended(SweepRecord(read_spec(folder), folder), set())
     assert steps_on_disk(root) == [8, 6, 4, 2]
-    assert "stay as they are: not yours" in caplog.text
+    assert f"{root}: not yours" in caplog.text

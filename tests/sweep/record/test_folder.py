@@ -1,12 +1,13 @@
 import pytest
 
 from sweep.record.folder import all_sweeps, existing_sweep, request_stop, sweep_folder
+from tests.refusals import refused
 from trainer.errors import ConfigError, MissingError, StorageError
 
 
 @pytest.mark.parametrize("name", ["../x", "", "a b", "n" * 300])
 def test_a_name_that_is_no_plain_name_is_refused_and_nothing_is_written(tmp_path, name):
-    with pytest.raises(ConfigError, match="not a usable name"):
+    with pytest.raises(ConfigError):
         sweep_folder(tmp_path / "runs", name)
     assert list(tmp_path.iterdir()) == []
 
@@ -24,7 +25,7 @@ def test_a_missing_sweep_names_those_that_exist(tmp_path):
 def test_a_sweep_without_its_space_is_a_storage_error(tmp_path):
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo" / "events.jsonl").touch()
-    with pytest.raises(StorageError, match="lost its search space"):
+    with refused("space-missing", StorageError):
         existing_sweep(tmp_path, "demo")
 
 

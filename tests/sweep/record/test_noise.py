@@ -44,9 +44,9 @@ def test_an_earlier_sweep_tells_what_the_plan_can_find(tmp_path):
         f"between seeds is {noise.deviation:.2g} (measured in before, 6 degrees of freedom)"
     )
     assert lines[1].startswith("with 3 seeds of 8 configurations, an improvement of 0.0")
-    assert lines[3].startswith(
-        "to detect the published improvement of 0.14 takes 2 seeds of every configuration, or at"
-    )
+    _, everywhere, alone = forecast.wanted["published"]
+    assert everywhere == 2 and "published improvement of 0.14 takes 2 seeds" in lines[3]
+    assert f"at most {alone} fresh seeds" in lines[3]
 
 
 def test_two_seeds_of_one_baseline_are_an_upper_bound(tmp_path):

@@ -13,6 +13,7 @@ from sweep.record.folder import SweepFolder, read_spec, write_spec
 from sweep.search.history import replay
 from sweep.search.ledger import Ledger, read_ledger
 from tests.json_values import FINITE, UNHURRIED
+from tests.refusals import refused
 from tests.sweep.search.instant_sweeps import drain, searcher_in
 from tests.sweep.spaces import make_spec
 from tests.tables import table
@@ -100,23 +101,25 @@ def test_a_lost_configuration_is_named(ledger):
     place = index_of(ledger, "configuration", 1)
     lines.pop(place)
     ledger.write_bytes(b"".join(lines))
-    with pytest.raises(StorageError, match="does not propose configuration 1 here") as raised:
+    with refused("ledger-lost-configuration", StorageError) as raised:
         list(read_ledger(ledger))
+    assert "configuration 1 " in raised.value.what
     assert raised.value.where.startswith("before ")
 
 
-@pytest.mark.parametrize(("event", "change", "message"), table("impossible_records"))
+@pytest.mark.parametrize(("event", "change", "code", "configuration"), table("impossible_records"))
 def test_a_record_that_cannot_be_is_refused_with_a_right_checksum_too(
-    ledger, event, change, message
+    ledger, event, change, code, configuration
 ):
     records = [record for record in read_ledger(ledger) if record["event"] == event]
     record = records[0] if records else {"event": event, "seed": 0}
     Ledger(ledger).append(
         {**record, **({"configuration": 3} if event == "configuration" else {}), **change}
     )
-    with pytest.raises(StorageError) as raised:
+    with refused(code, StorageError) as raised:
         list(read_ledger(ledger))
-    assert message in raised.value.what
+    if configuration is not None:
+        assert f"configuration {configuration} " in raised.value.what
 
 
 def test_a_trial_that_is_retried_may_end_again(ledger):
@@ -128,7 +131,7 @@ def test_a_trial_that_is_retried_may_end_again(ledger):
 
 def test_a_line_of_brackets_is_refused_by_its_number(ledger):
     ledger.write_bytes(ledger.read_bytes() + b"[" * 200_000 + b"\n")
-    with pytest.raises(StorageError, match="not a record") as raised:
+    with pytest.raises(StorageError) as raised:
         list(read_ledger(ledger))
     assert raised.value.where == f"{ledger}:{len(lines_of(ledger))}"
 

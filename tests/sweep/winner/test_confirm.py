@@ -4,6 +4,7 @@ from sweep.record.sweep_record import SweepRecord, open_sweep, planned_trials
 from sweep.search.ledger import Ledger, read_ledger
 from sweep.space.spec import ConfirmsSpec
 from sweep.winner.confirm import choose, finalists_of, fresh_space
+from tests.refusals import refused
 from tests.sweep.ended_sweeps import SCORES, write_sweep
 from trainer.errors import ConfigError, MissingError
 
@@ -148,14 +149,15 @@ def test_a_set_called_test_is_sealed_until_the_finalists_run(tmp_path):
 
 def test_what_cannot_be_confirmed_is_refused(tmp_path):
     write_sweep(tmp_path, "none", {0: {0: "diverged"}})
-    with pytest.raises(MissingError, match="no configuration of none is complete"):
+    with refused("nothing-complete", MissingError):
         confirmation(open_sweep(tmp_path, "none"), 1, 1)
     sweep = write_sweep(tmp_path, "file", SCORES)
     dev = sweep.spec.trainer.base.evaluation.sets["dev"].model_copy(
         update={"source": "dev.parquet"}
     )
     sweep = with_sets(sweep, {"dev": dev})
-    with pytest.raises(ConfigError, match="nothing says which problems of"):
+    with pytest.raises(ConfigError) as caught:
         confirmation(sweep, 1, 1)
+    assert caught.value.where == "dev.parquet" and "--test" in caught.value.hint
     sealed = confirmation(sweep, 1, 1, test="sealed.parquet")
     assert sealed.trainer.base.evaluation.sets["test"].source == "sealed.parquet"

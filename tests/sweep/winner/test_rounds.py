@@ -10,6 +10,7 @@ from sweep.record.folder import read_spec, write_spec
 from sweep.record.sweep_record import SweepRecord
 from sweep.winner.confirm import finalists_of, fresh_space
 from sweep.winner.rounds import Asked, decide
+from tests.refusals import refused
 from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.search.instant_sweeps import searcher_in
 from trainer.errors import INTERRUPTED, ConfigError, MissingError
@@ -51,10 +52,7 @@ def test_a_better_finalist_is_found_and_everything_is_on_record(tmp_path):
     lines = []
     code, decision = decide(sweep, Asked(), trains({0.0: 0.5, 0.1: 0.6, 0.2: 0.5}), lines.append)
     assert (code, decision.outcome) == (0, "better")
-    assert (
-        "judged after 5, " in lines[0]
-        and "an improvement of 0.02 in eval/accuracy is worthwhile" in lines[0]
-    )
+    assert "after 5, " in lines[0] and "0.02 in eval/accuracy" in lines[0]
     assert lines[-2].startswith(
         "round 1 of at most 6: #1 is better than the baseline after 5 seeds: +0."
     )
@@ -138,7 +136,9 @@ def test_the_budget_is_counted_before_each_look(tmp_path):
     # The sweep's trials took 2 s on one CPU: 15 trials are 0.0083 CPU hours.
     code, decision = decide(sweep, Asked(hours=0.008), trains({}), lines.append)
     assert (code, decision.outcome, decision.looks) == (0, "open", ())
-    assert lines[1] == "Not started: the first round needs 0.00833 CPU-hours, the budget is 0.008"
+    assert (
+        lines[1] == "Not started: the first round needs 0.00833 CPU-hours, but the budget is 0.008"
+    )
     assert (
         decide(sweep, Asked(hours=1), trains({0.0: 0.5, 0.1: 0.6, 0.2: 0.5}), lines.append)[
             1
@@ -163,9 +163,7 @@ def test_finalists_of_the_first_round_stay_and_others_are_named(tmp_path):
     decide(sweep, Asked(), lambda fresh: 130, lambda line: None)
     lines = []
     decide(sweep, Asked(finalists=1), lambda fresh: 130, lines.append)
-    assert lines[0].startswith(
-        "the finalists stay those of the first round, #0, #1, #2; the sweep's best are #0, #1"
-    )
+    assert "#0, #1, #2" in lines[0] and lines[0].endswith("#0, #1")
     assert "next round: 15 trials, about 0.0083 CPU-hours" in lines[2]
 
 
@@ -175,13 +173,13 @@ def test_rounds_do_not_follow_fixed_seeds(tmp_path):
     folder.root.mkdir()
     write_spec(folder, fresh_space(sweep, finalists_of(sweep, 1), 3))
     folder.ledger.touch()
-    with pytest.raises(ConfigError, match="run on fixed seeds"):
+    with refused("confirmed-on-fixed-seeds", ConfigError):
         decide(sweep, Asked(), trains({}), lambda line: None)
 
 
 def test_nothing_to_decide_is_said(tmp_path):
     sweep = write_sweep(tmp_path, "alone", {0: {0: 0.5}})
-    with pytest.raises(MissingError, match="no baseline and another configuration"):
+    with refused("nothing-to-confirm", MissingError):
         decide(sweep, Asked(), trains({}), lambda line: None)
 
 
