@@ -35,7 +35,7 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
 
     def __init__(self, sweep: SweepRecord, resume: str) -> None:
         self.reason: str | None = None
-        self.interrupted = False
+        self.by_user = False  # the reason is a signal or `sweep stop`
         self.problem: StorageError | None = None  # set if storage is the reason
         # set by the watch thread if Ray has died: no orderly stop is possible
         self.lost: StorageError | None = None
@@ -44,37 +44,38 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
         self._limits = sweep.spec.limits
         self._gpus_per_trial = sweep.spec.resources.gpus_per_trial
         self._gpu_seconds = sweep.gpu_hours() * 3600
-        self._halt: Callable[[], None] = lambda: None
+        self._stop_search: Callable[[], None] = lambda: None
         self._running: Callable[[], int] = lambda: 0
         self._started = self._polled = time.monotonic()
 
     def __getstate__(self) -> dict[str, Any]:
         # Tune pickles its stopper; the callbacks belong to this process.
-        return {**self.__dict__, "_halt": None, "_running": None}
+        return {**self.__dict__, "_stop_search": None, "_running": None}
 
-    def attach(self, halt: Callable[[], None], running: Callable[[], int]) -> None:
-        """Set the functions that end the search and count the running trials."""
-        self._halt = halt
+    def attach(self, stop_search: Callable[[], None], running: Callable[[], int]) -> None:
+        """Set the functions that stop the search and count the running trials."""
+        self._stop_search = stop_search
         self._running = running
 
-    def request(self, reason: str, *, interrupted: bool) -> None:
+    def request_stop(self, reason: str, *, by_user: bool) -> None:
         """Stop for this reason; later ones are ignored."""
         if self.reason is None:
             self.reason = reason
-            self.interrupted = interrupted
+            self.by_user = by_user
             request_stop(self.folder)
-            self._halt()
+            self._stop_search()
 
     def fail(self, problem: StorageError) -> None:
         """Stop because of a storage error, which is not a trial's failure."""
         self.problem = self.problem or problem
-        self.request("the sweep has stopped", interrupted=False)
+        self.request_stop("the sweep has stopped", by_user=False)
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         """Record a storage error that a trial reports; never stop a single trial."""
         fault = TrialReport.of(result).storage
         if fault is not None:
-            self.fail(StorageError(*fault))
+            what, where, hint, code = fault
+            self.fail(StorageError(what, where, hint, code=code))
         return False
 
     def stop_all(self) -> bool:
@@ -111,18 +112,18 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
         self.check_folder()
         limits = self._limits
         if self.folder.stop.exists():
-            self.request("stopped by `sweep stop`", interrupted=True)
+            self.request_stop("stopped by `sweep stop`", by_user=True)
         elif limits.time_budget_s is not None and now - self._started > limits.time_budget_s:
-            self.request(
-                f"the time budget of {limits.time_budget_s:g} s is used up", interrupted=False
+            self.request_stop(
+                f"the time budget of {limits.time_budget_s:g} s is used up", by_user=False
             )
         elif limits.gpu_hours is not None and self._gpu_seconds > limits.gpu_hours * 3600:
-            self.request(
-                f"the budget of {limits.gpu_hours:g} GPU hours is spent", interrupted=False
+            self.request_stop(
+                f"the budget of {limits.gpu_hours:g} GPU hours is used up", by_user=False
             )
 
 
-def orderly_signals(
+def graceful_signals(
     control: StopControl, show: Callable[[str], None]
 ) -> AbstractContextManager[None]:
     """On the first SIGINT, SIGTERM or SIGHUP, stop at the next training step. On the second, raise
@@ -135,7 +136,7 @@ def orderly_signals(
     def handle(received: signal.Signals) -> None:
         if control.reason is not None:
             raise KeyboardInterrupt
-        control.request(f"received {received.name}", interrupted=True)
+        control.request_stop(f"received {received.name}", by_user=True)
         later = f"To resume later: {control.resume}"
         show(
             "stopping after the current training step; press Ctrl-C or signal again to stop "
@@ -153,16 +154,18 @@ def watched(control: StopControl) -> Iterator[None]:
     ``control`` raises the error in Tune's loop. If that does not end this process, a thread exits
     with the error's code. Nothing is lost, because the event log is on disk.
     """
-    over = threading.Event()
+    ended = threading.Event()
     if ray.is_initialized():  # asking for the address would start Ray
-        threading.Thread(target=_watch, args=(control, over), name="ray-watch", daemon=True).start()
+        threading.Thread(
+            target=_watch, args=(control, ended), name="ray-watch", daemon=True
+        ).start()
     try:
         yield
     finally:
-        over.set()
+        ended.set()
 
 
-def _watch(control: StopControl, over: threading.Event) -> None:
+def _watch(control: StopControl, ended: threading.Event) -> None:
     context = ray.get_runtime_context()
     this_node = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())
     server = context.gcs_address
@@ -170,7 +173,7 @@ def _watch(control: StopControl, over: threading.Event) -> None:
     limit = _SILENCE_S if server.startswith(("127.", "localhost:")) else CUT_OFF_S
     heard = dict.fromkeys((raylet, server), time.monotonic())
     while time.monotonic() - min(heard.values()) <= limit:
-        if over.wait(_WATCH_S):
+        if ended.wait(_WATCH_S):
             return
         heard |= {address: time.monotonic() for address in heard if listens(address)}
     lost = (
@@ -180,6 +183,6 @@ def _watch(control: StopControl, over: threading.Event) -> None:
         f"Ray's {lost} has died", str(control.folder.log), control.resume, code="ray-died"
     )
     control.lost = error
-    if not over.wait(_GRACE_S):
+    if not ended.wait(_GRACE_S):
         print(error, file=sys.stderr)
         os._exit(error.exit_code)

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +18,12 @@ from ray import tune
 from ray.exceptions import RayError
 
 from sweep.driver.again import begin_damaged_again, check_unfinished, retry_failed
-from sweep.driver.control import StopControl, orderly_signals, watched
+from sweep.driver.attempts import Gate, RetryBudget, TrialEvents
+from sweep.driver.control import StopControl, graceful_signals, watched
 from sweep.driver.guard import MARKER, dead_scratch, end_leftovers, guarded, scratch_folder
 from sweep.programs.environment import set_for_sweep, write_environment
 from sweep.record.best import choose_best
-from sweep.record.disk import CheckpointRoom, thin_ended
+from sweep.record.disk import thin_ended
 from sweep.record.equal_trials import equal_trials
 from sweep.record.folder import free_name, write_spec
 from sweep.record.sweep_record import SweepRecord, report_failure_told
@@ -38,8 +39,7 @@ from sweep.trials.reach import check_reach
 from sweep.trials.scheduler import make_scheduler
 from sweep.trials.trainable import TrialPlan, bind
 from sweep.views.live import live_table
-from sweep.views.progress import CONSOLE, SweepCallback, say
-from trainer.attempt import begin_attempt, newest_attempt
+from sweep.views.progress import CONSOLE, ProgressLines, say
 from trainer.errors import (
     INTERRUPTED,
     ConfigError,
@@ -150,9 +150,9 @@ def start_sweep(sweep: SweepRecord, options: Options) -> int:
     _check_program(sweep.spec)
     try:
         with hold(folder.root, "sweep"):
-            _keep_inputs(sweep, options)
+            _check_and_record_inputs(sweep, options)
             write_spec(folder, sweep.spec)
-            return _drive(sweep, options)
+            return _run_driver(sweep, options)
     except ResumableError:
         raise
     except (ConfigError, MissingError, StorageError):
@@ -172,7 +172,7 @@ def resume_sweep(sweep: SweepRecord, options: Options) -> int:
     with hold(folder.root, "sweep"):
         folder.stop.unlink(missing_ok=True)  # left by an earlier driver
         _check_program(sweep.spec)
-        _keep_inputs(sweep, options)
+        _check_and_record_inputs(sweep, options)
         ended = end_leftovers(folder.root)
         if ended:
             print(f"ended {ended} processes that an earlier driver left behind", flush=True)
@@ -186,7 +186,7 @@ def resume_sweep(sweep: SweepRecord, options: Options) -> int:
         else:
             check_unfinished(sweep.read_again())
         write_spec(folder, sweep.spec)
-        return _drive(sweep.read_again(), options)
+        return _run_driver(sweep.read_again(), options)
 
 
 def _check_program(spec: SweepSpec) -> None:
@@ -195,7 +195,7 @@ def _check_program(spec: SweepSpec) -> None:
     spec.program.check_early(spec.searched, spec.resources, spec.objective.metric)
 
 
-def _keep_inputs(sweep: SweepRecord, options: Options) -> None:
+def _check_and_record_inputs(sweep: SweepRecord, options: Options) -> None:
     """Refuse data and reward files that changed since the sweep started, unless accepted; record
     the current ones.
     """
@@ -206,14 +206,14 @@ def _keep_inputs(sweep: SweepRecord, options: Options) -> None:
         print(f"accepted: {change}", flush=True)
 
 
-def _drive(sweep: SweepRecord, options: Options) -> int:
+def _run_driver(sweep: SweepRecord, options: Options) -> int:
     spec = sweep.spec
     folder = sweep.folder
     # Every process of this sweep inherits the marker, so that a later driver finds leftover
     # processes.
     set_for_sweep(MARKER, str(folder.root))
     control = StopControl(sweep, sweep.command("resume", *options.machine))
-    ended = ResumableError(
+    killed = ResumableError(
         f"the driver of sweep {folder.name} was killed; nothing is lost", control, "driver-killed"
     )
     parent: ParentRun | None = None
@@ -222,7 +222,7 @@ def _drive(sweep: SweepRecord, options: Options) -> int:
     try:
         with scratch_folder(folder.root) as scratch, contextlib.ExitStack() as stack:
             write_environment(scratch / ENVIRONMENT)  # before Ray changes it
-            stack.enter_context(guarded(folder.root, scratch, str(ended)))
+            stack.enter_context(guarded(folder.root, scratch, str(killed)))
             nodes = stack.enter_context(_ray(options, control, scratch / "ray"))
             stack.enter_context(watched(control))
             check_fit(spec.resources, nodes)
@@ -234,7 +234,7 @@ def _drive(sweep: SweepRecord, options: Options) -> int:
             _search(_Session(sweep, options, nodes, parent, control, scratch))
         control.check_folder()
     except KeyboardInterrupt:
-        control.request("interrupted", interrupted=True)
+        control.request_stop("interrupted", by_user=True)
     except BaseException:
         if parent is not None:
             with contextlib.suppress(StorageError):
@@ -244,31 +244,25 @@ def _drive(sweep: SweepRecord, options: Options) -> int:
 
 
 def _search(session: _Session) -> None:
+    """Run trials until the search has ended or is stopped."""
     sweep = session.sweep
     spec = sweep.spec
-    folder = sweep.folder
-    room = CheckpointRoom(sweep)
-    thinned: set[str] = set()
-
-    def begin_trial(trial: str, running: Sequence[str]) -> int:
-        session.control.check_folder()
-        thin_ended(sweep, thinned)
-        lack = room.lack(trial, running)
-        if lack is not None:
-            session.control.fail(lack)
-            return 0
-        number = newest_attempt(folder.trial(trial)) + 1
-        begin_attempt(folder.trial(trial), number)
-        return number
-
-    earlier = sweep.configurations
-    searcher = ConfigurationSearcher(spec, folder.ledger, begin_trial, earlier, session.capacity)
-    with orderly_signals(session.control, say), _states_in_mlflow(session) as changed:
-        callback = SweepCallback(folder, spec.resources, spec.limits.max_failures, changed)
-        session.control.attach(searcher.halt, callback.running)
+    control = session.control
+    gate = Gate(sweep, control.check_folder, control.fail)
+    searcher = ConfigurationSearcher(
+        spec, sweep.folder.ledger, gate.admit, sweep.configurations, session.capacity
+    )
+    with graceful_signals(control, say), _states_in_mlflow(session) as changed:
+        events = TrialEvents(
+            sweep.folder,
+            RetryBudget(spec.limits.max_failures),
+            ProgressLines(sweep.folder, spec.resources),
+            changed,
+        )
+        control.attach(searcher.stop, events.running)
         say("starting the first trials")
-        with live_table(sweep, CONSOLE, callback.scores):
-            _fit(_tuner(session, searcher, callback), searcher, session.control)
+        with live_table(sweep, CONSOLE, events.scores):
+            _fit(_tuner(session, searcher, events), searcher, control)
     thin_ended(sweep, set(), all_have_closed=True)
 
 
@@ -276,7 +270,7 @@ def _fit(tuner: tune.Tuner, searcher: ConfigurationSearcher, control: StopContro
     try:
         tuner.fit()
     except tune.TuneError as error:
-        raise searcher.failure or _given_up(error, control) from error
+        raise searcher.failure or _tune_error(error, control) from error
     except RuntimeError as error:
         # If Ray killed a trial's process for memory, Tune does not count it as a failure of the
         # trial.
@@ -287,18 +281,19 @@ def _fit(tuner: tune.Tuner, searcher: ConfigurationSearcher, control: StopContro
         ) from error
 
 
-def _given_up(error: tune.TuneError, control: StopControl) -> ResumableError:
+def _tune_error(error: tune.TuneError, control: StopControl) -> ResumableError:
     """Return the error that Tune wraps: Tune's own message is a traceback."""
     cause: BaseException = error
-    while isinstance(cause, tune.TuneError) and (below := cause.__cause__ or cause.__context__):
-        cause = below
+    while isinstance(cause, tune.TuneError):
+        wrapped = cause.__cause__ or cause.__context__
+        if wrapped is None:
+            break
+        cause = wrapped
     what = f"Ray Tune gave up: {type(cause).__name__}: {first_line(cause)}"
     return ResumableError(what, control, "tune-gave-up")
 
 
-def _tuner(
-    session: _Session, searcher: ConfigurationSearcher, callback: SweepCallback
-) -> tune.Tuner:
+def _tuner(session: _Session, searcher: ConfigurationSearcher, events: TrialEvents) -> tune.Tuner:
     plan = session.trial_plan
     return tune.Tuner(
         tune.with_resources(bind(plan), plan.placement()),
@@ -312,10 +307,10 @@ def _tuner(
             name=session.sweep.folder.name,
             # Not needed after Tune has ended: a resume is built from the event log.
             storage_path=str(session.scratch / "tune"),
-            # the callback counts failures; a lost node does not count
+            # `RetryBudget` counts failures
             failure_config=tune.FailureConfig(max_failures=-1),
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
-            callbacks=[callback],
+            callbacks=[events],
             stop=session.control,
             verbose=0,
         ),
@@ -383,7 +378,7 @@ def _finish(
     failed = [row for row in rows if row.state == "FAIL"]
     in_mlflow = _complete_mlflow(sweep, parent, control)
     problem = control.problem or in_mlflow
-    report, best = _read_again(sweep, options, parent if in_mlflow is None else None)
+    report, best = _write_report(sweep, options, parent if in_mlflow is None else None)
     states = [row.state for row in rows]
     print(
         f"\n{len(ended)} trials: {states.count('COMPLETE')} complete, "
@@ -407,14 +402,14 @@ def _finish(
         left = sweep.planned - len(ended)
         print(f"{control.reason}; {left} trials remain. To resume:")
         print(control.resume, flush=True)
-    if control.interrupted:
+    if control.by_user:
         return INTERRUPTED
     if problem is not None:
         return problem.exit_code
     return 1 if failed else 0
 
 
-def _read_again(
+def _write_report(
     sweep: SweepRecord, options: Options, parent: ParentRun | None
 ) -> tuple[Path | None, str]:
     """Write the report if requested and send it to MLflow. Return its path and the line that names

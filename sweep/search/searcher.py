@@ -51,7 +51,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         spec: the checked search space.
         ledger_path: ``events.jsonl``, created if missing; its folder must exist. before_trial:
         called with the next trial's name and the names of running trials; returns the attempt
-        number, or calls ``halt``. capacity: returns how many trials may run concurrently; called
+        number, or calls ``stop``. capacity: returns how many trials may run concurrently; called
         before each trial. configurations: as replayed from the ledger, and kept up to date.
     """
 
@@ -69,7 +69,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         self.ledger = Ledger(ledger_path)
         self.configurations = configurations
         self.running: dict[str, TrialKey] = {}  # Tune's trial id -> trial
-        self.halted = False
+        self.stopped = False
         self._before_trial = before_trial
         self._capacity = capacity
         self.failure: StorageError | None = None  # of the ledger
@@ -81,9 +81,9 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
             StorageError: the ledger or the trial's folder cannot be written.
         """
         self._raise_failure()
-        if not self.halted and len(self.running) >= self._capacity():
+        if not self.stopped and len(self.running) >= self._capacity():
             return None
-        key = None if self.halted else self._next_pair()
+        key = None if self.stopped else self._next_pair()
         attempt = 0
         if key is not None:
             try:
@@ -93,7 +93,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
             except StorageError as error:
                 self.failure = error
                 raise
-        if key is None or self.halted:
+        if key is None or self.stopped:
             return Searcher.FINISHED
         self._append(event=STARTED, configuration=key.configuration, seed=key.seed)
         self.running[trial_id] = key
@@ -117,12 +117,12 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         """Record how a trial ended.
 
         COMPLETE: trained to the last step. PRUNED: stopped early; its last score counts. FAIL:
-        crashed, or without a finite score. A trial that is interrupted, or that ends after ``halt``
-        before it is finished, gets no result and is submitted again on resume.
+        crashed, or without a finite score. A trial that stops with the sweep, or that ends after
+        ``stop`` before it is finished, gets no result and is submitted again on resume.
         """
         key = self.running.pop(trial_id, None)
         report = TrialReport.of(result)
-        if key is None or report.interrupted or (self.halted and (error or not report.finished)):
+        if key is None or report.stopped or (self.stopped and (error or not report.finished)):
             return
         state, score, reason = _judge(report, error)
         record = self._append(
@@ -136,11 +136,11 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         )
         add_result(self.configurations, record)
 
-    def halt(self) -> None:
+    def stop(self) -> None:
         """Propose nothing more; trials stopped from now on get no result, so that ``sweep resume``
         continues them.
         """
-        self.halted = True
+        self.stopped = True
 
     @property
     def open_pairs(self) -> Iterator[TrialKey]:

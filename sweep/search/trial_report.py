@@ -25,15 +25,15 @@ class TrialReport:
     evaluation: int | None = None
     total_steps: int = 0  # 0 if unknown
     finished: bool = False  # trained to its end
-    interrupted: bool = False  # the sweep was stopped: the trial has no result and resumes later
+    stopped: bool = False  # the sweep was stopped: the trial has no result and resumes later
     reason: str = ""  # failure that a retry would repeat
-    # (what, where, hint) of a storage error that interrupted it
-    storage: tuple[str, str, str] | None = None
+    # (what, where, hint, code) of a storage error that stopped it
+    storage: tuple[str, str, str, str] | None = None
 
     def to_result(self, **metrics: Any) -> Result:
         """Return the result that Tune gets."""
         values = {name: value for name, value in asdict(self).items() if value is not None}
-        is_done = self.finished or self.interrupted or bool(self.reason)
+        is_done = self.finished or self.stopped or bool(self.reason)
         return {**metrics, **values, "done": is_done}
 
     @classmethod

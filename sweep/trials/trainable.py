@@ -115,7 +115,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
 
         Returns:
             ``step``, ``score``, ``evaluation`` and all ``eval/*`` metrics. ``done`` with
-            ``finished`` after the last step, with ``interrupted`` when the sweep is to stop (with
+            ``finished`` after the last step, with ``stopped`` when the sweep is to stop (with
             ``storage``: because of a full disk or the like, met by this trial), with ``reason`` if
             the trial failed and a retry would fail again (divergence, bad configuration).
 
@@ -124,14 +124,14 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             out-of-memory errors in reused ranks do not count: the trial is retried in new ranks.
         """
         if self._assignment.stop_file.exists() and not self._built:  # running ranks save first
-            return self._interrupted()
+            return self._stopped()
         if self._given_up:
             return self._failed(WorkerLostError(self._given_up))
         try:
             period = self._run_period()
             self._last_step = period.step
-            if period.interrupted:
-                return self._interrupted()
+            if period.stopped:
+                return self._stopped()
             history = self._evaluations(period)
             raise_if_diverged(history, period, self.plan.spec.objective.metric)
             report = self._evaluated(period, history)
@@ -153,7 +153,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
                 return self.step()
             if fault is None:
                 raise
-            return self._interrupted(fault)
+            return self._stopped(fault)
 
     def cleanup(self) -> None:
         """End the ranks."""
@@ -321,10 +321,12 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             Attempt(context.run_dir, context.attempt).check()
             self._run_folder.failure.write_text(text + "\n", "utf-8")
 
-    def _interrupted(self, fault: StorageError | None = None) -> Result:
+    def _stopped(self, fault: StorageError | None = None) -> Result:
         self._close("KILLED")
-        storage = None if fault is None else (fault.what, fault.where, fault.hint)
-        return TrialReport(self._last_step, interrupted=True, storage=storage).to_result()
+        storage = None
+        if fault is not None:
+            storage = (fault.what, fault.where, fault.hint, fault.code)
+        return TrialReport(self._last_step, stopped=True, storage=storage).to_result()
 
 
 def raise_if_diverged(history: Mapping[int, float], period: Period, metric: str) -> None:

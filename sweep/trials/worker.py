@@ -53,7 +53,7 @@ class Period:
     total_steps: int
     done: bool
     metrics: Mapping[str, float]
-    interrupted: bool = False
+    stopped: bool = False  # because the sweep is to stop
 
 
 class RankWorker:
@@ -110,8 +110,13 @@ class RankWorker:
         if run.done:  # stopped after its last step, before it could be reported
             return Period(run.step, run.total_steps, True, {})
         metrics = {name: value for name, value in run.run_period().items() if name != "step"}
-        interrupted = run.stopping and not metrics
-        return Period(run.step, run.total_steps, run.done, metrics, interrupted)
+        return Period(
+            step=run.step,
+            total_steps=run.total_steps,
+            done=run.done,
+            metrics=metrics,
+            stopped=run.stopping and not metrics,
+        )
 
     def close(self, status: str) -> None:
         """End the trial's run; the process stays."""

@@ -1,17 +1,19 @@
 """Live table of the running trials, below a sweep's output in a terminal."""
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
 from sweep.record.sweep_record import SweepRecord
 from sweep.record.table import duration, parameter_text, step_text
-from sweep.views.progress import guarded
 from sweep.views.time_left import seconds_left
 from trainer.shell.table import number
+
+logger = logging.getLogger(__name__)
 
 Scores = Callable[[], Mapping[str, float | None]]  # running trial -> latest score, if it has one
 
@@ -19,12 +21,15 @@ Scores = Callable[[], Mapping[str, float | None]]  # running trial -> latest sco
 @contextmanager
 def live_table(sweep: SweepRecord, console: Console, scores: Scores) -> Iterator[None]:
     """Show the running trials at the bottom of a terminal; do nothing elsewhere."""
-    shown = Live(
-        console=console,
-        get_renderable=guarded(lambda: _table(sweep.read_again(), scores())),
-        refresh_per_second=0.5,
-        transient=True,
-    )
+
+    def render() -> RenderableType:
+        try:
+            return _table(sweep.read_again(), scores())
+        except Exception:  # a display error must not end the sweep
+            logger.exception("no table")
+            return ""
+
+    shown = Live(console=console, get_renderable=render, refresh_per_second=0.5, transient=True)
     if not console.is_terminal:
         yield
         return

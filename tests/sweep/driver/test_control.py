@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from sweep.driver.control import StopControl, orderly_signals
+from sweep.driver.control import StopControl, graceful_signals
 from sweep.programs.resources import ResourcesSpec
 from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import SweepRecord
@@ -67,17 +67,17 @@ def control(folder, running=1, gpus=0, before=0, **limits):
 
 def test_a_spent_time_budget_lets_running_trials_stop_by_themselves(folder, clock):
     running = 2
-    halted = []
+    stopped = []
     stop = control(folder, time_budget_s=60)
-    stop.attach(lambda: halted.append(True), lambda: running)
+    stop.attach(lambda: stopped.append(True), lambda: running)
     clock.now += 59
     assert not stop.stop_all()
     clock.now += 2
     assert not stop.stop_all()  # they still hold their resources
     assert "60 s" in stop.reason
-    assert not stop.interrupted
+    assert not stop.by_user
     assert folder.stop.exists()
-    assert halted == [True]
+    assert stopped == [True]
     running = 0
     assert stop.stop_all()
 
@@ -91,7 +91,7 @@ def test_gpu_hours_count_running_trials_and_earlier_sessions(folder, clock):
     for _ in range(2):
         clock.now += 60
         stop.stop_all()
-    assert stop.reason == "the budget of 9 GPU hours is spent"
+    assert "9 GPU hours" in stop.reason
 
 
 def test_a_trial_that_storage_interrupts_stops_the_sweep_once(folder):
@@ -102,15 +102,15 @@ def test_a_trial_that_storage_interrupts_stops_the_sweep_once(folder):
         stop(
             "trial",
             TrialReport(
-                storage=("the disk is full", "/runs, 0 MiB free", "free some space")
+                storage=("the disk is full", "/runs, 0 MiB free", "free some space", "disk-full")
             ).to_result(),
         )
         is False
     )
-    stop("other", TrialReport(storage=("another", "", "")).to_result())
+    stop("other", TrialReport(storage=("another", "", "", "")).to_result())
     assert stop.problem is not None
     assert (stop.problem.what, stop.problem.exit_code) == ("the disk is full", 4)
-    assert (stop.reason, stop.interrupted) == ("the sweep has stopped", False)
+    assert (stop.reason, stop.by_user) == ("the sweep has stopped", False)
     assert folder.stop.exists()
 
 
@@ -119,9 +119,9 @@ def test_the_second_signal_raises(folder, number):
     stop = control(folder)
     messages = []
     before = signal.getsignal(number)
-    with orderly_signals(stop, messages.append):
+    with graceful_signals(stop, messages.append):
         signal.raise_signal(number)
-        assert stop.interrupted
+        assert stop.by_user
         assert len(messages) == 1
         # the last line may never come
         assert messages[0].endswith("To resume later: sweep resume demo")
@@ -132,6 +132,6 @@ def test_the_second_signal_raises(folder, number):
 
 def test_an_interrupt_after_a_spent_budget_stops_at_once(folder):
     stop = control(folder)
-    stop.request("the time budget is spent", interrupted=False)
-    with orderly_signals(stop, print), pytest.raises(KeyboardInterrupt):
+    stop.request_stop("the time budget is spent", by_user=False)
+    with graceful_signals(stop, print), pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)

@@ -76,13 +76,13 @@ def test_reasons_of_failure_are_kept(tmp_path):
     assert len(set(reasons)) == len(reasons) and reasons[5] == ""
 
 
-def test_an_interrupted_or_halted_trial_keeps_its_place(tmp_path):
+def test_a_trial_that_stops_with_the_sweep_keeps_its_place(tmp_path):
     spec = make_spec(tmp_path)
     searcher = searcher_in(tmp_path, spec)
     for trial_id in "abcde":
         searcher.suggest(trial_id)
-    searcher.on_trial_complete("a", TrialReport(10, 0.5, interrupted=True).to_result())
-    searcher.halt()
+    searcher.on_trial_complete("a", TrialReport(10, 0.5, stopped=True).to_result())
+    searcher.stop()
     assert searcher.suggest("f") == searcher.FINISHED
     searcher.on_trial_complete("b", TrialReport(10, 0.5).to_result())
     searcher.on_trial_complete("c", error=True)
@@ -155,7 +155,7 @@ def test_what_is_asked_before_a_trial_may_end_the_search_and_the_trial_keeps_its
     def before_trial(trial, running):
         asked.append((trial, list(running)))
         if trial == "c001-s0":
-            searcher.halt()
+            searcher.stop()
 
     searcher = searcher_in(tmp_path, spec, before_trial)
     trials = [searcher.suggest(str(number)) for number in range(4)]

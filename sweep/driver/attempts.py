@@ -1,0 +1,251 @@
+"""Attempts at a trial: how they are numbered, when a failed one is retried, when a trial is given
+up.
+
+Nothing here prints. `TrialEvents` tells a display what happens; a display that fails is logged and
+changes no decision.
+"""
+
+import contextlib
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any, Protocol
+
+from ray import cloudpickle, tune
+from ray.tune.experiment import Trial
+
+from sweep.record.disk import CheckpointRoom, thin_ended
+from sweep.record.folder import SweepFolder
+from sweep.record.sweep_record import SweepRecord, failure_note
+from sweep.search.trial_report import GIVEN_UP, Result, TrialReport
+from sweep.trials.nodes import is_lost_node
+from trainer.attempt import begin_attempt, newest_attempt
+from trainer.errors import StorageError, one_line
+
+logger = logging.getLogger(__name__)
+
+
+class Step(Enum):
+    """What follows a failure."""
+
+    RETRY = "retry"
+    REPORT = "report"  # start once more, only to report the failure
+    END = "end"  # even that process did not start
+
+
+class RetryBudget:
+    """Counts each trial's failures, which Tune does not limit. A lost node is no failure.
+
+    Args:
+        max_failures: retries of each trial.
+    """
+
+    def __init__(self, max_failures: int) -> None:
+        self.max_failures = max_failures
+        self._failures: Counter[str] = Counter()
+        self._given_up: set[str] = set()
+
+    def after_failure(self, trial: str, *, node_was_lost: bool) -> Step:
+        """Count a failure and return what follows it.
+
+        Without retries left, a trial is started once more only to report its failure, so that it
+        has an ordinary result.
+        """
+        if not node_was_lost:
+            self._failures[trial] += 1
+        if self._failures[trial] <= self.max_failures:
+            return Step.RETRY
+        if trial in self._given_up:
+            return Step.END
+        self._given_up.add(trial)
+        return Step.REPORT
+
+    def count(self, trial: str) -> int:
+        """Return how often a trial has failed."""
+        return self._failures[trial]
+
+
+class Gate:
+    """Admits the next attempt at a trial, if the storage for it is there.
+
+    Args:
+        sweep: the sweep.
+        check_storage: raises a StorageError if the sweep's files have disappeared.
+        stop: stops the sweep because of a storage error.
+    """
+
+    def __init__(
+        self,
+        sweep: SweepRecord,
+        check_storage: Callable[[], None],
+        stop: Callable[[StorageError], None],
+    ) -> None:
+        self._sweep = sweep
+        self._check_storage = check_storage
+        self._stop = stop
+        self._room = CheckpointRoom(sweep)
+        self._thinned: set[str] = set()
+
+    def admit(self, trial: str, running: Sequence[str]) -> int:
+        """Return the number of the trial's next attempt, which fences off earlier ones; 0 after
+        stopping the sweep because there is no room for the trial's checkpoints.
+
+        Raises:
+            StorageError: the sweep's files have disappeared, or the number cannot be written.
+        """
+        self._check_storage()
+        thin_ended(self._sweep, self._thinned)
+        shortage = self._room.lack(trial, running)
+        if shortage is not None:
+            self._stop(shortage)
+            return 0
+        folder = self._sweep.folder.trial(trial)
+        number = newest_attempt(folder) + 1
+        begin_attempt(folder, number)
+        return number
+
+
+class Display(Protocol):
+    """Shows what happens to trials. Any method may raise: the error is logged."""
+
+    def started(self, trial: str, parameters: Mapping[str, Any]) -> None:
+        """A trial has its resources."""
+
+    def evaluated(self, trial: str, report: TrialReport, metrics: Result) -> None:
+        """A trial has evaluated its model."""
+
+    def retried(self, trial: str, reason: str, failures: int | None, most: int) -> None:
+        """A trial starts again after this failure; None if it does not count."""
+
+    def failed(self, trial: str, reason: str) -> None:
+        """A trial has failed and is not retried."""
+
+    def ended(self, trial: str, report: TrialReport) -> None:
+        """A trial has ended with this report."""
+
+    def polled(self, running: Sequence[str], pending: Sequence[str]) -> None:
+        """Ten times a second: these trials have resources, those wait for them."""
+
+
+class TrialEvents(tune.Callback):  # type: ignore[misc]
+    """Tune's events: decides on retries, knows which trials run, and tells the display.
+
+    Args:
+        folder: the sweep's folder.
+        budget: the retries.
+        display: shows the events.
+        changed: set when a trial has ended.
+    """
+
+    def __init__(
+        self, folder: SweepFolder, budget: RetryBudget, display: Display, changed: threading.Event
+    ) -> None:
+        self._folder = folder
+        self._budget = budget
+        self._display: Display | None = display
+        self._changed: threading.Event | None = changed
+        self._trials: Sequence[Trial] = ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tune pickles its callbacks; a display and an Event belong to this process.
+        return {**self.__dict__, "_changed": None, "_display": None, "_trials": ()}
+
+    def scores(self) -> dict[str, float | None]:
+        """Return the trials that hold resources now, each with its latest score."""
+        return {
+            trial.config["trial"]: TrialReport.of(trial.last_result).score
+            for trial in self._trials
+            if trial.status == Trial.RUNNING
+        }
+
+    def running(self) -> int:
+        """Return how many trials hold resources now."""
+        return len(self.scores())
+
+    def on_trial_start(self, trial: Trial, **info: Any) -> None:
+        """Tell that a trial has its resources, unless it starts only to report its failure."""
+        if GIVEN_UP not in trial.config:
+            overrides = trial.config["overrides"]
+            searched = {key: value for key, value in overrides.items() if key != "seed"}
+            self._tell("started", trial.config["trial"], searched)
+
+    def on_trial_result(self, trial: Trial, result: dict[str, Any], **info: Any) -> None:
+        """Tell a trial's evaluation."""
+        report = TrialReport.of(result)
+        if report.evaluation is not None:
+            self._tell("evaluated", trial.config["trial"], report, result)
+
+    def on_trial_complete(self, trial: Trial, **info: Any) -> None:
+        """Tell that a trial has ended; its last result has the state."""
+        self._tell("ended", trial.config["trial"], TrialReport.of(trial.last_result))
+        self._after_end(trial)
+
+    def on_trial_error(self, trial: Trial, **info: Any) -> None:
+        """Tell that a trial failed and will not be retried."""
+        self._tell("failed", trial.config["trial"], self._reason(trial))
+        self._after_end(trial)
+
+    def on_trial_recover(self, trial: Trial, **info: Any) -> None:
+        """Decide what follows a failure, and number the next attempt: the number shuts out the
+        process of the failed one.
+        """
+        name = trial.config["trial"]
+        reason = self._reason(trial)
+        node_was_lost = is_lost_node(_error_of(trial))
+        step = self._budget.after_failure(name, node_was_lost=node_was_lost)
+        trial.config["attempt"] += 1
+        if step is Step.RETRY:
+            failures = None if node_was_lost else self._budget.count(name)
+            self._tell("retried", name, reason, failures, self._budget.max_failures)
+            return
+        trial.config[GIVEN_UP] = reason
+        # Tune ends a trial that has failed more often than this; -1 is no limit
+        trial.max_failures = 0 if step is Step.END else -1
+
+    def on_step_end(self, trials: list[Trial], **info: Any) -> None:
+        """Note which trials there are, ten times a second."""
+        self._trials = trials
+        running = [trial.config["trial"] for trial in trials if trial.status == Trial.RUNNING]
+        pending = [trial.config["trial"] for trial in trials if trial.status == Trial.PENDING]
+        self._tell("polled", running, pending)
+
+    def _tell(self, event: str, *values: Any) -> None:
+        if self._display is None:
+            return
+        try:
+            getattr(self._display, event)(*values)
+        except Exception:
+            logger.exception("the display failed to show that a trial %s", event)
+
+    def _reason(self, trial: Trial) -> str:
+        """Return a trial's failure note, or Ray's error if its process died before writing one."""
+        note = ""
+        with contextlib.suppress(OSError, ValueError):
+            note = failure_note(self._folder.trial(trial.config["trial"]))
+        error = _error_of(trial)
+        cause = getattr(error, "cause", None) or error or "its process or its node was lost"
+        return note or one_line(cause)
+
+    def _after_end(self, trial: Trial) -> None:
+        # Free the running statistics that Tune keeps for every metric; they are most of its memory.
+        trial.metric_analysis.clear()
+        trial.metric_n_steps.clear()
+        if self._changed is not None:
+            self._changed.set()
+
+
+def _error_of(trial: Trial) -> Exception | None:
+    """Read the error of a trial's last attempt from its local file, before Tune copies it; None if
+    it cannot be read, for example because its class cannot be imported here.
+    """
+    if not trial.pickled_error_file:
+        return None
+    try:
+        error: Exception = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
+    except Exception:
+        logger.exception("the error of %s cannot be read", trial.config["trial"])
+        return None
+    return error
