@@ -23,6 +23,7 @@ __all__ = [
     "Score",
     "columns",
     "combine_batch",
+    "judge_of",
     "minimum",
     "part_weight",
     "prepare",
@@ -52,7 +53,7 @@ def combine_batch(functions: Weights) -> BatchRewardFunction:
     names = [_short(name) for name in functions]
     weights = list(functions.values())
     of_batch = [_resolve_batch(name) for name in functions]
-    judge = max(range(len(weights)), key=lambda index: abs(weights[index]))
+    judge = list(functions).index(judge_of(functions))
 
     def weighted_sum(scores: Sequence[Score]) -> Score:
         if len(scores) == 1:
@@ -69,13 +70,23 @@ def combine_batch(functions: Weights) -> BatchRewardFunction:
         texts: Sequence[str], answers: Sequence[Any], rows: Rows = ()
     ) -> list[Score | Exception]:
         by_function = [function(texts, answers, rows) for function in of_batch]
-        return [
-            next((error for error in of_text if isinstance(error, Exception)), None)
-            or weighted_sum(cast(Sequence[Score], of_text))
-            for of_text in zip(*by_function, strict=True)
-        ]
+        results: list[Score | Exception] = []
+        for of_text in zip(*by_function, strict=True):
+            errors = [result for result in of_text if isinstance(result, Exception)]
+            if errors:
+                results.append(errors[0])
+            else:
+                results.append(weighted_sum(cast(Sequence[Score], of_text)))
+        return results
 
     return combined
+
+
+def judge_of(functions: Weights) -> str:
+    """Return the function that decides what is correct: the one with the largest absolute weight,
+    the first of several.
+    """
+    return max(functions, key=lambda name: abs(functions[name]))
 
 
 def wants_batches(functions: Weights) -> bool:

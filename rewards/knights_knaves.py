@@ -16,6 +16,11 @@ MINIMUM = -3.0
 
 _ROLE_IN_LINE = re.compile(r"\b([A-Za-z]+)\b.*?\b(knight|knave)\b", re.IGNORECASE)
 
+_HEDGED = re.compile(
+    r"\b(?:if|unless|whether|or|either|neither|nor|not|maybe|perhaps|possibly|suppose|assuming|"
+    r"implies|iff)\b|n't\b"
+)
+
 
 def score(text: str, answer: Any) -> Score:
     """Score prefill + completion against a solution with one line per person: ``(1) Zoey is a
@@ -77,9 +82,11 @@ def _solution_roles(solution: str) -> dict[str, str]:
 
 def _given_roles(answer: str, names: tuple[str, ...]) -> dict[str, str] | None:
     """Return the stated role of every name, or None if the number of role words differs from the
-    number of names or a name has none.
+    number of names, a name has none, or the statement is hedged ("if Zoey is a knight ...").
     """
     lowered = answer.lower()
+    if _HEDGED.search(lowered):
+        return None
     if lowered.count("knight") + lowered.count("knave") != len(names):
         return None
     roles = {}

@@ -4,19 +4,46 @@ import re
 from decimal import Decimal
 from typing import Any
 
+from rewards.notation import plain_answer, plain_characters, without_grouping
 from rewards.score import Score
 
 MINIMUM = 0.0
 
-_NUMBER = re.compile(r"-?\d{1,30}(?:\.\d{1,30})?")
+# with commas between groups of three digits, or plain
+_NUMBER = re.compile(
+    r"-?[1-9]\d{0,2}(?:,\d{3}){1,9}(?!\d)(?:\.\d{1,30})?|-?\d{1,30}(?:\.\d{1,30})?|-?\.\d{1,30}"
+)
+_SCIENTIFIC = re.compile(r"-?\d{1,30}(?:\.\d{1,30})?[eE][-+]?\d{1,3}")
 
 
 def score(text: str, answer: Any) -> Score:
     """Return 1 if the last number in the text equals the answer (a number or a numeric string),
     else 0.
 
-    Numbers are compared by value. Expressions are not evaluated: the last number of ``2 + 3`` is 3.
+    Numbers are compared by value; ``1,234`` is 1234. Expressions are not evaluated: the last number
+    of ``2 + 3`` is 3.
+
+    Raises:
+        ValueError: the answer is not a number.
     """
-    numbers = _NUMBER.findall(text)
-    right = bool(numbers) and Decimal(numbers[-1]) == Decimal(str(answer))
+    accepted = number_of(answer)
+    numbers = _NUMBER.findall(without_grouping(plain_characters(text)))
+    right = bool(numbers) and _value(numbers[-1]) == accepted
     return Score(float(right), right, {"last_number": float(right)}, parsed=bool(numbers))
+
+
+def number_of(answer: Any) -> Decimal:
+    """Return an accepted answer as a number; what people wrap around it is left out.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if isinstance(answer, str | int | float) and not isinstance(answer, bool):
+        text = without_grouping(plain_answer(str(answer))).removeprefix("+")
+        if _NUMBER.fullmatch(text) or _SCIENTIFIC.fullmatch(text):
+            return _value(text)
+    raise ValueError(f"the answer {answer!r} is not a number, which last_number compares with")
+
+
+def _value(number: str) -> Decimal:
+    return Decimal(number.replace(",", ""))

@@ -6,14 +6,23 @@ else the last formula or number that math-verify finds. Math-verify compares the
 """
 
 import logging
+import re
 from typing import Any
 
 from rewards.math_guard import may_evaluate, may_parse, time_limit
+from rewards.math_notation import Spelling, comparable, spellings
+from rewards.notation import plain_answer
 from rewards.score import Score
 
 MINIMUM = 0.0
 
 _ROUNDING = 10  # decimals
+_RELATIVE = 1e-8  # largest relative difference of equal numbers
+_DIGITS = 20
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_BETWEEN_BOXES = re.compile(
+    r"(?:[\s$,;&.]|\\[,;: ()\[\]]|\\q?quad|\band\b|\bor\b|\\text\s*\{\s*(?:and|or)\s*\})*"
+)
 _END_CHARS = 10_000  # of the text's end that are searched for \boxed{}
 _TAIL_CHARS = 600
 
@@ -33,28 +42,94 @@ def score(text: str, answer: Any) -> Score:
 
     Raises:
         TimeoutError: the comparison takes too long.
+        ValueError: an accepted answer is neither text nor a number.
     """
     accepted = answer if isinstance(answer, list | tuple) else [answer]
+    for gold in accepted:
+        if isinstance(gold, bool) or not isinstance(gold, str | int | float):
+            raise ValueError(f"the answer {gold!r} is neither text nor a number")
     with time_limit():
-        given = _parse(final_answer(text))
-        comparable = given if given and may_evaluate(given[0]) else given[-1:]
-        right = any(_equal(_parse(_box(str(gold).strip())), comparable) for gold in accepted)
-    return Score(float(right), right, {"math": float(right)}, parsed=bool(given))
+        final = final_answer(text)
+        given = _given_forms(final)
+        right = any(
+            _same(gold_form, given_form)
+            for gold in accepted
+            for gold_form in _forms(plain_answer(str(gold)))
+            for given_form in given
+        )
+    return Score(float(right), right, {"math": float(right)}, parsed=any(p for _, p in given))
+
+
+_Form = tuple[Spelling, list[Any]]  # an answer as it is spelled, and as it was parsed
+
+
+def _given_forms(final: str) -> list[_Form]:
+    """Return the forms of the policy's final answer."""
+    if not final.startswith(_box("")[:-1]):
+        return [(Spelling(final), _comparable(_parse(final)))]
+    content = final.removeprefix(_box("")[:-1]).removesuffix("}")
+    return [(form, _comparable(parsed)) for form, parsed in _forms(content)]
+
+
+def _forms(answer: str) -> list[_Form]:
+    if not may_parse(answer):  # its patterns may take long on it
+        return [(Spelling(answer), [])]
+    return [(form, _parse(_box(form.formula))) for form in spellings(answer)]
+
+
+def _comparable(parsed: list[Any]) -> list[Any]:
+    """Leave out a formula that is too large to be evaluated; its text remains."""
+    return parsed if parsed and may_evaluate(parsed[0]) else parsed[-1:]
+
+
+def _same(gold: _Form, given: _Form) -> bool:
+    """Return whether two forms of answers are equal.
+
+    A percentage equals its number with or without the sign: 12.5% is 12.5 and 0.125.
+    """
+    if not comparable(gold[0], given[0]):
+        return False
+    if gold[0].percent == given[0].percent:
+        return _equal(gold[1], given[1])
+    with_percent, other = (gold, given) if gold[0].percent else (given, gold)
+    fraction = _parse(_box(f"{with_percent[0].formula}\\%"))
+    return _equal(with_percent[1], other[1]) or _equal(fraction, other[1])
 
 
 def final_answer(text: str) -> str:
     r"""Return the final answer as ``\boxed{...}``, or the end of the text if no answer is
     marked.
     """
-    from latex2sympy2_extended.math_normalization import extract_boxed_content
-
     conclusion = text.rpartition("</think>")[2]
     for part in (conclusion[-_END_CHARS:], text[-_END_CHARS:]):
-        content = extract_boxed_content(part)
-        if content != part:
-            return _box(content)
+        boxes = _last_boxes(part)
+        if boxes:
+            return _box(",".join(boxes))
     _, mark, after = conclusion.rpartition("####")
     return _box(after.strip().partition("\n")[0]) if mark else conclusion[-_TAIL_CHARS:]
+
+
+def _last_boxes(text: str) -> list[str]:
+    r"""Return the content of the last ``\\boxed{}`` and of those right before it in one list, such
+    as ``\\boxed{1} and \\boxed{2}``.
+    """
+    boxes: list[str] = []
+    end = 0
+    for match in _BOX.finditer(text):
+        if match.start() < end:
+            continue  # a box in a box
+        depth = 1
+        position = match.end()
+        while position < len(text) and depth:
+            depth += {"{": 1, "}": -1}.get(text[position], 0)
+            position += 1
+        if depth:
+            break  # the text ends within it
+        if not _BETWEEN_BOXES.fullmatch(text[end : match.start()]):
+            boxes.clear()
+        boxes.append(text[match.end() : position - 1])
+        end = position
+    return boxes
 
 
 def _box(formula: str) -> str:
@@ -82,4 +157,22 @@ def _equal(gold: list[Any], given: list[Any]) -> bool:
         "allow_set_relation_comp": True,
         "timeout_seconds": None,
     }
-    return bool(verify(gold, given, **options))
+    return bool(verify(gold, given, **options)) and _close(gold[:1], given[:1])
+
+
+def _close(gold: list[Any], given: list[Any]) -> bool:
+    """Return whether two numbers are equal within a relative tolerance; True for other formulas.
+    The rounding of `_equal` is absolute, and takes all tiny numbers for one.
+    """
+    values = []
+    for formula in (*gold, *given):
+        if not getattr(formula, "is_number", False) or not may_evaluate(formula):
+            return True
+        value = formula.evalf(_DIGITS)
+        if not value.is_Float and not value.is_Integer:
+            return True
+        values.append(value)
+    if len(values) < 2:
+        return True
+    first, second = values
+    return bool(abs(first - second) <= _RELATIVE * max(abs(first), abs(second)))

@@ -16,7 +16,7 @@ from asyncio.subprocess import PIPE
 from collections import deque
 from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Thread
 from typing import Any, Self
@@ -85,6 +85,8 @@ class RewardPool:
         self._settings: dict[str, Any] = {"functions": dict(functions), "memory_mb": memory_mb}
         self._environment = frozenset(environment)
         self._timeout_s = timeout_s
+        # whether somebody has been told that scoring fails, see `trainer.rollouts.collect`
+        self.failure_reported = False
         # weighted MINIMUM of the functions, reported by the workers at start
         self._failure_score = 0.0
         self._max_failure_rate = max_failure_rate
@@ -137,7 +139,18 @@ class RewardPool:
             self._run(self._replace_busy())
             raise
         assert None not in results, "a text was not scored"
-        return results
+        return self._with_failure_score(results)
+
+    def _with_failure_score(self, results: Sequence[ScoredText]) -> list[ScoredText]:
+        """Give failed texts the lowest score of this call, or the functions' `MINIMUM` if that is
+        lower: a text that crashes the scorer must not earn more than a wrong one.
+        """
+        scores = [result.score.reward for result in results if result.status == "ok"]
+        lowest = min([self._failure_score, *scores])
+        failed = Score(lowest, False, {}, parsed=False)
+        return [
+            result if result.status == "ok" else replace(result, score=failed) for result in results
+        ]
 
     def close(self) -> None:
         """End all processes."""

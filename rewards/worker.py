@@ -23,6 +23,7 @@ from rewards.supervisor import supervise
 
 _MESSAGE_CHARS = 500
 MAX_REPLY_BYTES = 1 << 20
+MAX_REWARD = 1e15  # squares of larger ones overflow in float32
 
 
 def main() -> None:
@@ -93,6 +94,10 @@ def _as_json(score: Score | Exception) -> dict[str, Any]:
         raise score
     if not math.isfinite(score.reward):
         raise ValueError(f"the reward must be finite, got {score.reward}")
+    if abs(score.reward) > MAX_REWARD:
+        raise ValueError(
+            f"the reward {score.reward:g} is too large (limit {MAX_REWARD:g}): scale it to about 1"
+        )
     for name in ("correct", "parsed"):
         if not isinstance(getattr(score, name), bool):
             raise ValueError(f"Score.{name} must be a bool, got {getattr(score, name)!r}")

@@ -38,6 +38,7 @@ class Problem:
     difficulty: str = ""  # "2" (people in the puzzle)
     # the other columns of its row: {"numbers": [3, 1, 2]}
     columns: Mapping[str, Any] = field(default_factory=dict)
+    place: str = ""  # of its answer: "train.jsonl, row 3, column answer"
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ class Rollout:
     correct: bool = False
     parsed: bool = True  # whether the reward function could read an answer
     scoring: ScoringStatus = "ok"
+    scoring_error: str = ""  # why scoring failed
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,8 @@ class TrainBatch:
     group_ids: Tensor  # [B] int64, on the host
     # [B] float32, on the host, 1 if the completion was truncated at max_new_tokens
     truncated: Tensor
+    # [B] float32, on the host, 1 if scoring failed; such a completion leaves the update
+    failed: Tensor
     # [B], weighted parts of each reward; only set on the full batch, not on selected rows
     reward_parts: Sequence[Mapping[str, float]] = ()
     # {"format": 0.5, "answer": 2.0}

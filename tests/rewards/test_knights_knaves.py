@@ -37,3 +37,20 @@ def test_long_hostile_text_is_scored_quickly():
 def test_share_of_roles_that_are_right_by_what_is_said_last(text, share, parsed):
     result = share_right(text, {"solution_text_format": SOLUTION})
     assert (result.reward, result.correct, result.parsed) == (share, share == 1, parsed)
+
+
+@pytest.mark.parametrize(
+    "hedged",
+    [
+        "If Zoey is a knight then Noah is a knave",
+        "Zoey is a knight or Noah is a knave",
+        "It is not so that Zoey is a knight and Noah is a knave",
+        "Zoey is a knight unless Noah is a knave",
+        "Maybe Zoey is a knight, Noah is a knave",
+    ],
+)
+def test_a_hedged_statement_is_no_answer(hedged):
+    solution = "(1) Zoey is a knight\n(2) Noah is a knave"
+    assert score(f"<think></think><answer>{hedged}</answer>", solution).reward == -1.0
+    plain = "Zoey is a knight and Noah is a knave"
+    assert score(f"<think></think><answer>{plain}</answer>", solution).reward == 3.0

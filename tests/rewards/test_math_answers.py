@@ -32,7 +32,7 @@ def test_pairs_judged_by_hand():
     taken = sum(
         verdict == "differ" and right for (verdict, *_), right in zip(pairs, accepted, strict=True)
     )
-    assert (len(pairs), refused, taken) == (448, 42, 23)
+    assert (len(pairs), refused, taken) == (448, 31, 17)
 
 
 @pytest.mark.parametrize(("gold", "given", "equal"), table("math_answers"))
@@ -133,3 +133,103 @@ def test_the_time_limit_falls_with_each_block_that_reaches_it_and_recovers():
         with time_limit():
             pass
     assert math_guard._lost_s == 0.0
+
+
+@pytest.mark.parametrize(
+    ("given", "gold", "equal"),
+    [
+        ("1\\,234", "1234", True),
+        ("1 234", "1234", True),
+        ("18 dollars", "18", True),
+        ("90°", "90", True),
+        ("1e3", "1000", True),
+        ("１２", "12", True),
+        ("\\textbf{(B)}\\ 12", "12", True),
+        ("\\textbf{(B)}\\ 12", "B", True),
+        ("1/2^{99}", "1/2^{98}", False),
+        ("120_5", "120", False),
+        ("120_5", "35", True),
+        ("120_5", "120_5", True),
+        ("120_{5}", "120_5", True),
+        ("6.626e-34", "1.6e-19", False),
+        ("6.626e-34", "6.626\\times 10^{-34}", True),
+        ("12.5\\%", "12.5", True),
+        ("25\\%", "25", True),
+        ("25%", "0.25", True),
+        ("\\varnothing", "\\emptyset", True),
+        ("\\emptyset", "\\varnothing", True),
+        ("\\langle 1,2\\rangle", "(1,2)", True),
+        ("\\left\\langle 1, 2 \\right\\rangle", "\\langle 1,2\\rangle", True),
+        ("(D).", "D", True),
+        ("(D)", "D", True),
+        ("D", "(D)", True),
+        ("C", "D", False),
+        ("5 m", "5 cm", False),
+        ("5 m", "5", True),
+        ("5", "5 cm", True),
+        ("5 cm", "5 cm", True),
+        ("5\\text{ m}", "5\\text{ cm}", False),
+        ("5\\text{ cm}", "5", True),
+        ("1:2", "1/2", False),
+        ("1:2", "1:2", True),
+        ("2:4", "1:2", True),
+        ("1/2", "0.5", True),
+        ("12", "12.", True),
+        ("12", "Answer: 12", True),
+        ("12", "€12", True),
+        ("12", "**12**", True),
+        ("12", "<answer>12</answer>", True),
+        ("12", "a=2\n#### 12", True),
+        ("1,234", "1234", True),
+        ("1234", "1,234", True),
+        ("$12", "12", True),
+        ("\\$12", "12", True),
+        ("10 apples", "10", True),
+        ("5x", "5x", True),
+        ("5 x", "5x", True),
+        ("x+1", "1+x", True),
+        ("0.3333333333", "1/3", True),
+        ("3 and 4", "3,4", True),
+        ("90^\\circ", "90", True),
+        ("-5", "−5", True),
+        ("A", "A", True),
+        ("1/3", "0.33", False),
+        ("100 000", "100000", True),
+        ("\\frac{1}{2}\\text{ hours}", "1/2", True),
+        ("10 km/h", "10 km/h", True),
+        ("10 km/h", "10 mph", False),
+        ("\\dfrac{3}{4}", "0.75", True),
+        ("2\\pi", "6.28", False),
+        ("x=5", "5", True),
+        ("(1,2)", "(1, 2)", True),
+        ("1e-5", "0.00001", True),
+        ("45 degrees", "45", True),
+        ("\\{1,2\\}", "\\{2,1\\}", True),
+    ],
+)
+def test_notations(given, gold, equal):
+    assert score(f"so it is \\boxed{{{given}}}.", gold).correct is equal
+
+
+WAIT = r"\boxed{41}" + "\n\nWait, I made an arithmetic error: " + r"\boxed{42}"
+
+
+@pytest.mark.parametrize(
+    ("text", "gold", "equal"),
+    [
+        (WAIT, "42", True),
+        (WAIT, "41", False),
+        (WAIT, "41,42", False),
+        ("#### 10 apples", "10", True),
+        (r"\boxed{1} and \boxed{2}", "1,2", True),
+        (r"\boxed{1}, \boxed{2}", "2", False),
+    ],
+)
+def test_the_last_statement_counts(text, gold, equal):
+    assert score(text, gold).correct is equal
+
+
+@pytest.mark.parametrize("gold", [{"a": 1}, None, True, ["1", None]])
+def test_what_is_no_answer_is_an_error(gold):
+    with pytest.raises(ValueError, match="neither text nor a number"):
+        score(r"\boxed{1}", gold)

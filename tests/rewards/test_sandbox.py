@@ -14,6 +14,7 @@ import pytest
 from rewards.sandbox import RewardPool, ScoringFailedError
 from tests.paths import ROOT
 
+OWN_SIGNED = "tests.rewards.signed_reward"
 OWN = "tests.rewards.own_rewards"
 
 
@@ -120,6 +121,16 @@ def test_a_bad_completion_costs_only_itself(text, status, message):
     assert message in scored[2].message
     assert (scored[2].score.correct, scored[2].score.parsed) == (False, False)
     assert again[0].score.reward == 1.0
+
+
+@pytest.mark.parametrize("bad", ["raise", "nan", "huge", "exit"])
+def test_a_text_that_breaks_the_scorer_never_earns_more_than_a_wrong_one(bad):
+    with pool(f"{OWN_SIGNED}:right_or_wrong") as rewards:
+        scored = rewards.score(["right", "wrong", bad, "right"], [None] * 4)
+        alone = rewards.score(["right", bad], [None] * 2)
+    assert [result.status for result in scored] == ["ok", "ok", "error", "ok"]
+    assert [result.score.reward for result in scored] == [1.0, -1.0, -1.0, 1.0]
+    assert alone[1].score.reward == 0.0  # the default MINIMUM, as no wrong one is known
 
 
 def test_a_process_that_was_killed_once_costs_no_completion_its_score(tmp_path):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rewards import part_weight
 from trainer.rules.inputs import Gather
-from trainer.types import RolloutGroup, TrainBatch
+from trainer.types import Rollout, RolloutGroup, TrainBatch
 
 
 def build_batch(
@@ -41,6 +41,7 @@ def build_batch(
         rewards=torch.tensor([r.reward for r in rollouts], dtype=torch.float32),
         group_ids=torch.tensor([r.group_id for r in rollouts]),
         truncated=torch.tensor([float(r.completion.finish_reason == "length") for r in rollouts]),
+        failed=torch.zeros(len(rollouts)),
     )
 
 
@@ -55,16 +56,42 @@ def lengths_to_mask(lengths: Tensor) -> Tensor:
 def with_rewards(
     batch: TrainBatch, groups: Sequence[RolloutGroup], functions: Mapping[str, float]
 ) -> TrainBatch:
-    """Return the batch with the groups' rewards, which `build_batch` did not have yet."""
-    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    """Return the batch with the groups' rewards, which `build_batch` did not have yet.
+
+    A completion whose scoring failed leaves the update. It counts with the mean of the others of
+    its group, so that it does not move their advantages either.
+    """
+    rollouts = [rollout for group in groups for rollout in _without_failures(group)]
     return replace(
         batch,
         rewards=torch.tensor([r.reward for r in rollouts]),
+        failed=torch.tensor([float(r.scoring != "ok") for r in rollouts]),
         reward_parts=[r.reward_breakdown for r in rollouts],
         part_weights={
             part: part_weight(functions, part) for r in rollouts for part in r.reward_breakdown
         },
     )
+
+
+def _without_failures(group: RolloutGroup) -> list[Rollout]:
+    """Return the group's rollouts; those whose scoring failed have the mean reward and breakdown
+    of the others.
+    """
+    scored = [rollout for rollout in group.rollouts if rollout.scoring == "ok"]
+    if not scored or len(scored) == len(group.rollouts):
+        return list(group.rollouts)
+    mean = sum(rollout.reward for rollout in scored) / len(scored)
+    parts = {part for rollout in scored for part in rollout.reward_breakdown}
+    breakdown = {
+        part: sum(rollout.reward_breakdown.get(part, 0.0) for rollout in scored) / len(scored)
+        for part in sorted(parts)
+    }
+    return [
+        rollout
+        if rollout.scoring == "ok"
+        else replace(rollout, reward=mean, reward_breakdown=breakdown)
+        for rollout in group.rollouts
+    ]
 
 
 def select_rows(batch: TrainBatch, rows: Tensor) -> TrainBatch:

@@ -171,6 +171,7 @@ def _random_batch() -> TrainBatch:
         "rewards": rewards,
         "group_ids": torch.tensor([0, 0, 1, 1]),
         "truncated": rewards * 0,
+        "failed": rewards * 0,
         "reward_parts": [{"first": 0.25, "second": reward - 0.25} for reward in rewards.tolist()],
         "part_weights": {"first": 1.0, "second": 2.0},
     }

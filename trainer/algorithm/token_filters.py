@@ -35,10 +35,17 @@ def counted_tokens(batch: TrainBatch, config: AlgorithmConfig) -> Tensor:
     """Return the mask of the completion tokens that count in a token mean, [B, T].
 
     ``mask_truncated`` excludes the tokens of truncated completions, as in TRL, SkyRL and NeMo-RL. A
-    mean over completions still counts such a completion, with loss 0, as in TRL and SkyRL.
+    mean over completions still counts such a completion, with loss 0, as in TRL and SkyRL. So does
+    a completion whose scoring failed.
     """
     mask = batch.completion_mask
-    return mask * (1 - config.mask_truncated * batch.truncated.to(mask, non_blocking=True))[:, None]
+    return mask * counted_completions(batch, config).to(mask, non_blocking=True)[:, None]
+
+
+def counted_completions(batch: TrainBatch, config: AlgorithmConfig) -> Tensor:
+    """Return 1 for each completion whose tokens count, else 0: [B], on the host."""
+    left_out = torch.maximum(config.mask_truncated * batch.truncated, batch.failed)
+    return 1 - left_out
 
 
 def select_tokens(

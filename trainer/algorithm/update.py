@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from trainer.algorithm.batching import UpdateBatch, lengths_to_mask, select_rows
 from trainer.algorithm.loss import update_loss
+from trainer.algorithm.token_filters import counted_completions
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.config.optim import OptimConfig
 from trainer.errors import check_finite
@@ -107,7 +108,7 @@ class Updater:
         # select rows on the host, so that no microbatch synchronizes with the device
         in_pass = token_mask.cpu()
         # same count as `counted_tokens`, from lengths on the host
-        tokens = batch.completion_lengths * (1 - self.algorithm.mask_truncated * batch.truncated)
+        tokens = batch.completion_lengths * counted_completions(batch, self.algorithm)
         counts = [
             [tokens[part.rows].sum(), len(part.rows), in_pass[part.rows].sum()] for part in plan
         ]

@@ -126,8 +126,8 @@ def _plan(config: TrainConfig, model: PreTrainedModel, problems: int, sets: dict
     lines = {
         "model": f"{config.model.name_or_path}, {model.num_parameters() / 1e6:,.1f} M parameters, "
         f"{str(model.dtype).removeprefix('torch.')} on {model.device.type}",
-        "data": f'{problems} training problems; evaluation:  [and drop the " to evaluate" that '
-        "follows] " + ", ".join(f"{name} {count}" for name, count in sets.items()) + " to evaluate",
+        "data": f"{problems} training problems; evaluation: "
+        + ", ".join(f"{name} {count}" for name, count in sets.items()),
         "steps": f"{steps}, each {rollout.prompts_per_step} prompts x {rollout.group_size} "
         "completions and "
         f"{updates} optimizer step{'s' if updates > 1 else ''}",

@@ -130,6 +130,7 @@ def completion_rows(rollouts: dict[str, list[Rollout]], count: int) -> list[dict
             "difficulty": r.problem.difficulty,
             "tokens": len(r.completion.token_ids),
             "finish_reason": r.completion.finish_reason,
+            "scoring": f"{r.scoring}: {r.scoring_error}" if r.scoring_error else r.scoring,
             "problem": r.problem.problem_id,
             "set": name,
         }

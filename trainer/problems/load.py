@@ -242,6 +242,7 @@ def _from_rows(
                 str(source or Path(dataset.source).stem),
                 task.difficulty(answer) if level is None else _difficulty_label(level, banded),
                 row.values,
+                row.where(answer_column),
             )
         )
     prompts.report(dataset.source)

@@ -33,6 +33,8 @@ _OTHER_FILE_TYPES = (
     ".zip",
     ".zst",
 )
+# files that Dataset.save_to_disk and DatasetDict.save_to_disk write into their folder
+_SAVED_BY_LIBRARY = ("state.json", "dataset_dict.json")
 # Memory limit when reading: bytes per byte of the file plus a minimum (Arrow alone reserves 1 GiB).
 # Legitimate files need less.
 _UNPACKING = 50
@@ -224,13 +226,18 @@ def _read_parquet(path: Path) -> Iterator[Values]:
 
 def _read_hub(dataset: DatasetConfig) -> Iterator[Values]:
     hub_answers()  # before importing datasets, which contacts the Hub
-    from datasets import load_dataset
+    from datasets import load_dataset, load_from_disk
 
+    folder = Path(dataset.source).expanduser()
     try:
-        # load_dataset raises exceptions of many libraries
-        yield from load_dataset(dataset.source, dataset.name, split=dataset.split)
+        # the library raises exceptions of many others
+        if any((folder / name).is_file() for name in _SAVED_BY_LIBRARY):
+            saved = load_from_disk(str(folder))
+            yield from saved[dataset.split] if isinstance(saved, dict) else saved
+        else:
+            yield from load_dataset(dataset.source, dataset.name, split=dataset.split)
     except Exception as error:
-        kind = "folder" if Path(dataset.source).expanduser().is_dir() else "dataset"
+        kind = "folder" if folder.is_dir() else "dataset"
         raise MissingError(
             f"cannot load the {kind} {dataset.source}, split {dataset.split}: {first_line(error)}",
             f"source {dataset.source}",

@@ -1,6 +1,7 @@
 """Sampling and scoring of completions."""
 
 import hashlib
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -15,6 +16,8 @@ from trainer.policy.vocabulary import embedding_rows, end_token_ids, unknown_tok
 from trainer.problems.load import encode_prompt
 from trainer.rollouts.engine import IntegerRows, RolloutEngine, SamplingParams
 from trainer.types import Completion, Problem, Rollout, RolloutGroup
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -141,10 +144,26 @@ def score_groups(groups: Sequence[RolloutGroup], rewards: RewardPool) -> list[Ro
         )
     except ScoringFailedError as error:
         raise scoring_error(str(error)) from error
+    _report_failures(rewards, scored)
     with_rewards = map(_scored, rollouts, scored)
     return [
         replace(group, rollouts=list(islice(with_rewards, len(group.rollouts)))) for group in groups
     ]
+
+
+def _report_failures(rewards: RewardPool, scored: Sequence[ScoredText]) -> None:
+    """Warn at the pool's first failures: how many there are, and why."""
+    failed = [result for result in scored if result.status != "ok"]
+    if not failed or rewards.failure_reported:
+        return
+    rewards.failure_reported = True
+    _logger.warning(
+        "warning: scoring failed for %d of %d completions, which leave the update; first error: %s "
+        "(later ones count in reward/errors and reward/timeouts)",
+        len(failed),
+        len(scored),
+        failed[0].message,
+    )
 
 
 def scoring_error(what: str, where: str = "reward.functions") -> RewardError:
@@ -167,4 +186,5 @@ def _scored(rollout: Rollout, scored: ScoredText) -> Rollout:
         correct=score.correct,
         parsed=score.parsed,
         scoring=scored.status,
+        scoring_error=scored.message,
     )

@@ -43,7 +43,10 @@ def sample_with_spread(
         number += count
         sampled += of_rank
         for group in parallel.gather(of_rank):
-            varied = has_spread([raw_reward(rollout) for rollout in group.rollouts])
+            scored = [r for r in group.rollouts if r.scoring == "ok"]  # others leave the update
+            varied = len(group.rollouts) == 1 or (
+                len(scored) > 1 and has_spread([raw_reward(rollout) for rollout in scored])
+            )
             (with_spread if varied else silent).append(group)
         if len(with_spread) >= wanted:
             break

@@ -13,7 +13,7 @@ from trainer.policy.load import check_weights, load_tokenizer
 from trainer.policy.vocabulary import check_prompts, check_vocabulary, embedding_rows
 from trainer.problems.load import encode_prompt, load_evaluation_sets, load_problems
 from trainer.rollouts.build import build_rewards
-from trainer.rollouts.reward_check import check_reward
+from trainer.rollouts.reward_check import check_answers, check_reward
 from trainer.types import Problem
 
 
@@ -48,6 +48,7 @@ def prepare(config: TrainConfig, trains: bool = True, max_failure_rate: float = 
     if trains:
         try:
             check_reward(rewards, problems[0])
+            check_answers(config.reward.functions, problems)
         except BaseException:
             rewards.close()
             raise

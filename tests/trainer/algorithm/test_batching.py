@@ -1,8 +1,12 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
 from tests.trainer.algorithm.batches import make_batch, make_groups
-from trainer.algorithm.batching import build_batch, plan_update_batches, select_rows
+from trainer.algorithm.batching import build_batch, plan_update_batches, select_rows, with_rewards
+from trainer.algorithm.token_filters import counted_tokens
+from trainer.config.algorithm import AlgorithmConfig
 
 
 def test_rows_are_prompt_completion_padding():
@@ -19,6 +23,30 @@ def test_rows_are_prompt_completion_padding():
     assert batch.rewards.tolist() == [3, -1]
     assert batch.truncated.tolist() == [0, 0]
     assert batch.group_ids.tolist() == [0, 0]
+
+
+def test_a_completion_that_could_not_be_scored_leaves_the_update():
+    groups = make_groups([[2, 3, 4]], [4])
+    good, bad, failed = groups[0].rollouts
+    failed = replace(failed, reward=-9.0, reward_breakdown={}, scoring="error")
+    groups = [replace(groups[0], rollouts=[good, bad, failed])]
+    batch = build_batch(groups, pad_token_id=0, device=torch.device("cpu"))
+    batch = with_rewards(batch, groups, {"first": 1.0})
+    assert batch.failed.tolist() == [0, 0, 1]
+    # the failed one does not move the mean of the others: 3 and -1
+    assert batch.rewards.tolist() == [3, -1, 1]
+    assert batch.reward_parts[2] == {"first": 0.75, "second": 0.25}
+    assert counted_tokens(batch, AlgorithmConfig()).sum(dim=1).tolist() == [2, 3, 0]
+
+
+def test_a_group_that_nobody_could_score_keeps_its_rewards():
+    groups = make_groups([[2, 3]], [4])
+    failed = [replace(rollout, scoring="timeout") for rollout in groups[0].rollouts]
+    groups = [replace(groups[0], rollouts=failed)]
+    batch = build_batch(groups, pad_token_id=0, device=torch.device("cpu"))
+    batch = with_rewards(batch, groups, {"first": 1.0})
+    assert batch.rewards.tolist() == [3, -1]
+    assert counted_tokens(batch, AlgorithmConfig()).sum() == 0
 
 
 def test_selected_rows_lose_padding_they_do_not_need():

@@ -211,3 +211,17 @@ def test_a_folder_is_named_as_one(tmp_path):
 def test_what_is_no_data_file_is_not_looked_for_on_the_hub(source):
     with refused("data-file-type"):
         read_rows(DatasetConfig(source=source))
+
+
+def test_a_folder_of_save_to_disk_is_loaded(tmp_path):
+    from datasets import Dataset, DatasetDict
+
+    data = Dataset.from_list([{"prompt": "a", "answer": "1"}, {"prompt": "b", "answer": "2"}])
+    data.save_to_disk(str(tmp_path / "one"))
+    DatasetDict({"train": data, "test": data.select([1])}).save_to_disk(str(tmp_path / "splits"))
+    assert [row.values["prompt"] for row in rows_of(tmp_path / "one")] == ["a", "b"]
+    assert [row.values["prompt"] for row in rows_of(tmp_path / "splits")] == ["a", "b"]
+    assert [row.values["prompt"] for row in rows_of(tmp_path / "splits", split="test")] == ["b"]
+    with refused("dataset-not-loaded", MissingError) as caught:
+        rows_of(tmp_path / "splits", split="dev")
+    assert "dev" in caught.value.what

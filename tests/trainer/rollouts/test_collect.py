@@ -11,6 +11,8 @@ from trainer.types import Completion, Problem, Rollout, RolloutGroup
 class Scores:
     """Scores a completion by its length; an empty one times out."""
 
+    failure_reported = False
+
     def score(self, texts, answers, rows):
         assert answers == ["A", "B", "B"]
         return [
@@ -29,9 +31,13 @@ def group_of(number, answer, *texts):
     )
 
 
-def test_every_score_stays_with_its_completion_and_group():
+def test_every_score_stays_with_its_completion_and_group(caplog):
     unscored = [group_of(4, "A", "ab"), group_of(7, "B", "", "cde")]
-    groups = score_groups(unscored, Scores())
+    scores = Scores()
+    groups = score_groups(unscored, scores)
+    score_groups(unscored, scores)  # told once
+    (told,) = caplog.messages
+    assert "1 of 3 completions" in told and "no score after 5 s" in told
     assert [group.group_id for group in groups] == [4, 7]
     assert [[r.completion.text for r in group.rollouts] for group in groups] == [
         ["ab"],
@@ -41,6 +47,7 @@ def test_every_score_stays_with_its_completion_and_group():
     assert [r.prompt_ids for group in groups for r in group.rollouts] == [(4, 2), (7, 2), (7, 2)]
     late, right = groups[1].rollouts
     assert (late.scoring, late.parsed, late.correct) == ("timeout", False, False)
+    assert late.scoring_error == "no score after 5 s"
     assert (right.scoring, right.parsed, right.correct) == ("ok", True, True)
     assert right.reward_breakdown == {"length": 4.0}
 

@@ -1,8 +1,10 @@
+import pytest
+
 from rewards import Score
 from rewards.sandbox import ScoredText, ScoringFailedError
 from tests.refusals import refused
 from trainer.errors import RewardError
-from trainer.rollouts.reward_check import check_reward
+from trainer.rollouts.reward_check import check_answers, check_reward
 from trainer.types import Problem
 
 PROBLEM = Problem("1", "How much?", "<think>", "3", "test")
@@ -52,3 +54,52 @@ def test_long_answers_are_shown_in_part():
     *_, answer = caught.value.where.split(", answer ")
     assert answer == "{'solution': '" + "x" * 43 + "..."
     assert len(answer) == 60
+
+
+def rows(*answers):
+    return [
+        Problem(str(number), "", "", answer, "test", place=f"a.jsonl, row {number}, column answer")
+        for number, answer in enumerate(answers, start=1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("reward", "answers"),
+    [
+        ("last_number", ["twelve", [], {"a": 1}]),
+        ("math", [{"a": 1}, [], None]),
+        ("knights_knaves", ["12", 3]),
+    ],
+)
+def test_answers_that_can_never_be_right_are_refused_if_there_are_no_others(reward, answers):
+    with refused("answers-never-right", key="reward.functions") as caught:
+        check_answers({reward: 1.0, "format": 0.1}, rows(*answers))
+    assert caught.value.where.startswith("a.jsonl, row 1, column answer")
+
+
+def test_rows_that_can_never_be_right_are_named(caplog):
+    check_answers({"last_number": 1.0}, rows("12", "twelve", "1,234", []))
+    (told,) = caplog.messages
+    assert "2 of 4 answers" in told
+    assert "row 2" in told and "row 4" in told and "row 3" not in told
+
+
+def test_answers_that_hold_more_than_the_answer_are_counted(caplog):
+    check_answers({"math": 1.0}, rows("3 * 4 = 12\n#### 12", "12", "Answer: 12"))
+    (told,) = caplog.messages
+    assert "2 of 3 answers" in told and "'12'" in told and "row 1" in told
+
+
+@pytest.mark.parametrize(
+    ("functions", "answers"),
+    [
+        ({"math": 1.0}, ["12", r"\frac{1}{2}", 3, ["1", "2"], "x = 5", "(1, 2)", "A"]),
+        ({"last_number": 1.0}, ["12", 3, -4.5, "1,234"]),
+        ({"format": 1.0}, ["anything", None]),
+        ({"knights_knaves": 1.0}, ["(1) Zoey is a knight\n(2) Noah is a knave"]),
+        ({"no.such.module:f": 2.0, "math": 1.0}, [{"a": 1}]),  # own functions are not called
+    ],
+)
+def test_usable_answers_are_accepted_without_a_word(functions, answers, caplog):
+    check_answers(functions, rows(*answers))
+    assert caplog.messages == []
