@@ -14,7 +14,14 @@ PACKAGES = ("trainer", "sweep", "dashboards", "rewards")
 COMMAND = re.compile(r"(?:^|`)(trainer|sweep) ([a-z]+)([^`;,]*)")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 # of torchrun, Ray, argparse, hf, pip, nvidia-smi and vLLM
-NOT_OURS = {"--nproc-per-node", "--head", "--help", "--local-dir", "--no-deps"}
+NOT_OURS = {
+    "--nproc-per-node",
+    "--shutdown-timeout",
+    "--head",
+    "--help",
+    "--local-dir",
+    "--no-deps",
+}
 NOT_OURS |= {
     "--lifespan",
     "--format",

@@ -301,7 +301,9 @@ class LoptuneProgram(Program):
     def launch_line(self, overrides: Overrides, path: Path, workers: int) -> str:
         """Return the ``trainer run`` command for a file."""
         if workers > 1:
-            return f"torchrun --nproc-per-node {workers} -m trainer run {path}"
+            return (
+                f"torchrun --nproc-per-node {workers} --shutdown-timeout 900 -m trainer run {path}"
+            )
         return f"trainer run {path}"
 
     def start(self, assignment: Assignment) -> TrialRun:

@@ -61,14 +61,16 @@ def _loss_problems(config: AlgorithmConfig) -> Iterator[_Problem]:
     batch = choose_tokens(_random_batch(), config)
     mask = batch.completion_mask
     yield from _output_problems(lambda: _losses(rule, batch, mask)[0], [mask])
-    whole = _gradient(rule, batch, mask)
-    if not whole.isfinite().all():
-        yield _Problem("rule-gradient-not-finite", "has NaN or infinite gradients")
-    if not whole.any():
+    if not _losses(rule, batch, mask)[0].requires_grad:
         yield _Problem(
             "rule-without-gradient",
             "has no gradient: compute the loss from tokens.logprobs or tokens.log_ratio",
         )
+    whole = _gradient(rule, batch, mask)
+    if not whole.isfinite().all():
+        yield _Problem("rule-gradient-not-finite", "has NaN or infinite gradients")
+    if not whole.any():
+        yield _Problem("rule-zero-gradient", "has a gradient of 0 at every token")
     if (whole * batch.advantages).sum() > 0:
         yield _Problem(
             "rule-sign",

@@ -14,6 +14,8 @@ from trainer.parallel.gpus import driver_version, visible_gpus
 from trainer.planning.memory import Device
 
 _ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+# CUDA's major version -> oldest NVIDIA driver (CUDA release notes, minor version compatibility)
+_DRIVERS = {"12": "525", "13": "580"}
 ON_CPU = "parallel.device=cpu to run on the CPU"
 
 
@@ -32,11 +34,18 @@ def local_device(wanted: Literal["auto", "cuda", "cpu"] = "auto") -> torch.devic
     if torch.cuda.is_available():
         return _use(torch.device("cuda", _local_index()))
     if visible_gpus():
-        driver = driver_version() or "not found"
+        driver = driver_version()
+        if driver is None and "CUDA_VISIBLE_DEVICES" in os.environ:
+            raise MissingError(
+                "CUDA_VISIBLE_DEVICES names a GPU, but this machine has no NVIDIA driver",
+                f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']}",
+                f"unset CUDA_VISIBLE_DEVICES, or {ON_CPU}",
+                code="no-driver",
+            )
         raise MissingError(
             f"torch {torch.__version__} cannot use the GPU of this machine or of "
             f"CUDA_VISIBLE_DEVICES: {_reason()}",
-            f"NVIDIA driver {driver}, torch built for CUDA "
+            f"NVIDIA driver {driver or 'not found'}, torch built for CUDA "
             f"{torch.version.cuda or '(none: a build for CPUs)'}",
             f"{_remedy()}; or {ON_CPU}",
             code="gpu-unusable",
@@ -104,8 +113,10 @@ def dtype_name(dtype: torch.dtype) -> str:
 def _remedy() -> str:
     if torch.version.cuda is None:
         return "run `make install-gpu` to install torch with CUDA"
+    needed = _DRIVERS.get(torch.version.cuda.partition(".")[0])
+    driver = f"install NVIDIA driver {needed} or newer" if needed else "check the driver version"
     return (
-        "check the driver version against docs/guides/gpu.md, and CUDA_VISIBLE_DEVICES "
+        f"CUDA {torch.version.cuda}: {driver} (docs/guides/gpu.md), and check CUDA_VISIBLE_DEVICES "
         "against `nvidia-smi -L`"
     )
 

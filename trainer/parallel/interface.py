@@ -31,12 +31,17 @@ def interface_towards_urls(urls: Sequence[str]) -> str:
         except OSError:  # unknown host or no route: the engine reports it when it connects
             continue
         if not address.startswith("127."):
-            return next(
-                name
-                for name, addresses in psutil.net_if_addrs().items()
-                if any(other.address == address for other in addresses)
-            )
+            return _interface_with(address)
     return LOOPBACK_INTERFACE
+
+
+def _interface_with(address: str) -> str:
+    """Return the name of the interface that has this address."""
+    for name, addresses in psutil.net_if_addrs().items():
+        for candidate in addresses:
+            if candidate.address == address:
+                return name
+    raise AssertionError(f"no interface has the address {address} of this machine")
 
 
 def own_address_towards(url: str) -> str:

@@ -180,8 +180,8 @@ class DistributedParallel(Parallel):
         torch.distributed.all_gather_object(
             parts, items, group=_file_group() if after_files else None
         )
-        dealt = chain.from_iterable(zip_longest(*parts, fillvalue=_ABSENT))
-        return [item for item in dealt if item is not _ABSENT]
+        interleaved = chain.from_iterable(zip_longest(*parts, fillvalue=_ABSENT))
+        return [item for item in interleaved if item is not _ABSENT]
 
     @override
     def microbatch(self, model: Module, is_last: bool) -> AbstractContextManager[None]:
@@ -215,36 +215,40 @@ def join_ranks(timeout_s: float, device: torch.device, servers: Sequence[str] = 
     if "RANK" not in os.environ:
         os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": LOOPBACK}
         os.environ["MASTER_PORT"] = str(free_port())
-    backend = "gloo"
-    device_id = None
+    is_local = (
+        os.environ["MASTER_ADDR"] == LOOPBACK
+        and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # the launcher's own store
+    )
+    _choose_interfaces(device, servers, is_local)
+    timeout = timedelta(seconds=timeout_s)
+    options: dict[str, Any] = {"backend": "gloo", "timeout": timeout}
     if device.type == "cuda":
         torch.cuda.set_device(device)
-        backend = "nccl"
+        options["backend"] = "nccl"
         # with one rank, NCCL would split the communicator (DeepSpeed issue 8248)
         if os.environ.get("WORLD_SIZE") != "1":
-            device_id = device  # otherwise NCCL guesses the GPU from the rank
-    timeout = timedelta(seconds=timeout_s)
-    launcher_has_a_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    if os.environ["MASTER_ADDR"] != LOOPBACK or launcher_has_a_store:
-        interface = interface_towards_urls([f"tcp://{os.environ['MASTER_ADDR']}"])
-        if interface != LOOPBACK_INTERFACE:
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-        torch.distributed.init_process_group(backend, timeout=timeout, device_id=device_id)
+            options["device_id"] = device  # otherwise NCCL guesses the GPU from the rank
+    if is_local:
+        options["rank"] = int(os.environ["RANK"])
+        options["world_size"] = int(os.environ["WORLD_SIZE"])
+        options["store"] = _loopback_store(options["rank"], options["world_size"], timeout)
+    torch.distributed.init_process_group(**options)
+    # Created here, because creating a group is a collective. The first use may be in the thread
+    # that writes a checkpoint, while the main thread is in another collective.
+    _file_group()
+
+
+def _choose_interfaces(device: torch.device, servers: Sequence[str], is_local: bool) -> None:
+    """Set the network interfaces of gloo and NCCL, unless the user has set them."""
+    if is_local:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK_INTERFACE)
+        if device.type == "cuda":
+            # "=" requires an exact match, not a prefix
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface_towards_urls(servers)}")
         return
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK_INTERFACE)
-    if backend == "nccl":
-        # "=" requires an exact match, not a prefix
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface_towards_urls(servers)}")
-    rank = int(os.environ["RANK"])
-    world_size = int(os.environ["WORLD_SIZE"])
-    torch.distributed.init_process_group(
-        backend,
-        timeout=timeout,
-        store=_loopback_store(rank, world_size, timeout),
-        rank=rank,
-        world_size=world_size,
-        device_id=device_id,
-    )
+    interface = interface_towards_urls([f"tcp://{os.environ['MASTER_ADDR']}"])
+    if interface != LOOPBACK_INTERFACE:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
 
 
 def _loopback_store(rank: int, world_size: int, timeout: timedelta) -> Any:
@@ -277,6 +281,7 @@ def _file_group() -> Any:
 
 def leave_ranks() -> None:
     """Destroy the process group at exit."""
+    _file_group.cache_clear()
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 

@@ -247,11 +247,9 @@ def check_weights(config: ModelConfig) -> None:
             with safe_open(file, framework="pt"):
                 pass  # opening validates the header against the file size
         except (SafetensorError, OSError) as error:
-            fault = (
-                "damaged weights"
-                if os.access(file, os.R_OK)
-                else "no permission to read the weights"
-            )
+            fault = "damaged weights"
+            if not os.access(file, os.R_OK):
+                fault = "no permission to read the weights"
             raise MissingError(
                 f"{fault}: {first_line(error)}",
                 str(file),
@@ -361,9 +359,12 @@ def load_error(what: str, config: ModelConfig, error: Exception) -> UserError:
     cause = (
         error.__cause__ if isinstance(error, StrictDataclassError) and error.__cause__ else error
     )
+    if isinstance(cause, KeyError):
+        reason = f"its files lack {first_line(cause)}"
+    else:
+        reason = f"{type(cause).__name__}: {first_line(cause)}"
     return MissingError(
-        f"cannot load the {what} of {config.name_or_path}: {type(cause).__name__}: "
-        f"{first_line(cause)}",
+        f"cannot load the {what} of {config.name_or_path}: {reason}",
         "model.name_or_path",
         "give a folder with config.json, tokenizer and *.safetensors, a hub name, or `tiny`",
         code="model-unreadable",

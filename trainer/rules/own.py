@@ -38,7 +38,8 @@ def load_rule(name: str, base: type[Any], folder: str) -> type[Any]:
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        advice = f"run in the folder of {module_name}, or add it to PYTHONPATH; searched {folder}"
+        file = f"{module_name.replace('.', '/')}.py"
+        advice = f"run in the folder of {file}, or add it to PYTHONPATH; searched {folder}"
         why = _place(error, module_name) or advice
         raise ValueError(f"cannot import {module_name}: {_in_words(error)}, {why}") from error
     value = getattr(module, attribute, None)

@@ -11,7 +11,41 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 
+import psutil
+
 from trainer.errors import INTERRUPTED
+
+_TORCHRUN_LIMIT_S = 30  # torch's default
+_SAFE_FRACTION = 0.5  # the rest is for the checkpoint
+
+
+def shutdown_limit() -> float | None:
+    """Return the time after a signal when the launcher kills this rank [s], or None if it does not.
+
+    torchrun and `accelerate launch` take it from ``--shutdown-timeout`` or
+    TORCH_ELASTIC_SHUTDOWN_TIMEOUT.
+    """
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return None
+    words = psutil.Process(os.getppid()).cmdline()
+    for index, word in enumerate(words):
+        flag, _, value = word.replace("_", "-").partition("=")
+        if flag == "--shutdown-timeout":
+            return float(value or words[index + 1])
+    return float(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _TORCHRUN_LIMIT_S))
+
+
+def shutdown_warning(step_s: float) -> str | None:
+    """Return a warning if a stop would be cut short because a step takes this long [s]."""
+    limit = shutdown_limit()
+    if limit is None or step_s <= _SAFE_FRACTION * limit:
+        return None
+    return (
+        f"warning: a step takes {step_s:.0f} s, and the launcher kills its ranks {limit:.0f} s "
+        "after Ctrl-C or SIGTERM: a stop would lose the steps since the last checkpoint\n"
+        "where:   torchrun or accelerate launch\n"
+        "next:    start with TORCH_ELASTIC_SHUTDOWN_TIMEOUT=900, or torchrun --shutdown-timeout 900"
+    )
 
 
 def graceful_stop(

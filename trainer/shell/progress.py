@@ -18,6 +18,7 @@ from rich.progress import Progress as Bar
 from rich.text import Text
 
 from trainer.progress import MetricValues, ProgressReport
+from trainer.shell.interrupt import shutdown_warning
 
 _REPORT_EVERY_S = 30.0  # interval of progress lines for long phases outside of a terminal
 _SILENT_STEPS = 3  # warn if this many first steps have only zero-variance groups
@@ -98,6 +99,7 @@ class Progress(ProgressReport):
         self._total_steps = 0
         self._reported = 0.0  # time of the last progress line
         self._warned = False  # whether `learning_warning` was shown
+        self._limit_checked = False  # whether the launcher's time limit was compared with a step
         self._silent_steps: int | None = 0  # None after a step whose rewards differed
         columns = (
             TextColumn("{task.description}"),
@@ -149,6 +151,10 @@ class Progress(ProgressReport):
         """Show a training step."""
         self._write(step_line(step, self._total_steps, metrics))
         self._bar.update(self._steps_task, completed=step)
+        if not self._limit_checked and "time/step" in metrics:
+            self._limit_checked = True
+            if slow := shutdown_warning(metrics["time/step"]):
+                self._write(slow)
         warning = learning_warning(step, metrics)
         if warning is not None and not self._warned:
             self._warned = True

@@ -25,9 +25,18 @@ _STARTING = "this machine, just starting"
 _LOOK_S = 0.5  # longer than `holder` of another process holds the lock
 
 
+SHUTDOWN_S = 900  # time for the last step and its checkpoint after a signal [s]
+
+
 def resume_command(name: str, runs_dir: Path, world_size: int = 1) -> str:
-    """Return the command that resumes a run."""
-    launch = f"torchrun --nproc-per-node {world_size} -m " if world_size > 1 else ""
+    """Return the command that resumes a run.
+
+    torchrun kills its ranks 30 s after it has passed on a signal, unless it is given more time: a
+    step of a large model and its checkpoint take longer.
+    """
+    launch = ""
+    if world_size > 1:
+        launch = f"torchrun --nproc-per-node {world_size} --shutdown-timeout {SHUTDOWN_S} -m "
     where = "" if runs_dir == Path("runs") else f" --runs-dir {runs_dir}"
     return f"{launch}trainer resume {name}{where}"
 

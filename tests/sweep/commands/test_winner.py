@@ -25,7 +25,7 @@ def test_an_exported_file_is_started_on_as_many_ranks(tmp_path, typed):
     write_sweep(tmp_path, "demo", {0: {0: 0.5}, 1: {0: 0.6}}, trainer=SEVERAL_RANKS, resources=two)
     output = tmp_path / "winner.yaml"
     line = typed("sweep export demo --output", output).splitlines()[-1]
-    assert line == f"torchrun --nproc-per-node 2 -m trainer run {output}"
+    assert line == f"torchrun --nproc-per-node 2 --shutdown-timeout 900 -m trainer run {output}"
     assert load_config(str(output)).parallel.strategy == "ddp"
 
 

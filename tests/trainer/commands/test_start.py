@@ -102,7 +102,7 @@ def test_every_rank_of_a_run_that_is_done_ends(tmp_path, capsys, monkeypatch, ty
     monkeypatch.setattr("trainer.commands.run.make_parallel", joined)
     monkeypatch.setenv("WORLD_SIZE", "2")
     saved = str(tmp_path / "r" / "config.yaml")
-    resume = "torchrun --nproc-per-node 2 -m trainer resume r"
+    resume = "torchrun --nproc-per-node 2 --shutdown-timeout 900 -m trainer resume r"
     for rank, printed in ((0, f"nothing to do (for more: {resume}"), (1, "")):
         monkeypatch.setenv("RANK", str(rank))
         assert start_run(Start(spec=saved, overrides=[], runs_dir=tmp_path, resume=True)) == 0

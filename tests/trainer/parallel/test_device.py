@@ -78,15 +78,19 @@ def test_a_torch_for_gpus_that_cannot_use_one_sends_to_the_drivers_page(machine,
     with refused("gpu-unusable", MissingError) as caught:
         local_device()
     assert "docs/guides/gpu.md" in caught.value.hint and "make" not in caught.value.hint
+    assert "580" in caught.value.hint  # the oldest driver for CUDA 13
 
 
 def test_the_gpus_that_a_trial_was_given_count_without_nvidia_smi(machine, monkeypatch):
     machine(0, 0)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
-    with pytest.raises(
-        MissingError, match="cannot use the GPU of this machine or of CUDA_VISIBLE_DEVICES"
-    ):
+    monkeypatch.setattr("trainer.parallel.device.driver_version", lambda: "580.10")
+    with refused("gpu-unusable", MissingError):
         local_device("auto")
+    monkeypatch.setattr("trainer.parallel.device.driver_version", lambda: None)
+    with refused("no-driver", MissingError) as caught:
+        local_device("auto")
+    assert caught.value.where == "CUDA_VISIBLE_DEVICES=2,3" and "unset" in caught.value.hint
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert local_device("auto") == CPU
 

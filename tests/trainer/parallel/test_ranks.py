@@ -38,8 +38,11 @@ def test_a_rank_on_a_gpu_names_its_own_unless_it_is_alone(monkeypatch, ranks, de
     monkeypatch.setattr(
         torch.distributed, "init_process_group", lambda *args, **options: passed.update(options)
     )
+    groups = []
+    monkeypatch.setattr("trainer.parallel.ranks._file_group", lambda: groups.append(dict(passed)))
     join_ranks(60, torch.device("cuda", 3))
-    assert passed["device_id"] == device_id
+    assert passed.get("device_id") == device_id and passed["backend"] == "nccl"
+    assert groups == [passed]  # made at the start, after the default group
 
 
 def test_a_checkpoint_of_another_number_of_ranks_is_refused(tmp_path):

@@ -10,7 +10,13 @@ import textwrap
 import pytest
 
 from tests.paths import ROOT
-from trainer.shell.interrupt import graceful_stop, on_interrupt, unhurried
+from trainer.shell.interrupt import (
+    graceful_stop,
+    on_interrupt,
+    shutdown_limit,
+    shutdown_warning,
+    unhurried,
+)
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -98,3 +104,25 @@ def test_ctrl_c_is_held_back_while_modules_are_imported():
         signal.raise_signal(signal.SIGINT)
         imported.append("all")
     assert imported == ["all"]
+
+
+@pytest.mark.parametrize(
+    ("words", "variable", "limit"),
+    [
+        (["torchrun", "--nproc-per-node", "2"], None, 30),
+        (["torchrun"], "120", 120),
+        (["torchrun", "--shutdown-timeout", "900"], "120", 900),
+        (["torchrun", "--shutdown_timeout=900"], None, 900),
+    ],
+)
+def test_a_step_that_outlasts_the_launchers_limit_is_reported(monkeypatch, words, variable, limit):
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    assert shutdown_limit() is None and shutdown_warning(1e9) is None
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setattr("psutil.Process.cmdline", lambda process: words)
+    monkeypatch.delenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", variable)
+    assert shutdown_limit() == limit
+    assert shutdown_warning(limit / 2) is None
+    assert f" {limit} s" in shutdown_warning(0.6 * limit)

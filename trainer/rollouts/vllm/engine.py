@@ -119,7 +119,7 @@ class VllmEngine(RolloutEngine):
                 try:
                     llm = llm_of(**options)
                 except Exception:
-                    self._tear_down()
+                    self._release()
                     raise
             # vLLM freezes the heap, which would keep the run's models alive forever
             gc.unfreeze()
@@ -197,12 +197,17 @@ class VllmEngine(RolloutEngine):
         with suppress(EngineError):
             self._wake(*_MEMORY)
         self._asleep = set()
-        self._tear_down()
+        self._release()
 
-    def _tear_down(self) -> None:
-        """Shut vLLM down, drop the reference and free its memory."""
+    def _release(self) -> None:
+        """Stop vLLM's core, or what a failed start has left of it, and free the memory."""
         with nullcontext() if self._owns_default_group else default_group_kept():
-            _shut_down(self.llm)
+            if self.llm is None:
+                from vllm.distributed import cleanup_dist_env_and_memory
+
+                cleanup_dist_env_and_memory()
+            else:
+                self.llm.llm_engine.engine_core.shutdown()
         self.llm = None
         gc.collect()
         if self.device.type == "cuda":
@@ -261,12 +266,3 @@ def _sample(index: int, output: Any) -> Completion:
         tuple(flat.logprobs[i] for i in flat.start_indices),
         completion.finish_reason,
     )
-
-
-def _shut_down(llm: Any) -> None:
-    from vllm.distributed import cleanup_dist_env_and_memory
-
-    if llm is None:
-        cleanup_dist_env_and_memory()
-    else:
-        llm.llm_engine.engine_core.shutdown()

@@ -71,6 +71,23 @@ def test_truncated_logprobs_are_renormalized_over_the_kept_tokens(shared, trunca
             assert sample.rollout_logprobs == pytest.approx(expected.tolist(), abs=AGREEMENT)
 
 
+def test_excluded_ids_are_never_sampled_and_the_others_share_their_probability(shared):
+    engine, model = shared
+    vocabulary = model.config.vocab_size
+    excluded = tuple(
+        range(vocabulary // 2, vocabulary)
+    )  # half of all ids, as if not in a tokenizer
+    asked = prompts((12, 20))
+    params = SamplingParams(temperature=0.8, max_new_tokens=24, excluded_token_ids=excluded)
+    for prompt, group in zip(asked, engine.generate(asked, [[1, 2], [3, 4]], params), strict=True):
+        for sample in group:
+            assert max(sample.token_ids) < vocabulary // 2
+            logits = completion_logits(model, prompt, sample.token_ids)[:, : vocabulary // 2]
+            logprobs = (logits / 0.8).log_softmax(dim=-1)
+            expected = logprobs.gather(-1, torch.tensor(sample.token_ids)[:, None])[:, 0]
+            assert sample.rollout_logprobs == pytest.approx(expected.tolist(), abs=AGREEMENT)
+
+
 def test_a_completion_depends_on_its_prompt_and_seed_alone(shared):
     engine, _ = shared
     asked = prompts((30, 45))

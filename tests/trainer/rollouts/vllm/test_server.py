@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -127,6 +128,17 @@ def assert_takes_over(engine, model):
     asked = prompts((20, 30))
     samples = engine.generate(asked, [[1, 2], [3, 4]], PARAMS)
     assert largest_difference(model, asked, samples, 0.7) < AGREEMENT
+
+
+def test_excluded_ids_are_never_sampled_by_a_server(served):
+    model, server = served
+    engine = connect(server)
+    engine.sync_weights(model)
+    half = model.config.vocab_size // 2
+    params = replace(PARAMS, excluded_token_ids=tuple(range(half, 2 * half)))
+    for group in engine.generate(prompts((12, 20)), [[1, 2], [3, 4]], params):
+        for sample in group:
+            assert max(sample.token_ids) < half
 
 
 def test_agrees_with_the_policy_after_each_of_five_optimizer_steps(served):

@@ -45,7 +45,6 @@ def engine(monkeypatch):
     monkeypatch.setattr(vllm, "vllm_installed", lambda: True)
     monkeypatch.setattr(vllm.VllmEngine, "_start", lambda self, options: FakeLlm())
     monkeypatch.setattr(vllm, "check_weights_arrived", lambda *_: 0.04)
-    monkeypatch.setattr(vllm, "_shut_down", lambda llm: llm.llm_engine.engine_core.shutdown())
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     engine = vllm.VllmEngine(random_model(), EngineSetup("unused", 64))
     engine.sleep_level = 2
