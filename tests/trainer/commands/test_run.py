@@ -104,8 +104,8 @@ def test_a_stopped_run_ends_with_the_command_that_goes_on(outcome, tmp_path, cap
     message, command = capsys.readouterr().out.splitlines()
     assert message == "stopped at step 4 of 9; nothing was saved; to start again:"
     assert (
-        command
-        == f"torchrun --nproc-per-node 2 --shutdown-timeout 900 -m trainer resume r --runs-dir {tmp_path} --start-over"
+        command == "torchrun --nproc-per-node 2 --shutdown-timeout 900 -m trainer resume r "
+        f"--runs-dir {tmp_path} --start-over"
     )
     (tmp_path / "r" / "checkpoints" / "step-2").mkdir(parents=True)
     report_outcome(stopped)
