@@ -31,7 +31,7 @@ from sweep.search.trial_report import EVALUATION, SCORE
 from sweep.space.file import resolve_space
 from sweep.space.spec import SchedulerSpec, SweepSpec
 from sweep.trials.scheduler import trial_scheduler
-from sweep.trials.trainable import windowed
+from sweep.trials.trainable import windowed_mean
 from trainer.config.yaml_document import YamlDocument
 
 EVALUATIONS = 10
@@ -97,7 +97,7 @@ def measured(sweep: Path) -> Curves:
         history = evaluation_history(trial / "metrics.jsonl", "eval/accuracy")
         steps = sorted(step for step in history if step > 0)
         values = [
-            windowed({s: v for s, v in history.items() if s <= last}, WINDOW) for last in steps
+            windowed_mean({s: v for s, v in history.items() if s <= last}, WINDOW) for last in steps
         ]
         rows.setdefault(trial.name.split("-")[0], []).append(values)
     longest = max(len(row) for several in rows.values() for row in several)

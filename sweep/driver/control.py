@@ -38,7 +38,7 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
         self.by_user = False  # the reason is a signal or `sweep stop`
         self.problem: StorageError | None = None  # set if storage is the reason
         # set by the watch thread if Ray has died: no orderly stop is possible
-        self.lost: StorageError | None = None
+        self.ray_error: StorageError | None = None
         self.folder = sweep.folder
         self.resume = resume  # command that resumes the sweep
         self._limits = sweep.spec.limits
@@ -84,8 +84,8 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
         Raises:
             StorageError: the sweep's folder has disappeared, or Ray has died.
         """
-        if self.lost is not None:
-            raise self.lost
+        if self.ray_error is not None:
+            raise self.ray_error
         now = time.monotonic()
         if now - self._polled >= POLL_S:
             self._gpu_seconds += (now - self._polled) * self._gpus_per_trial * self._running()
@@ -147,7 +147,7 @@ def graceful_signals(
 
 
 @contextmanager
-def watched(control: StopControl) -> Iterator[None]:
+def ray_watchdog(control: StopControl) -> Iterator[None]:
     """End the sweep soon after Ray has died within the block. Calls into a dead Ray block for a
     minute or forever.
 
@@ -171,18 +171,18 @@ def _watch(control: StopControl, ended: threading.Event) -> None:
     server = context.gcs_address
     raylet = f"{this_node['NodeManagerAddress']}:{this_node['NodeManagerPort']}"
     limit = _SILENCE_S if server.startswith(("127.", "localhost:")) else CUT_OFF_S
-    heard = dict.fromkeys((raylet, server), time.monotonic())
-    while time.monotonic() - min(heard.values()) <= limit:
+    last_answer = dict.fromkeys((raylet, server), time.monotonic())
+    while time.monotonic() - min(last_answer.values()) <= limit:
         if ended.wait(_WATCH_S):
             return
-        heard |= {address: time.monotonic() for address in heard if listens(address)}
-    lost = (
-        f"raylet at {raylet}" if heard[raylet] <= heard[server] else f"control server at {server}"
-    )
+        last_answer |= {address: time.monotonic() for address in last_answer if listens(address)}
+    lost = f"control server at {server}"
+    if last_answer[raylet] <= last_answer[server]:
+        lost = f"raylet at {raylet}"
     error = StorageError(
         f"Ray's {lost} has died", str(control.folder.log), control.resume, code="ray-died"
     )
-    control.lost = error
+    control.ray_error = error
     if not ended.wait(_GRACE_S):
         print(error, file=sys.stderr)
         os._exit(error.exit_code)

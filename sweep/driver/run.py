@@ -17,10 +17,10 @@ from pathlib import Path
 from ray import tune
 from ray.exceptions import RayError
 
-from sweep.driver.again import begin_damaged_again, check_unfinished, retry_failed
 from sweep.driver.attempts import Gate, RetryBudget, TrialEvents
-from sweep.driver.control import StopControl, graceful_signals, watched
+from sweep.driver.control import StopControl, graceful_signals, ray_watchdog
 from sweep.driver.guard import MARKER, dead_scratch, end_leftovers, guarded, scratch_folder
+from sweep.driver.retry import check_checkpoints, restart_damaged, retry_failed
 from sweep.programs.environment import set_for_sweep, write_environment
 from sweep.record.best import choose_best
 from sweep.record.disk import thin_ended
@@ -32,12 +32,12 @@ from sweep.space.spec import SweepSpec
 from sweep.tracking.outcomes import TrialOutcome, trial_outcomes
 from sweep.tracking.parent_run import ParentRun, open_parent
 from sweep.tracking.upload import send_unsent
-from sweep.trials.cluster import Node, check_fit, present_nodes, ray_running, slots, spreads
+from sweep.trials.cluster import Node, check_fit, present_nodes, ray_running, slots, spans_nodes
 from sweep.trials.credentials import write_credentials
 from sweep.trials.limits import with_limits
-from sweep.trials.reach import check_reach
 from sweep.trials.scheduler import make_scheduler
-from sweep.trials.trainable import TrialPlan, bind
+from sweep.trials.shared_files import check_shared_files
+from sweep.trials.trainable import TrialPlan, bind_plan
 from sweep.views.live import live_table
 from sweep.views.progress import CONSOLE, ProgressLines, say
 from trainer.errors import (
@@ -104,7 +104,7 @@ class _Session:
             parent_run=parent,
             inputs=inputs,
             environment=environment,
-            spreads=spreads(spec.resources, self.nodes),
+            spans_nodes=spans_nodes(spec.resources, self.nodes),
         )
 
     def capacity(self) -> int:
@@ -181,10 +181,10 @@ def resume_sweep(sweep: SweepRecord, options: Options) -> int:
                 f"retrying: {', '.join(retry_failed(sweep)) or 'no trial has failed'}", flush=True
             )
         if options.start_over:
-            begun = begin_damaged_again(sweep.read_again())
-            print(f"restarting from step 0: {', '.join(begun) or 'no trial'}", flush=True)
+            restarted = restart_damaged(sweep.read_again())
+            print(f"restarting from step 0: {', '.join(restarted) or 'no trial'}", flush=True)
         else:
-            check_unfinished(sweep.read_again())
+            check_checkpoints(sweep.read_again())
         write_spec(folder, sweep.spec)
         return _run_driver(sweep.read_again(), options)
 
@@ -224,10 +224,10 @@ def _run_driver(sweep: SweepRecord, options: Options) -> int:
             write_environment(scratch / ENVIRONMENT)  # before Ray changes it
             stack.enter_context(guarded(folder.root, scratch, str(killed)))
             nodes = stack.enter_context(_ray(options, control, scratch / "ray"))
-            stack.enter_context(watched(control))
+            stack.enter_context(ray_watchdog(control))
             check_fit(spec.resources, nodes)
             if options.address is not None:
-                check_reach(sweep)
+                check_shared_files(sweep)
             if not spec.program.settings.offline:
                 say("connecting to MLflow")
             parent = open_parent(sweep)
@@ -296,7 +296,7 @@ def _tune_error(error: tune.TuneError, control: StopControl) -> ResumableError:
 def _tuner(session: _Session, searcher: ConfigurationSearcher, events: TrialEvents) -> tune.Tuner:
     plan = session.trial_plan
     return tune.Tuner(
-        tune.with_resources(bind(plan), plan.placement()),
+        tune.with_resources(bind_plan(plan), plan.placement()),
         tune_config=tune.TuneConfig(
             search_alg=searcher,
             scheduler=make_scheduler(session.sweep),

@@ -62,11 +62,13 @@ def view_state(spec: SweepSpec) -> dict[str, Any]:
     """
     searched = [key for key in spec.searched if spec.parameters[key].kind != "value"]
     rule = spec.program.always_shown
-    # Searched keys first, and among them those of the rule: a window shows only two or three
-    # columns.
-    parameters = sorted(
-        dict.fromkeys([*searched, *rule]), key=lambda key: (key not in searched, key not in rule)
-    )
+    # Searched keys of the rule, other searched keys, then the rule's other keys: a window shows
+    # only two or three columns.
+    parameters = [
+        *(key for key in searched if key in rule),
+        *(key for key in searched if key not in rule),
+        *(key for key in rule if key not in searched),
+    ]
     columns = [
         f"metrics.`{SCORE}`",
         *(f"params.`{key}`" for key in parameters),

@@ -23,10 +23,10 @@ from sweep.trials.credentials import plain_environment
 from sweep.trials.internals import (
     ON_LOOPBACK,
     RAY,
-    asks_for_no_token,
+    accepts_without_token,
     bootstrap_address,
     log_errors,
-    read_environment_again,
+    reload_environment,
 )
 from trainer.errors import ConfigError, MissingError
 from trainer.parallel.gpus import visible_gpus
@@ -80,7 +80,7 @@ def slots(resources: ResourcesSpec, nodes: list[Node]) -> int:
     return sum(fitting // workers for fitting in by_node) or sum(by_node) // workers
 
 
-def spreads(resources: ResourcesSpec, nodes: list[Node]) -> bool:
+def spans_nodes(resources: ResourcesSpec, nodes: list[Node]) -> bool:
     """Return whether a trial's workers run on several nodes, because no node can hold all of
     them.
     """
@@ -98,13 +98,15 @@ def check_fit(resources: ResourcesSpec, nodes: list[Node]) -> None:
     cpus = resources.workers_per_trial * resources.cpus_per_worker
     total = Node(sum(node.cpus for node in nodes), sum(node.gpus for node in nodes))
     where = "" if len(nodes) == 1 else f" on {len(nodes)} nodes"
+    key = "resources.workers_per_trial"
+    if resources.gpus_per_trial > total.gpus:
+        key = "resources.gpus_per_trial"
     raise MissingError(
         f"a trial needs {counted(resources.gpus_per_trial, 'GPU')} and {counted(cpus, 'CPU')}; "
         f"available: {node_text(total)}{where}",
-        "resources.gpus_per_trial"
-        if resources.gpus_per_trial > total.gpus
-        else "resources.workers_per_trial",
+        key,
         "reduce resources, or name a cluster with --address",
+        key=key,
         code="too-few-resources",
     )
 
@@ -127,7 +129,7 @@ def prepare_environment(address: str | None) -> None:
             set_for_sweep("RAY_AUTH_MODE", "token")
             set_for_sweep("RAY_AUTH_TOKEN", secrets.token_hex(32))
         if "ray" in sys.modules:
-            read_environment_again()
+            reload_environment()
 
 
 @contextmanager
@@ -168,7 +170,7 @@ def _connect(address: str, log: Path) -> None:
         host, _, port = bootstrap_address(address).rpartition(":")
         if port.isdecimal():
             check_cluster(host, int(port))  # the cluster found by `auto` may be gone
-            warn_if_open(host, int(port))
+            warn_if_unauthenticated(host, int(port))
         packages = [str(Path(__file__).resolve().parents[2] / name) for name in OWN_PACKAGES]
         with _stderr_to(log):
             ray.init(
@@ -244,12 +246,12 @@ def _missing(host: str, port: int, reason: str, code: str) -> MissingError:
     )
 
 
-def warn_if_open(host: str, port: int) -> None:
+def warn_if_unauthenticated(host: str, port: int) -> None:
     """Warn if other machines can run code on the cluster without a token."""
     with suppress(ValueError):
         if ipaddress.ip_address(host).is_loopback:
             return
-    if asks_for_no_token(host, port):
+    if accepts_without_token(host, port):
         print(
             f"warning: the Ray cluster at {host}:{port} requires no token: anyone who can "
             "reach it can run code on all its nodes and read its passwords. Start every node "
@@ -296,9 +298,8 @@ def _daemons(node: Node, folder: Path, log: Path) -> Iterator[str]:
             starter.wait(_START_LIMIT_S)
         code = starter.returncode
         if code != 0:
-            raise RuntimeError(
-                f"`ray start` {'is too slow' if code is None else f'ended with {code}'}"
-            )
+            how = "is too slow" if code is None else f"ended with {code}"
+            raise RuntimeError(f"`ray start` {how}")
         yield (folder / "ray_current_cluster").read_text()
     finally:
         with suppress(ProcessLookupError):
@@ -310,12 +311,16 @@ def present_nodes() -> list[Node]:
     """Return the nodes of the cluster that this process is connected to."""
     import ray
 
-    present = [machine["Resources"] for machine in ray.nodes() if machine["Alive"]]
-    return [
-        Node(node["CPU"], node.get("GPU", 0), int(node.get("memory", 0)) or None)
-        for node in present
-        if node.get("CPU")
-    ] or [Node(0, 0)]
+    nodes = []
+    for machine in ray.nodes():
+        resources = machine["Resources"]
+        runs_trials = machine["Alive"] and resources.get("CPU")  # a head node may offer no CPU
+        if runs_trials:
+            memory = int(resources.get("memory", 0)) or None
+            nodes.append(Node(resources["CPU"], resources.get("GPU", 0), memory))
+    if not nodes:  # a machine without anything, so that callers need not handle an empty list
+        nodes.append(Node(0, 0))
+    return nodes
 
 
 def cluster_nodes(address: str) -> list[Node]:

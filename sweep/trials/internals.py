@@ -27,7 +27,7 @@ def bootstrap_address(address: str) -> str:
     return str(services.canonicalize_bootstrap_address(address))
 
 
-def read_environment_again() -> None:
+def reload_environment() -> None:
     """Make an already imported Ray reread token and loopback setting from the environment; it reads
     them only once.
     """
@@ -72,7 +72,7 @@ def leave_cluster(reason: str) -> None:
     context.worker.gcs_client.drain_node(context.get_node_id(), preempted, reason, 0)
 
 
-def asks_for_no_token(host: str, port: int) -> bool:
+def accepts_without_token(host: str, port: int) -> bool:
     """Return whether a cluster accepts connections without a token; public calls would have to join
     the cluster.
     """

@@ -37,14 +37,14 @@ class NodeLostError(WorkerLostError):
 def missing_paths(paths: Sequence[Path]) -> list[Path]:
     """Return the paths that do not appear on this machine within a few seconds."""
     deadline = time.monotonic() + VISIBLE_WITHIN_S
-    while (
-        missing := [path for path in paths if not path.exists()]
-    ) and time.monotonic() < deadline:
+    while True:
+        missing = [path for path in paths if not path.exists()]
+        if not missing or time.monotonic() >= deadline:
+            return missing
         time.sleep(0.2)
-    return missing
 
 
-def leave_if_blind(paths: Sequence[Path]) -> None:
+def leave_if_files_missing(paths: Sequence[Path]) -> None:
     """Remove this node from the cluster and raise NodeLostError if it cannot see one of the
     paths.
     """
@@ -59,13 +59,15 @@ def is_lost_node(error: Exception | None) -> bool:
     sweep's files.
     """
     if isinstance(error, RayActorError):
-        return error.preempted or (error.actor_id is not None and _ends(node_of(error.actor_id)))
+        return error.preempted or (
+            error.actor_id is not None and _is_dying(node_of(error.actor_id))
+        )
     return isinstance(error, NodeLostError) or isinstance(
         getattr(error, "cause", None), NodeLostError
     )
 
 
-def _ends(node_id: str) -> bool:
+def _is_dying(node_id: str) -> bool:
     """Return whether a node is dead or its raylet stops answering within a few seconds; its other
     processes may end first.
 
@@ -74,13 +76,13 @@ def _ends(node_id: str) -> bool:
     """
     deadline = time.monotonic() + NOTICE_S
     while node_id and time.monotonic() < deadline:
-        if not any(node["NodeID"] == node_id and answers(node) for node in ray.nodes()):
+        if not any(node["NodeID"] == node_id and is_reachable(node) for node in ray.nodes()):
             return True
         time.sleep(0.2)
     return False
 
 
-def answers(node: dict[str, Any]) -> bool:
+def is_reachable(node: dict[str, Any]) -> bool:
     """Return whether a node of `ray.nodes` is there: Ray lists a lost node as alive for another
     half minute.
     """
@@ -95,14 +97,14 @@ def listens(address: str) -> bool:
     return False
 
 
-def end_when_cut_off(address: str) -> None:
+def exit_when_disconnected(address: str) -> None:
     """Exit this process after the server at HOST:PORT has been unreachable for `CUT_OFF_S`."""
 
     def watch() -> None:
-        heard = time.monotonic()
-        while time.monotonic() - heard <= CUT_OFF_S:
+        last_answer = time.monotonic()
+        while time.monotonic() - last_answer <= CUT_OFF_S:
             time.sleep(_POLL_S)
-            heard = time.monotonic() if listens(address) else heard
+            last_answer = time.monotonic() if listens(address) else last_answer
         print(f"process {os.getpid()} exits: Ray at {address} is unreachable", file=sys.stderr)
         os._exit(1)
 

@@ -11,7 +11,7 @@ from sweep.search.history import TrialKey
 from sweep.search.trial_report import EVALUATION, SCORE
 from sweep.space.spec import SchedulerSpec, SweepSpec
 from sweep.trials.internals import forget_scores
-from sweep.trials.trainable import windowed
+from sweep.trials.trainable import windowed_mean
 from trainer.run_folder import RunFolder
 
 
@@ -21,7 +21,9 @@ def make_scheduler(sweep: SweepRecord) -> TrialScheduler:
     """
     spec = sweep.spec
     scheduler = trial_scheduler(spec)
-    for configuration in sweep.configurations if spec.scheduler != SchedulerSpec() else ():
+    if spec.scheduler == SchedulerSpec():
+        return scheduler
+    for configuration in sweep.configurations:
         for seed, result in configuration.results.items():
             if result.state != "FAIL":
                 _replay(scheduler, _EndedTrial(TrialKey(configuration.number, seed).name), sweep)
@@ -82,5 +84,5 @@ def _replay(scheduler: TrialScheduler, ended: _EndedTrial, sweep: SweepRecord) -
         if not math.isfinite(history[last]):
             continue  # it was reported without a score
         seen = {step: value for step, value in history.items() if step <= last}
-        result = {EVALUATION: count, SCORE: windowed(seen, objective.window)}
+        result = {EVALUATION: count, SCORE: windowed_mean(seen, objective.window)}
         scheduler.on_trial_result(None, ended, result)

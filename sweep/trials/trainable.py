@@ -23,7 +23,7 @@ from sweep.search.history import TrialKey
 from sweep.search.trial_report import GIVEN_UP, Result, TrialReport
 from sweep.space.spec import SweepSpec
 from sweep.tracking.outcomes import trial_name, trial_tags
-from sweep.trials.nodes import WorkerLostError, end_when_cut_off, leave_if_blind
+from sweep.trials.nodes import WorkerLostError, exit_when_disconnected, leave_if_files_missing
 from sweep.trials.worker import START_TIMEOUT_S, Period, WorkerGroup
 from trainer.attempt import Attempt, begin_attempt
 from trainer.errors import (
@@ -57,7 +57,7 @@ class TrialPlan:
     parent_run: str | None = None  # in MLflow
     inputs: tuple[Path, ...] = ()  # on a cluster: what each node has to see
     environment: Path = Path()  # on this machine: file with the environment that commands get
-    spreads: bool = False  # whether the ranks of a trial run on several nodes
+    spans_nodes: bool = False  # whether the ranks of a trial run on several nodes
 
     def placement(self) -> tune.PlacementGroupFactory:
         """Return the resources of one trial, reserved together.
@@ -71,7 +71,7 @@ class TrialPlan:
             bundle["GPU"] = resources.gpus_per_worker
         bundles = [dict(bundle) for _ in range(resources.workers_per_trial)]
         return tune.PlacementGroupFactory(
-            [{}, *bundles], strategy="PACK" if self.spreads else "STRICT_PACK"
+            [{}, *bundles], strategy="PACK" if self.spans_nodes else "STRICT_PACK"
         )
 
 
@@ -90,9 +90,9 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
     def setup(self, config: dict[str, Any]) -> None:
         """Store the trial's configuration; its ranks start with the first step."""
         if ray.is_initialized():  # asking for the address would start Ray
-            end_when_cut_off(ray.get_runtime_context().gcs_address)
+            exit_when_disconnected(ray.get_runtime_context().gcs_address)
         self._group: WorkerGroup | None = None
-        self._is_warm = False  # whether its ranks have run another trial
+        self._ranks_reused = False  # whether its ranks have run another trial
         self._assign(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -107,7 +107,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         after = self._assignment.config
         if spec.resources.gpus_per_worker and not spec.program.shares_process(before, after):
             self._end_group()
-        self._is_warm = self._group is not None
+        self._ranks_reused = self._group is not None
         return True
 
     def step(self) -> Result:
@@ -141,12 +141,12 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         except (DivergedError, ConfigError, MissingError, RewardError) as error:
             return self._failed(error)
         except Exception as error:
-            inherited = self._is_warm and (not self._built or "memory" in str(error))
+            in_reused_ranks = self._ranks_reused and (not self._built or "memory" in str(error))
             self._note_failure(error)
             self._close("KILLED", _FAILED_CLOSE_TIMEOUT_S)
             self._end_group()
             fault = storage_fault(error, self._assignment.context.run_dir)
-            if fault is None and inherited:
+            if fault is None and in_reused_ranks:
                 logger.warning(
                     "%s failed in reused ranks; retrying in new ones", self._assignment.trial
                 )
@@ -176,7 +176,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
     def _end_group(self) -> None:
         group = self._group
         self._group = None
-        self._is_warm = False
+        self._ranks_reused = False
         if group is not None:
             group.kill()
 
@@ -260,7 +260,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
 
     def _take_over_folder(self) -> None:
         """Invalidate earlier attempts at the trial, and remove their failure note."""
-        leave_if_blind(self.plan.inputs)
+        leave_if_files_missing(self.plan.inputs)
         context = self._assignment.context
         begin_attempt(context.run_dir, context.attempt)
         self._run_folder.failure.unlink(missing_ok=True)
@@ -291,7 +291,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         """Return the report of an evaluation; without a score if the evaluation is not finite."""
         score = None
         if math.isfinite(history[max(history)]):
-            score = windowed(history, self.plan.spec.objective.window)
+            score = windowed_mean(history, self.plan.spec.objective.window)
         report = TrialReport(
             step=period.step,
             score=score,
@@ -343,12 +343,12 @@ def raise_if_diverged(history: Mapping[int, float], period: Period, metric: str)
         raise DivergedError(period.step, metric, values[-1])
 
 
-def windowed(history: Mapping[int, float], window: int) -> float:
+def windowed_mean(history: Mapping[int, float], window: int) -> float:
     """Return the objective of a trial: the mean of its last ``window`` finite evaluations."""
     values = [history[step] for step in sorted(history) if math.isfinite(history[step])][-window:]
     return sum(values) / len(values)
 
 
-def bind(plan: TrialPlan) -> type[SweepTrial]:
+def bind_plan(plan: TrialPlan) -> type[SweepTrial]:
     """Return the class Tune registers for one sweep: ``SweepTrial`` with its plan."""
     return type("SweepTrial", (SweepTrial,), {"plan": plan, "__module__": __name__})

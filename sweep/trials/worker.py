@@ -26,9 +26,9 @@ from sweep.trials.limits import with_limits
 from sweep.trials.nodes import (
     NodeLostError,
     WorkerLostError,
-    end_when_cut_off,
+    exit_when_disconnected,
     is_lost_node,
-    leave_if_blind,
+    leave_if_files_missing,
 )
 from trainer.errors import one_line
 from trainer.parallel.gpus import SHARE_VARIABLE
@@ -66,14 +66,14 @@ class RankWorker:
     def describe(self) -> dict[str, Any]:
         """Return this rank's node, address, reserved port, process id, GPUs and cores per GPU."""
         context = ray.get_runtime_context()
-        end_when_cut_off(context.gcs_address)
+        exit_when_disconnected(context.gcs_address)
         return {
             "node": context.get_node_id(),
             "address": ray.util.get_node_ip_address(),
             "port": self._port.getsockname()[1],
             "pid": os.getpid(),
             "gpus": context.get_accelerator_ids().get("GPU", []),
-            "cores": _cores_of_a_gpu(context.get_node_id()),
+            "cores": _cores_per_gpu(context.get_node_id()),
         }
 
     def set_environment(self, environment: Mapping[str, str], shares_gpu: bool) -> None:
@@ -85,7 +85,7 @@ class RankWorker:
 
     def build(self, program: Program, assignment: Assignment) -> int:
         """Start the trial, or resume from its folder, and return the step."""
-        leave_if_blind(assignment.inputs)
+        leave_if_files_missing(assignment.inputs)
         with RunFolder(assignment.context.run_dir).stderr.open("ab") as log:
             os.dup2(log.fileno(), 2)
         self.close("KILLED")
@@ -197,7 +197,7 @@ class WorkerGroup:
                 except WorkerLostError:
                     raise
                 except Exception:
-                    self._blame_a_dead_rank(futures, pending)
+                    self._raise_if_rank_died(futures, pending)
                     raise
             if (now := progress()) != seen:
                 seen = now
@@ -210,7 +210,7 @@ class WorkerGroup:
                 )
         return [_result(future, rank) for rank, future in enumerate(futures)]
 
-    def _blame_a_dead_rank(
+    def _raise_if_rank_died(
         self, futures: Sequence[ray.ObjectRef], pending: Sequence[ray.ObjectRef]
     ) -> None:
         """Raise ``WorkerLostError`` if one of the other ranks turns out to be dead.
@@ -241,7 +241,7 @@ class WorkerGroup:
         )
 
 
-def _cores_of_a_gpu(node_id: str) -> float:
+def _cores_per_gpu(node_id: str) -> float:
     """Return a node's cores per GPU; 0 without GPUs."""
     [of_node] = [node["Resources"] for node in ray.nodes() if node["NodeID"] == node_id]
     return float(of_node.get("CPU", 0) / of_node["GPU"]) if "GPU" in of_node else 0.0

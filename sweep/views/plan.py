@@ -163,7 +163,8 @@ def _machines(nodes: list[Node]) -> str:
 
 def as_json(plan: Plan) -> dict[str, Any]:
     """Return the plan as JSON values."""
-    return {**asdict(plan), "memory": plan.memory and plan.memory.as_json()}
+    memory = None if plan.memory is None else plan.memory.as_json()
+    return {**asdict(plan), "memory": memory}
 
 
 def print_plan(plan: Plan, spec: SweepSpec, space: str) -> None:

@@ -92,7 +92,7 @@ def test_the_winner_is_confirmed_on_held_out_problems_and_reported(project, monk
         and "train.py --learning_rate 0.1 --loss_type grpo" in output
     )
     code, output = quick(capsys, "plan", "space.yaml")
-    assert code == 0 and "s a trial (measured in mine)" in output
+    assert code == 0 and "s per trial (measured in mine)" in output
 
 
 def test_a_changed_script_is_refused_until_it_is_accepted(project, monkeypatch, capsys):
@@ -169,7 +169,7 @@ def test_a_failed_trial_keeps_its_reason_and_seeds_that_reach_no_script_are_name
     code, output = sweep(tmp_path, "run", space, "--offline")
     reason = "the command ended with 1: no such loss: broken"
     assert code == 1 and f"c001-s0  {reason}" in output
-    warning = "c000-s0, c000-s1 measured exactly the same: do seed"
+    warning = "c000-s0, c000-s1 have identical metrics"
     assert f"warning: {warning}" in output
     assert f"warning: {warning}" in quick(capsys, "status", "mine")[1]
     assert warning in (tmp_path / "runs" / "mine" / "report" / "report.html").read_text()

@@ -99,6 +99,8 @@ def tracking_uri(config: TrackingConfig, runs_dir: Path) -> str:
             "MLflow misinterprets paths that contain %, # or ?",
             place,
             "choose another --runs-dir, or set tracking.uri",
+            key="tracking.uri",
+            code="mlflow-path",
         )
     return f"sqlite:///{place}"
 
@@ -113,6 +115,7 @@ def _environment_uri() -> str | None:
                 _URI_VARIABLE,
                 "run an `mlflow server` in front of the database, or store the password in "
                 "the database client's file (~/.pgpass)",
+                code="password-in-uri",
             )
         return uri
     if name:
@@ -237,19 +240,28 @@ def retry(action: Callable[[], T], uri: str) -> T:
             )
             if permanent or time.monotonic() + pause > deadline:
                 raise StorageError(
-                    f"MLflow request failed: {reason(error)}", uri, _hint(error)
+                    f"MLflow request failed: {reason(error)}",
+                    uri,
+                    _hint(error, path),
+                    code="mlflow-request",
                 ) from error
         time.sleep(pause)
         pause = min(2 * pause, 2.0)
 
 
-def _hint(error: Exception) -> str:
+def _hint(error: Exception, file: Path | None) -> str:
+    """Return what to do about an error of a server, or of a store in this SQLite file."""
     if getattr(error, "error_code", None) in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
         return "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
-    return (
-        "start the server, or use --offline and upload later with `trainer upload` or `sweep "
-        "upload`"
-    )
+    if file is None:
+        first = "start the server"
+    elif "locked" in str(error):
+        first = f"end the program that writes to {file.name}"
+    elif "out-of-date" in str(error):
+        first = f"run `mlflow db upgrade sqlite:///{file}`"
+    else:
+        first = f"move {file.name} away, and a new store is created"
+    return f"{first}, or use --offline and upload later with `trainer upload` or `sweep upload`"
 
 
 def reason(error: BaseException) -> str:

@@ -82,13 +82,17 @@ def test_a_sweep_at_a_dead_address_ends_at_once_with_3(tmp_path, capsys):
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_cluster_that_others_can_reach_and_that_asks_for_no_token_is_named(monkeypatch, capsys):
+def test_a_cluster_that_others_can_reach_and_that_accepts_without_token_is_named(
+    monkeypatch, capsys
+):
     asked = []
     monkeypatch.setattr(
-        cluster, "asks_for_no_token", lambda host, port: asked.append(host) or host == "192.0.2.1"
+        cluster,
+        "accepts_without_token",
+        lambda host, port: asked.append(host) or host == "192.0.2.1",
     )
     for host in ("127.0.0.1", "192.0.2.1", "192.0.2.2"):
-        cluster.warn_if_open(host, 6379)
+        cluster.warn_if_unauthenticated(host, 6379)
     assert asked == ["192.0.2.1", "192.0.2.2"]
     warned = capsys.readouterr().out
     assert warned.count("warning:") == warned.count("192.0.2.1:6379") == 1

@@ -5,7 +5,13 @@ import pytest
 from ray.exceptions import RayActorError
 
 from sweep.trials import nodes
-from sweep.trials.nodes import NodeLostError, WorkerLostError, is_lost_node, leave_if_blind, listens
+from sweep.trials.nodes import (
+    NodeLostError,
+    WorkerLostError,
+    is_lost_node,
+    leave_if_files_missing,
+    listens,
+)
 from tests.ports import quiet_port
 
 
@@ -51,8 +57,8 @@ def test_a_node_without_the_files_leaves_the_cluster(tmp_path, monkeypatch):
     monkeypatch.setattr(nodes, "VISIBLE_WITHIN_S", 0.0)
     monkeypatch.setattr("ray.get_runtime_context", lambda: context)
     monkeypatch.setattr(nodes.ray.util, "get_node_ip_address", lambda: "10.0.0.7")
-    leave_if_blind([tmp_path])
+    leave_if_files_missing([tmp_path])
     assert left == []
     with pytest.raises(NodeLostError, match=rf"10\.0\.0\.7 .*{tmp_path / 'runs'}"):
-        leave_if_blind([tmp_path, tmp_path / "runs"])
+        leave_if_files_missing([tmp_path, tmp_path / "runs"])
     assert [(node, reason, deadline) for node, reason, _, deadline in left] == [("n7", 2, 0)]

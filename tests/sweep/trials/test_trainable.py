@@ -7,7 +7,7 @@ import pytest
 from sweep.record.folder import SweepFolder
 from sweep.space.file import load_space
 from sweep.trials import trainable
-from sweep.trials.trainable import TrialPlan, bind, raise_if_diverged, windowed
+from sweep.trials.trainable import TrialPlan, bind_plan, raise_if_diverged, windowed_mean
 from sweep.trials.worker import Period
 from tests.sweep.harness import SEVERAL_RANKS, write_space
 from trainer.attempt import newest_attempt
@@ -15,8 +15,8 @@ from trainer.errors import DivergedError
 
 
 def test_the_objective_is_the_mean_of_the_last_evaluations():
-    assert windowed({0: 9.0, 20: 1.0, 10: 5.0, 30: 2.0, 40: 3.0}, 3) == 2.0
-    assert windowed({0: 9.0}, 3) == 9.0
+    assert windowed_mean({0: 9.0, 20: 1.0, 10: 5.0, 30: 2.0, 40: 3.0}, 3) == 2.0
+    assert windowed_mean({0: 9.0}, 3) == 9.0
 
 
 def test_the_trials_own_process_takes_no_share_of_a_core(tmp_path):
@@ -71,7 +71,7 @@ def test_what_the_trial_before_left_in_its_ranks_is_no_failure_of_a_trial(
     folder = SweepFolder(tmp_path, "s")
     folder.root.mkdir(exist_ok=True)
     spec = load_space(write_space(tmp_path / "s.yaml"))
-    trial = object.__new__(bind(TrialPlan(spec, folder)))
+    trial = object.__new__(bind_plan(TrialPlan(spec, folder)))
     trial.setup({"configuration": 0, "seed": 0, "overrides": {}, "attempt": 1})
     assert trial.step()["finished"]
     ranks.fails = fails
@@ -89,7 +89,9 @@ def test_an_attempt_that_cannot_shut_out_the_one_before_ends(tmp_path, monkeypat
     monkeypatch.setattr(trainable, "WorkerGroup", Ranks)
     monkeypatch.setattr(trainable, "get_current_placement_group", object)
     folder = SweepFolder(tmp_path, "s")
-    trial = object.__new__(bind(TrialPlan(load_space(write_space(tmp_path / "s.yaml")), folder)))
+    trial = object.__new__(
+        bind_plan(TrialPlan(load_space(write_space(tmp_path / "s.yaml")), folder))
+    )
     folder.root.mkdir(exist_ok=True)
     folder.trial("c000-s0").parent.touch()  # where no number can be written
     trial.setup({"configuration": 0, "seed": 0, "overrides": {}, "attempt": 2})
@@ -122,5 +124,5 @@ def test_an_objective_that_is_not_finite_twice_or_at_the_end_has_diverged(values
 
 
 def test_the_score_leaves_out_evaluations_that_failed():
-    assert windowed({10: 0.2, 20: math.nan, 30: 0.4}, 3) == pytest.approx(0.3)
-    assert windowed({10: 0.1, 20: 0.2, 30: math.nan, 40: 0.4}, 2) == pytest.approx(0.3)
+    assert windowed_mean({10: 0.2, 20: math.nan, 30: 0.4}, 3) == pytest.approx(0.3)
+    assert windowed_mean({10: 0.1, 20: 0.2, 30: math.nan, 40: 0.4}, 2) == pytest.approx(0.3)

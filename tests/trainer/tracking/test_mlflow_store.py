@@ -10,6 +10,7 @@ import pytest
 
 from tests.paths import ROOT
 from tests.ports import quiet_port
+from tests.refusals import refused
 from tests.trainer.tracking.store import config_for, context_for, history, runs_of
 from trainer.config.tracking import TrackingConfig
 from trainer.errors import ConfigError, StorageError
@@ -31,7 +32,7 @@ def test_uri_is_the_configured_one_then_the_environments_then_the_runs_folders(
     assert tracking_uri(relative, tmp_path) == f"sqlite:///{tmp_path}/a/b.db"
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     for mark in "%#?":
-        with pytest.raises(ConfigError, match="MLflow opens another file"):
+        with refused("mlflow-path", ConfigError):
             tracking_uri(TrackingConfig(), tmp_path / f"a{mark}41b")
 
 
@@ -69,7 +70,7 @@ def test_credentials_of_the_environment_reach_the_server_and_no_record(tmp_path,
 
 def test_the_password_of_a_database_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql://me:hunter2@host/mlflow")
-    with pytest.raises(ConfigError, match="password of a database") as caught:
+    with refused("password-in-uri", ConfigError) as caught:
         tracking_uri(TrackingConfig(), tmp_path)
     assert "hunter2" not in str(caught.value)
 
@@ -103,9 +104,10 @@ def test_names_that_mlflow_refuses_are_changed():
 
 def test_unreachable_server_at_the_start(tmp_path, monkeypatch):
     monkeypatch.setattr(mlflow_store, "START_LIMIT_S", 1.0)
-    with pytest.raises(StorageError, match="add --offline") as raised:
+    with refused("mlflow-request", StorageError) as raised:
         Tracker(config_for(f"http://127.0.0.1:{quiet_port()}"), context_for(tmp_path))
     assert raised.value.exit_code == 4
+    assert "--offline" in raised.value.hint
 
 
 def test_a_full_disk_is_no_server_that_does_not_answer(tmp_path):
@@ -161,3 +163,18 @@ def test_processes_that_open_a_fresh_store_at_once(tmp_path):
     assert len(runs) == 4
     for run in runs:
         assert [step for step, _ in history(uri, run.info.run_id, "policy/loss")] == list(range(40))
+
+
+@pytest.mark.parametrize(
+    ("uri", "error", "word"),
+    [
+        ("http://127.0.0.1:9", "Connection refused", "start the server"),
+        ("sqlite:////runs/mlflow.db", "database is locked", "end the program"),
+        ("sqlite:////runs/mlflow.db", "out-of-date database schema", "mlflow db upgrade"),
+        ("sqlite:////runs/mlflow.db", "no such table: experiments", "mlflow.db away"),
+    ],
+)
+def test_a_file_is_not_told_to_start(uri, error, word):
+    hint = mlflow_store._hint(OSError(error), mlflow_store.sqlite_path(uri))
+    assert word in hint and "--offline" in hint
+    assert ("server" in hint) == uri.startswith("http")

@@ -35,7 +35,7 @@ def retry_failed(sweep: SweepRecord) -> list[str]:
     return [key.name for key in failed]
 
 
-def check_unfinished(sweep: SweepRecord) -> None:
+def check_checkpoints(sweep: SweepRecord) -> None:
     """Refuse to resume if a trial would silently restart from step 0.
 
     Raises:
@@ -45,7 +45,7 @@ def check_unfinished(sweep: SweepRecord) -> None:
         _check_trial(sweep, trial)
 
 
-def begin_damaged_again(sweep: SweepRecord) -> list[str]:
+def restart_damaged(sweep: SweepRecord) -> list[str]:
     """Move aside the files of unfinished trials without an intact checkpoint or record, and return
     the trials' names.
 
@@ -54,10 +54,10 @@ def begin_damaged_again(sweep: SweepRecord) -> list[str]:
     Raises:
         StorageError: a checkpoint cannot be read.
     """
-    begun = [trial for trial in _unfinished(sweep) if _is_lost(sweep, trial)]
-    for trial in begun:
+    restarted = [trial for trial in _unfinished(sweep) if _has_no_checkpoint(sweep, trial)]
+    for trial in restarted:
         start_over(sweep.folder.trial(trial))
-    return begun
+    return restarted
 
 
 def _unfinished(sweep: SweepRecord) -> list[str]:
@@ -73,11 +73,13 @@ def _check_trial(sweep: SweepRecord, trial: str) -> None:
     kept = sweep.spec.program.checkpoints(on_gpu=False)
     if kept is not None:
         # the first checkpoint appears in the folder a step after it is started
-        sure = kept.every_steps + 2
-        check_whole(sweep.folder.trial(trial), sure, sweep.command("resume", "--start-over"))
+        first_expected_step = kept.every_steps + 2
+        check_whole(
+            sweep.folder.trial(trial), first_expected_step, sweep.command("resume", "--start-over")
+        )
 
 
-def _is_lost(sweep: SweepRecord, trial: str) -> bool:
+def _has_no_checkpoint(sweep: SweepRecord, trial: str) -> bool:
     checkpoints = RunFolder(sweep.folder.trial(trial)).checkpoints
     try:
         newest_checkpoint(checkpoints)

@@ -5,7 +5,7 @@ import pytest
 from sweep.record.folder import sweep_folder
 from sweep.record.sweep_record import SweepRecord
 from sweep.space.file import load_space
-from sweep.trials import nodes, reach
+from sweep.trials import nodes, shared_files
 from tests.refusals import refused
 from tests.sweep.harness import SHORT, write_space
 from trainer.errors import ConfigError, MissingError
@@ -44,9 +44,11 @@ def looked_for(monkeypatch):
             if "far" in path.parts:
                 yield "gpu-1", path
 
-    monkeypatch.setattr(reach.ray, "nodes", lambda: [node("head", 0), node("lost"), node("gpu-1")])
-    monkeypatch.setattr(reach, "answers", lambda node: node["NodeID"] != "lost")
-    monkeypatch.setattr(reach, "_unseen", unseen)
+    monkeypatch.setattr(
+        shared_files.ray, "nodes", lambda: [node("head", 0), node("lost"), node("gpu-1")]
+    )
+    monkeypatch.setattr(shared_files, "is_reachable", lambda node: node["NodeID"] != "lost")
+    monkeypatch.setattr(shared_files, "_unseen", unseen)
     return paths
 
 
@@ -59,7 +61,7 @@ def test_nodes_look_for_folder_model_and_data_but_not_for_hub_names(
     sets = {"dev": "K-and-K/knights-and-knaves"}
     data = {"data.train": "train.parquet", "model.name_or_path": "model", "evaluation.sets": sets}
     spec, folder = sweep_in(tmp_path, **HTTP, **data)
-    reach.check_reach(SweepRecord(spec, folder))
+    shared_files.check_shared_files(SweepRecord(spec, folder))
     mark, *inputs = looked_for
     assert mark.parent == folder.root
     assert sorted(inputs) == [tmp_path / "model", tmp_path / "train.parquet"]
@@ -70,7 +72,7 @@ def test_a_runs_folder_of_one_machine_is_refused(tmp_path, looked_for):
     (tmp_path / "far").mkdir()
     spec, folder = sweep_in(tmp_path / "far", **HTTP)
     with pytest.raises(MissingError) as refused:
-        reach.check_reach(SweepRecord(spec, folder))
+        shared_files.check_shared_files(SweepRecord(spec, folder))
     assert refused.value.what == f"node gpu-1 does not see {tmp_path / 'far'}"
     assert refused.value.where == "--runs-dir"
     assert list(folder.root.iterdir()) == []
@@ -79,28 +81,28 @@ def test_a_runs_folder_of_one_machine_is_refused(tmp_path, looked_for):
 def test_an_mlflow_file_is_no_store_for_other_machines(tmp_path, looked_for):
     spec, folder = sweep_in(tmp_path, **{"tracking.uri": f"sqlite:///{tmp_path}/mlflow.db"})
     with refused("store-is-a-file", ConfigError, key="tracking.uri"):
-        reach.check_reach(SweepRecord(spec, folder))
+        shared_files.check_shared_files(SweepRecord(spec, folder))
     offline = spec.with_program(spec.program.tracked(offline=True))
-    reach.check_reach(SweepRecord(offline, folder))
+    shared_files.check_shared_files(SweepRecord(offline, folder))
 
 
 def test_a_node_answers_what_it_does_not_see(tmp_path, monkeypatch):
     monkeypatch.setattr(nodes, "VISIBLE_WITHIN_S", 0.0)
     (tmp_path / "here").touch()
-    assert reach._missing([tmp_path / "here", tmp_path / "gone"]) == [tmp_path / "gone"]
-    assert reach._missing([tmp_path / "here"]) == []
+    assert shared_files._missing([tmp_path / "here", tmp_path / "gone"]) == [tmp_path / "gone"]
+    assert shared_files._missing([tmp_path / "here"]) == []
 
 
 def test_a_node_that_is_too_busy_to_answer_is_not_told_to_install_anything(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def get(answer: object, timeout: float) -> None:
-        raise reach.ray.exceptions.GetTimeoutError("Get timed out")
+        raise shared_files.ray.exceptions.GetTimeoutError("Get timed out")
 
     look = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda paths: "answer"))
-    monkeypatch.setattr(reach.ray, "remote", lambda **_: lambda function: look)
-    monkeypatch.setattr(reach.ray, "get", get)
+    monkeypatch.setattr(shared_files.ray, "remote", lambda **_: lambda function: look)
+    monkeypatch.setattr(shared_files.ray, "get", get)
     busy = {"NodeID": "1" * 56, "NodeManagerHostname": "gpu-1"}
     with refused("node-too-busy", MissingError) as raised:
-        next(reach._unseen([busy], []))
+        next(shared_files._unseen([busy], []))
     assert "gpu-1" in raised.value.what and "60 s" in raised.value.what

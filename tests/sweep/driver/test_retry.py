@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from sweep.driver import run
-from sweep.driver.again import begin_damaged_again, check_unfinished, retry_failed
+from sweep.driver.retry import check_checkpoints, restart_damaged, retry_failed
 from sweep.record.best import choose_best
 from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.search.instant_sweeps import ended as ended_with
@@ -33,7 +33,7 @@ def test_a_request_to_stop_that_comes_while_the_driver_starts_is_kept(tmp_path, 
     stop = sweep.folder.stop
     stop.touch()
     monkeypatch.setattr(run, "_check_program", slow_check)
-    monkeypatch.setattr(run, "_drive", lambda *_: int(stop.exists()))
+    monkeypatch.setattr(run, "_run_driver", lambda *_: int(stop.exists()))
     assert run.resume_sweep(sweep, run.Options()) == 1
 
 
@@ -75,7 +75,7 @@ def test_trials_without_an_intact_checkpoint_begin_again_and_no_others(tmp_path)
     for run_dir in damaged:
         (run_dir / "checkpoints" / "step-4" / "weights").write_bytes(b"2")
 
-    assert begin_damaged_again(sweep) == ["c001-s0"]
+    assert restart_damaged(sweep) == ["c001-s0"]
     assert (
         damaged[1] / "earlier-1" / "checkpoints" / "damaged-step-4" / "weights"
     ).read_bytes() == b"2"
@@ -94,15 +94,15 @@ def test_trials_that_lost_a_part_begin_again_only_when_told(tmp_path, lost, mess
     for trial, step in (("c000-s0", every + 9), ("c001-s0", every)):
         write_one(sweep.folder.trial(trial) / "checkpoints")
         (sweep.folder.trial(trial) / "metrics.jsonl").write_text(f'{{"step": {step}}}\n')
-    check_unfinished(sweep)
+    check_checkpoints(sweep)
     gone = sweep.folder.trial("c000-s0") / lost
     gone.rename(tmp_path / "gone")
     # a driver killed before the first one
     shutil.rmtree(sweep.folder.trial("c001-s0") / "checkpoints")
     with pytest.raises(StorageError, match=message) as caught:
-        check_unfinished(sweep)
+        check_checkpoints(sweep)
     assert "sweep resume demo --start-over" in caught.value.hint
-    assert begin_damaged_again(sweep) == ["c000-s0"]
+    assert restart_damaged(sweep) == ["c000-s0"]
 
 
 def test_a_checkpoint_that_may_not_be_read_is_no_reason_to_begin_again(tmp_path, monkeypatch):
@@ -116,5 +116,5 @@ def test_a_checkpoint_that_may_not_be_read_is_no_reason_to_begin_again(tmp_path,
 
     monkeypatch.setattr("trainer.checkpoint.files.damaged_files", refuse)
     with pytest.raises(StorageError, match="cannot read the checkpoint"):
-        begin_damaged_again(sweep)
+        restart_damaged(sweep)
     assert steps_on_disk(root) == [4]

@@ -9,14 +9,14 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from sweep.record.sweep_record import SweepRecord
-from sweep.trials.nodes import answers, missing_paths
+from sweep.trials.nodes import is_reachable, missing_paths
 from trainer.errors import ConfigError, MissingError, one_line
 from trainer.tracking.mlflow_store import sqlite_path, tracking_uri
 
 _ANSWER_TIMEOUT_S = 60.0
 
 
-def check_reach(sweep: SweepRecord) -> None:
+def check_shared_files(sweep: SweepRecord) -> None:
     """Check on every node for the sweep's folder and the program's files.
 
     Raises:
@@ -25,35 +25,35 @@ def check_reach(sweep: SweepRecord) -> None:
     """
     spec = sweep.spec
     folder = sweep.folder
-    nodes = [node for node in ray.nodes() if node["Resources"].get("CPU") and answers(node)]
-    distant = [
+    nodes = [node for node in ray.nodes() if node["Resources"].get("CPU") and is_reachable(node)]
+    other_hosts = [
         node["NodeManagerHostname"]
         for node in nodes
         if node["NodeManagerHostname"] != socket.gethostname()
     ]
     settings = spec.program.settings
     uri = tracking_uri(settings, folder.runs_dir)
-    if distant and not settings.offline and sqlite_path(uri) is not None:
+    if other_hosts and not settings.offline and sqlite_path(uri) is not None:
         raise ConfigError(
-            f"{distant[0]} cannot write to the MLflow store, because it is a file: {uri}",
+            f"{other_hosts[0]} cannot write to the MLflow store, because it is a file: {uri}",
             "tracking.uri",
             "start `mlflow server` and set MLFLOW_TRACKING_URI=http://HOST:5000, or add --offline",
             key="tracking.uri",
             code="store-is-a-file",
         )
-    mark = folder.root / f"reach-{uuid.uuid4().hex}"
-    mark.touch()
+    probe = folder.root / f"reach-{uuid.uuid4().hex}"
+    probe.touch()
     try:
-        for node, path in _unseen(nodes, [mark, *spec.program.paths(spec.searched)]):
-            place = folder.runs_dir if path == mark else path
+        for node, path in _unseen(nodes, [probe, *spec.program.paths(spec.searched)]):
+            place = folder.runs_dir if path == probe else path
             raise MissingError(
                 f"node {node} does not see {place}",
-                "--runs-dir" if path == mark else str(path),
+                "--runs-dir" if path == probe else str(path),
                 "move it to a folder that all nodes mount at the same path",
                 code="path-not-shared",
             )
     finally:
-        mark.unlink()
+        probe.unlink()
 
 
 def _unseen(nodes: Sequence[dict[str, str]], paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
