@@ -6,7 +6,9 @@ from typing import Any
 import pandas as pd
 
 from trainer.config.variants import RULE, short_names, shown
+from trainer.errors import shortened
 
+_MAX_VALUE = 60  # characters of a value in a label; a searched prompt may have thousands
 _SIGNS = (("α", "algorithm.ar_alpha"), ("η", "algorithm.lopti_eta"))
 PALETTE = (
     "#3d85c6", "#e07b00", "#2a9d6f", "#c0508d", "#8a6fd1", "#b59b00",
@@ -17,6 +19,11 @@ PALETTE = (
 def colors(names: Iterable[str]) -> dict[str, str]:
     """Return one color per name. The same set of names always gets the same colors."""
     return {name: PALETTE[index % len(PALETTE)] for index, name in enumerate(sorted(set(names)))}
+
+
+def _short(value: Any) -> str:
+    """Return a value on one line of at most ``_MAX_VALUE`` characters."""
+    return shortened(" ".join(shown(value).split()), _MAX_VALUE)
 
 
 def configuration_labels(trials: pd.DataFrame, searched: Sequence[str]) -> "pd.Series[str]":
@@ -35,7 +42,7 @@ def configuration_labels(trials: pd.DataFrame, searched: Sequence[str]) -> "pd.S
         parts = [f"#{row.configuration} {row.arm or row.algorithm}".rstrip()]
         parts += [f"{sign} {row[key]:.2g}" for sign, key in _SIGNS if strength(row, key) > 0]
         varying = [name for name in named if varies.loc[row.arm, name] and pd.notna(row[name])]
-        parts += [f"{named[name]}={shown(row[name])}" for name in varying]
+        parts += [f"{named[name]}={_short(row[name])}" for name in varying]
         return " ".join(parts)
 
     labels = [label(row) for _, row in trials.iterrows()]

@@ -1,5 +1,6 @@
 """The results of a set of trials from any source, and everything derived from them."""
 
+import json
 import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ from dashboards.statistics.seed_noise import Scores
 from dashboards.statistics.sequential import Standing
 from dashboards.statistics.verdict import Verdict, verdict
 from trainer.config.variants import short_names
+from trainer.errors import printable
+from trainer.evaluation.history import mean, windowed_mean
 from trainer.metrics.declared import METRICS
 
 TRAINING_CURVES = (
@@ -71,9 +74,10 @@ class Curve:
     values: tuple[float, ...]
 
     def end(self, window: int) -> float:
-        """Return the mean of the last ``window`` values."""
-        last = self.values[-window:]
-        return math.fsum(last) / len(last) if last else math.nan
+        """Return the score of a trial with this curve: the mean of the last ``window`` finite
+        values; NaN without one.
+        """
+        return windowed_mean(dict(zip(self.steps, self.values, strict=True)), window)
 
 
 @dataclass(frozen=True)
@@ -166,7 +170,7 @@ class Results:
                 **vars(trial),
                 "trial": trial.name,
                 "minutes": 60 * trial.hours / self.devices,
-                **trial.parameters,
+                **{name: self._cell(name, value) for name, value in trial.parameters.items()},
             }
             for trial in self.trials
         ]
@@ -180,6 +184,17 @@ class Results:
                 table[name] = pd.to_numeric(table[name], errors="coerce")
         table["label"] = configuration_labels(table, self.searched)
         return table
+
+    def _cell(self, name: str, value: Any) -> Any:
+        """Return a parameter's value as a table can compare it: lists, mappings and a choice that
+        is null as JSON text.
+
+        An empty cell means that the trial's rule does not have the parameter.
+        """
+        is_null_choice = value is None and self.kinds.get(name) in NO_ORDER
+        if is_null_choice or isinstance(value, list | tuple | dict):
+            return json.dumps(value, ensure_ascii=False)
+        return printable(value) if isinstance(value, str) else value
 
     def history(self, metric: str) -> pd.DataFrame:
         """Return a metric as rows of trial, step, value; trials that did not log it are absent."""
@@ -244,11 +259,12 @@ class Results:
         """
         failed = [trial.configuration for trial in self.trials if trial.state == "FAIL"]
         scores = self.comparable.groupby("configuration").score
-        return scores.mean().drop(failed, errors="ignore")
+        return scores.agg(mean).drop(failed, errors="ignore")
 
     def best_of(self, trials: pd.DataFrame) -> str | None:
         """Among the configurations with the most seeds, return the one with the best mean score."""
-        table = trials.groupby("configuration", sort=False).score.agg(["mean", "count"])
+        scores = trials.groupby("configuration", sort=False).score
+        table = scores.agg(mean=mean, count="count")
         whole = table[table["count"] == table["count"].max()]["mean"] * self.objective.sign
         return None if whole.empty else str(whole.idxmax())
 

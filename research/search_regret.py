@@ -9,6 +9,12 @@ at random has 100%. `measured` lies between accuracies of the tiny model at 24 p
 noise of their seeds; the others are made: two peaks; the same on a grid of 220 points; a learning
 rate with a cliff, alpha and eta; that with a whole number of epochs; a switch with a parameter of
 its own.
+
+    python -m research.search_regret --failures --repeats 30
+
+compares what a sampler is told of failed configurations, on a score that rises with the learning
+rate up to a cliff behind which trials diverge (10, 30 or 60% of the space), and on one where 20% of
+the trials fail wherever they are.
 """
 
 import argparse
@@ -17,13 +23,13 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from research.tables import mean, print_rows
 from sweep.search.history import Configuration, Result
-from sweep.search.study import propose
+from sweep.search.study import FAILED_AS, FailedAs, propose
 from sweep.space.file import resolve_space
 from sweep.space.parameters import ParameterSpec
 from sweep.space.points import Parameters, Space, fingerprint
@@ -97,9 +103,10 @@ def measured(point: Parameters) -> float:
 class Surface:
     """What is searched."""
 
-    truth: Callable[[Parameters], float]
+    truth: Callable[[Parameters], float]  # NaN where a trial diverges
     parameters: dict[str, Any]
     noise: float = 0.1  # standard deviation of a trial
+    failing: float = 0.0  # probability that a trial fails whatever its settings
 
 
 UNIT = {"uniform": [0.0, 1.0]}
@@ -139,7 +146,32 @@ SURFACES = {
 }
 
 
-def search(spec: SweepSpec, surface: Surface, trials: int) -> list[Configuration]:
+def cliff(share: float) -> Callable[[Parameters], float]:
+    """A score that rises to 1 with the learning rate, up to a cliff that lies higher with alpha."""
+
+    def truth(point: Parameters) -> float:
+        height = (math.log10(float(point[LR])) + 6) / 4  # 0 to 1
+        edge = 1 - share + 0.1 * (float(point[ALPHA]) - 0.5)
+        if height > edge:
+            return math.nan
+        return height / (1.05 - share) - 0.3 * (float(point[ALPHA]) - 0.5) ** 2
+
+    return truth
+
+
+CLIFF_SPACE = {LR: {"loguniform": [1e-6, 1e-2]}, ALPHA: UNIT}
+FAILURES = {
+    "10% diverge": Surface(cliff(0.1), CLIFF_SPACE),
+    "30% diverge": Surface(cliff(0.3), CLIFF_SPACE),
+    "60% diverge": Surface(cliff(0.6), CLIFF_SPACE),
+    "20% of trials fail": Surface(cliff(0.1), CLIFF_SPACE, failing=0.2),
+}
+FAILURE_SIZES = (10, 20)  # trials
+
+
+def search(
+    spec: SweepSpec, surface: Surface, trials: int, failed_as: FailedAs = FAILED_AS
+) -> list[Configuration]:
     """The configurations of one search in the order in which they ended, two at a time."""
     space = Space(spec.parameters)
     random = np.random.default_rng([spec.search.seed, 1])
@@ -150,7 +182,7 @@ def search(spec: SweepSpec, surface: Surface, trials: int) -> list[Configuration
     while sum(len(configuration.results) for configuration in configurations) < trials:
         while len(running) < AT_A_TIME:
             if not waiting:
-                point = propose(spec, space, configurations)
+                point = propose(spec, space, configurations, failed_as)
                 if point is None:
                     break
                 resolved = space.resolve(point, spec.program)
@@ -167,7 +199,12 @@ def search(spec: SweepSpec, surface: Surface, trials: int) -> list[Configuration
             surface.truth(configurations[number].parameters)
             + surface.noise * random.standard_normal()
         )
-        results = {**configurations[number].results, seed: Result("COMPLETE", score, 1, "", 0.0)}
+        result = Result("COMPLETE", score, 1, "", 0.0)
+        if math.isnan(score) or (surface.failing and random.random() < surface.failing):
+            # The reason decides what the sampler is told. A trial that fails whatever its settings
+            # has the same one here, to measure what it costs to blame the settings.
+            result = Result("FAIL", None, 1, "diverged at step 1: loss is nan", 0.0)
+        results = {**configurations[number].results, seed: result}
         configurations[number] = replace(configurations[number], results=results)
         if len(results) == len(spec.seeds):
             ended.append(number)
@@ -196,8 +233,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--repeats", type=int, default=50, help="searches a cell (default: 50)")
+    parser.add_argument("--failures", action="store_true", help="compare lessons of failures")
     parser.add_argument("surfaces", nargs="*", choices=[*SURFACES, []], help="which (default: all)")
     arguments = parser.parse_args()
+    if arguments.failures:
+        compare_failures(arguments.repeats)
+        return
     headings = ["surface", "sampler", "seeds", *(f"{size} trials" for size in SIZES)]
     rows = []
     pooled = defaultdict(list)
@@ -237,6 +278,47 @@ def main() -> None:
     print_rows("Mean over the surfaces, minus random with one seed", headings, rows)
 
 
+def compare_failures(repeats: int) -> None:
+    """Print regret and failures by what the samplers are told, after every second repeat."""
+    lessons: dict[str, tuple[FailedAs, ...]] = {
+        name: ("ignored",) if name == "random" else get_args(FailedAs) for name in SAMPLERS
+    }
+    cells = [
+        (name, sampler, lesson)
+        for name in FAILURES
+        for sampler in SAMPLERS
+        for lesson in lessons[sampler]
+    ]
+    extents = {name: extent(surface) for name, surface in FAILURES.items()}
+    regrets: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+    failed: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+    headings = ["surface", "sampler", "told as", "failed of 20"]
+    headings += [f"{size} trials: {word}" for size in FAILURE_SIZES for word in ("median", "90%")]
+    for repeat in range(repeats):
+        for name, sampler, lesson in cells:
+            surface = FAILURES[name]
+            spec = space_of(surface.parameters, SAMPLERS[sampler], repeat)
+            ended = search(spec, surface, FAILURE_SIZES[-1], lesson)
+            top, middle = extents[name]
+            for size in FAILURE_SIZES:
+                whole = [each for each in ended[:size] if each.results[0].state == "COMPLETE"]
+                score = surface.truth(best_mean(whole).parameters) if whole else 0.0
+                regret = 100 * (top - score) / (top - middle)
+                regrets[name, sampler, lesson, size].append(regret)
+            failed[name, sampler, lesson].append(
+                sum(each.results[0].state == "FAIL" for each in ended)
+            )
+        if (repeat + 1) % 2 and repeat + 1 < repeats:
+            continue
+        rows = []
+        for cell in cells:
+            row = [*cell, f"{np.mean(failed[cell]):.1f}"]
+            for size in FAILURE_SIZES:
+                row += [f"{np.quantile(regrets[*cell, size], part):.0f}" for part in (0.5, 0.9)]
+            rows.append(row)
+        print_rows(f"Regret, % of that of a random point: {repeat + 1} searches", headings, rows)
+
+
 def scores_of(surface: Surface, spec: SweepSpec) -> dict[tuple[str, int], float]:
     """True score of the chosen point by seeds and trials."""
     singles = search(spec, surface, SIZES[-1])
@@ -263,7 +345,7 @@ def extent(surface: Surface) -> tuple[float, float]:
         return random.uniform(low, high)
 
     scores = [surface.truth(space.walk(choose)) for _ in range(20_000)]
-    return max(scores), float(np.mean(scores))
+    return float(np.nanmax(scores)), float(np.nanmean(scores))
 
 
 def space_of(parameters: dict[str, Any], settings: dict[str, Any], seed: int) -> SweepSpec:

@@ -29,7 +29,9 @@ def score_against(results: Results, parameter: str) -> Picture | None:
     drawing.update_xaxes(scale(results, parameter))
     table = results.table
     if not pd.api.types.is_numeric_dtype(table[parameter]):
-        word_axis(drawing, sorted(table[parameter].dropna().astype(str).unique()))
+        words = table[parameter].map(shown, na_action="ignore")
+        table = table.assign(**{parameter: words})
+        word_axis(drawing, sorted(words.dropna().unique()))
     # a running trial has no final score yet
     scored = table[table.state.isin(["COMPLETE", "PRUNED"]) & table.score.notna()]
     compared = scored.trial.isin(trials.trial)

@@ -1,11 +1,11 @@
 """Replay a sweep's configurations and results from its event log."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from sweep.space.points import Parameters
+from trainer.evaluation.history import mean
 from trainer.files import Record
 
 TrialState = Literal["COMPLETE", "PRUNED", "FAIL"]
@@ -16,6 +16,9 @@ PROPOSED = "configuration"
 STARTED = "trial"
 ENDED = "result"
 RETRIED = "retry"  # cancels the result of a trial
+# Starts of the reasons of a trial whose metrics stopped being numbers: `DivergedError` and
+# `sweep/search/searcher.py`.
+_DIVERGED = ("diverged at step", "score is")
 PLAN = "plan"  # design of a sequential confirmation, see sweep/winner/rounds.py
 LOOK = "look"  # results of an interim analysis
 
@@ -127,7 +130,20 @@ def outcome(configuration: Configuration, seeds: Sequence[int]) -> Outcome:
     state: _ConfigurationState = (
         "PRUNED" if any(r.state == "PRUNED" for r in results) else "COMPLETE"
     )
-    return Outcome(state, math.fsum(scores) / len(scores), min(steps, default=None), time)
+    return Outcome(state, mean(scores), min(steps, default=None), time)
+
+
+def failed_by_settings(configuration: Configuration) -> bool:
+    """Return whether a seed failed in a way that the configuration's own settings explain.
+
+    They explain a divergence and a score that is not finite. Any other recorded reason (a dead
+    worker, memory, silence until `limits.stall_timeout_s`, a full disk) may be the machine's, and
+    says nothing about the point.
+    """
+    return any(
+        result.state == "FAIL" and result.reason.startswith(_DIVERGED)
+        for result in configuration.results.values()
+    )
 
 
 def best(

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import optuna
@@ -24,7 +24,7 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
-from sweep.search.history import Configuration, outcome
+from sweep.search.history import Configuration, failed_by_settings, outcome
 from sweep.space.arms import arm_of, arms
 from sweep.space.checks import MAX_GRID
 from sweep.space.parameters import ParameterSpec
@@ -36,6 +36,12 @@ logger = logging.getLogger(__name__)
 _EI_CANDIDATES = 24  # Optuna's default
 SAMPLER_ATTEMPTS = 15  # attempts with the sampler before random ones
 _RANDOM_ATTEMPTS = 20
+_LARGEST_TOLD = 1e100  # samplers square scores
+
+# How a sampler sees a configuration that failed through its own settings: not at all, with the
+# worst score so far, or with that and as one that violates a constraint.
+FailedAs = Literal["ignored", "worst", "constraint"]
+FAILED_AS: FailedAs = "worst"
 
 # Silence Optuna's log of studies and trials; the sweep prints its own.
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -54,7 +60,8 @@ def propose_next(spec: SweepSpec, configurations: Sequence[Configuration]) -> Pa
     by_arm: dict[str, list[Configuration]] = {name: [] for name in searches}
     for configuration in configurations:
         by_arm[arm_of(spec, configuration.parameters)].append(configuration)
-    for name in sorted(searches, key=lambda name: len(by_arm[name])):
+    fewest_first = sorted(searches, key=lambda name: len(by_arm[name]))
+    for name in fewest_first:
         arm = searches[name]
         limit = searches[name].search.configurations
         if limit is None or len(by_arm[name]) < len(arm.baselines) + limit:
@@ -79,7 +86,10 @@ def _own_values(spec: SweepSpec, space: Space) -> Parameters | None:
 
 
 def propose(
-    spec: SweepSpec, space: Space, configurations: Sequence[Configuration]
+    spec: SweepSpec,
+    space: Space,
+    configurations: Sequence[Configuration],
+    failed_as: FailedAs = FAILED_AS,
 ) -> Parameters | None:
     """Return a point that has not been tried, because rerunning the same seeds adds nothing.
 
@@ -97,7 +107,7 @@ def propose(
             if attempt == SAMPLER_ATTEMPTS:
                 settings = settings.model_copy(update={"sampler": "random"})
             sampler = make_sampler(settings, space, len(configurations), attempt)
-            point = ask(spec, space, configurations, sampler)
+            point = ask(spec, space, configurations, sampler, failed_as)
             if is_new(point):
                 return point
     if not space.is_finite:
@@ -136,7 +146,8 @@ def sample(space: Space, trial: optuna.Trial) -> Parameters:
             chosen = trial.suggest_categorical(key, range_.choices)
             return next(option for option in parameter.options or [] if _label(option) == chosen)
         if isinstance(range_, IntDistribution):
-            return sorted(parameter.options or [])[trial.suggest_int(key, 0, range_.high)]
+            ordered = sorted(parameter.options or [])
+            return ordered[trial.suggest_int(key, 0, range_.high)]
         if isinstance(range_, FloatDistribution):
             return trial.suggest_float(key, range_.low, range_.high, log=range_.log)
         return parameter.value
@@ -172,18 +183,60 @@ def make_sampler(search: SearchSpec, space: Space, number: int, attempt: int) ->
 
 
 def ask(
-    spec: SweepSpec, space: Space, configurations: Sequence[Configuration], sampler: BaseSampler
+    spec: SweepSpec,
+    space: Space,
+    configurations: Sequence[Configuration],
+    sampler: BaseSampler,
+    failed_as: FailedAs = FAILED_AS,
 ) -> Parameters:
     """Return the sampler's next point."""
     study = optuna.create_study(direction=direction(spec), sampler=sampler)
     if not isinstance(sampler, optuna.samplers.RandomSampler):  # it ignores the history
-        study.add_trials(
-            [
-                frozen_trial(spec, space, configuration, for_sampler=True)
-                for configuration in configurations
-            ]
-        )
+        study.add_trials(sampler_trials(spec, space, configurations, failed_as))
     return sample(space, study.ask())
+
+
+def sampler_trials(
+    spec: SweepSpec,
+    space: Space,
+    configurations: Sequence[Configuration],
+    failed_as: FailedAs = FAILED_AS,
+) -> list[FrozenTrial]:
+    """Return the history as a sampler sees it.
+
+    Samplers ignore failed trials, so they would propose a diverging learning rate again and again.
+    A configuration that failed through its own settings (see `failed_by_settings`) is therefore
+    shown as complete with the worst score so far. Event log and report keep it without a score.
+    """
+    trials = [frozen_trial(spec, space, each, for_sampler=True) for each in configurations]
+    if failed_as == "ignored":
+        return trials
+    scores = [
+        trial.value
+        for trial in trials
+        if trial.state in (TrialState.COMPLETE, TrialState.PRUNED) and trial.value is not None
+    ]
+    worst = 0.0  # any number will do if there is no other
+    if scores:
+        worst = min(scores) if spec.objective.mode == "max" else max(scores)
+    for number, configuration in enumerate(configurations):
+        is_failed = failed_by_settings(configuration)
+        if is_failed and space.contains(configuration.parameters):
+            trials[number] = optuna.create_trial(
+                state=TrialState.COMPLETE,
+                value=worst,
+                **_place(space, configuration.parameters, for_sampler=True),
+            )
+        if failed_as == "constraint" and trials[number].state == TrialState.COMPLETE:
+            constraints = {"failed": 1.0 if is_failed else -1.0}
+            trials[number] = optuna.create_trial(
+                state=TrialState.COMPLETE,
+                value=trials[number].value,
+                params=trials[number].params,
+                distributions=trials[number].distributions,
+                constraints=constraints,
+            )
+    return trials
 
 
 def frozen_trial(
@@ -196,16 +249,17 @@ def frozen_trial(
     trial numbers agree.
     """
     result = outcome(configuration, spec.seeds)
+    score = result.score
+    if for_sampler and score is not None:
+        score = max(-_LARGEST_TOLD, min(_LARGEST_TOLD, score))
     if for_sampler and not space.contains(configuration.parameters):
         return optuna.create_trial(state=TrialState.FAIL)
-    stops = (
-        {result.step or 0: result.score}
-        if result.state == "PRUNED" and result.score is not None
-        else {}
-    )
+    stops = {}
+    if result.state == "PRUNED" and score is not None:
+        stops = {result.step or 0: score}
     trial = optuna.create_trial(
         state=TrialState[result.state],
-        value=result.score,
+        value=score,
         **_place(space, configuration.parameters, for_sampler),
         user_attrs={} if for_sampler else _notes(configuration),
         intermediate_values=stops,

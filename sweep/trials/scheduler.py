@@ -11,7 +11,7 @@ from sweep.search.history import TrialKey
 from sweep.search.trial_report import EVALUATION, SCORE
 from sweep.space.spec import SchedulerSpec, SweepSpec
 from sweep.trials.internals import forget_scores
-from sweep.trials.trainable import windowed_mean
+from trainer.evaluation.history import windowed_mean
 from trainer.run_folder import RunFolder
 
 

@@ -35,6 +35,7 @@ from trainer.errors import (
     first_line,
     one_line,
 )
+from trainer.evaluation.history import windowed_mean
 from trainer.files import storage_fault
 from trainer.metrics.tags import PARENT_TAG, VARIANT_TAG
 from trainer.run_folder import RunFolder
@@ -341,12 +342,6 @@ def raise_if_diverged(history: Mapping[int, float], period: Period, metric: str)
     were_two_nonfinite = len(values) > 1 and not math.isfinite(values[-2]) and not is_last_finite
     if were_two_nonfinite or (period.done and not is_last_finite):
         raise DivergedError(period.step, metric, values[-1])
-
-
-def windowed_mean(history: Mapping[int, float], window: int) -> float:
-    """Return the objective of a trial: the mean of its last ``window`` finite evaluations."""
-    values = [history[step] for step in sorted(history) if math.isfinite(history[step])][-window:]
-    return sum(values) / len(values)
 
 
 def bind_plan(plan: TrialPlan) -> type[SweepTrial]:

@@ -1,11 +1,31 @@
-"""Evaluation history of a run."""
+"""Evaluation history of a run, and the one score of it."""
 
-from collections.abc import Container, Sequence
+import math
+from collections.abc import Container, Mapping, Sequence
 
 # final accuracy is the mean of this many last evaluations, as in arXiv:2505.12929
 _FINAL_WINDOW = 3
 
 Evaluation = tuple[int, float]  # training step, accuracy
+
+
+def mean(values: Sequence[float]) -> float:
+    """Return the mean of at least one value; also of values whose sum is too large for a float."""
+    try:
+        return math.fsum(values) / len(values)
+    except OverflowError:
+        return math.fsum(value / len(values) for value in values)
+
+
+def windowed_mean(history: Mapping[int, float], window: int) -> float:
+    """Return the score of a run: the mean of its last ``window`` finite evaluations; NaN without
+    one.
+
+    ``history`` maps training steps to values of the objective, in any order.
+    """
+    values = [history[step] for step in sorted(history) if math.isfinite(history[step])]
+    last = values[-window:]
+    return mean(last) if last else math.nan
 
 
 def best_evaluation(
@@ -25,9 +45,8 @@ def final_metrics(evaluations: Sequence[Evaluation]) -> dict[str, float]:
     """Return the ``final/*`` metrics. Needs at least one evaluation."""
     best = best_evaluation(evaluations)
     assert best is not None
-    last = [accuracy for _, accuracy in evaluations[-_FINAL_WINDOW:]]
     return {
         "final/best_accuracy": best[1],
         "final/best_step": float(best[0]),
-        "final/accuracy": sum(last) / len(last),
+        "final/accuracy": windowed_mean(dict(evaluations), _FINAL_WINDOW),
     }

@@ -7,11 +7,12 @@ import pytest
 from sweep.record.folder import SweepFolder
 from sweep.space.file import load_space
 from sweep.trials import trainable
-from sweep.trials.trainable import TrialPlan, bind_plan, raise_if_diverged, windowed_mean
+from sweep.trials.trainable import TrialPlan, bind_plan, raise_if_diverged
 from sweep.trials.worker import Period
 from tests.sweep.harness import SEVERAL_RANKS, write_space
 from trainer.attempt import newest_attempt
 from trainer.errors import DivergedError
+from trainer.evaluation.history import windowed_mean
 
 
 def test_the_objective_is_the_mean_of_the_last_evaluations():

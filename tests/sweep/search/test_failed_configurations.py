@@ -1,0 +1,87 @@
+"""What a sampler is told of configurations that failed, and what event log and report are not."""
+
+import math
+
+import pytest
+from optuna.trial import TrialState
+
+from sweep.search.history import Configuration, Result, failed_by_settings, outcome
+from sweep.search.study import frozen_trial, propose, sampler_trials
+from sweep.space.file import load_space
+from sweep.space.points import Space, fingerprint
+from tests.sweep.harness import write_space
+
+DIVERGED = "diverged at step 2: eval/accuracy is nan"
+
+
+def make_space(tmp_path, sampler, mode="max"):
+    (tmp_path / "train.py").write_text("")
+    space = {
+        "name": "cliff",
+        "program": {"command": ["python", "train.py", "{lr}"], "defaults": {"lr": 1e-5}},
+        "objective": {"metric": "eval/accuracy", "window": 1, "mode": mode},
+        "parameters": {"lr": {"loguniform": [1e-6, 1e-2]}},
+        "search": {"sampler": sampler, "configurations": 20},
+    }
+    return load_space(write_space(tmp_path / "space.yaml", space))
+
+
+def tried(number, lr, score, reason=DIVERGED):
+    state = "FAIL" if score is None else "COMPLETE"
+    result = Result(state, score, 2, reason if score is None else "", 0.0)
+    point = {"lr": lr}
+    return Configuration(number, point, point, fingerprint(point), 0.0, {0: result})
+
+
+@pytest.mark.parametrize("sampler", ["gp", "tpe"])
+def test_a_region_that_diverges_is_left(tmp_path, sampler):
+    """The score rises with the learning rate up to 1e-3, where trials diverge."""
+    spec = make_space(tmp_path, sampler)
+    space = Space(spec.parameters)
+    configurations = [tried(0, 1e-5, 0.3)]
+    for number in range(1, 21):
+        rate = propose(spec, space, configurations)["lr"]
+        score = 0.2 + 0.1 * (math.log10(rate) + 6) if rate < 1e-3 else None
+        configurations.append(tried(number, rate, score))
+    failed = [each.number for each in configurations if each.results[0].state == "FAIL"]
+    assert len([number for number in failed if number > 8]) <= 6  # of 12
+    assert max(each.results[0].score or 0 for each in configurations) > 0.4
+
+
+@pytest.mark.parametrize(("mode", "worst"), [("max", 0.1), ("min", 0.9)])
+def test_the_sampler_sees_the_worst_score_and_nobody_else(tmp_path, mode, worst):
+    spec = make_space(tmp_path, "gp", mode)
+    space = Space(spec.parameters)
+    history = [tried(0, 1e-5, 0.9), tried(1, 1e-4, 0.1), tried(2, 1e-3, None)]
+    told = sampler_trials(spec, space, history)[2]
+    assert (told.state, told.value) == (TrialState.COMPLETE, worst)
+    assert outcome(history[2], [0]).score is None
+    shown = frozen_trial(spec, space, history[2])
+    assert shown.state == TrialState.FAIL and shown.value is None
+
+
+def test_failures_of_the_machine_teach_nothing(tmp_path):
+    spec = make_space(tmp_path, "gp")
+    space = Space(spec.parameters)
+    for reason in (
+        "rank 0 ran out of memory: Task was killed due to the node running low on memory",
+        "the command has written no line for 60 s (limits.stall_timeout_s)",
+        "crashed, with no retries left",
+        "ended before its first evaluation",
+        "",
+    ):
+        failed = tried(1, 1e-3, None, reason)
+        assert not failed_by_settings(failed)
+        told = sampler_trials(spec, space, [tried(0, 1e-5, 0.9), failed])[1]
+        assert told.state == TrialState.FAIL
+    for reason in (DIVERGED, "score is nan", "score is -inf"):
+        assert failed_by_settings(tried(1, 1e-3, None, reason))
+
+
+@pytest.mark.parametrize("sampler", ["gp", "tpe"])
+def test_a_sweep_in_which_everything_failed_goes_on_the_same_way_twice(tmp_path, sampler):
+    spec = make_space(tmp_path, sampler)
+    space = Space(spec.parameters)
+    history = [tried(number, 10 ** (-2 - number / 10), None) for number in range(12)]
+    first = propose(spec, space, history)
+    assert space.contains(first) and first == propose(spec, space, history)
