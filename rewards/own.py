@@ -23,6 +23,7 @@ import importlib
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 from rewards.score import BatchRewardFunction, Rows, Score
@@ -46,6 +47,9 @@ def load_function(name: str) -> Function:
     why = ""
     if package in OWN_PACKAGES:
         why = f"; {package} is loptune's own package: give yours another name"
+        hidden = Path(*module_name.split(".")).with_suffix(".py")
+        if hidden.is_file():
+            why = f"; ./{hidden} is hidden by loptune's package {package}: move it"
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:

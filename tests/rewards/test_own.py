@@ -3,6 +3,7 @@ import time
 import pytest
 
 from rewards import Score, combine_batch, wants_batches
+from rewards.own import load_function
 from rewards.sandbox import RewardPool
 from tests.rewards.one_text import combine, resolve
 
@@ -112,3 +113,11 @@ def test_a_column_that_a_row_lacks_is_named_with_the_function(name, column):
     except ValueError as raised:  # by a function of a batch
         error = raised
     assert f"test_own:{name} " in str(error) and f" {column}," in str(error)
+
+
+def test_a_file_that_loptunes_package_hides_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rewards").mkdir()
+    (tmp_path / "rewards" / "mine.py").write_text("def score(text, answer):\n    return 1.0\n")
+    with pytest.raises(ValueError, match=r"\./rewards/mine\.py is hidden"):
+        load_function("rewards.mine:score")

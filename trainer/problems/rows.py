@@ -238,10 +238,13 @@ def _read_hub(dataset: DatasetConfig) -> Iterator[Values]:
             yield from load_dataset(dataset.source, dataset.name, split=dataset.split)
     except Exception as error:
         kind = "folder" if folder.is_dir() else "dataset"
+        hint = "check hub name, subset, split and network"
+        if folder.is_dir():
+            hint = f"give one of its files ({', '.join(_FILE_TYPES)}), or check split"
         raise MissingError(
             f"cannot load the {kind} {dataset.source}, split {dataset.split}: {first_line(error)}",
             f"source {dataset.source}",
-            f"give a file ({', '.join(_FILE_TYPES)}), or check hub name, subset, split and network",
+            hint,
             code="dataset-not-loaded",
         ) from error
 

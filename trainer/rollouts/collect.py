@@ -167,14 +167,14 @@ def _report_failures(rewards: RewardPool, scored: Sequence[ScoredText]) -> None:
 
 
 def scoring_error(what: str, where: str = "reward.functions") -> RewardError:
-    """Return the RewardError for too many scoring failures."""
-    return RewardError(
-        what,
-        where,
-        "use a reward that supports these answers, fix the reward function, or raise "
-        "reward.timeout_s or reward.memory_mb",
-        code="scoring-failed",
-    )
+    """Return the RewardError for scoring failures, with the remedy for their cause."""
+    if "no score after" in what or "took more than" in what:
+        hint = "make the reward function faster, or raise reward.timeout_s"
+    elif "out of memory" in what:
+        hint = "let the reward function use less memory, or raise reward.memory_mb"
+    else:
+        hint = "use a reward that supports these answers, or fix the reward function"
+    return RewardError(what, where, hint, code="scoring-failed")
 
 
 def _scored(rollout: Rollout, scored: ScoredText) -> Rollout:

@@ -47,8 +47,8 @@ def prepare(config: TrainConfig, trains: bool = True, max_failure_rate: float = 
     rewards = build_rewards(config.reward, max_failure_rate)
     if trains:
         try:
-            check_reward(rewards, problems[0])
-            check_answers(config.reward.functions, problems)
+            usable = check_answers(config.reward.functions, problems, sets)
+            check_reward(rewards, usable)
         except BaseException:
             rewards.close()
             raise

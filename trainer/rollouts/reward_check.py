@@ -7,7 +7,7 @@ from typing import Any
 
 from rewards import REWARDS, judge_of
 from rewards.notation import plain_answer
-from rewards.sandbox import RewardPool, ScoredText, ScoringFailedError
+from rewards.sandbox import RewardPool, ScoringFailedError
 from trainer.errors import ConfigError, shortened
 from trainer.rollouts.collect import scoring_error
 from trainer.types import Problem
@@ -40,75 +40,84 @@ def check_reward(rewards: RewardPool, problem: Problem) -> None:
         )
 
 
-def check_answers(functions: Mapping[str, float], problems: Sequence[Problem]) -> None:
+def check_answers(
+    functions: Mapping[str, float],
+    problems: Sequence[Problem],
+    sets: Mapping[str, Sequence[Problem]] | None = None,
+) -> Problem:
     """Score every answer of the data against itself, if a built-in reward decides what is correct.
+    Return the first training problem whose answer can be right.
 
     Rows whose own answer would not be correct train for ever at the lowest reward. A warning names
     them, and those whose answer holds more than the answer. Own reward functions are not called:
     what is right for them is unknown here, and a call may cost money.
 
     Raises:
-        ConfigError: no answer can ever be right; names the first row.
+        ConfigError: no answer of the training data or of a set can ever be right; names the first
+        row.
     """
     judge = judge_of(functions)
-    rows = [problem for problem in problems if problem.place]
-    if judge not in REWARDS or not rows:
-        return
-    never_right, checked = _never_right(judge, rows)
-    if never_right:
-        first = never_right[0][0]
-        answer = shortened(repr(first.answer), 60)
-        reason = never_right[0][1].message
-        if len(never_right) == checked:
-            raise ConfigError(
-                f"reward {judge} finds none of the {checked} answers correct as its own completion"
-                f"{f': {reason}' if reason else ''}",
-                f"{first.place}: {answer}",
-                "use a reward that supports these answers, set data.task to the kind of the data, "
-                "or correct the answers",
-                key="reward.functions",
-                code="answers-never-right",
-            )
-        _logger.warning(
-            "warning: %d of %d answers can never be right for reward %s: %s%s",
-            len(never_right),
-            checked,
-            judge,
-            "; ".join(
-                f"{problem.place}: {shortened(repr(problem.answer), 40)}"
-                for problem, _ in never_right[:_NAMED]
-            ),
-            "; ..." if len(never_right) > _NAMED else "",
-        )
-    if judge in _NUMERIC:
-        _report_wrapped(judge, rows)
+    sources = [problems, *(sets or {}).values()]
+    of_files = [[problem for problem in source if problem.place] for source in sources]
+    if judge not in REWARDS or not any(of_files):
+        return problems[0]
+    end = time.monotonic() + _CHECK_LIMIT_S
+    never_right = []
+    with RewardPool({judge: 1.0}, timeout_s=5.0, memory_mb=1024, workers=1) as rewards:
+        for rows in filter(None, of_files):
+            never_right += _check_rows(rewards, judge, rows, end)
+            if judge in _NUMERIC:
+                _report_wrapped(judge, rows)
+    unusable = set(map(id, never_right))
+    return next(problem for problem in problems if id(problem) not in unusable)
 
 
-def _never_right(
-    judge: str, problems: Sequence[Problem]
-) -> tuple[list[tuple[Problem, ScoredText]], int]:
-    """Return the problems whose answer is not correct as its own completion, and how many were
-    checked.
+def _check_rows(
+    rewards: RewardPool, judge: str, rows: Sequence[Problem], end: float
+) -> list[Problem]:
+    """Return the problems whose answer is not correct as its own completion, and warn of them.
+
+    Raises:
+        ConfigError: these are all.
     """
     wrong = []
     checked = 0
-    end = time.monotonic() + _CHECK_LIMIT_S
-    with RewardPool({judge: 1.0}, timeout_s=5.0, memory_mb=1024, workers=1) as rewards:
-        for start in range(0, len(problems), _CHUNK):
-            chunk = problems[start : start + _CHUNK]
-            scored = rewards.score(
-                [_perfect_completion(judge, problem) for problem in chunk],
-                [problem.answer for problem in chunk],
-            )
-            checked += len(chunk)
-            wrong += [
-                (problem, result)
-                for problem, result in zip(chunk, scored, strict=True)
-                if result.status != "timeout" and not result.score.correct
-            ]
-            if time.monotonic() > end:
-                break
-    return wrong, checked
+    reason = ""
+    for start in range(0, len(rows), _CHUNK):
+        chunk = rows[start : start + _CHUNK]
+        scored = rewards.score(
+            [_perfect_completion(judge, problem) for problem in chunk],
+            [problem.answer for problem in chunk],
+        )
+        checked += len(chunk)
+        for problem, result in zip(chunk, scored, strict=True):
+            if result.status != "timeout" and not result.score.correct:
+                wrong.append(problem)
+                reason = reason or result.message
+        if time.monotonic() > end:
+            break
+    if wrong and len(wrong) == checked:
+        raise ConfigError(
+            f"reward {judge} finds none of the {checked} answers correct as its own completion"
+            + f": {reason}" * bool(reason),
+            f"{wrong[0].place}: {shortened(repr(wrong[0].answer), 60)}",
+            "use a reward that supports these answers, set data.task to the kind of the data, or "
+            "correct the answers",
+            key="reward.functions",
+            code="answers-never-right",
+        )
+    if wrong:
+        named = [f"{row.place}: {shortened(repr(row.answer), 40)}" for row in wrong[:_NAMED]]
+        if len(wrong) > _NAMED:
+            named.append("...")
+        _logger.warning(
+            "warning: %d of %d answers can never be right for reward %s: %s",
+            len(wrong),
+            checked,
+            judge,
+            "; ".join(named),
+        )
+    return wrong
 
 
 def _perfect_completion(judge: str, problem: Problem) -> str:
