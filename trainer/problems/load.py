@@ -76,11 +76,12 @@ def metric_names(sets: Mapping[str, Sequence[Problem]]) -> Iterator[str]:
     """Yield the names of all metrics that an evaluation of the sets may log."""
     yield "eval/scoring_failures"
     for index, (name, problems) in enumerate(sets.items()):
-        suffix = f"/{name}" * bool(index)
+        suffix = f"/{name}" if index else ""
         yield from (f"eval/{quantity}{suffix}" for quantity in _QUANTITIES)
         labels = {problem.difficulty or "none" for problem in problems}
         prefix = f"eval/accuracy/{name}." if index else "eval/accuracy/"
-        yield from (prefix + label for label in labels if len(labels) > 1)
+        if len(labels) > 1:
+            yield from (prefix + label for label in labels)
 
 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, problem: Problem) -> tuple[int, ...]:

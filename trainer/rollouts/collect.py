@@ -158,8 +158,8 @@ def _report_failures(rewards: RewardPool, scored: Sequence[ScoredText]) -> None:
         return
     rewards.failure_reported = True
     _logger.warning(
-        "warning: scoring failed for %d of %d completions, which leave the update; first error: %s "
-        "(later ones count in reward/errors and reward/timeouts)",
+        "warning: scoring failed for %d of %d completions; training leaves them out; first error: "
+        "%s (later ones count in reward/errors and reward/timeouts)",
         len(failed),
         len(scored),
         failed[0].message,

@@ -54,7 +54,8 @@ def generate(split: Split, digits: Sequence[int], size: int, seed: int = 0) -> l
     """
     kinds = sorted(set(digits))
     in_turn = itertools.zip_longest(*(_shuffled(split, count, seed) for count in kinds))
-    taken = list(itertools.islice(filter(None, itertools.chain.from_iterable(in_turn)), size))
+    every_sum = [a_sum for of_turn in in_turn for a_sum in of_turn if a_sum is not None]
+    taken = every_sum[:size]
     if len(taken) < size:
         raise ConfigError(
             f"there are only {len(taken)} different {split} sums of numbers with {kinds} digits, "
