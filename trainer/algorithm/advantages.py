@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.rules.inputs import AdvantageInputs, SumOverRanks
+from trainer.rules.own import errors_located
 from trainer.types import TrainBatch
 
 
@@ -15,7 +16,8 @@ def estimate_advantages(
     """
     kl_coef = 0.0 if config.kl_in_loss else config.kl_coef
     inputs = AdvantageInputs.of(batch, kl_coef, sum_over_ranks)
-    advantages = config.advantage(inputs)
+    with errors_located(config.advantage.name):
+        advantages = config.advantage(inputs)
     if advantages.dim() == 1:
         advantages = advantages[:, None]
     mask = batch.completion_mask

@@ -7,6 +7,7 @@ from trainer.algorithm.engine_correction import importance_weights, ratio_bounds
 from trainer.algorithm.kl import kl_penalty
 from trainer.config.algorithm import AlgorithmConfig, EngineCorrection
 from trainer.rules.inputs import LossInputs, TokenLosses, UpdateTotals
+from trainer.rules.own import errors_located
 from trainer.rules.policy_loss import Aggregation
 from trainer.types import LossOutput
 
@@ -28,7 +29,8 @@ def update_loss(inputs: LossInputs, config: AlgorithmConfig) -> LossOutput:
     weights = (
         token_weights(inputs.completion_mask, config.aggregation, inputs.totals) * inputs.token_mask
     )
-    result = config.loss(inputs)
+    with errors_located(config.loss.name):
+        result = config.loss(inputs)
     losses, clipped, dual_clipped = (
         result if isinstance(result, TokenLosses) else TokenLosses(result)
     )

@@ -16,6 +16,7 @@ from trainer.algorithm.token_filters import choose_tokens
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.errors import ConfigError
 from trainer.rules.inputs import AdvantageInputs, LossInputs, TokenLosses, UpdateTotals
+from trainer.rules.own import errors_located
 from trainer.rules.policy_loss import PolicyLoss
 from trainer.rules.rule import Rule
 from trainer.types import TrainBatch
@@ -36,9 +37,10 @@ def check_rules(config: AlgorithmConfig) -> None:
         ConfigError: names the rule, its file and line, and the problem.
     """
     for rule, problems in ((config.advantage, _advantage_problems), (config.loss, _loss_problems)):
-        if rule.own is None:
+        if not rule.is_own:
             continue
-        problem = next(problems(config), None) or _sending_problem(rule)
+        with errors_located(rule.name):
+            problem = next(problems(config), None) or _sending_problem(rule)
         if problem:
             raise ConfigError(
                 f"rule {rule.name} {problem.text}",
@@ -151,8 +153,9 @@ def _sending_problem(rule: Rule) -> _Problem | None:
 
 
 def _place(rule: Rule) -> str:
-    module = sys.modules[type(rule).__module__]
-    written = getattr(module, type(rule).__name__)
+    module_name, _, attribute = rule.name.partition(":")
+    module = sys.modules[module_name]
+    written = getattr(module, attribute)
     return f"{module.__file__}:{inspect.getsourcelines(written)[1]}"
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.rules.inputs import Gather
+from trainer.rules.own import errors_located
 from trainer.rules.selection import quantile
 from trainer.types import TrainBatch
 
@@ -77,6 +78,7 @@ def choose_tokens(
     """Return the batch with the mask of tokens that the loss selects, if it selects any. Call
     before AR changes the advantages.
     """
-    return replace(
-        batch, chosen=config.loss.choose(batch, counted_tokens(batch, config), gather, generator)
-    )
+    counted = counted_tokens(batch, config)
+    with errors_located(config.loss.name):
+        chosen = config.loss.choose(batch, counted, gather, generator)
+    return replace(batch, chosen=chosen)

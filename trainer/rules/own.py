@@ -14,8 +14,10 @@ import functools
 import importlib
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from pydantic import create_model
@@ -33,58 +35,83 @@ def load_rule(name: str, base: type[Any], folder: str) -> type[Any]:
         ValueError: unknown module, class or function, or wrong type; the message suggests a fix.
     """
     module_name, _, attribute = name.partition(":")
-    if folder not in sys.path:
-        sys.path.append(folder)  # last, so that user files do not shadow installed modules
-    try:
-        module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:
-        file = f"{module_name.replace('.', '/')}.py"
-        advice = f"run in the folder of {file}, or add it to PYTHONPATH; searched {folder}"
-        why = _place(error, module_name) or advice
-        raise ValueError(f"cannot import {module_name}: {_in_words(error)}, {why}") from error
+    module = _import_module(module_name, folder)
     value = getattr(module, attribute, None)
     if value is None:
         raise ValueError(f"{module.__file__} has no {attribute}")
-    is_class = isinstance(value, type)
-    if not (issubclass(value, base) if is_class else callable(value)):
+    if isinstance(value, type) and issubclass(value, base):
+        # a rule that inherits from a built-in one inherits its name, a literal
+        named: type[Any] = create_model(
+            attribute, __base__=value, __module__=module_name, name=(str, name)
+        )
+        return named
+    if isinstance(value, type) or not callable(value):
         raise ValueError(
             f"{name} is not a rule: define `class {attribute}({base.__name__})` (from "
             f"trainer.rules import {base.__name__}) or a function"
         )
-    parent = value if is_class else base
-    named: type[Any] = create_model(
-        attribute, __base__=parent, __module__=module_name, name=(str, name)
-    )
-    methods = {
-        method: getattr(parent, method) for method in {"__call__", "choose"} & set(dir(parent))
-    }
-    if not is_class:
-        methods["__call__"] = lambda self, inputs: value(inputs)
-    for method, function in methods.items():
-        setattr(named, method, _errors_named(name)(function))
-    setattr(named, "own", (name, base, folder))  # noqa: B010  the base of rules declares it
-    return named
+    return _function_rule(value, base, attribute)
 
 
-def load_again(loading: tuple[Any, ...], parameters: Mapping[str, Any]) -> Any:
+def load_again(name: str, base: type[Any], folder: str, parameters: Mapping[str, Any]) -> Any:
     """Rebuild a pickled rule in another process."""
-    return load_rule(*loading)(**parameters)
+    rule: type[Any] = load_rule(name, base, folder)  # type: ignore[arg-type]
+    return rule(**parameters)
+
+
+def folder_of(name: str) -> str:
+    """Return the folder on the import path in which the loaded module of a rule was found."""
+    module_name = name.partition(":")[0]
+    file = Path(str(sys.modules[module_name].__file__))
+    is_package = file.name == "__init__.py"
+    return str(file.parents[module_name.count(".") + is_package])
 
 
 @contextmanager
-def _errors_named(name: str) -> Iterator[None]:
-    """Convert an exception of a user-defined rule to a ConfigError with its file and line.
+def errors_located(name: str) -> Iterator[None]:
+    """Convert an exception of the user-defined rule ``name`` to a ConfigError with file and line.
+
+    Exceptions of built-in rules, whose names have no module, pass as they are.
 
     Raises:
         ConfigError: the rule raised an exception.
     """
+    module_name, is_own, _ = name.partition(":")
     try:
         yield
     except (Exception, SystemExit) as error:
-        where = _place(error, name.partition(":")[0]) or name
+        if not is_own:
+            raise
         raise ConfigError(
-            f"rule {name} raised {_in_words(error)}", where, "fix the rule", code="rule-failed"
+            f"rule {name} raised {_in_words(error)}",
+            _place(error, module_name) or name,
+            "fix the rule",
+            code="rule-failed",
         ) from error
+
+
+def _import_module(name: str, folder: str) -> ModuleType:
+    if folder not in sys.path:
+        sys.path.append(folder)  # last, so that user files do not shadow installed modules
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        file = f"{name.replace('.', '/')}.py"
+        advice = f"run in the folder of {file}, or add it to PYTHONPATH; searched {folder}"
+        why = _place(error, name) or advice
+        raise ValueError(f"cannot import {name}: {_in_words(error)}, {why}") from error
+
+
+def _function_rule(function: Callable[[Any], Any], base: type[Any], name: str) -> type[Any]:
+    """Return a rule without parameters that calls a user's function."""
+
+    class FunctionRule(base):  # type: ignore[misc]
+        def __call__(self, inputs: Any) -> Any:
+            return function(inputs)
+
+    FunctionRule.__name__ = name
+    FunctionRule.__module__ = function.__module__
+    return FunctionRule
 
 
 def _in_words(error: BaseException) -> str:

@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar
 
-from trainer.rules.own import load_again
+from trainer.rules.own import folder_of, load_again
 from trainer.section import Section
 
 
@@ -13,13 +13,22 @@ class Rule(Section):
 
     # whether it needs entropies or proxy log-probabilities
     needs_distributions: ClassVar[bool] = False
-    # for a user-defined rule: the arguments of `load_rule`
-    own: ClassVar[tuple[Any, ...] | None] = None
-
     name: str = ""
 
+    @property
+    def is_own(self) -> bool:
+        """Whether a user's module defines the rule."""
+        return ":" in self.name
+
     def __reduce__(self) -> str | tuple[Any, ...]:
-        """Pickle a user-defined rule as its parameters and its module's folder."""
-        if self.own is not None:
-            return load_again, (self.own, self.model_dump())
-        return super().__reduce__()
+        """Pickle a user-defined rule as its parameters and its module's folder: the process that
+        reads it may run elsewhere.
+        """
+        if not self.is_own:
+            return super().__reduce__()
+        ancestors = (ancestor for ancestor in type(self).__mro__ if _is_ours(ancestor))
+        return load_again, (self.name, next(ancestors), folder_of(self.name), self.model_dump())
+
+
+def _is_ours(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == "trainer"
