@@ -63,7 +63,7 @@ class RolloutConfig(Section):
     max_new_tokens: Count = 4096
     """maximum completion length [tokens]"""
     stop_token_ids: list[Annotated[int, Field(ge=0)]] = Field([])
-    """stop token ids in addition to the tokenizer's EOS"""
+    """stop token ids besides the tokenizer's EOS and those of the model's generation config"""
     vllm: VllmConfig = needs("engine=auto|vllm", VllmConfig())
     """settings of the vLLM engine"""
 
