@@ -29,7 +29,7 @@ from plotly.subplots import make_subplots
 from dashboards.labels import PALETTE
 from research.png import write_png
 from research.tables import print_rows
-from sweep.driver.guard import marked
+from sweep.driver.guard import sweep_processes
 from sweep.record.folder import sweep_folder
 
 NAME = "soak"
@@ -154,7 +154,7 @@ def soak_trials(trials: int, runs: Path) -> list[list[str]]:
         return ledger.read_bytes().count(b'"result"') if ledger.exists() else 0
 
     def find(driver: psutil.Process) -> dict[str, psutil.Process]:
-        ranks = [process for process in marked(folder) if "RankWorker" in process.name()]
+        ranks = [process for process in sweep_processes(folder) if "RankWorker" in process.name()]
         return {"driver": driver, "rank": ranks[0]} if ranks else {"driver": driver}
 
     command = ["sweep", "run", path, "--runs-dir", runs, "--cpus", 2]

@@ -22,20 +22,20 @@ from pathlib import Path
 import psutil
 
 MARKER = "LOPTUNE_SWEEP"  # environment variable of every process of a running sweep
-PREFIX = "loptune-"  # of scratch folders
+PREFIX = "loptune-"  # prefix of scratch folders
 # file in a scratch folder that names the sweep's folder; locked while the driver lives
 OWNER = "owner"
 POLL_S = 0.2
 # maximum length of the parent path: Ray's socket paths below it are limited to 107 characters
-_LONGEST = 20
+_MAX_PARENT_LENGTH = 20
 # consecutive empty scans before the guard exits: a process may start another just before it is
 # killed
-_LOOKS = 3
+_EMPTY_SCANS = 3
 # workers of a dead driver end within seconds, on a cluster within 6 to 10 s
 _LEFTOVER_WAIT_S = 12.0
 
 
-def marked(root: Path) -> list[psutil.Process]:
+def sweep_processes(root: Path) -> list[psutil.Process]:
     """Return the processes on this machine with the marker of this sweep, except this process."""
     processes = []
     for process in psutil.process_iter():
@@ -52,7 +52,7 @@ def end_leftovers(root: Path, wait_s: float = _LEFTOVER_WAIT_S) -> int:
     Call it while holding the sweep's lock, so that no live driver's processes are killed.
     """
     deadline = time.monotonic() + wait_s
-    while (remaining := marked(root)) and time.monotonic() < deadline:
+    while (remaining := sweep_processes(root)) and time.monotonic() < deadline:
         time.sleep(0.3)
     for process in remaining:
         with suppress(psutil.Error):
@@ -86,7 +86,7 @@ def dead_scratch() -> Iterator[tuple[Path, Path]]:
 
 def _scratch_parent() -> Path:
     usual = Path(tempfile.gettempdir())
-    return usual if len(str(usual)) <= _LONGEST else Path("/tmp")
+    return usual if len(str(usual)) <= _MAX_PARENT_LENGTH else Path("/tmp")
 
 
 @contextmanager
@@ -115,8 +115,8 @@ def _watch(driver: int, root: Path, scratch: Path, last_words: str) -> None:
     while os.getppid() == driver:
         time.sleep(POLL_S)
     empty = 0
-    while empty < _LOOKS:
-        remaining = marked(root)
+    while empty < _EMPTY_SCANS:
+        remaining = sweep_processes(root)
         empty = 0 if remaining else empty + 1
         for process in remaining:
             with suppress(psutil.Error):

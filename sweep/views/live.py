@@ -41,12 +41,14 @@ def live_table(sweep: SweepRecord, console: Console, scores: Scores) -> Iterator
 def _table(sweep: SweepRecord, scores: Mapping[str, float | None]) -> Group:
     rows = sweep.rows(running=True)
     left, all_left = seconds_left(sweep, rows)
-    table = Table("trial", "step", "score", "ends in", "parameters", box=None)
+    table = Table("trial", "step", "score", "time left", "parameters", box=None)
     for row in rows:
         if row.trial in scores:
-            ends_in = duration(left[row.trial]) if row.trial in left else ""
+            time_left = duration(left[row.trial]) if row.trial in left else ""
             score = number(scores[row.trial])
-            table.add_row(row.trial, step_text(row), score, ends_in, parameter_text(row.parameters))
+            table.add_row(
+                row.trial, step_text(row), score, time_left, parameter_text(row.parameters)
+            )
     ended = sum(row.ended for row in rows)
-    ends = f", the sweep ends in about {duration(all_left)}" if all_left is not None else ""
+    ends = f", about {duration(all_left)} left" if all_left is not None else ""
     return Group(table, f"{sweep.folder.name}: {ended} of {sweep.planned} trials ended{ends}")

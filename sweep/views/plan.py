@@ -29,9 +29,9 @@ from trainer.shell.table import counted, print_table
 class Disk:
     """Bytes of checkpoints."""
 
-    one_checkpoint: int  # of a trial that runs
-    ended_trial: int  # all that one leaves
-    at_most: int  # at one time, of the whole sweep
+    one_checkpoint: int  # of a running trial
+    ended_trial: int  # total that an ended trial keeps
+    at_most: int  # maximum over the whole sweep
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def make_plan(sweep: SweepRecord, nodes: list[Node], given_step_seconds: float |
     source = "given"
     trial_seconds = seconds = gpu_hours = None
     if steps is None:
-        trial_seconds, source = _measured(earlier, spec.program.is_like, _whole_trials)
+        trial_seconds, source = _measured(earlier, spec.program.is_like, _trial_seconds)
     elif seconds_per_step is None:
         seconds_per_step, source = _measured(
             earlier, spec.program.takes_steps_like, SweepRecord.step_seconds
@@ -262,8 +262,8 @@ def _lines(plan: Plan, spec: SweepSpec) -> Iterator[tuple[str, str]]:
     elif plan.steps is None:
         yield "forecast", f"unknown; {spec.program.forecast_needs}"
     else:
-        hint = "Give --step-seconds, or run this sweep and plan again"
-        yield "forecast", f"unknown: no sweep has timed a training step. {hint}"
+        hint = "Use --step-seconds, or run this sweep and plan again"
+        yield "forecast", f"unknown: no earlier sweep has measured a training step. {hint}"
     for shortage in plan.short:
         yield "TOO LITTLE", shortage
 
@@ -326,7 +326,7 @@ def _measured(
     return None, ""
 
 
-def _whole_trials(sweep: SweepRecord) -> list[float]:
+def _trial_seconds(sweep: SweepRecord) -> list[float]:
     """Return the seconds of each complete trial."""
     hours = sweep.device_hours()
     devices = sweep.spec.resources.devices

@@ -13,7 +13,7 @@ from typing import Any
 
 from ray._private.utils import get_num_cpus
 
-from sweep.driver.guard import marked
+from sweep.driver.guard import sweep_processes
 from tests.cluster.lab import Lab, Machine, Terminal, wait_until
 from tests.faults.chaos import state_of
 from tests.paths import ROOT
@@ -184,7 +184,9 @@ class Cluster:
     def state(self, sweep: str) -> dict[str, dict[str, Any]]:
         """What a sweep has ended with, once nothing of it is left running."""
         root = Path(RUNS) / sweep
-        wait_until(lambda: not marked(root), 90, lambda: f"still there: {marked(root)}")
+        wait_until(
+            lambda: not sweep_processes(root), 90, lambda: f"still there: {sweep_processes(root)}"
+        )
         copied = self.lab.folder / "mlflow.db"  # SQLite cannot open a file by way of /proc
         for suffix in ("", "-wal", "-shm"):
             source = Path(f"{self.head.root}/var/tmp/mlflow.db{suffix}")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sweep.driver.guard import marked
+from sweep.driver.guard import sweep_processes
 from tests.cluster.lab import Lab, Terminal, obstacle, wait_until
 from tests.cluster.page import RUNS, Cluster
 from tests.paths import ROOT
@@ -94,6 +94,6 @@ def test_a_requeued_job_resumes_its_sweep(slurm: tuple[Cluster, Terminal]) -> No
         lambda: log.read_text(),
     )
     assert "JobState=COMPLETED" in login.shown() and "Restarts=1" in login.shown(), log.read_text()
-    assert not marked(Path(RUNS) / "my_space")
+    assert not sweep_processes(Path(RUNS) / "my_space")
     assert {result["state"] for result in results(runs / "my_space").values()} == {"COMPLETE"}
     assert "resume" in log.read_text()

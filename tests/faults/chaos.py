@@ -29,7 +29,7 @@ from typing import Any
 
 import psutil
 
-from sweep.driver.guard import marked
+from sweep.driver.guard import sweep_processes
 from sweep.record.folder import sweep_folder
 from tests.paths import ROOT
 from tests.run_cli import start_cli
@@ -142,14 +142,14 @@ class Chaos:
         return strike[kind]()
 
     def _rank(self) -> list[psutil.Process]:
-        processes = marked(sweep_folder(self.runs, NAME).root)
+        processes = sweep_processes(sweep_folder(self.runs, NAME).root)
         ranks = [process for process in processes if "RankWorker.run_period" in _command(process)]
         return self.random.sample(ranks, min(1, len(ranks)))
 
     def _daemons(self, name: str) -> list[psutil.Process]:
         return [
             candidate
-            for candidate in marked(sweep_folder(self.runs, NAME).root)
+            for candidate in sweep_processes(sweep_folder(self.runs, NAME).root)
             if _name(candidate) == name
         ]
 
@@ -221,7 +221,10 @@ class Chaos:
 
     def _stop(self, driver: "subprocess.Popen[str]") -> bool:
         """Stop the driver or a process of it for some seconds."""
-        processes = [*marked(sweep_folder(self.runs, NAME).root), psutil.Process(driver.pid)]
+        processes = [
+            *sweep_processes(sweep_folder(self.runs, NAME).root),
+            psutil.Process(driver.pid),
+        ]
         stopped = self.random.choice(processes)
         with contextlib.suppress(psutil.Error):
             stopped.suspend()

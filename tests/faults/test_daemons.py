@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from sweep.driver.guard import marked
+from sweep.driver.guard import sweep_processes
 from sweep.record.folder import sweep_folder
 from tests.sweep.harness import (
     finish,
@@ -38,7 +38,7 @@ def test_a_dead_daemon_ends_the_sweep_soon_and_costs_no_trial(tmp_path):
         before = steps()
         with running(*arguments, step_s=1) as process:
             wait_until(lambda before=before: steps() > before, what="a step")
-            (victim,) = (process for process in marked(folder) if process.name() == daemon)
+            (victim,) = (process for process in sweep_processes(folder) if process.name() == daemon)
             victim.kill()
             begin = time.monotonic()
             code, _, err = finish(process, timeout=200)

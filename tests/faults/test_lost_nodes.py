@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from sweep.driver.guard import marked
+from sweep.driver.guard import sweep_processes
 from sweep.record.folder import sweep_folder
 from tests.paths import ROOT
 from tests.run_cli import start_cli
@@ -88,7 +88,9 @@ def test_a_killed_driver_takes_its_trials_along(simulated, tmp_path):
     with running(*arguments("run", simulated, space), step_s=20) as process:
         wait_until(lambda: bool(history(folder, "c000-s0", "resume")), what="a trial to start")
         kill(process)
-    wait_until(lambda: not marked(sweep_folder(tmp_path, "fake").root), what="the ranks to end")
+    wait_until(
+        lambda: not sweep_processes(sweep_folder(tmp_path, "fake").root), what="the ranks to end"
+    )
     groups = simulated.cluster.global_state.placement_group_table
     wait_until(lambda: {group["state"] for group in groups().values()} == {"REMOVED"})
 
@@ -226,7 +228,8 @@ def nobody_wrote(secret, *folders):
 def nothing_is_left(simulated, folder):
     """No process, and so no port, no actor or placement group."""
     wait_until(
-        lambda: not marked(sweep_folder(folder.parent, "fake").root), what="the ranks to end"
+        lambda: not sweep_processes(sweep_folder(folder.parent, "fake").root),
+        what="the ranks to end",
     )
     tables = simulated.cluster.global_state
 

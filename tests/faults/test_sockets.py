@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from sweep.cli import main
-from sweep.driver.guard import marked
+from sweep.driver.guard import sweep_processes
 from tests.paths import ROOT
 from tests.sockets import listening, open_to_others
 from tests.sweep.harness import SEVERAL_RANKS, finish, history, running, wait_until, write_space
@@ -35,7 +35,7 @@ def test_a_sweep_listens_on_loopback_alone_and_asks_for_its_token(tmp_path):
     here = ["--runs-dir", str(tmp_path)]
     with running("run", space, *here, "--offline", "--cpus", 2) as driver:
         wait_until(lambda: len(history(tmp_path / "fake", "c000-s0", "step")) > 2)
-        processes = marked(tmp_path / "fake")
+        processes = sweep_processes(tmp_path / "fake")
         sockets = listening(psutil.Process(driver.pid), *processes)
         assert {"gcs_server", "raylet"} <= {name for name, _, _ in sockets}
         assert open_to_others(sockets) == set()

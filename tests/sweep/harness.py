@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from sweep.driver.guard import marked
+from sweep.driver.guard import sweep_processes
 from sweep.record.folder import SweepFolder
 from tests.run_cli import start_cli
 from trainer.files import read_records
@@ -90,7 +90,7 @@ def wait_until_gone(folder: SweepFolder, within: float = 60) -> None:
     Raises:
         TimeoutError: some are still there.
     """
-    wait_until(lambda: not marked(folder.root), within, "the sweep's processes to end")
+    wait_until(lambda: not sweep_processes(folder.root), within, "the sweep's processes to end")
 
 
 def kill(process: subprocess.Popen[str]) -> None:

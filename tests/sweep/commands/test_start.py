@@ -19,7 +19,8 @@ def test_plan_counts_trials_slots_and_gpu_hours(tmp_path, typed):
     assert not (tmp_path / "runs").exists()
     out = " ".join(typed(line).split())
     assert "9: 3 configurations x 3 seeds" in out
-    assert "unknown: no sweep has timed a training step. Give --step-seconds" in out
+    forecast = out.partition("forecast ")[2]
+    assert forecast.startswith("unknown") and "--step-seconds" in forecast
 
 
 def test_plan_measures_a_step_in_earlier_sweeps(tmp_path, typed):

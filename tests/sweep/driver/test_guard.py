@@ -7,7 +7,7 @@ import tempfile
 import psutil
 import pytest
 
-from sweep.driver.guard import MARKER, dead_scratch, guarded, marked, scratch_folder
+from sweep.driver.guard import MARKER, dead_scratch, guarded, scratch_folder, sweep_processes
 from sweep.record.folder import sweep_folder
 from tests.paths import ROOT
 from tests.sweep.ended_sweeps import write_sweep
@@ -54,7 +54,11 @@ def start(root, how="stay"):
 
 
 def guards(root):
-    return [process for process in marked(root) if "guard.py" in " ".join(command_line(process))]
+    return [
+        process
+        for process in sweep_processes(root)
+        if "guard.py" in " ".join(command_line(process))
+    ]
 
 
 def command_line(process):
@@ -76,11 +80,11 @@ def test_what_a_killed_driver_leaves_is_ended_and_nothing_else(tmp_path):
         ) as theirs,
     ):
         theirs.stdout.readline()  # until then it may not have its environment
-        assert len(marked(root)) == 2  # the child and the guard
+        assert len(sweep_processes(root)) == 2  # the child and the guard
         driver.kill()
-        wait_until(lambda: not marked(root), timeout=20)
+        wait_until(lambda: not sweep_processes(root), timeout=20)
         assert scratch_of(root) == []
-        assert [process.pid for process in marked(other)] == [theirs.pid]
+        assert [process.pid for process in sweep_processes(other)] == [theirs.pid]
         theirs.kill()
 
 
@@ -92,7 +96,7 @@ def test_signals_for_the_drivers_group_do_not_end_the_guard(tmp_path):
             os.killpg(driver.pid, number)
         assert len(guards(root)) == 1
         driver.kill()
-    wait_until(lambda: not marked(root), timeout=20)
+    wait_until(lambda: not sweep_processes(root), timeout=20)
 
 
 @pytest.mark.parametrize("reader", [True, False])
@@ -104,8 +108,10 @@ def test_the_last_words_of_a_killed_driver_come_when_all_has_ended(tmp_path, rea
         driver.kill()
         if reader:
             assert driver.stderr.readline() == "go on with: sweep resume demo\n"
-            assert not any("SIG_IGN" in " ".join(command_line(process)) for process in marked(root))
-    wait_until(lambda: not marked(root), timeout=20)
+            assert not any(
+                "SIG_IGN" in " ".join(command_line(process)) for process in sweep_processes(root)
+            )
+    wait_until(lambda: not sweep_processes(root), timeout=20)
 
 
 def test_a_driver_that_ends_takes_its_guard_along_and_leaves_the_rest_alone(tmp_path):
@@ -113,7 +119,7 @@ def test_a_driver_that_ends_takes_its_guard_along_and_leaves_the_rest_alone(tmp_
     with start(root, "end") as driver:
         assert driver.wait(timeout=30) == 0
         assert guards(root) == []
-        (child,) = marked(root)
+        (child,) = sweep_processes(root)
         child.kill()
         assert driver.stderr.read() == ""
 
@@ -122,7 +128,7 @@ def test_the_guard_is_there_at_once(tmp_path):
     with guarded(tmp_path, tmp_path / "scratch", ""):
         # the kernel shows a program's environment a moment late
         wait_until(lambda: len(guards(tmp_path)) == 1)
-    assert marked(tmp_path) == []
+    assert sweep_processes(tmp_path) == []
 
 
 def scratch_of(root):
@@ -143,7 +149,7 @@ def test_without_its_guard_a_dead_driver_leaves_what_sweep_clean_removes(tmp_pat
         (scratch / "large").write_bytes(bytes(2_000_000))
         out = typed("sweep clean")
         assert f"freed 2.0 MB: {scratch}, of {dead}; processes ended: 1\n" in out
-        assert scratch_of(dead) == marked(dead) == []
+        assert scratch_of(dead) == sweep_processes(dead) == []
         assert kept.is_dir()
     assert not kept.exists()
 

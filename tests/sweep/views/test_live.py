@@ -41,9 +41,9 @@ def test_a_terminal_shows_the_running_trials_below_the_lines(tmp_path):
     os.close(controller)
     assert "\x1b[?25h" in above  # the cursor would stay hidden where the driver is killed
     rows = [line.split() for line in re.sub(r"\x1b\[[\d;]*m", "", below).split("\r\n")[1:3]]
-    assert rows[0] == ["trial", "step", "score", "ends", "in", "parameters"]
+    assert rows[0] == ["trial", "step", "score", "time", "left", "parameters"]
     assert rows[1][:5] == ["c001-s0", "1/4", "0.25", "1m", "00s"]
-    assert f"demo: 1 of {sweep.planned} trials ended, the sweep ends in about" in below
+    assert f"demo: 1 of {sweep.planned} trials ended, about " in below
     assert "c000-s0" not in below
 
 
