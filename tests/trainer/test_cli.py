@@ -48,7 +48,7 @@ def error_lines(capsys):
             "algorithm.ar_alpha: Input should be less than or equal to 1, got 2",
             "trainer options algorithm.ar_alpha",
         ),
-        (["--name", "../x"], 2, "not a usable name", ""),
+        (["--name", "../x"], 2, "invalid name", ""),
     ],
 )
 def test_usage_errors_are_three_lines_and_write_nothing(tmp_path, capsys, words, code, what, hint):

@@ -91,7 +91,7 @@ def test_used_up_inodes_are_named_and_not_the_free_space(tmp_path, monkeypatch):
     disk = SimpleNamespace(f_files=20, f_favail=0)
     monkeypatch.setattr(files.os, "statvfs", lambda path: disk)
     monkeypatch.setattr(files, "free_bytes", lambda path: 64 * 2**20)
-    assert "inodes are used up" in files.storage_error("write", tmp_path, full).hint
+    assert "no free inodes" in files.storage_error("write", tmp_path, full).hint
 
 
 @UNHURRIED
@@ -141,7 +141,7 @@ def test_another_file_in_its_place_is_not_written_to(tmp_path):
     lines = JsonLines(path)
     path.rename(tmp_path / "moved")
     path.write_text("")
-    with pytest.raises(StorageError, match="another file has taken its place"):
+    with pytest.raises(StorageError, match="replaced by another one"):
         lines.append({"step": 1})
     assert path.read_text() == ""
 

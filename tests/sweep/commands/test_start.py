@@ -63,7 +63,7 @@ def test_a_confirmation_cannot_be_extended(tmp_path, typed):
     confirms = {"sweep": "fake", "configurations": [0, 1]}
     write_sweep(tmp_path, "fake-confirm", {0: {0: 0.5}, 1: {0: 0.6}}, confirms=confirms)
     refused = typed("sweep extend fake-confirm --configurations 2", code=2)
-    assert "there are no more to add" in refused
+    assert "fake-confirm" in refused and "no configurations to add" in refused
 
 
 def test_a_sweep_of_a_whole_grid_cannot_be_extended(tmp_path, typed):
@@ -75,10 +75,7 @@ def test_a_sweep_of_a_whole_grid_cannot_be_extended(tmp_path, typed):
     write_sweep(tmp_path, "fake", {0: {0: 0.5}}, **space)
     before = sweep_folder(tmp_path, "fake").space.read_text()
     what, where, hint = typed("sweep extend fake --configurations 2", code=2).splitlines()
-    assert what == (
-        "error: sweep fake has all configurations of a grid or confirmation: there are no more to "
-        "add"
-    )
+    assert what.startswith("error: sweep fake ")
     assert where == f"where: {sweep_folder(tmp_path, 'fake').space}, key search.configurations"
-    assert "resume fake" in hint and "finer ranges" in hint
+    assert "resume fake" in hint and "new sweep" in hint
     assert sweep_folder(tmp_path, "fake").space.read_text() == before

@@ -67,7 +67,7 @@ def test_trials_that_measured_the_same_are_named_and_of_others_the_end_alone_is_
 
     monkeypatch.setattr(equal_trials, "read_records", read_and_note)
     [message] = equal_trials.equal_trials(sweep)
-    assert message.startswith("c000-s0, c001-s0, c001-s2 measured exactly the same:")
+    assert message.startswith("c000-s0, c001-s0, c001-s2")
     assert read == ["c000-s0", "c001-s0", "c001-s1", "c001-s2"]
 
 
@@ -88,8 +88,7 @@ def test_status_names_the_best_of_every_arm(tmp_path, typed):
         "0.2: 2 of 6 trials, best #2 0.65",
         "0.3: 1 of 6 trials, no configuration is complete",
     ]
-    caveat = next(line for line in lines[place + 5 :] if "fresh ones compare them" in line)
-    assert "confirm demo" in caveat
+    assert any("confirm demo" in line for line in lines[place + 5 :])
 
 
 def test_the_best_of_a_loss_is_the_smallest(tmp_path, typed):

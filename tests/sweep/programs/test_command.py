@@ -45,7 +45,7 @@ def test_a_program_that_cannot_run_is_refused(changes, what, tmp_path):
 
 @pytest.mark.parametrize("metric", ["", "step", "time"])
 def test_what_every_line_has_is_no_score(tmp_path, metric):
-    with pytest.raises(ConfigError, match="is no score"):
+    with pytest.raises(ConfigError, match="cannot be the objective"):
         load_space(space_in(tmp_path, objective={"metric": metric}))
 
 
@@ -61,8 +61,8 @@ def test_a_searched_key_may_not_be_a_column_of_the_table(tmp_path, key):
 @pytest.mark.parametrize(
     ("source", "what", "hint"),
     [
-        ("def trian(config, report): ...", "mine.py has no train", "correct program.function"),
-        ("def train(config) return", "mine.py: expected ':'", "correct the line"),
+        ("def trian(config, report): ...", "mine.py has no train", "program.function"),
+        ("def train(config) return", "mine.py: expected ':'", "syntax"),
     ],
 )
 def test_a_function_that_is_not_there_is_found_before_ray_starts(
@@ -73,22 +73,22 @@ def test_a_function_that_is_not_there_is_found_before_ray_starts(
     program = spec_of(tmp_path, command=[], function="mine:train").program
     with pytest.raises(ConfigError) as refused:
         program.check_early({}, spec_of(tmp_path).resources, "acc")
-    assert (refused.value.what, refused.value.hint) == (what, hint)
+    assert refused.value.what == what and hint in refused.value.hint
 
 
 def test_what_is_not_there_is_found_before_ray_starts(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for changes, what in (
-        ({}, "no file train.py"),
-        ({"command": ["no-such-command"]}, "no command no-such-command"),
-        ({"command": [], "function": "nowhere:train"}, "no file with nowhere:train"),
-        ({"command": ["true"], "inputs": ["data.jsonl"]}, "no file data.jsonl"),
-        ({"command": ["python", "-m", "json.tol"]}, "no module json.tol"),
+        ({}, "train.py"),
+        ({"command": ["no-such-command"]}, "no-such-command"),
+        ({"command": [], "function": "nowhere:train"}, "nowhere:train"),
+        ({"command": ["true"], "inputs": ["data.jsonl"]}, "data.jsonl"),
+        ({"command": ["python", "-m", "json.tol"]}, "json.tol"),
     ):
         spec = spec_of(tmp_path, **changes)
         with pytest.raises(MissingError) as missing:
             spec.program.check_early(spec.searched, spec.resources, "acc")
-        assert missing.value.what == what
+        assert missing.value.what.endswith(what)
 
 
 def test_a_module_that_python_runs_is_an_input(tmp_path, monkeypatch):
@@ -101,11 +101,9 @@ def test_a_module_that_python_runs_is_an_input(tmp_path, monkeypatch):
 
 def test_a_held_out_value_that_the_command_does_not_name(tmp_path):
     spec = spec_of(tmp_path, command=["true", "{seed}"], held_out={"eval_file": "x"})
-    assert [advice.what.split(", ")[0] for advice in advise_space(spec)] == [
-        "the command does not name learning_rate",
-        "the command does not name loss_type",
-        "the command does not name eval_file",
-    ]
+    unused = [advice.hint for advice in advise_space(spec)]
+    keys = ["learning_rate", "loss_type", "eval_file"]
+    assert all(f"{{{key}}}" in hint for key, hint in zip(keys, unused, strict=True))
     from_the_file = spec_of(tmp_path, command=["true"], held_out={"eval_file": "x"})
     assert list(advise_space(from_the_file)) == []
 
@@ -143,7 +141,7 @@ def test_files_of_the_project_hide_no_package_of_ours(tmp_path):
 
 
 def test_one_program_is_written_and_its_ranks_are_its_own(tmp_path):
-    with pytest.raises(ConfigError, match="write one of trainer and program"):
+    with pytest.raises(ConfigError, match="either trainer or program"):
         load_space(space_in(tmp_path, trainer="tiny_kk"))
     path = space_in(tmp_path, resources={"gpus_per_trial": 4})
     assert load_space(path).resources.gpus_per_worker == 4
@@ -334,15 +332,11 @@ sys.exit(1 - count)
             RuntimeError,
             "the command ended with 1: no such loss",
         ),
-        (
-            "import os; os.kill(os.getpid(), 9)",
-            RuntimeError,
-            "the command was ended by SIGKILL: it wrote nothing",
-        ),
+        ("import os; os.kill(os.getpid(), 9)", RuntimeError, "SIGKILL: nothing on standard error"),
         ("raise SystemExit('[Errno 28] No space left on device')", OSError, "No space left"),
-        ("pass", ConfigError, "the command ended without a line with eval/accuracy"),
-        ("print('[loptune] {\"eval/accuracy\": 1}')", ConfigError, "not a line of metrics"),
-        ('print(\'[loptune] {"step": 0.5, "eval/accuracy": 1}\')', ConfigError, "not a line of"),
+        ("pass", ConfigError, "without logging eval/accuracy"),
+        ("print('[loptune] {\"eval/accuracy\": 1}')", ConfigError, "invalid metric line"),
+        ('print(\'[loptune] {"step": 0.5, "eval/accuracy": 1}\')', ConfigError, "metric line"),
         ("import time; time.sleep(60)", RuntimeError, "the command has written no line for 1 s"),
     ],
 )

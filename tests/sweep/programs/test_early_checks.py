@@ -23,7 +23,7 @@ def refused(space, capsys):
             "reward.functions",
             {"tests.trainer.failing_rewards:raising": 1.0},
             2,
-            "the reward fails on the first problem",
+            "on the first problem",
         ),
     ],
 )

@@ -20,10 +20,7 @@ def test_a_window_longer_than_a_trial():
 def test_a_baseline_outside_of_what_is_searched():
     baseline = "{algorithm.advantage: grpo, algorithm.ar_alpha: 0.9, lopti: false}"
     (advice,) = advise_space(load_space(find_space("quickstart"), [f"baselines=[{baseline}]"]))
-    assert (
-        advice.what
-        == "baseline 0 has algorithm.ar_alpha 0.9, outside of what is searched: [0.0, 0.5]"
-    )
+    assert "baseline 0" in advice.what and "ar_alpha" in advice.what and "[0.0, 0.5]" in advice.what
 
 
 def test_advice_on_the_run_unless_the_sweep_searches_the_key():

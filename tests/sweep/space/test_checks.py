@@ -16,7 +16,7 @@ REFUSED = yaml.safe_load("""
 bad name: [{name: ../x}, a name has 1 to 64, '']
 unknown top key: [{serch: {}}, unknown key serch, 'did you mean search?']
 unknown sampler: [{search: {sampler: tpee, configurations: 1}}, search.sampler, 'did you mean tpe?']
-no count: [{search: {sampler: tpe}}, say how many configurations, '']
+no count: [{search: {sampler: tpe}}, search.configurations is missing, '']
 bad metric: [{objective: {metric: eval/acuracy}}, measures eval/acuracy,
   'did you mean eval/accuracy?']
 training metric: [{objective: {metric: rollout/reward}}, no evaluation measures rollout/reward,
@@ -26,14 +26,14 @@ no seeds: [{seeds: []}, seeds, '']
 same seeds: [{seeds: [0, 1, 0]}, 'seeds: these must differ', '']
 warm start from one sweep twice: [{search: {warm_start: [a, a]}},
   'search.warm_start: these must differ', '']
-objective on the held-out set: [{objective: {metric: eval/accuracy/test}}, is of the held-out set,
+objective on the held-out set: [{objective: {metric: eval/accuracy/test}}, belongs to the held-out set,
   or eval/accuracy,
   objective.metric]
 held-out set as the first: [{fixed: {evaluation.sets: {test: {split: test}, dev: {split: dev}}}},
   test is held out in a sweep, put another set before it, key trainer]
-published gain of 500 percent: [{objective: {published: 5}}, no accuracy improves by 1,
+published gain of 500 percent: [{objective: {published: 5}}, cannot improve by 1,
   such as 0.05, objective.published]
-true as a seed: [{seeds: [false, true]}, true and false are no numbers, search_space.md, seeds]
+true as a seed: [{seeds: [false, true]}, not a boolean, search_space.md, seeds]
 seed of 33 bits: [{seeds: [4294967296]}, seeds.0, search_space.md, seeds.0]
 searched task: [{searched: {data.task: {choice: [knights_knaves, addition]}}},
   data.task changes what, 'fix it: trainer.data.task=VALUE']
@@ -43,7 +43,7 @@ searched judge: [{searched: {reward.functions: {choice: [{knights_knaves: 1.0}, 
   reward.functions changes what eval/accuracy measures, fix it]
 endless integers: [{searched: {optim.tokens_per_microbatch: {int: [1, 10000000000]}}},
   'more than 100,000 values: write a larger step', search_space.md]
-gain of 500 percent: [{objective: {worthwhile: 5}}, no accuracy improves by 1, such as 0.05,
+gain of 500 percent: [{objective: {worthwhile: 5}}, cannot improve by 1, such as 0.05,
   objective.worthwhile]
 section as override: [{fixed: {optim: {lr: 0.1}}}, 'optim is a section, not a value', optim.,
   trainer.overrides.optim]
@@ -58,7 +58,7 @@ searched and fixed: [{fixed: {algorithm.ar_alpha: 0.1}},
 unknown parameter: [{searched: {algorithm.ar_alfa: {uniform: [0, 1]}}},
   unknown key algorithm.ar_alfa, 'did you mean algorithm.ar_alpha?']
 parameter without its section: [{searched: {ar_alpha: {uniform: [0, 1]}}},
-  switch ar_alpha is used in no `when`, 'did you mean algorithm.ar_alpha?']
+  ar_alpha is neither a key of the program nor a switch, 'did you mean algorithm.ar_alpha?']
 section as parameter: [{searched: {rollout: {choice: [1]}}}, rollout is a section, rollout.]
 searched ruler: [{searched: {evaluation.temperature: {uniform: [0.5, 1]}}},
   evaluation.temperature changes what eval/accuracy measures,
@@ -84,16 +84,16 @@ else the field refuses: [{searched: {algorithm.lopti_eta: {value: 0.5, when: {lo
   "algorithm.lopti_eta: Input should be greater than or equal to 0",
   trainer options algorithm.lopti_eta]
 values that refuse each other: [{searched: {algorithm.token_filter: {choice: [none, drop_high]}}},
-  token_filter=drop_high is refused, '']
+  token_filter=drop_high is invalid, '']
 unknown parent: [{searched: {algorithm.lopti_eta: {uniform: [0.2, 0.9], when: {lopty: true}}}},
-  'names lopty, which is no parameter', 'did you mean lopti?']
+  'names lopty, which is not a parameter', 'did you mean lopti?']
 impossible value: [{searched: {algorithm.lopti_eta: {uniform: [0.2, 0.9], when: {lopti: 'on'}}}},
   'impossible condition of algorithm.lopti_eta: lopti is never ''on''', 'valid: False, True']
 conditions that exclude each other: [{searched: {s: {choice: [1, 2], when: {lopti: false}},
   algorithm.lopti_eta: {uniform: [0.2, 0.9], when: {lopti: true, s: 1}}}},
-  algorithm.lopti_eta is never searched, on lopti, algorithm.lopti_eta.when]
+  algorithm.lopti_eta is never active, on lopti, algorithm.lopti_eta.when]
 condition without values: [{searched: {algorithm.lopti_eta: {uniform: [0, 1], when: {lopti: []}}}},
-  algorithm.lopti_eta is never searched, on lopti]
+  algorithm.lopti_eta is never active, on lopti]
 1 is not true: [{searched: {algorithm.lopti_eta: {uniform: [0.2, 0.9], when: {lopti: 1}}}},
   lopti is never 1, 'valid: False, True']
 circle: [{searched: {lopti: {choice: [false, true], when: {other: 1}},
@@ -104,16 +104,16 @@ baseline the field refuses: [{baselines: [{lopti: false, algorithm.ar_alpha: 2.0
   "algorithm.ar_alpha: Input should be less than or equal to 1", '']
 baseline without its switch: [{baselines: [{algorithm.ar_alpha: 0.1}]}, is missing lopti,
   add lopti]
-baseline with an impossible switch: [{baselines: [{lopti: 'off'}]}, never 'off', 'False, True']
+baseline with an impossible switch: [{baselines: [{lopti: 'off'}]}, cannot be 'off', 'False, True']
 baseline with an inactive parameter: [{baselines: [{lopti: false, algorithm.lopti_eta: 0.5}]},
   only used when lopti=True, remove algorithm.lopti_eta]
 the same baseline twice: [{baselines: [{lopti: false, algorithm.ar_alpha: 0.0}, {lopti: false}]},
   baselines 0 and 1 are the same, remove one]
 long grace period: [{scheduler: {asha: {grace_period: 7}}},
-  'grace_period 7 is longer than a trial, which has 6 evaluations', at most 6]
+  'grace_period is 7', at most 6]
 unknown scheduler: [{scheduler: ahsa}, unknown key scheduler.ahsa, 'did you mean asha?']
 grid over a range: [{search: {sampler: grid}},
-  'a grid needs values to go through, and algorithm.ar_alpha is uniform', choice]
+  'algorithm.ar_alpha is uniform', choice]
 huge grid: [{search: {sampler: grid}, baselines: [],
   parameters: {optim.tokens_per_microbatch: {int: [1, 10001]}}},
   more than 10000 points, random]
@@ -122,10 +122,10 @@ nothing to run: [{baselines: [], search: {configurations: 0}}, nothing to run,
   raise search.configurations]
 one worker on four GPUs: [{resources: {gpus_per_trial: 4}}, one worker drives one GPU, '']
 workers of one process: [{resources: {workers_per_trial: 4}},
-  '4 workers a trial, but the trainer''s parallel.strategy is none', strategy=ddp,
+  'parallel.strategy is none', strategy=ddp,
   resources.workers_per_trial]
 workers of one process in some trials: [{resources: {workers_per_trial: 4},
-  searched: {parallel.strategy: {choice: [ddp, none]}}}, 4 workers a trial, ddp,
+  searched: {parallel.strategy: {choice: [ddp, none]}}}, 4 workers per trial, ddp,
   resources.workers_per_trial]
 prompts for workers: [{resources: {workers_per_trial: 4},
   fixed: {parallel.strategy: ddp, rollout.prompts_per_step: 6}},
@@ -137,23 +137,23 @@ searched batches for workers: [{resources: {workers_per_trial: 4}, fixed: {paral
   resources.workers_per_trial]
 shared servers: [{fixed: {rollout.vllm.mode: server}, limits: {max_concurrent: 2}},
   'overwrite each other''s weights', limits.max_concurrent=1, limits.max_concurrent]
-GPUs: [{fixed: {parallel.device: cuda}}, 'is for GPUs, and a trial is given none',
+GPUs: [{fixed: {parallel.device: cuda}}, 'needs GPUs',
   resources.gpus_per_trial=N]
 unknown arm: [{search: {configurations: 2, tune_within: rules},
   parameters: &rules {rule: {choice: [GRPO, AR]},
   algorithm.ar_alpha: {by: {rule: {AR: 0.3}}, else: 0.0}, optim.lr: {uniform: [1.0e-05, 0.001]}},
   baselines: []},
-  'tune_within names rules, which is no unconditional choice', 'did you mean rule?']
+  'tune_within names rules', 'did you mean rule?']
 continuous arm: [{search: {configurations: 2, tune_within: algorithm.ar_alpha}, parameters: *rules,
   baselines: []},
-  is no unconditional choice, 'valid: rule']
-a name of finalists: [{name: demo-confirm}, is the name of a confirmation, not end in, name]
+  tune_within names algorithm.ar_alpha, 'valid: rule']
+a name of finalists: [{name: demo-confirm}, -confirm are reserved, not end in, name]
 one arm: [{search: {configurations: 2, tune_within: rule}, parameters: {rule: {choice: [GRPO]},
   algorithm.ar_alpha: {by: {rule: {GRPO: 0.3}}}}, baselines: []},
-  is no unconditional choice of several, a parameter that has choices]
+  tune_within names rule, a parameter that has choices]
 unequal arms: [{search: {configurations: 2, tune_within: rule}, parameters: *rules,
   baselines: [{rule: AR}]},
-  'budgets differ: baselines add to them (GRPO 0, AR 1)', as many baselines]
+  '(GRPO 0, AR 1)', as many baselines]
 arms that are stopped early: [{search: {configurations: 2, tune_within: rule}, parameters: *rules,
   baselines: [],
   scheduler: asha}, early stopping leaves tune_within too few, 'scheduler: none']
@@ -251,5 +251,5 @@ def test_values_that_refuse_each_other_are_found_in_a_large_space(tmp_path):
         "algorithm.lopti_order": {"choice": ["low_first", "high_first"]},
         **{key: {"uniform": [0.1, 0.2]} for key in numbers},
     }
-    with pytest.raises(ConfigError, match=r"token_filter=drop_low.* is refused"):
+    with pytest.raises(ConfigError, match=r"token_filter=drop_low.* is invalid"):
         make_spec(tmp_path, parameters=spec, baselines=[])

@@ -95,7 +95,7 @@ def test_override_of_the_trainer_written_as_one_word(tmp_path):
             "search.configurations: Input should be a valid integer",
             "search_space.md",
         ),
-        ("seeds", "not an override", "key=value"),
+        ("seeds", "invalid override: seeds", "key=value"),
     ],
 )
 def test_refused_overrides_blame_the_command_line(override, what, hint, tmp_path):

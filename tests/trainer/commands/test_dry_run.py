@@ -13,11 +13,9 @@ def test_a_dry_run_shows_one_problem_and_trains_nothing(tmp_path, monkeypatch, c
     out = shown(capsys, f"model.name_or_path={tiny_policy}", "rollout.max_new_tokens=12")
     lines = out.splitlines()
     assert "prompt (" in out and "<think>" in out
-    assert next(line for line in lines if line.startswith("its tokens: people | "))
-    assert "completion (12 tokens, cut there):" in lines
-    assert any(
-        line.startswith("its reward: -3, not correct (format -1, answer -2)") for line in lines
-    )
+    assert any(line.startswith("tokens: people | ") for line in lines)
+    assert "completion (12 tokens, truncated there):" in lines
+    assert any(line.startswith("reward: -3, not correct (format -1, answer -2)") for line in lines)
     assert "steps:       50, each 12 prompts x 8 completions and 2 optimizer steps" in lines
     assert "evaluations: 6 of 400 completions" in lines
     assert list(tmp_path.iterdir()) == []
@@ -27,7 +25,7 @@ def test_a_dry_run_says_what_a_run_would_warn_of(capsys, tiny_policy):
     out = shown(
         capsys, f"model.name_or_path={tiny_policy}", "data.train.size=4", "rollout.max_new_tokens=8"
     )
-    assert "warning: a step takes 12 prompts from 4 problems" in out
+    assert "12 prompts" in out and "4 problems" in out
 
 
 def test_a_dry_run_stops_at_what_would_stop_a_run(capsys, tiny_policy):

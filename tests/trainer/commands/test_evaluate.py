@@ -63,7 +63,7 @@ def test_a_run_is_evaluated_as_it_evaluated_itself(run, tmp_path, typed):
 def test_sets_limits_and_completions_are_those_asked_for(tiny_policy, tmp_path, typed):
     problems = tmp_path / "own.jsonl"
     line = f"trainer evaluate {tiny_policy} --spec tiny_kk --offline --name two"
-    assert "no such data file" in typed(f"{line} --sets own={problems}", code=3)
+    assert "[data-file-missing]" in typed(f"{line} --sets own={problems}", code=3)
     unknown = "reward.functions={nonsense: 1}"
     assert "no reward named nonsense" in typed(line, unknown, code=2)
     assert not (tmp_path / "two").exists()
@@ -147,7 +147,7 @@ def test_what_cannot_be_evaluated_is_refused_with_the_next_step(run):
     with pytest.raises(ConfigError) as caught:
         evaluation_config(find_model("some/model"), None, [], {})
     assert "--spec" in caught.value.hint
-    with pytest.raises(ConfigError, match="all the same"):
+    with pytest.raises(ConfigError, match=r"evaluation\.completions_per_problem to 1"):
         evaluation_config(
             find_model(str(run)), None, [], {COMPLETIONS: 4, "evaluation.temperature": 0.0}
         )
@@ -178,7 +178,7 @@ def test_flags_hold_for_every_set_of_the_run(run):
 @pytest.mark.parametrize("text", ["dev", "=x", "dev=", "a={source: x", "a=3"])
 def test_malformed_sets_are_refused(text):
     with pytest.raises(
-        ConfigError, match=r"not an override: =x|has no value|not valid YAML|not a source: 3"
+        ConfigError, match=r"invalid override: =x|has no value|not valid YAML|invalid source: 3"
     ):
         parse_set(text)
 

@@ -52,7 +52,7 @@ def test_a_model_folder_is_found_from_inside_the_project(tmp_path, monkeypatch):
 
 
 def test_the_embedded_policy_is_no_model_for_other_data(tmp_path):
-    with pytest.raises(ConfigError, match="nothing but its generated puzzles") as raised:
+    with pytest.raises(ConfigError, match="its generated puzzles") as raised:
         write_project(tmp_path / "mine", "tiny")
     assert "--model random" in raised.value.hint and "smollm2-135m" in raised.value.hint
     assert not (tmp_path / "mine").exists()

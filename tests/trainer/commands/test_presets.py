@@ -17,7 +17,7 @@ def machine(monkeypatch):
 
 def test_a_preset_is_printed_as_a_file_with_its_memory_below(tmp_path, typed):
     printed = typed("trainer presets kk_0.5b --gpu-gb 24")
-    assert "# memory of one rank on a GPU of 24.0 GB, estimated:" in printed
+    assert "one rank on a GPU with 24.0 GB" in printed
     (tmp_path / "run.yaml").write_text(printed)
     assert load_config(str(tmp_path / "run.yaml")) == load_config("kk_0.5b")
 
@@ -26,7 +26,7 @@ def test_presets_are_listed_with_their_first_line(typed):
     printed = typed("trainer presets").splitlines()
     assert printed[0].split() == ["name", "description", "variants"]
     assert {"base", "tiny_kk", "kk_3b"} <= {line.split(" ")[0] for line in printed}
-    assert printed[-1] == "One of a preset's variants: trainer run NAME:VARIANT"
+    assert "NAME:VARIANT" in printed[-1]
 
 
 def head(config, ranks=None, gpu_gb=None):
@@ -42,23 +42,23 @@ def config_of(random_policy, **changes):
 def test_the_device_is_the_one_the_run_will_have(random_policy, monkeypatch):
     auto = config_of(random_policy)
     on_gpus = config_of(random_policy, **{"parallel.device": "cuda"})
-    assert head(auto) == "# memory of one rank on a CPU of 16.0 GB, estimated:"
-    assert head(on_gpus) == "# memory of one rank on a GPU of 80.0 GB, estimated:"
-    assert head(auto, gpu_gb=24) == "# memory of one rank on a GPU of 24.0 GB, estimated:"
+    assert head(auto) == "# memory estimate for one rank on a CPU with 16.0 GB:"
+    assert head(on_gpus) == "# memory estimate for one rank on a GPU with 80.0 GB:"
+    assert head(auto, gpu_gb=24) == "# memory estimate for one rank on a GPU with 24.0 GB:"
     monkeypatch.setattr(presets, "visible_gpus", lambda: 2)
     monkeypatch.setattr(presets, "gpu_bytes", lambda: 48 * 10**9)
-    assert head(auto) == head(on_gpus) == "# memory of one rank on a GPU of 48.0 GB, estimated:"
+    assert head(auto) == head(on_gpus) == "# memory estimate for one rank on a GPU with 48.0 GB:"
     on_cpu = config_of(random_policy, **{"parallel.device": "cpu"})
-    assert head(on_cpu) == "# memory of one rank on a CPU of 16.0 GB, estimated:"
+    assert head(on_cpu) == "# memory estimate for one rank on a CPU with 16.0 GB:"
 
 
 def test_deepspeed_is_shown_on_four_ranks_and_any_number_can_be_asked_for(random_policy):
     sharded = config_of(
         random_policy, **{"parallel.strategy": "deepspeed", "parallel.device": "cuda"}
     )
-    assert head(sharded).startswith("# memory of each of 4 ranks on a GPU")
-    assert head(sharded, ranks=2).startswith("# memory of each of 2 ranks on a GPU")
-    assert head(sharded, ranks=1).startswith("# memory of one rank on a GPU")
+    assert head(sharded).startswith("# memory estimate for each of 4 ranks on a GPU")
+    assert head(sharded, ranks=2).startswith("# memory estimate for each of 2 ranks on a GPU")
+    assert head(sharded, ranks=1).startswith("# memory estimate for one rank on a GPU")
 
 
 def test_a_model_that_is_not_here_has_no_known_size(tmp_path):

@@ -22,6 +22,8 @@ class FakeTrainer:
     silent_steps = 0
 
     def __init__(self, ends):
+        self.config = OFFLINE
+        self.problems = [None]
         self.ends = ends
         self.done = False
         self.closed = []
@@ -102,7 +104,7 @@ def test_a_stopped_run_ends_with_the_command_that_goes_on(outcome, tmp_path, cap
     stopped = replace(outcome, done=False, trainer=ended_trainer(tmp_path, world_size=2))
     assert report_outcome(stopped) == 130
     message, command = capsys.readouterr().out.splitlines()
-    assert message == "stopped at step 4 of 9; nothing was saved; to start again:"
+    assert message.startswith("stopped at step 4 of 9; no checkpoint was saved")
     assert (
         command == "torchrun --nproc-per-node 2 --shutdown-timeout 900 -m trainer resume r "
         f"--runs-dir {tmp_path} --start-over"

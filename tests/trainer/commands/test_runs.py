@@ -107,7 +107,7 @@ def test_a_run_that_trains_is_not_sent_by_another_process(tmp_path, typed):
     folder = write_run(tmp_path, "b", EVALUATIONS, {})
     before = (folder / "tracking.json").read_bytes()
     with hold(folder):
-        assert "error: run b is run by process" in typed("trainer upload b", code=5)
+        assert "run b is in use by process" in typed("trainer upload b", code=5)
     assert (folder / "tracking.json").read_bytes() == before
 
 

@@ -28,7 +28,7 @@ def parse(*words):
 def test_a_key_written_as_an_option_is_shown_as_an_override(words, meant):
     with pytest.raises(ConfigError) as caught:
         parse(*words)
-    assert caught.value.hint == f"write trainer.{meant} (keys of the configuration have no dashes)"
+    assert f"trainer.{meant}," in caught.value.hint
 
 
 @pytest.mark.parametrize("main", [trainer, sweep])

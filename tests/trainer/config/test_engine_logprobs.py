@@ -16,7 +16,7 @@ TRUNCATIONS = {"top_p": 0.9, "top_k": 5, "min_p": 0.1}
             for key, value in TRUNCATIONS.items()
         ),
         *(
-            ((ENGINE, f"rollout.{key}={value}"), f"rollout.{key} {value:g}")
+            ((ENGINE, f"rollout.{key}={value}"), f"rollout.{key} is {value:g}")
             for key, value in TRUNCATIONS.items()
         ),
         # The policy of before the update is asked for more.

@@ -56,8 +56,8 @@ def test_a_file_is_read_no_further_than_the_limit(tmp_path):
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("a: " + "[" * 5000, "nested too deep, or within itself"),
-        ("seed: &a [1]\nb: *a", "aliases are not read"),
+        ("a: " + "[" * 5000, "nested too deep"),
+        ("seed: &a [1]\nb: *a", "aliases are not supported"),
         ("seed: \x00", "special characters are not allowed"),
         ("a: 1\n---\nb: 2", "another document"),
         ("a: !!python/object/apply:os.system [touch x]", "could not determine a constructor"),
@@ -94,7 +94,7 @@ def test_files_that_cannot_be_read_say_which(tmp_path):
     (tmp_path / "latin.yaml").write_bytes("a: é".encode("latin-1"))
     with pytest.raises(ConfigError) as refused:
         read_yaml(tmp_path / "latin.yaml")
-    assert refused.value.hint == "name a YAML file in UTF-8"
+    assert refused.value.hint.endswith("a YAML file in UTF-8")
     with pytest.raises(ConfigError, match="must hold a mapping"):
         parse_yaml("", "empty.yaml")
 

@@ -236,7 +236,7 @@ def test_observations_have_no_gradient_and_count_in_no_denominator(tmp_path):
 @pytest.mark.parametrize(
     "settings, words",
     [
-        ({"loss_type": "grpo"}, "with loss_type grpo"),
+        ({"loss_type": "grpo"}, "with loss_type=grpo"),
         ({"importance_sampling_level": "sequence"}, "use token, or set lopti_eta to 0"),
         ({"steps_per_generation": 1}, "a multiple of gradient_accumulation_steps, 2"),
     ],

@@ -31,7 +31,7 @@ def test_a_held_folder_names_its_holder_and_is_free_after_sigkill(tmp_path):
         assert process.stdout.readline() == "held\n"
         name = f"process {process.pid} on {socket.gethostname()}"
         with (
-            pytest.raises(NameHeldError, match=f"sweep demo is run by {name}") as caught,
+            pytest.raises(NameHeldError, match=f"sweep demo is in use by {name}") as caught,
             hold(folder, "sweep"),
         ):
             pass
@@ -107,9 +107,7 @@ def test_a_file_that_would_be_imported_instead_of_ours_is_named(tmp_path, name):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).touch()
     shown = tmp_path / name.removesuffix("/__init__.py")
-    with pytest.raises(
-        ConfigError, match="would be imported instead of loptune's package"
-    ) as caught:
+    with pytest.raises(ConfigError, match="would shadow loptune's package") as caught:
         check_folder(tmp_path)
     assert caught.value.where == str(shown)
 

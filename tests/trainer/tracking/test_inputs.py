@@ -77,14 +77,14 @@ def test_a_changed_input_is_refused_unless_accepted(project, name, text, change)
         return
     with pytest.raises(ConfigError) as refused:
         check_inputs(project / "r", "run", accept=False)
-    assert refused.value.what == f"{change} since the run began"
+    assert refused.value.what == f"{change} since the run started"
     assert check_inputs(project / "r", "run", accept=True) == [change]
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", '{"files": 1, "accepted": []}'])
 def test_a_damaged_record_is_not_taken_for_none(project, damage):
     (project / "r" / "inputs.json").write_text(damage)
-    with pytest.raises(StorageError, match="cannot tell whether data or reward have changed"):
+    with pytest.raises(StorageError, match="data or reward files have changed"):
         check_inputs(project / "r", "run", accept=True)
 
 

@@ -88,9 +88,8 @@ def test_a_writer_that_fails_is_left_out_and_the_run_goes_on(tmp_path, calls, ca
         tracker.log({"rollout/reward": 1.0}, step)
     assert tracker.close()
     assert [step for step, _ in calls.log] == [1]
-    assert [record.message for record in caplog.records] == [
-        "wandb is left out from here on: no network"
-    ]
+    (warning,) = (record.message for record in caplog.records)
+    assert "wandb" in warning and "no network" in warning
     assert [step for step, _ in scalars(tmp_path / "run", "rollout/reward")] == [1, 2, 3]
 
 
@@ -106,7 +105,7 @@ def test_what_is_not_installed_or_does_not_begin_is_refused_before_the_run(
         raise RuntimeError("no API key")
 
     monkeypatch.setattr(sys.modules["wandb"], "init", refuse)
-    with pytest.raises(ConfigError, match="wandb cannot begin: no API key"):
+    with pytest.raises(ConfigError, match="no API key"):
         Tracker(config_of("wandb"), context)
 
 
