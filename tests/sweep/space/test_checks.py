@@ -26,9 +26,9 @@ no seeds: [{seeds: []}, seeds, '']
 same seeds: [{seeds: [0, 1, 0]}, 'seeds: these must differ', '']
 warm start from one sweep twice: [{search: {warm_start: [a, a]}},
   'search.warm_start: these must differ', '']
-objective on the held-out set: [{objective: {metric: eval/accuracy/test}}, belongs to the held-out set,
-  or eval/accuracy,
-  objective.metric]
+objective on the held-out set: [{objective: {metric: eval/accuracy/test}},
+  'belongs to the held-out set',
+  or eval/accuracy, objective.metric]
 held-out set as the first: [{fixed: {evaluation.sets: {test: {split: test}, dev: {split: dev}}}},
   test is held out in a sweep, put another set before it, key trainer]
 published gain of 500 percent: [{objective: {published: 5}}, cannot improve by 1,
