@@ -25,7 +25,7 @@ ROWS = [{"model": "A", "seed": 0, "acc": 0.5}, {"model": "B", "seed": 1, "acc": 
         ("spaced.csv", PLAIN.replace(",", ",    ")),
         ("index.csv", ",model,seed,acc\n0,A,0,0.5\n1,B,1,0.25\n"),
         ("mark.csv", "\ufeff" + PLAIN),
-        ("packed.csv.gz", gzip.compress(PLAIN.encode())),
+        ("packed.csv.gz", gzip.compress(PLAIN.encode(), mtime=0)),
         ("wide.csv", PLAIN.encode("utf-16")),
         ("comment.csv", '#{"t_start": 1.5, "env_id": "Ant"}\n' + PLAIN),
         ("progress.txt", PLAIN.replace(",", "\t")),
