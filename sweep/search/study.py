@@ -7,7 +7,7 @@ import json
 import logging
 import random
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -96,26 +96,45 @@ def propose(
     If the sampler repeats a point it is asked again, less greedily each time; then points are drawn
     at random; finally a finite space is enumerated. None if it is exhausted.
     """
-    proposed = {configuration.fingerprint for configuration in configurations}
-
-    def is_new(point: Parameters) -> bool:
-        return fingerprint(space.resolve(point, spec.program)) not in proposed
-
-    settings = spec.search
-    if settings.sampler != "grid":
-        for attempt in range(SAMPLER_ATTEMPTS + _RANDOM_ATTEMPTS):
-            if attempt == SAMPLER_ATTEMPTS:
-                settings = settings.model_copy(update={"sampler": "random"})
-            sampler = make_sampler(settings, space, len(configurations), attempt)
-            point = ask(spec, space, configurations, sampler, failed_as)
-            if is_new(point):
+    if spec.search.sampler != "grid":
+        for point in _drawn(spec, space, configurations, failed_as):
+            if _is_new(point, spec, space, configurations):
                 return point
-    if not space.is_finite:
-        return None
+    if space.is_finite:
+        for point in _enumerated(space, spec.search.seed):
+            if _is_new(point, spec, space, configurations):
+                return point
+    return None
+
+
+def _is_new(
+    point: Parameters, spec: SweepSpec, space: Space, configurations: Sequence[Configuration]
+) -> bool:
+    """Return whether no configuration resolves to the same settings."""
+    mark = fingerprint(space.resolve(point, spec.program))
+    return all(configuration.fingerprint != mark for configuration in configurations)
+
+
+def _drawn(
+    spec: SweepSpec, space: Space, configurations: Sequence[Configuration], failed_as: FailedAs
+) -> Iterator[Parameters]:
+    """Yield proposals of the sampler, then random points."""
+    number = len(configurations)
+    for attempt in range(SAMPLER_ATTEMPTS):
+        sampler = make_sampler(spec.search, space, number, attempt)
+        yield ask(spec, space, configurations, sampler, failed_as)
+    at_random = spec.search.model_copy(update={"sampler": "random"})
+    for attempt in range(SAMPLER_ATTEMPTS, SAMPLER_ATTEMPTS + _RANDOM_ATTEMPTS):
+        yield ask(spec, space, (), make_sampler(at_random, space, number, attempt))
+
+
+def _enumerated(space: Space, seed: int) -> list[Parameters]:
+    """Return the points of a finite space in random order, so that a stopped sweep has not covered
+    only one corner of it.
+    """
     points = list(itertools.islice(space.grid(lambda parameter: parameter.options or []), MAX_GRID))
-    # In random order, so that a stopped sweep has not covered only one corner of the space.
-    random.Random(settings.seed).shuffle(points)
-    return next(filter(is_new, points), None)
+    random.Random(seed).shuffle(points)
+    return points
 
 
 def distribution(parameter: ParameterSpec, for_sampler: bool = True) -> BaseDistribution | None:

@@ -105,13 +105,10 @@ def choose(spec: SweepSpec, proposed: list[Configuration], finalists: int) -> li
                 for configuration in worst_first
             }.values()
         )
-    base = [configuration for configuration in complete if is_baseline(spec, configuration)][:1]
-    others = sorted(
-        (configuration for configuration in complete if configuration not in base),
-        key=score,
-        reverse=True,
-    )
-    return base + others[:finalists]
+    baseline = next((each for each in complete if is_baseline(spec, each)), None)
+    others = sorted((each for each in complete if each is not baseline), key=score, reverse=True)
+    first = [] if baseline is None else [baseline]
+    return first + others[:finalists]
 
 
 def is_baseline(spec: SweepSpec, configuration: Configuration) -> bool:
