@@ -1,5 +1,6 @@
 """Replay a sweep's configurations and results from its event log."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -16,9 +17,11 @@ PROPOSED = "configuration"
 STARTED = "trial"
 ENDED = "result"
 RETRIED = "retry"  # cancels the result of a trial
-# Starts of the reasons of a trial whose metrics stopped being numbers: `DivergedError` and
-# `sweep/search/searcher.py`.
-_DIVERGED = ("diverged at step", "score is")
+# Recorded reasons of failures. The first two are written by `DivergedError` and
+# `sweep/search/searcher.py`, the third by `sweep/programs/process.py`.
+_DIVERGED = re.compile(r"diverged at step|score is")
+_ENDED_WITH_CODE = re.compile(r"the command ended with \d+:")
+_MEMORY = re.compile(r"out ?of ?memory|MemoryError|cannot allocate memory", re.IGNORECASE)
 PLAN = "plan"  # design of a sequential confirmation, see sweep/winner/rounds.py
 LOOK = "look"  # results of an interim analysis
 
@@ -136,14 +139,17 @@ def outcome(configuration: Configuration, seeds: Sequence[int]) -> Outcome:
 def failed_by_settings(configuration: Configuration) -> bool:
     """Return whether a seed failed in a way that the configuration's own settings explain.
 
-    They explain a divergence and a score that is not finite. Any other recorded reason (a dead
-    worker, memory, silence until `limits.stall_timeout_s`, a full disk) may be the machine's, and
-    says nothing about the point.
+    They explain a divergence, a score that is not finite, and a command that itself ended with an
+    error on every retry, as programs do that check for NaN. Any other recorded reason (memory, a
+    signal, silence until `limits.stall_timeout_s`, a dead worker) may be the machine's, and says
+    nothing about the point.
     """
-    return any(
-        result.state == "FAIL" and result.reason.startswith(_DIVERGED)
-        for result in configuration.results.values()
-    )
+    for result in configuration.results.values():
+        if result.state != "FAIL" or _MEMORY.search(result.reason):
+            continue
+        if _DIVERGED.match(result.reason) or _ENDED_WITH_CODE.search(result.reason):
+            return True
+    return False
 
 
 def best(

@@ -67,6 +67,9 @@ def test_failures_of_the_machine_teach_nothing(tmp_path):
         "rank 0 ran out of memory: Task was killed due to the node running low on memory",
         "the command has written no line for 60 s (limits.stall_timeout_s)",
         "crashed, with no retries left",
+        "the command was ended by SIGKILL: ",
+        "the command ended with 1: torch.OutOfMemoryError: CUDA out of memory. Tried 2 GiB",
+        "the command ended with 1: RuntimeError: [enforce fail] Cannot allocate memory",
         "ended before its first evaluation",
         "",
     ):
@@ -74,7 +77,8 @@ def test_failures_of_the_machine_teach_nothing(tmp_path):
         assert not failed_by_settings(failed)
         told = sampler_trials(spec, space, [tried(0, 1e-5, 0.9), failed])[1]
         assert told.state == TrialState.FAIL
-    for reason in (DIVERGED, "score is nan", "score is -inf"):
+    crashed = "the command ended with 1: ValueError: loss is nan"
+    for reason in (DIVERGED, "score is nan", "score is -inf", crashed):
         assert failed_by_settings(tried(1, 1e-3, None, reason))
 
 
