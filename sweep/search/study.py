@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 import random
+import statistics
 import warnings
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -39,8 +40,9 @@ _RANDOM_ATTEMPTS = 20
 _LARGEST_TOLD = 1e100  # samplers square scores
 
 # How a sampler sees a configuration that failed through its own settings: not at all, with the
-# worst score so far, or with that and as one that violates a constraint.
-FailedAs = Literal["ignored", "worst", "constraint"]
+# median or the worst score so far, or with the worst and as one that violates a constraint.
+# Measured in docs/development/validation.md.
+FailedAs = Literal["ignored", "median", "worst", "constraint"]
 FAILED_AS: FailedAs = "worst"
 
 # Silence Optuna's log of studies and trials; the sweep prints its own.
@@ -235,15 +237,17 @@ def sampler_trials(
         for trial in trials
         if trial.state in (TrialState.COMPLETE, TrialState.PRUNED) and trial.value is not None
     ]
-    worst = 0.0  # any number will do if there is no other
-    if scores:
-        worst = min(scores) if spec.objective.mode == "max" else max(scores)
+    told = 0.0  # any number will do if there is no other
+    if scores and failed_as == "median":
+        told = statistics.median(scores)
+    elif scores:
+        told = min(scores) if spec.objective.mode == "max" else max(scores)
     for number, configuration in enumerate(configurations):
         is_failed = failed_by_settings(configuration)
         if is_failed and space.contains(configuration.parameters):
             trials[number] = optuna.create_trial(
                 state=TrialState.COMPLETE,
-                value=worst,
+                value=told,
                 **_place(space, configuration.parameters, for_sampler=True),
             )
         if failed_as == "constraint" and trials[number].state == TrialState.COMPLETE:

@@ -52,9 +52,11 @@ def test_a_region_that_diverges_is_left(tmp_path, sampler):
 def test_the_sampler_sees_the_worst_score_and_nobody_else(tmp_path, mode, worst):
     spec = make_space(tmp_path, "gp", mode)
     space = Space(spec.parameters)
-    history = [tried(0, 1e-5, 0.9), tried(1, 1e-4, 0.1), tried(2, 1e-3, None)]
+    history = [tried(0, 1e-5, 0.9), tried(1, 1e-4, 0.1), tried(2, 1e-3, None), tried(3, 3e-5, 0.2)]
     told = sampler_trials(spec, space, history)[2]
     assert (told.state, told.value) == (TrialState.COMPLETE, worst)
+    assert sampler_trials(spec, space, history, "median")[2].value == 0.2
+    assert sampler_trials(spec, space, history, "ignored")[2].state == TrialState.FAIL
     assert outcome(history[2], [0]).score is None
     shown = frozen_trial(spec, space, history[2])
     assert shown.state == TrialState.FAIL and shown.value is None
