@@ -15,15 +15,14 @@ from pydantic import Field, TypeAdapter, ValidationError, model_serializer, mode
 from sweep.programs.base import ABSENT, Advice, Assignment, Overrides, Program, Values
 from sweep.programs.process import OF_RECORD, CommandRun
 from sweep.programs.resources import ResourcesSpec
+from sweep.programs.words import check_words, fill, named_keys
 from trainer.config.tracking import TrackingConfig
-from trainer.config.yaml_document import YamlDocument, nearest
+from trainer.config.yaml_document import YamlDocument
 from trainer.errors import ConfigError, MissingError
 from trainer.section import Count, Section
 from trainer.tracking.inputs import module_files
 from trainer.tracking.writers import check_installed
 
-_PLACE = re.compile(r"(?<!\$)\{([\w./-]+)\}")  # not a shell's ${NAME}
-_NEARLY = re.compile(r"(?<!\$)\{\{?\s*([\w./-]+)\s*([:!\[][^{}]*)?\}")  # {lr:.3f}, {{lr}}, { lr }
 _SCRIPT = re.compile(r"[^\s=${},:]+\.(py|sh)")  # an argument that is a script's name
 _SEED = "seed"  # key of the trial's seed in its overrides
 _RESERVED = ("out", "command", "tracking")  # names that the record uses
@@ -47,12 +46,7 @@ class CommandConfig(Section):
 
     def words(self, folder: Path) -> list[str]:
         """Return a trial's command line for its folder."""
-        values = {**self.values, "out": str(folder)}
-        texts = {
-            key: value if isinstance(value, str) else json.dumps(value)
-            for key, value in values.items()
-        }
-        return [_PLACE.sub(lambda place: texts[place[1]], word) for word in self.command]
+        return fill(self.command, {**self.values, "out": str(folder)})
 
 
 class CommandProgram(Program):
@@ -88,19 +82,18 @@ class CommandProgram(Program):
         clash = {*self.defaults, *self.held_out} & {_SEED, *self.seeds, *_RESERVED}
         for key in clash | {*self.seeds} & {*_RESERVED}:
             raise ValueError(f"{key} is set by loptune for each trial: remove it or rename it")
-        keys = [*self.defaults, *self.seeds, "out"]
-        for near in (found for word in self.command for found in _NEARLY.finditer(word)):
-            exact = f"{{{near[1]}}}"
-            if near[1] in keys and near[0] != exact:
-                raise ValueError(f"command: {near[0]} is not replaced: write {exact}")
-        for place in sorted(self._places - set(keys)):
-            raise ValueError(f"command: unknown key {{{place}}}: {nearest(place, keys)}")
+        check_words(self.command, self._named)
         return self
 
     @property
     def _places(self) -> set[str]:
         """The keys that the command names."""
-        return {name for word in self.command for name in _PLACE.findall(word)}
+        return named_keys(self.command, self._named)
+
+    @property
+    def _named(self) -> list[str]:
+        """The keys that the command can name."""
+        return [*self.defaults, *self.seeds, "out"]
 
     @property
     def settings(self) -> TrackingConfig:

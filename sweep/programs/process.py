@@ -324,9 +324,16 @@ class _Lines:
                     if ended:
                         yield from self._end_line(line, file)
                     return
+                # The line counts as read with its last metrics, so that none is lost by a kill.
+                waiting: Record | None = None
+                for metrics in self._parse(line):
+                    if waiting is not None:
+                        yield waiting
+                    waiting = metrics
                 self._offset += len(line)
                 self._last = line
-                yield from self._parse(line)
+                if waiting is not None:
+                    yield waiting
 
     def _end_line(self, line: bytes, file: BinaryIO) -> Iterator[Record]:
         try:
@@ -336,21 +343,29 @@ class _Lines:
             file.truncate(self._offset)
 
     def _parse(self, content: bytes) -> Iterator[Record]:
-        """Yield the metrics of a line, if it has any."""
+        """Yield the metrics of a line: those behind each prefix, or those of a file's line."""
         text = content.decode("utf-8", "replace").strip()
-        start = text.find(self._prefix)  # possibly after a progress bar, which writes no newline
-        if start < 0 or not text:
-            return
-        text = text[start + len(self._prefix) :].strip()
+        # possibly after a progress bar, which writes no newline, or several in one line
+        start = text.find(self._prefix)
+        while start >= 0 and text:
+            text = text[start + len(self._prefix) :].strip()
+            metrics, end = self._metrics(text)
+            yield metrics
+            text = text[end:]
+            start = text.find(self._prefix) if self._prefix else -1
+
+    def _metrics(self, text: str) -> tuple[Record, int]:
+        """Return the metrics at the beginning of a text, and where they end."""
         try:
             # another rank may append to the line
-            line = dict(json.JSONDecoder().raw_decode(text)[0])
+            content, end = json.JSONDecoder().raw_decode(text)
+            line = dict(content)
             numbers = {
                 name: math.nan if value is None else float(value)
                 for name, value in line.items()
                 if name not in OF_RECORD and isinstance(value, int | float | None)
             }
-            yield {**numbers, "step": _STEP.validate_python(line["step"])}
+            return {**numbers, "step": _STEP.validate_python(line["step"])}, end
         except (ValueError, TypeError, KeyError, OverflowError):
             raise ConfigError(
                 f"invalid metric line: {shortened(text, 80)}",

@@ -425,3 +425,107 @@ def test_a_command_ends_with_the_rank_that_started_it(tmp_path):
 def test_a_sample_needs_loptunes_trainer(tmp_path, typed):
     refused = typed("sweep plan --sample 4", space_in(tmp_path), code=2)
     assert "--sample works only for loptune's own trainer" in refused
+
+
+KEYS = {"lr": 0.1, "+optim.lr": 0.1, "model@net": "small", "~x": "y", "note": "a b; touch c"}
+
+
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
+        ("+optim.lr={+optim.lr}", "+optim.lr=0.1"),
+        ("{model@net}{~x}", "smally"),
+        ("{{print}} {{1..3}}", "{print} {1..3}"),
+        ('{"a": {"b": 1}}', '{"a": {"b": 1}}'),
+        ('{"a":{"b":{lr}}}', '{"a":{"b":0.1}}'),
+        ("${HOME} {} {print $1}", "${HOME} {} {print $1}"),
+        ("{note}", "a b; touch c"),
+    ],
+)
+def test_keys_of_any_form_are_replaced_and_other_braces_stay(word, text, tmp_path):
+    program = CommandProgram(command=["true", word], defaults=KEYS)
+    assert program.configure({}).words(tmp_path) == ["true", text]
+
+
+@pytest.mark.parametrize(
+    ("word", "named"),
+    [
+        ("{+optim.lx}", "did you mean +optim.lr?"),
+        ("{print}", "{{print}}"),
+        ("{{lr}}", "write {lr}"),
+        ("{+optim.lr:.3f}", "write {+optim.lr}"),
+        ("x={lr?--lr}", "'{lr?--flag}'"),
+        ("{lr?lr}", "'{lr?--flag}'"),
+    ],
+)
+def test_what_looks_like_a_key_is_refused_with_what_to_write(word, named):
+    with pytest.raises(ValueError, match="command: ") as refused:
+        CommandProgram(command=["true", word], defaults=KEYS)
+    assert named in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "shell",
+    [
+        ["sh", "-c"],
+        ["/bin/bash", "-ec"],
+        ["env", "A=1", "bash", "-euo", "pipefail", "-c"],
+        ["bash", "-c", "--"],
+    ],
+)
+def test_a_value_in_a_shells_script_is_one_word(shell, tmp_path):
+    script = "printf '<%s>' --name={note} {{x}} $1 # it's"
+    words = [*shell, script, "name", "{note}"]
+    config = CommandProgram(command=words, defaults=KEYS).configure({})
+    printed = subprocess.run(config.words(tmp_path), cwd=tmp_path, capture_output=True, text=True)
+    assert printed.stdout == "<--name=a b; touch c><{x}><a><b;><touch><c>"
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "echo '{note}'",
+        'echo "{note}"',
+        'echo "$(echo "{note}")"',
+        "echo `echo {note}`",
+        "echo $'it\\'s {note}'",
+        "echo \\{note}",
+        "true # {note}",
+        "cat <<END\n{note}\nEND",
+    ],
+)
+def test_a_value_inside_quotes_of_a_script_is_refused(script):
+    with pytest.raises(ValueError, match="inside quotes"):
+        CommandProgram(command=["env", "bash", "-lc", script], defaults=KEYS)
+    CommandProgram(command=["awk", script.replace("{note}", "{lr}")], defaults=KEYS)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (True, ["--packing"]),
+        (False, []),
+        (None, []),
+        ("a b", ["--packing=a b"]),
+        (0, ["--packing=0"]),
+        ([1, 2], ["--packing=[1, 2]"]),
+    ],
+)
+def test_a_flag_is_present_or_left_out(value, words, tmp_path):
+    program = CommandProgram(command=["true", "{x?--packing}", "end"], defaults={"x": value})
+    assert program.configure({}).words(tmp_path) == ["true", *words, "end"]
+    assert list(program.advice({"x": []})) == []
+
+
+def test_all_metrics_of_an_output_line_count(tmp_path):
+    script = """
+first, second = [f'[loptune] {{"step": {step}, "eval/accuracy": 0.{step}, "n": "[loptune]"}}'
+                 for step in (1, 2)]
+print("10%", first, "20%" + second, "done")
+"""
+    with trial(tmp_path, script) as run:
+        lines = []
+        while not run.done:
+            lines.append(run.run_period())
+    assert [(line["step"], line.get("eval/accuracy")) for line in lines[:2]] == [(1, 0.1), (2, 0.2)]
