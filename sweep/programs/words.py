@@ -70,7 +70,7 @@ def check_words(command: Sequence[str], keys: Sequence[str]) -> None:
             if place[1] not in keys:
                 raise ValueError(
                     f"command: unknown key {place[0]}: {nearest(place[1], keys)} "
-                    f"For the text {place[0]} itself, write {{{place[0]}}}"
+                    f"(for literal braces, write {{{place[0]}}})"
                 )
         if index in scripts:
             _check_script(word, keys)
