@@ -76,8 +76,13 @@ def copy_model(folder: Path, name: str) -> None:
 
     source = model_source(ModelConfig(name_or_path=name))
     tokenizer = AutoTokenizer.from_pretrained(source)
+    # Also the unknown token, which may lie beyond the model's embedding: it is never sampled.
     tokenizer.add_special_tokens(
-        {"eos_token": "<never>", "pad_token": tokenizer.convert_ids_to_tokens(0)}
+        {
+            "eos_token": "<never>",
+            "unk_token": "<never>",
+            "pad_token": tokenizer.convert_ids_to_tokens(0),
+        }
     )
     tokenizer.save_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(source)

@@ -116,7 +116,7 @@ def test_the_report_draws_the_parabolas_and_says_both_differences():
 
 def test_there_is_no_grid_where_a_cell_is_empty_and_a_failed_trial_counts_as_the_worst():
     whole = frame()
-    assert judged(whole.drop(index=3)).grid is not None  # a seed that one lacks has failed
+    assert judged(whole.drop(index=3)).grid is None  # a run that nobody made has not failed
     assert judged(whole[(whole.loss != "ar") | (whole.lr != RATES[2])]).grid is None
     assert judged(whole[whole.lr < 1e-3]).grid is None  # four values
     assert judged(whole[whole.seed < 2]).grid is None
