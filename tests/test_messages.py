@@ -1,4 +1,4 @@
-"""Every command and option that a message of ours names can be typed."""
+"""Every command and option that a message of ours names can be typed; the wording is reviewed."""
 
 import argparse
 import ast
@@ -9,11 +9,12 @@ import sweep.cli
 import trainer.cli
 from docs.generate import _trainer_command
 from tests.paths import ROOT
+from tests.wording import SNAPSHOT, snapshot
 
 PACKAGES = ("trainer", "sweep", "dashboards", "rewards")
 COMMAND = re.compile(r"(?:^|`)(trainer|sweep) ([a-z]+)([^`;,]*)")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
-# of torchrun, Ray, argparse, hf, pip, nvidia-smi and vLLM
+# of torchrun, Ray, argparse, hf, pip, nvidia-smi, Optuna, vLLM and a user's own program
 NOT_OURS = {
     "--nproc-per-node",
     "--shutdown-timeout",
@@ -24,6 +25,8 @@ NOT_OURS = {
 }
 NOT_OURS |= {
     "--lifespan",
+    "--storage",
+    "--flag",
     "--format",
     "--query-gpu",
     "--logprobs-mode",
@@ -85,3 +88,8 @@ def test_what_messages_name_can_be_typed():
                     wrong.append((path.name, f"{program} {command}{rest}"))
     assert wrong == [], wrong
     assert messages > 40
+
+
+def test_the_wording_of_messages_is_the_reviewed_one():
+    written = SNAPSHOT.read_text(encoding="utf-8")
+    assert written == snapshot(), "run python -m tests.wording, and review the diff"
