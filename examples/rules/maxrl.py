@@ -19,7 +19,6 @@ class MaxRL(Advantage):
                 f"a reward of {float(inputs.rewards.min()):g}: a negative mean would turn every "
                 "sign"
             )
-        means, _ = group_means(inputs.rewards, inputs.group_ids)
-        return (centered(inputs.rewards, inputs.group_ids) / means.clamp(min=1e-12)).where(
-            means > 0, 0.0
-        )
+        means, sizes = group_means(inputs.rewards, inputs.group_ids)
+        deviations = centered(inputs.rewards, inputs.group_ids).where(sizes > 1, 0.0)
+        return (deviations / means.clamp(min=1e-12)).where(means > 0, 0.0)

@@ -15,7 +15,9 @@ from trainer.rollouts import build
 from trainer.rollouts.transformers import TransformersEngine
 from trainer.rollouts.vllm import server
 
-TOKENIZER = SimpleNamespace(pad_token_id=0)
+TOKENIZER = SimpleNamespace(
+    get_vocab=lambda: {str(token_id): token_id for token_id in range(61)}, pad_token_id=0
+)
 
 
 @pytest.fixture
