@@ -203,7 +203,7 @@ def test_another_run_on_the_same_server_is_noticed(served):
     second = connect(server)
     first.sync_weights(model)
     second.sync_weights(model)
-    with pytest.raises(EngineError, match="weights that are not this run's"):
+    with pytest.raises(EngineError, match="another run's weights"):
         first.generate(prompts((20,)), [[1]], PARAMS)
     assert second.generate(prompts((20,)), [[1]], PARAMS)
 
