@@ -60,13 +60,14 @@ def judge(
         seed: column of the seed.
         fresh: True if nothing was chosen by looking at these seeds; or a second table with the
             chosen configurations on fresh seeds.
-        **options: the other fields of `dashboards.sources.runs.Question`.
+        **options: the other fields of `dashboards.sources.question.Question`.
 
     Raises:
         ConfigError: the table cannot give a verdict.
     """
     from dashboards.pictures.verdict import verdict
-    from dashboards.sources.runs import Question, read_runs, with_fresh
+    from dashboards.sources.question import Question
+    from dashboards.sources.runs import read_runs, with_fresh
 
     question = Question(by=by, baseline=baseline, score=score, seed=seed, **options)
     results = read_runs(table, question, adaptive=fresh is not True)

@@ -42,3 +42,9 @@ def is_utf16(path: Path) -> bool:
     """Return whether the file starts with UTF-16's byte order mark."""
     with path.open("rb") as file:
         return file.read(2) in _UTF16
+
+
+def is_database(path: Path) -> bool:
+    """Return whether a file is a SQLite database."""
+    with path.open("rb") as file:
+        return file.read(16).startswith(b"SQLite format 3")

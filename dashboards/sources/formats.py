@@ -23,7 +23,8 @@ class Format:
 
 def _read_parquet(path: Path) -> pd.DataFrame:
     table = pd.read_parquet(path)
-    return table if table.index.name is None else table.reset_index()
+    named = any(name is not None for name in table.index.names)
+    return table.reset_index() if named else table
 
 
 def _read_text_table(path: Path) -> pd.DataFrame:

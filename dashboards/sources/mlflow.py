@@ -4,6 +4,7 @@ The one module of dashboards that imports MLflow.
 """
 
 import os
+import sqlite3
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -14,15 +15,18 @@ from typing import Any
 # MLflow reads these when it is imported.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+# MLflow 3 refuses to open mlruns/ folders otherwise; they are only read here
+os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
 
 import pandas as pd
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
 from dashboards.results import Results
+from dashboards.sources.content import is_database
 from dashboards.sources.stored import RESULTS_FILE, unpack
 from trainer.config.yaml_document import nearest
-from trainer.errors import MissingError, StorageError, first_line
+from trainer.errors import ConfigError, MissingError, StorageError, first_line
 from trainer.metrics.recorded_runs import search_runs
 from trainer.metrics.tags import CONFIRMS_TAG, PARENT_TAG, RUN_TAG, SWEEP_TAG
 
@@ -64,39 +68,105 @@ def read_sweeps(uri: str) -> list[Results]:
     return list(sweeps.values())
 
 
-def read_experiment(uri: str, name: str, score: str, seed: str) -> pd.DataFrame:
-    """Return one row per evaluation of each run that has a seed.
+def is_store(place: Path) -> bool:
+    """Return whether a folder is an MLflow file store (``mlruns``) or one of its experiments, or a
+    file is an MLflow database.
+    """
+    if place.is_dir():
+        return (place / "meta.yaml").is_file() or any(place.glob("*/meta.yaml"))
+    if not place.is_file() or not is_database(place):
+        return False
+    with sqlite3.connect(f"file:{place}?mode=ro", uri=True) as database:
+        names = database.execute("SELECT name FROM sqlite_master").fetchall()
+    return ("experiments",) in names and ("alembic_version",) in names
 
-    Columns: ``params.*``, ``tags.*``, trial, step and score. A failed or killed run has one row
-    without a score.
+
+def read_store(place: Path, score: str, seed: str) -> pd.DataFrame:
+    """Return the runs of a file store, of one of its experiments, or of a database, as
+    `read_experiment` does. With several experiments, the column ``experiment`` names them.
 
     Raises:
+        ConfigError: no run has the score or the seed.
+        StorageError: the store cannot be read.
+    """
+    if place.is_file():
+        return read_experiment(f"sqlite:///{place.resolve()}", None, score, seed)
+    if (place / "meta.yaml").is_file():
+        number = place.resolve().name
+        store = place.resolve().parent
+        with opened_store(store.as_uri()) as client:
+            name = client.get_experiment(number).name
+        return read_experiment(store.as_uri(), name, score, seed)
+    return read_experiment(place.resolve().as_uri(), None, score, seed)
+
+
+def read_experiment(uri: str, name: str | None, score: str, seed: str) -> pd.DataFrame:
+    """Return one row per evaluation of each run that has a seed.
+
+    Columns: ``params.*``, ``tags.*``, trial, status, step and score, and experiment if ``name`` is
+    None, which stands for all experiments. A run that never logged the score has one row without
+    it. ``score`` and ``seed`` may leave out the prefix ``params.``.
+
+    Raises:
+        ConfigError: no run has the score or the seed.
         MissingError: no such experiment.
         StorageError: the store cannot be read.
     """
     with opened_store(uri) as client:
-        experiment = client.get_experiment_by_name(name)
-        if experiment is None:
-            others = [experiment.name for experiment in client.search_experiments()]
-            raise MissingError(f"no experiment {name}", uri, nearest(name, others))
+        experiments = _experiments(client, uri, name)
+        runs = search_runs(client, list(experiments), "")
         rows: list[dict[str, Any]] = []
-        for run in search_runs(client, [experiment.experiment_id], ""):
+        metrics: set[str] = set()
+        settings_of_all: set[str] = set()
+        for run in runs:
             settings = {f"params.{key}": value for key, value in run.data.params.items()}
             settings |= {
                 f"tags.{key}": value
                 for key, value in run.data.tags.items()
                 if not key.startswith("mlflow.")
             }
-            if seed not in settings:
+            metrics |= set(run.data.metrics)
+            settings_of_all |= set(settings)
+            if seed not in settings and f"params.{seed}" not in settings:
                 continue
             settings["trial"] = run.info.run_name
-            values: dict[int, float | None] = {0: None}
-            if run.info.status not in ("FAILED", "KILLED"):
-                points = client.get_metric_history(run.info.run_id, score)
-                # a resumed run repeats steps: the last value counts
-                values = {point.step: point.value for point in points} or values
-            rows += [{**settings, "step": step, score: value} for step, value in values.items()]
+            settings["status"] = run.info.status
+            if name is None and len(experiments) > 1:
+                settings["experiment"] = experiments[run.info.experiment_id]
+            points = client.get_metric_history(run.info.run_id, score)
+            # a resumed run repeats steps: the last value counts
+            values: dict[int, float | None] = {point.step: point.value for point in points}
+            for step, value in (values or {0: None}).items():
+                rows.append({**settings, "step": step, score: value})
+    if score not in metrics:
+        raise ConfigError(
+            f"no run has the metric {score}", uri, nearest(score, metrics), code="unknown-column"
+        )
+    if not rows:
+        raise ConfigError(
+            f"no run has the parameter {seed}",
+            uri,
+            nearest(seed, settings_of_all),
+            code="unknown-column",
+        )
     return pd.DataFrame(rows)
+
+
+def _experiments(client: MlflowClient, uri: str, name: str | None) -> dict[str, str]:
+    """Return the number and name of the experiment, or of all.
+
+    Raises:
+        MissingError: no such experiment.
+    """
+    if name is None:
+        return {found.experiment_id: found.name for found in client.search_experiments()}
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
+        others = [experiment.name for experiment in client.search_experiments()]
+        raise MissingError(
+            f"no experiment {name}", uri, nearest(name, others), code="no-experiment"
+        )
+    return {experiment.experiment_id: experiment.name}
 
 
 @contextmanager
@@ -112,5 +182,6 @@ def opened_store(uri: str) -> Iterator[Any]:
         raise StorageError(
             f"cannot read the store: {first_line(error)[:200]}",
             uri,
-            "check that the MLflow store is up",
+            "check that the MLflow store is up, and name it with --store",
+            code="unreadable-store",
         ) from error

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from dashboards.sources.content import MAX_BYTES
+from dashboards.sources.content import MAX_BYTES, is_database
 from trainer.errors import StorageError
 
 _JOURNAL_START = b'{"op_code":'
@@ -24,12 +24,6 @@ def is_study(path: Path) -> bool:
         return ("trials",) in names and ("studies",) in names
     with path.open("rb") as file:
         return file.read(64).replace(b" ", b"").startswith(_JOURNAL_START)
-
-
-def is_database(path: Path) -> bool:
-    """Return whether a file is a SQLite database."""
-    with path.open("rb") as file:
-        return file.read(16).startswith(b"SQLite format 3")
 
 
 def read_study(path: Path) -> pd.DataFrame:

@@ -1,57 +1,43 @@
 """Build results from a table of any program's runs: one row per run or per evaluation."""
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from dashboards.results import FIELDS, Curve, Objective, Results, Trial
-from dashboards.statistics.verdict import Mode
+from dashboards.results import Curve, Objective, Results, Trial
+from dashboards.sources.conditions import equal
+from dashboards.sources.endings import check_endings, ended_without_score
+from dashboards.sources.files import NOTES
+from dashboards.sources.names import with_columns
+from dashboards.sources.question import Question
+from dashboards.sources.settings import FILES
+from dashboards.sources.shapes import one_row_per_run, without_lists
+from dashboards.sources.states import row_states, run_state, state_column
+from dashboards.sources.units import check_units
+from dashboards.sources.wandb_tables import RUN_COLUMNS, is_run_table
 from trainer.config.variants import short_names, shown
 from trainer.config.yaml_document import nearest
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, shortened
 
-_SETTINGS = ("params.", "config.yaml:")  # prefixes of columns that hold settings
+# prefixes of columns that hold settings
+_SETTINGS = (
+    "params.", "config.", "hparams.", "params_", *(f"{name.split('/')[-1]}:" for name in FILES)
+)  # fmt: skip
+_STATE = "state of a row"  # column that holds what a row says about its run
+# texts in the column of the score that stand for a failed run
+_NO_SCORE = (
+    "", "-", "--", "—", "n/a", "na", "nan", "none", "null", "diverged", "failed", "fail", "crashed",
+    "crash", "error", "oom", "timeout",
+)  # fmt: skip
 _MAX_NAMED = 8  # at most this many names in a message
+_MAX_CHARS = 80  # of a value in a message
+_MAX_LISTED_CHARS = 600  # of a list of configurations
 _ROUNDING = 1e-3  # tolerance for scores rounded in the table
 _TOO_LARGE = (1e100, np.finfo(float).max)  # finite, but too large to square
-
-
-@dataclass(frozen=True)
-class Question:
-    """The roles of a table's columns."""
-
-    by: Sequence[str]  # columns that define what is compared
-    score: str
-    seed: str
-    baseline: Mapping[str, Any]  # column of ``by`` -> value
-    tuned: Sequence[str] = ()  # tuned within each of ``by``
-    step: str = "step"  # if present, there is one row per evaluation
-    trial: str = "trial"  # name of a run, for `problems`
-    window: int = 3  # the score is the mean of this many last evaluations
-    mode: Mode = "max"
-    ignore: Sequence[str] = ()  # columns that may differ between configurations
-    problems: pd.DataFrame | None = None  # trial, problem, correct
-    source: str = "a table"
-
-    @property
-    def point(self) -> list[str]:
-        """The columns that make up a configuration."""
-        return [*self.by, *self.tuned]
-
-    @property
-    def columns(self) -> list[str]:
-        """Every column with a role; ``step`` is optional."""
-        return [*self.point, self.score, self.seed, *self.ignore, self.step]
-
-    @property
-    def keys(self) -> list[str]:
-        """Names of these columns as trial parameters."""
-        return [f"by.{column}" if column in FIELDS else column for column in self.point]
 
 
 def read_runs(table: pd.DataFrame, question: Question, *, adaptive: bool = True) -> Results:
@@ -63,14 +49,65 @@ def read_runs(table: pd.DataFrame, question: Question, *, adaptive: bool = True)
     Raises:
         ConfigError: the table cannot give a verdict.
     """
+    table = without_lists(one_row_per_run(table, question))
+    _check_question(table, question)
+    question, notes = with_columns(question, table)
+    _check_roles(question)
+    notes = [*table.attrs.get(NOTES, ()), *notes]
     runs = _typed(table, question)
+    state = state_column(runs, question)
+    runs[_STATE] = row_states(runs, question)
+    runs, left_out = _without_running(runs, question, state)
+    if state is not None:
+        notes.append(f"How each run ended is read from the column {state}.")
+    notes += left_out
     points = list(dict.fromkeys(runs[question.point].itertuples(index=False, name=None)))
     numbers = {point: str(number) for number, point in enumerate(points)}
-    _check_apart(runs, question)
-    groups = dict(list(runs.groupby([*question.point, question.seed], sort=False)))
+    _check_apart(runs, question, state)
     arm = _arm_names(points, question)
+    trials = _trials(runs, question, numbers, arm)
+    arms, baseline = _baseline(numbers, arm, question)
+    check_endings(trials, question)
+    check_units(trials, question)
+    _check_seeds(trials, arms[0], question)
+    if question.at_step is not None:
+        notes.append(f"Runs are compared at step {question.at_step}.")
+    if question.take == "best":
+        notes.append(
+            "The score is the best of each run's evaluations, which is biased: it favors noisy "
+            "runs and runs with many evaluations."
+        )
+    window = question.window if question.step in runs and question.take == "last" else 1
+    results = Results(
+        name="",
+        objective=Objective(question.metric, question.mode, window),
+        trials=tuple(trials),
+        searched=tuple(question.keys),
+        kinds={
+            key: _kind(runs[column])
+            for key, column in zip(question.keys, question.point, strict=True)
+        },
+        source=question.source,
+        adaptive=adaptive,
+        baseline=baseline,
+        arms=arms if question.tuned else (),
+        doubts=tuple(notes),
+    )
+    return results if question.problems is None else _with_problems(results, question.problems)
+
+
+def _trials(
+    runs: pd.DataFrame,
+    question: Question,
+    numbers: Mapping[tuple[Any, ...], str],
+    arm: Mapping[tuple[Any, ...], str],
+) -> list[Trial]:
+    """Return a trial for every configuration and seed that has rows."""
+    evaluated: set[float] = set()
+    if question.step in runs:
+        evaluated = set(runs.loc[runs[question.score].notna(), question.step])
     trials = []
-    for (*point, seed), rows in groups.items():
+    for (*point, seed), rows in runs.groupby([*question.point, question.seed], sort=False):
         values = tuple(point)
         trial = Trial(
             name=f"c{numbers[values]}-s{seed}",
@@ -83,27 +120,34 @@ def read_runs(table: pd.DataFrame, question: Question, *, adaptive: bool = True)
         )
         if question.trial in rows:
             trial = replace(trial, name=str(rows[question.trial].iloc[0]))
-        trials.append(_with_scores(trial, rows, question))
+        trials.append(_with_scores(trial, rows, question, evaluated))
     trials.sort(key=lambda trial: (int(trial.configuration), len(trial.seed), trial.seed))
-    arms, baseline = _baseline(numbers, arm, question)
-    _check_seeds(trials, arms[0], question)
-    results = Results(
-        name="",
-        objective=Objective(
-            question.score, question.mode, question.window if question.step in runs else 1
-        ),
-        trials=tuple(trials),
-        searched=tuple(question.keys),
-        kinds={
-            key: _kind(runs[column])
-            for key, column in zip(question.keys, question.point, strict=True)
-        },
-        source=question.source,
-        adaptive=adaptive,
-        baseline=baseline,
-        arms=arms if question.tuned else (),
-    )
-    return results if question.problems is None else _with_problems(results, question.problems)
+    return trials
+
+
+def _without_running(
+    runs: pd.DataFrame, question: Question, state: str | None
+) -> tuple[pd.DataFrame, list[str]]:
+    """Leave out runs that have not ended, whose scores are not final; return a note on them.
+
+    Raises:
+        ConfigError: no run has ended.
+    """
+    running = runs[_STATE] == "RUNNING"
+    if not running.any():
+        return runs, []
+    if running.all():
+        raise ConfigError(
+            "no run has ended",
+            f"column {state}",
+            f"wait for them; if they crashed, add --failed {state}={runs[state].iloc[0]}",
+            code="no-run-ended",
+        )
+    named = runs.loc[running, [*question.point, question.seed]].drop_duplicates()
+    return runs[~running], [
+        f"Left out: {len(named)} runs that have not ended, according to the column {state}. "
+        f"If they crashed, add --failed {state}={runs.loc[running, state].iloc[0]}."
+    ]
 
 
 def with_fresh(results: Results, table: pd.DataFrame, question: Question) -> Results:
@@ -122,6 +166,7 @@ def with_fresh(results: Results, table: pd.DataFrame, question: Question) -> Res
             f"seeds {named} are in both tables: they are not fresh",
             question.seed,
             "use other seeds",
+            code="seeds-not-fresh",
         )
     numbers = {tuple(trial.parameters.values()): trial.configuration for trial in results.trials}
     trials = []
@@ -132,6 +177,7 @@ def with_fresh(results: Results, table: pd.DataFrame, question: Question) -> Res
                 f"the second table has {_text(trial.parameters)}, which the first one lacks",
                 "second table",
                 "add its runs on the seeds that selected it",
+                code="unknown-configuration",
             )
         trials.append(replace(trial, configuration=number))
     baseline = results.baseline
@@ -143,61 +189,94 @@ def with_fresh(results: Results, table: pd.DataFrame, question: Question) -> Res
         if twice or results.arms[0] not in settings:
             what = f"{twice[0]} has several settings" if twice else f"{results.arms[0]} is missing"
             raise ConfigError(
-                f"{what} on fresh seeds", "second table", "run only the best setting of each"
+                f"{what} on fresh seeds",
+                "second table",
+                "run only the best setting of each",
+                code="not-one-setting",
             )
         baseline = next(iter(settings[results.arms[0]]))
     fresh = replace(chosen, trials=tuple(trials), baseline=baseline, arms=())
     return replace(results, fresh=fresh)
 
 
+def _check_question(table: pd.DataFrame, question: Question) -> None:
+    if not question.by:
+        raise ConfigError(
+            "no column defines a configuration", "--by", "name columns with --by", code="no-by"
+        )
+    if table.empty:
+        raise ConfigError(
+            "the table has no rows",
+            question.source,
+            "name rows that exist with --where",
+            code="no-rows",
+        )
+
+
+def _check_roles(question: Question) -> None:
+    for column in question.columns:
+        if question.columns.count(column) > 1:
+            raise ConfigError(
+                f"{column} is named twice",
+                "command line",
+                "give each column one role",
+                code="named-twice",
+            )
+
+
 def _typed(table: pd.DataFrame, question: Question) -> pd.DataFrame:
     """Convert columns that hold only numbers, and write seeds as strings."""
-    if not question.by or table.empty:
-        what = "the table has no rows" if question.by else "no column defines a configuration"
-        raise ConfigError(
-            what, "--by, --where", "name columns with --by, and rows that exist with --where"
-        )
-    for column in [*question.columns, question.trial]:
-        if column not in table and column not in ("step", "trial"):
-            raise ConfigError(
-                f"no column {column}", question.source, nearest(column, map(str, table.columns))
-            )
-        if question.columns.count(column) > 1:
-            raise ConfigError(f"{column} is named twice", "command line", "give it one meaning")
     runs = table.copy()
     for column in question.point:
         runs[column] = _numbers(runs[column].astype(object).where(runs[column].notna(), "none"))
     blank = runs[question.seed].isna().sum()
     if blank:
         raise ConfigError(
-            f"{blank} rows have no seed", question.seed, "leave them out, or give each its seed"
+            f"{blank} rows have no seed",
+            question.seed,
+            "leave them out with --where, or give each its seed",
+            code="no-seed",
         )
-    runs[question.seed] = [str(seed).removesuffix(".0") for seed in runs[question.seed]]
-    scores = pd.to_numeric(runs[question.score], errors="coerce")
-    wrong = runs[question.score][
-        (scores.isna() & runs[question.score].notna()) | scores.abs().between(*_TOO_LARGE)
-    ]
-    if len(wrong):
-        raise ConfigError(
-            f"'{wrong.iloc[0]}' is not a valid score",
-            question.score,
-            "write a number, or leave it blank for a failed run",
-        )
-    if scores.isna().all():
-        raise ConfigError("no row has a score", question.score, "name another column with --score")
-    runs[question.score] = scores
+    runs[question.seed] = [str(seed).strip().removesuffix(".0") for seed in runs[question.seed]]
+    runs[question.score] = _scores(runs, question)
     if question.step in runs:
         steps = pd.to_numeric(runs[question.step], errors="coerce")
-        if not (steps[scores.notna()] % 1 == 0).all():
+        scored = runs[question.score].notna()
+        if not (steps[scored] % 1 == 0).all():
             raise ConfigError(
                 "a row with a score has a step that is not a whole number",
                 question.step,
                 "name the column with --step",
+                code="no-whole-step",
             )
         runs[question.step] = steps
-    for lists in runs.select_dtypes("object"):  # lists cannot be compared
-        runs[lists] = runs[lists].astype(str)
     return runs
+
+
+def _scores(runs: pd.DataFrame, question: Question) -> "pd.Series[float]":
+    """Return the scores as numbers; texts that stand for a failed run become NaN.
+
+    Raises:
+        ConfigError: another text, or a number that is too large to square; or no score at all.
+    """
+    raw = runs[question.score]
+    scores = pd.to_numeric(raw, errors="coerce")
+    failed = raw.astype(str).str.strip().str.lower().isin(_NO_SCORE)
+    wrong = raw[(scores.isna() & raw.notna() & ~failed) | scores.abs().between(*_TOO_LARGE)]
+    if len(wrong):
+        value = shortened(str(wrong.iloc[0]), _MAX_CHARS)
+        hint = "write a number, or leave it blank for a failed run"
+        if "," in value:
+            hint = "write a point before the decimals, and no commas between thousands"
+        raise ConfigError(f"'{value}' is not a valid score", question.score, hint, code="no-number")
+    if scores.isna().all():
+        raise ConfigError(
+            "no row has a score",
+            question.score,
+            "name another column with --score",
+            code="no-score",
+        )
+    return scores.astype(float)
 
 
 def _numbers(values: "pd.Series[Any]") -> "pd.Series[Any]":
@@ -211,9 +290,11 @@ def _kind(values: "pd.Series[Any]") -> str:
     return "loguniform" if values.min() > 0 and values.max() >= 30 * values.min() else "uniform"
 
 
-def _check_apart(runs: pd.DataFrame, question: Question) -> None:
+def _check_apart(runs: pd.DataFrame, question: Question, state: str | None) -> None:
     """Refuse runs that differ in a setting outside --by and --tuned."""
-    spoken = {*question.columns, question.trial}
+    spoken = {*question.columns, question.trial, _STATE, state}
+    if is_run_table(runs):
+        spoken |= set(RUN_COLUMNS)
     others = [str(column) for column in runs if column not in spoken]
     trials = runs.groupby([*question.point, question.seed], sort=False)[others].nunique(
         dropna=False
@@ -240,38 +321,79 @@ def _check_apart(runs: pd.DataFrame, question: Question) -> None:
             f"runs differ in {', '.join(apart[:_MAX_NAMED])}{more}, which --by leaves out",
             "--by",
             "add settings that define a configuration to --by or --tuned, then --ignore the "
-            f"rest: {','.join(apart)}",
+            f"rest: {_quoted_list(apart)}",
+            code="runs-differ",
         )
 
 
-def _with_scores(trial: Trial, rows: pd.DataFrame, question: Question) -> Trial:
-    """Return a trial with the evaluations in its rows; it failed if there are none."""
+def _quoted_list(names: Sequence[str]) -> str:
+    """Return names as one argument of a command line."""
+    text = ",".join(f'"{name}"' if "," in name else name for name in names)
+    return f"'{text}'" if any(mark in text for mark in ' "()[]&;|<>*?$') else text
+
+
+def _with_scores(
+    trial: Trial, rows: pd.DataFrame, question: Question, evaluated: set[float]
+) -> Trial:
+    """Return a trial with the evaluations in its rows.
+
+    It failed if its rows say so, if it has no score, or if its last evaluations have none.
+    ``evaluated`` are the steps at which any run has a score.
+    """
+    state = run_state(rows[_STATE])
+    if state == "FAIL":
+        return replace(trial, reason="its row says so")
+    stepwise = question.step in rows
+    if stepwise and question.at_step is not None:
+        rows = rows[rows[question.step] <= question.at_step]
+        evaluated = {step for step in evaluated if step <= question.at_step}
     scored = rows[rows[question.score].notna()]
-    steps = scored[question.step] if question.step in rows else scored[question.score] * 0
+    steps = scored[question.step] if stepwise else scored[question.score] * 0
     if steps.duplicated().any():
         raise _same_twice(scored, question, trial)
+    if scored.empty and question.at_step is not None:
+        raise ConfigError(
+            f"{trial.rule} seed {trial.seed} has no evaluation up to step {question.at_step}",
+            "--at-step",
+            "name a later step",
+            code="no-evaluation",
+        )
     values = scored[question.score].set_axis(steps).sort_index()
-    if values.empty or not math.isfinite(values.iloc[-1]):
+    if values.empty or not np.isfinite(values.iloc[-question.window :]).all():
         return replace(trial, reason="no score")
+    if stepwise and ended_without_score(rows, question, evaluated):
+        return replace(trial, reason="no score in its last evaluations")
     curve = Curve(tuple(map(int, values.index)), tuple(map(float, values)))
-    trial = replace(trial, state="COMPLETE", reason="", score=curve.end(question.window))
-    if question.step in rows:
+    score = curve.end(question.window)
+    if question.take == "best":
+        finite = [value for value in curve.values if np.isfinite(value)]
+        score = max(finite) if question.mode == "max" else min(finite)
+    trial = replace(trial, state=state, score=score)
+    if stepwise:
         trial = replace(trial, step=float(curve.steps[-1]))
     if len(curve.steps) > 1:
-        trial = replace(trial, curves={question.score: curve})
+        trial = replace(trial, curves={question.metric: curve})
     return trial
 
 
 def _same_twice(rows: pd.DataFrame, question: Question, trial: Trial) -> ConfigError:
+    setting = shortened(_text(trial.parameters), _MAX_CHARS)
+    if question.step in rows and rows[question.step].nunique() > 1:
+        repeated = rows[question.step][rows[question.step].duplicated()].iloc[0]
+        rows = rows[rows[question.step] == repeated]
+        setting += f" at {question.step} {repeated:.0f}"
     differ = [
-        str(column) for column in rows if rows[column].nunique() > 1 and column != question.score
+        str(column)
+        for column in rows
+        if rows[column].nunique() > 1 and column not in (question.score, question.step)
     ]
     named = f"; its rows differ in {', '.join(differ[:_MAX_NAMED])}" if differ else ""
     return ConfigError(
-        f"{_text(trial.parameters)} has seed {trial.seed} several times{named}",
+        f"{setting} has seed {trial.seed} several times{named}",
         question.source,
-        "drop a repeated run, name what makes a configuration with --by, or the training step with "
-        "--step",
+        "drop the repeated run, or name the column that distinguishes the rows with --by, --step "
+        "or --where",
+        code="repeated-run",
     )
 
 
@@ -289,6 +411,7 @@ def _check_seeds(trials: Sequence[Trial], baseline: str, question: Question) -> 
                 f"{name} and the baseline {baseline} share no seed",
                 question.seed,
                 "run both on the same seeds, or number those of each from 0",
+                code="no-shared-seed",
             )
     repeated = [row for row in scores.values() if len(row) > 1]
     if not repeated:
@@ -296,12 +419,14 @@ def _check_seeds(trials: Sequence[Trial], baseline: str, question: Question) -> 
             "every configuration has one seed, so noise cannot be estimated",
             question.seed,
             "run the baseline and what you compare with it on at least 3 seeds each",
+            code="one-seed",
         )
     if all(len(set(row)) == 1 for row in repeated):
         raise ConfigError(
             "all seeds of a configuration have exactly the same score: the runs are identical",
             question.seed,
             "check that the seed reaches data order and sampling, then run again",
+            code="identical-runs",
         )
 
 
@@ -326,11 +451,12 @@ def _baseline(
                 f"the baseline names {column}, which is not in --by",
                 "--baseline",
                 nearest(column, question.by),
+                code="baseline-not-in-by",
             )
     matching = []
     for point in numbers:
         settings = dict(zip(question.by, point, strict=False))
-        if all(_equal(settings[column], value) for column, value in question.baseline.items()):
+        if all(equal(settings[column], value) for column, value in question.baseline.items()):
             matching.append(point)
     arms = list(dict.fromkeys(arm[point] for point in matching))
     if len(arms) != 1:
@@ -339,22 +465,19 @@ def _baseline(
         raise ConfigError(
             f"the baseline {_text(question.baseline)} {count}",
             "--baseline",
-            f"choose among: {named}",
+            f"choose among: {shortened(named, _MAX_LISTED_CHARS)}",
+            code="no-baseline",
         )
     others = [name for name in dict.fromkeys(arm.values()) if name != arms[0]]
     return (arms[0], *others), None if question.tuned else numbers[matching[0]]
 
 
-def _equal(value: Any, text: Any) -> bool:
-    try:
-        return float(value) == float(text)
-    except (TypeError, ValueError):
-        return str(value) == str(text)
-
-
 def _text(parameters: Mapping[str, Any]) -> str:
     names = short_names(list(parameters))
-    return " ".join(f"{names[name]}={shown(value)}" for name, value in parameters.items())
+    texts = [
+        f"{names[name]}={shortened(shown(value), _MAX_CHARS)}" for name, value in parameters.items()
+    ]
+    return " ".join(texts)
 
 
 def _with_problems(results: Results, problems: pd.DataFrame) -> Results:
@@ -366,7 +489,10 @@ def _with_problems(results: Results, problems: pd.DataFrame) -> Results:
     for column in ("trial", "problem", "correct"):
         if column not in problems:
             raise ConfigError(
-                f"no column {column}", "--problems", nearest(column, map(str, problems.columns))
+                f"no column {column}",
+                "--problems",
+                nearest(column, map(str, problems.columns)),
+                code="unknown-column",
             )
     rated = problems.assign(
         correct=pd.to_numeric(problems.correct, errors="coerce"), trial=problems.trial.astype(str)
@@ -376,6 +502,7 @@ def _with_problems(results: Results, problems: pd.DataFrame) -> Results:
             "a value in the column correct is missing or not a number",
             "--problems",
             "write 1 or 0 in the column correct",
+            code="no-number",
         )
     table = rated.pivot_table(index="trial", columns="problem", values="correct", aggfunc="mean")
     table = table.reindex([trial.name for trial in results.trials])
@@ -389,6 +516,7 @@ def _with_problems(results: Results, problems: pd.DataFrame) -> Results:
                     f"average {shown(float(accuracy.mean()))}",
                     "--problems",
                     "list all problems of every run, and name the column of the run with --trial",
+                    code="problems-differ",
                 )
             trial = replace(trial, solved=tuple(map(float, accuracy)))
         trials.append(trial)

@@ -30,4 +30,5 @@ def unpack(content: bytes, where: str) -> Results:
             f"{where} does not hold the results of a sweep",
             where,
             "run `sweep report NAME` for that sweep to send it again",
+            code="no-results-file",
         ) from error

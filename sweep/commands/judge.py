@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainer.config.tracking import TrackingConfig
-from trainer.config.yaml_document import nearest
-from trainer.errors import ConfigError
+from trainer.errors import StorageError
 from trainer.shell.arguments import Commands, add_json, add_runs_dir, count
 from trainer.shell.table import print_json, print_table
 from trainer.tracking.mlflow_store import connect, tracking_uri
@@ -22,11 +21,39 @@ _MLFLOW = "mlflow:"
 
 def add_commands(commands: Commands) -> None:
     """Add ``sweep judge``."""
-    judge = commands.add_parser("judge", help="give the verdict on runs of any program")
+    judge = commands.add_parser(
+        "judge",
+        help="give the verdict on runs of any program",
+        description="Give the verdict on runs of any program, from the files it wrote: CSV, JSON, "
+        "Parquet, TensorBoard's event files, mlruns folders, W&B's exports and folders, Optuna's "
+        "studies.",
+    )
     judge.set_defaults(command=_judge)
     judge.add_argument(
-        "table", help="CSV, JSONL or Parquet file, a file pattern, or mlflow:EXPERIMENT"
+        "table",
+        help="file, folder, or pattern such as 'runs/{algo}-s{seed}/metrics.csv'; "
+        "or mlflow:EXPERIMENT",
     )
+    _add_roles(judge)
+    _add_rows(judge)
+    _add_score(judge)
+    fresh = judge.add_mutually_exclusive_group()
+    fresh.add_argument(
+        "--fresh", action="store_true", help="nothing was chosen by looking at these seeds"
+    )
+    fresh.add_argument(
+        "--fresh-table", help="second table: runs of the chosen configurations on fresh seeds"
+    )
+    judge.add_argument("--store", help="URI of the MLflow store (default: the runs folder's)")
+    judge.add_argument(
+        "--output", type=Path, default=Path("judged"), help="folder of the report (default: judged)"
+    )
+    add_runs_dir(judge)
+    add_json(judge)
+
+
+def _add_roles(judge: argparse.ArgumentParser) -> None:
+    """Add the options that give columns their roles."""
     for option, text in {
         "--by": "comma-separated columns that define a configuration",
         "--score": "column of the score",
@@ -37,10 +64,43 @@ def add_commands(commands: Commands) -> None:
         "--baseline": "COLUMN=VALUE,... of the configuration to beat",
         "--tuned": "comma-separated columns that were tuned for each value of --by",
         "--ignore": "columns that may differ between configurations",
-        "--where": "COLUMN=VALUE,... that rows must have",
         "--problems": "table of per-problem results with the columns trial, problem, correct",
     }.items():
         judge.add_argument(option, default="", help=text)
+    judge.add_argument("--step", default="step", help="column of the training step (default: step)")
+    judge.add_argument(
+        "--trial", default="trial", help="column of the run's name, for --problems (default: trial)"
+    )
+
+
+def _add_rows(judge: argparse.ArgumentParser) -> None:
+    """Add the options that select rows and say how runs ended."""
+    for option, text in {
+        "--where": "COLUMN=VALUE,... that rows must have; !=, <, <=, > and >= work too",
+        "--names": "pattern of runs' names such as {algo}-s{seed}; its parts become columns",
+        "--failed": "COLUMN=VALUE,... of failed runs, beside those that a column of states names",
+    }.items():
+        judge.add_argument(option, default="", help=text)
+    judge.add_argument(
+        "--at-step",
+        type=count,
+        metavar="STEP",
+        help="compare runs at this training step: later evaluations do not count",
+    )
+    judge.add_argument(
+        "--allow-unequal",
+        action="store_true",
+        help="compare runs that end at different training steps, each at its own end",
+    )
+    judge.add_argument(
+        "--same-unit",
+        action="store_true",
+        help="compare scores of which some look like fractions and others like percentages",
+    )
+
+
+def _add_score(judge: argparse.ArgumentParser) -> None:
+    """Add the options that make one score of a run's evaluations."""
     judge.add_argument(
         "--mode",
         choices=["max", "min"],
@@ -48,53 +108,56 @@ def add_commands(commands: Commands) -> None:
         help="whether larger or smaller scores are better (default: max)",
     )
     judge.add_argument(
+        "--take",
+        choices=["last", "best"],
+        default="last",
+        help="a run's score: its last evaluations, or its best, which is biased (default: last)",
+    )
+    judge.add_argument(
         "--window",
         type=count,
         default=3,
         help="number of last evaluations averaged into the score (default: 3)",
     )
-    judge.add_argument("--step", default="step", help="column of the training step (default: step)")
-    fresh = judge.add_mutually_exclusive_group()
-    fresh.add_argument(
-        "--fresh", action="store_true", help="nothing was chosen by looking at these seeds"
-    )
-    fresh.add_argument(
-        "--fresh-table", help="second table: runs of the chosen configurations on fresh seeds"
-    )
-    judge.add_argument(
-        "--trial", default="trial", help="column of the run's name, for --problems (default: trial)"
-    )
-    judge.add_argument("--store", help="URI of the MLflow store (default: the runs folder's)")
-    judge.add_argument(
-        "--output", type=Path, default=Path("judged"), help="folder of the report (default: judged)"
-    )
-    add_runs_dir(judge)
-    add_json(judge)
 
 
 def _judge(arguments: argparse.Namespace) -> int:
     from dashboards.judging import judge  # pandas and SciPy take a second to import
+    from dashboards.sources.conditions import conditions, equalities, split_list
     from dashboards.sources.files import read_files
 
-    second = _table(arguments.fresh_table, arguments) if arguments.fresh_table else arguments.fresh
+    fresh = arguments.fresh
+    if arguments.fresh_table:
+        fresh = _table(arguments.fresh_table, arguments)
+    problems = read_files(arguments.problems) if arguments.problems else None
     judgement = judge(
         _table(arguments.table, arguments),
-        by=_names(arguments.by),
-        baseline=_pairs(arguments.baseline),
+        by=split_list(arguments.by),
+        baseline=equalities(arguments.baseline),
         score=arguments.score,
         seed=arguments.seed,
-        fresh=second,
-        tuned=_names(arguments.tuned),
-        ignore=_names(arguments.ignore),
+        fresh=fresh,
+        tuned=split_list(arguments.tuned),
+        ignore=split_list(arguments.ignore),
+        failed=conditions(arguments.failed),
         source=arguments.table,
-        problems=read_files(arguments.problems) if arguments.problems else None,
-        **{name: getattr(arguments, name) for name in ("mode", "window", "step", "trial")},
+        problems=problems,
+        mode=arguments.mode,
+        take=arguments.take,
+        window=arguments.window,
+        at_step=arguments.at_step,
+        allow_unequal=arguments.allow_unequal,
+        same_unit=arguments.same_unit,
+        step=arguments.step,
+        trial=arguments.trial,
     )
     page = judgement.write_report(arguments.output)
     if arguments.json:
         print_json(_as_json(judgement, page))
         return 0
     print(judgement)
+    for note in judgement.results.doubts:
+        print(note)
     if judgement.results.arms:
         from dashboards.pictures.tournament import rule_table
         from trainer.shell.table import number
@@ -109,6 +172,7 @@ def _as_json(judgement: "Judgement", page: Path) -> dict[str, object]:
     verdict = judgement.verdict
     return {
         "sentences": judgement.sentences,
+        "notes": judgement.results.doubts,
         "verdict": None
         if verdict is None
         else {"kind": type(verdict).__name__.lower(), **asdict(verdict)},
@@ -119,39 +183,40 @@ def _as_json(judgement: "Judgement", page: Path) -> dict[str, object]:
     }
 
 
-def _table(place: str, arguments: argparse.Namespace) -> "pd.DataFrame":
+def _table(source: str, arguments: argparse.Namespace) -> "pd.DataFrame":
     """Return the rows of files or of an experiment that match --where."""
-    if place.startswith(_MLFLOW):
+    from dashboards.sources.places import read_place, select
+
+    if source.startswith(_MLFLOW):
         from dashboards.sources.mlflow import read_experiment
 
-        uri = tracking_uri(TrackingConfig(uri=arguments.store), arguments.runs_dir)
-        connect(uri)  # reading would create a missing store
-        table = read_experiment(uri, place.removeprefix(_MLFLOW), arguments.score, arguments.seed)
+        uri = _store(arguments)
+        name = source.removeprefix(_MLFLOW)
+        table = read_experiment(uri, name, arguments.score, arguments.seed)
     else:
-        from dashboards.sources.files import read_files
-
-        table = read_files(place)
-    for column, value in _pairs(arguments.where).items():
-        if column not in table:
-            raise ConfigError(
-                f"no column {column}", "--where", nearest(column, map(str, table.columns))
-            )
-        table = table[table[column].astype(str).str.strip() == value]
-    return table
+        table = read_place(source, arguments.score, arguments.seed)
+    return select(table, arguments.where, arguments.names)
 
 
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
+def _store(arguments: argparse.Namespace) -> str:
+    """Return the URI of the MLflow store, which exists; --store may also be a path.
 
-
-def _pairs(text: str) -> dict[str, str]:
-    pairs = {}
-    for name in _names(text):
-        column, equals, value = name.partition("=")
-        if not equals or column in pairs:
-            fault = "is a second value of its column" if equals else "is not COLUMN=VALUE"
-            raise ConfigError(
-                f"{name} {fault}", "command line", "write COLUMN=VALUE, such as loss=grpo"
-            )
-        pairs[column] = value
-    return pairs
+    Raises:
+        StorageError: there is no store, or it does not answer.
+    """
+    store = arguments.store
+    if store is not None and Path(store).is_dir():
+        store = Path(store).resolve().as_uri()
+    elif store is not None and Path(store).is_file():
+        store = f"sqlite:///{store}"
+    uri = tracking_uri(TrackingConfig(uri=store), arguments.runs_dir)
+    try:
+        connect(uri)  # reading would create a missing store
+    except StorageError as error:
+        raise StorageError(
+            error.what,
+            error.where,
+            "name the store with --store: sqlite:///FILE, http://HOST:PORT or an mlruns folder",
+            code="unreadable-store",
+        ) from None
+    return uri

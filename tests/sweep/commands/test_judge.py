@@ -90,13 +90,13 @@ def test_numbers_for_scripts_and_errors(place, typed):
     (place / "taken").touch()
     sqlite_store(place / "runs")
     for refused, code, message in (
-        (f"{line} --where seed=0", 2, "one seed"),
+        (f"{line} --where seed=0", 2, "[one-seed]"),
         (f"{line} --where seeds=0", 2, "did you mean seed?"),
-        (f"{line} --baseline grpo", 2, "not COLUMN=VALUE"),
-        (f"{line} --where loss=grpo,loss=dapo", 2, "loss=dapo is a second value of its column"),
+        (f"{line} --baseline grpo", 2, "[not-a-condition]"),
+        (f"{line} --where loss=grpo,loss=dapo", 2, "[second-value]"),
         (f"{line} --output taken", 4, "cannot write the report"),
-        (f"sweep judge mlflow:none {options}", 3, "no experiment none"),
-        (f"sweep judge mlflow:none {options} --store sqlite:///no.db", 4, "does not exist"),
+        (f"sweep judge mlflow:none {options}", 3, "[no-experiment]"),
+        (f"sweep judge mlflow:none {options} --store sqlite:///no.db", 4, "[unreadable-store]"),
     ):
         assert message in typed(refused, code=code)
     assert not (place / "no.db").exists()

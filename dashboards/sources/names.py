@@ -1,0 +1,158 @@
+"""Find the columns that a question names, and split the names of runs into columns."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pandas as pd
+
+from dashboards.sources.conditions import Condition
+from dashboards.sources.question import Question
+from trainer.config.yaml_document import nearest
+from trainer.errors import ConfigError
+
+# of what a program logs once per evaluation; the first that holds whole numbers is the step
+_STEPS = (
+    "_step", "global_step", "Step", "steps", "training_iteration", "time/total_timesteps",
+    "timesteps_total", "num_env_steps_sampled_lifetime", "total_timesteps", "env_step", "env_steps",
+    "frame", "frames", "TotalEnvInteracts", "iteration", "iter", "round", "Epoch", "epoch",
+)  # fmt: skip
+_RUN_NAMES = ("run", "Name", "name", "run_name", "Run", "trial")
+_PREFIXES = ("params.", "config.", "hparams.", "tags.", "summary.", "params_", "user_attrs_")
+
+
+def find_column(name: str, columns: Iterable[str], *, anywhere: bool = False) -> str | None:
+    """Return the column that a name means: the column itself, or the only one of a file of settings
+    or of a program's parameters with this name. With ``anywhere`` also the only column whose dotted
+    name ends with it, such as ``config.yaml:optim.lr`` for ``lr``. None if there is none.
+
+    Raises:
+        ConfigError: several columns could be meant.
+    """
+    names = list(columns)
+    if name in names:
+        return name
+    plain = {column for column in names if column.split(":", 1)[-1] == name and ":" in column}
+    plain |= {f"{prefix}{name}" for prefix in _PREFIXES} & set(names)
+    if not plain and anywhere:
+        plain = {column for column in names if column.endswith((f".{name}", f"/{name}"))}
+    if len(plain) > 1:
+        listed = ", ".join(sorted(plain)[:8])
+        raise ConfigError(
+            f"several columns are called {name}: {listed}",
+            "command line",
+            "write the whole name of one",
+            code="ambiguous-column",
+        )
+    return next(iter(plain), None)
+
+
+def with_columns(question: Question, table: pd.DataFrame) -> tuple[Question, list[str]]:
+    """Return the question with the names of the table's own columns, and notes on which were meant.
+
+    Raises:
+        ConfigError: a column is missing or ambiguous.
+    """
+    columns = [str(column) for column in table]
+    meant: dict[str, str] = {}
+
+    def found(name: str, *, anywhere: bool = True, optional: bool = False) -> str:
+        column = find_column(name, columns, anywhere=anywhere)
+        if column is None and not optional:
+            raise ConfigError(
+                f"no column {name}", question.source, nearest(name, columns), code="unknown-column"
+            )
+        if column is not None and column != name:
+            meant[name] = column
+        return column or name
+
+    by = [found(name) for name in question.by]
+    baseline = {}
+    for name, value in question.baseline.items():
+        column = find_column(name, by, anywhere=True) or find_column(name, columns, anywhere=True)
+        baseline[column or name] = value
+    failed = [
+        Condition(found(condition.column), condition.operator, condition.value)
+        for condition in question.failed
+    ]
+    resolved = replace(
+        question,
+        by=by,
+        baseline=baseline,
+        score=found(question.score, anywhere=False),
+        seed=found(question.seed),
+        tuned=[found(name) for name in question.tuned],
+        ignore=[found(name) for name in question.ignore],
+        step=found(question.step, optional=question.step == "step"),
+        trial=found(question.trial, optional=question.trial == "trial"),
+        failed=failed,
+    )
+    if resolved.step not in columns:
+        resolved = replace(resolved, step=_step_column(table, resolved) or resolved.step)
+        if resolved.step in columns:
+            meant["step"] = resolved.step
+    notes = [f"{name} is the column {column}." for name, column in meant.items()]
+    return resolved, notes
+
+
+def _step_column(table: pd.DataFrame, question: Question) -> str | None:
+    """Return the column of steps of a table with several rows per run, or None."""
+    of_run = [*dict.fromkeys([*question.point, question.seed])]
+    if not table.duplicated(of_run).any():
+        return None
+    for column in _STEPS:
+        if column not in table or column in question.columns:
+            continue
+        steps = pd.to_numeric(table[column], errors="coerce").dropna()
+        if len(steps) and (steps % 1 == 0).all() and not table.duplicated([*of_run, column]).all():
+            return column
+    return None
+
+
+def split_names(table: pd.DataFrame, pattern: str) -> tuple[pd.DataFrame, list[str]]:
+    """Return the rows of runs whose names match a pattern such as ``{algo}-s{seed}``, with its
+    parts as columns, and a note on runs that were left out.
+
+    Raises:
+        ConfigError: the table has no column of names, or no name matches.
+    """
+    column = next((name for name in _RUN_NAMES if name in table), None)
+    if column is None:
+        raise ConfigError(
+            f"no column of runs' names: {', '.join(_RUN_NAMES)}",
+            "--names",
+            "name the parts in the file pattern instead, as in 'runs/{algo}-s{seed}/metrics.csv'",
+            code="no-names",
+        )
+    pieces = re.split(r"(\{[A-Za-z_]\w*\})", pattern)
+    expression = ""
+    for piece in pieces:
+        part = re.fullmatch(r"\{([A-Za-z_]\w*)\}", piece)
+        if part is None:
+            expression += re.escape(piece)
+        elif f"(?P<{part[1]}>" in expression:
+            raise ConfigError(
+                f"{piece} stands twice in the pattern",
+                "--names",
+                "give each {part} its own name",
+                code="repeated-part",
+            )
+        else:
+            expression += f"(?P<{part[1]}>.+)"
+    parts = table[column].astype(str).str.extract(f"^{expression}$")
+    matched = parts.notna().any(axis="columns")
+    if parts.empty or not matched.any():
+        example = str(table[column].iloc[0])[:80]
+        raise ConfigError(
+            f"no name matches {pattern}, for example {example}",
+            "--names",
+            "write a pattern such as {algo}-s{seed}",
+            code="no-name-matches",
+        )
+    left_out = table.loc[~matched, column].nunique()
+    notes = []
+    if left_out:
+        notes.append(f"Left out: {left_out} runs whose names do not match {pattern}.")
+    clash = [name for name in parts if name in table]
+    rows = table.drop(columns=clash).assign(**{str(name): parts[name] for name in parts})
+    return rows[matched], notes

@@ -1,0 +1,54 @@
+"""What is asked of a table of runs: the roles of its columns, and how a run's score is taken."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pandas as pd
+
+from dashboards.results import FIELDS
+from dashboards.sources.conditions import Condition
+from dashboards.statistics.verdict import Mode
+
+
+@dataclass(frozen=True)
+class Question:
+    """The roles of a table's columns."""
+
+    by: Sequence[str]  # columns that define what is compared
+    score: str
+    seed: str
+    baseline: Mapping[str, Any]  # column of ``by`` -> value
+    tuned: Sequence[str] = ()  # tuned within each of ``by``
+    step: str = "step"  # if present, there is one row per evaluation
+    trial: str = "trial"  # name of a run, for `problems`
+    window: int = 3  # the score is the mean of this many last evaluations
+    mode: Mode = "max"
+    take: Literal["last", "best"] = "last"  # best: a run's best evaluation, without a window
+    at_step: int | None = None  # evaluations after this step do not count
+    allow_unequal: bool = False  # compare runs that end at different steps
+    same_unit: bool = False  # compare scores that look like percentages and fractions
+    failed: Sequence[Condition] = ()  # rows of failed runs, beside those that a state names
+    ignore: Sequence[str] = ()  # columns that may differ between configurations
+    problems: pd.DataFrame | None = field(default=None, repr=False)  # trial, problem, correct
+    source: str = "a table"
+
+    @property
+    def point(self) -> list[str]:
+        """The columns that make up a configuration."""
+        return [*self.by, *self.tuned]
+
+    @property
+    def columns(self) -> list[str]:
+        """Every column with a role; ``step`` is optional."""
+        return [*self.point, self.score, self.seed, *self.ignore, self.step]
+
+    @property
+    def keys(self) -> list[str]:
+        """Names of these columns as trial parameters."""
+        return [f"by.{column}" if column in FIELDS else column for column in self.point]
+
+    @property
+    def metric(self) -> str:
+        """Name of the score in sentences."""
+        return f"best {self.score}" if self.take == "best" else self.score
