@@ -59,9 +59,10 @@ def with_columns(question: Question, table: pd.DataFrame) -> tuple[Question, lis
     def found(name: str, *, anywhere: bool = True, optional: bool = False) -> str:
         column = find_column(name, columns, anywhere=anywhere)
         if column is None and not optional:
-            raise ConfigError(
-                f"no column {name}", question.source, nearest(name, columns), code="unknown-column"
-            )
+            hint = nearest(name, columns)
+            if hint.startswith("valid") and name.isidentifier():
+                hint += f"; {{{name}}} in a file pattern makes a column of a part of the path"
+            raise ConfigError(f"no column {name}", question.source, hint, code="unknown-column")
         if column is not None and column != name:
             meant[name] = column
         return column or name

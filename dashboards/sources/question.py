@@ -8,6 +8,7 @@ import pandas as pd
 
 from dashboards.results import FIELDS
 from dashboards.sources.conditions import Condition
+from dashboards.sources.settings import SETTINGS_FILE
 from dashboards.statistics.verdict import Mode
 
 
@@ -46,7 +47,21 @@ class Question:
     @property
     def keys(self) -> list[str]:
         """Names of these columns as trial parameters."""
-        return [f"by.{column}" if column in FIELDS else column for column in self.point]
+        names = self.names
+        return [
+            f"by.{names[column]}" if names[column] in FIELDS else names[column]
+            for column in self.point
+        ]
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Column of a configuration -> its name without the file of settings that it is from, as
+        long as that tells the columns apart.
+        """
+        names = {column: SETTINGS_FILE.sub("", column) for column in self.point}
+        if len(set(names.values())) < len(names):
+            return {column: column for column in self.point}
+        return names
 
     @property
     def metric(self) -> str:

@@ -431,10 +431,11 @@ def _check_seeds(trials: Sequence[Trial], baseline: str, question: Question) -> 
 
 
 def _arm_names(points: Sequence[tuple[Any, ...]], question: Question) -> dict[tuple[Any, ...], str]:
-    names = short_names(list(question.by))
+    columns = [question.names[column] for column in question.by]
+    names = short_names(columns)
     texts = {}
     for point in points:
-        values = zip(question.by, point[: len(question.by)], strict=True)
+        values = zip(columns, point[: len(columns)], strict=True)
         texts[point] = " ".join(f"{names[column]}={shown(value)}" for column, value in values)
     return texts
 

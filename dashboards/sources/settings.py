@@ -1,6 +1,7 @@
 """Read the settings that a program wrote beside its results."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ FILES = (
     "args.json", "config.json", "params.yaml", "hparams.json", "flags.json",
 )  # fmt: skip
 _OVERRIDES = ".hydra/overrides.yaml"
+SETTINGS_FILE = re.compile(r"^[\w.-]+\.(?:ya?ml|json):")  # before the key in a column's name
 _MAX_BYTES = 1 << 20
 _MAX_VALUES = 100_000
 

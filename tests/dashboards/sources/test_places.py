@@ -1,0 +1,76 @@
+"""Folders and databases of MLflow, and the names of runs."""
+
+import mlflow
+import pandas as pd
+import pytest
+
+from dashboards.sources.files import NOTES
+from dashboards.sources.places import read_place, select
+from tests.refusals import refused
+from trainer.errors import ConfigError
+
+
+@pytest.fixture
+def mlruns(tmp_path):
+    """A folder as MLflow 2 wrote it: two runs that ended, one that failed."""
+    experiment = tmp_path / "mlruns/111"
+    experiment.mkdir(parents=True)
+    (experiment / "meta.yaml").write_text(
+        "artifact_location: file:///x\ncreation_time: 1\nexperiment_id: '111'\n"
+        "last_update_time: 1\nlifecycle_stage: active\nname: exp\n"
+    )
+    for seed, status in enumerate((3, 3, 4)):
+        number = f"a{seed:031x}"
+        run = experiment / number
+        for folder in ("params", "metrics", "tags", "artifacts"):
+            (run / folder).mkdir(parents=True)
+        (run / "meta.yaml").write_text(
+            f"artifact_uri: file:///x\nend_time: 2\nentry_point_name: ''\nexperiment_id: '111'\n"
+            f"lifecycle_stage: active\nrun_id: {number}\nrun_name: r{seed}\n"
+            f"run_uuid: {number}\nsource_name: ''\nsource_type: 4\nsource_version: ''\n"
+            f"start_time: 1\nstatus: {status}\ntags: []\nuser_id: u\n"
+        )
+        (run / "params/random_state").write_text(str(seed))
+        (run / "metrics/acc").write_text(f"1 0.5 0\n2 0.{6 + seed} 1\n")
+    return tmp_path / "mlruns"
+
+
+def test_folders_of_mlflow_are_read(mlruns):
+    for place in (mlruns, mlruns / "111"):
+        table = read_place(str(place), "acc", "random_state")
+        rows = table.sort_values(["trial", "step"])
+        assert rows.acc.tolist() == [0.5, 0.6, 0.5, 0.7, 0.5, 0.8]
+        assert rows["params.random_state"].tolist() == ["0", "0", "1", "1", "2", "2"]
+        assert rows.status.tolist() == ["FINISHED"] * 4 + ["FAILED"] * 2
+    with refused("unknown-column") as caught:
+        read_place(str(mlruns), "accuracy", "random_state")
+    assert "acc" in caught.value.hint
+    with refused("unknown-column") as caught:
+        read_place(str(mlruns), "acc", "seed")
+    assert "params.random_state" in caught.value.hint
+
+
+def test_databases_of_mlflow_name_their_experiments(tmp_path):
+    client = mlflow.MlflowClient(f"sqlite:///{tmp_path}/some.db")
+    for name in ("a", "b"):
+        experiment = client.create_experiment(name)
+        run = client.create_run(experiment).info.run_id
+        client.log_param(run, "seed", 1)
+        client.log_metric(run, "acc", 0.5, step=3)
+    table = read_place(str(tmp_path / "some.db"), "acc", "seed")
+    assert sorted(table.experiment) == ["a", "b"] and table.step.tolist() == [3, 3]
+    assert select(table, "experiment=a").experiment.tolist() == ["a"]
+
+
+def test_parts_of_names_become_columns():
+    table = pd.DataFrame({"Name": ["adam-s0", "sgd-s1", "debug"], "acc": [1.0, 2.0, 3.0]})
+    chosen = select(table, "acc<2.5", "{opt}-s{seed}")
+    assert chosen[["opt", "seed"]].to_numpy().tolist() == [["adam", "0"], ["sgd", "1"]]
+    assert "1 runs" in chosen.attrs[NOTES][0]
+    for names, code in [("{a}/{b}", "no-name-matches"), ("{a}{a}", "repeated-part")]:
+        with refused(code, ConfigError):
+            select(table, "", names)
+    with refused("no-names"):
+        select(table[["acc"]], "", "{a}")
+    with refused("unknown-column"):
+        select(table, "lr=1")

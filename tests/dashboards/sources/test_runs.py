@@ -1,0 +1,187 @@
+"""Which runs of a table count, and with what score."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dashboards import judge
+from dashboards.sources.conditions import Condition
+from tests.dashboards.test_judging import ASKED, runs
+from tests.refusals import refused
+
+
+def trials(table, **asked):
+    return judge(table, **{**ASKED, **asked}).results.trials
+
+
+def states(table, **asked):
+    results = judge(table, **{**ASKED, **asked}).results
+    return [trial.state for trial in results.trials], " ".join(results.doubts)
+
+
+def evaluations(last=30, **ends):
+    """Four evaluations of 12 runs; ``ends`` maps loss -> the last step of its seed 0."""
+    table = pd.concat([runs().assign(step=step) for step in (0, 10, 20, 30)])
+    for loss, end in ends.items():
+        cut = (table.loss == loss) & (table.seed == 0) & (table.step > end)
+        table = table[~cut]
+    return table[table.step <= last]
+
+
+@pytest.mark.parametrize("column", ["State", "state", "status", "_state"])
+@pytest.mark.parametrize("word", ["crashed", "FAILED", "killed", "Error", "RunStatus.FAILED"])
+def test_a_column_of_states_is_read_and_named(column, word):
+    table = runs().assign(**{column: "finished"})
+    table.loc[5, column] = word
+    found, notes = states(table)
+    assert found.count("FAIL") == 1 and found[5] == "FAIL"
+    assert column in notes
+
+
+def test_a_column_with_other_words_is_no_state():
+    found, notes = states(runs().assign(state=["ohio", "finished", "utah"] * 4))
+    assert "FAIL" not in found and "state" not in notes
+
+
+def test_a_run_that_has_not_ended_is_left_out_and_named():
+    table = runs().assign(State=["finished"] * 11 + ["running"])
+    found, notes = states(table)
+    assert len(found) == 11 and "1 runs" in notes and "--failed State=running" in notes
+    found, _ = states(table, failed=[Condition("State", "=", "running")])
+    assert found.count("FAIL") == 1 and len(found) == 12
+    with refused("no-run-ended"):
+        trials(runs().assign(State="running"))
+
+
+def test_a_condition_names_failed_runs():
+    table = runs().assign(steps_done=[100] * 10 + [3, 4])
+    found, _ = states(table, failed=[Condition("steps_done", "<", "100")])
+    assert found.count("FAIL") == 2
+
+
+def test_runs_that_ended_early_are_named():
+    table = evaluations(grpo=10, dapo=20)
+    with refused("unequal-steps") as caught:
+        trials(table)
+    assert "loss=grpo seed 0 (step 10)" in caught.value.what
+    assert "--at-step 10" in caught.value.hint and "--allow-unequal" in caught.value.hint
+    assert {trial.step for trial in trials(table, at_step=10)} == {10}
+    assert {trial.step for trial in trials(table, allow_unequal=True)} == {10, 20, 30}
+    with refused("no-evaluation"):
+        trials(table[table.step > 0], at_step=5)
+
+
+def test_runs_that_log_at_other_steps_are_not_short():
+    table = pd.concat([runs().assign(step=1000 - runs().seed), runs().assign(step=500)])
+    assert {trial.step for trial in trials(table)} == {997, 998, 999, 1000}
+
+
+def test_blank_last_evaluations_are_a_failure_and_no_shorter_run():
+    table = evaluations().reset_index(drop=True)
+    diverged = (table.loss == "dapo") & (table.seed == 1)
+    table.loc[diverged & (table.step >= 20), "acc"] = np.nan
+    failed = [trial for trial in trials(table) if trial.state == "FAIL"]
+    assert [(trial.rule, trial.seed) for trial in failed] == [("loss=dapo", "1")]
+    # rows of training between evaluations have no score either
+    other = evaluations().reset_index(drop=True)
+    training = other.assign(step=other.step + 5, acc=np.nan)
+    assert all(trial.state == "COMPLETE" for trial in trials(pd.concat([other, training])))
+    # evaluated at other steps, and logged at those of all others
+    table = evaluations().reset_index(drop=True)
+    mine = (table.loss == "dapo") & (table.seed == 1)
+    late = table[mine].assign(step=table.step + 1)
+    table.loc[mine, "acc"] = np.nan
+    assert all(trial.state == "COMPLETE" for trial in trials(pd.concat([table, late])))
+
+
+def test_infinite_last_evaluations_are_a_failure():
+    table = evaluations().reset_index(drop=True)
+    table.loc[(table.loss == "dapo") & (table.seed == 1) & (table.step == 20), "acc"] = np.inf
+    assert [trial.state for trial in trials(table)].count("FAIL") == 1
+
+
+@pytest.mark.parametrize("text", ["diverged", "-", "N/A", "OOM", " nan "])
+def test_words_for_no_score_are_failed_runs(text):
+    table = runs().assign(acc=[*map(str, runs().acc[:-1]), text])
+    assert [trial.state for trial in trials(table)].count("FAIL") == 1
+
+
+def test_percentages_beside_fractions_are_refused_with_both_ranges():
+    table = runs()
+    table.loc[table.loss == "dapo", "acc"] *= 100
+    with refused("mixed-units") as caught:
+        trials(table)
+    assert "0.5 to 0.53" in caught.value.what and "60 to 63" in caught.value.what
+    assert len(trials(table, same_unit=True)) == 12
+    returns = runs()
+    returns.loc[returns.loss == "dapo", "acc"] *= 10  # larger, but no percentages
+    assert len(trials(returns)) == 12
+
+
+def test_the_best_evaluation_is_named_as_such():
+    table = evaluations().reset_index(drop=True)
+    table.loc[table.step == 10, "acc"] += 0.1
+    results = judge(table, take="best", **ASKED).results
+    assert results.trials[0].score == pytest.approx(0.6)
+    assert results.objective.metric == "best acc" and "biased" in " ".join(results.doubts)
+    worst = judge(table, take="best", mode="min", **ASKED).results
+    assert worst.trials[0].score == pytest.approx(0.5)
+
+
+def test_the_column_of_steps_is_found_if_rows_repeat():
+    table = evaluations().rename(columns={"step": "global_step"})
+    results = judge(table, **ASKED).results
+    assert results.trials[0].curves["acc"].steps == (0, 10, 20, 30)
+    assert "global_step" in " ".join(results.doubts)
+    # one row per run: how far it got is no step of an evaluation
+    assert all(np.isnan(t.step) for t in trials(runs().assign(global_step=range(12))))
+
+
+def test_settings_are_named_by_their_keys():
+    table = runs().rename(columns={"loss": "config.yaml:algo.loss", "seed": "params.seed"})
+    for name in ("loss", "algo.loss", "config.yaml:algo.loss"):
+        asked = {**ASKED, "by": [name], "baseline": {name: "grpo"}}
+        results = judge(table, **asked).results
+        assert results.trials[0].rule == "loss=grpo" and results.searched == ("algo.loss",)
+    both = table.assign(**{"params.json:algo.loss": "x"})
+    with refused("ambiguous-column"):
+        judge(both, **{**ASKED, "by": ["loss"]})
+
+
+def test_a_column_per_configuration_or_per_seed_becomes_rows():
+    wide = runs().pivot(index="seed", columns="loss", values="acc").reset_index()
+    assert len(trials(wide)) == 12
+    by_seed = runs().pivot(index="loss", columns="seed", values="acc").reset_index()
+    assert {trial.seed for trial in trials(by_seed)} == set("0123")
+
+
+def test_lists_and_mappings_work_in_every_role():
+    table = runs().assign(arch=[[64, 64]] * 4 + [[32, 32]] * 8, texts=[{"a": [1]}] * 12)
+    table = table[table.loss != "gspo"]
+    asked = {**ASKED, "by": ["arch"], "baseline": {"arch": "[64,64]"}, "ignore": ["loss"]}
+    assert judge(table, **asked).verdict.difference == pytest.approx(0.1)
+
+
+def test_the_table_of_runs_of_wandb_needs_nothing_ignored():
+    table = runs().assign(State="finished", Name=runs().loss, Created="2026", Runtime=runs().loss)
+    assert judge(table, **ASKED).verdict is not None
+
+
+def test_a_long_cell_is_shortened_in_messages():
+    table = runs().replace("grpo", "x" * 50_000)
+    with refused("repeated-run") as caught:
+        judge(pd.concat([table, table[:1]]), **{**ASKED, "baseline": {"loss": "x" * 50_000}})
+    assert len(str(caught.value)) < 1000
+    with refused("no-number") as caught:
+        trials(runs().assign(acc="y" * 50_000))
+    assert len(str(caught.value)) < 1000
+    with refused("no-baseline") as caught:
+        trials(runs().replace("dapo", "x" * 50_000), baseline={"loss": "ppo"})
+    assert len(str(caught.value)) < 1000
+
+
+def test_a_repeated_step_names_what_differs_there():
+    table = pd.concat([evaluations(), evaluations().assign(attempt=2)[:1]])
+    with refused("repeated-run") as caught:
+        trials(table.fillna({"attempt": 1}))
+    assert "step 0" in caught.value.what and caught.value.what.endswith("differ in attempt")
