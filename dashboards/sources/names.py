@@ -15,9 +15,11 @@ from trainer.errors import ConfigError
 _STEPS = (
     "_step", "global_step", "Step", "steps", "training_iteration", "time/total_timesteps",
     "timesteps_total", "num_env_steps_sampled_lifetime", "total_timesteps", "env_step", "env_steps",
-    "frame", "frames", "TotalEnvInteracts", "iteration", "iter", "round", "Epoch", "epoch",
+    "frame", "frames", "TotalEnvInteracts", "iteration", "iter", "round", "episode", "Episode",
+    "Epoch", "epoch",
 )  # fmt: skip
-_RUN_NAMES = ("run", "Name", "name", "run_name", "Run", "trial")
+# columns whose values name a run, and may name its configuration
+RUN_NAMES = ("run", "Name", "name", "run_name", "Run", "trial", "exp_name", "experiment", "Group")
 _PREFIXES = ("params.", "config.", "hparams.", "tags.", "summary.", "params_", "user_attrs_")
 
 
@@ -62,6 +64,8 @@ def with_columns(question: Question, table: pd.DataFrame) -> tuple[Question, lis
             hint = nearest(name, columns)
             if hint.startswith("valid") and name.isidentifier():
                 hint += f"; {{{name}}} in a file pattern makes a column of a part of the path"
+                if set(RUN_NAMES) & set(columns):
+                    hint += f", --names '{{...}}-{{{name}}}' one of a part of runs' names"
             raise ConfigError(f"no column {name}", question.source, hint, code="unknown-column")
         if column is not None and column != name:
             meant[name] = column
@@ -99,13 +103,15 @@ def with_columns(question: Question, table: pd.DataFrame) -> tuple[Question, lis
 def _step_column(table: pd.DataFrame, question: Question) -> str | None:
     """Return the column of steps of a table with several rows per run, or None."""
     of_run = [*dict.fromkeys([*question.point, question.seed])]
-    if not table.duplicated(of_run).any():
+    scored = table[table[question.score].notna()]
+    if not scored.duplicated(of_run).any():
         return None
     for column in _STEPS:
         if column not in table or column in question.columns:
             continue
-        steps = pd.to_numeric(table[column], errors="coerce").dropna()
-        if len(steps) and (steps % 1 == 0).all() and not table.duplicated([*of_run, column]).all():
+        steps = pd.to_numeric(scored[column], errors="coerce")
+        whole = (steps % 1 == 0).all()  # False for a blank
+        if whole and not scored.duplicated([*of_run, column]).any():
             return column
     return None
 
@@ -117,10 +123,10 @@ def split_names(table: pd.DataFrame, pattern: str) -> tuple[pd.DataFrame, list[s
     Raises:
         ConfigError: the table has no column of names, or no name matches.
     """
-    column = next((name for name in _RUN_NAMES if name in table), None)
+    column = next((name for name in RUN_NAMES if name in table), None)
     if column is None:
         raise ConfigError(
-            f"no column of runs' names: {', '.join(_RUN_NAMES)}",
+            f"no column of runs' names: {', '.join(RUN_NAMES)}",
             "--names",
             "name the parts in the file pattern instead, as in 'runs/{algo}-s{seed}/metrics.csv'",
             code="no-names",

@@ -12,7 +12,7 @@ from dashboards.results import Curve, Objective, Results, Trial
 from dashboards.sources.conditions import equal
 from dashboards.sources.endings import check_endings, ended_without_score
 from dashboards.sources.files import NOTES
-from dashboards.sources.names import with_columns
+from dashboards.sources.names import RUN_NAMES, with_columns
 from dashboards.sources.question import Question
 from dashboards.sources.settings import FILES
 from dashboards.sources.shapes import one_row_per_run, without_lists
@@ -63,7 +63,7 @@ def read_runs(table: pd.DataFrame, question: Question, *, adaptive: bool = True)
     notes += left_out
     points = list(dict.fromkeys(runs[question.point].itertuples(index=False, name=None)))
     numbers = {point: str(number) for number, point in enumerate(points)}
-    _check_apart(runs, question, state)
+    notes += _check_apart(runs, question, state)
     arm = _arm_names(points, question)
     trials = _trials(runs, question, numbers, arm)
     arms, baseline = _baseline(numbers, arm, question)
@@ -234,7 +234,7 @@ def _typed(table: pd.DataFrame, question: Question) -> pd.DataFrame:
         raise ConfigError(
             f"{blank} rows have no seed",
             question.seed,
-            "leave them out with --where, or give each its seed",
+            f"leave them out with --where '{question.seed}!=none', or give each its seed",
             code="no-seed",
         )
     runs[question.seed] = [str(seed).strip().removesuffix(".0") for seed in runs[question.seed]]
@@ -290,8 +290,12 @@ def _kind(values: "pd.Series[Any]") -> str:
     return "loguniform" if values.min() > 0 and values.max() >= 30 * values.min() else "uniform"
 
 
-def _check_apart(runs: pd.DataFrame, question: Question, state: str | None) -> None:
-    """Refuse runs that differ in a setting outside --by and --tuned."""
+def _check_apart(runs: pd.DataFrame, question: Question, state: str | None) -> list[str]:
+    """Refuse runs that differ in a setting outside --by and --tuned.
+
+    If --by is a column of names, such as W&B's ``Name``, a configuration stands for all of its
+    settings, and the return value is a note on those in which configurations differ.
+    """
     spoken = {*question.columns, question.trial, _STATE, state}
     if is_run_table(runs):
         spoken |= set(RUN_COLUMNS)
@@ -304,16 +308,22 @@ def _check_apart(runs: pd.DataFrame, question: Question, state: str | None) -> N
     values = runs.groupby(question.point, sort=False)[settings].nunique(dropna=False)
     by_seed = runs.groupby(question.seed)[settings].nunique(dropna=False)
     several = runs.groupby(question.point).size().gt(1).any()
+    named_by = any(column in RUN_NAMES for column in question.by)
     apart = []
+    of_names = []
     for column in settings:
         different = runs[column].nunique(dropna=False)
+        if different == 1 or not several or _repeats_point(runs, column, question):
+            continue
         fixed = (values[column] == 1).all()
         mixed = (
             column.startswith(_SETTINGS)
             and different < len(runs)
             and not (by_seed[column] == 1).all()
         )
-        if different > 1 and several and (fixed or mixed):
+        if fixed and named_by:
+            of_names.append(column)
+        elif fixed or mixed:
             apart.append(column)
     if apart:
         more = f" and {len(apart) - _MAX_NAMED} more" if len(apart) > _MAX_NAMED else ""
@@ -324,6 +334,16 @@ def _check_apart(runs: pd.DataFrame, question: Question, state: str | None) -> N
             f"rest: {_quoted_list(apart)}",
             code="runs-differ",
         )
+    if not of_names:
+        return []
+    more = f" and {len(of_names) - _MAX_NAMED} more" if len(of_names) > _MAX_NAMED else ""
+    return [f"Configurations differ in {', '.join(of_names[:_MAX_NAMED])}{more}."]
+
+
+def _repeats_point(runs: pd.DataFrame, column: str, question: Question) -> bool:
+    """Return whether a column holds the same texts as one of the configuration."""
+    texts = runs[column].astype(str).str.strip()
+    return any((texts == runs[name].astype(str).str.strip()).all() for name in question.point)
 
 
 def _quoted_list(names: Sequence[str]) -> str:

@@ -22,10 +22,13 @@ RUN_COLUMNS = (
     "Path", "Entity", "Project", "_runtime", "_timestamp", "_wandb.runtime",
 )  # fmt: skip
 
+_OF_EXPORTS = {"State", "Created", "Runtime", "ID", "User", "Notes", "Tags", "Sweep", "End Time"}
+_FEWEST_OF_EXPORT = 2
+
 
 def is_run_table(table: pd.DataFrame) -> bool:
     """Return whether a table is the one of runs that W&B's page exports."""
-    return "State" in table and bool({"Created", "Runtime", "ID", "User"} & set(table.columns))
+    return "Name" in table and len(_OF_EXPORTS & set(table.columns)) >= _FEWEST_OF_EXPORT
 
 
 def expand(table: pd.DataFrame) -> pd.DataFrame:
@@ -60,7 +63,8 @@ def run_summaries(folder: Path) -> list[Path]:
 
 def _melt_chart(table: pd.DataFrame) -> pd.DataFrame:
     """Return a chart's table, which has a column ``NAME - metric`` for each run, as rows with the
-    columns Name and metric. The columns of its bands (``__MIN``, ``__MAX``) are left out.
+    columns Name, step (its horizontal axis) and metric. The columns of its bands (``__MIN``,
+    ``__MAX``) are left out.
     """
     lines = {column: _LINE.fullmatch(str(column)) for column in table}
     others = [column for column, line in lines.items() if line is None]
@@ -71,13 +75,13 @@ def _melt_chart(table: pd.DataFrame) -> pd.DataFrame:
     step = others[0]
     parts = []
     for column, line in found.items():
-        if line["band"] or line["metric"] == step:
+        if line["band"] or line["metric"].startswith("_") or line["metric"] == step:
             continue
-        values = pd.DataFrame({"Name": line["name"], step: table[step], "value": table[column]})
+        values = pd.DataFrame({"Name": line["name"], "step": table[step], "value": table[column]})
         values = values.dropna(subset="value").assign(metric=line["metric"])
         parts.append(values)
     rows = pd.concat(parts, ignore_index=True)
-    wide = rows.pivot_table(index=["Name", step], columns="metric", values="value", sort=False)
+    wide = rows.pivot_table(index=["Name", "step"], columns="metric", values="value", sort=False)
     return wide.reset_index().rename_axis(columns=None)
 
 

@@ -128,8 +128,8 @@ def test_lines_of_a_wandb_chart_become_runs(tmp_path):
         '"b - x - acc__MAX"\n1,0.5,0.4,0.6,,,\n2,,,,0.7,0.7,0.7\n'
     )
     assert read_files(str(tmp_path / "chart.csv")).to_dict("records") == [
-        {"Name": "a", "Step": 1, "acc": 0.5},
-        {"Name": "b - x", "Step": 2, "acc": 0.7},
+        {"Name": "a", "step": 1, "acc": 0.5},
+        {"Name": "b - x", "step": 2, "acc": 0.7},
     ]
 
 

@@ -74,3 +74,4 @@ def test_parts_of_names_become_columns():
         select(table[["acc"]], "", "{a}")
     with refused("unknown-column"):
         select(table, "lr=1")
+    assert len(select(table.assign(seed=[0, None, 1]), "seed!=none")) == 2

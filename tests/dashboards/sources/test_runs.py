@@ -185,3 +185,21 @@ def test_a_repeated_step_names_what_differs_there():
     with refused("repeated-run") as caught:
         trials(table.fillna({"attempt": 1}))
     assert "step 0" in caught.value.what and caught.value.what.endswith("differ in attempt")
+
+
+def test_names_of_configurations_stand_for_their_settings():
+    table = runs().assign(lr=runs().loss.map({"grpo": 1, "dapo": 2, "gspo": 3}), same=runs().loss)
+    with refused("runs-differ") as caught:
+        trials(table)
+    assert caught.value.hint.endswith("the rest: lr")
+    named = table.rename(columns={"loss": "run_name"})
+    results = judge(
+        named, **{**ASKED, "by": ["run_name"], "baseline": {"run_name": "grpo"}}
+    ).results
+    assert "lr" in " ".join(results.doubts) and "same" not in " ".join(results.doubts)
+
+
+def test_a_step_names_a_row_of_its_run():
+    table = pd.concat([runs().assign(steps=484, episode=episode) for episode in range(3)])
+    results = judge(table, **ASKED).results
+    assert results.trials[0].curves["acc"].steps == (0, 1, 2)
