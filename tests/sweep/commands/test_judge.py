@@ -1,10 +1,12 @@
 """The commands of docs/guides/judge.md, on runs as their programs record them."""
 
 import json
+import os
 
 import mlflow
 import pandas as pd
 import pytest
+from torch.utils.tensorboard import SummaryWriter
 
 from tests.dashboards.test_judging import SCORES, runs, tuned_runs
 from tests.paths import ROOT
@@ -36,16 +38,15 @@ def write_runs(place):
     table = runs().assign(lr=1e-6).rename(columns={"acc": "accuracy"})
     table.to_csv(place / "runs.csv", index=False)
     named = table.rename(columns={"accuracy": "eval/accuracy"}).assign(Name=table.loss)
-    named.to_csv(place / "wandb_export.csv", index=False)
-    (place / "kk").mkdir()
+    named.drop(columns="Name").assign(State="finished", Name="a", Created="2026").to_csv(
+        place / "wandb_export.csv", index=False
+    )
+    write_runs_of_other_programs(place)
     trl = mlflow.MlflowClient(f"sqlite:///{place}/mlflow.db")
     experiment = trl.create_experiment("trl")
     trl.set_terminated(trl.create_run(experiment).info.run_id)  # without a seed, as a parent run
     for loss, row in SCORES.items():
         for seed, score in enumerate(row):
-            lines = [{"step": 0, "data": {"actor/lr": 1e-6}}]
-            lines += [{"step": step, "data": {"val-core/kk/acc/mean@1": score}} for step in (5, 10)]
-            (place / f"kk/{loss}-s{seed}.jsonl").write_text("\n".join(map(json.dumps, lines)))
             record = place / f"out/{loss}-s{seed}/metrics.jsonl"
             record.parent.mkdir(parents=True)
             record.write_text(json.dumps({"step": 5, "eval/accuracy": score}))
@@ -67,10 +68,52 @@ def write_runs(place):
         log_run(other, ppo, params, {"return": [row.acc]})
 
 
+def write_runs_of_other_programs(place):
+    """A run of each program that the page names, for every loss and seed."""
+    chart = pd.DataFrame({"Step": [5, 10]})
+    store = mlflow.MlflowClient(write_file_store(place))
+    experiment = store.create_experiment("exp")
+    for loss, row in SCORES.items():
+        for seed, score in enumerate(row):
+            name = f"{loss}-s{seed}"
+            chart[f"{name} - eval/accuracy"] = score
+            chart[f"{name} - eval/accuracy__MIN"] = score
+            log_run(store, experiment, {"loss": loss, "seed": seed}, {"accuracy": [score]})
+            settings = {
+                key: {"desc": None, "value": value}
+                for key, value in {"loss": loss, "seed": seed}.items()
+            }
+            summary = {"eval/accuracy": score, "_step": 10}
+            write(place / f"wandb/run-{name}/files/config.yaml", json.dumps(settings))
+            write(place / f"wandb/run-{name}/files/wandb-summary.json", json.dumps(summary))
+            with SummaryWriter(place / "logs" / name) as writer:
+                for step in (5, 10):
+                    writer.add_scalar("eval/accuracy", score, step)
+            download = f"Wall time,Step,Value\n1700000000.5,5,{score}\n1700000001.5,10,{score}\n"
+            write(place / f"run-{name}-tag-accuracy.csv", download)
+            history = [{"step": 5, "loss": 0.5}, {"step": 10, "eval_reward": score}]
+            write(place / f"hf/{name}/trainer_state.json", json.dumps({"log_history": history}))
+            run = place / f"multirun/2026-01-01/12-00-00/{name}"
+            write(run / ".hydra/config.yaml", f"algo: {{loss: {loss}}}\nseed: {seed}\n")
+            write(run / "metrics.csv", f"epoch,step,val_acc\n0,5,{score}\n1,10,{score}\n")
+    chart.to_csv(place / "wandb_chart.csv", index=False)
+
+
+def write_file_store(place):
+    """The URI of a store as MLflow 2 wrote it."""
+    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+    return (place / "mlruns").as_uri()
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
 def test_the_commands_of_the_page_give_their_verdicts(place, typed):
     write_runs(place)
     examples = commands(PAGE)
-    assert len(examples) == 6
+    assert len(examples) == 12
     for program, command, *arguments in examples:
         lines = typed(f"{program} {command}", *arguments, "--runs-dir", "runs").splitlines()
         assert lines[-1] == "report: judged/report.html"
@@ -78,7 +121,7 @@ def test_the_commands_of_the_page_give_their_verdicts(place, typed):
         if "--tuned" in arguments:
             assert "nothing is compared yet" in lines[0] and lines[-2].split()[0] == "clip=0.3"
         else:
-            assert "=dapo: +0.100" in lines[0]
+            assert "=dapo: +0.100" in lines[0], arguments
 
 
 def test_numbers_for_scripts_and_errors(place, typed):
