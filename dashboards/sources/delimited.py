@@ -56,9 +56,27 @@ def read_delimited(path: Path) -> pd.DataFrame:
 
 
 def _without_comments(text: str) -> str:
+    """Return the text from its header on. The last line that starts with ``#`` is the header if the
+    next one holds as many numbers, as NumPy writes it.
+    """
+    comment = ""
     while text.startswith("#"):
-        text = text.partition("\n")[2]
+        comment, _, text = text.partition("\n")
+    header = comment.lstrip("# ")
+    separator = _separator(header)
+    names = header.split(separator)
+    values = text.partition("\n")[0].split(separator)
+    if len(names) == len(values) > 1 and all(_is_number(value) for value in values):
+        return f"{header}\n{text}"
     return text
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _separator(header: str) -> str | None:

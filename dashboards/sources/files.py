@@ -10,7 +10,7 @@ import pandas as pd
 import yaml
 
 from dashboards.sources import tensorboard, wandb_tables
-from dashboards.sources.content import is_utf16
+from dashboards.sources.content import MAX_BYTES, is_utf16
 from dashboards.sources.formats import format_of
 from dashboards.sources.json_tables import read_json_table
 from dashboards.sources.settings import settings_beside
@@ -107,6 +107,13 @@ def _read(path: Path, named: re.Pattern[str]) -> pd.DataFrame:
 
 
 def _read_file(path: Path) -> pd.DataFrame:
+    if path.stat().st_size > MAX_BYTES:
+        raise StorageError(
+            f"the file is larger than {MAX_BYTES >> 20} MiB",
+            str(path),
+            "keep only the rows and columns that the comparison needs",
+            code="file-too-large",
+        )
     if path.match(tensorboard.PATTERN):
         table = tensorboard.read_events(path.parent)
     else:

@@ -61,16 +61,35 @@ def _of_mapping(content: dict[str, Any]) -> pd.DataFrame:
     if isinstance(content.get("results"), dict) and ("configs" in content or "config" in content):
         return _rows([_lm_eval(content)])
     values = list(content.values())
+    if values and all(_are_records(value) for value in values):
+        return _rows(
+            {"name": name, **record} for name, records in content.items() for record in records
+        )
     if values and all(isinstance(value, list) for value in values):
         lengths = {len(value) for value in values}
         if len(lengths) == 1:
             return pd.DataFrame(content)
     if values and all(isinstance(value, dict) for value in values):
         if all(key.isdigit() for value in values for key in value):
-            return pd.DataFrame(content)  # columns of rows "0", "1", ...
-        if len(values) > 1 and all(set(value) == set(values[0]) for value in values):
+            return _by_number(content)
+        shared = set.intersection(*map(set, values))
+        if len(values) > 1 and 2 * len(shared) >= len(set().union(*values)):
             return _rows({"name": name, **value} for name, value in content.items())
     return _rows([content])
+
+
+def _are_records(value: Any) -> bool:
+    return bool(value) and isinstance(value, list) and all(isinstance(row, dict) for row in value)
+
+
+def _by_number(content: dict[str, Any]) -> pd.DataFrame:
+    """Return columns of numbered rows, as pandas writes them. Numbers that do not count the rows,
+    such as seeds, become the column ``index``.
+    """
+    table = pd.DataFrame(content)
+    if [int(row) for row in table.index] == list(range(len(table))):
+        return table.reset_index(drop=True)
+    return table.rename_axis("index").reset_index()
 
 
 def _rows(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:

@@ -1,7 +1,6 @@
 """Find the columns that a question names, and split the names of runs into columns."""
 
 import re
-from collections.abc import Iterable
 from dataclasses import replace
 
 import pandas as pd
@@ -23,22 +22,24 @@ RUN_NAMES = ("run", "Name", "name", "run_name", "Run", "trial", "exp_name", "exp
 _PREFIXES = ("params.", "config.", "hparams.", "tags.", "summary.", "params_", "user_attrs_")
 
 
-def find_column(name: str, columns: Iterable[str], *, anywhere: bool = False) -> str | None:
+def find_column(name: str, table: pd.DataFrame, *, anywhere: bool = False) -> str | None:
     """Return the column that a name means: the column itself, or the only one of a file of settings
     or of a program's parameters with this name. With ``anywhere`` also the only column whose dotted
-    name ends with it, such as ``config.yaml:optim.lr`` for ``lr``. None if there is none.
+    name ends with it, such as ``config.yaml:optim.lr`` for ``lr``. None if there is none. Columns
+    that hold the same are as good as one.
 
     Raises:
         ConfigError: several columns could be meant.
     """
-    names = list(columns)
+    names = [str(column) for column in table]
     if name in names:
         return name
     plain = {column for column in names if column.split(":", 1)[-1] == name and ":" in column}
     plain |= {f"{prefix}{name}" for prefix in _PREFIXES} & set(names)
     if not plain and anywhere:
         plain = {column for column in names if column.endswith((f".{name}", f"/{name}"))}
-    if len(plain) > 1:
+    texts = [table[column].astype(str) for column in sorted(plain)]
+    if any(not text.equals(texts[0]) for text in texts):
         listed = ", ".join(sorted(plain)[:8])
         raise ConfigError(
             f"several columns are called {name}: {listed}",
@@ -46,7 +47,7 @@ def find_column(name: str, columns: Iterable[str], *, anywhere: bool = False) ->
             "write the whole name of one",
             code="ambiguous-column",
         )
-    return next(iter(plain), None)
+    return min(plain, default=None)
 
 
 def with_columns(question: Question, table: pd.DataFrame) -> tuple[Question, list[str]]:
@@ -59,7 +60,7 @@ def with_columns(question: Question, table: pd.DataFrame) -> tuple[Question, lis
     meant: dict[str, str] = {}
 
     def found(name: str, *, anywhere: bool = True, optional: bool = False) -> str:
-        column = find_column(name, columns, anywhere=anywhere)
+        column = find_column(name, table, anywhere=anywhere)
         if column is None and not optional:
             hint = nearest(name, columns)
             if hint.startswith("valid") and name.isidentifier():
@@ -74,7 +75,8 @@ def with_columns(question: Question, table: pd.DataFrame) -> tuple[Question, lis
     by = [found(name) for name in question.by]
     baseline = {}
     for name, value in question.baseline.items():
-        column = find_column(name, by, anywhere=True) or find_column(name, columns, anywhere=True)
+        column = find_column(name, table[by], anywhere=True)
+        column = column or find_column(name, table, anywhere=True)
         baseline[column or name] = value
     failed = [
         Condition(found(condition.column), condition.operator, condition.value)

@@ -39,7 +39,7 @@ def select(table: pd.DataFrame, where: str, names: str = "") -> pd.DataFrame:
         table, left_out = split_names(table, names)
         notes += left_out
     for condition in conditions(where):
-        column = find_column(condition.column, map(str, table.columns), anywhere=True)
+        column = find_column(condition.column, table, anywhere=True)
         if column is None:
             raise ConfigError(
                 f"no column {condition.column}",

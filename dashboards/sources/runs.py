@@ -341,9 +341,16 @@ def _check_apart(runs: pd.DataFrame, question: Question, state: str | None) -> l
 
 
 def _repeats_point(runs: pd.DataFrame, column: str, question: Question) -> bool:
-    """Return whether a column holds the same texts as one of the configuration."""
-    texts = runs[column].astype(str).str.strip()
-    return any((texts == runs[name].astype(str).str.strip()).all() for name in question.point)
+    """Return whether a column only repeats the configuration, as in ``out/dapo`` for ``dapo``: its
+    texts are all the same without that of the configuration.
+    """
+    rest = set()
+    for values in runs[[column, *question.point]].drop_duplicates().itertuples(index=False):
+        text = str(values[0])
+        for value in values[1:]:
+            text = text.replace(str(value).strip(), "{}")
+        rest.add(text)
+    return len(rest) == 1
 
 
 def _quoted_list(names: Sequence[str]) -> str:

@@ -254,3 +254,21 @@ def test_a_file_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("dashboards.sources.content.read_text.__defaults__", (100,))
     with refused("file-too-large"):
         read_files(str(tmp_path / "a.csv.gz"))
+
+
+def test_a_commented_header_is_a_header(tmp_path):
+    (tmp_path / "a.csv").write_text("# written by me\n# seed,acc\n0,0.5\n")
+    assert read_files(str(tmp_path / "a.csv")).to_dict("records") == [{"seed": 0, "acc": 0.5}]
+    (tmp_path / "b.txt").write_text("# seed acc\n0 0.5\n")
+    assert read_files(str(tmp_path / "b.txt")).to_dict("records") == [{"seed": 0, "acc": 0.5}]
+
+
+def test_mappings_to_records_and_by_seed_are_rows(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"a": [{"seed": 0, "acc": 0.5}], "b": [{"seed": 1, "acc": 0.6}]}))
+    assert read_files(str(path)).to_dict("records") == [
+        {"name": "a", "seed": 0, "acc": 0.5},
+        {"name": "b", "seed": 1, "acc": 0.6},
+    ]
+    path.write_text(json.dumps({"a": {"42": 0.5, "43": 0.6}, "b": {"42": 0.7, "43": 0.8}}))
+    assert read_files(str(path)).columns.tolist() == ["index", "a", "b"]

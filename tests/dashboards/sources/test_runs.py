@@ -203,3 +203,16 @@ def test_a_step_names_a_row_of_its_run():
     table = pd.concat([runs().assign(steps=484, episode=episode) for episode in range(3)])
     results = judge(table, **ASKED).results
     assert results.trials[0].curves["acc"].steps == (0, 1, 2)
+
+
+def test_a_column_that_repeats_the_configuration_is_no_difference():
+    table = runs().assign(output_dir="out/" + runs().loss, model=runs().loss + ".pt")
+    assert judge(table, **ASKED).verdict is not None
+    with refused("runs-differ"):
+        trials(table.assign(output_dir=table.output_dir.replace("out/dapo", "out/dapo-2")))
+
+
+def test_columns_of_two_files_that_hold_the_same_are_as_good_as_one():
+    table = runs().rename(columns={"loss": "config.loss"})
+    table["params.json:loss"] = table["config.loss"]
+    assert judge(table, **ASKED).results.trials[0].rule == "loss=grpo"
