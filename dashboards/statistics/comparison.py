@@ -64,6 +64,8 @@ class Decision:
     interval: tuple[float, float] | None = None
     # one-sided, corrected for the number of configurations; None in rounds
     p_value: float | None = None
+    # likewise for a configuration that is worse than the baseline
+    p_worse: float | None = None
     # the interval uses evaluation noise, because no variance between seeds is detected beyond it
     by_problem: bool = False
 
@@ -111,6 +113,7 @@ def compare(
     *,
     earlier: Scores | None = None,
     answers: Answers | None = None,
+    comparisons: int | None = None,
 ) -> Comparison:
     """Compare every configuration with the baseline.
 
@@ -120,6 +123,7 @@ def compare(
         thresholds: critical values of an interim analysis; Dunnett's if None.
         earlier: scores of these configurations on other seeds, used only to estimate noise.
         answers: per-problem accuracies, if the score is an accuracy.
+        comparisons: number of comparisons to correct for, if there are others than these.
 
     Raises:
         ValueError: the baseline has no score.
@@ -145,6 +149,8 @@ def compare(
     rounding = max(1e-9 * float(np.ptp(values)), 1e-13 * float(np.abs(values).max()))
     measurable = noise.freedom > 0 and noise.deviation > rounding
     same_seeds = len({frozenset(pair.by_seed) for pair in candidates.values()}) == 1
+    if comparisons is not None:
+        same_seeds = same_seeds and comparisons == len(candidates)
     decisions = []
     for name, pair in candidates.items():
         gains = np.array(list(pair.by_seed.values()))
@@ -153,7 +159,11 @@ def compare(
             evaluation = evaluation_noise(answers or {}, name, baseline, list(pair.by_seed))
             variances = _variances(stages, name, noise, evaluation)
             decision = _decided(
-                decision, variances, len(candidates), thresholds, same_seeds=same_seeds
+                decision,
+                variances,
+                comparisons or len(candidates),
+                thresholds,
+                same_seeds=same_seeds,
             )
         decisions.append(decision)
     return Comparison(
@@ -222,10 +232,12 @@ def _decided(
 ) -> Decision:
     """Add interval and p value."""
     error = float(difference_noise(variances, comparisons)[0]) / math.sqrt(decision.seeds)
-    p_value = None
+    p_value = p_worse = None
     if thresholds is None:
         t = decision.gain / error
-        p_value = dunnett.p_value(t, comparisons, variances.freedom, same_seeds=same_seeds)
+        freedom = variances.freedom
+        p_value = dunnett.p_value(t, comparisons, freedom, same_seeds=same_seeds)
+        p_worse = dunnett.p_value(-t, comparisons, freedom, same_seeds=same_seeds)
         needed = (
             dunnett.critical_value(comparisons, variances.freedom, same_seeds=same_seeds),
         ) * 2
@@ -238,5 +250,6 @@ def _decided(
         decision,
         interval=(decision.gain - needed[0] * error, decision.gain + needed[1] * error),
         p_value=p_value,
+        p_worse=p_worse,
         by_problem=bool(evaluation_alone(variances)[0]),
     )

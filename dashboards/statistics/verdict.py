@@ -12,29 +12,38 @@ from typing import Literal
 
 import numpy as np
 
+from dashboards.statistics.arms import Layout, Pairing, compare_arms
 from dashboards.statistics.comparison import Comparison, Decision, compare
 from dashboards.statistics.power import minimum_detectable_effect, seeds_for
 from dashboards.statistics.problems import Answers
-from dashboards.statistics.seed_noise import PairedDifference, Scores, finite_scores
+from dashboards.statistics.seed_noise import Scores, finite_scores
 
 Mode = Literal["max", "min"]
 Why = Literal["alone", "no shared seed", "one seed", "no spread"]
-Claim = Literal["evidence", "candidate", "none"]
+# candidate: would be evidence if the seeds had not guided the search; too few seeds: would be
+# evidence on ``MIN_SEEDS`` seeds
+Claim = Literal["evidence", "candidate", "too few seeds", "none"]
 
+MIN_SEEDS = 3  # fewer never give evidence: on real runs two report too many false positives
 EXCLUDED = 0.05  # probability of seeing no collapse at the excluded rate
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Difference:
     """The best configuration besides the baseline, as it was measured."""
 
     best: str  # the baseline if there is nothing else
     baseline: str
     difference: float  # mean over shared seeds of best - baseline, in units of the score
-    seeds: int  # that best and baseline share
+    seeds: int  # that best and baseline share; the smaller number of runs if unpaired
     comparisons: int  # configurations compared with the baseline
     improves: bool  # whether the difference is in the direction of the objective
     failed: Mapping[str, int]  # configuration -> its failed seeds
+    layout: Layout = "paired"
+    runs: tuple[int, int] = (0, 0)  # of the best and of the baseline
+    # seeds per configuration that detect a true difference of this size with 80% power; None if
+    # that is unknown or more than `power.MAX_SEEDS`
+    deciding_seeds: int | None = None
 
     @property
     def winner(self) -> str:
@@ -42,18 +51,18 @@ class Difference:
         return self.best if self.improves else self.baseline
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Undecided(Difference):
     """The seeds cannot decide."""
 
     why: Why
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Tested(Difference):
     """A difference with its test."""
 
-    claim: Claim  # candidate: would be evidence if the seeds had not guided the search
+    claim: Claim
     interval: tuple[float, float]  # each bound has 95% coverage, simultaneous over all comparisons
     p_value: float  # one-sided, corrected for selecting the best of `comparisons`
     median: float  # median of the differences by seed
@@ -84,6 +93,7 @@ def verdict(
     earlier: Scores | None = None,
     adaptive: bool = False,
     answers: Answers | None = None,
+    pairing: Pairing | None = None,
 ) -> Verdict:
     """Compare the configurations with the baseline and report the best one.
 
@@ -97,35 +107,47 @@ def verdict(
         earlier: for fresh seeds: scores of the same configurations on the search's seeds.
         adaptive: whether scores on these seeds decided which configurations were tried.
         answers: where the score is an accuracy, which problems it was made of.
+        pairing: for runs of other programs, whether a seed is a block (`arms`). If None, every
+            trial of a seed was planned with the others' and seeds are blocks.
 
     Raises:
         ValueError: the baseline has no score.
     """
     sign = 1.0 if mode == "max" else -1.0
-    earlier_scores = None if earlier is None else oriented(earlier, sign)
-    result = compare(oriented(scores, sign), baseline, earlier=earlier_scores, answers=answers)
+    gains = oriented(scores, sign)
+    layouts: Mapping[str, Layout] = {}
+    if pairing is None:
+        earlier_scores = None if earlier is None else oriented(earlier, sign)
+        result = compare(gains, baseline, earlier=earlier_scores, answers=answers)
+    else:
+        result, layouts = compare_arms(gains, baseline, pairing, answers=answers)
     if not result.decisions:
         return _unmatched(scores, baseline, sign, result.failed)
     best = _best(result)
-    difference = sign * best.gain
-    measured = (
-        best.name,
-        baseline,
-        difference,
-        best.seeds,
-        len(result.decisions),
-        best.gain > 0,
-        result.failed,
+    noise = result.noise.deviation if result.noise.freedom else _noise_of(scores, baseline)
+    measured = Difference(
+        best=best.name,
+        baseline=baseline,
+        difference=sign * best.gain,
+        seeds=best.seeds,
+        comparisons=len(result.decisions),
+        improves=best.gain > 0,
+        failed=result.failed,
+        layout=layouts.get(best.name, "paired"),
+        runs=(len(scores[best.name]), len(scores[baseline])),
+        deciding_seeds=seeds_for(abs(best.gain), noise) if noise > 0 else None,
     )
     if best.interval is None or best.p_value is None:
-        return Undecided(*measured, why="one seed" if best.seeds < 2 else "no spread")
-    shrunken = shrunken_difference(result.paired, best.name, result.noise.deviation)
+        return Undecided(**vars(measured), why="one seed" if best.seeds < 2 else "no spread")
+    means = {decision.name: decision.gain for decision in result.decisions}
+    seeds = {decision.name: decision.seeds for decision in result.decisions}
+    shrunken = shrunken_difference(means, seeds, best.name, result.noise.deviation)
     # The test on fresh seeds also uses the search's seeds; these scores may be the search's own.
     freedom = len((earlier or scores).get(baseline, ())) - 1
     low, high = sorted(sign * bound for bound in best.interval)
     return Tested(
-        *measured,
-        claim="none" if not best.better else "candidate" if adaptive else "evidence",
+        **vars(measured),
+        claim=_claim(best, adaptive=adaptive),
         interval=(low, high),
         p_value=best.p_value,
         median=sign * best.median,
@@ -141,6 +163,21 @@ def verdict(
         ),
         confirmation_seeds=seeds_for(shrunken, result.noise.deviation, known_freedom=freedom),
     )
+
+
+def _claim(best: Decision, *, adaptive: bool) -> Claim:
+    """Return what a gain on these seeds amounts to."""
+    if not best.better:
+        return "none"
+    if adaptive:
+        return "candidate"
+    return "evidence" if best.seeds >= MIN_SEEDS else "too few seeds"
+
+
+def _noise_of(scores: Scores, name: str) -> float:
+    """Return the standard deviation of one configuration's scores; NaN for a single one."""
+    values = list(finite_scores(scores)[name].values())
+    return float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
 
 
 def unseen_collapse(seeds: int) -> float:
@@ -164,7 +201,8 @@ def _best(result: Comparison) -> Decision:
     shown = [decision for decision in result.decisions if decision.better]
     decisions = shown or result.decisions
     top = max(decision.gain for decision in decisions)
-    spread = max(abs(gain) for pair in result.paired.values() for gain in pair.by_seed.values())
+    pairs = [abs(gain) for pair in result.paired.values() for gain in pair.by_seed.values()]
+    spread = max(pairs, default=abs(top))
     return next(decision for decision in decisions if decision.gain >= top - 1e-9 * spread)
 
 
@@ -173,32 +211,43 @@ def _unmatched(scores: Scores, baseline: str, sign: float, failed: Mapping[str, 
     finite = finite_scores(scores)
     means = {name: float(np.mean(list(row.values()))) for name, row in finite.items() if row}
     others = {name: mean for name, mean in means.items() if name != baseline}
-    if not others:
-        return Undecided(baseline, baseline, 0.0, 0, 0, False, failed, "alone")
-    best = max(others, key=lambda name: sign * others[name])
-    difference = others[best] - means[baseline]
+    best = max(others, key=lambda name: sign * others[name], default=baseline)
+    difference = means[best] - means[baseline]
     return Undecided(
-        best, baseline, difference, 0, 0, sign * difference > 0, failed, "no shared seed"
+        best=best,
+        baseline=baseline,
+        difference=difference,
+        seeds=0,
+        comparisons=0,
+        improves=sign * difference > 0,
+        failed=failed,
+        runs=(len(scores[best]), len(scores[baseline])),
+        why="no shared seed" if others else "alone",
     )
 
 
 def shrunken_difference(
-    candidates: Mapping[str, PairedDifference], best: str, deviation: float
+    gains: Mapping[str, float], seeds: Mapping[str, int], best: str, deviation: float
 ) -> float:
     """Return the best difference as empirical Bayes estimates it.
 
     The best of many is biased upward. True effects are modeled as normal around their mean; their
     variance is that of the differences minus the noise variance. The baseline's noise is common to
     all differences and cancels there. With fewer than three differences that variance cannot be
-    estimated, and the best one is shrunk toward zero. ``deviation`` is that of one score between
-    seeds.
+    estimated, and the best one is shrunk toward zero.
+
+    Args:
+        gains: configuration -> mean difference to the baseline, larger is better.
+        seeds: configuration -> seeds of that mean.
+        best: the configuration with the best gain.
+        deviation: standard deviation of one score between seeds.
     """
-    means = np.array([pair.mean for pair in candidates.values()])
-    seeds = np.array([len(pair.by_seed) for pair in candidates.values()])
-    value = candidates[best].mean
-    noise = deviation**2 / len(candidates[best].by_seed)
+    means = np.array(list(gains.values()))
+    counts = np.array([seeds[name] for name in gains])
+    value = gains[best]
+    noise = deviation**2 / seeds[best]
     if len(means) < 3:
         return max(0.0, 1 - 2 * noise / value**2) * value if value else 0.0
-    effects = max(0.0, float(means.var(ddof=1)) - float(np.mean(deviation**2 / seeds)))
+    effects = max(0.0, float(means.var(ddof=1)) - float(np.mean(deviation**2 / counts)))
     center = float(means.mean())
     return center + effects / (effects + noise) * (value - center)

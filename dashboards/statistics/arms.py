@@ -1,0 +1,223 @@
+"""Compare arms with a baseline if their runs share all, some or none of the baseline's seeds.
+
+A seed is a block if both arms ran on it: it fixes data order and sampling, and its effect cancels
+in the difference. In other tables a seed is only a label, and two arms share one by chance. Each
+arm is compared as its seeds allow:
+
+- *paired*: at least half of the smaller arm's seeds are shared, and one of the two arms has no
+  others. The test of `comparison` on the shared seeds.
+- *partly paired*: both arms have further seeds. The mean difference on shared seeds and the
+  difference of means over the others, weighted by their numbers of runs. The variance of the first
+  is at least that of unpaired runs, because a few shared seeds estimate it badly. If the shared
+  seeds are clearly correlated, the others only add noise: the shared seeds alone are used.
+- *unpaired*: fewer seeds are shared. Welch's test of all runs, with as many degrees of freedom as
+  the smaller arm has.
+
+In the last two, an arm's variance that is below the mean variance of all arms is raised toward it
+by ``1 / arms``: with few runs, some arms look quiet by chance, and Welch's test alone reports too
+many false positives among several arms. Several arms are corrected by Bonferroni's method.
+`research/verdict_on_real_runs.py` measures the three tests on public runs.
+"""
+
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from scipy import special
+
+from dashboards.statistics.comparison import Comparison, Decision, compare, count_failures
+from dashboards.statistics.dunnett import FALSE_CLAIMS
+from dashboards.statistics.problems import Answers
+from dashboards.statistics.seed_noise import Noise, Scores, finite_scores, require
+
+Layout = Literal["paired", "partly paired", "unpaired"]
+Pairing = Literal["auto", "paired", "unpaired"]
+
+_SHARED = 0.5  # fraction of the smaller arm's seeds from which on seeds are blocks
+_CORRELATED = 0.01  # level of the test for correlated shared seeds
+Row = Mapping[Hashable, float]
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """Scores of the baseline and of one arm, failed seeds imputed."""
+
+    base: Row
+    arm: Row
+
+    @property
+    def shared(self) -> list[Hashable]:
+        """Seeds that both have, in the arm's order."""
+        return [seed for seed in self.arm if seed in self.base]
+
+    @property
+    def rest(self) -> tuple[list[float], list[float]]:
+        """Scores on seeds that the other lacks: the baseline's, the arm's."""
+        base = [score for seed, score in self.base.items() if seed not in self.arm]
+        return base, [score for seed, score in self.arm.items() if seed not in self.base]
+
+
+def layout_of(base: Row, arm: Row, pairing: Pairing = "auto") -> Layout:
+    """Return how an arm is compared with the baseline, from the seeds of both."""
+    if pairing != "auto":
+        return pairing
+    samples = _Samples(base, arm)
+    shared = len(samples.shared)
+    smaller = min(len(base), len(arm))
+    if shared < _SHARED * smaller or (shared == 1 and smaller > 1):
+        return "unpaired"
+    rest_of_base, rest_of_arm = samples.rest
+    return "partly paired" if rest_of_base and rest_of_arm else "paired"
+
+
+def compare_arms(
+    scores: Scores, baseline: str, pairing: Pairing = "auto", *, answers: Answers | None = None
+) -> tuple[Comparison, dict[str, Layout]]:
+    """Compare every arm with the baseline, each as its seeds allow.
+
+    Args:
+        scores: arm -> seed -> score, larger is better; NaN where the run failed. A seed that an arm
+            lacks was not run, and counts for nothing.
+        baseline: the arm to beat.
+        pairing: whether seeds are blocks; decided for each arm if ``auto``.
+        answers: per-problem accuracies, if the score is an accuracy.
+
+    Returns:
+        the gains, and arm -> layout.
+
+    Raises:
+        ValueError: the baseline has no score.
+    """
+    require(finite_scores(scores), baseline)
+    counted = count_failures(scores, baseline)
+    base = counted[baseline]
+    names = [name for name in counted if name != baseline and counted[name]]
+    layouts = {name: layout_of(base, counted[name], pairing) for name in names}
+    complete = [
+        name
+        for name in names
+        if layouts[name] == "paired" and all(seed in counted[name] for seed in base)
+    ]
+    if len(complete) == len(names):
+        return compare(scores, baseline, answers=answers), layouts
+    # What an arm without some seeds adds to the noise must not change the others' results.
+    whole = {name: counted[name] for name in [baseline, *complete]}
+    others = compare(whole, baseline, answers=answers, comparisons=len(names))
+    decisions = {decision.name: decision for decision in others.decisions}
+    variances = _variances(counted)
+    for name in names:
+        samples = _Samples(base, counted[name])
+        if layouts[name] == "partly paired" and _correlated(samples):
+            layouts[name] = "paired"
+        if layouts[name] == "unpaired":
+            decisions[name] = _unpaired(name, samples, variances, baseline, len(names))
+        elif layouts[name] == "partly paired":
+            decisions[name] = _partly_paired(name, samples, variances, baseline, len(names))
+        elif name not in decisions and samples.shared:
+            among = compare(
+                {**whole, name: counted[name]}, baseline, answers=answers, comparisons=len(names)
+            )
+            decisions |= {each.name: each for each in among.decisions if each.name == name}
+    noise = others.noise
+    if not noise.freedom:
+        noise = _within(counted)
+    failed = {
+        name: sum(not math.isfinite(score) for score in row.values())
+        for name, row in scores.items()
+    }
+    comparison = Comparison(
+        tuple(decisions[name] for name in names if name in decisions),
+        {},
+        noise,
+        {name: count for name, count in failed.items() if count},
+    )
+    return comparison, layouts
+
+
+def _variances(counted: Scores) -> dict[str, float]:
+    """Return each arm's variance, raised toward the mean of all if it is below; NaN for one run."""
+    own = {
+        name: float(np.var(list(row.values()), ddof=1)) if len(row) > 1 else math.nan
+        for name, row in counted.items()
+    }
+    known = [variance for variance in own.values() if not math.isnan(variance)]
+    if not known:
+        return own
+    mean = float(np.mean(known))
+    weight = 1 / len(own)
+    return {name: max(y, (1 - weight) * y + weight * mean) for name, y in own.items()}
+
+
+def _within(counted: Scores) -> Noise:
+    """Return the noise of one score around its arm's mean, all arms together."""
+    noise = Noise(math.nan, 0)
+    for row in counted.values():
+        if len(row) > 1:
+            values = list(row.values())
+            noise = noise.pooled(Noise(float(np.std(values, ddof=1)), len(values) - 1))
+    return noise
+
+
+def _correlated(samples: _Samples) -> bool:
+    """Return whether both arms clearly vary together over the seeds that they share."""
+    shared = samples.shared
+    if len(shared) < 3:
+        return False
+    base = np.array([samples.base[seed] for seed in shared])
+    arm = np.array([samples.arm[seed] for seed in shared])
+    if base.std() == 0 or arm.std() == 0:
+        return False
+    correlation = min(float(np.corrcoef(base, arm)[0, 1]), 1 - 1e-12)
+    freedom = len(shared) - 2
+    t = correlation * math.sqrt(freedom / (1 - correlation**2))
+    return float(special.stdtr(freedom, -t)) < _CORRELATED
+
+
+def _unpaired(
+    name: str, samples: _Samples, variances: Mapping[str, float], baseline: str, comparisons: int
+) -> Decision:
+    """Compare the means of all runs of both arms."""
+    base = np.array(list(samples.base.values()))
+    arm = np.array(list(samples.arm.values()))
+    seeds = min(len(base), len(arm))
+    decision = Decision(
+        name, seeds, float(arm.mean() - base.mean()), float(np.median(arm) - np.median(base))
+    )
+    error = math.sqrt(variances[baseline] / len(base) + variances[name] / len(arm))
+    return _tested(decision, error, seeds - 1, comparisons)
+
+
+def _partly_paired(
+    name: str, samples: _Samples, variances: Mapping[str, float], baseline: str, comparisons: int
+) -> Decision:
+    """Combine the differences on shared seeds with the difference of means over other seeds."""
+    shared = samples.shared
+    differences = np.array([samples.arm[seed] - samples.base[seed] for seed in shared])
+    rest_of_base, rest_of_arm = samples.rest
+    of_rest = float(np.mean(rest_of_arm) - np.mean(rest_of_base))
+    pairs_of_rest = len(rest_of_arm) * len(rest_of_base) / (len(rest_of_arm) + len(rest_of_base))
+    weight = (len(shared) / 2) / (len(shared) / 2 + pairs_of_rest)
+    both = variances[name] + variances[baseline]
+    of_shared = max(float(differences.var(ddof=1)), both) / len(shared)
+    variance_of_rest = variances[name] / len(rest_of_arm) + variances[baseline] / len(rest_of_base)
+    gain = weight * float(differences.mean()) + (1 - weight) * of_rest
+    error = math.sqrt(weight**2 * of_shared + (1 - weight) ** 2 * variance_of_rest)
+    median = float(np.median(list(samples.arm.values())) - np.median(list(samples.base.values())))
+    seeds = min(len(samples.arm), len(samples.base))
+    return _tested(Decision(name, seeds, gain, median), error, seeds - 1, comparisons)
+
+
+def _tested(decision: Decision, error: float, freedom: int, comparisons: int) -> Decision:
+    """Add Bonferroni's interval and p values; none without an estimate of the noise."""
+    if freedom < 1 or not error > 0:
+        return decision
+    needed = float(special.stdtrit(freedom, 1 - FALSE_CLAIMS / comparisons))
+    t = decision.gain / error
+    return replace(
+        decision,
+        interval=(decision.gain - needed * error, decision.gain + needed * error),
+        p_value=min(1.0, comparisons * float(special.stdtr(freedom, -t))),
+        p_worse=min(1.0, comparisons * float(special.stdtr(freedom, t))),
+    )
