@@ -3,7 +3,7 @@ pandas and SciPy.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from dashboards.results import Results
+    from dashboards.sources.runs import Question
+    from dashboards.statistics.arm_table import ArmRow
     from dashboards.statistics.verdict import Verdict
 
 
@@ -20,6 +22,11 @@ class Judgement:
 
     results: "Results"
     sentences: Sequence[str]  # verdict, next step, evidence
+
+    @property
+    def arms(self) -> "list[ArmRow]":
+        """Every configuration compared with the baseline, the baseline first."""
+        return self.results.arm_table
 
     @property
     def verdict(self) -> "Verdict | None":
@@ -70,7 +77,24 @@ def judge(
     from dashboards.sources.runs import read_runs, with_fresh
 
     question = Question(by=by, baseline=baseline, score=score, seed=seed, **options)
+    if question.against is not None:  # no arm is the baseline: the first only names the columns
+        first = {column: table[column].iloc[0] for column in by if column in table and len(table)}
+        question = replace(question, baseline=first)
     results = read_runs(table, question, adaptive=fresh is not True)
     if not isinstance(fresh, bool):
         results = with_fresh(results, fresh, question)
+        assert results.fresh is not None
+        results = replace(results, fresh=_as_asked(results.fresh, question))
+    results = _as_asked(results, question)
     return Judgement(results, verdict(results))
+
+
+def _as_asked(results: "Results", question: "Question") -> "Results":
+    """Add how the arms are to be compared."""
+    return replace(
+        results,
+        pairing=question.pairing,
+        against=question.against,
+        not_worse_by=question.not_worse_by,
+        objective=replace(results.objective, worthwhile=question.worthwhile),
+    )

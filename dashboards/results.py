@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -12,11 +12,13 @@ import pandas as pd
 
 from dashboards.labels import configuration_labels
 from dashboards.statistics import peaks, tournament
-from dashboards.statistics.comparison import count_failures
+from dashboards.statistics.arm_table import ArmRow, arm_rows
+from dashboards.statistics.arms import Layout, Pairing, compare_arms, compare_with_number
+from dashboards.statistics.comparison import compare, count_failures
 from dashboards.statistics.problems import Answers
 from dashboards.statistics.seed_noise import Scores
 from dashboards.statistics.sequential import Standing
-from dashboards.statistics.verdict import Verdict, verdict
+from dashboards.statistics.verdict import Verdict, oriented, verdict, verdict_on_number
 from trainer.config.variants import short_names
 from trainer.errors import printable
 from trainer.evaluation.history import mean, windowed_mean
@@ -151,6 +153,11 @@ class Results:
     device: Literal["GPU", "CPU"] = "CPU"
     devices: float = 1  # of a trial
     adaptive: bool = False  # whether scores on these seeds chose configurations or stopped trials
+    listed: bool = False  # whether a person listed all configurations, so that none was chosen
+    # whether seeds are blocks, for runs of other programs; None if every seed was planned for all
+    pairing: Pairing | None = None
+    against: float | None = None  # number that the configurations are compared with
+    not_worse_by: float | None = None  # margin of a test that an arm is not worse, if asked for
     # configuration number; None means the first plain one (alpha 0, eta 0)
     baseline: str | None = None
     # values tuned separately with equal budgets; the first is the baseline
@@ -276,6 +283,8 @@ class Results:
         Its score plays no part in that. With arms, it is the best configuration of the first arm,
         which its score does choose. None if it has no comparable score.
         """
+        if self.against is not None:
+            return f"{self.against:g}"
         trials = self.comparable
         if self.arms:
             first = trials[trials.arm == self.arms[0]]
@@ -336,13 +345,62 @@ class Results:
         """
         if self.baseline_label is None:
             return None
+        if self.against is not None:
+            return verdict_on_number(
+                self.seed_scores,
+                self.against,
+                self.baseline_label,
+                self.objective.mode,
+                adaptive=self.adaptive,
+            )
         return verdict(
             self.seed_scores,
             self.baseline_label,
             self.objective.mode,
             adaptive=self.adaptive,
             answers=self.answers,
+            pairing=self.pairing,
         )
+
+    @property
+    def nothing_chosen(self) -> bool:
+        """Whether no score chose what is compared, so that these seeds can give evidence."""
+        return not self.adaptive and (self.listed or not self.name)
+
+    @cached_property
+    def arm_table(self) -> list[ArmRow]:
+        """All configurations compared with the baseline, on fresh seeds if they were run; empty
+        without a baseline's score, for rules tuned separately, and after interim analyses, whose
+        intervals are wider.
+        """
+        if self.arms:
+            return []
+        if self.fresh is not None and self.fresh.baseline_label is not None:
+            if self.fresh.rounds is not None:
+                return []
+            earlier = self._scores_of_finalists(self.fresh.seed_scores)
+            return self.fresh._arm_table(earlier)
+        return self._arm_table(None)
+
+    def _arm_table(self, earlier: Scores | None) -> list[ArmRow]:
+        baseline = self.baseline_label
+        if baseline is None:
+            return []
+        sign = self.objective.sign
+        gains = oriented(self.seed_scores, sign)
+        layouts: Mapping[str, Layout] = {}
+        if self.against is not None:
+            comparison, layouts = compare_with_number(gains, sign * self.against)
+        elif self.pairing is None:
+            comparison = compare(
+                gains,
+                baseline,
+                earlier=None if earlier is None else oriented(earlier, sign),
+                answers=self.answers,
+            )
+        else:
+            comparison, layouts = compare_arms(gains, baseline, self.pairing, answers=self.answers)
+        return arm_rows(self.seed_scores, baseline, sign, comparison, layouts, self.not_worse_by)
 
     @cached_property
     def fresh_verdict(self) -> Verdict | None:
@@ -363,12 +421,22 @@ class Results:
             for label, row in fresh.seed_scores.items()
             if only is None or label in (base, only)
         }
-        earlier = {
-            fresh.labels[self.numbers[label]]: row
-            for label, row in self.seed_scores.items()
-            if fresh.labels.get(self.numbers[label]) in scores
-        }
+        if fresh.pairing is not None:
+            return verdict(
+                scores, base, fresh.objective.mode, answers=fresh.answers, pairing=fresh.pairing
+            )
+        earlier = self._scores_of_finalists(scores)
         return verdict(scores, base, fresh.objective.mode, earlier=earlier, answers=fresh.answers)
+
+    def _scores_of_finalists(self, finalists: Collection[str]) -> SeedScores:
+        """Return the search's scores of the configurations with these labels on fresh seeds."""
+        assert self.fresh is not None
+        labels = self.fresh.labels
+        return {
+            labels[self.numbers[label]]: row
+            for label, row in self.seed_scores.items()
+            if labels.get(self.numbers[label]) in finalists
+        }
 
     @property
     def _varied_in_arms(self) -> pd.DataFrame:
@@ -440,7 +508,7 @@ class Results:
         value).
         """
         settings = self.table.drop_duplicates("label").set_index("label")
-        if self.baseline_label is None or label not in settings.index:
+        if label not in settings.index or self.baseline_label not in settings.index:
             return {}
         ours = settings.loc[label]
         base = settings.loc[self.baseline_label]

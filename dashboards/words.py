@@ -5,15 +5,25 @@ run.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dashboards.statistics.arm_table import ArmRow
+from dashboards.statistics.arms import Layout, Pairing
 from dashboards.statistics.peaks import PeakStanding
 from dashboards.statistics.power import MAX_SEEDS
 from dashboards.statistics.sequential import Decision, Standing
 from dashboards.statistics.tournament import FEWEST_OF_TWO, FEWEST_TRIALS, Refusal
 from dashboards.statistics.tournament import Standing as RuleStanding
-from dashboards.statistics.verdict import Tested, Undecided, Verdict, unseen_collapse
+from dashboards.statistics.verdict import (
+    MIN_SEEDS,
+    Mode,
+    Tested,
+    Undecided,
+    Verdict,
+    unseen_collapse,
+)
 from trainer.shell.table import counted
 
 _MOST_NAMED = 4  # configurations listed in a sentence
+_DEFAULT_SEEDS = 5  # proposed if two seeds look good
 _SMALLEST_P = 1e-4
 _WHY = {
     "alone": "No other configuration has a score to compare with.",
@@ -21,6 +31,11 @@ _WHY = {
     "one seed": "With 1 shared seed, the difference cannot be distinguished from chance.",
     "no spread": "Every seed shows exactly the same difference, so seed noise cannot be estimated. "
     "The setting may have no effect, or the scores may be too coarse.",
+}
+_LAYOUTS: Mapping[Layout, str] = {
+    "paired": "On shared seeds",
+    "partly paired": "On shared and on other seeds",
+    "unpaired": "Without pairing, because fewer than half of the seeds are shared",
 }
 REPAIR = "Fix what makes trials fail, then retry them."
 _REMEDIES = {
@@ -83,6 +98,10 @@ def between(interval: tuple[float, float]) -> str:
 def gain(verdict: Verdict, kind: str = "seed") -> str:
     """Format a difference to the baseline with its interval and number of seeds."""
     seeds = counted(verdict.seeds, kind) if verdict.seeds else "no shared seed"
+    if verdict.layout == "against a number":
+        seeds = counted(verdict.runs[0], "run")
+    elif verdict.layout != "paired":
+        seeds = f"{verdict.runs[0]} against {counted(verdict.runs[1], 'run')}"
     if isinstance(verdict, Tested):
         seeds = f"{between(verdict.interval)}, {seeds}"
     return f"{signed(verdict.difference)} ({seeds})"
@@ -109,38 +128,151 @@ def searched(verdict: Verdict) -> str:
     )
 
 
-def confirmed(verdict: Verdict) -> str:
-    """State the result on fresh seeds."""
+def confirmed(verdict: Verdict, worthwhile: float = 0.0, kind: str = "fresh seed") -> str:
+    """State the result on seeds that chose nothing; ``kind`` names these seeds.
+
+    The baseline is kept only if the intervals exclude a worthwhile improvement.
+    """
     best = verdict.best
-    base = verdict.baseline
-    gained = gain(verdict, "fresh seed")
-    if isinstance(verdict, Tested) and verdict.claim == "evidence":
-        return f"Confirmed: {best} beats the baseline {base}: {gained}."
-    if verdict.improves:
+    base = f"the baseline {verdict.baseline}"
+    if verdict.layout == "against a number":
+        base = verdict.baseline
+    gained = gain(verdict, kind)
+    if isinstance(verdict, Undecided):
+        return f"Undecided: {best} compared with {base}: {gained}."
+    if verdict.claim == "evidence":
+        return f"Confirmed: {best} beats {base}: {gained}."
+    if verdict.claim == "too few seeds":
         return (
-            f"Not confirmed: seed noise could explain the difference between {best} and the "
-            f"baseline {base}: {gained}."
+            f"Undecided: {best} scores above {base} by more than seed noise explains, but fewer "
+            f"than {MIN_SEEDS} seeds confirm nothing: {gained}."
         )
+    if keeps_baseline(verdict, worthwhile):
+        if verdict.largest_gain <= 0:
+            finding = "every other configuration is worse"
+            if verdict.comparisons == 1:
+                finding = f"{best} is worse"
+        else:
+            finding = f"no other configuration improves by {worthwhile:g} or more"
+        return f"Keep {base}: {finding}. {best}: {gained}."
     return (
-        f"Keep the baseline {base}: no other configuration scores higher on fresh seeds. "
-        f"{best}: {gained}."
+        f"Undecided: seed noise could explain the difference between {best} and {base}: {gained}. "
+        f"These seeds detect an improvement of {number(verdict.detectable, 2)} or more."
     )
+
+
+def keeps_baseline(verdict: Verdict, worthwhile: float) -> bool:
+    """Return whether the intervals exclude every worthwhile improvement."""
+    enough = isinstance(verdict, Tested) and verdict.seeds >= MIN_SEEDS
+    return enough and isinstance(verdict, Tested) and verdict.excludes(worthwhile)
+
+
+def score_direction(metric: str, mode: Mode) -> str:
+    """Name the score and say which direction is better."""
+    return f"Score: {metric} ({'larger' if mode == 'max' else 'smaller'} is better)."
+
+
+def layouts(rows: Sequence[ArmRow], pairing: Pairing | None) -> str:
+    """State how arms were compared, and why; empty for a sweep, where every seed is run by all."""
+    compared = [row for row in rows if row.layout is not None]
+    if pairing is None or not compared or compared[0].layout == "against a number":
+        return ""
+    if pairing == "paired":
+        return "Compared seed by seed, as asked (--paired)."
+    if pairing == "unpaired":
+        return "Compared without pairing by seed, as asked (--unpaired)."
+    kinds = {row.layout for row in compared}
+    if kinds == {"paired"}:
+        lacking = any(row.missing for row in rows)
+        shared = "share seeds" if lacking else "have the same seeds"
+        return f"Compared seed by seed, because the configurations {shared}."
+    if kinds == {"unpaired"}:
+        return (
+            "Compared without pairing by seed (Welch's test), because fewer than half of the seeds "
+            "are shared: they are labels. --paired compares shared seeds only."
+        )
+    parts = []
+    for kind, text in _LAYOUTS.items():
+        names = [row.name for row in compared if row.layout == kind]
+        if names:
+            more = f" and {len(names) - _MOST_NAMED} more" if names[_MOST_NAMED:] else ""
+            parts.append(f"{text}: {', '.join(names[:_MOST_NAMED])}{more}")
+    return f"Compared as the seeds allow. {'. '.join(parts)}."
+
+
+def runs(rows: Sequence[ArmRow]) -> str:
+    """Count missing and failed runs; empty if there are none."""
+    parts = []
+    for kind, counts in (
+        ("Missing, not counted", {row.name: row.missing for row in rows}),
+        ("Failed, counted as the worst score", {row.name: row.failed for row in rows}),
+    ):
+        named = [f"{name} ({count})" for name, count in counts.items() if count]
+        if named:
+            more = f" and {len(named) - _MOST_NAMED} more" if named[_MOST_NAMED:] else ""
+            total = counted(sum(counts.values()), "run")
+            parts.append(f"{kind}: {total}, {', '.join(named[:_MOST_NAMED])}{more}.")
+    return " ".join(parts)
+
+
+def worse(rows: Sequence[ArmRow]) -> str:
+    """Name the arms that are shown to be worse than the baseline; empty if there are none."""
+    named = [
+        f"{row.name} {signed(row.difference)} ({between(row.interval)})"
+        for row in rows
+        if row.outcome == "worse" and row.interval is not None
+    ]
+    if not named:
+        return ""
+    more = f" and {len(named) - _MOST_NAMED} more" if named[_MOST_NAMED:] else ""
+    return f"Worse than the baseline: {'; '.join(named[:_MOST_NAMED])}{more}."
+
+
+def not_worse(rows: Sequence[ArmRow], margin: float) -> str:
+    """State which arms are shown not to be worse than the baseline by a margin."""
+    shown_to_be = [row.name for row in rows if row.outcome in ("better", "not worse")]
+    others = [row.name for row in rows if row.outcome in ("worse", "undecided")]
+    if not shown_to_be:
+        return f"No configuration is shown to be not worse by {margin:g}."
+    text = f"Not worse than the baseline by {margin:g} or more: {', '.join(shown_to_be)}."
+    return f"{text} Not shown for {', '.join(others)}." if others else text
 
 
 def reason(verdict: Verdict) -> str:
     """State the evidence behind a verdict."""
     if isinstance(verdict, Undecided):
-        return _WHY[verdict.why]
+        return _WHY[verdict.why] + _more_seeds(verdict)
     tested = (
         f"{between(verdict.interval)}, one-sided p = {max(verdict.p_value, _SMALLEST_P):.2g}, "
         f"corrected for {counted(verdict.comparisons, 'comparison')}, "
-        f"{counted(verdict.seeds, 'seed')}"
+        f"{_runs_of(verdict)}"
     )
+    if verdict.claim == "too few seeds":
+        return f"It is more than seed noise explains ({tested}), but needs {MIN_SEEDS} seeds."
     if verdict.claim == "evidence":
         return f"This is more than seed noise explains: {tested}."
     if verdict.claim == "candidate":
         return f"It is more than seed noise explains ({tested}), but these seeds guided the search."
     return f"No evidence of an improvement: {tested}."
+
+
+def _runs_of(verdict: Verdict) -> str:
+    """Format how many seeds or runs a difference rests on."""
+    if verdict.layout == "against a number":
+        return counted(verdict.runs[0], "run")
+    if verdict.layout == "paired":
+        return counted(verdict.seeds, "seed")
+    return f"{verdict.runs[0]} against {counted(verdict.runs[1], 'run')}, {verdict.layout}"
+
+
+def _more_seeds(verdict: Verdict) -> str:
+    """State how many seeds would decide a difference as large as the measured one."""
+    if verdict.deciding_seeds is None:
+        return ""
+    return (
+        f" {counted(verdict.deciding_seeds, 'seed')} of each would detect a difference of this "
+        "size with 80% power."
+    )
 
 
 def noise(verdict: Verdict) -> str:
@@ -152,7 +284,7 @@ def noise(verdict: Verdict) -> str:
         if verdict.by_problem
         else "",
         f"The standard deviation between seeds is {number(verdict.deviation, 2)}. "
-        f"With {counted(verdict.seeds, 'seed')}, an improvement of {number(verdict.detectable, 2)} "
+        f"With {_runs_of(verdict)}, an improvement of {number(verdict.detectable, 2)} "
         "would be detected with 80% power, if all configurations are equally noisy.",
         caveats(verdict, verdict.failed, verdict.seeds if verdict.claim != "none" else 0),
     ]
@@ -198,6 +330,9 @@ def next_step(verdict: Verdict) -> str:
     """Advise what to run after a verdict."""
     if isinstance(verdict, Undecided):
         return _REMEDIES[verdict.why]
+    if verdict.claim == "too few seeds":
+        needed = max(_DEFAULT_SEEDS, verdict.confirmation_seeds or 0)
+        return f"Run both on at least {needed} seeds: fewer than {MIN_SEEDS} confirm nothing."
     if verdict.claim == "evidence":
         return "Confirm it on fresh seeds: the best of many is biased upward."
     if verdict.claim == "candidate":
@@ -205,8 +340,15 @@ def next_step(verdict: Verdict) -> str:
             "Run it on fresh seeds: a search's own seeds give candidates, only fresh seeds give "
             "evidence."
         )
-    if not verdict.improves:
+    if verdict.excludes(0.0):
         return "Keep the baseline, or search another region."
+    if not verdict.improves:
+        if verdict.deciding_seeds is None:
+            return "Keep the baseline, search another region, or run more seeds."
+        return (
+            f"Keep the baseline, search another region, or run {verdict.deciding_seeds} seeds of "
+            "each: they detect a difference of this size with 80% power."
+        )
     # relative to the difference, because rounding rarely leaves exactly 0
     if verdict.shrunken / verdict.difference <= 1e-9:
         return "After correcting for selection, no improvement is left: search another region."

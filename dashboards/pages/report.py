@@ -8,7 +8,7 @@ from pathlib import Path
 from dashboards.pages.html import Cell, cell, render_page
 from dashboards.pictures.confirmation import finalists
 from dashboards.pictures.curves import failures, learning_curves, training_health
-from dashboards.pictures.figures import paired_differences
+from dashboards.pictures.differences import differences
 from dashboards.pictures.mechanism import probability_bands
 from dashboards.pictures.parameters import scores_against
 from dashboards.pictures.peaks import fitted_peaks
@@ -26,7 +26,7 @@ _TRIALS_FILE = "trials.csv"
 # Chapters of a report in order. Each function draws one picture with a one-sentence finding, or
 # returns None if there is nothing to show.
 _CHAPTERS: dict[str, list[Callable[[Results], Picture | None]]] = {
-    "Verdict": [fitted_peaks, tournament, paired_differences, finalists, precision],
+    "Verdict": [fitted_peaks, tournament, differences, finalists, precision],
     "What matters": [],  # a picture for every parameter
     "How training went": [learning_curves, training_health, probability_bands, failures],
 }

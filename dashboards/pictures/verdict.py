@@ -44,8 +44,10 @@ def verdict(results: Results) -> list[str]:
     judged = None if results.comparable.empty or results.arms else results.verdict
     fresh = results.fresh
     lines = [
-        front.sentence,
+        _scored(results, front.sentence),
+        _ended_below_start(results),
         front.step,
+        *_about_arms(results),
         _apart(results, judged),
         _noise(judged) if judged is not None and fresh is None else "",
         _on_fresh_seeds(results, fresh) if fresh else "",
@@ -57,6 +59,54 @@ def verdict(results: Results) -> list[str]:
         _counts(results),
     ]
     return _named_once([line for line in lines if line], set(results.table.label))
+
+
+def _scored(results: Results, sentence: str) -> str:
+    """Add the score's name and direction to a headline that compares scores."""
+    if results.comparable.empty:
+        return sentence
+    objective = results.objective
+    return f"{sentence} {words.score_direction(objective.metric, objective.mode)}"
+
+
+def _ended_below_start(results: Results) -> str:
+    """Warn if the mean score of every configuration is worse than the score before training."""
+    metric = results.objective.metric
+    changes: dict[str, list[float]] = {}
+    for trial in results.trials:
+        curve = trial.curves.get(metric)
+        if curve is not None and curve.steps[0] == 0 and trial.state == "COMPLETE":
+            change = results.objective.sign * (trial.score - curve.values[0])
+            changes.setdefault(trial.configuration, []).append(change)
+    judged = set(results.comparable.configuration)
+    if not judged or judged != judged & set(changes):
+        return ""
+    if any(statistics.fmean(changes[configuration]) >= 0 for configuration in judged):
+        return ""
+    worst = min(statistics.fmean(changes[configuration]) for configuration in judged)
+    nearest = max(statistics.fmean(changes[configuration]) for configuration in judged)
+    sign = results.objective.sign
+    return (
+        "Training made every configuration worse: all scores ended below their start "
+        f"(change {signed(sign * nearest)} to {signed(sign * worst)} on average). Compare nothing "
+        "before that is fixed, for example with a smaller learning rate."
+    )
+
+
+def _about_arms(results: Results) -> list[str]:
+    """Return what the table of all arms adds to the headline: the way of comparing, missing and
+    failed runs, worse arms, and arms that are not worse by a margin.
+    """
+    rows = results.arm_table
+    judged = results if results.fresh is None else results.fresh
+    lines = [
+        words.layouts(rows, judged.pairing),
+        words.runs(rows) if judged.pairing is not None else "",
+        words.worse(rows) if results.nothing_chosen or results.fresh is not None else "",
+    ]
+    if results.not_worse_by is not None:
+        lines.append(words.not_worse(rows, results.not_worse_by))
+    return lines
 
 
 def headline(results: Results) -> Headline:
@@ -102,14 +152,19 @@ def _in_search(results: Results) -> Headline:
         return Headline(
             f"{first}; {_no_baseline(results)}.", "Next: run the baseline on the same seeds."
         )
-    if judged.label.nunique() == 1:
+    if judged.label.nunique() == 1 and results.against is None:
         mean = number(judged.score.mean())
         sentence = f"Only the baseline {answer.baseline} has finished: {metric} {mean}."
         return Headline(sentence, _next_step(results, answer))
-    if not results.name and not results.adaptive:  # these seeds chose nothing
+    if results.nothing_chosen:
+        worthwhile = results.objective.worthwhile
         claimed = isinstance(answer, Tested) and answer.claim == "evidence"
-        step = "Next: train with it." if claimed else f"Next: {words.next_step(answer)}"
-        return Headline(words.confirmed(answer), step, claimed)
+        step = f"Next: {words.next_step(answer)}"
+        if claimed:
+            step = "Next: train with it."
+        elif words.keeps_baseline(answer, worthwhile):
+            step = "Next: keep the baseline."
+        return Headline(words.confirmed(answer, worthwhile, "seed"), step, claimed)
     return Headline(words.searched(answer), _next_step(results, answer))
 
 
@@ -151,10 +206,14 @@ def _of_fresh_seeds(results: Results, fresh: Results) -> Headline | None:
         return Headline(
             words.confirmed(judged), f"Next: train with it{export}", True, numbers[judged.best]
         )
-    if not judged.improves and judged.best != judged.baseline:
-        step = f"Next: keep the baseline{export}"
-        return Headline(words.confirmed(judged), step, configuration=numbers[judged.baseline])
-    return Headline(words.confirmed(judged), f"Next: {words.next_step(judged)}")
+    worthwhile = results.objective.worthwhile
+    if words.keeps_baseline(judged, worthwhile):
+        return Headline(
+            words.confirmed(judged, worthwhile),
+            f"Next: keep the baseline{export}",
+            configuration=numbers[judged.baseline],
+        )
+    return Headline(words.confirmed(judged, worthwhile), f"Next: {words.next_step(judged)}")
 
 
 def _on_fresh_seeds(results: Results, fresh: Results) -> str:

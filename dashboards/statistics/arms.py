@@ -32,7 +32,7 @@ from dashboards.statistics.dunnett import FALSE_CLAIMS
 from dashboards.statistics.problems import Answers
 from dashboards.statistics.seed_noise import Noise, Scores, finite_scores, require
 
-Layout = Literal["paired", "partly paired", "unpaired"]
+Layout = Literal["paired", "partly paired", "unpaired", "against a number"]
 Pairing = Literal["auto", "paired", "unpaired"]
 
 _SHARED = 0.5  # fraction of the smaller arm's seeds from which on seeds are blocks
@@ -134,6 +134,37 @@ def compare_arms(
         {name: count for name, count in failed.items() if count},
     )
     return comparison, layouts
+
+
+def compare_with_number(scores: Scores, number: float) -> tuple[Comparison, dict[str, Layout]]:
+    """Compare the mean of every arm with a number, such as a published record (Student's t test of
+    one sample, Bonferroni's correction). ``number`` is oriented as the scores: larger is better.
+
+    Failed runs count as the worst score of all.
+    """
+    counted = count_failures(scores, "")
+    decisions = []
+    for name, row in counted.items():
+        values = np.array(list(row.values()))
+        if not len(values):
+            continue
+        gain = float(values.mean() - number)
+        decision = Decision(name, len(values), gain, float(np.median(values) - number))
+        if len(values) > 1:
+            error = float(values.std(ddof=1)) / math.sqrt(len(values))
+            decision = _tested(decision, error, len(values) - 1, len(counted))
+        decisions.append(decision)
+    failed = {
+        name: sum(not math.isfinite(score) for score in row.values())
+        for name, row in scores.items()
+    }
+    comparison = Comparison(
+        tuple(decisions),
+        {},
+        _within(counted),
+        {name: count for name, count in failed.items() if count},
+    )
+    return comparison, dict.fromkeys(counted, "against a number")
 
 
 def _variances(counted: Scores) -> dict[str, float]:

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from dashboards.statistics.arms import Layout, Pairing, compare_arms
+from dashboards.statistics.arms import Layout, Pairing, compare_arms, compare_with_number
 from dashboards.statistics.comparison import Comparison, Decision, compare
 from dashboards.statistics.power import minimum_detectable_effect, seeds_for
 from dashboards.statistics.problems import Answers
@@ -41,6 +41,7 @@ class Difference:
     failed: Mapping[str, int]  # configuration -> its failed seeds
     layout: Layout = "paired"
     runs: tuple[int, int] = (0, 0)  # of the best and of the baseline
+    sign: int = 1  # -1 if smaller scores are better
     # seeds per configuration that detect a true difference of this size with 80% power; None if
     # that is unknown or more than `power.MAX_SEEDS`
     deciding_seeds: int | None = None
@@ -72,9 +73,16 @@ class Tested(Difference):
     by_problem: bool
     # empirical Bayes estimate of the difference, corrected for selection
     shrunken: float
+    # the largest gain over the baseline that the intervals of all configurations leave open, larger
+    # is better; infinite if one has no interval
+    largest_gain: float
     detectable: float  # true gain detected with 80% power, if all noise is alike
     # fresh seeds of best and baseline that detect a true gain of `shrunken` with 80% power
     confirmation_seeds: int | None
+
+    def excludes(self, worthwhile: float) -> bool:
+        """Return whether no configuration can improve by a worthwhile amount."""
+        return self.largest_gain < max(worthwhile, 0.0) or self.largest_gain <= 0
 
     @property
     def few_seeds_make_it(self) -> bool:
@@ -113,7 +121,7 @@ def verdict(
     Raises:
         ValueError: the baseline has no score.
     """
-    sign = 1.0 if mode == "max" else -1.0
+    sign = _sign(mode)
     gains = oriented(scores, sign)
     layouts: Mapping[str, Layout] = {}
     if pairing is None:
@@ -121,10 +129,42 @@ def verdict(
         result = compare(gains, baseline, earlier=earlier_scores, answers=answers)
     else:
         result, layouts = compare_arms(gains, baseline, pairing, answers=answers)
+    return _concluded(scores, baseline, mode, result, layouts, earlier=earlier, adaptive=adaptive)
+
+
+def verdict_on_number(
+    scores: Scores, number: float, name: str, mode: Mode = "max", *, adaptive: bool = False
+) -> Verdict:
+    """Compare the configurations with a number called ``name``, such as a published record, and
+    report the best one.
+    """
+    sign = _sign(mode)
+    result, layouts = compare_with_number(oriented(scores, sign), sign * number)
+    return _concluded(scores, name, mode, result, layouts, earlier=None, adaptive=adaptive)
+
+
+def _sign(mode: Mode) -> float:
+    return 1.0 if mode == "max" else -1.0
+
+
+def _concluded(
+    scores: Scores,
+    baseline: str,
+    mode: Mode,
+    result: Comparison,
+    layouts: Mapping[str, Layout],
+    *,
+    earlier: Scores | None,
+    adaptive: bool,
+) -> Verdict:
+    """Return the verdict that a comparison of all configurations gives."""
+    sign = _sign(mode)
     if not result.decisions:
         return _unmatched(scores, baseline, sign, result.failed)
     best = _best(result)
-    noise = result.noise.deviation if result.noise.freedom else _noise_of(scores, baseline)
+    noise = result.noise.deviation
+    if not result.noise.freedom and baseline in scores:
+        noise = _noise_of(scores, baseline)
     measured = Difference(
         best=best.name,
         baseline=baseline,
@@ -134,7 +174,8 @@ def verdict(
         improves=best.gain > 0,
         failed=result.failed,
         layout=layouts.get(best.name, "paired"),
-        runs=(len(scores[best.name]), len(scores[baseline])),
+        runs=(len(scores[best.name]), len(scores.get(baseline, ()))),
+        sign=int(sign),
         deciding_seeds=seeds_for(abs(best.gain), noise) if noise > 0 else None,
     )
     if best.interval is None or best.p_value is None:
@@ -155,6 +196,10 @@ def verdict(
         freedom=result.noise.freedom,
         by_problem=best.by_problem,
         shrunken=sign * shrunken,
+        largest_gain=max(
+            math.inf if decision.interval is None else decision.interval[1]
+            for decision in result.decisions
+        ),
         detectable=minimum_detectable_effect(
             result.noise.deviation,
             best.seeds,
@@ -221,6 +266,7 @@ def _unmatched(scores: Scores, baseline: str, sign: float, failed: Mapping[str, 
         comparisons=0,
         improves=sign * difference > 0,
         failed=failed,
+        sign=int(sign),
         runs=(len(scores[best]), len(scores[baseline])),
         why="no shared seed" if others else "alone",
     )

@@ -81,6 +81,7 @@ def _results(sweep: SweepRecord, searched: tuple[str, ...] | None = None) -> Res
         device="GPU" if resources.gpus_per_trial else "CPU",
         devices=devices,
         adaptive=spec.adaptive,
+        listed=not spec.search.configurations and spec.confirms is None,
         baseline=str(spec.reported(0)) if spec.baselines else None,
         arms=tuple(arms(spec)) if spec.search.tune_within else (),
         rounds=rounds,

@@ -5,7 +5,7 @@ import pytest
 
 from dashboards.labels import colors
 from dashboards.pages.report import chapters_of, report_html, trials_table
-from dashboards.pictures.figures import baseline_pairs, paired_differences
+from dashboards.pictures.differences import baseline_pairs
 from tests.dashboards.table import results_of, shown, with_trials
 
 
@@ -25,14 +25,14 @@ def test_paired_differences_are_to_the_one_baseline_on_the_same_seed():
             ("#4 rpp α 0.3 η 0.5", "1"): -0.2,  # failed: the worst score of all, as in the verdict
         }
     )
-    sentence = shown(paired_differences(sweep)).sentence
+    sentence = shown(differences(sweep)).sentence
     assert sentence.startswith(
         "1 of 4 configurations beat the baseline #0 grpo on every shared seed"
     )
     assert "+0.200 (#1 grpo α 0.3)" in sentence
     # of which the first two colors are
     fresh = sweep.table[sweep.table.rule.isin(["grpo", "grpo + Lopti"])]
-    (drawing,) = shown(paired_differences(replace(sweep, fresh=with_trials(sweep, fresh)))).figures
+    (drawing,) = shown(differences(replace(sweep, fresh=with_trials(sweep, fresh)))).figures
     drawn = {trace.marker.color for trace in drawing.data}
     whole, alone = (colors(trials.rule)["grpo + Lopti"] for trials in (sweep.table, fresh))
     assert whole in drawn and alone not in drawn

@@ -1,0 +1,179 @@
+"""Differences of all arms to the baseline: the table, and a picture with intervals and seeds."""
+
+import html
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from dashboards.labels import colors
+from dashboards.pictures.theme import (
+    MUTED,
+    Picture,
+    add_points,
+    dots_and_means,
+    figure,
+    label_rows,
+    rows,
+)
+from dashboards.results import Results
+from dashboards.statistics.arm_table import ArmRow
+from dashboards.words import number, signed
+
+_MAX_DRAWN = 20
+
+
+def arm_cells(results: Results) -> tuple[list[str], list[list[str]]]:
+    """Return headings and rows of the table of all arms."""
+    cells = []
+    for arm in results.arm_table:
+        interval = p_value = ""
+        if arm.interval is not None:
+            interval = f"{signed(arm.interval[0])} to {signed(arm.interval[1])}"
+        if arm.p_value is not None:
+            p_value = f"{max(arm.p_value, 1e-4):.2g}"
+        difference = "" if pd.isna(arm.difference) else signed(arm.difference)
+        cells.append(
+            [
+                arm.name,
+                str(arm.runs),
+                str(arm.missing),
+                str(arm.failed),
+                number(arm.mean),
+                number(arm.sd, 2),
+                difference,
+                interval,
+                p_value,
+                arm.outcome,
+            ]
+        )
+    headings = ["configuration", "runs", "missing", "failed", "mean", "SD", "difference"]
+    return [*headings, "90% interval", "p (two-sided)", "result"], cells
+
+
+def differences(results: Results) -> Picture | None:
+    """Draw each arm's difference to the baseline with its interval, and its seeds as dots."""
+    if not results.arm_table:
+        return seed_differences(results)
+    arms = [arm for arm in results.arm_table if arm.outcome not in ("baseline", "not compared")]
+    if not arms:
+        return None
+    judged = results if results.fresh is None else results.fresh
+    drawn = list(reversed(arms[:_MAX_DRAWN]))
+    rules = dict(zip(judged.table.label, judged.table.rule, strict=True))
+    shades = colors(judged.table.rule) | colors(results.table.rule)
+    metric = judged.objective.metric
+    drawing = figure(f"difference of {metric} to the baseline", height=90 + 48 * len(drawn))
+    worthwhile = judged.objective.sign * judged.objective.worthwhile
+    if worthwhile:
+        drawing.add_vrect(x0=0, x1=worthwhile, fillcolor=MUTED, opacity=0.18, line_width=0)
+    drawing.add_vline(x=0, line={"color": MUTED, "width": 1, "dash": "dot"})
+    if judged.not_worse_by is not None:
+        margin = -judged.objective.sign * judged.not_worse_by
+        drawing.add_vline(x=margin, line={"color": MUTED, "width": 1, "dash": "dash"})
+    pairs = baseline_pairs(judged)
+    for arm in drawn:
+        _draw(drawing, arm, pairs[pairs.label == arm.name], shades[rules[arm.name]])
+    label_rows(drawing, [arm.name for arm in drawn])
+    text = _sentence(arms, judged)
+    if len(drawn) < len(arms):
+        text += f" The best {len(drawn)} are drawn."
+    title = "Difference to the baseline, with 90% intervals"
+    return Picture("paired", title, text, (drawing,), arm_cells(results))
+
+
+def _draw(drawing: go.Figure, arm: ArmRow, pairs: pd.DataFrame, shade: str) -> None:
+    """Draw one arm's interval, mean difference and seeds."""
+    if arm.layout == "paired":
+        notes = [
+            html.escape(f"{arm.name}, seed {seed}: {signed(difference)}")
+            for seed, difference in zip(pairs.seed, pairs.difference, strict=True)
+        ]
+        dots = {"color": shade, "opacity": 0.45, "size": 8}
+        add_points(drawing, pairs.difference, pairs.label, notes, marker=dots)
+    note = f"{arm.name}: {signed(arm.difference)}"
+    if arm.interval is not None:
+        low, high = arm.interval
+        note += f", 90% interval {signed(low)} to {signed(high)}"
+        line = {"color": shade, "width": 3}
+        add_points(
+            drawing, [low, high], [arm.name] * 2, [html.escape(note)] * 2, mode="lines", line=line
+        )
+    bar = {"color": shade, "width": 3}
+    marker = {"color": shade, "size": 18, "symbol": "line-ns", "line": bar}
+    add_points(drawing, [arm.difference], [arm.name], [html.escape(note)], marker=marker)
+
+
+def _sentence(arms: list[ArmRow], judged: Results) -> str:
+    """State how many arms are better or worse, and what the band is."""
+    counts = pd.Series([arm.outcome for arm in arms]).value_counts()
+    found = ", ".join(f"{counts[kind]} {kind}" for kind in counts.index)
+    text = (
+        f"{len(arms)} compared with {judged.baseline_label}: {found}. Lines are 90% intervals, "
+        "each bound with 95% coverage over all configurations together; dots are single seeds."
+    )
+    if judged.objective.worthwhile:
+        text += f" The band holds improvements below {judged.objective.worthwhile:g}, the smallest "
+        text += "that matters."
+    return text
+
+
+def seed_differences(results: Results) -> Picture | None:
+    """Draw the differences to the baseline on the same seed, using fresh seeds if they were run.
+
+    For rules tuned separately and interim analyses, which have intervals of their own.
+    """
+    rules = results.table.rule
+    if results.fresh is not None and not baseline_pairs(results.fresh).empty:
+        results = results.fresh
+    base = results.baseline_label
+    pairs = baseline_pairs(results)
+    if pairs.empty:
+        return None
+    order = (
+        pairs.groupby("label", sort=False)
+        .difference.mean()
+        .sort_values(ascending=results.objective.mode == "max")
+    )
+    drawn = order.tail(_MAX_DRAWN)
+    shades = colors(results.table.rule) | colors(rules)  # the colors of the rest of the page
+    drawing = figure(f"difference of {results.objective.metric}", height=90 + 48 * len(drawn))
+    drawing.add_vline(x=0, line={"color": MUTED, "width": 1, "dash": "dot"})
+    for label in drawn.index:
+        of_label = pairs[pairs.label == label]
+        shade = shades[of_label.rule.iloc[0]]
+        notes = [
+            html.escape(f"{label}, seed {row.seed}: {signed(row.difference)}")
+            for row in rows(of_label)
+        ]
+        dots_and_means(drawing, of_label.difference, of_label.label, shade, notes)
+    label_rows(drawing, list(drawn.index))
+    gains = pairs.difference if results.objective.mode == "max" else -pairs.difference
+    better = (gains > 0).groupby(pairs.label).all()
+    label = order.index[-1]
+    text = (
+        f"{int(better.sum())} of {len(order)} configurations beat the baseline {base} on "
+        f"every shared seed; the best mean difference is {signed(order.iloc[-1])} ({label})."
+    )
+    if len(drawn) < len(order):
+        text += f" The best {len(drawn)} are drawn."
+    return Picture("paired", "Difference to the baseline on the same seed", text, (drawing,))
+
+
+def baseline_pairs(results: Results) -> pd.DataFrame:
+    """Return label, rule, seed, difference: score minus the baseline's score on each shared seed,
+    with failed seeds imputed as in the verdict.
+    """
+    base = results.baseline_label
+    columns = ["label", "rule", "seed", "difference"]
+    counted = results.counted_scores
+    if base is None or base not in counted:
+        return pd.DataFrame(columns=columns)
+    rules = dict(zip(results.table.label, results.table.rule, strict=True))
+    reference = counted[base]
+    pairs = [
+        (label, rules[label], seed, score - reference[seed])
+        for label, row in counted.items()
+        for seed, score in row.items()
+        if label != base and seed in reference
+    ]
+    return pd.DataFrame(pairs, columns=columns)

@@ -1,0 +1,112 @@
+"""The table of all arms: runs, means, and each difference to the baseline with its interval.
+
+Both directions are claims here: an arm may be shown to be better or worse. Each bound of an
+interval has 95% coverage over all arms together, so an interval has 90%, and an arm is better or
+worse if its interval excludes 0.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from dashboards.statistics.arms import Layout
+from dashboards.statistics.comparison import Comparison, Decision
+from dashboards.statistics.seed_noise import Scores, finite_scores
+from dashboards.statistics.verdict import MIN_SEEDS
+
+Outcome = Literal["baseline", "better", "worse", "not worse", "undecided", "not compared"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmRow:
+    """One arm, in units of the score."""
+
+    name: str
+    runs: int  # that have a score or failed
+    missing: int  # seeds that arms with the same seeds have, and this one lacks
+    failed: int
+    mean: float  # of the runs with a score
+    sd: float  # standard deviation of these scores; NaN for fewer than two
+    difference: float = math.nan  # to the baseline, failed runs counted as in the verdict
+    interval: tuple[float, float] | None = None  # 90%, simultaneous over all arms
+    p_value: float | None = None  # two-sided, corrected for the number of arms
+    layout: Layout | None = None  # how the difference was taken; None for the baseline
+    outcome: Outcome = "not compared"
+
+
+def arm_rows(
+    scores: Scores,
+    baseline: str,
+    sign: int,
+    comparison: Comparison,
+    layouts: Mapping[str, Layout],
+    not_worse_by: float | None = None,
+) -> list[ArmRow]:
+    """Return a row per arm: the baseline first, then the others from the best to the worst.
+
+    Args:
+        scores: arm -> seed -> score; NaN where the run failed.
+        baseline: the arm that the others are compared with; it may be no arm of ``scores``.
+        sign: 1 if larger scores are better, -1 if smaller are.
+        comparison: the gains of the arms over the baseline.
+        layouts: arm -> how it was compared; paired if it is not there.
+        not_worse_by: the margin of a non-inferiority test, in units of the score.
+    """
+    decisions = {decision.name: decision for decision in comparison.decisions}
+    blocks: set[object] = set()
+    for name, row in scores.items():
+        if layouts.get(name, "paired") not in ("unpaired", "against a number"):
+            blocks |= set(row)
+    finite = finite_scores(scores)
+    rows = []
+    for name, row in scores.items():
+        values = list(finite[name].values())
+        layout = layouts.get(name, "paired")
+        in_blocks = layout not in ("unpaired", "against a number")
+        arm = ArmRow(
+            name=name,
+            runs=len(row),
+            missing=len(blocks - set(row)) if in_blocks else 0,
+            failed=len(row) - len(values),
+            mean=float(np.mean(values)) if values else math.nan,
+            sd=float(np.std(values, ddof=1)) if len(values) > 1 else math.nan,
+        )
+        if name == baseline:
+            rows.append(replace(arm, outcome="baseline"))
+        elif name in decisions:
+            rows.append(_compared(arm, decisions[name], layout, sign, not_worse_by))
+        else:
+            rows.append(arm)
+
+    def order(arm: ArmRow) -> tuple[bool, bool, float]:
+        gain = sign * arm.difference
+        return arm.outcome != "baseline", math.isnan(gain), -gain if gain == gain else 0.0
+
+    return sorted(rows, key=order)
+
+
+def _compared(
+    arm: ArmRow, decision: Decision, layout: Layout, sign: int, not_worse_by: float | None
+) -> ArmRow:
+    """Add the difference to the baseline, and what it shows."""
+    arm = replace(arm, difference=sign * decision.gain, layout=layout, outcome="undecided")
+    if decision.interval is None:
+        return arm
+    low, high = decision.interval
+    outcome: Outcome = "undecided"
+    if decision.seeds < MIN_SEEDS:
+        outcome = "undecided"
+    elif low > 0:
+        outcome = "better"
+    elif high < 0:
+        outcome = "worse"
+    if not_worse_by is not None and decision.seeds >= MIN_SEEDS and low > -not_worse_by:
+        outcome = "better" if low > 0 else "not worse"
+    p_value = None
+    if decision.p_value is not None and decision.p_worse is not None:
+        p_value = min(1.0, 2 * min(decision.p_value, decision.p_worse))
+    bounds = (low, high) if sign > 0 else (-high, -low)
+    return replace(arm, interval=bounds, p_value=p_value, outcome=outcome)
