@@ -5,7 +5,7 @@ what to run.
 import math
 import statistics
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dashboards import words
 from dashboards.pictures.confirmation import finalists
@@ -44,7 +44,7 @@ def verdict(results: Results) -> list[str]:
     judged = None if results.comparable.empty or results.arms else results.verdict
     fresh = results.fresh
     lines = [
-        _scored(results, front.sentence),
+        front.sentence,
         _ended_below_start(results),
         front.step,
         *_about_arms(results),
@@ -114,7 +114,8 @@ def headline(results: Results) -> Headline:
     if results.arms:  # the best of many scores is not a finding on the seeds that selected it
         return Headline(tournament_line(results))
     confirmation = _of_fresh_seeds(results, results.fresh) if results.fresh else None
-    return confirmation or _in_search(results)
+    found = confirmation or _in_search(results)
+    return replace(found, sentence=_scored(results, found.sentence))
 
 
 def confirmed(results: Results) -> list[str]:

@@ -187,11 +187,6 @@ TWICE = pd.concat([runs(), runs().iloc[:1].assign(acc=0.7)])
         (runs().replace("dapo", "grpo "), {}, "loss=grpo has seed 0 several times"),
         (runs({"grpo": [0.5] * 3, "dapo": [0.6] * 3}), {}, "the runs are identical"),
         (runs().assign(seed=None), {}, "12 rows have no seed"),
-        (
-            pd.concat([runs().query("loss != 'dapo'"), runs(first=9).query("loss == 'dapo'")]),
-            {},
-            "loss=dapo and the baseline loss=grpo share no seed",
-        ),
         (runs(), {"fresh": runs()}, "seeds 0, 1, 2, 3 are in both tables"),
         (runs(), {"fresh": runs({"grpo": SCORES["grpo"], "ppo": SCORES["dapo"]}, 4)}, "loss=ppo"),
         (runs(), {"problems": pd.DataFrame({"trial": [0]})}, "no column problem"),

@@ -102,7 +102,7 @@ def test_rules_are_compared_on_fresh_seeds():
     assert [standing.better for standing in confirmed(gain=0.01).arm_standings] == [False]
     assert verdict(sweep)[0] == tournament_line(sweep)
     judged = sweep.fresh_verdict
-    assert isinstance(judged, Tested) and judged.claim == "evidence"
+    assert isinstance(judged, Tested) and judged.claim == "too few seeds"
     headings, rows = rule_table(sweep)
     table = pd.DataFrame(rows, columns=headings).set_index("rule")
     assert table.loc["AR", "best setting"] == "#2 AR η 0.5"

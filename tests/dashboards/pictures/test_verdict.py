@@ -132,7 +132,7 @@ def test_progress_is_told_by_trials_and_not_by_the_parent_alone():
 
 def test_fresh_seeds_decide():
     gain = {(0.0, 0.0): [0.50, 0.52, 0.54], (0.3, 0.0): [0.60, 0.62, 0.641]}
-    loss = {(0.0, 0.0): [0.52, 0.5, 0.54], (0.3, 0.0): [0.5, 0.52, 0.53]}
+    loss = {(0.0, 0.0): [0.52, 0.53, 0.54], (0.3, 0.0): [0.5, 0.512, 0.52]}
     search = sweep_with(gain)
     lucky = sweep_with(loss)
     cases = [
