@@ -148,10 +148,10 @@ def confirmed(verdict: Verdict, worthwhile: float = 0.0, kind: str = "fresh seed
             f"than {MIN_SEEDS} seeds confirm nothing: {gained}."
         )
     if keeps_baseline(verdict, worthwhile):
+        if verdict.largest_gain <= 0 and verdict.comparisons == 1:
+            return f"Keep {base}: {best} is worse: {gained}."
         if verdict.largest_gain <= 0:
             finding = "every other configuration is worse"
-            if verdict.comparisons == 1:
-                finding = f"{best} is worse"
         else:
             finding = f"no other configuration improves by {worthwhile:g} or more"
         return f"Keep {base}: {finding}. {best}: {gained}."

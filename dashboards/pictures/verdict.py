@@ -102,8 +102,10 @@ def _about_arms(results: Results) -> list[str]:
     lines = [
         words.layouts(rows, judged.pairing),
         words.runs(rows) if judged.pairing is not None else "",
-        words.worse(rows) if results.nothing_chosen or results.fresh is not None else "",
     ]
+    chosen_by_nothing = results.nothing_chosen or results.fresh is not None
+    if chosen_by_nothing and len(rows) > 2:  # the headline states a single difference
+        lines.append(words.worse(rows))
     if results.not_worse_by is not None:
         lines.append(words.not_worse(rows, results.not_worse_by))
     return lines

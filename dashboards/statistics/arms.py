@@ -107,10 +107,14 @@ def compare_arms(
     others = compare(whole, baseline, answers=answers, comparisons=len(names))
     decisions = {decision.name: decision for decision in others.decisions}
     variances = _variances(counted)
+    within = _within(counted)
+    noises = {}
     for name in names:
         samples = _Samples(base, counted[name])
         if layouts[name] == "partly paired" and _correlated(samples):
             layouts[name] = "paired"
+        if layouts[name] != "paired":
+            noises[name] = within
         if layouts[name] == "unpaired":
             decisions[name] = _unpaired(name, samples, variances, baseline, len(names))
         elif layouts[name] == "partly paired":
@@ -120,9 +124,7 @@ def compare_arms(
                 {**whole, name: counted[name]}, baseline, answers=answers, comparisons=len(names)
             )
             decisions |= {each.name: each for each in among.decisions if each.name == name}
-    noise = others.noise
-    if not noise.freedom:
-        noise = _within(counted)
+            noises[name] = among.noise
     failed = {
         name: sum(not math.isfinite(score) for score in row.values())
         for name, row in scores.items()
@@ -130,8 +132,9 @@ def compare_arms(
     comparison = Comparison(
         tuple(decisions[name] for name in names if name in decisions),
         {},
-        noise,
+        others.noise,
         {name: count for name, count in failed.items() if count},
+        noises,
     )
     return comparison, layouts
 

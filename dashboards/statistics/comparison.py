@@ -30,7 +30,7 @@ docs/explanation/statistics.md has the tables.
 import functools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -83,6 +83,8 @@ class Comparison:
     paired: Mapping[str, PairedDifference]  # of those configurations
     noise: Noise  # of one score
     failed: Mapping[str, int]  # configuration -> its failed seeds
+    # configuration -> the noise of one score that its own test used, where that is another
+    noises: Mapping[str, Noise] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -162,9 +162,10 @@ def _concluded(
     if not result.decisions:
         return _unmatched(scores, baseline, sign, result.failed)
     best = _best(result)
-    noise = result.noise.deviation
-    if not result.noise.freedom and baseline in scores:
-        noise = _noise_of(scores, baseline)
+    noise = result.noises.get(best.name, result.noise)
+    deviation = noise.deviation
+    if not noise.freedom and baseline in scores:
+        deviation = _noise_of(scores, baseline)
     measured = Difference(
         best=best.name,
         baseline=baseline,
@@ -176,13 +177,13 @@ def _concluded(
         layout=layouts.get(best.name, "paired"),
         runs=(len(scores[best.name]), len(scores.get(baseline, ()))),
         sign=int(sign),
-        deciding_seeds=seeds_for(abs(best.gain), noise) if noise > 0 else None,
+        deciding_seeds=seeds_for(abs(best.gain), deviation) if deviation > 0 else None,
     )
     if best.interval is None or best.p_value is None:
         return Undecided(**vars(measured), why="one seed" if best.seeds < 2 else "no spread")
     means = {decision.name: decision.gain for decision in result.decisions}
     seeds = {decision.name: decision.seeds for decision in result.decisions}
-    shrunken = shrunken_difference(means, seeds, best.name, result.noise.deviation)
+    shrunken = shrunken_difference(means, seeds, best.name, deviation)
     # The test on fresh seeds also uses the search's seeds; these scores may be the search's own.
     freedom = len((earlier or scores).get(baseline, ())) - 1
     low, high = sorted(sign * bound for bound in best.interval)
@@ -192,8 +193,8 @@ def _concluded(
         interval=(low, high),
         p_value=best.p_value,
         median=sign * best.median,
-        deviation=result.noise.deviation,
-        freedom=result.noise.freedom,
+        deviation=deviation,
+        freedom=noise.freedom,
         by_problem=best.by_problem,
         shrunken=sign * shrunken,
         largest_gain=max(
@@ -201,12 +202,9 @@ def _concluded(
             for decision in result.decisions
         ),
         detectable=minimum_detectable_effect(
-            result.noise.deviation,
-            best.seeds,
-            len(result.decisions) + 1,
-            0 if earlier is None else freedom,
+            deviation, best.seeds, len(result.decisions) + 1, 0 if earlier is None else freedom
         ),
-        confirmation_seeds=seeds_for(shrunken, result.noise.deviation, known_freedom=freedom),
+        confirmation_seeds=seeds_for(shrunken, deviation, known_freedom=freedom),
     )
 
 

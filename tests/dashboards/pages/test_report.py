@@ -139,8 +139,7 @@ def test_table_sorts_by_a_click(browser, report):
 
     def column(index):
         return [
-            str(text)
-            for text in trials.locator(f"tbody td:nth-child({index})").all_inner_texts()
+            str(text) for text in trials.locator(f"tbody td:nth-child({index})").all_inner_texts()
         ]
 
     heading = visit.page.get_by_role("button", name="score")

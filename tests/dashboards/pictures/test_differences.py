@@ -5,7 +5,7 @@ import pytest
 
 from dashboards.labels import colors
 from dashboards.pages.report import chapters_of, report_html, trials_table
-from dashboards.pictures.differences import baseline_pairs
+from dashboards.pictures.differences import baseline_pairs, differences
 from tests.dashboards.table import results_of, shown, with_trials
 
 

@@ -137,7 +137,7 @@ def test_fresh_seeds_decide():
     lucky = sweep_with(loss)
     cases = [
         # fresh seeds, the difference, whether a gain is confirmed, what they chose
-        (lucky, "#1 grpo α 0.3: -0.", False, "0"),
+        (lucky, "-0.0", False, "0"),
         (search, "+0.100 (90% interval +0.", True, "1"),
     ]
     for fresh, difference, gained, chosen in cases:
