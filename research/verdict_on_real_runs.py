@@ -34,6 +34,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 from scipy import stats
 
+from dashboards.statistics.arms import compare_arms
 from dashboards.statistics.dunnett import FALSE_CLAIMS
 from dashboards.statistics.sequential import Design, boundaries, looks_up_to
 from research.decide import in_rounds
@@ -231,7 +232,13 @@ def main() -> None:
     parser.add_argument(
         "--picture", type=Path, help="draw three finalists on five seeds into this file instead"
     )
+    parser.add_argument(
+        "--shared", action="store_true", help="vary how many seeds arms share instead"
+    )
     arguments = parser.parse_args()
+    if arguments.shared:
+        print_shared(arguments.cases)
+        return
     cases = arguments.cases
     if arguments.picture is not None:
         write_picture(arguments.picture, cases)
@@ -301,6 +308,67 @@ def print_rounds(cases: int) -> None:
             rows.append(row)
     headings = ["finalists", "up to 8 seeds", "false at equal means", "worst study"]
     print_rows("Rounds on real runs, %", [*headings, "real: claims in", "seeds"], rows)
+
+
+# finalists, runs of each arm, seeds that the baseline shares with each finalist
+SHARED_LAYOUTS = [
+    (1, 3, 3), (1, 5, 5), (3, 3, 3), (3, 5, 5), (8, 5, 5),
+    (1, 5, 3), (1, 8, 4), (3, 5, 3), (3, 6, 4), (8, 6, 4),
+    (1, 3, 0), (1, 5, 0), (1, 8, 0), (2, 5, 0), (3, 3, 0), (3, 5, 0), (8, 5, 0),
+]  # fmt: skip
+
+
+def drawn_apart(
+    table: Array, finalists: int, runs: int, shared: int, generator: np.random.Generator
+) -> Array:
+    """Draw the scores of one case, [C, runs], of which the first ``shared`` are on common seeds.
+
+    The other seeds of an arm are drawn by themselves: their scores are those of labels.
+    """
+    chosen = generator.choice(len(table), finalists + 1, replace=False)
+    order = generator.permutation(SEEDS)
+    rows = []
+    for configuration in chosen:
+        rest = generator.permutation(order[shared:])[: runs - shared]
+        rows.append(table[configuration, np.concatenate([order[:shared], rest])])
+    return np.array(rows)
+
+
+def claims_any(scores: Array, shared: int) -> bool:
+    """Return whether `compare_arms` finds an arm of one case, [C, runs], better than the first."""
+    runs = scores.shape[1]
+    arms = {}
+    for place, row in enumerate(scores):
+        seeds = [seed if seed < shared else (place, seed) for seed in range(runs)]
+        arms[str(place)] = dict(zip(seeds, map(float, row), strict=True))
+    comparison, _ = compare_arms(arms, "0")
+    return any(decision.better for decision in comparison.decisions)
+
+
+def print_shared(cases: int) -> None:
+    """Print false positives and claims on real differences where all, some or no seeds are
+    shared.
+    """
+    rows = []
+    for finalists, runs, shared in SHARED_LAYOUTS:
+        levels = []
+        finds = []
+        for number, table in enumerate(studies().values()):
+            generator = np.random.default_rng(number)
+            centered = table - table.mean(axis=1, keepdims=True)
+            false = found = 0
+            for _ in range(cases):
+                equal = drawn_apart(centered, finalists, runs, shared, generator)
+                false += claims_any(widened(equal[None])[0], shared)
+                real = drawn_apart(table, finalists, runs, shared, generator)
+                found += claims_any(real, shared)
+            levels.append(false / cases)
+            finds.append(found / cases)
+        error = 100 * np.std(levels, ddof=1) / np.sqrt(len(levels))
+        row = [f"{finalists} x {runs}", str(shared), f"{100 * np.mean(levels):.1f} ± {error:.1f}"]
+        rows.append([*row, f"{100 * max(levels):.1f}", f"{100 * np.mean(finds):.1f}"])
+    headings = ["finalists x runs", "shared seeds", "false at equal means", "worst study"]
+    print_rows("All, some and no shared seeds, %", [*headings, "real: claims in"], rows)
 
 
 if __name__ == "__main__":

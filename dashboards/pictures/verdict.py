@@ -45,7 +45,6 @@ def verdict(results: Results) -> list[str]:
     fresh = results.fresh
     lines = [
         front.sentence,
-        _ended_below_start(results),
         front.step,
         *_about_arms(results),
         _apart(results, judged),
@@ -117,7 +116,8 @@ def headline(results: Results) -> Headline:
         return Headline(tournament_line(results))
     confirmation = _of_fresh_seeds(results, results.fresh) if results.fresh else None
     found = confirmation or _in_search(results)
-    return replace(found, sentence=_scored(results, found.sentence))
+    parts = [_scored(results, found.sentence), _ended_below_start(results)]
+    return replace(found, sentence=" ".join(part for part in parts if part))
 
 
 def confirmed(results: Results) -> list[str]:

@@ -13,9 +13,10 @@ arm is compared as its seeds allow:
 - *unpaired*: fewer seeds are shared. Welch's test of all runs, with as many degrees of freedom as
   the smaller arm has.
 
-In the last two, an arm's variance that is below the mean variance of all arms is raised toward it
-by ``1 / arms``: with few runs, some arms look quiet by chance, and Welch's test alone reports too
-many false positives among several arms. Several arms are corrected by Bonferroni's method.
+In the last two, an arm's variance is at least the median of all arms' variances: with few runs,
+some arms look quiet by chance, and Welch's test alone reports too many false positives among
+several arms. A noisy arm, or one with failed runs, changes the median little.
+Several arms are corrected by Bonferroni's method.
 `research/verdict_on_real_runs.py` measures the three tests on public runs.
 """
 
@@ -171,7 +172,7 @@ def compare_with_number(scores: Scores, number: float) -> tuple[Comparison, dict
 
 
 def _variances(counted: Scores) -> dict[str, float]:
-    """Return each arm's variance, raised toward the mean of all if it is below; NaN for one run."""
+    """Return each arm's variance, at least the median of all arms; NaN for one run."""
     own = {
         name: float(np.var(list(row.values()), ddof=1)) if len(row) > 1 else math.nan
         for name, row in counted.items()
@@ -179,9 +180,8 @@ def _variances(counted: Scores) -> dict[str, float]:
     known = [variance for variance in own.values() if not math.isnan(variance)]
     if not known:
         return own
-    mean = float(np.mean(known))
-    weight = 1 / len(own)
-    return {name: max(y, (1 - weight) * y + weight * mean) for name, y in own.items()}
+    typical = float(np.median(known))
+    return {name: max(variance, typical) for name, variance in own.items()}
 
 
 def _within(counted: Scores) -> Noise:

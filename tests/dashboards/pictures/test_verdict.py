@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from dashboards.pictures.verdict import headline, verdict
-from dashboards.results import ALPHA, ETA, Rounds
+from dashboards.results import ALPHA, ETA, Curve, Rounds
 from dashboards.statistics.sequential import Standing
 from dashboards.statistics.verdict import Tested
 from dashboards.words import REPAIR, next_step
@@ -52,6 +52,19 @@ def test_a_clear_gain_on_matched_seeds_is_evidence():
     # 9 trials of 4 GPUs for half an hour
     assert all(text in lines[3] for text in ("18 GPU-hours", "9 trials", "2 GPU-hours"))
     assert "9 complete" in lines[4]
+
+
+def test_a_sweep_in_which_all_training_harmed_says_so_in_the_headline():
+    sweep = sweep_with({(0.0, 0.0): [0.10, 0.12], (0.3, 0.0): [0.09, 0.11]})
+    harmed = [
+        replace(trial, curves={"eval/accuracy": Curve((0, 20), (0.5, trial.score))})
+        for trial in sweep.trials
+    ]
+    sentence = headline(replace(sweep, trials=tuple(harmed))).sentence
+    assert "ended below their start" in sentence and "-0.390 to -0.400" in sentence
+    helped = replace(harmed[0], curves={"eval/accuracy": Curve((0, 20), (0.0, 0.1))})
+    mixed = (helped, helped, *harmed[2:])
+    assert "start" not in headline(replace(sweep, trials=mixed)).sentence
 
 
 def test_a_gain_within_the_noise_is_none_and_says_what_would_be_found():

@@ -51,11 +51,11 @@ def test_labels_give_welchs_test_and_both_directions_agree():
     assert down.verdict.difference == pytest.approx(-difference)
     assert up.verdict.interval == pytest.approx([-bound for bound in down.verdict.interval[::-1]])
     assert (up.arms[1].outcome, down.arms[1].outcome) == ("better", "worse")
-    # Welch's p, but for the raised variance and the degrees of freedom of the smaller arm
+    # above Welch's p: the smaller variance is raised, the smaller arm gives the degrees of freedom
     welch = stats.ttest_ind(
         list(sgd.values()), list(adam.values()), equal_var=False, alternative="greater"
     )
-    assert up.verdict.p_value == pytest.approx(welch.pvalue, rel=0.3)
+    assert welch.pvalue < up.verdict.p_value < 3 * welch.pvalue
     assert headline(up.results).confirmed and not headline(down.results).confirmed
 
 
