@@ -104,6 +104,6 @@ def test_export_asks_where_fresh_seeds_tell_nothing_apart(tmp_path, typed):
     confirms = {"sweep": "demo", "configurations": [0, 2]}
     write_sweep(tmp_path, "demo-confirm", fresh, confirms=confirms)
     error, _, hint = typed("sweep export demo", code=3).splitlines()
-    assert "Not confirmed: seed noise could explain the difference" in error
+    assert "Undecided" in error and "Confirmed" not in error
     assert hint.endswith("--configuration N or --baseline")
     assert json.loads(typed("sweep status demo --json"))["best"] is None
