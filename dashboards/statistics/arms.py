@@ -203,7 +203,7 @@ def _correlated(samples: _Samples) -> bool:
     arm = np.array([samples.arm[seed] for seed in shared])
     if base.std() == 0 or arm.std() == 0:
         return False
-    correlation = min(float(np.corrcoef(base, arm)[0, 1]), 1 - 1e-12)
+    correlation = float(np.clip(np.corrcoef(base, arm)[0, 1], -1 + 1e-12, 1 - 1e-12))
     freedom = len(shared) - 2
     t = correlation * math.sqrt(freedom / (1 - correlation**2))
     return float(special.stdtr(freedom, -t)) < _CORRELATED

@@ -109,6 +109,14 @@ def test_seeds_that_are_clearly_correlated_are_used_alone():
     assert comparison.decisions[0].gain == pytest.approx(0.05, abs=0.005)
 
 
+@pytest.mark.parametrize("direction", [1, -1])
+def test_shared_seeds_may_be_exactly_correlated(direction):
+    base = {0: 1.0, 1: 2.0, 2: 4.0, 3: 3.0}
+    arm = {1: 2.0 * direction, 2: 4.0 * direction, 3: 3.0 * direction, 4: 2.0, 5: 1.0}
+    _, layouts = compare_arms({"base": base, "x": arm}, "base")
+    assert layouts == {"x": "paired" if direction == 1 else "partly paired"}
+
+
 def test_partly_shared_seeds_use_all_runs():
     base = {0: 1.0, 1: 2.0, 2: 4.0, 3: 3.0}
     arm = {2: 5.0, 3: 3.0, 4: 2.0, 5: 1.0}
