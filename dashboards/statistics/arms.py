@@ -37,7 +37,9 @@ Layout = Literal["paired", "partly paired", "unpaired", "against a number"]
 Pairing = Literal["auto", "paired", "unpaired"]
 
 _SHARED = 0.5  # fraction of the smaller arm's seeds from which on seeds are blocks
-_CORRELATED = 0.01  # level of the test for correlated shared seeds
+# Level of the test for correlated shared seeds, divided by the number of arms. At 0.01 a chance
+# correlation of few seeds, and with it a small variance of their differences, is picked too often.
+_CORRELATED = 0.001
 Row = Mapping[Hashable, float]
 
 
@@ -112,7 +114,7 @@ def compare_arms(
     noises = {}
     for name in names:
         samples = _Samples(base, counted[name])
-        if layouts[name] == "partly paired" and _correlated(samples):
+        if layouts[name] == "partly paired" and _correlated(samples, len(names)):
             layouts[name] = "paired"
         if layouts[name] != "paired":
             noises[name] = within
@@ -194,7 +196,7 @@ def _within(counted: Scores) -> Noise:
     return noise
 
 
-def _correlated(samples: _Samples) -> bool:
+def _correlated(samples: _Samples, comparisons: int) -> bool:
     """Return whether both arms clearly vary together over the seeds that they share."""
     shared = samples.shared
     if len(shared) < 3:
@@ -206,7 +208,7 @@ def _correlated(samples: _Samples) -> bool:
     correlation = float(np.clip(np.corrcoef(base, arm)[0, 1], -1 + 1e-12, 1 - 1e-12))
     freedom = len(shared) - 2
     t = correlation * math.sqrt(freedom / (1 - correlation**2))
-    return float(special.stdtr(freedom, -t)) < _CORRELATED
+    return float(special.stdtr(freedom, -t)) < _CORRELATED / comparisons
 
 
 def _unpaired(
