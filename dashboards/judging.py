@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from dashboards.results import Results
-    from dashboards.sources.runs import Question
+    from dashboards.sources.question import Question
     from dashboards.statistics.arm_table import ArmRow
     from dashboards.statistics.verdict import Verdict
 

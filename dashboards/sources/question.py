@@ -9,6 +9,7 @@ import pandas as pd
 from dashboards.results import FIELDS
 from dashboards.sources.conditions import Condition
 from dashboards.sources.settings import SETTINGS_FILE
+from dashboards.statistics.arms import Pairing
 from dashboards.statistics.verdict import Mode
 
 
@@ -30,6 +31,10 @@ class Question:
     allow_unequal: bool = False  # compare runs that end at different steps
     same_unit: bool = False  # compare scores that look like percentages and fractions
     failed: Sequence[Condition] = ()  # rows of failed runs, beside those that a state names
+    pairing: Pairing = "auto"  # whether a seed is a block, or only a label
+    worthwhile: float = 0.0  # smallest improvement that matters, in units of the score
+    not_worse_by: float | None = None  # test which arms are not worse than the baseline by this
+    against: float | None = None  # compare the arms with this number instead of a baseline
     ignore: Sequence[str] = ()  # columns that may differ between configurations
     problems: pd.DataFrame | None = field(default=None, repr=False)  # trial, problem, correct
     source: str = "a table"

@@ -69,7 +69,7 @@ def read_runs(table: pd.DataFrame, question: Question, *, adaptive: bool = True)
     arms, baseline = _baseline(numbers, arm, question)
     check_endings(trials, question)
     check_units(trials, question)
-    _check_seeds(trials, arms[0], question)
+    _check_seeds(trials, question)
     if question.at_step is not None:
         notes.append(f"Runs are compared at step {question.at_step}.")
     if question.take == "best":
@@ -424,22 +424,12 @@ def _same_twice(rows: pd.DataFrame, question: Question, trial: Trial) -> ConfigE
     )
 
 
-def _check_seeds(trials: Sequence[Trial], baseline: str, question: Question) -> None:
-    """Refuse a single seed, seeds without effect, and arms that share no seed with the baseline."""
+def _check_seeds(trials: Sequence[Trial], question: Question) -> None:
+    """Refuse a single seed, and seeds without effect."""
     scores: dict[str, list[float]] = defaultdict(list)
-    seeds: dict[str, set[str]] = defaultdict(set)
     for trial in trials:
-        seeds[trial.rule].add(trial.seed)
         if trial.state == "COMPLETE":
             scores[trial.configuration].append(trial.score)
-    for name, of_arm in seeds.items():
-        if not of_arm & seeds[baseline]:
-            raise ConfigError(
-                f"{name} and the baseline {baseline} share no seed",
-                question.seed,
-                "run both on the same seeds, or number those of each from 0",
-                code="no-shared-seed",
-            )
     repeated = [row for row in scores.values() if len(row) > 1]
     if not repeated:
         raise ConfigError(

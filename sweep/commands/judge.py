@@ -37,6 +37,7 @@ def add_commands(commands: Commands) -> None:
     _add_roles(judge)
     _add_rows(judge)
     _add_score(judge)
+    _add_comparison(judge)
     fresh = judge.add_mutually_exclusive_group()
     fresh.add_argument(
         "--fresh", action="store_true", help="nothing was chosen by looking at these seeds"
@@ -121,6 +122,44 @@ def _add_score(judge: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_comparison(judge: argparse.ArgumentParser) -> None:
+    """Add the options that say how arms are compared."""
+    paired = judge.add_mutually_exclusive_group()
+    paired.add_argument(
+        "--paired",
+        dest="pairing",
+        action="store_const",
+        const="paired",
+        default="auto",
+        help="compare seed by seed, on shared seeds only (default: decided by the seeds)",
+    )
+    paired.add_argument(
+        "--unpaired",
+        dest="pairing",
+        action="store_const",
+        const="unpaired",
+        help="compare all runs without pairing by seed (Welch's test)",
+    )
+    judge.add_argument(
+        "--worthwhile",
+        type=float,
+        default=0.0,
+        help="smallest improvement that matters, in units of the score (default: 0)",
+    )
+    judge.add_argument(
+        "--not-worse-by",
+        type=float,
+        metavar="MARGIN",
+        help="also test which configurations are not worse than the baseline by this margin",
+    )
+    judge.add_argument(
+        "--against",
+        type=float,
+        metavar="NUMBER",
+        help="compare each configuration with this number instead of a baseline",
+    )
+
+
 def _judge(arguments: argparse.Namespace) -> int:
     from dashboards.judging import judge  # pandas and SciPy take a second to import
     from dashboards.sources.conditions import conditions, equalities, split_list
@@ -148,6 +187,10 @@ def _judge(arguments: argparse.Namespace) -> int:
         at_step=arguments.at_step,
         allow_unequal=arguments.allow_unequal,
         same_unit=arguments.same_unit,
+        pairing=arguments.pairing,
+        worthwhile=arguments.worthwhile,
+        not_worse_by=arguments.not_worse_by,
+        against=arguments.against,
         step=arguments.step,
         trial=arguments.trial,
     )
@@ -164,6 +207,10 @@ def _judge(arguments: argparse.Namespace) -> int:
 
         headings, table = rule_table(judgement.results)
         print_table(headings, [[number(value) for value in row] for row in table])
+    if judgement.arms:
+        from dashboards.pictures.differences import arm_cells
+
+        print_table(*arm_cells(judgement.results))
     print(f"report: {page}")
     return 0
 
@@ -176,6 +223,7 @@ def _as_json(judgement: "Judgement", page: Path) -> dict[str, object]:
         "verdict": None
         if verdict is None
         else {"kind": type(verdict).__name__.lower(), **asdict(verdict)},
+        "arms": [asdict(arm) for arm in judgement.arms],
         "tuned": [asdict(standing) for standing in judgement.results.arm_standings]
         if judgement.results.arms
         else [],
