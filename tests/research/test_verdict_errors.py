@@ -19,7 +19,7 @@ from research.verdict_errors import (
 
 
 @pytest.mark.parametrize("kind", [normal, noisy_baseline])
-@pytest.mark.parametrize(("configurations", "seeds"), [(3, 2), (5, 3)])
+@pytest.mark.parametrize(("configurations", "seeds"), [(3, 4), (5, 3)])
 def test_many_sweeps_at_once_are_decided_like_each_alone(kind, configurations, seeds):
     scores = kind(np.random.default_rng(1), (40, configurations, seeds))
     scores[::2, 1] += 8
@@ -28,6 +28,12 @@ def test_many_sweeps_at_once_are_decided_like_each_alone(kind, configurations, s
     assert shown.tolist() == [claims(judged) for judged in alone]
     assert [f"c{number}" for number in best] == [judged.best for judged in alone]
     assert 3 < shown.sum() < 35
+
+
+def test_two_seeds_claim_nothing_however_large_the_difference():
+    scores = normal(np.random.default_rng(1), (40, 3, 2))
+    scores[:, 1] += 80
+    assert not any(claims(verdict(named(sweep), "c0")) for sweep in scores)
 
 
 def test_failed_seeds_are_counted_like_in_the_verdict():
