@@ -186,7 +186,7 @@ TWICE = pd.concat([runs(), runs().iloc[:1].assign(acc=0.7)])
         (TWICE, {}, "loss=grpo has seed 0 several times"),
         (runs().replace("dapo", "grpo "), {}, "loss=grpo has seed 0 several times"),
         (runs({"grpo": [0.5] * 3, "dapo": [0.6] * 3}), {}, "the runs are identical"),
-        (runs().assign(seed=None), {}, "12 rows have no seed"),
+        (runs().assign(seed=None), {}, "12 rows without a seed"),
         (
             pd.concat([runs().query("loss != 'dapo'"), runs(first=9).query("loss == 'dapo'")]),
             {},

@@ -46,7 +46,7 @@ def test_a_column_with_other_words_is_no_state():
 def test_a_run_that_has_not_ended_is_left_out_and_named():
     table = runs().assign(State=["finished"] * 11 + ["running"])
     found, notes = states(table)
-    assert len(found) == 11 and "1 runs" in notes and "--failed State=running" in notes
+    assert len(found) == 11 and "1 run " in notes and "--failed State=running" in notes
     found, _ = states(table, failed=[Condition("State", "=", "running")])
     assert found.count("FAIL") == 1 and len(found) == 12
     with refused("no-run-ended"):
