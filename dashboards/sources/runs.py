@@ -379,6 +379,8 @@ def _with_scores(
         rows = rows[rows[question.step] <= question.at_step]
         evaluated = {step for step in evaluated if step <= question.at_step}
     scored = rows[rows[question.score].notna()]
+    if stepwise:  # the logs of a run's checkpoints repeat each other
+        scored = scored.drop_duplicates([question.step, question.score])
     steps = scored[question.step] if stepwise else scored[question.score] * 0
     if steps.duplicated().any():
         raise _same_twice(scored, question, trial)
