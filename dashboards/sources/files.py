@@ -20,6 +20,8 @@ NOTES = "notes"  # key of a table's attrs: what a reader should know about how i
 _SPECIAL = re.compile(r"(\{[A-Za-z_]\w*\}|\*\*/|\*|\?)")
 _PATTERNS = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
 _MAX_REASON = 200  # characters
+_MAX_NAMED = 5
+EVENTS = "folder of event files"  # column that is dropped in the end
 # of a folder's files, the ones that hold results, to be proposed as a pattern
 _RESULTS = (
     "trainer_state.json", "all_results.json", "results.csv", "progress.csv", "metrics.csv",
@@ -62,12 +64,37 @@ def read_files(pattern: str) -> pd.DataFrame:
         ) from None
     tables = [_read(path, named) for path in _without_doubles(paths)]
     table = pd.concat(tables, ignore_index=True)
-    table.attrs[NOTES] = [
+    notes = [
         f"{path.name} is UTF-16 and was read as such."
         for path in paths
         if path.is_file() and is_utf16(path)
     ]
+    if EVENTS in table:
+        notes += _check_scalars(table, pattern)
+        table = table.drop(columns=EVENTS)
+    table.attrs[NOTES] = notes
     return table
+
+
+def _check_scalars(table: pd.DataFrame, pattern: str) -> list[str]:
+    """Return a note on folders of event files without scalars: runs that crashed at their start.
+
+    Raises:
+        StorageError: no folder has a scalar.
+    """
+    without = table[table["step"].isna()][EVENTS].dropna()
+    if without.empty:
+        return []
+    if len(without) == len(table):
+        raise StorageError(
+            "no scalars in the event files",
+            pattern,
+            "leave them out, or log scalars with add_scalar",
+            code="no-scalars",
+        )
+    named = ", ".join(without.iloc[:_MAX_NAMED])
+    more = f" and {len(without) - _MAX_NAMED} more" if len(without) > _MAX_NAMED else ""
+    return [f"Without a scalar, so they count as failed: {named}{more}."]
 
 
 def _expression(part: str) -> str:
@@ -115,9 +142,8 @@ def _read_file(path: Path) -> pd.DataFrame:
             code="file-too-large",
         )
     if path.match(tensorboard.PATTERN):
-        table = tensorboard.read_events(path.parent)
-    else:
-        table = format_of(path).read(path)
+        return _read_events(path.parent)
+    table = format_of(path).read(path)
     if table.empty:
         raise ValueError("no rows; a failed run needs one row with a blank score")
     return table.assign(**settings_beside(path))
@@ -131,14 +157,30 @@ def _read_folder(folder: Path) -> pd.DataFrame:
             summary = read_json_table(path).assign(run=path.parents[1].name)
             runs.append(summary.assign(**settings_beside(path)))
         return pd.concat(runs, ignore_index=True)
-    if any(folder.rglob(tensorboard.PATTERN)):
-        return tensorboard.read_event_folders(folder)
+    places = tensorboard.event_folders(folder)
+    if len(places) == 1:
+        return _read_events(places[0])
+    if places:
+        tables = [
+            _read_events(place).assign(run=place.relative_to(folder).as_posix()) for place in places
+        ]
+        return pd.concat(tables, ignore_index=True)
     raise ConfigError(
         "this is a folder: name its files",
         str(folder),
         _proposed_pattern(folder),
         code="folder-without-pattern",
     )
+
+
+def _read_events(folder: Path) -> pd.DataFrame:
+    """Return the scalars of a folder's event files with the settings beside them; one row without
+    values if there are none.
+    """
+    table = tensorboard.read_events(folder)
+    if table.empty:
+        table = pd.DataFrame({"step": [float("nan")]})
+    return table.assign(**settings_beside(folder / EVENTS), **{EVENTS: str(folder)})
 
 
 def _proposed_pattern(folder: Path) -> str:

@@ -9,6 +9,7 @@ from dashboards.sources.conditions import Condition
 from dashboards.sources.question import Question
 from trainer.config.yaml_document import nearest
 from trainer.errors import ConfigError
+from trainer.shell.table import counted
 
 # of what a program logs once per evaluation; the first that holds whole numbers is the step
 _STEPS = (
@@ -161,7 +162,7 @@ def split_names(table: pd.DataFrame, pattern: str) -> tuple[pd.DataFrame, list[s
     left_out = table.loc[~matched, column].nunique()
     notes = []
     if left_out:
-        notes.append(f"Left out: {left_out} runs whose names do not match {pattern}.")
+        notes.append(f"Left out: {counted(left_out, 'run')} with names other than {pattern}.")
     clash = [name for name in parts if name in table]
     rows = table.drop(columns=clash).assign(**{str(name): parts[name] for name in parts})
     return rows[matched], notes

@@ -22,6 +22,7 @@ from dashboards.sources.wandb_tables import RUN_COLUMNS, is_run_table
 from trainer.config.variants import short_names, shown
 from trainer.config.yaml_document import nearest
 from trainer.errors import ConfigError, shortened
+from trainer.shell.table import counted
 
 # prefixes of columns that hold settings
 _SETTINGS = (
@@ -71,7 +72,10 @@ def read_runs(table: pd.DataFrame, question: Question, *, adaptive: bool = True)
     check_units(trials, question)
     _check_seeds(trials, question)
     if question.at_step is not None:
-        notes.append(f"Runs are compared at step {question.at_step}.")
+        longest = runs[question.step].max() if question.step in runs else question.at_step
+        notes.append(
+            f"Runs are compared at step {question.at_step}; the longest reached {longest:.0f}."
+        )
     if question.take == "best":
         notes.append(
             "The score is the best of each run's evaluations, which is biased: it favors noisy "
@@ -145,8 +149,8 @@ def _without_running(
         )
     named = runs.loc[running, [*question.point, question.seed]].drop_duplicates()
     return runs[~running], [
-        f"Left out: {len(named)} runs that have not ended, according to the column {state}. "
-        f"If they crashed, add --failed {state}={runs.loc[running, state].iloc[0]}."
+        f"Left out: {counted(len(named), 'run')} not ended yet, according to the column {state}. "
+        f"After a crash, add --failed {state}={runs.loc[running, state].iloc[0]}."
     ]
 
 
@@ -232,7 +236,7 @@ def _typed(table: pd.DataFrame, question: Question) -> pd.DataFrame:
     blank = runs[question.seed].isna().sum()
     if blank:
         raise ConfigError(
-            f"{blank} rows have no seed",
+            f"{counted(int(blank), 'row')} without a seed",
             question.seed,
             f"leave them out with --where '{question.seed}!=none', or give each its seed",
             code="no-seed",
@@ -375,6 +379,8 @@ def _with_scores(
         rows = rows[rows[question.step] <= question.at_step]
         evaluated = {step for step in evaluated if step <= question.at_step}
     scored = rows[rows[question.score].notna()]
+    if stepwise:  # the logs of a run's checkpoints repeat each other
+        scored = scored.drop_duplicates([question.step, question.score])
     steps = scored[question.step] if stepwise else scored[question.score] * 0
     if steps.duplicated().any():
         raise _same_twice(scored, question, trial)

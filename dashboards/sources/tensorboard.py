@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from trainer.errors import MissingError, StorageError
+from trainer.errors import MissingError
 
 PATTERN = "*tfevents*"
 
@@ -15,9 +15,10 @@ def read_events(place: Path) -> pd.DataFrame:
     """Return the scalars of an event file, or of all event files in a folder: a row per step, a
     column per tag. If a step was written twice, as by a resumed run, the last value counts.
 
+    Without scalars, as of a run that crashed at its start, there are no rows.
+
     Raises:
         MissingError: tensorboard is not installed.
-        StorageError: there are no scalars.
     """
     if importlib.util.find_spec("tensorboard") is None:
         raise MissingError(
@@ -42,26 +43,10 @@ def read_events(place: Path) -> pd.DataFrame:
             event.step: float(tensor_util.make_ndarray(event.tensor_proto))
             for event in events.Tensors(tag)
         }
-    if not values:
-        raise StorageError(
-            "no scalars in the event files",
-            str(place),
-            "leave it out, or log scalars with add_scalar",
-            code="no-scalars",
-        )
     table = pd.DataFrame({tag: pd.Series(points) for tag, points in values.items()})
     return table.sort_index().rename_axis("step").reset_index()
 
 
-def read_event_folders(root: Path) -> pd.DataFrame:
-    """Return the scalars of every folder below ``root`` that holds event files; the column ``run``
-    is its path.
-    """
-    folders = sorted({path.parent for path in root.rglob(PATTERN) if path.is_file()})
-    tables = []
-    for folder in folders:
-        name = folder.relative_to(root).as_posix()
-        tables.append(read_events(folder).assign(run=name))
-    if len(tables) == 1:
-        return tables[0].drop(columns="run")
-    return pd.concat(tables, ignore_index=True)
+def event_folders(root: Path) -> list[Path]:
+    """Return the folders at and below ``root`` that hold event files."""
+    return sorted({path.parent for path in root.rglob(PATTERN) if path.is_file()})

@@ -186,7 +186,7 @@ TWICE = pd.concat([runs(), runs().iloc[:1].assign(acc=0.7)])
         (TWICE, {}, "loss=grpo has seed 0 several times"),
         (runs().replace("dapo", "grpo "), {}, "loss=grpo has seed 0 several times"),
         (runs({"grpo": [0.5] * 3, "dapo": [0.6] * 3}), {}, "the runs are identical"),
-        (runs().assign(seed=None), {}, "12 rows have no seed"),
+        (runs().assign(seed=None), {}, "12 rows"),
         (runs(), {"fresh": runs()}, "seeds 0, 1, 2, 3 are in both tables"),
         (runs(), {"fresh": runs({"grpo": SCORES["grpo"], "ppo": SCORES["dapo"]}, 4)}, "loss=ppo"),
         (runs(), {"problems": pd.DataFrame({"trial": [0]})}, "no column problem"),

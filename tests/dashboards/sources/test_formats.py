@@ -101,6 +101,13 @@ def test_event_files_have_a_column_per_tag(tmp_path):
     assert table.acc.tolist() == pytest.approx([0.1, 0.1, 0.5, 0.1, 0.1, 0.75])
     whole = read_files(str(tmp_path))
     assert whole.run.unique().tolist() == ["adam-s0", "sgd-s1"] and len(whole) == 6
+    (tmp_path / "rmsprop-s0").mkdir()
+    (tmp_path / "rmsprop-s0/events.out.tfevents.1.host.1.0").touch()
+    (tmp_path / "rmsprop-s0/hparams.yaml").write_text("lr: 0.1")
+    crashed = read_files(str(tmp_path / "{opt}-s{seed}/events*"))
+    assert crashed.opt.tolist().count("rmsprop") == 1 and crashed.acc.isna().sum() == 1
+    assert "rmsprop-s0" in crashed.attrs[NOTES][0]
+    assert read_files(str(tmp_path))["hparams.yaml:lr"].dropna().tolist() == [0.1]
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty/events.out.tfevents.1.host.1.0").touch()
     with refused("no-scalars"):

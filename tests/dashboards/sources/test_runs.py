@@ -46,7 +46,7 @@ def test_a_column_with_other_words_is_no_state():
 def test_a_run_that_has_not_ended_is_left_out_and_named():
     table = runs().assign(State=["finished"] * 11 + ["running"])
     found, notes = states(table)
-    assert len(found) == 11 and "1 runs" in notes and "--failed State=running" in notes
+    assert len(found) == 11 and "1 run " in notes and "--failed State=running" in notes
     found, _ = states(table, failed=[Condition("State", "=", "running")])
     assert found.count("FAIL") == 1 and len(found) == 12
     with refused("no-run-ended"):
@@ -181,7 +181,8 @@ def test_a_long_cell_is_shortened_in_messages():
 
 
 def test_a_repeated_step_names_what_differs_there():
-    table = pd.concat([evaluations(), evaluations().assign(attempt=2)[:1]])
+    again = evaluations()[:1].assign(attempt=2, acc=0.9)
+    table = pd.concat([evaluations(), again])
     with refused("repeated-run") as caught:
         trials(table.fillna({"attempt": 1}))
     assert "step 0" in caught.value.what and caught.value.what.endswith("differ in attempt")
@@ -216,3 +217,11 @@ def test_columns_of_two_files_that_hold_the_same_are_as_good_as_one():
     table = runs().rename(columns={"loss": "config.loss"})
     table["params.json:loss"] = table["config.loss"]
     assert judge(table, **ASKED).results.trials[0].rule == "loss=grpo"
+
+
+def test_logs_of_checkpoints_may_repeat_each_other():
+    whole = evaluations()
+    results = judge(pd.concat([whole, whole[whole.step <= 20]]), **ASKED).results
+    assert results.trials[0].curves["acc"].steps == (0, 10, 20, 30)
+    with refused("repeated-run"):
+        trials(pd.concat([whole, whole.assign(acc=whole.acc + 0.1)]))
