@@ -2,6 +2,9 @@
 
 import codecs
 import gzip
+import sqlite3
+import zlib
+from contextlib import closing
 from pathlib import Path
 
 from trainer.errors import StorageError
@@ -15,10 +18,14 @@ def read_text(path: Path, most: int = MAX_BYTES) -> str:
 
     Raises:
         StorageError: larger than ``most`` bytes, or in another encoding.
+        ValueError: it cannot be decompressed.
     """
     if path.suffix.lower() == ".gz":
-        with gzip.open(path) as file:
-            content = file.read(most + 1)
+        try:
+            with gzip.open(path) as file:
+                content = file.read(most + 1)
+        except (EOFError, zlib.error) as error:
+            raise ValueError(f"it cannot be decompressed: {error}") from None
     else:
         with path.open("rb") as file:
             content = file.read(most + 1)
@@ -48,3 +55,17 @@ def is_database(path: Path) -> bool:
     """Return whether a file is a SQLite database."""
     with path.open("rb") as file:
         return file.read(16).startswith(b"SQLite format 3")
+
+
+def database_tables(path: Path) -> set[str]:
+    """Return the names of the tables in a SQLite database, which is only read; empty for any other
+    file.
+    """
+    if not is_database(path):
+        return set()
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            rows = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            return {name for (name,) in rows}
+    except sqlite3.Error:
+        return set()

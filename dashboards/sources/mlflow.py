@@ -4,7 +4,6 @@ The one module of dashboards that imports MLflow.
 """
 
 import os
-import sqlite3
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
 from dashboards.results import Results
-from dashboards.sources.content import is_database
+from dashboards.sources.content import database_tables
 from dashboards.sources.stored import RESULTS_FILE, unpack
 from trainer.config.yaml_document import nearest
 from trainer.errors import ConfigError, MissingError, StorageError, first_line
@@ -74,11 +73,7 @@ def is_store(place: Path) -> bool:
     """
     if place.is_dir():
         return (place / "meta.yaml").is_file() or any(place.glob("*/meta.yaml"))
-    if not place.is_file() or not is_database(place):
-        return False
-    with sqlite3.connect(f"file:{place}?mode=ro", uri=True) as database:
-        names = database.execute("SELECT name FROM sqlite_master").fetchall()
-    return ("experiments",) in names and ("alembic_version",) in names
+    return place.is_file() and {"experiments", "alembic_version"} <= database_tables(place)
 
 
 def read_store(place: Path, score: str, seed: str) -> pd.DataFrame:

@@ -4,13 +4,12 @@ The one module of dashboards that imports Optuna.
 """
 
 import shutil
-import sqlite3
 import tempfile
 from pathlib import Path
 
 import pandas as pd
 
-from dashboards.sources.content import MAX_BYTES, is_database
+from dashboards.sources.content import MAX_BYTES, database_tables, is_database
 from trainer.errors import StorageError
 
 _JOURNAL_START = b'{"op_code":'
@@ -19,9 +18,7 @@ _JOURNAL_START = b'{"op_code":'
 def is_study(path: Path) -> bool:
     """Return whether a file is an Optuna database or journal."""
     if is_database(path):
-        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as database:
-            names = database.execute("SELECT name FROM sqlite_master").fetchall()
-        return ("trials",) in names and ("studies",) in names
+        return {"trials", "studies"} <= database_tables(path)
     with path.open("rb") as file:
         return file.read(64).replace(b" ", b"").startswith(_JOURNAL_START)
 

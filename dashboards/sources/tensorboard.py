@@ -19,6 +19,7 @@ def read_events(place: Path) -> pd.DataFrame:
 
     Raises:
         MissingError: tensorboard is not installed.
+        ValueError: TensorBoard cannot read them.
     """
     if importlib.util.find_spec("tensorboard") is None:
         raise MissingError(
@@ -32,8 +33,11 @@ def read_events(place: Path) -> pd.DataFrame:
     from tensorboard.util import tensor_util
 
     events = EventAccumulator(str(place), size_guidance={"scalars": 0, "tensors": 0})
-    events.Reload()
     values: dict[str, dict[int, float]] = {}
+    try:
+        events.Reload()
+    except Exception as error:  # whatever its parsers raise for a damaged file
+        raise ValueError(f"TensorBoard cannot read its events: {error}") from None
     for tag in events.Tags()["scalars"]:
         values[tag] = {event.step: event.value for event in events.Scalars(tag)}
     for tag in events.Tags()["tensors"]:

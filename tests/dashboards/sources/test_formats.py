@@ -8,6 +8,7 @@ import pytest
 
 from dashboards.sources.files import NOTES, read_files
 from tests.refusals import refused
+from trainer.errors import UserError
 
 PLAIN = "model,seed,acc\nA,0,0.5\nB,1,0.25\n"
 ROWS = [{"model": "A", "seed": 0, "acc": 0.5}, {"model": "B", "seed": 1, "acc": 0.25}]
@@ -279,3 +280,25 @@ def test_mappings_to_records_and_by_seed_are_rows(tmp_path):
     ]
     path.write_text(json.dumps({"a": {"42": 0.5, "43": 0.6}, "b": {"42": 0.7, "43": 0.8}}))
     assert read_files(str(path)).columns.tolist() == ["index", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv.gz", gzip.compress(PLAIN.encode() * 50)[:60]),
+        ("a.csv.gz", gzip.compress(PLAIN.encode() * 50)[:30] + b"damaged" * 9),
+        ("a.parquet", b"PAR1damagedPAR1"),
+        ("a.json", b"[" * 100_000),
+        ("a.json", b'"text"'),
+        ("a.jsonl", b'{"acc": '),
+        ("a.csv", b'model,"acc\n1,2\n'),
+        ("a.db", b"SQLite format 3\0damaged"),
+        ("events.out.tfevents.1", b"damaged" * 20),
+    ],
+)
+def test_damaged_files_are_named(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        read_files(str(path))
+    assert name in caught.value.where
