@@ -77,9 +77,6 @@ def judge(
     from dashboards.sources.runs import read_runs, with_fresh
 
     question = Question(by=by, baseline=baseline, score=score, seed=seed, **options)
-    if question.against is not None:  # no arm is the baseline: the first only names the columns
-        first = {column: table[column].iloc[0] for column in by if column in table and len(table)}
-        question = replace(question, baseline=first)
     results = read_runs(table, question, adaptive=fresh is not True)
     if not isinstance(fresh, bool):
         results = with_fresh(results, fresh, question)

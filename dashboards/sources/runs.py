@@ -469,6 +469,9 @@ def _baseline(
     """Return the arms, baseline first, and the baseline's configuration number if nothing is
     tuned.
     """
+    if question.against is not None:  # a number is the baseline: the first arm only stands for it
+        names = list(dict.fromkeys(arm.values()))
+        return tuple(names), next(iter(numbers.values()))
     for column in question.baseline:
         if column not in question.by:
             raise ConfigError(

@@ -225,3 +225,11 @@ def test_logs_of_checkpoints_may_repeat_each_other():
     assert results.trials[0].curves["acc"].steps == (0, 10, 20, 30)
     with refused("repeated-run"):
         trials(pd.concat([whole, whole.assign(acc=whole.acc + 0.1)]))
+
+
+def test_a_number_needs_no_baseline():
+    table = runs().rename(columns={"loss": "config.yaml:algo.loss"})
+    asked = {**ASKED, "by": ["loss"], "baseline": {}, "against": 0.4}
+    assert judge(table, **asked).verdict.difference == pytest.approx(0.215)
+    with refused("no-baseline"):
+        judge(table, **{**asked, "against": None})
