@@ -92,7 +92,7 @@ def driver_killed(story: Story) -> None:
     """The driver is killed; the sweep is resumed from another node."""
     story.begin()
     story.kill("head", f"bin/sweep run {story.sweep}")
-    story.until("was ended by force")
+    story.until("[driver-killed]")
     story.terminal.wait()
     story.terminal = story.cluster.terminals["node2"]
     story.terminal.type(*story.cluster.before_sweeps)

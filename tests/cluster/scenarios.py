@@ -41,7 +41,7 @@ def undisturbed(cluster: Cluster) -> dict[str, dict[str, Any]]:
     head = cluster.terminals["head"]
     head.type(plan)
     shown = head.type(run, timeout=ENDS_S)
-    assert "asks for no token" not in shown
+    assert "RAY_AUTH_MODE" not in shown
     report = re.search(r"report: (\S+)", shown)
     assert report and (cluster.lab.shared / report[1].removeprefix("/shared/")).exists(), shown
     return cluster.state("my_space")

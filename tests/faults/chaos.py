@@ -49,7 +49,7 @@ time.time = lambda: _now() + float(_added.read_text())
 """
 # What the guard says after a driver that had no chance to say it: killed, or ended by Ray's own
 # code with code 1.
-BY_FORCE = f"error: the driver of sweep {NAME} was ended by force"
+BY_FORCE = "[driver-killed]"
 
 
 @dataclass
