@@ -179,7 +179,7 @@ def test_the_next_run_takes_over_an_engine_of_the_same_setup_and_checks_it_again
     engine.sync_weights(first)
     engine.close()
     assert engine.llm is not None
-    with pytest.raises(AssertionError, match="synchronize"):
+    with pytest.raises(AssertionError, match=r"sync_weights\(\)"):
         engine.generate(asked, SEEDS, params)
     again = engine_for(second, setup, run)
     assert again is engine
