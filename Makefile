@@ -6,7 +6,7 @@
 # make test-vllm   installs vLLM for the CPU into .venv-vllm and runs the tests that need it
 # make test-llm    fetches SmolLM2-135M (98 MB) once and runs the tests on it
 # make test-gpu    the tests that need a GPU, on one; imports neither Ray, Optuna, MLflow nor datasets
-# make first-contact  the first hour on a machine with GPUs, part after part, into first-contact/ (docs/guides/gpu.md)
+# make first-contact  the first hour on a machine with GPUs, part after part, into doctor-report/ (docs/guides/gpu.md)
 # make chaos       kills what a sweep is made of at random and compares its end (docs/development/faults.md); SEED=0 FAULTS=20
 # make test-cluster  types docs/guides/cluster.md on three machines made of namespaces, and runs Slurm's job where Slurm is
 # make install-gpu installs with vLLM, for machines with GPUs (docs/guides/gpu.md); make resolve-gpu only tries it
@@ -94,10 +94,10 @@ test-gpu:
 	@python=$(BIN)/python; test -x $$python || python=$(PYTHON); \
 		$$python -m pytest -o addopts="-rs -s" -m gpu tests/gpu
 
-# All of it though a part fails; PARTS="driver vllm" runs some.
+# trainer doctor runs all parts even if one fails; PARTS="driver vllm" runs some.
 first-contact:
 	@python=$(BIN)/python; test -x $$python || python=$(PYTHON); \
-		$$python -m benchmarks.first_contact $(if $(PARTS),--only $(PARTS))
+		$$python -m trainer doctor --run $(PARTS)
 
 SEED := 0
 FAULTS := 20

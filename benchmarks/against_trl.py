@@ -6,42 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from trainer.doctor.random_model import reward_tokens
+
 GROUP_SIZE = 8
-
-
-def reward_tokens(text: str, answer: str):
-    """Share of characters with an even code: cheap, and different within a group."""
-    from rewards import Score
-
-    share = sum(ord(character) % 2 == 0 for character in text) / max(1, len(text))
-    return Score(reward=share, correct=share > 0.5, breakdown={})
-
-
-def save_tokenizer(folder: Path, vocabulary: int, in_prompts: int) -> None:
-    """A tokenizer whose EOS the model cannot sample, so that no completion ends early.
-
-    Args:
-        folder: of the model.
-        vocabulary: of the model.
-        in_prompts: words that prompts are made of: w1 to this one.
-    """
-    from transformers import AddedToken, Qwen2Tokenizer
-
-    # Qwen2 folders always load as Qwen2Tokenizer, whose BPE would cut the words: make them added
-    # tokens.
-    words = [f"w{i}" for i in range(vocabulary)]
-    ids = {word: i for i, word in enumerate([*words, "</s>"])}
-    tokenizer = Qwen2Tokenizer(vocab=ids, eos_token="</s>", pad_token="w0", unk_token="w0")
-    added = words[1 : in_prompts + 1]
-    tokenizer.add_tokens([AddedToken(word, normalized=False, single_word=True) for word in added])
-    tokenizer.save_pretrained(folder)
-
-
-def make_prompts(count: int, length: int, words: int) -> list[str]:
-    """Different prompts of so many words each, of w1 to w``words``."""
-    return [
-        " ".join(f"w{(7 * i + 3 * j) % words + 1}" for j in range(length)) for i in range(count)
-    ]
 
 
 def train_with_trl(

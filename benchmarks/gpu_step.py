@@ -26,8 +26,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.against_trl import GROUP_SIZE, make_prompts, save_tokenizer, train_with_trl
+from benchmarks.against_trl import GROUP_SIZE, train_with_trl
 from research.tables import print_rows
+from trainer.doctor.random_model import make_prompts, save_random_model
 from trainer.policy.architectures import model_size
 
 WORDS = 60  # that prompts are made of
@@ -43,29 +44,6 @@ MODELS = {"tiny": "tiny", **{size: f"Qwen/Qwen2.5-{size}" for size in ("0.5B", "
 # bfloat16, dense, of the data sheets
 PEAK_FLOPS = {"A100": 312e12, "H100": 989e12, "H200": 989e12, "B200": 2250e12}
 TRL = "TRL"
-
-
-def make_folder(folder: Path, model: str) -> None:
-    """A random model, and a tokenizer whose EOS it cannot sample, so that no completion
-    ends early.
-    """
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    settings = model_size(MODELS[model]).settings
-    vocabulary = settings["vocab_size"]
-    ends = {
-        "eos_token_id": vocabulary,
-        "pad_token_id": 0,
-        "bos_token_id": None,
-        "max_position_embeddings": 8192,
-    }
-    shape = AutoConfig.for_model(**{**settings, **ends})
-    # one thread of a CPU takes minutes for 3 billion parameters
-    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-        random_model = AutoModelForCausalLM.from_config(shape, dtype=torch.bfloat16)
-    random_model.save_pretrained(folder)
-    save_tokenizer(folder, vocabulary, in_prompts=69)
 
 
 def prompts(arguments: argparse.Namespace) -> list[str]:
@@ -91,7 +69,7 @@ def run_ours(folder: Path, arguments: argparse.Namespace) -> list[dict[str, floa
         {
             "model": {"name_or_path": str(folder), "gradient_checkpointing": True},
             "data": {"task": "custom", "train": str(data), "prompt_format": "raw"},
-            "reward": {"functions": {"benchmarks.against_trl:reward_tokens": 1.0}},
+            "reward": {"functions": {"trainer.doctor.random_model:reward_tokens": 1.0}},
             "rollout": {
                 "prompts_per_step": arguments.prompts,
                 "group_size": GROUP_SIZE,
@@ -148,7 +126,7 @@ def run_trl(folder: Path, arguments: argparse.Namespace) -> list[dict[str, float
 def measured(side: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """What a process of its own says of one row."""
     with tempfile.TemporaryDirectory() as folder:
-        make_folder(Path(folder), arguments.model)
+        save_random_model(Path(folder), MODELS[arguments.model])
         command = [sys.executable, "-m", "benchmarks.gpu_step", "--side", side, "--folder", folder]
         for name in ("model", "prompts", "prompt_tokens", "tokens", "steps", "vllm_share"):
             command += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]

@@ -32,6 +32,7 @@ NOT_OURS |= {
     "--logprobs-mode",
     "--dtype",
     "--weight-transfer-config",
+    "--shm-size",
 }
 
 

@@ -4,14 +4,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.rehearsal.rank import _compared_step
-from benchmarks.rehearsal.rehearse import Rehearsal, _run_ranks, rehearse
 from sweep.space.file import load_space
 from sweep.space.points import Space
 from tests.paths import SEARCH_SPACES
+from tests.refusals import refused
+from trainer.cli import main
 from trainer.config.extends import preset_specs
 from trainer.config.schema import apply_overrides, load_config
 from trainer.errors import EngineError
+from trainer.rehearsal.rank import _compared_step
+from trainer.rehearsal.rehearse import Rehearsal, _run_ranks, rehearse
 
 
 def brings(config):
@@ -36,7 +38,7 @@ def configurations():
     """The fewest presets and published baselines that bring everything which any of them brings,
     chosen greedily.
 
-    `python -m benchmarks.rehearsal --all` goes through all presets and variants. Rules alone bring
+    `trainer rehearse --all` goes through all presets and variants. Rules alone bring
     nothing here: they differ in what tests/invariants/test_rules.py holds against one rank.
     """
     every = {name: load_config(name) for name in preset_specs()}
@@ -106,9 +108,9 @@ def test_what_ends_a_rank_of_a_rehearsal_is_shown(tmp_path, monkeypatch, capsys)
     (tmp_path / "a_bad_rank.py").write_text(
         "import os\nassert os.environ['RANK'] == '0', 'no such layer'\n"
     )
-    monkeypatch.setattr("benchmarks.rehearsal.rehearse.RANK_MODULE", "a_bad_rank")
+    monkeypatch.setattr("trainer.rehearsal.rehearse.RANK_MODULE", "a_bad_rank")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(EngineError, match="the rehearsal of kk_3b failed"):
+    with refused("rank-failed", EngineError):
         _run_ranks(tmp_path, 2, "kk_3b", on_gpus=False)
     assert "AssertionError: no such layer" in capsys.readouterr().err
 
@@ -129,3 +131,11 @@ def test_what_a_rehearsal_would_find(name, value):
     assert Rehearsal("kk_3b", config, [good, good]).failed() == []
     rehearsal = Rehearsal("kk_3b", config, [good, {**good, name: value}])
     assert rehearsal.failed() == [name] and rehearsal.row()[name].endswith("FAILED")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [([], "no-preset"), (["kk_3b", "--all"], "all-and-one")]
+)
+def test_a_rehearsal_wants_one_preset_or_all(words, code, capsys):
+    assert main(["rehearse", *words]) == 2
+    assert f"[{code}]" in capsys.readouterr().err

@@ -5,9 +5,9 @@ resumes.
 import pytest
 import torch
 
-from benchmarks.rehearsal.rehearse import rehearse
 from tests.gpu.conftest import ON_GPU
 from trainer.config.schema import apply_overrides, load_config
+from trainer.rehearsal.rehearse import rehearse
 
 DEEPSPEED = {"parallel.strategy": "deepspeed", "rollout.engine": "transformers"}
 STRATEGIES = {

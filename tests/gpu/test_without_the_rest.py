@@ -25,7 +25,7 @@ import sys, pytest
 for name in {absent}:
     sys.modules[name] = None  # importing it now raises
 code = pytest.main(["tests/gpu", "--collect-only", "-q", "-m", "gpu", "-p", "no:cacheprovider"])
-import benchmarks.rehearsal.rank
+import trainer.rehearsal.rank
 sys.exit(code)
 """
 

@@ -1,18 +1,14 @@
-"""``python -m benchmarks.rehearsal``: a preset for GPUs, on a CPU, with everything but its sizes
-as it is.
+"""Rehearse a preset for GPUs at reduced size, with everything else as it is.
 
-Kept are the dtype, strategy, stage, checkpointing, reference, engine and update rule; shrunken are
-the model's width and depth, the lengths and the batch. A random model knows no answers: it reads
-generated puzzles, and its completions are scored by a count of letters.
+A rehearsal keeps dtype, strategy, ZeRO stage, checkpointing, reference, engine and update rule. It
+shrinks the model's width and depth, the lengths and the batch. The model is random and solves no
+problem: it reads generated puzzles, and a count of letters scores its completions.
 """
 
-import argparse
 import contextlib
-import importlib.util
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,20 +19,14 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from trainer.config.extends import preset_specs
-from trainer.config.schema import TrainConfig, apply_overrides, load_config, save_config
+from trainer.config.schema import TrainConfig, apply_overrides, save_config
 from trainer.config.yaml_document import read_yaml
-from trainer.errors import ConfigError, EngineError
-from trainer.parallel.device import local_device
+from trainer.errors import EngineError
 from trainer.policy.architectures import KNOWN, TINY_FOLDER, model_size
 from trainer.run_folder import RunFolder
-from trainer.shell.arguments import count
-from trainer.shell.table import print_table
 
-_RANKS = 2
-_ROOT = Path(__file__).resolve().parents[2]  # of this checkout
 _SHRUNKEN = Path(__file__).with_name("small.yaml")
-RANK_MODULE = "benchmarks.rehearsal.rank"
+RANK_MODULE = "trainer.rehearsal.rank"
 _WIDTHS = {
     "hidden_size": 128,
     "intermediate_size": 192,
@@ -61,14 +51,14 @@ class Rehearsal:
     ranks: Sequence[Mapping[str, float]]  # see `rank.measure`
 
     def bounds(self) -> dict[str, float]:
-        """Return how far each may be."""
+        """Return the largest allowed distance of each measurement."""
         engine = ENGINE_BOUND[self.config.model.dtype]
         resumed = _REORDERED if self.config.parallel.device == "cuda" else 0.0
         bounds = {"short": engine, "long": engine, "resumed": resumed}
         return {"reference": 0.0, "ratio - 1": 0.0, **bounds}
 
     def failed(self) -> list[str]:
-        """Return what does not hold; what is not a number is out of bounds, too."""
+        """Return the names of measurements out of bounds; NaN is out of bounds."""
         return [
             name
             for name, bound in self.bounds().items()
@@ -76,7 +66,7 @@ class Rehearsal:
         ]
 
     def row(self) -> dict[str, str]:
-        """Return a line of the table."""
+        """Return this rehearsal's row of the table."""
         parallel = self.config.parallel
         failed = self.failed()
         stage = f" {parallel.zero_stage}" if parallel.strategy == "deepspeed" else ""
@@ -93,51 +83,24 @@ class Rehearsal:
         }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the preset, the device and the ranks."""
-    parser.add_argument("spec", nargs="?", help="preset[:variant] or YAML file")
-    parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="e.g. parallel.zero_stage=3"
-    )
-    parser.add_argument("--all", action="store_true", help="rehearse every preset and variant")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="default: cpu")
-    parser.add_argument(
-        "--ranks", type=count, default=_RANKS, help=f"number of ranks (default: {_RANKS})"
-    )
-
-
-def carry_out(arguments: argparse.Namespace) -> int:
-    """Rehearse what was asked for, print a table, and return whether anything failed."""
-    if arguments.all == bool(arguments.spec):
-        raise ConfigError("which preset?", "benchmarks.rehearsal", "name one, or give --all")
-    local_device(arguments.device)  # whether it is there
-    names = preset_specs() if arguments.all else [arguments.spec]
-    configs = {name: load_config(name, arguments.overrides) for name in names}
-    engine = "vllm" if importlib.util.find_spec("vllm") else "transformers"
-    print(f"presets that sample with vLLM do so here by {engine}", file=sys.stderr)
-    rehearsals = []
-    with tempfile.TemporaryDirectory(prefix="loptune-rehearsal-") as folder:
-        for rehearsal in rehearse(configs, Path(folder), engine, arguments.device, arguments.ranks):
-            rehearsals.append(rehearsal)
-            print(f"{rehearsal.name} rehearsed: {len(rehearsals)} of {len(names)}", file=sys.stderr)
-    rows = [rehearsal.row() for rehearsal in rehearsals]
-    print_table(list(rows[0]), [list(row.values()) for row in rows])
-    return int(any(rehearsal.failed() for rehearsal in rehearsals))
-
-
 def rehearse(
     configs: Mapping[str, TrainConfig],
     folder: Path,
     engine: str = "transformers",
     device: Literal["cpu", "cuda"] = "cpu",
-    ranks: int = _RANKS,
+    ranks: int = 2,
 ) -> Iterator[Rehearsal]:
-    """Rehearse configurations one after another, those with a strategy on several ranks.
+    """Rehearse configurations one after another; those with a parallel strategy on several ranks.
 
-    ``engine`` samples where a preset leaves the choice; on GPUs each of the ``ranks`` takes one.
+    Args:
+        configs: configurations by name.
+        folder: of the models and checkpoints; several MB each.
+        engine: that samples, unless a preset demands transformers.
+        device: ``cpu`` or ``cuda``; on GPUs each rank takes one.
+        ranks: number of ranks of a configuration with a strategy.
 
     Raises:
-        EngineError: a rank ended before its time; what the ranks wrote has been printed.
+        EngineError: a rank failed; the output of all ranks has been printed to stderr.
     """
     for number, (name, config) in enumerate(configs.items()):
         place = folder.resolve() / str(number)
@@ -195,12 +158,20 @@ def make_model(config: TrainConfig, folder: Path) -> Path:
 
 def _run_ranks(folder: Path, size: int, name: str, on_gpus: bool) -> None:
     launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
-    command = [sys.executable, "-m", *launcher, "-m", RANK_MODULE, str(folder)]
-    environment = (
-        os.environ | {"OMP_NUM_THREADS": "1"} | ({} if on_gpus else {"CUDA_VISIBLE_DEVICES": ""})
-    )
+    # `-m` puts the current folder first on sys.path: the ranks start in the rehearsal's own folder,
+    # so that a file of the user's, such as trainer.py, does not shadow our package.
+    command = [sys.executable, "-m", *launcher, "-m", RANK_MODULE, str(folder), str(Path.cwd())]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": _python_path()}
+    if not on_gpus:
+        environment["CUDA_VISIBLE_DEVICES"] = ""
     with Popen(
-        command, cwd=_ROOT, env=environment, stdout=PIPE, stderr=STDOUT, text=True, errors="replace"
+        command,
+        cwd=folder,
+        env=environment,
+        stdout=PIPE,
+        stderr=STDOUT,
+        text=True,
+        errors="replace",
     ) as torchrun:
         try:
             written, _ = torchrun.communicate()
@@ -210,6 +181,16 @@ def _run_ranks(folder: Path, size: int, name: str, on_gpus: bool) -> None:
         print(written, file=sys.stderr)
         raise EngineError(
             f"the rehearsal of {name} failed",
-            "benchmarks.rehearsal",
-            "see above what its ranks wrote",
+            f"torchrun ended with status {torchrun.returncode}",
+            "read the output of its ranks above",
+            code="rank-failed",
         )
+
+
+def _python_path() -> str:
+    """Return PYTHONPATH for a process in another folder: the root of this package, then the
+    entries of this process's PYTHONPATH as absolute paths.
+    """
+    root = Path(__file__).resolve().parents[2]
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return os.pathsep.join([str(root), *(os.path.abspath(entry) for entry in given if entry)])

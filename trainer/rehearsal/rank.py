@@ -1,5 +1,5 @@
-"""One rank of a rehearsal: trains a shrunken preset for two steps and measures what must
-hold of it.
+"""One rank of a rehearsal: train a preset at reduced size for two steps, and measure how far it is
+from the values that must hold.
 """
 
 import json
@@ -29,17 +29,17 @@ STEPS = 2  # trained before the checkpoint; one more is trained with and without
 
 
 def measure(config: TrainConfig, folder: Path) -> dict[str, float]:
-    """Rehearse a configuration, collectively with the other ranks, and return how far it is from
-    what must hold.
+    """Rehearse a configuration, collectively with the other ranks, and return the distances from
+    the values that must hold.
 
     ``reference``: largest |log-probability of the policy - of the reference| before the first
     update. ``short``, ``long``: mean |engine's - policy's log-probability| of completions, and of
     one after `LONG` tokens. ``ratio - 1``: largest |importance ratio - 1| in the first optimizer
     step. ``resumed``: relative difference of loss and gradient norm in the step after the
-    checkpoint; infinite where the run went on from elsewhere, or learned nothing.
+    checkpoint; infinite if the run resumed from another step, or did not learn.
 
     Raises:
-        UserError: what would keep the run from going on.
+        UserError: the reason for which the full run would stop.
     """
     trainer = _trainer(
         apply_overrides(config, {"optim.old_logprobs": "recompute"}), folder / "probe"
@@ -109,7 +109,7 @@ def _engine_after_a_long_prompt(trainer: Trainer) -> float:
 
 
 def _first_ratio(trainer: Trainer) -> float:
-    """By the optimizer step that a training step begins with, on all tokens of its update batch."""
+    """Take the first optimizer step of a training step; return its largest |ratio - 1|."""
     sample = trainer.source.next_groups(0, Stopwatch())
     batch, plan = trainer.scorer.score(sample.scores.result().groups)
     batch = estimate_advantages(batch, trainer.config.algorithm, trainer.parallel.sum)
@@ -126,8 +126,11 @@ def _mean(difference: Tensor) -> float:
     return float(difference.abs().mean())
 
 
-def main(folder: Path) -> None:
-    """Rehearse the configuration in a folder, and write what was found of it there."""
+def main(folder: Path, users: Path) -> None:
+    """Rehearse the configuration in a folder and write the measurements there. ``users`` is the
+    folder in which the command was given, which may hold rules.
+    """
+    os.chdir(users)
     measured = measure(load_config(str(RunFolder(folder).config)), folder)
     leave_ranks()
     (folder / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(measured))
@@ -135,4 +138,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

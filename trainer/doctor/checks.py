@@ -1,0 +1,152 @@
+"""The checks of `trainer doctor --run` that are not tests: each runs as a process of its own,
+``python -m trainer.doctor.checks NAME``.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from trainer.doctor.random_model import make_prompts, save_random_model
+from trainer.parallel.gpus import check_compiler, driver_version
+
+STEP_PROMPTS = 16  # prompts of a timed step: enough for full microbatches, and done in minutes
+PROMPT_WORDS = 60
+PROMPT_TOKENS = 256
+# preset -> model whose shape the random weights have
+RANDOM_MODELS = {
+    "kk_0.5b": "Qwen/Qwen2.5-0.5B",
+    "kk_3b_lora:ar_lopti": "Qwen/Qwen2.5-3B",
+    "kk_3b:ar_lopti": "Qwen/Qwen2.5-3B",
+}
+RANKS = {"kk_3b:ar_lopti": 4}
+
+
+def main() -> int:
+    """Run the check named on the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("check", choices=["driver", "compiler", "step", "two-trials"])
+    parser.add_argument("--preset", help="preset of the step (default: tiny_kk as it is)")
+    parser.add_argument("--folder", type=Path, default=Path("doctor-report"))
+    arguments = parser.parse_args()
+    if arguments.check == "driver":
+        report_driver()
+    elif arguments.check == "compiler":
+        compile_kernels()
+    elif arguments.check == "step":
+        take_a_step(arguments.preset, arguments.folder)
+    else:
+        run_two_trials(arguments.folder)
+    return 0
+
+
+def report_driver() -> None:
+    """Print what torch sees, and time a product of matrices."""
+    import torch
+
+    print(
+        f"driver {driver_version()}, CUDA of torch {torch.version.cuda}, devices "
+        f"{torch.cuda.device_count()}"
+    )
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    size = 4096 if device.type == "cuda" else 512
+    left = torch.randn(size, size, device=device, dtype=torch.bfloat16)
+    assert torch.isfinite(left @ left).all()  # loads the kernels, and waits for the device
+    started = time.perf_counter()
+    for _ in range(10):
+        product = left @ left
+    assert torch.isfinite(product).all()  # waits for the device
+    seconds = time.perf_counter() - started
+    name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
+    print(f"{name}: {10 * 2 * size**3 / seconds / 1e12:.3g} TFLOP/s in bfloat16")
+
+
+def compile_kernels() -> None:
+    """Compile one line of C, as vLLM's kernels need, and on a GPU one kernel with Triton."""
+    import torch
+
+    check_compiler()
+    print("a C compiler and Python.h are there")
+    if torch.cuda.is_available():
+        doubled = torch.compile(lambda values: values * 2 + 1)(torch.arange(1000.0, device="cuda"))
+        assert torch.equal(doubled.cpu(), torch.arange(1000.0) * 2 + 1)
+        print("Triton compiled a kernel, and its result is right")
+        print(f"FlashInfer would use ninja {shutil.which('ninja')}, nvcc {shutil.which('nvcc')}")
+
+
+def take_a_step(preset: str | None, folder: Path) -> None:
+    """Train one step of a preset with random weights on generated prompts, or of ``tiny_kk`` as it
+    is; print its seconds by phase and its memory.
+    """
+    runs = folder / "runs"
+    name = f"step-{time.time_ns()}"
+    command = ["-m", "trainer", "run", preset or "tiny_kk", "max_steps=1", "--offline"]
+    if preset is not None:
+        command += _random_model(preset, folder)
+        ranks = RANKS.get(preset, 1)
+        if ranks > 1:
+            launcher = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}")
+            command = [*launcher, *command]
+    command += ["--name", name, "--runs-dir", str(runs)]
+    subprocess.run([sys.executable, *command], check=True)
+    lines = (runs / name / "metrics.jsonl").read_text().splitlines()
+    merged: dict[str, float] = {}
+    for line in lines:
+        merged |= json.loads(line)
+    shown = [key for key in merged if key.startswith(("memory/", "time/"))]
+    shown.sort(key=lambda key: key != "time/step")  # the whole step, then its phases
+    print(", ".join(f"{key} {merged[key]:.2f}" for key in shown))
+
+
+def _random_model(preset: str, folder: Path) -> list[str]:
+    """Return the overrides that put a random model and generated prompts into a preset."""
+    model = folder / f"random-{RANDOM_MODELS[preset].rpartition('-')[2]}"
+    if not (model / "config.json").exists():
+        model.mkdir(parents=True, exist_ok=True)
+        save_random_model(model, RANDOM_MODELS[preset])
+    data = model / "prompts.jsonl"
+    prompts = make_prompts(4 * STEP_PROMPTS, PROMPT_TOKENS, PROMPT_WORDS)
+    data.write_text("\n".join(json.dumps({"prompt": text, "answer": "-"}) for text in prompts))
+    return [
+        f"model.name_or_path={model}",
+        "data.task=custom",
+        f"data.train={data}",
+        "data.prompt_format=raw",
+        "reward.functions={'trainer.doctor.random_model:reward_tokens': 1.0}",
+        f"rollout.prompts_per_step={STEP_PROMPTS}",
+        f"optim.update_batch_size={STEP_PROMPTS * 4}",
+        f"evaluation.sets={{dev: {{source: {data}, limit: 4}}}}",
+    ]
+
+
+def run_two_trials(folder: Path) -> None:
+    """Run a sweep of two trials, one after the other in the same process."""
+    import torch
+
+    gpus = min(1, torch.cuda.device_count())
+    overrides = [
+        "trainer.max_steps=2",
+        "trainer.evaluation.every_steps=1",
+        "objective.window=1",
+        "search.configurations=0",
+        "seeds=[0]",
+        "limits.max_concurrent=1",
+        f"resources.gpus_per_trial={gpus}",
+        "baselines=[{algorithm.ar_alpha: 0.0, lopti: false}, {algorithm.ar_alpha: 0.3, lopti: "
+        "false}]",
+    ]
+    name = f"two-trials-{time.time_ns()}"
+    place = ["--offline", "--name", name, "--runs-dir", str(folder / "runs")]
+    started = time.monotonic()
+    # `-m` puts the current folder first on sys.path; sweep/__main__.py moves it last
+    command = [sys.executable, "-m", "sweep", "run", "quickstart", *place, *overrides]
+    subprocess.run(command, check=True, env=os.environ)
+    print(f"both trials are complete after {time.monotonic() - started:.0f} s")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

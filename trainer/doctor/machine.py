@@ -1,0 +1,322 @@
+"""What this machine has for training, found within seconds and without changing anything."""
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import psutil
+
+from trainer.errors import MissingError
+from trainer.parallel.gpus import check_compiler, driver_version, visible_gpus
+
+State = Literal["ok", "missing", "problem", "unknown"]
+
+LIBRARIES = (
+    "torch",
+    "transformers",
+    "accelerate",
+    "deepspeed",
+    "vllm",
+    "triton",
+    "ray",
+    "optuna",
+    "mlflow",
+    "numpy",
+    "trl",
+    "peft",
+)
+TORCH_TIMEOUT_S = 60.0  # importing torch takes 2 to 20 s, from a slow disk longer
+QUERY_TIMEOUT_S = 10.0
+MIN_FREE_BYTES = 2 * 10**9  # disk space below which even a small run may fail to write a checkpoint
+_GB = 10**9
+# Importing torch and initializing CUDA can hang or crash with a broken driver: another process.
+_TORCH = """
+import json, torch
+found = {"version": torch.__version__, "cuda": torch.version.cuda, "gpus": [], "reason": ""}
+if torch.version.cuda is not None:
+    try:
+        torch.cuda.init()
+        for index in range(torch.cuda.device_count()):
+            device = torch.cuda.get_device_properties(index)
+            found["gpus"].append([device.name, device.major, device.minor])
+    except (RuntimeError, AssertionError) as error:
+        found["reason"] = str(error).strip().splitlines()[0]
+print(json.dumps(found))
+"""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One row of `trainer doctor`.
+
+    Attributes:
+        item: what was looked for.
+        state: ``ok``; ``missing`` if it is not there, which only some runs need; ``problem`` if it
+            is there and does not work; ``unknown`` if it could not be found out.
+        found: value, version or reason.
+        advice: what to do, if anything.
+    """
+
+    item: str
+    state: State
+    found: str
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class TorchReport:
+    """What torch says of this machine's GPUs. ``error`` is not empty if it gave no answer."""
+
+    version: str = ""
+    cuda: str | None = None
+    gpus: tuple[str, ...] = ()  # name and compute capability
+    reason: str = ""  # why CUDA could not be initialized
+    error: str = ""
+
+
+def examine(folder: Path, torch_report: TorchReport) -> list[Finding]:
+    """Return what this machine has for runs in ``folder``. ``torch_report`` is `ask_torch`'s."""
+    return [
+        Finding("Python", "ok", f"{platform.python_version()} on {platform.platform()}"),
+        _driver(),
+        *_gpus(),
+        _torch(torch_report, visible_gpus()),
+        _vllm(bool(torch_report.gpus)),
+        _compiler(),
+        _libraries(),
+        _processors(),
+        _memory(),
+        _shared_memory(),
+        _disk(folder),
+        _models(),
+    ]
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python, the system and the installed libraries."""
+    installed = {"python": platform.python_version(), "system": platform.platform()}
+    for library in LIBRARIES:
+        if importlib.util.find_spec(library) is not None:
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                installed[library] = importlib.metadata.version(library)
+    return installed
+
+
+def unanswered(findings: Sequence[Finding]) -> list[str]:
+    """Return the questions that these findings leave open, and how to answer each."""
+    has_gpu = any(finding.item.startswith("GPU ") for finding in findings)
+    questions = [
+        "how long a step takes and how much memory it needs: trainer run PRESET max_steps=1",
+        "whether a preset fits into memory: trainer presets PRESET prints the estimate",
+    ]
+    if has_gpu:
+        questions += [
+            "whether kernels compile, vLLM starts and ranks reach each other over NCCL: "
+            "trainer doctor --run",
+            "whether other users or jobs will take these GPUs later",
+        ]
+    else:
+        questions += [
+            "how this configuration behaves on a GPU, because none is visible: "
+            "trainer rehearse PRESET runs it at reduced size on the CPU"
+        ]
+    return questions
+
+
+def ask_torch(timeout_s: float = TORCH_TIMEOUT_S) -> TorchReport:
+    """Return torch's version and GPUs, asked in another process."""
+    if importlib.util.find_spec("torch") is None:
+        return TorchReport(error="torch is not installed")
+    try:
+        done = subprocess.run(
+            # -P: a file torch.py in the current folder must not answer instead
+            [sys.executable, "-P", "-c", _TORCH],
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return TorchReport(error=f"torch gave no answer in {timeout_s:g} s")
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        return TorchReport(error=f"torch cannot be imported: {lines[-1]}")
+    answer = json.loads(done.stdout.strip().splitlines()[-1])
+    gpus = tuple(f"{name} (compute {major}.{minor})" for name, major, minor in answer["gpus"])
+    return TorchReport(answer["version"], answer["cuda"], gpus, answer["reason"])
+
+
+def _driver() -> Finding:
+    if shutil.which("nvidia-smi") is None:
+        return Finding("NVIDIA driver", "missing", "nvidia-smi is not on PATH")
+    version = driver_version()
+    if version is None:
+        return Finding(
+            "NVIDIA driver", "problem", "nvidia-smi fails or gives no answer", "run nvidia-smi"
+        )
+    return Finding("NVIDIA driver", "ok", version)
+
+
+def _gpus() -> list[Finding]:
+    """Return one row per GPU of the driver, with its memory [GB] and the part in use."""
+    rows = _nvidia_smi("name,memory.total,memory.used")
+    findings = []
+    for index, row in enumerate(rows):
+        name, total, used = [cell.strip() for cell in row.split(",")]
+        if not (total.isdigit() and used.isdigit()):  # "[N/A]" with some virtual GPUs
+            findings.append(Finding(f"GPU {index}", "unknown", f"{name}, memory {total}"))
+            continue
+        total_gb, used_gb = (int(mebibytes) * 2**20 / _GB for mebibytes in (total, used))
+        in_use = used_gb > 0.05 * total_gb
+        findings.append(
+            Finding(
+                item=f"GPU {index}",
+                state="ok",
+                found=f"{name}, {total_gb:.0f} GB, {used_gb:.1f} GB in use",
+                advice="end the processes that nvidia-smi lists" if in_use else "",
+            )
+        )
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        findings.append(
+            Finding("CUDA_VISIBLE_DEVICES", "ok", chosen or "empty: all GPUs are hidden")
+        )
+    return findings or [Finding("GPUs", "missing", "none", "parallel.device=cpu for GPU presets")]
+
+
+def _torch(report: TorchReport, wanted: int) -> Finding:
+    """``wanted`` is the number of GPUs that driver and CUDA_VISIBLE_DEVICES offer."""
+    if report.error:
+        return Finding("torch", "problem", report.error, "make install, or make install-gpu")
+    build = f"CUDA {report.cuda}" if report.cuda else "a build for CPUs"
+    found = f"{report.version}, {build}"
+    if report.gpus:
+        found += f"; uses {len(report.gpus)}: {', '.join(sorted(set(report.gpus)))}"
+    if len(report.gpus) >= wanted:
+        return Finding("torch", "ok", found)
+    found += f"; uses {len(report.gpus)} of {wanted} GPUs"
+    found += f": {report.reason}" if report.reason else ""
+    advice = "check the driver's version and CUDA_VISIBLE_DEVICES (docs/guides/gpu.md)"
+    if report.cuda is None:
+        advice = "make install-gpu installs torch with CUDA"
+    return Finding("torch", "problem", found, advice)
+
+
+def _vllm(has_gpu: bool) -> Finding:
+    if importlib.util.find_spec("vllm") is None:
+        advice = "make install-gpu, or rollout.engine=transformers" if has_gpu else ""
+        return Finding("vLLM", "missing", "not installed", advice)
+    return Finding("vLLM", "ok", importlib.metadata.version("vllm"))
+
+
+def _compiler() -> Finding:
+    try:
+        check_compiler()
+    except MissingError as error:
+        state: State = "problem" if importlib.util.find_spec("vllm") else "missing"
+        return Finding("C compiler", state, error.what, error.hint)
+    nvcc = shutil.which("nvcc") or "no nvcc"
+    ninja = shutil.which("ninja") or "no ninja"
+    return Finding("C compiler", "ok", f"compiles with Python.h; {nvcc}, {ninja}")
+
+
+def _libraries() -> Finding:
+    shown = [name for name in LIBRARIES if name not in ("torch", "vllm", "numpy", "triton")]
+    installed = versions()
+    lacking = [name for name in ("transformers", "accelerate") if name not in installed]
+    found = ", ".join(f"{name} {installed.get(name, 'not installed')}" for name in shown)
+    if lacking:
+        return Finding("libraries", "problem", found, "make install")
+    return Finding("libraries", "ok", found)
+
+
+def _processors() -> Finding:
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    cores = os.cpu_count() or 1
+    load = os.getloadavg()[0]
+    found = f"{cores} cores, load {load:.1f}"
+    if available is not None and available < cores:
+        found = f"{available} of {cores} cores for this process, load {load:.1f}"
+    busy = load > (available or cores)
+    advice = "other programs run: OMP_WAIT_POLICY=PASSIVE keeps steps from slowing" if busy else ""
+    return Finding("CPU", "ok", found, advice)
+
+
+def _memory() -> Finding:
+    memory = psutil.virtual_memory()
+    found = f"{memory.available / _GB:.1f} of {memory.total / _GB:.1f} GB available"
+    limit = memory_limit()
+    if limit is not None and limit < memory.total:
+        found += f"; this container may use {limit / _GB:.1f} GB"
+    return Finding("memory", "ok", found)
+
+
+def memory_limit(groups: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Return the memory limit of this container [bytes], or None if none is set or readable."""
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):
+            return int((groups / name).read_text())
+    return None
+
+
+def _shared_memory() -> Finding:
+    path = Path("/dev/shm")
+    if not path.is_dir():
+        return Finding("shared memory", "unknown", "no /dev/shm")
+    free = shutil.disk_usage(path).free
+    if free < _GB:
+        return Finding(
+            "shared memory",
+            "problem",
+            f"{free / _GB:.2f} GB free in /dev/shm; Ray and NCCL need more",
+            "start the container with --shm-size 4g",
+        )
+    return Finding("shared memory", "ok", f"{free / _GB:.1f} GB free in /dev/shm")
+
+
+def _disk(folder: Path) -> Finding:
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    free = shutil.disk_usage(existing).free
+    found = f"{free / _GB:.1f} GB free for {folder}"
+    if not os.access(existing, os.W_OK):
+        return Finding("disk", "problem", f"{existing} is not writable", "choose --runs-dir")
+    if free < MIN_FREE_BYTES:
+        return Finding("disk", "problem", found, "free space, or choose --runs-dir")
+    return Finding("disk", "ok", found)
+
+
+def _models() -> Finding:
+    home = os.environ.get("HF_HOME") or str(Path.home() / ".cache" / "huggingface")
+    hub = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub")
+    models = sorted(path.name.removeprefix("models--") for path in hub.glob("models--*"))
+    names = ", ".join(name.replace("--", "/") for name in models[:5])
+    more = f" and {len(models) - 5} more" if len(models) > 5 else ""
+    offline = "; HF_HUB_OFFLINE=1: nothing is downloaded" if _offline() else ""
+    return Finding("models", "ok", f"in {hub}: {names or 'none'}{more}{offline}")
+
+
+def _offline() -> bool:
+    return os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
+
+
+def _nvidia_smi(query: str) -> list[str]:
+    if shutil.which("nvidia-smi") is None:
+        return []
+    command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=QUERY_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return []
+    return done.stdout.splitlines() if done.returncode == 0 else []
