@@ -52,7 +52,7 @@ def combine_batch(functions: Weights) -> BatchRewardFunction:
         raise ValueError("name at least one reward function")
     names = [_short(name) for name in functions]
     weights = list(functions.values())
-    of_batch = [_resolve_batch(name) for name in functions]
+    batch_functions = [_resolve_batch(name) for name in functions]
     judge = list(functions).index(judge_of(functions))
 
     def weighted_sum(scores: Sequence[Score]) -> Score:
@@ -69,14 +69,14 @@ def combine_batch(functions: Weights) -> BatchRewardFunction:
     def combined(
         texts: Sequence[str], answers: Sequence[Any], rows: Rows = ()
     ) -> list[Score | Exception]:
-        by_function = [function(texts, answers, rows) for function in of_batch]
+        by_function = [function(texts, answers, rows) for function in batch_functions]
         results: list[Score | Exception] = []
-        for of_text in zip(*by_function, strict=True):
-            errors = [result for result in of_text if isinstance(result, Exception)]
-            if errors:
-                results.append(errors[0])
+        for scores in zip(*by_function, strict=True):
+            error = next((score for score in scores if isinstance(score, Exception)), None)
+            if error is not None:
+                results.append(error)
             else:
-                results.append(weighted_sum(cast(Sequence[Score], of_text)))
+                results.append(weighted_sum(cast(Sequence[Score], scores)))
         return results
 
     return combined
@@ -142,6 +142,8 @@ def _short(name: str) -> str:
 def _resolve_batch(name: str) -> BatchRewardFunction:
     if name not in REWARDS and ":" not in name:
         near = get_close_matches(name, REWARDS, n=1)
-        there = f"use one of {', '.join(sorted(REWARDS))}, or write your own as module:function"
-        raise ValueError(f"no reward named {name}; {f'did you mean {near[0]}?' if near else there}")
+        hint = f"use one of {', '.join(sorted(REWARDS))}, or write your own as module:function"
+        if near:
+            hint = f"did you mean {near[0]}?"
+        raise ValueError(f"no reward named {name}; {hint}")
     return as_batch(REWARDS[name] if name in REWARDS else load_function(name), name)

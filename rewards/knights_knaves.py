@@ -16,9 +16,19 @@ MINIMUM = -3.0
 
 _ROLE_IN_LINE = re.compile(r"\b([A-Za-z]+)\b.*?\b(knight|knave)\b", re.IGNORECASE)
 
+_STATEMENT = r"\bis\s+a\s+(?:knight|knave)\b"
+# A statement under a condition, one of several, denied, in doubt, or another person's.
 _HEDGED = re.compile(
-    r"\b(?:if|unless|whether|or|either|neither|nor|not|maybe|perhaps|possibly|suppose|assuming|"
-    r"implies|iff)\b|n't\b"
+    r"\b(?:if|iff|unless|whether|or|either|neither|nor|not|maybe|perhaps|possibly|probabl[ye]|"
+    r"probability|likely|chance|could|might|suppose|supposing|assum\w+|hypothe\w+|implies|implying|"
+    r"only|never|false|untrue|wrong|incorrect|impossible|cannot|contradict\w*|unknown|unclear)\b|n't\b"
+    # "Zoey is a knight => Noah is a knave", "Zoey is a knight?"
+    r"|\b(?:knight|knave)\b\W*?(?:\?|[-=]+>|[→⇒⟹↔⇔⟺]|\\(?:implies|iff|(?:long)?(?:left)?rightarrow))"
+    # words that have other uses, in the clause of a statement
+    r"|\b(?:when|whenever|whereas|given|provided|providing|as\s+long\s+as|in\s+case|in\s+which\s+case|"
+    r"otherwise|else|should|were|would|may|let|lets|let's|say|says|said|saying|claim|claims|claimed|"
+    r"claiming|state|states|stated|stating|tell|tells|told|assert|asserts|asserted|accuses?|"
+    r"according\s+to|no|deny|denies|denied|doubt|doubts|lie|lies)\b[^.,;:\n]{0,200}?" + _STATEMENT
 )
 
 
@@ -82,12 +92,17 @@ def _solution_roles(solution: str) -> dict[str, str]:
 
 def _given_roles(answer: str, names: tuple[str, ...]) -> dict[str, str] | None:
     """Return the stated role of every name, or None if the number of role words differs from the
-    number of names, a name has none, or the statement is hedged ("if Zoey is a knight ...").
+    number of names, a name has none, or a statement is conditional, denied, in doubt or another
+    person's ("if Zoey is a knight ...", "Noah says Zoey is a knight").
     """
     lowered = answer.lower()
-    if _HEDGED.search(lowered):
-        return None
     if lowered.count("knight") + lowered.count("knave") != len(names):
+        return None
+    # a person may have the name of a hedging word: May, Chance
+    without_names = lowered
+    for name in names:
+        without_names = re.sub(rf"\b{re.escape(name.lower())}\b", "_", without_names)
+    if _HEDGED.search(without_names):
         return None
     roles = {}
     for name in names:

@@ -11,7 +11,7 @@ from typing import Any
 
 from rewards.math_guard import may_evaluate, may_parse, time_limit
 from rewards.math_notation import Spelling, comparable, spellings
-from rewards.notation import plain_answer
+from rewards.notation import unwrapped_answer
 from rewards.score import Score
 
 MINIMUM = 0.0
@@ -21,7 +21,13 @@ _RELATIVE = 1e-8  # largest relative difference of equal numbers
 _DIGITS = 20
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _BETWEEN_BOXES = re.compile(
-    r"(?:[\s$,;&.]|\\[,;: ()\[\]]|\\q?quad|\band\b|\bor\b|\\text\s*\{\s*(?:and|or)\s*\})*"
+    r"(?:[\s$,;&.]|\\[,;: ()\[\]]|\\q?quad|\band\b|\bor\b|\\text\s*\{\s*(?:and|or)\s*\}|"
+    r"\b[A-Za-z](?:_\{?\w\}?)?\s*=)*"
+)
+# "The answer is **(D)**." at the end of a text
+_CHOICE_IN_WORDS = re.compile(
+    r"\b(?:[Aa]nswer|[Oo]ption|[Cc]hoice)\b\s*(?:is|:|=)?[\s*$:]*(?:option|choice)?[\s*$]*"
+    r"(?:\\\w+\{)?\(?([A-J])[)}\s.*$]*\Z"
 )
 _END_CHARS = 10_000  # of the text's end that are searched for \boxed{}
 _TAIL_CHARS = 600
@@ -54,7 +60,7 @@ def score(text: str, answer: Any) -> Score:
         right = any(
             _same(gold_form, given_form)
             for gold in accepted
-            for gold_form in _forms(plain_answer(str(gold)))
+            for gold_form in _forms(unwrapped_answer(str(gold)))
             for given_form in given
         )
     return Score(float(right), right, {"math": float(right)}, parsed=any(p for _, p in given))
@@ -66,7 +72,7 @@ _Form = tuple[Spelling, list[Any]]  # an answer as it is spelled, and as it was 
 def _given_forms(final: str) -> list[_Form]:
     """Return the forms of the policy's final answer."""
     if not final.startswith(_box("")[:-1]):
-        return [(Spelling(final), _comparable(_parse(final)))]
+        return [(Spelling(""), _comparable(_parse(final)))]
     content = final.removeprefix(_box("")[:-1]).removesuffix("}")
     return [(form, _comparable(parsed)) for form, parsed in _forms(content)]
 
@@ -89,10 +95,12 @@ def _same(gold: _Form, given: _Form) -> bool:
     """
     if not comparable(gold[0], given[0]):
         return False
+    if gold[0].text == given[0].text and gold[0].text:
+        return True
     if gold[0].percent == given[0].percent:
         return _equal(gold[1], given[1])
     with_percent, other = (gold, given) if gold[0].percent else (given, gold)
-    fraction = _parse(_box(f"{with_percent[0].formula}\\%"))
+    fraction = _parse(_box(rf"\frac{{{with_percent[0].formula}}}{{100}}"))
     return _equal(with_percent[1], other[1]) or _equal(fraction, other[1])
 
 
@@ -106,7 +114,10 @@ def final_answer(text: str) -> str:
         if boxes:
             return _box(",".join(boxes))
     _, mark, after = conclusion.rpartition("####")
-    return _box(after.strip().partition("\n")[0]) if mark else conclusion[-_TAIL_CHARS:]
+    if mark:
+        return _box(unwrapped_answer(after.strip().partition("\n")[0]))
+    choice = _CHOICE_IN_WORDS.search(conclusion[-_TAIL_CHARS:])
+    return _box(choice[1]) if choice else conclusion[-_TAIL_CHARS:]
 
 
 def _last_boxes(text: str) -> list[str]:

@@ -5,7 +5,7 @@ import re
 _FULL_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
 _SPACES = {0x00A0: " ", 0x2009: " ", 0x202F: " ", 0x3000: " "}
 _MINUS_SIGN = {0x2212: "-"}
-_LATEX_GAP = r"(?:\\[,;:! ]|\{,\}|\\thinspace|~)"
+_LATEX_GAP = r"(?:,\\!\s*|\\[,;:! ]|\{,\}|\\thinspace|~)"
 _GROUPED_BY_GAPS = re.compile(rf"(?<![\d.,])[1-9]\d{{0,2}}(?:{_LATEX_GAP}\d{{3}})+(?![\d])")
 _GROUPED_BY_SPACES = re.compile(r"(?<![\d.,])([1-9]\d{0,2})((?: \d{3})+)(?![\d ])")
 _DECORATION = re.compile(
@@ -13,6 +13,11 @@ _DECORATION = re.compile(
 )
 _TAG = re.compile(r"</?(?:answer|ans|solution|result)>", re.IGNORECASE)
 _MARKDOWN = re.compile(r"^(\*\*|__|`)(.+)\1$", re.DOTALL)
+# $12, but neither \\$12 nor the formula $12$
+_DOLLARS = re.compile(r"^(-?)\s*(?:\$|USD)\s*(?=[-\d.][^$]*$)")
+_FOREIGN_CURRENCY = re.compile(
+    r"^(-?)\s*(?:\\text\{)?(?:€|£|¥|EUR)\}?\s*(?=[-\d.])|(?<=\d)\s*(?:€|£|¥)$"
+)
 _CURRENCY = re.compile(r"^(-?)\s*(?:\\?\$|€|£|¥|USD|EUR)\s*(?=[-\d.])|(?<=\d)\s*(?:€|£|¥)$")
 
 
@@ -28,8 +33,18 @@ def without_grouping(text: str) -> str:
 
 
 def plain_answer(answer: str) -> str:
-    """Return an accepted answer without what people wrap around it: a worked solution before
-    ``####``, tags, "Answer:", Markdown, a currency sign, a final full stop.
+    """Return an accepted answer as `unwrapped_answer` does, and without a currency sign."""
+    text = answer
+    before = ""
+    while text != before:
+        before = text
+        text = _CURRENCY.sub(r"\1", unwrapped_answer(text))
+    return text
+
+
+def unwrapped_answer(answer: str) -> str:
+    r"""Return an answer without what people wrap around it: a worked solution before ``####``,
+    tags, "Answer:", Markdown, a final full stop. Dollars are ``\$``; other currencies are left out.
     """
     text = plain_characters(answer).rpartition("####")[2]
     before = ""
@@ -38,7 +53,8 @@ def plain_answer(answer: str) -> str:
         text = _TAG.sub("", text).strip()
         text = _DECORATION.sub("", text)
         text = _MARKDOWN.sub(r"\2", text)
-        text = _CURRENCY.sub(r"\1", text)
+        text = _DOLLARS.sub(r"\1\\$", text)
+        text = _FOREIGN_CURRENCY.sub(r"\1", text)
         if re.search(r"[\w)}\]%*°]\.$", text):
             text = text.removesuffix(".")
     return text

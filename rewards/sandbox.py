@@ -12,7 +12,7 @@ import re
 import secrets
 import signal
 import sys
-from asyncio.subprocess import PIPE
+from asyncio.subprocess import PIPE, Process
 from collections import deque
 from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
@@ -44,6 +44,9 @@ class ScoredText:
     score: Score
     status: ScoringStatus
     message: str = ""
+
+
+_Results = list[ScoredText | None]  # of one call, in the order of its texts
 
 
 class ScoringFailedError(RuntimeError):
@@ -121,12 +124,12 @@ class RewardPool:
         """
         if not self._workers:
             raise RuntimeError("the reward pool is closed")
-        results: list[Any] = [None] * len(texts)
-        size = max(1, -(-len(texts) // len(self._workers))) if self._batches else 1
-        sent = [
-            {name: row[name] for name in self._columns if name in row}
-            for row in rows or [{}] * len(texts)
-        ]
+        rows = rows or [{}] * len(texts)
+        results: list[ScoredText | None] = [None] * len(texts)
+        size = 1
+        if self._batches:
+            size = max(1, -(-len(texts) // len(self._workers)))
+        sent = [{name: row[name] for name in self._columns if name in row} for row in rows]
         waiting = deque(
             _job(range(start, min(start + size, len(texts))), texts, answers, sent)
             for start in range(0, len(texts), size)
@@ -138,8 +141,9 @@ class RewardPool:
         except BaseException:
             self._run(self._replace_busy())
             raise
-        assert None not in results, "a text was not scored"
-        return self._with_failure_score(results)
+        scored = [result for result in results if result is not None]
+        assert len(scored) == len(texts), f"{len(scored)} of {len(texts)} texts were scored"
+        return self._with_failure_score(scored)
 
     def _with_failure_score(self, results: Sequence[ScoredText]) -> list[ScoredText]:
         """Give failed texts the lowest score of this call, or the functions' `MINIMUM` if that is
@@ -148,9 +152,12 @@ class RewardPool:
         scores = [result.score.reward for result in results if result.status == "ok"]
         lowest = min([self._failure_score, *scores])
         failed = Score(lowest, False, {}, parsed=False)
-        return [
-            result if result.status == "ok" else replace(result, score=failed) for result in results
-        ]
+        with_scores = []
+        for result in results:
+            if result.status != "ok":
+                result = replace(result, score=failed)
+            with_scores.append(result)
+        return with_scores
 
     def close(self) -> None:
         """End all processes."""
@@ -174,10 +181,10 @@ class RewardPool:
     async def _start_all(self, places: Sequence[int]) -> None:
         await asyncio.gather(*map(self._start, places))
 
-    async def _score_all(self, waiting: "deque[_Job]", results: list[Any]) -> None:
+    async def _score_all(self, waiting: "deque[_Job]", results: _Results) -> None:
         await asyncio.gather(*(self._serve(place, waiting, results) for place in self._workers))
 
-    async def _serve(self, place: int, waiting: "deque[_Job]", results: list[Any]) -> None:
+    async def _serve(self, place: int, waiting: "deque[_Job]", results: _Results) -> None:
         """Feed jobs to one worker and read its replies until none are left; replace the worker when
         it dies.
         """
@@ -194,18 +201,18 @@ class RewardPool:
             except _LostError as error:
                 worker.ready = False
                 worker.in_flight.popleft()
-                status, message = error.args
                 killed = worker.process.returncode == -signal.SIGKILL
                 if killed and job.token not in self._retried:
                     # Killed by the OOM killer or from outside: retry once before blaming the text.
                     self._retried.add(job.token)
                     waiting.appendleft(job)
                 else:
-                    self._fail(job.indices, results, status, message)
+                    self._fail(job.indices, results, error.status, error.message)
                 await self._replace(place, waiting)
                 continue
             worker.in_flight.popleft()
-            scores = reply.get("scores") or [reply] * len(job.indices)
+            # a reply without scores has the status of the whole job
+            scores = [reply] * len(job.indices) if "status" in reply else reply["scores"]
             out_of_memory = any(score.get("memory") for score in scores)
             if out_of_memory and worker.answered:
                 # Earlier completions may have used up the memory: retry in a fresh process.
@@ -228,10 +235,11 @@ class RewardPool:
         jobs = [waiting.popleft() for _ in range(min(room, len(waiting)))]
         if jobs:
             worker.in_flight.extend(jobs)
+            assert worker.process.stdin is not None
             worker.process.stdin.write(b"".join(job.line for job in jobs))
 
     def _fail(
-        self, indices: Sequence[int], results: list[Any], status: ScoringStatus, message: str
+        self, indices: Sequence[int], results: _Results, status: ScoringStatus, message: str
     ) -> None:
         for index in indices:
             results[index] = ScoredText(
@@ -304,7 +312,7 @@ class RewardPool:
                 or "the reward"
             )
             raise ScoringFailedError(
-                f"{error.args[1]} while starting: cannot import {modules}"
+                f"{error.message} while starting: cannot import {modules}"
             ) from None
         if greeting["status"] != "ready":
             raise ValueError(greeting["message"])
@@ -320,7 +328,12 @@ def _keep_running(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class _LostError(Exception):
-    """A worker will not reply. Arguments: status and message."""
+    """A worker will not reply."""
+
+    def __init__(self, status: ScoringStatus, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
 
 
 @dataclass(frozen=True)
@@ -341,7 +354,7 @@ def _job(indices: range, *of_texts: Sequence[Any]) -> _Job:
 class _Worker:
     """One worker process and its jobs in flight, in order."""
 
-    process: Any  # asyncio subprocess with open pipes
+    process: Process
     lifeline: int | None  # closing it makes the supervisor kill everything
     in_flight: deque[_Job] = field(default_factory=deque)
     ready: bool = False
@@ -365,7 +378,8 @@ class _Worker:
                 return reply
         raise _LostError("error", "the scoring process sent an invalid reply")
 
-    async def _line(self, limit_s: float) -> Any:
+    async def _line(self, limit_s: float) -> bytes:
+        assert self.process.stdout is not None
         for patience in (limit_s, _GRACE_S):
             with suppress(TimeoutError):
                 async with asyncio.timeout(patience):
@@ -380,6 +394,7 @@ class _Worker:
         if self.lifeline is not None:
             os.close(self.lifeline)
             self.lifeline = None
+        assert self.process.stdin is not None
         self.process.stdin.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(_END_LIMIT_S):

@@ -79,19 +79,24 @@ def _score(
 
 
 def _score_or_failure(score: Score | Exception, memory_mb: int) -> dict[str, Any]:
+    if isinstance(score, Exception):
+        return _failure(score, memory_mb)
     try:
         return _as_json(score)
     except Exception as error:
-        return {
-            "status": "timeout" if isinstance(error, TimeoutError) else "error",
-            "message": _describe(error, memory_mb),
-            "memory": isinstance(error, MemoryError),
-        }
+        return _failure(error, memory_mb)
 
 
-def _as_json(score: Score | Exception) -> dict[str, Any]:
-    if isinstance(score, Exception):
-        raise score
+def _failure(error: Exception, memory_mb: int) -> dict[str, Any]:
+    status = "timeout" if isinstance(error, TimeoutError) else "error"
+    return {
+        "status": status,
+        "message": _describe(error, memory_mb),
+        "memory": isinstance(error, MemoryError),
+    }
+
+
+def _as_json(score: Score) -> dict[str, Any]:
     if not math.isfinite(score.reward):
         raise ValueError(f"the reward must be finite, got {score.reward}")
     if abs(score.reward) > MAX_REWARD:
@@ -120,7 +125,8 @@ def _reply(replies: int, token: str, content: dict[str, Any]) -> None:
     data = json.dumps({"token": token, **content}).encode() + b"\n"
     if len(data) > MAX_REPLY_BYTES:
         message = f"the scores take {len(data)} bytes as JSON (limit {MAX_REPLY_BYTES})"
-        return _reply(replies, token, {"status": "error", "message": message})
+        error = {"token": token, "status": "error", "message": message}
+        data = json.dumps(error).encode() + b"\n"
     while data:
         data = data[os.write(replies, data) :]
 

@@ -47,6 +47,22 @@ def test_share_of_roles_that_are_right_by_what_is_said_last(text, share, parsed)
         "It is not so that Zoey is a knight and Noah is a knave",
         "Zoey is a knight unless Noah is a knave",
         "Maybe Zoey is a knight, Noah is a knave",
+        "Zoey is a knight when Noah is a knave",
+        "Zoey is a knight provided that Noah is a knave",
+        "Given that Zoey is a knight, Noah is a knave",
+        "Assume Zoey is a knight. Noah is a knave",
+        "Let's say Zoey is a knight; then Noah is a knave",
+        "Whenever Zoey is a knight, Noah is a knave",
+        "Zoey is a knight as long as Noah is a knave",
+        "Zoey is a knight => Noah is a knave",
+        "Zoey is a knight ⇔ Noah is a knave",
+        r"Zoey is a knight $\implies$ Noah is a knave",
+        "Zoey is a knight? Noah is a knave?",
+        "It is false that Zoey is a knight and Noah is a knave",
+        "It is impossible that Zoey is a knight and Noah is a knave",
+        "Noah says Zoey is a knight, Zoey says Noah is a knave",
+        "The claim that Zoey is a knight fails; Noah is a knave",
+        "Zoey is a knight with probability 0.5, Noah is a knave",
     ],
 )
 def test_a_hedged_statement_is_no_answer(hedged):
@@ -54,3 +70,29 @@ def test_a_hedged_statement_is_no_answer(hedged):
     assert score(f"<think></think><answer>{hedged}</answer>", solution).reward == -1.0
     plain = "Zoey is a knight and Noah is a knave"
     assert score(f"<think></think><answer>{plain}</answer>", solution).reward == 3.0
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        "Given the statements, Zoey is a knight and therefore Noah is a knave.",
+        "So the roles are:\n(1) Zoey is a knight\n(2) Noah is a knave",
+        "Zoey is a knight, because Noah lies: Noah is a knave",
+        "Thus Zoey is a knight, while Noah is a knave",
+    ],
+)
+def test_words_around_a_plain_statement_do_not_matter(plain):
+    solution = "(1) Zoey is a knight\n(2) Noah is a knave"
+    text = f"<think></think><answer>{plain}</answer>"
+    assert score(text, solution).reward == 3.0
+
+
+def test_a_person_may_have_the_name_of_a_hedging_word():
+    solution = "(1) May is a knight\n(2) Chance is a knave"
+    text = "<think></think><answer>May is a knight and Chance is a knave</answer>"
+    assert score(text, solution).reward == 3.0
+
+
+def test_hedging_words_without_end_are_read_quickly():
+    answer = "no " * 100_000 + "knight knave"
+    assert score(f"<think></think><answer>{answer}</answer>", SOLUTION).reward == -1.0
