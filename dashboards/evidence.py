@@ -70,7 +70,7 @@ def measured_in(results: Results) -> list[Measured]:
     if base is None or numbers[base] not in of:
         return [replace(nothing, left_out="the baseline has no score on fresh seeds")]
     nothing = replace(nothing, baseline=str(of[numbers[base]]))
-    means = results.whole_means * results.objective.sign
+    means = results.complete_means * results.objective.sign
     ranked = sorted(
         set(fresh.comparable.label), key=lambda label: -means.get(numbers[label], -math.inf)
     )

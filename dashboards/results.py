@@ -19,9 +19,10 @@ from dashboards.statistics.problems import Answers
 from dashboards.statistics.seed_noise import Scores
 from dashboards.statistics.sequential import Standing
 from dashboards.statistics.verdict import Verdict, oriented, verdict, verdict_on_number
+from dashboards.trial import Objective, TrialRecord, best_first
 from trainer.config.variants import short_names
 from trainer.errors import printable
-from trainer.evaluation.history import mean, windowed_mean
+from trainer.evaluation.history import mean
 from trainer.metrics.declared import METRICS
 
 TRAINING_CURVES = (
@@ -34,76 +35,13 @@ TRAINING_CURVES = (
     "reward/timeouts",
     "reward/errors",
 )
-TEST_SET = "test"  # held-out problems; only `sweep confirm` evaluates on them
-ALPHA = "algorithm.ar_alpha"
-ETA = "algorithm.lopti_eta"
 FIELDS = (  # columns of `Results.table` other than parameters; label comes last
     "trial", "configuration", "seed", "state", "score", "test", "step", "hours", "minutes",
     "algorithm", "rule", "arm", "reason", "label",
 )  # fmt: skip
 NO_ORDER = ("choice", "value", "by")  # parameter kinds whose values may be other than numbers
 
-State = Literal["COMPLETE", "PRUNED", "FAIL", "RUNNING", "KILLED"]
 SeedScores = dict[str, dict[Hashable, float]]
-
-
-@dataclass(frozen=True)
-class Objective:
-    """The score of a trial: the mean of the last ``window`` values of ``metric``."""
-
-    metric: str = "eval/accuracy"
-    mode: Literal["max", "min"] = "max"
-    window: int = 3
-    worthwhile: float = 0.01  # smallest improvement that matters
-    held_out: bool = False  # whether the metric itself is measured on held-out problems
-
-    @property
-    def sealed(self) -> str:
-        """The objective metric on the held-out problems."""
-        return self.metric if self.held_out else "/".join([*self.metric.split("/")[:2], TEST_SET])
-
-    @property
-    def sign(self) -> int:
-        """1 if larger is better, -1 if smaller is."""
-        return 1 if self.mode == "max" else -1
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Values of a metric by training step, ascending."""
-
-    steps: tuple[int, ...]
-    values: tuple[float, ...]
-
-    def end(self, window: int) -> float:
-        """Return the score of a trial with this curve: the mean of the last ``window`` finite
-        values; NaN without one.
-        """
-        return windowed_mean(dict(zip(self.steps, self.values, strict=True)), window)
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One training run: a configuration with a seed."""
-
-    name: str
-    configuration: str
-    seed: str
-    state: State = "COMPLETE"
-    score: float = math.nan  # NaN if it failed
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    algorithm: str = ""  # advantage and loss of the update rule
-    rule: str = ""  # the update rule in words
-    arm: str = ""  # of `Results.arms`
-    reason: str = ""  # why it failed
-    step: float = math.nan  # last evaluated step
-    hours: float = math.nan  # device hours of recorded steps and evaluations
-    test: float = math.nan  # score on the held-out problems
-    curves: Mapping[str, Curve] = field(default_factory=dict)
-    # latest value of each tokens/* metric
-    latest: Mapping[str, float] = field(default_factory=dict)
-    # fraction correct per problem, over the evaluations that make up the score
-    solved: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -142,7 +80,7 @@ class Results:
 
     name: str
     objective: Objective
-    trials: tuple[Trial, ...]
+    trials: tuple[TrialRecord, ...]
     searched: tuple[str, ...]
     kinds: Mapping[str, str] = field(default_factory=dict)  # searched parameter -> e.g. loguniform
     source: str = ""  # path or URI that they were read from
@@ -158,7 +96,8 @@ class Results:
     pairing: Pairing | None = None
     against: float | None = None  # number that the configurations are compared with
     not_worse_by: float | None = None  # margin of a test that an arm is not worse, if asked for
-    # configuration number; None means the first plain one (alpha 0, eta 0)
+    # number of the configuration that all others are compared with; None if there is none, or if
+    # rules are tuned separately
     baseline: str | None = None
     # values tuned separately with equal budgets; the first is the baseline
     arms: tuple[str, ...] = ()
@@ -221,7 +160,7 @@ class Results:
     @property
     def ended(self) -> int:
         """Number of trials that completed, were pruned or failed."""
-        return sum(trial.state in ("COMPLETE", "PRUNED", "FAIL") for trial in self.trials)
+        return sum(trial.ended for trial in self.trials)
 
     @property
     def finished(self) -> bool:
@@ -260,7 +199,7 @@ class Results:
         ]
 
     @cached_property
-    def whole_means(self) -> pd.Series:
+    def complete_means(self) -> pd.Series:
         """Configuration -> mean score, for comparable configurations without a failed seed. Only
         these can be chosen.
         """
@@ -272,29 +211,21 @@ class Results:
         """Among the configurations with the most seeds, return the one with the best mean score."""
         scores = trials.groupby("configuration", sort=False).score
         table = scores.agg(mean=mean, count="count")
-        whole = table[table["count"] == table["count"].max()]["mean"] * self.objective.sign
-        return None if whole.empty else str(whole.idxmax())
+        means = table[table["count"] == table["count"].max()]["mean"]
+        return next(iter(best_first(dict(means), self.objective)), None)
 
     @cached_property
     def baseline_label(self) -> str | None:
-        """Label of the configuration that all others are compared with: the listed baseline, else
-        the first plain one (alpha 0, eta 0).
-
-        Its score plays no part in that. With arms, it is the best configuration of the first arm,
-        which its score does choose. None if it has no comparable score.
+        """Label of `baseline`; with arms, of the best configuration of the first arm. None if it
+        has no comparable score.
         """
         if self.against is not None:
             return f"{self.against:g}"
         trials = self.comparable
+        number = self.baseline
         if self.arms:
-            first = trials[trials.arm == self.arms[0]]
-            chosen = first[first.configuration == self.best_of(first)]
-        elif self.baseline is not None:
-            chosen = trials[trials.configuration == self.baseline]
-        elif ALPHA in trials and ETA in trials:
-            chosen = trials[(trials[ALPHA] == 0) & (trials[ETA] == 0)]
-        else:
-            return None
+            number = self.best_of(trials[trials.arm == self.arms[0]])
+        chosen = trials[trials.configuration == number]
         return None if chosen.empty else str(chosen.label.iloc[0])
 
     @cached_property
@@ -452,7 +383,7 @@ class Results:
     @cached_property
     def arm_means(self) -> dict[str, pd.Series]:
         """Arm -> mean scores of its configurations that can be chosen."""
-        means = self.whole_means
+        means = self.complete_means
         return {arm: means[means.index.map(self.arm_of) == arm] for arm in self.arms}
 
     @cached_property

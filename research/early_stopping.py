@@ -31,8 +31,8 @@ from sweep.search.trial_report import EVALUATION, SCORE
 from sweep.space.file import resolve_space
 from sweep.space.spec import SchedulerSpec, SweepSpec
 from sweep.trials.scheduler import trial_scheduler
-from sweep.trials.trainable import windowed_mean
 from trainer.config.yaml_document import YamlDocument
+from trainer.evaluation.history import windowed_mean
 
 EVALUATIONS = 10
 WINDOW = 3

@@ -7,6 +7,7 @@ import pandas as pd
 
 from sweep.cli import call
 from sweep.record.sweep_record import open_sweep
+from sweep.record.table import table_row
 from trainer.errors import INTERRUPTED
 from trainer.shell.run_folder import holder
 
@@ -46,9 +47,11 @@ def load_results(name: str, runs_dir: str | Path = "runs") -> pd.DataFrame:
         MissingError: there is no such sweep.
     """
     sweep = open_sweep(Path(runs_dir), name)
-    rows = sweep.rows(running=holder(sweep.folder.root) is not None)
-    columns = ("trial", "configuration", "seed", "state", "step", "score", "reason")
-    table = pd.DataFrame(
-        [{**{key: getattr(row, key) for key in columns}, **row.parameters} for row in rows]
-    )
+    rows = []
+    for trial in sweep.trials(running=holder(sweep.folder.root) is not None):
+        row = table_row(trial)
+        parameters = row.pop("parameters")
+        del row["total_steps"]
+        rows.append({**row, **parameters})
+    table = pd.DataFrame(rows)
     return table.astype({"score": float}) if len(table) else table

@@ -44,7 +44,7 @@ def finalists(results: Results) -> Picture | None:
         dots_and_means(drawing, of_kind.value, of_kind.label, shade, notes, name)
     label_rows(drawing, order)
     seeds = results.fresh.comparable.seed.nunique()
-    caption = _sentence(means.loc[order[::-1]], seeds, objective.sealed)
+    caption = _sentence(means.loc[order[::-1]], seeds, objective.held_out_metric)
     return Picture(
         "finalists", "Finalists on fresh seeds and the held-out test", caption, (drawing,)
     )

@@ -74,7 +74,7 @@ def tuning_curves(results: Results) -> pd.DataFrame:
         tried = results.table[results.table.arm == arm].drop_duplicates("configuration")
         tried = tried.sort_values("configuration", key=lambda numbers: numbers.astype(int))
         for trial, row in enumerate(rows(tried), start=1):
-            score = results.whole_means.get(row.configuration)
+            score = results.complete_means.get(row.configuration)
             if score is not None and (
                 best is None or (score > best) == (results.objective.mode == "max")
             ):

@@ -258,7 +258,7 @@ def _decided(results: Results, fresh: Results, decision: Rounds) -> str:
 
 def _no_baseline(results: Results) -> str:
     if results.baseline is None:
-        return "no baseline is listed, and no plain configuration (alpha 0, eta 0) has finished"
+        return "no baseline is listed, and no plain configuration has finished"
     return f"the baseline #{results.baseline} has not finished"
 
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from dashboards.results import Trial
 from dashboards.sources.question import Question
+from dashboards.trial import TrialRecord
 from trainer.errors import ConfigError
 from trainer.shell.table import counted
 
@@ -27,7 +27,7 @@ def ended_without_score(rows: pd.DataFrame, question: Question, evaluated: set[f
     return not scored.iloc[first_blank:].any()
 
 
-def check_endings(trials: Sequence[Trial], question: Question) -> None:
+def check_endings(trials: Sequence[TrialRecord], question: Question) -> None:
     """Refuse runs that ended well before others, unless the question allows them.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dashboards.results import Curve, Objective, Results, Trial
+from dashboards.results import Results
 from dashboards.sources.conditions import equal
 from dashboards.sources.endings import check_endings, ended_without_score
 from dashboards.sources.files import NOTES
@@ -19,6 +19,7 @@ from dashboards.sources.shapes import one_row_per_run, without_lists
 from dashboards.sources.states import row_states, run_state, state_column
 from dashboards.sources.units import check_units
 from dashboards.sources.wandb_tables import RUN_COLUMNS, is_run_table
+from dashboards.trial import Curve, Objective, TrialRecord
 from trainer.config.variants import short_names, shown
 from trainer.config.yaml_document import nearest
 from trainer.errors import ConfigError, shortened
@@ -105,7 +106,7 @@ def _trials(
     question: Question,
     numbers: Mapping[tuple[Any, ...], str],
     arm: Mapping[tuple[Any, ...], str],
-) -> list[Trial]:
+) -> list[TrialRecord]:
     """Return a trial for every configuration and seed that has rows."""
     evaluated: set[float] = set()
     if question.step in runs:
@@ -113,7 +114,7 @@ def _trials(
     trials = []
     for (*point, seed), rows in runs.groupby([*question.point, question.seed], sort=False):
         values = tuple(point)
-        trial = Trial(
+        trial = TrialRecord(
             name=f"c{numbers[values]}-s{seed}",
             configuration=numbers[values],
             seed=str(seed),
@@ -364,8 +365,8 @@ def _quoted_list(names: Sequence[str]) -> str:
 
 
 def _with_scores(
-    trial: Trial, rows: pd.DataFrame, question: Question, evaluated: set[float]
-) -> Trial:
+    trial: TrialRecord, rows: pd.DataFrame, question: Question, evaluated: set[float]
+) -> TrialRecord:
     """Return a trial with the evaluations in its rows.
 
     It failed if its rows say so, if it has no score, or if its last evaluations have none.
@@ -397,7 +398,7 @@ def _with_scores(
     if stepwise and ended_without_score(rows, question, evaluated):
         return replace(trial, reason="no score in its last evaluations")
     curve = Curve(tuple(map(int, values.index)), tuple(map(float, values)))
-    score = curve.end(question.window)
+    score = curve.score(question)
     if question.take == "best":
         finite = [value for value in curve.values if np.isfinite(value)]
         score = max(finite) if question.mode == "max" else min(finite)
@@ -409,7 +410,7 @@ def _with_scores(
     return trial
 
 
-def _same_twice(rows: pd.DataFrame, question: Question, trial: Trial) -> ConfigError:
+def _same_twice(rows: pd.DataFrame, question: Question, trial: TrialRecord) -> ConfigError:
     setting = shortened(_text(trial.parameters), _MAX_CHARS)
     if question.step in rows and rows[question.step].nunique() > 1:
         repeated = rows[question.step][rows[question.step].duplicated()].iloc[0]
@@ -430,7 +431,7 @@ def _same_twice(rows: pd.DataFrame, question: Question, trial: Trial) -> ConfigE
     )
 
 
-def _check_seeds(trials: Sequence[Trial], question: Question) -> None:
+def _check_seeds(trials: Sequence[TrialRecord], question: Question) -> None:
     """Refuse a single seed, and seeds without effect."""
     scores: dict[str, list[float]] = defaultdict(list)
     for trial in trials:

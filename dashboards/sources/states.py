@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from dashboards.results import State
 from dashboards.sources.question import Question
+from dashboards.trial import State
 
 COLUMNS = ("State", "state", "status", "Status", "_state", "run_state", "run_status", "STATUS")
 _STATES: dict[State, tuple[str, ...]] = {

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from dashboards.results import Trial
 from dashboards.sources.question import Question
+from dashboards.trial import TrialRecord
 from trainer.config.variants import shown
 from trainer.errors import ConfigError
 
@@ -12,7 +12,7 @@ _SMALLEST_RATIO = 25
 _LARGEST_RATIO = 400
 
 
-def check_units(trials: Sequence[Trial], question: Question) -> None:
+def check_units(trials: Sequence[TrialRecord], question: Question) -> None:
     """Refuse configurations of which some score as fractions and others as percentages.
 
     Raises:

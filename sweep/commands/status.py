@@ -13,7 +13,7 @@ from sweep.record.best import arm_lines, choose_best
 from sweep.record.equal_trials import equal_trials
 from sweep.record.folder import all_sweeps, existing_sweep, read_spec, request_stop
 from sweep.record.sweep_record import SweepRecord, open_sweep
-from sweep.record.table import duration, print_trials
+from sweep.record.table import duration, print_trials, table_row
 from sweep.search.history import best, outcome
 from sweep.views.time_left import seconds_left
 from trainer.errors import UserError
@@ -46,9 +46,9 @@ def _status(arguments: argparse.Namespace) -> int:
     folder = sweep.folder
     planned = sweep.planned
     by = holder(folder.root)
-    rows = sweep.rows(running=by is not None)
+    trials = sweep.trials(running=by is not None)
     chosen = choose_best(sweep)
-    left, all_left = seconds_left(sweep, rows)
+    left, all_left = seconds_left(sweep, trials)
     if arguments.json:
         print_json(
             {
@@ -57,14 +57,14 @@ def _status(arguments: argparse.Namespace) -> int:
                 "planned": planned,
                 "best": chosen.best and vars(chosen.best),
                 "caveats": chosen.caveats,
-                "trials": [asdict(row) for row in rows],
+                "trials": [table_row(trial) for trial in trials],
                 "seconds_left": left,
                 "sweep_seconds_left": all_left,
             }
         )
         return 0
-    print_trials(rows)
-    ended = sum(row.ended for row in rows)
+    print_trials(trials)
+    ended = sum(trial.ended for trial in trials)
     state = f"run by {by}" if by else "not running"
     print(f"\n{folder.name}: {ended} of {planned} trials ended, {state}")
     for line in arm_lines(sweep):
@@ -136,13 +136,13 @@ def _ls(arguments: argparse.Namespace) -> int:
     for folder in all_sweeps(arguments.runs_dir):
         try:
             sweep = SweepRecord(read_spec(folder), folder)
-            rows = sweep.rows()
-            winner = best(sweep.configurations, sweep.spec.seeds, sweep.spec.objective.mode)
+            trials = sweep.trials()
+            winner = best(sweep.configurations, sweep.spec.seeds, sweep.spec.objective)
             running = holder(folder.root)
         except UserError as error:
             listings.append(_Listed(folder.name, error.what))
             continue
-        ended = sum(row.ended for row in rows)
+        ended = sum(trial.ended for trial in trials)
         planned = sweep.planned
         state = "running" if running else "done" if ended >= planned else "stopped"
         score = None if winner is None else outcome(winner, sweep.spec.seeds).score

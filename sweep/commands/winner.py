@@ -8,10 +8,11 @@ from functools import partial
 from pathlib import Path
 
 from sweep.commands.arguments import add_machine, add_named, prepare, run_options
+from sweep.record.baseline import is_baseline
 from sweep.record.best import Best, choose_best, described
 from sweep.record.sweep_record import SweepRecord, open_sweep, report_failure_told
 from sweep.space.arms import ARM_SEEDS, MAX_SEEDS, arms
-from sweep.winner.confirm import finalists_of, fresh_space, is_baseline
+from sweep.winner.confirm import finalists_of, fresh_space
 from trainer.errors import ConfigError, MissingError, StorageError
 from trainer.shell.arguments import Commands, add_accept_changes, count, positive
 from trainer.tracking.inputs import inherit_inputs
@@ -80,7 +81,7 @@ def _confirm(arguments: argparse.Namespace) -> int:
     if arguments.rounds or arguments.hours:
         return _run_rounds(sweep, arguments)
     chosen = finalists_of(sweep, _finalists(sweep, arguments.finalists))
-    missing = sweep.planned - sum(row.ended for row in sweep.rows())
+    missing = sweep.planned - sum(trial.ended for trial in sweep.trials())
     if missing:
         print(
             f"{missing} trials of the search have not ended; finalists are chosen from the others"

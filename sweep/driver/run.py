@@ -29,7 +29,7 @@ from sweep.record.folder import free_name, write_spec
 from sweep.record.sweep_record import SweepRecord, report_failure_told
 from sweep.search.searcher import ConfigurationSearcher
 from sweep.space.spec import SweepSpec
-from sweep.tracking.outcomes import TrialOutcome, trial_outcomes
+from sweep.tracking.outcomes import EndedTrial, ended_trials
 from sweep.tracking.parent_run import ParentRun, open_parent
 from sweep.tracking.upload import send_unsent
 from sweep.trials.cluster import Node, check_fit, present_nodes, ray_running, slots, spans_nodes
@@ -344,14 +344,14 @@ def _states_in_mlflow(session: _Session) -> Iterator[threading.Event]:
     changed = threading.Event()
     over = threading.Event()
 
-    sent: dict[str, TrialOutcome] = {}  # last sent to MLflow
+    sent: dict[str, EndedTrial] = {}  # last sent to MLflow
 
     def work() -> None:
         while parent is not None and not over.is_set():
             if changed.wait(timeout=1.0):
                 changed.clear()
                 try:
-                    latest = {outcome.key: outcome for outcome in trial_outcomes(sweep)}
+                    latest = {each.key: each for each in ended_trials(sweep)}
                     parent.reconcile(
                         (each for key, each in latest.items() if sent.get(key) != each),
                         create=False,
@@ -372,20 +372,21 @@ def _states_in_mlflow(session: _Session) -> Iterator[threading.Event]:
 def _finish(
     sweep: SweepRecord, options: Options, parent: ParentRun | None, control: StopControl
 ) -> int:
-    rows = sweep.rows()
+    trials = sweep.trials()
     folder = sweep.folder
-    ended = [row for row in rows if row.ended]
-    failed = [row for row in rows if row.state == "FAIL"]
+    ended = [trial for trial in trials if trial.ended]
+    failed = [trial for trial in trials if trial.state == "FAIL"]
     in_mlflow = _complete_mlflow(sweep, parent, control)
     problem = control.problem or in_mlflow
     report, best = _write_report(sweep, options, parent if in_mlflow is None else None)
-    states = [row.state for row in rows]
+    states = [trial.state for trial in trials]
     print(
         f"\n{len(ended)} trials: {states.count('COMPLETE')} complete, "
         f"{states.count('PRUNED')} stopped early, {len(failed)} failed"
     )
-    for row in failed:
-        print(f"failed: {row.trial}  {row.reason}  ({folder.trial(row.trial) / 'stderr.log'})")
+    for trial in failed:
+        log = RunFolder(folder.trial(trial.name)).stderr
+        print(f"failed: {trial.name}  {trial.reason}  ({log})")
     for line in equal_trials(sweep):
         print(f"warning: {line}")
     if best:
@@ -421,7 +422,7 @@ def _write_report(
         # scipy takes a second to import, and plotly another
         from sweep.record.results import read_results
 
-        results = read_results(sweep, at_work=False)
+        results = read_results(sweep, may_run=False)
         best = choose_best(sweep, results).text(sweep.spec.objective)
         if options.report:
             from sweep.tracking.report import send_report, write_report
@@ -439,7 +440,7 @@ def _complete_mlflow(
         return None
     try:
         send_unsent(sweep, parent.uri)
-        parent.reconcile(trial_outcomes(sweep))
+        parent.reconcile(ended_trials(sweep))
         parent.finish("KILLED" if control.reason is not None else "FINISHED")
     except StorageError as error:
         return error

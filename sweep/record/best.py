@@ -55,7 +55,7 @@ def choose_best(sweep: SweepRecord, results: "Results | None" = None) -> Choice:
     names the command that compares.
     """
     spec = sweep.spec
-    winner = best(sweep.configurations, spec.seeds, spec.objective.mode)
+    winner = best(sweep.configurations, spec.seeds, spec.objective)
     confirmed = sweep.folder.confirmation.ledger.exists()
     if winner is None and not confirmed:
         return Choice(None, [])
@@ -116,7 +116,7 @@ def arm_lines(sweep: SweepRecord) -> list[str]:
             for configuration in sweep.configurations
             if arm_of(spec, configuration.parameters) == name
         ]
-        winner = best(tuned, spec.seeds, spec.objective.mode)
+        winner = best(tuned, spec.seeds, spec.objective)
         trials = sum(len(configuration.results) for configuration in tuned)
         state = "no configuration is complete"
         if winner is not None:

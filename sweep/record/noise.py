@@ -59,7 +59,7 @@ def unpaired_noise(sweep: SweepRecord) -> Noise:
 def score(configuration: Configuration, seed: int) -> float:
     """Return the score of one trial; NaN where it failed."""
     result = configuration.results[seed]
-    return result.score if result.state == "COMPLETE" and result.score is not None else math.nan
+    return result.score if result.state == "COMPLETE" else math.nan
 
 
 def forecast_noise(

@@ -4,17 +4,19 @@ MLflow.
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
-from dashboards.results import TRAINING_CURVES, Curve, Objective, Results, Rounds, State, Trial
+from dashboards.results import TRAINING_CURVES, Results, Rounds
+from dashboards.trial import Curve, Objective, TrialRecord
+from sweep.record.baseline import is_baseline
 from sweep.record.decision import decision_of
 from sweep.record.equal_trials import equal_trials
 from sweep.record.folder import read_spec
 from sweep.record.sweep_record import SweepRecord, spent_seconds
-from sweep.search.history import Configuration, TrialKey
+from sweep.search.history import Configuration, open_trial
 from sweep.space.arms import arm_of, arms
 from sweep.space.spec import SweepSpec
 from trainer.evaluation.correctness import read_correctness
@@ -27,17 +29,17 @@ _ACCURACY = "eval/accuracy"
 _MAX_POINTS = 200  # per training curve, to keep the page small
 
 
-def read_results(sweep: SweepRecord, *, at_work: bool = True) -> Results:
+def read_results(sweep: SweepRecord, *, may_run: bool = True) -> Results:
     """Return a sweep's results, with its finalists on fresh seeds; works while the sweep runs.
 
-    ``at_work=False`` treats the sweep as ended although its driver, which is closing it, still
+    ``may_run=False`` treats the sweep as ended although its driver, which is closing it, still
     holds the lock.
 
     Raises:
         StorageError: a record is damaged.
     """
     results = _results(sweep)
-    if not at_work:
+    if not may_run:
         results = dataclasses.replace(results, running=False)
     folder = sweep.folder.confirmation
     if not folder.ledger.exists():
@@ -54,20 +56,19 @@ def _results(sweep: SweepRecord, searched: tuple[str, ...] | None = None) -> Res
     configurations = sweep.configurations
     running = holder(sweep.folder.root) is not None
     resources = spec.resources
-    said = spec.objective.model_dump(include={"metric", "mode", "window", "worthwhile"})
-    objective = Objective(**said, held_out=spec.program.is_held_out)
-    devices = float(resources.devices)
-    read = _Reading(sweep, objective, devices, running)
-    trials = [
-        trial
-        for configuration in configurations
+    objective_fields = spec.objective.model_dump(include={"metric", "mode", "window", "worthwhile"})
+    objective = Objective(**objective_fields, held_out=spec.program.is_held_out)
+    reader = _TrialReader(sweep=sweep, objective=objective, running=running)
+    trials = []
+    for configuration in configurations:
         # including seeds of a longer earlier plan
-        for seed in dict.fromkeys([*spec.seeds, *configuration.results])
-        if (trial := read.trial(configuration, seed)) is not None
-    ]
+        for seed in dict.fromkeys([*spec.seeds, *configuration.results]):
+            trial = reader.read(configuration, seed)
+            if trial is not None:
+                trials.append(trial)
     model, task = spec.program.setting()
     rounds = _rounds(sweep)
-    return Results(
+    results = Results(
         name=sweep.folder.name,
         objective=objective,
         trials=tuple(trials),
@@ -79,14 +80,31 @@ def _results(sweep: SweepRecord, searched: tuple[str, ...] | None = None) -> Res
         planned=sweep.planned if rounds is None else None,
         running=running,
         device="GPU" if resources.gpus_per_trial else "CPU",
-        devices=devices,
+        devices=float(resources.devices),
         adaptive=spec.adaptive,
         listed=not spec.search.configurations and spec.confirms is None,
-        baseline=str(spec.reported(0)) if spec.baselines else None,
         arms=tuple(arms(spec)) if spec.search.tune_within else (),
         rounds=rounds,
         doubts=tuple(_doubts(sweep)),
     )
+    return dataclasses.replace(results, baseline=_baseline(sweep, results))
+
+
+def _baseline(sweep: SweepRecord, results: Results) -> str | None:
+    """Return the number of the baseline; if none is listed, of the first plain configuration with a
+    score. None if rules are tuned separately, or if there is none.
+    """
+    spec = sweep.spec
+    if spec.baselines:
+        return str(spec.reported(0))
+    if results.arms:
+        return None
+    scored = set(results.comparable.configuration)
+    for configuration in sweep.configurations:
+        number = str(spec.reported(configuration.number))
+        if number in scored and is_baseline(spec, configuration):
+            return number
+    return None
 
 
 def _doubts(sweep: SweepRecord) -> Iterator[str]:
@@ -104,60 +122,85 @@ def _searched(spec: SweepSpec, configurations: Iterable[Configuration]) -> tuple
     return tuple(key for key, different in values.items() if len(different) > 1)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Reading:
-    """Reads the trials of a sweep."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _TrialReader:
+    """Adds what a trial's folder holds to its record in the event log."""
 
     sweep: SweepRecord
     objective: Objective
-    devices: float
-    running: bool
+    running: bool  # whether a driver runs the sweep
 
-    def trial(self, configuration: Configuration, seed: int) -> Trial | None:
+    def read(self, configuration: Configuration, seed: int) -> TrialRecord | None:
         """Return a trial; None before it has started."""
-        sweep = self.sweep
-        objective = self.objective
-        spec = sweep.spec
-        key = TrialKey(configuration.number, seed)
-        run_dir = sweep.folder.trial(key.name)
-        result = configuration.results.get(seed)
+        ended = configuration.results.get(seed)
+        trial = ended or open_trial(configuration, seed)
+        run_dir = self.sweep.folder.trial(trial.name)
         records = read_records(RunFolder(run_dir).metrics)
-        if result is None and not records:
+        if ended is None and not records:
             return None
-        state: State = "RUNNING" if self.running else "KILLED"
-        if result is not None:
-            state = result.state
-        parameters = spec.program.flat(configuration.resolved)
-        shown = spec.program.values({}, spec.program.always_shown)
-        algorithm, rule = spec.program.rule_of(configuration.resolved)
-        wanted = (objective.metric, objective.sealed)
-        curves_of = {name: _curve(records, name) for name in wanted}
-        curves_of |= {name: _curve(records, name, _MAX_POINTS) for name in TRAINING_CURVES}
-        evaluated = curves_of[objective.metric]
-        score = evaluated.end(objective.window)
-        if result is not None:
-            score = math.nan if result.score is None else result.score
-        solved = None
-        if state == "COMPLETE":
-            solved = _solved(RunFolder(run_dir).correctness, objective)
-        return Trial(
-            name=key.name,
+        curves = self._curves(records)
+        measured = self._described(trial, configuration, records, curves)
+        if ended is None:
+            return self._from_running(measured, curves)
+        return self._from_ended(measured, run_dir)
+
+    def _curves(self, records: list[Record]) -> dict[str, Curve]:
+        """Return metric -> curve, also of metrics without a point."""
+        objective = self.objective
+        curves = {
+            metric: _curve(records, metric)
+            for metric in (objective.metric, objective.held_out_metric)
+        }
+        for metric in TRAINING_CURVES:
+            curves[metric] = _curve(records, metric, _MAX_POINTS)
+        return curves
+
+    def _described(
+        self,
+        trial: TrialRecord,
+        configuration: Configuration,
+        records: list[Record],
+        curves: Mapping[str, Curve],
+    ) -> TrialRecord:
+        """Add what does not depend on how the trial ended."""
+        spec = self.sweep.spec
+        program = spec.program
+        shown = program.values({}, program.always_shown)
+        algorithm, rule = program.rule_of(configuration.resolved)
+        evaluated = curves[self.objective.metric].steps
+        seconds = sum(spent_seconds(record) for record in records)
+        return dataclasses.replace(
+            trial,
             configuration=str(spec.reported(configuration.number)),
-            seed=str(seed),
-            state=state,
-            score=math.nan if state == "FAIL" else score,
-            parameters={**shown, **parameters},
+            parameters={**shown, **program.flat(configuration.resolved)},
             algorithm=algorithm,
             rule=rule,
             arm=arm_of(spec, configuration.parameters),
-            reason="" if result is None else sweep.failure_reason(key, result),
-            step=evaluated.steps[-1] if evaluated.steps else math.nan,
-            hours=self.devices * sum(map(spent_seconds, records)) / 3600,
-            test=curves_of[objective.sealed].end(objective.window),
-            curves={name: curve for name, curve in curves_of.items() if curve.steps},
+            step=float(evaluated[-1]) if evaluated else math.nan,
+            hours=spec.resources.devices * seconds / 3600,
+            test=curves[self.objective.held_out_metric].score(self.objective),
+            curves={metric: curve for metric, curve in curves.items() if curve.steps},
             latest=_latest(records),
-            solved=solved,
         )
+
+    def _from_running(self, trial: TrialRecord, curves: Mapping[str, Curve]) -> TrialRecord:
+        """Add the state and the score so far of a trial that has not ended."""
+        return dataclasses.replace(
+            trial,
+            state="RUNNING" if self.running else "KILLED",
+            score=curves[self.objective.metric].score(self.objective),
+        )
+
+    def _from_ended(self, trial: TrialRecord, run_dir: Path) -> TrialRecord:
+        """Add why a trial failed, or which problems a complete one solved."""
+        if trial.state == "FAIL":
+            return dataclasses.replace(
+                trial, score=math.nan, reason=self.sweep.failure_reason(trial)
+            )
+        if trial.state == "COMPLETE":
+            solved = _solved(RunFolder(run_dir).correctness, self.objective)
+            return dataclasses.replace(trial, solved=solved)
+        return trial
 
 
 def _curve(records: list[Record], metric: str, most: int | None = None) -> Curve:

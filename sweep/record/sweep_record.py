@@ -8,13 +8,13 @@ import math
 import shlex
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from dashboards.trial import TrialRecord
 from sweep.record.folder import SweepFolder, all_sweeps, existing_sweep, read_spec
-from sweep.record.table import TrialRow
-from sweep.search.history import Configuration, Result, TrialKey, replay
+from sweep.search.history import Configuration, open_trial, replay
 from sweep.search.ledger import read_ledger
 from sweep.space.arms import arms
 from sweep.space.checks import MAX_GRID
@@ -68,12 +68,12 @@ class SweepRecord:
         program = ["sweep"] if Path(sys.argv[0]).name == "sweep" else ["python", "-m", "sweep"]
         return shlex.join([*program, verb, self.folder.name, *options, *place])
 
-    def rows(self, running: bool = False) -> list[TrialRow]:
-        """Return one row per proposed trial. A started trial without a result is RUNNING if
-        ``running``.
+    def trials(self, running: bool = False) -> list[TrialRecord]:
+        """Return every proposed trial with its progress. A started trial without a result is
+        RUNNING if ``running``.
         """
         return [
-            self._row(configuration, seed, running)
+            self._with_progress(configuration, seed, running)
             for configuration in self.configurations
             for seed in self.spec.seeds
             if seed in configuration.results or not configuration.retired
@@ -97,35 +97,31 @@ class SweepRecord:
         times = (record.get("time/step") for _, record in self._metrics())
         return [float(seconds) for seconds in times if seconds is not None]
 
-    def failure_reason(self, key: TrialKey, result: Result) -> str:
-        """Return why a trial failed: the last error of its ranks, else the reason in its result;
+    def failure_reason(self, trial: TrialRecord) -> str:
+        """Return why a trial failed: the last error of its ranks, else the reason in the event log;
         empty if it did not fail.
         """
-        if result.state != "FAIL":
+        if trial.state != "FAIL":
             return ""
-        return failure_note(self.folder.trial(key.name)) or printable(result.reason)
+        return failure_note(self.folder.trial(trial.name)) or printable(trial.reason)
 
     def _metrics(self) -> Iterator[tuple[str, Record]]:
         for metrics in self.folder.trials.glob("*/metrics.jsonl"):
             for record in read_records(metrics):
                 yield metrics.parent.name, record
 
-    def _row(self, configuration: Configuration, seed: int, running: bool) -> TrialRow:
-        key = TrialKey(configuration.number, seed)
-        run_dir = self.folder.trial(key.name)
-        result = configuration.results.get(seed)
-        row = TrialRow(key.name, configuration.number, seed, parameters=configuration.resolved)
-        row.step = int(last_record(run_dir).get("step", 0))
-        row.total_steps = self.spec.program.steps(
-            {name: [value] for name, value in configuration.resolved.items()}
-        )[0]
-        if result is not None:
-            row.state = result.state
-            row.score = result.score
-            row.reason = self.failure_reason(key, result)
-        elif running and RunFolder(run_dir).config.exists():
-            row.state = "RUNNING"
-        return row
+    def _with_progress(self, configuration: Configuration, seed: int, running: bool) -> TrialRecord:
+        trial = configuration.results.get(seed) or open_trial(configuration, seed)
+        run_dir = self.folder.trial(trial.name)
+        if running and not trial.ended and RunFolder(run_dir).config.exists():
+            trial = replace(trial, state="RUNNING")
+        possible = {name: [value] for name, value in configuration.resolved.items()}
+        return replace(
+            trial,
+            step=float(last_record(run_dir).get("step", math.nan)),
+            total_steps=self.spec.program.steps(possible)[0],
+            reason=self.failure_reason(trial),
+        )
 
 
 def open_sweep(runs_dir: Path, name: str) -> SweepRecord:

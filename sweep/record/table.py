@@ -1,52 +1,42 @@
 """The table of a sweep's trials, one row each."""
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from dashboards.trial import TrialRecord
 from trainer.errors import shortened
 from trainer.shell.table import number, print_table
 
 _MAX_VALUE = 60  # characters; a searched system prompt may have thousands
 
 
-@dataclass
-class TrialRow:
-    """One trial in the table."""
-
-    trial: str
-    configuration: int
-    seed: int
-    state: str = "WAITING"  # WAITING, RUNNING, COMPLETE, PRUNED, FAIL
-    step: int = 0
-    total_steps: int | None = None
-    score: float | None = None
-    reason: str = ""
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def ended(self) -> bool:
-        """Whether the trial has ended: complete, pruned or failed."""
-        return self.state in ("COMPLETE", "PRUNED", "FAIL")
+def table_row(trial: TrialRecord) -> dict[str, Any]:
+    """Return a trial as a row of `sweep status --json` and `load_results`; None for what it does
+    not have.
+    """
+    return {
+        "trial": trial.name,
+        "configuration": int(trial.configuration),
+        "seed": int(trial.seed),
+        "state": trial.state,
+        "step": recorded_steps(trial),
+        "total_steps": trial.total_steps,
+        "score": None if math.isnan(trial.score) else trial.score,
+        "reason": trial.reason,
+        "parameters": dict(trial.parameters),
+    }
 
 
-def print_trials(rows: Sequence[TrialRow]) -> None:
+def print_trials(trials: Iterable[TrialRecord]) -> None:
     """Print the trials of a sweep."""
-    print_table(
-        ["trial", "state", "step", "score", "parameters", "reason"],
-        [
-            [
-                row.trial,
-                row.state,
-                step_text(row),
-                number(row.score),
-                parameter_text(row.parameters),
-                row.reason,
-            ]
-            for row in rows
-        ],
-    )
+    rows = []
+    for trial in trials:
+        parameters = parameter_text(trial.parameters)
+        score = score_text(trial)
+        rows.append([trial.name, trial.state, step_text(trial), score, parameters, trial.reason])
+    print_table(["trial", "state", "step", "score", "parameters", "reason"], rows)
 
 
 def parameter_text(parameters: Mapping[str, Any]) -> str:
@@ -69,11 +59,22 @@ def value_text(value: Any) -> str:
     return shortened(" ".join(number(value).split()), _MAX_VALUE)
 
 
-def step_text(row: TrialRow) -> str:
+def score_text(trial: TrialRecord) -> str:
+    """Return a trial's score as text; empty without one."""
+    return "" if math.isnan(trial.score) else number(trial.score)
+
+
+def recorded_steps(trial: TrialRecord) -> int:
+    """Return the last recorded training step; 0 before the first."""
+    return 0 if math.isnan(trial.step) else int(trial.step)
+
+
+def step_text(trial: TrialRecord) -> str:
     """Write ``20/60``, or nothing before the first step."""
-    if not row.step and row.state == "WAITING":
+    step = recorded_steps(trial)
+    if not step and trial.state == "WAITING":
         return ""
-    return f"{row.step}/{row.total_steps}" if row.total_steps else str(row.step)
+    return f"{step}/{trial.total_steps}" if trial.total_steps else str(step)
 
 
 def duration(seconds: float) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sweep.record.folder import all_sweeps
 from sweep.record.sweep_record import SweepRecord, open_sweep
-from sweep.search.history import outcome
+from sweep.search.history import ranked
 from sweep.space.arms import arm_of, arms
 from sweep.space.parameters import ParameterSpec
 from sweep.space.points import Parameters, Space, fingerprint
@@ -17,7 +17,7 @@ from trainer.config.yaml_document import nearest
 from trainer.errors import ConfigError, MissingError
 from trainer.shell.table import counted
 
-TAKEN = 3  # best configurations taken from each sweep and arm
+TOP_CONFIGURATIONS = 3  # best configurations taken from each sweep and arm
 
 
 def warm_started(spec: SweepSpec, runs_dir: Path, where: str) -> tuple[SweepSpec, list[str]]:
@@ -99,24 +99,16 @@ def _best(
     each arm.
     """
     space = Space(spec.parameters)
-    sign = 1 if earlier.spec.objective.mode == "max" else -1
-    ranked: dict[str, list[tuple[float, Parameters]]] = {name: [] for name in arms(spec)}
-    for configuration in earlier.configurations:
+    usable: dict[str, list[Parameters]] = {name: [] for name in arms(spec)}  # best first
+    for configuration in ranked(earlier.configurations, earlier.spec.seeds, earlier.spec.objective):
         point = configuration.parameters
-        result = outcome(configuration, earlier.spec.seeds)
-        if (
-            result.state == "COMPLETE"
-            and result.score is not None
-            and _holds(space, point)
-            and is_new(point)
-        ):
-            ranked[arm_of(spec, point)].append((sign * result.score, dict(point)))
-    count = min(TAKEN, *(len(scored) for scored in ranked.values()))
-    best = [sorted(scored, key=lambda pair: -pair[0])[:count] for scored in ranked.values()]
-    return [point for scored in best for _, point in scored]
+        if _could_propose(space, point) and is_new(point):
+            usable[arm_of(spec, point)].append(dict(point))
+    count = min(TOP_CONFIGURATIONS, *(len(points) for points in usable.values()))
+    return [point for points in usable.values() for point in points[:count]]
 
 
-def _holds(space: Space, point: Parameters) -> bool:
+def _could_propose(space: Space, point: Parameters) -> bool:
     """Return whether a point could have been proposed: the same parameters are active, with values
     in their ranges.
     """

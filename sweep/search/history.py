@@ -1,15 +1,16 @@
 """Replay a sweep's configurations and results from its event log."""
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from dashboards.trial import Directed, TrialRecord, best_first
 from sweep.space.points import Parameters
 from trainer.evaluation.history import mean
 from trainer.files import Record
 
-TrialState = Literal["COMPLETE", "PRUNED", "FAIL"]
 _ConfigurationState = Literal["RUNNING", "COMPLETE", "PRUNED", "FAIL"]
 
 # Values of a record's "event".
@@ -40,17 +41,6 @@ class TrialKey:
 
 
 @dataclass(frozen=True)
-class Result:
-    """How one trial ended."""
-
-    state: TrialState
-    score: float | None  # objective (last value of a stopped trial); None if the trial failed
-    step: int | None  # training step of the score
-    reason: str  # why it failed, else empty
-    time: float  # seconds since the epoch
-
-
-@dataclass(frozen=True)
 class Configuration:
     """A point of the search space with its results so far."""
 
@@ -59,7 +49,7 @@ class Configuration:
     resolved: Parameters  # every searched trainer key with its value
     fingerprint: str
     time: float  # seconds since the epoch
-    results: Mapping[int, Result] = field(default_factory=dict)  # by seed
+    results: Mapping[int, TrialRecord] = field(default_factory=dict)  # ended trials by seed
     retired: bool = False  # no further seeds are needed: the sequential confirmation has decided it
 
 
@@ -98,11 +88,34 @@ def configuration_of(record: Record) -> Configuration:
 
 
 def add_result(configurations: list[Configuration], record: Record) -> None:
-    """Add one trial's result to its configuration."""
+    """Add one trial's end to its configuration."""
     configuration = configurations[record["configuration"]]
-    result = Result(**{name: record[name] for name in ("state", "score", "step", "reason", "time")})
-    results = {**configuration.results, record["seed"]: result}
+    trial = replace(
+        open_trial(configuration, record["seed"]),
+        state=record["state"],
+        score=_number(record["score"]),
+        step=_number(record["step"]),
+        reason=record["reason"],
+        time=record["time"],
+    )
+    results = {**configuration.results, record["seed"]: trial}
     configurations[configuration.number] = replace(configuration, results=results)
+
+
+def open_trial(configuration: Configuration, seed: int) -> TrialRecord:
+    """Return a trial that has not ended."""
+    return TrialRecord(
+        name=TrialKey(configuration.number, seed).name,
+        configuration=str(configuration.number),
+        seed=str(seed),
+        state="WAITING",
+        parameters=configuration.resolved,
+    )
+
+
+def _number(value: float | None) -> float:
+    """Return a number of the event log; NaN where it has null."""
+    return math.nan if value is None else value
 
 
 def _take_back(configurations: list[Configuration], record: Record) -> None:
@@ -127,9 +140,8 @@ def outcome(configuration: Configuration, seeds: Sequence[int]) -> Outcome:
     time = max(result.time for result in results)
     if any(result.state == "FAIL" for result in results):
         return Outcome("FAIL", time=time)
-    # never None for COMPLETE and PRUNED trials
-    scores = [result.score for result in results if result.score is not None]
-    steps = [result.step for result in results if result.step is not None]
+    scores = [result.score for result in results]  # finite for COMPLETE and PRUNED trials
+    steps = [int(result.step) for result in results if not math.isnan(result.step)]
     state: _ConfigurationState = (
         "PRUNED" if any(r.state == "PRUNED" for r in results) else "COMPLETE"
     )
@@ -152,17 +164,24 @@ def failed_by_settings(configuration: Configuration) -> bool:
     return False
 
 
+def ranked(
+    configurations: Iterable[Configuration], seeds: Sequence[int], objective: Directed
+) -> list[Configuration]:
+    """Return the configurations that are COMPLETE on all seeds, best mean score first; equal ones
+    in order of their numbers.
+    """
+    complete: dict[int, Configuration] = {}
+    scores: dict[int, float] = {}
+    for configuration in configurations:
+        result = outcome(configuration, seeds)
+        if result.state == "COMPLETE" and result.score is not None:
+            complete[configuration.number] = configuration
+            scores[configuration.number] = result.score
+    return [complete[number] for number in best_first(scores, objective)]
+
+
 def best(
-    configurations: Iterable[Configuration], seeds: Sequence[int], mode: str
+    configurations: Iterable[Configuration], seeds: Sequence[int], objective: Directed
 ) -> Configuration | None:
-    """Return the COMPLETE configuration with the best score; ties go to the earlier one."""
-    scored = [
-        (result.score, configuration)
-        for configuration in configurations
-        if (result := outcome(configuration, seeds)).state == "COMPLETE"
-        and result.score is not None
-    ]
-    if not scored:
-        return None
-    sign = 1 if mode == "max" else -1
-    return max(scored, key=lambda pair: (sign * pair[0], -pair[1].number))[1]
+    """Return the first of `ranked`; None if no configuration is complete."""
+    return next(iter(ranked(configurations, seeds, objective)), None)

@@ -15,13 +15,13 @@ from typing import Any
 
 from ray.tune.search import Searcher
 
+from dashboards.trial import EndState
 from sweep.search.history import (
     ENDED,
     PROPOSED,
     STARTED,
     Configuration,
     TrialKey,
-    TrialState,
     add_result,
     configuration_of,
 )
@@ -124,7 +124,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         report = TrialReport.of(result)
         if key is None or report.stopped or (self.stopped and (error or not report.finished)):
             return
-        state, score, reason = _judge(report, error)
+        state, score, reason = _final_state(report, error)
         record = self._append(
             event=ENDED,
             configuration=key.configuration,
@@ -206,7 +206,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
             raise self.failure
 
 
-def _judge(report: TrialReport, error: bool) -> tuple[TrialState, float | None, str]:
+def _final_state(report: TrialReport, error: bool) -> tuple[EndState, float | None, str]:
     """Return state, score and failure reason of an ended trial."""
     if report.reason:
         return "FAIL", None, report.reason

@@ -5,6 +5,7 @@ optuna-dashboard.
 import itertools
 import json
 import logging
+import math
 import random
 import statistics
 import warnings
@@ -37,7 +38,7 @@ logger = logging.getLogger(__name__)
 _EI_CANDIDATES = 24  # Optuna's default
 SAMPLER_ATTEMPTS = 15  # attempts with the sampler before random ones
 _RANDOM_ATTEMPTS = 20
-_LARGEST_TOLD = 1e100  # samplers square scores
+_MAX_SCORE = 1e100  # samplers square scores
 
 # How a sampler sees a configuration that failed through its own settings: not at all, with the
 # median or the worst score so far, or with the worst and as one that violates a constraint.
@@ -237,18 +238,18 @@ def sampler_trials(
         for trial in trials
         if trial.state in (TrialState.COMPLETE, TrialState.PRUNED) and trial.value is not None
     ]
-    told = 0.0  # any number will do if there is no other
+    shown_score = 0.0  # any number will do if there is no other
     if scores and failed_as == "median":
-        told = statistics.median(scores)
+        shown_score = statistics.median(scores)
     elif scores:
-        told = min(scores) if spec.objective.mode == "max" else max(scores)
+        shown_score = min(scores) if spec.objective.mode == "max" else max(scores)
     for number, configuration in enumerate(configurations):
         is_failed = failed_by_settings(configuration)
         if is_failed and space.contains(configuration.parameters):
             trials[number] = optuna.create_trial(
                 state=TrialState.COMPLETE,
-                value=told,
-                **_place(space, configuration.parameters, for_sampler=True),
+                value=shown_score,
+                **_params_and_distributions(space, configuration.parameters, for_sampler=True),
             )
         if failed_as == "constraint" and trials[number].state == TrialState.COMPLETE:
             constraints = {"failed": 1.0 if is_failed else -1.0}
@@ -274,7 +275,7 @@ def frozen_trial(
     result = outcome(configuration, spec.seeds)
     score = result.score
     if for_sampler and score is not None:
-        score = max(-_LARGEST_TOLD, min(_LARGEST_TOLD, score))
+        score = max(-_MAX_SCORE, min(_MAX_SCORE, score))
     if for_sampler and not space.contains(configuration.parameters):
         return optuna.create_trial(state=TrialState.FAIL)
     stops = {}
@@ -283,8 +284,8 @@ def frozen_trial(
     trial = optuna.create_trial(
         state=TrialState[result.state],
         value=score,
-        **_place(space, configuration.parameters, for_sampler),
-        user_attrs={} if for_sampler else _notes(configuration),
+        **_params_and_distributions(space, configuration.parameters, for_sampler),
+        user_attrs={} if for_sampler else _user_attributes(configuration),
         intermediate_values=stops,
     )
     trial.datetime_start = datetime.fromtimestamp(configuration.time)
@@ -305,7 +306,7 @@ def write_study(spec: SweepSpec, configurations: Sequence[Configuration], path: 
     study.add_trials([frozen_trial(spec, space, configuration) for configuration in configurations])
 
 
-def _place(space: Space, point: Parameters, for_sampler: bool) -> Parameters:
+def _params_and_distributions(space: Space, point: Parameters, for_sampler: bool) -> Parameters:
     """Return the params and distributions of a point that Optuna can represent."""
     values = {}
     ranges = {}
@@ -320,9 +321,12 @@ def _place(space: Space, point: Parameters, for_sampler: bool) -> Parameters:
     return {"params": values, "distributions": ranges}
 
 
-def _notes(configuration: Configuration) -> dict[str, Any]:
+def _user_attributes(configuration: Configuration) -> dict[str, Any]:
     """Return a trial's user attributes, for display."""
-    scores = {str(seed): result.score for seed, result in sorted(configuration.results.items())}
+    scores = {
+        str(seed): None if math.isnan(result.score) else result.score
+        for seed, result in sorted(configuration.results.items())
+    }
     return {"configuration": configuration.resolved, "scores": scores}
 
 

@@ -1,12 +1,12 @@
-"""Outcomes of a sweep's trials, and the names, tags and colors of their MLflow runs."""
+"""Ended trials of a sweep, and the names, tags and colors of their MLflow runs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, replace
 
 from dashboards.labels import colors
+from dashboards.trial import TrialRecord
 from sweep.record.sweep_record import SweepRecord
-from sweep.search.history import TrialKey, TrialState
+from sweep.search.history import TrialKey
 from sweep.space.arms import arm_of
 from sweep.space.spec import SweepSpec
 from trainer.metrics.tags import (
@@ -22,21 +22,21 @@ from trainer.metrics.tags import (
 
 
 @dataclass(frozen=True)
-class TrialOutcome:
-    """The end of a trial, for its MLflow run."""
+class EndedTrial:
+    """A trial that has ended, and how to find or create its MLflow run."""
 
-    key: str  # the tag loptune.run of the trial's run
+    trial: TrialRecord
     run_name: str
-    state: TrialState
-    reason: str = ""  # why it failed or was stopped
-    score: float | None = None  # logged as final/score
-    tags: Mapping[str, str] = field(default_factory=dict)
-    # for a trial that failed before it opened its run
-    params: Mapping[str, Any] = field(default_factory=dict)
+    tags: Mapping[str, str]
+
+    @property
+    def key(self) -> str:
+        """The tag loptune.run of the trial's run."""
+        return self.tags[RUN_TAG]
 
 
-def trial_outcomes(sweep: SweepRecord) -> list[TrialOutcome]:
-    """Return the outcomes of ended trials for their MLflow runs, in the colors of the report."""
+def ended_trials(sweep: SweepRecord) -> list[EndedTrial]:
+    """Return the trials that have ended for their MLflow runs, in the colors of the report."""
     spec = sweep.spec
     ended = [
         configuration for configuration in tuple(sweep.configurations) if configuration.results
@@ -46,25 +46,18 @@ def trial_outcomes(sweep: SweepRecord) -> list[TrialOutcome]:
         for configuration in ended
     }
     shades = colors(variants.values())
-    outcomes = []
+    runs = []
     for configuration in ended:
         variant = variants[configuration.number]
-        for seed, result in configuration.results.items():
+        arm = arm_of(spec, configuration.parameters)
+        for seed, trial in configuration.results.items():
             key = TrialKey(configuration.number, seed)
             tags = {**trial_tags(spec, key), VARIANT_TAG: variant, COLOUR_TAG: shades[variant]}
-            tags |= {ARM_TAG: arm} if (arm := arm_of(spec, configuration.parameters)) else {}
-            outcomes.append(
-                TrialOutcome(
-                    key=tags[RUN_TAG],
-                    run_name=trial_name(spec, key, variant),
-                    state=result.state,
-                    reason=sweep.failure_reason(key, result),
-                    score=result.score,
-                    tags=tags,
-                    params=configuration.resolved,
-                )
-            )
-    return outcomes
+            if arm:
+                tags[ARM_TAG] = arm
+            with_reason = replace(trial, reason=sweep.failure_reason(trial))
+            runs.append(EndedTrial(with_reason, trial_name(spec, key, variant), tags))
+    return runs
 
 
 def trial_name(spec: SweepSpec, trial: TrialKey, variant: str) -> str:

@@ -1,5 +1,6 @@
 """The MLflow run of a sweep: parent of its trials' runs, opened by the sweep's driver."""
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sweep.record.sweep_record import SweepRecord
-from sweep.search.history import TrialState
-from sweep.tracking.outcomes import TrialOutcome, trial_outcomes
+from sweep.tracking.outcomes import EndedTrial, ended_trials
 from sweep.tracking.view import save_view
 from trainer.metrics.recorded_runs import find_runs
 from trainer.metrics.tags import (
@@ -39,17 +39,18 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 _PATIENCE_S = 10.0  # seconds between progress lines
-ASKED_SINGLY = 20  # up to this many runs are fetched one by one
+MAX_SINGLE_QUERIES = 20  # up to this many runs are fetched one by one
 
-_STATUS: dict[TrialState, str] = {"COMPLETE": "FINISHED", "PRUNED": "KILLED", "FAIL": "FAILED"}
+# state of an ended trial -> status of its run
+_STATUS: dict[str, str] = {"COMPLETE": "FINISHED", "PRUNED": "KILLED", "FAIL": "FAILED"}
 
 
-def told(items: Sequence[_T], what: str) -> Iterator[_T]:
+def with_progress(items: Sequence[_T], what: str) -> Iterator[_T]:
     """Yield the items, and print the progress every ten seconds."""
-    spoken = time.monotonic()
+    last_print = time.monotonic()
     for done, item in enumerate(items):
-        if time.monotonic() - spoken > _PATIENCE_S:
-            spoken = time.monotonic()
+        if time.monotonic() - last_print > _PATIENCE_S:
+            last_print = time.monotonic()
             print(f"{what}: {done} of {len(items)} trials", flush=True)
         yield item
 
@@ -76,39 +77,41 @@ class ParentRun:
         """Set the final status: FINISHED, FAILED or KILLED."""
         self._retry(lambda: self.client.set_terminated(self.run_id, status))
 
-    def reconcile(self, outcomes: Iterable[TrialOutcome], create: bool = True) -> int:
+    def reconcile(self, ended: Iterable[EndedTrial], create: bool = True) -> int:
         """Update the trials' runs, and return how many were changed or created.
 
         A run left RUNNING by a killed process is ended. A trial that died before it opened its run
         gets one if ``create``, which must be False while ranks may still open it. Idempotent.
         """
-        outcomes = list(outcomes)
+        ended = list(ended)
         # Fetching all runs of a large sweep takes megabytes; after one trial has ended only its run
         # is needed.
-        few = len(outcomes) <= ASKED_SINGLY
-        keys = [{RUN_TAG: outcome.key} for outcome in outcomes]
-        wanted = keys if few else [{SWEEP_TAG: outcomes[0].tags[SWEEP_TAG]}]
+        wanted = [{RUN_TAG: each.key} for each in ended]
+        if len(ended) > MAX_SINGLE_QUERIES:
+            wanted = [{SWEEP_TAG: ended[0].tags[SWEEP_TAG]}]
         runs = {run.data.tags.get(RUN_TAG): run for tags in wanted for run in self._find(tags)}
         return sum(
-            self._reconcile(outcome, runs.get(outcome.key))
-            for outcome in told(outcomes, "states in MLflow")
-            if create or outcome.key in runs
+            self._reconcile(each, runs.get(each.key))
+            for each in with_progress(ended, "states in MLflow")
+            if create or each.key in runs
         )
 
     def _find(self, tags: Mapping[str, str]) -> list[Any]:
         return self._retry(lambda: find_runs(self.client, [self.experiment_id], tags))
 
-    def _reconcile(self, outcome: TrialOutcome, run: Any | None) -> bool:
-        tags = {**outcome.tags, STATE_TAG: outcome.state, REASON_TAG: outcome.reason[:500]}
-        if outcome.reason:
-            tags[NOTE_TAG] = outcome.reason  # shown at the top of the run's page in MLflow
-        scores = {} if outcome.score is None else {"final/score": outcome.score}
+    def _reconcile(self, ended: EndedTrial, run: Any | None) -> bool:
+        trial = ended.trial
+        status = _STATUS[trial.state]
+        tags = {**ended.tags, STATE_TAG: trial.state, REASON_TAG: trial.reason[:500]}
+        if trial.reason:
+            tags[NOTE_TAG] = trial.reason  # shown at the top of the run's page in MLflow
+        scores = {} if math.isnan(trial.score) else {"final/score": trial.score}
         if run is None:
             tags[PARENT_TAG] = self.run_id
             run_id = open_run(
-                self.client, self.uri, self.experiment_id, outcome.run_name, tags, outcome.key
+                self.client, self.uri, self.experiment_id, ended.run_name, tags, ended.key
             )
-            self._retry(lambda: log_missing_params(self.client, run_id, outcome.params))
+            self._retry(lambda: log_missing_params(self.client, run_id, trial.parameters))
         else:
             run_id = run.info.run_id
             tags = {
@@ -117,13 +120,13 @@ class ParentRun:
             scores = {
                 name: value for name, value in scores.items() if run.data.metrics.get(name) != value
             }
-            if not tags and not scores and run.info.status == _STATUS[outcome.state]:
+            if not tags and not scores and run.info.status == status:
                 return False
         self._log(run_id, tags, scores)
         # If the run has this status already, keep its end time: ending it again would move it to
         # now.
-        if run is None or run.info.status != _STATUS[outcome.state]:
-            self._retry(lambda: self.client.set_terminated(run_id, _STATUS[outcome.state]))
+        if run is None or run.info.status != status:
+            self._retry(lambda: self.client.set_terminated(run_id, status))
         return True
 
     def _log(self, run_id: str, tags: Mapping[str, str], metrics: Mapping[str, float]) -> None:
@@ -197,5 +200,5 @@ def open_parent(sweep: SweepRecord) -> ParentRun | None:
         if file.is_file():
             parent.log_artifact(file)
     save_view(uri, spec)
-    parent.reconcile(trial_outcomes(sweep))
+    parent.reconcile(ended_trials(sweep))
     return parent

@@ -6,8 +6,8 @@ from pathlib import Path
 from sweep.record.folder import write_spec
 from sweep.record.results import read_results
 from sweep.record.sweep_record import SweepRecord
-from sweep.tracking.outcomes import trial_outcomes
-from sweep.tracking.parent_run import open_parent, told
+from sweep.tracking.outcomes import ended_trials
+from sweep.tracking.parent_run import open_parent, with_progress
 from trainer.errors import StorageError
 from trainer.metrics.tags import PARENT_TAG
 from trainer.run_folder import RunFolder
@@ -16,7 +16,7 @@ from trainer.tracking.mlflow_store import tracking_uri
 from trainer.tracking.shipping import has_unsent
 from trainer.tracking.tracker import upload
 
-_NAMED = 5  # trials in a message
+_MAX_NAMED = 5  # trials in a message
 
 
 def upload_sweep(sweep: SweepRecord) -> Path:
@@ -40,14 +40,14 @@ def upload_sweep(sweep: SweepRecord) -> Path:
         for trial in sorted(folder.trials.glob("*/")):
             if RunFolder(trial).tracking.is_file():
                 upload(trial, uri, {PARENT_TAG: parent.run_id})
-        outcomes = [
-            replace(outcome, tags={**outcome.tags, PARENT_TAG: parent.run_id})
-            for outcome in trial_outcomes(sweep)
+        ended = [
+            replace(each, tags={**each.tags, PARENT_TAG: parent.run_id})
+            for each in ended_trials(sweep)
         ]
-        parent.reconcile(outcomes)
-        parent.finish("FINISHED" if len(outcomes) >= sweep.planned else "KILLED")
+        parent.reconcile(ended)
+        parent.finish("FINISHED" if len(ended) >= sweep.planned else "KILLED")
         write_spec(folder, sweep.spec)
-        results = read_results(sweep, at_work=False)
+        results = read_results(sweep, may_run=False)
         path = write_report(sweep, results)
         send_report(sweep, results, parent)
         return path
@@ -62,11 +62,11 @@ def send_unsent(sweep: SweepRecord, uri: str) -> None:
     waiting = [path for path in sorted(sweep.folder.trials.glob("*")) if has_unsent(path)]
     left = []
     problem = None
-    for run_dir in told(waiting, "sent to MLflow"):
+    for run_dir in with_progress(waiting, "sent to MLflow"):
         # do not wait for a dead server once per trial
-        away = problem is not None and problem.where == uri
+        server_is_down = problem is not None and problem.where == uri
         try:
-            if not away:
+            if not server_is_down:
                 upload(run_dir, uri)
                 continue
         except StorageError as error:
@@ -74,9 +74,9 @@ def send_unsent(sweep: SweepRecord, uri: str) -> None:
         left.append(run_dir.name)
     if problem is None:
         return
-    names = ", ".join(left[:_NAMED]) + (
-        f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
-    )
+    names = ", ".join(left[:_MAX_NAMED])
+    if len(left) > _MAX_NAMED:
+        names += f" and {len(left) - _MAX_NAMED} more"
     raise StorageError(
         f"part of the record of {names} is not in MLflow: {problem.what}",
         problem.where,

@@ -6,12 +6,12 @@ from typing import Any
 
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 
+from dashboards.trial import score
 from sweep.record.sweep_record import SweepRecord, evaluation_history
 from sweep.search.history import TrialKey
 from sweep.search.trial_report import EVALUATION, SCORE
 from sweep.space.spec import SchedulerSpec, SweepSpec
 from sweep.trials.internals import forget_scores
-from trainer.evaluation.history import windowed_mean
 from trainer.run_folder import RunFolder
 
 
@@ -84,5 +84,5 @@ def _replay(scheduler: TrialScheduler, ended: _EndedTrial, sweep: SweepRecord) -
         if not math.isfinite(history[last]):
             continue  # it was reported without a score
         seen = {step: value for step, value in history.items() if step <= last}
-        result = {EVALUATION: count, SCORE: windowed_mean(seen, objective.window)}
+        result = {EVALUATION: count, SCORE: score(seen, objective)}
         scheduler.on_trial_result(None, ended, result)

@@ -16,6 +16,7 @@ import ray
 from ray import tune
 from ray.util import get_current_placement_group
 
+from dashboards.trial import score as score_of
 from sweep.programs.base import Assignment
 from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import evaluation_history
@@ -35,7 +36,6 @@ from trainer.errors import (
     first_line,
     one_line,
 )
-from trainer.evaluation.history import windowed_mean
 from trainer.files import storage_fault
 from trainer.metrics.tags import PARENT_TAG, VARIANT_TAG
 from trainer.run_folder import RunFolder
@@ -292,7 +292,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         """Return the report of an evaluation; without a score if the evaluation is not finite."""
         score = None
         if math.isfinite(history[max(history)]):
-            score = windowed_mean(history, self.plan.spec.objective.window)
+            score = score_of(history, self.plan.spec.objective)
         report = TrialReport(
             step=period.step,
             score=score,

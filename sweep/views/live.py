@@ -39,16 +39,15 @@ def live_table(sweep: SweepRecord, console: Console, scores: Scores) -> Iterator
 
 
 def _table(sweep: SweepRecord, scores: Mapping[str, float | None]) -> Group:
-    rows = sweep.rows(running=True)
-    left, all_left = seconds_left(sweep, rows)
+    trials = sweep.trials(running=True)
+    left, all_left = seconds_left(sweep, trials)
     table = Table("trial", "step", "score", "time left", "parameters", box=None)
-    for row in rows:
-        if row.trial in scores:
-            time_left = duration(left[row.trial]) if row.trial in left else ""
-            score = number(scores[row.trial])
-            table.add_row(
-                row.trial, step_text(row), score, time_left, parameter_text(row.parameters)
-            )
-    ended = sum(row.ended for row in rows)
+    for trial in trials:
+        if trial.name in scores:
+            time_left = duration(left[trial.name]) if trial.name in left else ""
+            score = number(scores[trial.name])
+            parameters = parameter_text(trial.parameters)
+            table.add_row(trial.name, step_text(trial), score, time_left, parameters)
+    ended = sum(trial.ended for trial in trials)
     ends = f", about {duration(all_left)} left" if all_left is not None else ""
     return Group(table, f"{sweep.folder.name}: {ended} of {sweep.planned} trials ended{ends}")

@@ -331,7 +331,7 @@ def _trial_seconds(sweep: SweepRecord) -> list[float]:
     hours = sweep.device_hours()
     devices = sweep.spec.resources.devices
     return [
-        3600 * hours.get(row.trial, 0.0) / devices
-        for row in sweep.rows()
-        if row.state == "COMPLETE"
+        3600 * hours.get(trial.name, 0.0) / devices
+        for trial in sweep.trials()
+        if trial.state == "COMPLETE"
     ]

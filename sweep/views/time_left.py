@@ -4,13 +4,14 @@ import statistics
 import time
 from collections.abc import Sequence
 
+from dashboards.trial import TrialRecord
 from sweep.record.sweep_record import SweepRecord
-from sweep.record.table import TrialRow
+from sweep.record.table import recorded_steps
 from sweep.search.history import ENDED, STARTED, TrialKey
 
 
 def seconds_left(
-    sweep: SweepRecord, rows: Sequence[TrialRow]
+    sweep: SweepRecord, trials: Sequence[TrialRecord]
 ) -> tuple[dict[str, float], float | None]:
     """Return the seconds left for each running trial and for the sweep; unknown ones are left out.
 
@@ -27,8 +28,12 @@ def seconds_left(
             started[key] = record["time"]
         elif record["state"] == "COMPLETE" and key in started:
             whole.append(record["time"] - started[key])
-    running = [row for row in rows if row.state == "RUNNING"]
-    shares = {row.trial: row.step / row.total_steps for row in running if row.total_steps}
+    running = [trial for trial in trials if trial.state == "RUNNING"]
+    shares = {
+        trial.name: recorded_steps(trial) / trial.total_steps
+        for trial in running
+        if trial.total_steps
+    }
     if not whole:
         begun = {key.name: moment for key, moment in started.items()}
         whole = [(time.time() - begun[trial]) / share for trial, share in shares.items() if share]
@@ -36,7 +41,7 @@ def seconds_left(
         return {}, None
     trial_seconds = statistics.median(whole)
     left = {trial: trial_seconds * (1 - share) for trial, share in shares.items()}
-    waiting = sweep.planned - sum(row.ended for row in rows) - len(running)
-    total = sum(left.get(row.trial, trial_seconds) for row in running) + waiting * trial_seconds
+    waiting = sweep.planned - sum(trial.ended for trial in trials) - len(running)
+    total = sum(left.get(trial.name, trial_seconds) for trial in running) + waiting * trial_seconds
     # at least as long as the slowest running trial
     return left, max([total / len(running), *left.values()])

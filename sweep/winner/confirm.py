@@ -8,8 +8,9 @@ or in rounds (`rounds`).
 
 from pathlib import Path
 
+from sweep.record.baseline import is_baseline
 from sweep.record.sweep_record import SweepRecord
-from sweep.search.history import Configuration, outcome
+from sweep.search.history import Configuration, ranked
 from sweep.space.arms import arm_of, arms
 from sweep.space.file import dump_space, resolve_space
 from sweep.space.spec import SweepSpec
@@ -83,42 +84,14 @@ def choose(spec: SweepSpec, proposed: list[Configuration], finalists: int) -> li
     """Return the baseline, if complete, and the best other configurations that are complete on all
     seeds; with arms, the best of each.
     """
-    complete = [
-        configuration
-        for configuration in proposed
-        if outcome(configuration, spec.seeds).state == "COMPLETE"
-    ]
-    sign = 1 if spec.objective.mode == "max" else -1
-
-    def score(configuration: Configuration) -> float:
-        value = outcome(configuration, spec.seeds).score
-        assert value is not None, "a complete configuration has a score"
-        return sign * value
-
+    complete = ranked(proposed, spec.seeds, spec.objective)
     if spec.search.tune_within is not None:
-        worst_first = sorted(
-            complete, key=lambda configuration: (score(configuration), -configuration.number)
-        )
-        complete = list(
-            {
-                arm_of(spec, configuration.parameters): configuration
-                for configuration in worst_first
-            }.values()
-        )
-    baseline = next((each for each in complete if is_baseline(spec, each)), None)
-    others = sorted((each for each in complete if each is not baseline), key=score, reverse=True)
+        best_of_arm: dict[str, Configuration] = {}
+        for configuration in complete:
+            best_of_arm.setdefault(arm_of(spec, configuration.parameters), configuration)
+        complete = list(best_of_arm.values())
+    in_order = sorted(complete, key=lambda configuration: configuration.number)
+    baseline = next((each for each in in_order if is_baseline(spec, each)), None)
+    others = [configuration for configuration in complete if configuration is not baseline]
     first = [] if baseline is None else [baseline]
     return first + others[:finalists]
-
-
-def is_baseline(spec: SweepSpec, configuration: Configuration) -> bool:
-    """Return whether this is the baseline: the first listed one, or a plain one (no AR, no Lopti)
-    if none is listed.
-
-    With arms, every configuration of the first arm.
-    """
-    if spec.search.tune_within is not None:
-        return arm_of(spec, configuration.parameters) == next(iter(arms(spec)))
-    if spec.baselines:
-        return configuration.number == 0
-    return spec.program.is_plain(configuration.resolved)

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from dashboards.statistics.seed_noise import Noise
 from dashboards.statistics.sequential import Standing, make_design, standings
 from dashboards.words import standing
+from sweep.record.baseline import is_baseline
 from sweep.record.decision import Decision, decision_of
 from sweep.record.folder import read_spec, write_spec
 from sweep.record.noise import score, sweep_noise
@@ -21,7 +22,7 @@ from sweep.search.history import LOOK, PLAN
 from sweep.search.ledger import Ledger
 from sweep.space.arms import MAX_SEEDS
 from sweep.space.spec import SweepSpec
-from sweep.winner.confirm import finalists_of, fresh_space, is_baseline
+from sweep.winner.confirm import finalists_of, fresh_space
 from trainer.errors import INTERRUPTED, ConfigError, MissingError
 from trainer.shell.run_folder import hold
 from trainer.shell.table import counted

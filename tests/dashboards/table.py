@@ -7,8 +7,11 @@ from typing import Any
 import pandas as pd
 
 from dashboards.pictures.theme import Picture
-from dashboards.results import ALPHA, ETA, Curve, Objective, Results, Trial
+from dashboards.results import Results
+from dashboards.trial import Curve, Objective, TrialRecord
 
+ALPHA = "algorithm.ar_alpha"
+ETA = "algorithm.lopti_eta"
 SCORES = [  # configuration, algorithm, alpha, eta, scores of seeds 0 and 1
     ("0", "grpo", 0.0, 0.0, 0.50, 0.60),
     ("1", "grpo", 0.3, 0.0, 0.70, 0.80),
@@ -25,7 +28,7 @@ def results_of(mode: str = "max") -> Results:
         rule = " + ".join([algorithm, *["AR"] * (alpha > 0), *["Lopti"] * (eta > 0)])
         for seed, score in enumerate(scores):
             failed = math.isnan(score)
-            trial = Trial(
+            trial = TrialRecord(
                 name=f"{configuration}-s{seed}",
                 configuration=configuration,
                 seed=str(seed),
@@ -44,7 +47,8 @@ def results_of(mode: str = "max") -> Results:
             )
             trials.append(trial)
     objective = Objective("eval/accuracy", "min" if mode == "min" else "max", 1)
-    return Results("demo", objective, tuple(trials), ("algorithm.advantage", ALPHA, ETA))
+    searched = ("algorithm.advantage", ALPHA, ETA)
+    return Results("demo", objective, tuple(trials), searched, baseline="0")
 
 
 def shown(picture: Picture | None) -> Picture:
@@ -55,8 +59,10 @@ def shown(picture: Picture | None) -> Picture:
 
 def with_trials(results: Results, table: pd.DataFrame, **changes: Any) -> Results:
     """The results with the trials of a changed `Results.table`, and with other changes."""
-    simple = {field.name for field in fields(Trial)} - {
+    simple = {field.name for field in fields(TrialRecord)} - {
         "name",
+        "time",
+        "total_steps",
         "parameters",
         "curves",
         "latest",
@@ -70,7 +76,7 @@ def with_trials(results: Results, table: pd.DataFrame, **changes: Any) -> Result
             for key, value in row.items()
             if key not in simple | {"trial", "label", "minutes"}
         }
-        kept = before.get(row["trial"], Trial(row["trial"], "", ""))
+        kept = before.get(row["trial"], TrialRecord(row["trial"], "", ""))
         values = {key: row[key] for key in simple}
         trials.append(replace(kept, name=row["trial"], parameters=parameters, **values))
     return replace(results, trials=tuple(trials), **changes)

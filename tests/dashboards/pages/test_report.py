@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from dashboards.pages.report import write_pages
-from dashboards.results import TRAINING_CURVES, Curve
+from dashboards.results import TRAINING_CURVES
+from dashboards.trial import Curve
 from tests.dashboards.table import results_of
 
 pytestmark = pytest.mark.slow

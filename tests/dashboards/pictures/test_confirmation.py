@@ -47,7 +47,7 @@ def test_a_failed_fresh_seed_counts_as_in_the_verdict():
 def test_scores_on_held_out_problems_alone_are_shown_once():
     sweep = results_of()
     fresh = with_trials(sweep, fresh_finalists().assign(test=lambda trials: trials.score))
-    assert fresh.objective.sealed == "eval/accuracy/test"
+    assert fresh.objective.held_out_metric == "eval/accuracy/test"
     fresh = replace(fresh, objective=replace(fresh.objective, held_out=True))
     picture = shown(finalists(replace(sweep, fresh=fresh)))
     numbers = re.findall(r"#\d|[-+]?0\.\d{3}", picture.sentence)

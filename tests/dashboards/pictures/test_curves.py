@@ -12,7 +12,7 @@ from dashboards.pictures.curves import (
     thinned,
     training_health,
 )
-from dashboards.results import Curve
+from dashboards.trial import Curve
 from tests.dashboards.table import results_of, shown, with_trials
 
 

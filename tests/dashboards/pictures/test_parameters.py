@@ -5,8 +5,7 @@ import pandas as pd
 from dashboards.pages.report import chapters_of
 from dashboards.pictures.parameters import scores_against
 from dashboards.pictures.verdict import verdict
-from dashboards.results import ALPHA, ETA
-from tests.dashboards.table import results_of, shown, with_trials
+from tests.dashboards.table import ALPHA, ETA, results_of, shown, with_trials
 
 LR = "optim.lr"
 TEMPERATURE = "rollout.temperature"
@@ -104,4 +103,4 @@ def test_the_baseline_is_the_listed_one_and_without_a_list_the_first_plain_one()
     assert "the baseline #0 has not finished" in verdict(with_trials(sweep, failed))[0]
     without_plain = sweep.table[sweep.table[ALPHA] + sweep.table[ETA] > 0]
     sentence = verdict(with_trials(sweep, without_plain, baseline=None))[0]
-    assert "no plain configuration (alpha 0, eta 0) has finished" in sentence
+    assert "no plain configuration has finished" in sentence

@@ -8,9 +8,8 @@ from dashboards.pages.html import render_page
 from dashboards.pages.report import chapters_of
 from dashboards.pictures.tournament import rule_table, tournament, tournament_line, tuning_curves
 from dashboards.pictures.verdict import verdict
-from dashboards.results import ALPHA, ETA
 from dashboards.statistics.verdict import Tested
-from tests.dashboards.table import results_of, shown, with_trials
+from tests.dashboards.table import ALPHA, ETA, results_of, shown, with_trials
 
 RULES = {"0": "plain", "1": "plain", "2": "AR", "3": "AR", "4": "AR"}  # by the last digit
 SHARES = {"2": 0.5, "3": 0.2, "4": 0.9}  # eta, which is all that AR tunes

@@ -5,11 +5,12 @@ import pandas as pd
 import pytest
 
 from dashboards.pictures.verdict import headline, verdict
-from dashboards.results import ALPHA, ETA, Curve, Rounds
+from dashboards.results import Rounds
 from dashboards.statistics.sequential import Standing
 from dashboards.statistics.verdict import Tested
+from dashboards.trial import Curve
 from dashboards.words import REPAIR, next_step
-from tests.dashboards.table import results_of, with_trials
+from tests.dashboards.table import ALPHA, ETA, results_of, with_trials
 
 
 def sweep_with(scores, **states):

@@ -45,13 +45,13 @@ def test_failures_of_a_finalist_that_is_decided_stay(tmp_path):
 
 def test_failures_are_taken_back_and_the_trials_issued_again(tmp_path):
     sweep = write_sweep(tmp_path)
-    failed = [row.trial for row in sweep.rows() if row.state == "FAIL"]
-    ended = sum(row.ended for row in sweep.rows())
+    failed = [row.name for row in sweep.trials() if row.state == "FAIL"]
+    ended = sum(row.ended for row in sweep.trials())
     assert failed == ["c001-s1"]
 
     assert retry_failed(sweep) == failed
     sweep = sweep.read_again()
-    assert sum(row.ended for row in sweep.rows()) == ended - 1
+    assert sum(row.ended for row in sweep.trials()) == ended - 1
     assert retry_failed(sweep) == []
     searcher = searcher_in(sweep.folder.root, sweep.spec)
     # the other was never issued

@@ -4,13 +4,15 @@ import math
 import numpy as np
 import pytest
 
-from dashboards.results import ALPHA, ETA, Objective, unit_of
+from dashboards.results import unit_of
 from dashboards.sources.stored import pack, unpack
 from dashboards.statistics.sequential import Design, Standing
+from dashboards.trial import Objective
 from sweep.record.folder import sweep_folder
 from sweep.record.results import read_results
 from sweep.record.sweep_record import open_sweep
 from sweep.search.ledger import Ledger
+from tests.dashboards.table import ALPHA, ETA
 from tests.sweep.ended_sweeps import write_sweep
 from trainer.errors import StorageError
 from trainer.evaluation.correctness import correctness_record
@@ -149,5 +151,5 @@ def test_units_are_those_declared_and_the_objective_has_its_name_on_held_out_pro
         and unit_of("optim/grad_norm") == ""
         and unit_of("unknown") == ""
     )
-    assert Objective("eval/reward").sealed == "eval/reward/test"
-    assert Objective("eval/accuracy/hard").sealed == "eval/accuracy/test"
+    assert Objective("eval/reward").held_out_metric == "eval/reward/test"
+    assert Objective("eval/accuracy/hard").held_out_metric == "eval/accuracy/test"

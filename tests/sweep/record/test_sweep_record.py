@@ -6,7 +6,7 @@ import pytest
 
 from sweep.record.folder import sweep_folder
 from sweep.record.sweep_record import SweepRecord, evaluation_history, last_record, planned_trials
-from sweep.tracking.outcomes import trial_outcomes
+from sweep.tracking.outcomes import ended_trials
 from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.spaces import make_spec
 
@@ -33,10 +33,15 @@ def test_hours_and_seconds_are_those_on_record(tmp_path):
 
 def test_what_failed_is_explained_by_its_last_error(tmp_path):
     sweep = write_sweep(tmp_path)
-    (failed,) = (outcome for outcome in trial_outcomes(sweep) if outcome.state == "FAIL")
-    assert (failed.key, failed.reason) == ("demo/c001-s1", "diverged at step 3: policy/loss is nan")
+    (failed,) = (ended for ended in ended_trials(sweep) if ended.trial.state == "FAIL")
+    assert (failed.key, failed.trial.reason) == (
+        "demo/c001-s1",
+        "diverged at step 3: policy/loss is nan",
+    )
     (sweep.folder.trial("c001-s1") / "failure.txt").write_text("rank 1: out of memory\n")
-    assert {row.trial: row.reason for row in sweep.rows()}["c001-s1"] == "rank 1: out of memory"
+    assert {trial.name: trial.reason for trial in sweep.trials()}[
+        "c001-s1"
+    ] == "rank 1: out of memory"
 
 
 def test_the_last_record_is_read_from_the_end_of_whole_lines(tmp_path):

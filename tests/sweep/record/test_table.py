@@ -3,13 +3,31 @@ import math
 
 import pytest
 
-from sweep.record.table import TrialRow, duration, parameter_text, print_trials, step_text
+from dashboards.trial import TrialRecord
+from sweep.record.table import duration, parameter_text, print_trials, step_text, table_row
 from trainer.shell.table import number, print_json
 
 ROWS = [
-    TrialRow("c000-s0", 0, 0, "COMPLETE", 60, 60, 0.5, parameters={"algorithm.ar_alpha": 0.3}),
-    TrialRow("c001-s0", 1, 0, "FAIL", 3, 60, None, "died [bold]", {"algorithm.ar_alpha": 0.1}),
-    TrialRow("c002-s0", 2, 0),
+    TrialRecord(
+        name="c000-s0",
+        configuration="0",
+        seed="0",
+        score=0.5,
+        step=60.0,
+        total_steps=60,
+        parameters={"algorithm.ar_alpha": 0.3},
+    ),
+    TrialRecord(
+        name="c001-s0",
+        configuration="1",
+        seed="0",
+        state="FAIL",
+        step=3.0,
+        total_steps=60,
+        reason="died [bold]",
+        parameters={"algorithm.ar_alpha": 0.1},
+    ),
+    TrialRecord(name="c002-s0", configuration="2", seed="0", state="WAITING"),
 ]
 
 
@@ -21,6 +39,16 @@ def test_trials_are_printed_as_columns(capsys):
         "c001-s0  FAIL      3/60          ar_alpha=0.1  died [bold]",
         "c002-s0  WAITING",
     ]
+
+
+def test_a_row_has_whole_numbers_and_none_for_what_is_missing():
+    rows = [table_row(trial) for trial in ROWS]
+    assert [(row["configuration"], row["seed"], row["step"]) for row in rows] == [
+        (0, 0, 60),
+        (1, 0, 3),
+        (2, 0, 0),
+    ]
+    assert [row["score"] for row in rows] == [0.5, None, None]
 
 
 def test_json_has_null_where_a_number_is_not_finite(capsys):
@@ -41,7 +69,7 @@ def test_short_forms():
     assert [duration(seconds) for seconds in (12.4, 200, 7500)] == ["12s", "3m 20s", "2h 05m"]
     assert parameter_text({"algorithm.ar_alpha": 0.3, "lopti": False}) == "ar_alpha=0.3 lopti=False"
     assert [step_text(row) for row in ROWS] == ["60/60", "3/60", ""]
-    assert step_text(TrialRow("c003-s0", 3, 0, "RUNNING", 7)) == "7"
+    assert step_text(TrialRecord("c003-s0", "3", "0", "RUNNING", step=7.0)) == "7"
     assert [row.ended for row in ROWS] == [True, True, False]
 
 

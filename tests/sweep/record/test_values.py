@@ -101,7 +101,7 @@ def test_a_sampler_goes_on_from_every_kind_of_value(tmp_path, kind, sampler):
 def test_scores_may_be_as_large_as_a_float(tmp_path, mode, sampler):
     scores = [1e308, -1e308, 1.7e308, 0.5]
     sweep = sweep_over(tmp_path, [1, 2, 3, 4], scores)
-    table = read_results(sweep).whole_means
+    table = read_results(sweep).complete_means
     assert list(table) == scores
     search = sweep.spec.search.model_copy(update={"sampler": sampler, "startup": 1})
     objective = sweep.spec.objective.model_copy(update={"mode": mode})

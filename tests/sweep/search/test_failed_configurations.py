@@ -5,7 +5,8 @@ import math
 import pytest
 from optuna.trial import TrialState
 
-from sweep.search.history import Configuration, Result, failed_by_settings, outcome
+from dashboards.trial import TrialRecord
+from sweep.search.history import Configuration, failed_by_settings, outcome
 from sweep.search.study import frozen_trial, propose, sampler_trials
 from sweep.space.file import load_space
 from sweep.space.points import Space, fingerprint
@@ -27,10 +28,11 @@ def make_space(tmp_path, sampler, mode="max"):
 
 
 def tried(number, lr, score, reason=DIVERGED):
-    state = "FAIL" if score is None else "COMPLETE"
-    result = Result(state, score, 2, reason if score is None else "", 0.0)
+    state = "FAIL" if math.isnan(score) else "COMPLETE"
+    why = reason if state == "FAIL" else ""
+    trial = TrialRecord(f"c{number}-s0", str(number), "0", state, score, reason=why, time=0.0)
     point = {"lr": lr}
-    return Configuration(number, point, point, fingerprint(point), 0.0, {0: result})
+    return Configuration(number, point, point, fingerprint(point), 0.0, {0: trial})
 
 
 @pytest.mark.parametrize("sampler", ["gp", "tpe"])
@@ -41,18 +43,23 @@ def test_a_region_that_diverges_is_left(tmp_path, sampler):
     configurations = [tried(0, 1e-5, 0.3)]
     for number in range(1, 21):
         rate = propose(spec, space, configurations)["lr"]
-        score = 0.2 + 0.1 * (math.log10(rate) + 6) if rate < 1e-3 else None
+        score = 0.2 + 0.1 * (math.log10(rate) + 6) if rate < 1e-3 else math.nan
         configurations.append(tried(number, rate, score))
     failed = [each.number for each in configurations if each.results[0].state == "FAIL"]
     assert len([number for number in failed if number > 8]) <= 6  # of 12
-    assert max(each.results[0].score or 0 for each in configurations) > 0.4
+    assert max(outcome(each, [0]).score or 0 for each in configurations) > 0.4
 
 
 @pytest.mark.parametrize(("mode", "worst"), [("max", 0.1), ("min", 0.9)])
 def test_the_sampler_sees_the_worst_score_and_nobody_else(tmp_path, mode, worst):
     spec = make_space(tmp_path, "gp", mode)
     space = Space(spec.parameters)
-    history = [tried(0, 1e-5, 0.9), tried(1, 1e-4, 0.1), tried(2, 1e-3, None), tried(3, 3e-5, 0.2)]
+    history = [
+        tried(0, 1e-5, 0.9),
+        tried(1, 1e-4, 0.1),
+        tried(2, 1e-3, math.nan),
+        tried(3, 3e-5, 0.2),
+    ]
     told = sampler_trials(spec, space, history)[2]
     assert (told.state, told.value) == (TrialState.COMPLETE, worst)
     assert sampler_trials(spec, space, history, "median")[2].value == 0.2
@@ -75,13 +82,13 @@ def test_failures_of_the_machine_teach_nothing(tmp_path):
         "ended before its first evaluation",
         "",
     ):
-        failed = tried(1, 1e-3, None, reason)
+        failed = tried(1, 1e-3, math.nan, reason)
         assert not failed_by_settings(failed)
         told = sampler_trials(spec, space, [tried(0, 1e-5, 0.9), failed])[1]
         assert told.state == TrialState.FAIL
     crashed = "the command ended with 1: ValueError: loss is nan"
     for reason in (DIVERGED, "score is nan", "score is -inf", crashed):
-        assert failed_by_settings(tried(1, 1e-3, None, reason))
+        assert failed_by_settings(tried(1, 1e-3, math.nan, reason))
 
 
 @pytest.mark.parametrize("sampler", ["gp", "tpe"])

@@ -1,5 +1,6 @@
 import pytest
 
+from dashboards.trial import Objective
 from sweep.search.history import best, outcome, replay
 from tests.sweep.search.instant_sweeps import ALPHA
 
@@ -77,6 +78,7 @@ def test_the_earlier_of_equal_configurations_wins_and_stopped_ones_do_not():
     scores = [("COMPLETE", 0.5), ("COMPLETE", 0.7), ("COMPLETE", 0.7), ("PRUNED", 0.9)]
     records = [configuration(number) for number in range(4)]
     records += [result(number, 0, state, score) for number, (state, score) in enumerate(scores)]
-    winners = [best(replay(records), [0], mode) for mode in ("max", "min")]
+    objectives = [Objective(mode=mode) for mode in ("max", "min")]
+    winners = [best(replay(records), [0], objective) for objective in objectives]
     assert [winner and winner.number for winner in winners] == [1, 0]
-    assert best([], [0], "max") is None
+    assert best([], [0], Objective()) is None

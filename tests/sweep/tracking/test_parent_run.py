@@ -2,8 +2,9 @@ import itertools
 
 import pytest
 
+from dashboards.trial import TrialRecord
 from sweep.tracking import parent_run
-from sweep.tracking.outcomes import TrialOutcome
+from sweep.tracking.outcomes import EndedTrial
 from sweep.tracking.parent_run import open_parent_run
 from tests.trainer.tracking.store import config_for, context_for, runs_of, sqlite_store
 from trainer.tracking.tracker import Tracker
@@ -16,16 +17,27 @@ def uri(tmp_path):
 
 @pytest.mark.parametrize("singly", [20, 0], ids=["one by one", "all"])
 def test_parent_run_is_found_again_and_reconciles_its_trials(tmp_path, uri, singly, monkeypatch):
-    monkeypatch.setattr(parent_run, "ASKED_SINGLY", singly)
+    monkeypatch.setattr(parent_run, "MAX_SINGLE_QUERIES", singly)
     parent = open_parent_run(uri, "exp", "demo", {"stage": "first"})
     place = {"loptune.sweep": "demo"}
     tags = {**place, "loptune.run": "demo/t1", "mlflow.parentRunId": parent.run_id}
     trial = Tracker(config_for(uri), context_for(tmp_path, "t1", **tags))
     trial.log({"policy/loss": 1.0}, 1)
     outcomes = [
-        TrialOutcome("demo/t1", "t1", "COMPLETE", "", 0.5, place),
-        TrialOutcome(
-            "demo/t2", "t2", "FAIL", "diverged at step 3", None, place, {"algorithm.ar_alpha": 0.9}
+        EndedTrial(
+            TrialRecord("t1", "0", "0", score=0.5), "t1", {**place, "loptune.run": "demo/t1"}
+        ),
+        EndedTrial(
+            TrialRecord(
+                name="t2",
+                configuration="1",
+                seed="0",
+                state="FAIL",
+                reason="diverged at step 3",
+                parameters={"algorithm.ar_alpha": 0.9},
+            ),
+            "t2",
+            {**place, "loptune.run": "demo/t2"},
         ),
     ]
     assert parent.reconcile(outcomes, create=False) == 1  # ranks live: their tracker makes the run

@@ -9,8 +9,9 @@ import socket
 import psutil
 import pytest
 
+from dashboards.trial import TrialRecord
 from sweep.record.folder import existing_sweep, read_spec
-from sweep.tracking.outcomes import TrialOutcome
+from sweep.tracking.outcomes import EndedTrial
 from sweep.tracking.parent_run import open_parent_run
 from sweep.tracking.view import TAG, save_view, view_id, view_state
 from tests.ports import quiet_port
@@ -98,10 +99,16 @@ def test_the_ui_shows_the_sweep_and_refuses_strangers(tmp_path, browser):
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     prepare_store(uri)
     parent = open_parent_run(uri, "demo", "demo", {})
-    tags = {"loptune.sweep": "demo"}
+    tags = {"loptune.sweep": "demo", "loptune.run": "demo/a"}
     params = {ALPHA: 0.125, "algorithm.advantage": "grpo"}
     parent.reconcile(
-        [TrialOutcome("demo/a", "#1 grpo+AR · seed 0", "COMPLETE", "", 0.625, tags, params)]
+        [
+            EndedTrial(
+                TrialRecord("a", "1", "0", score=0.625, parameters=params),
+                "#1 grpo+AR · seed 0",
+                tags,
+            )
+        ]
     )
     port = quiet_port()
     (tmp_path / "here").mkdir()

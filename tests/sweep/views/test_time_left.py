@@ -1,4 +1,5 @@
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -13,13 +14,10 @@ from tests.sweep.ended_sweeps import write_sweep
 
 def rows_of(sweep, step):
     """The rows of a sweep whose unfinished trials run and are at this step of four."""
-    rows = sweep.rows(running=True)
-    for row in rows:
-        if not row.ended:
-            row.state = "RUNNING"
-            row.step = step
-            row.total_steps = 4
-    return rows
+    return [
+        trial if trial.ended else replace(trial, state="RUNNING", step=step, total_steps=4)
+        for trial in sweep.trials(running=True)
+    ]
 
 
 def test_a_trial_takes_as_long_as_whole_ones_did(tmp_path):
@@ -36,7 +34,7 @@ def test_a_trial_takes_as_long_as_whole_ones_did(tmp_path):
     left, all_left = seconds_left(sweep, rows_of(sweep, step=1))
     assert left == {"c001-s0": 60.0}
     assert all_left == 60 + 80 * (sweep.planned - 2)
-    assert seconds_left(sweep, sweep.rows()) == ({}, None)  # nothing runs
+    assert seconds_left(sweep, sweep.trials()) == ({}, None)  # nothing runs
 
 
 def test_the_first_trials_take_their_time_for_their_share_of_the_steps(tmp_path, monkeypatch):
@@ -49,7 +47,7 @@ def test_the_first_trials_take_their_time_for_their_share_of_the_steps(tmp_path,
     ledger.append({**started, "configuration": 0}, {**started, "configuration": 1})
     sweep = open_sweep(tmp_path, "demo")
     rows = rows_of(sweep, step=1)
-    rows[1].step = 3
+    rows[1] = replace(rows[1], step=3)
     left, all_left = seconds_left(sweep, rows)
     # 30 s for a quarter and for three quarters of the steps: 120 s and 40 s, 80 s in the median
     assert left == pytest.approx({"c000-s0": 60, "c001-s0": 20})

@@ -86,8 +86,8 @@ def test_a_finalist_that_is_given_up_costs_no_further_seeds(tmp_path):
     }
     assert decision.looks[0][1].decision == "worse" and seeds[2] == 5
     assert seeds[0] == seeds[1] > 5
-    assert sum(not row.ended for row in record.rows()) == 0
-    assert record.planned == len(record.rows())  # nothing is left that `resume` would do
+    assert sum(not row.ended for row in record.trials()) == 0
+    assert record.planned == len(record.trials())  # nothing is left that `resume` would do
 
 
 def test_a_failed_seed_counts_with_the_worst_score_and_ends_no_finalists_case(tmp_path):

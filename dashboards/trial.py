@@ -1,0 +1,116 @@
+"""One trial, of a sweep or of anybody's runs, and the one way to its score.
+
+A sweep fills `TrialRecord` from its event log, `sweep judge` from a table. Sampler, status, export,
+report and verdict read it. Imports nothing heavy: a driver and every command load this module.
+"""
+
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeVar
+
+from trainer.evaluation.history import windowed_mean
+
+TEST_SET = "test"  # held-out problems; only `sweep confirm` evaluates on them
+Mode = Literal["max", "min"]
+EndState = Literal["COMPLETE", "PRUNED", "FAIL"]
+# KILLED: started, but neither running nor ended
+State = Literal["WAITING", "RUNNING", "KILLED", "COMPLETE", "PRUNED", "FAIL"]
+_END_STATES = ("COMPLETE", "PRUNED", "FAIL")
+
+_Name = TypeVar("_Name", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The score of a trial: the mean of the last ``window`` values of ``metric``."""
+
+    metric: str = "eval/accuracy"
+    mode: Mode = "max"
+    window: int = 3
+    worthwhile: float = 0.01  # smallest improvement that matters
+    held_out: bool = False  # whether the metric itself is measured on held-out problems
+
+    @property
+    def held_out_metric(self) -> str:
+        """The objective metric on the held-out problems."""
+        return self.metric if self.held_out else "/".join([*self.metric.split("/")[:2], TEST_SET])
+
+    @property
+    def sign(self) -> int:
+        """1 if larger is better, -1 if smaller is."""
+        return 1 if self.mode == "max" else -1
+
+
+class Windowed(Protocol):
+    """An objective: a score is the mean of this many last evaluations."""
+
+    @property
+    def window(self) -> int:
+        """Number of evaluations."""
+
+
+class Directed(Protocol):
+    """An objective: whether larger or smaller scores are better."""
+
+    @property
+    def mode(self) -> Mode:
+        """Max or min."""
+
+
+def score(history: Mapping[int, float], objective: Windowed) -> float:
+    """Return a trial's score: the mean of its last ``objective.window`` finite evaluations; NaN
+    without one.
+
+    ``history`` maps training steps to values of the objective, in any order.
+    """
+    return windowed_mean(history, objective.window)
+
+
+def best_first(scores: Mapping[_Name, float], objective: Directed) -> list[_Name]:
+    """Return the names by score, best first; names with equal scores keep their order."""
+    sign = 1 if objective.mode == "max" else -1
+    return sorted(scores, key=lambda name: -sign * scores[name])
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Values of a metric by training step, ascending."""
+
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+
+    def score(self, objective: Windowed) -> float:
+        """Return the score of a trial with this curve; NaN without a finite value."""
+        return score(dict(zip(self.steps, self.values, strict=True)), objective)
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """One trial: a configuration trained with a seed."""
+
+    name: str
+    configuration: str  # number of the configuration
+    seed: str
+    state: State = "COMPLETE"
+    score: float = math.nan  # last score of a stopped trial; NaN if it failed or has none
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    reason: str = ""  # why it failed
+    step: float = math.nan  # training step of the score; of the last record in a table of progress
+    total_steps: int | None = None  # training steps of the whole trial; None if unknown
+    time: float = math.nan  # when it ended, in seconds since the epoch
+    algorithm: str = ""  # advantage and loss of the update rule
+    rule: str = ""  # the update rule in words
+    arm: str = ""  # of `Results.arms`
+    hours: float = math.nan  # device hours of recorded steps and evaluations
+    test: float = math.nan  # score on the held-out problems
+    curves: Mapping[str, Curve] = field(default_factory=dict)
+    # latest value of each tokens/* metric
+    latest: Mapping[str, float] = field(default_factory=dict)
+    # fraction correct per problem, over the evaluations that make up the score
+    solved: tuple[float, ...] | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the trial has ended: complete, stopped early or failed."""
+        return self.state in _END_STATES

@@ -1,0 +1,18 @@
+"""Which configuration of a sweep all others are compared with."""
+
+from sweep.search.history import Configuration
+from sweep.space.arms import arm_of, arms
+from sweep.space.spec import SweepSpec
+
+
+def is_baseline(spec: SweepSpec, configuration: Configuration) -> bool:
+    """Return whether this is the baseline: the first listed one, or one that the
+    program calls plain if none is listed.
+
+    With arms, every configuration of the first arm.
+    """
+    if spec.search.tune_within is not None:
+        return arm_of(spec, configuration.parameters) == next(iter(arms(spec)))
+    if spec.baselines:
+        return configuration.number == 0
+    return spec.program.is_plain(configuration.resolved)
