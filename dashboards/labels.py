@@ -5,11 +5,10 @@ from typing import Any
 
 import pandas as pd
 
-from trainer.config.variants import RULE, short_names, shown
+from trainer.config.variants import RULE, RULE_SIGNS, short_names, shown
 from trainer.errors import shortened
 
 _MAX_VALUE = 60  # characters of a value in a label; a searched prompt may have thousands
-_SIGNS = (("α", "algorithm.ar_alpha"), ("η", "algorithm.lopti_eta"))
 PALETTE = (
     "#3d85c6", "#e07b00", "#2a9d6f", "#c0508d", "#8a6fd1", "#b59b00",
     "#4fb0c6", "#a0683c", "#d9534f", "#6f8f2f", "#8c8c8c", "#b07cc6",
@@ -40,7 +39,9 @@ def configuration_labels(trials: pd.DataFrame, searched: Sequence[str]) -> "pd.S
 
     def label(row: "pd.Series[Any]") -> str:
         parts = [f"#{row.configuration} {row.arm or row.algorithm}".rstrip()]
-        parts += [f"{sign} {row[key]:.2g}" for sign, key in _SIGNS if strength(row, key) > 0]
+        parts += [
+            f"{sign} {row[key]:.2g}" for key, sign in RULE_SIGNS.items() if strength(row, key) > 0
+        ]
         varying = [name for name in named if varies.loc[row.arm, name] and pd.notna(row[name])]
         parts += [f"{named[name]}={_short(row[name])}" for name in varying]
         return " ".join(parts)

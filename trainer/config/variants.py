@@ -8,6 +8,8 @@ from trainer.rules.names import ADVANTAGE_KEY, LOSS_KEY, rule_name
 
 # keys that the update rule's display name reflects
 RULE = (ADVANTAGE_KEY, LOSS_KEY, "algorithm.ar_alpha", "algorithm.lopti_eta")
+# keys of the rule that are a strength, 0 for none -> their sign in a label
+RULE_SIGNS = {"algorithm.ar_alpha": "α", "algorithm.lopti_eta": "η"}
 
 
 def isolates(eta: float, token_filter: str) -> bool:

@@ -92,10 +92,10 @@ def test_the_verdict_names_all_that_differs_from_the_baseline():
     assert "lopti_eta" not in apart
 
 
-def test_the_baseline_is_the_listed_one_and_without_a_list_the_first_plain_one():
+def test_no_other_configuration_takes_the_place_of_the_baseline():
     sweep = searched_freely()
     assert replace(sweep, baseline="1").baseline_label == "#1 grpo α 0.3 lr=0.0003 temperature=1"
-    assert replace(sweep, baseline=None).baseline_label == "#0 grpo lr=0.0003 temperature=1"
+    assert replace(sweep, baseline=None).baseline_label is None
     failed = sweep.table.assign(
         state=sweep.table.state.where(sweep.table.configuration != "0", "FAIL")
     )

@@ -69,6 +69,16 @@ def test_a_sweep_is_read_whole_from_its_folder(tmp_path):
     assert results.best_of(results.comparable) == "2"
 
 
+def test_without_a_list_the_first_plain_configuration_is_the_baseline(tmp_path):
+    free = write_sweep(tmp_path, "free", baselines=[])
+    assert read_results(free).baseline == "0"
+    failed = {0: {0: "diverged at step 3"}, 1: {0: 0.5}}
+    assert read_results(write_sweep(tmp_path, "failed", failed, baselines=[])).baseline is None
+    listed = write_sweep(tmp_path, "listed", failed, baselines=[{ALPHA: 0.0}])
+    results = read_results(listed)
+    assert results.baseline == "0" and results.baseline_label is None
+
+
 def test_a_trial_under_way_has_the_mean_of_its_window_so_far(tmp_path):
     sweep = write_sweep(tmp_path, "demo", {0: {}}, objective={"window": 2})
     folder = sweep.folder

@@ -95,6 +95,6 @@ def test_failures_of_the_machine_teach_nothing(tmp_path):
 def test_a_sweep_in_which_everything_failed_goes_on_the_same_way_twice(tmp_path, sampler):
     spec = make_space(tmp_path, sampler)
     space = Space(spec.parameters)
-    history = [tried(number, 10 ** (-2 - number / 10), None) for number in range(12)]
+    history = [tried(number, 10 ** (-2 - number / 10), math.nan) for number in range(12)]
     first = propose(spec, space, history)
     assert space.contains(first) and first == propose(spec, space, history)

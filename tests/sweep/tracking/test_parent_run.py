@@ -67,7 +67,7 @@ def test_parent_run_is_found_again_and_reconciles_its_trials(tmp_path, uri, sing
 def test_what_takes_long_says_how_far_it_has_come(monkeypatch, capsys):
     clock = itertools.count(0.0, 6.0)
     monkeypatch.setattr(parent_run.time, "monotonic", lambda: next(clock))
-    assert list(parent_run.told("abcde", "sent to MLflow")) == list("abcde")
+    assert list(parent_run.with_progress("abcde", "sent to MLflow")) == list("abcde")
     assert capsys.readouterr().out.splitlines() == [
         "sent to MLflow: 1 of 5 trials",
         "sent to MLflow: 3 of 5 trials",
