@@ -32,7 +32,7 @@ Function = Callable[..., Any]  # a user's reward function, any signature
 
 _BATCH_PARAMETERS = ("texts", "answers")
 _PARAMETERS = ("text", "answer")
-OWN_PACKAGES = ("rewards", "trainer", "sweep", "dashboards", "search_spaces")
+OWN_PACKAGES = ("rewards", "trainer", "sweep", "dashboards", "search_spaces", "loptune")
 
 
 def load_function(name: str) -> Function:

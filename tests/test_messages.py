@@ -11,7 +11,7 @@ from docs.generate import _trainer_command
 from tests.paths import ROOT
 from tests.wording import SNAPSHOT, snapshot
 
-PACKAGES = ("trainer", "sweep", "dashboards", "rewards")
+PACKAGES = ("trainer", "sweep", "dashboards", "rewards", "loptune")
 COMMAND = re.compile(r"(?:^|`)(trainer|sweep) ([a-z]+)([^`;,]*)")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 # of torchrun, Ray, argparse, hf, pip, nvidia-smi, Optuna, vLLM and a user's own program

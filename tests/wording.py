@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.paths import ROOT
 
-PACKAGES = ("rewards", "trainer", "dashboards", "sweep")
+PACKAGES = ("rewards", "trainer", "dashboards", "sweep", "loptune")
 SNAPSHOT = ROOT / "tests" / "wording.txt"
 FEWEST_WORDS = 3  # shorter texts are names, keys and headings
 

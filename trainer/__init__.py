@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from loptune.shadowing import find_own_packages_first, missing_attribute
+
 if TYPE_CHECKING:
     from trainer.api import load_metrics, train
     from trainer.config.schema import TrainConfig, load_config
@@ -24,5 +26,6 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise AttributeError(missing_attribute(__name__, name))
+    find_own_packages_first()
     return getattr(import_module(_HOMES[name]), name)

@@ -23,6 +23,8 @@ from sweep.trials.credentials import plain_environment
 from sweep.trials.internals import (
     ON_LOOPBACK,
     RAY,
+    SETUP_HOOK,
+    SETUP_HOOK_VARIABLE,
     accepts_without_token,
     bootstrap_address,
     log_errors,
@@ -177,7 +179,11 @@ def _connect(address: str, log: Path) -> None:
                 address=address,
                 log_to_driver=False,
                 configure_logging=False,
-                runtime_env={"env_vars": plain_environment(), "py_modules": packages},
+                runtime_env={
+                    "env_vars": plain_environment(),
+                    "py_modules": packages,
+                    "worker_process_setup_hook": SETUP_HOOK,
+                },
             )
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise MissingError(
@@ -284,6 +290,7 @@ def _daemons(node: Node, folder: Path, log: Path) -> Iterator[str]:
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     # no prestarted workers for tasks: a sweep only uses actors
     environment["RAY_prestart_worker_first_driver"] = "0"
+    environment[SETUP_HOOK_VARIABLE] = SETUP_HOOK
     with log.open("ab") as output:
         starter = subprocess.Popen(
             [*command, "--no-monitor", "--disable-usage-stats"],

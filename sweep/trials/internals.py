@@ -20,6 +20,13 @@ ON_LOOPBACK = {"_node_ip_address": "127.0.0.1"}
 RAY = "import sys; sys.modules['grpc'] = None; from ray.scripts.scripts import main; main()"
 
 
+# Workers call the function that this variable names before they import any of our modules. Ray puts
+# the driver's folder first on their sys.path, where a user's trainer.py would shadow our package.
+# The option of `ray.init` would give every worker a runtime environment, which costs time.
+SETUP_HOOK_VARIABLE = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
+SETUP_HOOK = "loptune.shadowing.find_own_packages_first"
+
+
 def bootstrap_address(address: str) -> str:
     """Return HOST:PORT of a cluster: public calls resolve `auto` only after connecting."""
     from ray._private import services

@@ -1,7 +1,6 @@
 """Run and sweep folders: names and locking."""
 
 import fcntl
-import importlib.util
 import os
 import re
 import socket
@@ -11,7 +10,6 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from rewards.own import OWN_PACKAGES
 from trainer.errors import ConfigError, NameHeldError, shortened
 from trainer.files import storage_error
 
@@ -23,6 +21,7 @@ NAME_RULE = (
 _RULE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
 _STARTING = "this machine, just starting"
 _LOOK_S = 0.5  # longer than `holder` of another process holds the lock
+_OWN_FOLDER = Path(__file__).resolve().parents[2] / "loptune"
 
 
 SHUTDOWN_S = 900  # time for the last step and its checkpoint after a signal [s]
@@ -119,22 +118,21 @@ def hold(folder: Path, what: str = "run") -> Iterator[None]:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise if a folder contains modules that would shadow loptune's packages.
+    """Raise if a folder contains a module that would shadow the package ``loptune`` in the workers
+    of a sweep. They find the other packages through it, whatever is in the folder.
 
     Raises:
-        ConfigError: names the first conflicting file or folder.
+        ConfigError: names the conflicting file or folder.
     """
-    for name in OWN_PACKAGES:
-        spec = importlib.util.find_spec(name)
-        ours = Path(spec.origin).resolve().parent if spec is not None and spec.origin else None
-        for path in (folder / f"{name}.py", folder / name / "__init__.py"):
-            if path.is_file() and path.parent.resolve() != ours:
-                place = path if path.name != "__init__.py" else path.parent
-                raise ConfigError(
-                    f"{place.name} would shadow loptune's package {name}",
-                    str(place),
-                    "rename it, or start from another folder",
-                )
+    for path in (folder / "loptune.py", folder / "loptune" / "__init__.py"):
+        if path.is_file() and path.parent.resolve() != _OWN_FOLDER:
+            place = path if path.name != "__init__.py" else path.parent
+            raise ConfigError(
+                f"{place.name} would shadow the package loptune in the workers of a sweep",
+                str(place),
+                f"rename {place.name}, or start from another folder",
+                code="shadowed-package",
+            )
 
 
 def _held_error(folder: Path, other: str, what: str) -> NameHeldError:

@@ -1,6 +1,7 @@
 import inspect
 import pkgutil
 import threading
+from importlib import import_module
 from unittest.mock import Mock
 
 import pytest
@@ -24,6 +25,7 @@ PRIVATE = {
     "ray._private.worker:print_to_stdstream": "log_errors",
     "ray._private.utils:get_ray_client_dependency_error": "RAY",
     "ray.scripts.scripts:main": "RAY",
+    "ray._private.ray_constants:WORKER_PROCESS_SETUP_HOOK_ENV_VAR": "SETUP_HOOK_VARIABLE",
 }
 
 
@@ -58,3 +60,11 @@ def test_a_driver_can_be_told_its_address():
         assert f'"{name}"' in source, (
             f"Ray {ray.__version__} takes no {name}: give ON_LOOPBACK another way"
         )
+
+
+def test_workers_read_the_variable_of_the_setup_hook():
+    from ray._private import ray_constants
+
+    assert internals.SETUP_HOOK_VARIABLE == ray_constants.WORKER_PROCESS_SETUP_HOOK_ENV_VAR
+    module, _, function = internals.SETUP_HOOK.rpartition(".")
+    assert callable(getattr(import_module(module), function))

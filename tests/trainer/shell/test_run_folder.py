@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.paths import ROOT
+from tests.refusals import refused
 from trainer.errors import ConfigError, NameHeldError, StorageError
 from trainer.shell.run_folder import check_folder, hold, holder, run_path
 
@@ -97,19 +98,18 @@ def test_a_run_is_given_by_its_name_or_as_a_path(tmp_path, monkeypatch):
 
 def test_our_own_folder_and_other_names_are_fine(tmp_path):
     check_folder(ROOT)
-    (tmp_path / "my_rewards.py").touch()
-    (tmp_path / "sweep").mkdir()  # without __init__.py it hides nothing
+    (tmp_path / "trainer.py").touch()  # found by loptune/shadowing.py before it
+    (tmp_path / "loptune").mkdir()  # without __init__.py it hides nothing
     check_folder(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["rewards.py", "trainer/__init__.py", "sweep/__init__.py"])
+@pytest.mark.parametrize("name", ["loptune.py", "loptune/__init__.py"])
 def test_a_file_that_would_be_imported_instead_of_ours_is_named(tmp_path, name):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).touch()
-    shown = tmp_path / name.removesuffix("/__init__.py")
-    with pytest.raises(ConfigError, match="would shadow loptune's package") as caught:
+    with refused("shadowed-package", ConfigError) as caught:
         check_folder(tmp_path)
-    assert caught.value.where == str(shown)
+    assert caught.value.where == str(tmp_path / name.removesuffix("/__init__.py"))
 
 
 def test_a_command_finds_our_packages_first(tmp_path, monkeypatch):

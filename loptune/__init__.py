@@ -1,0 +1,78 @@
+"""Train a policy, sweep update rules, and judge runs of any program, from Python.
+
+    import loptune as lt
+
+    run = lt.train("tiny_kk", {"max_steps": 5}, name="first")
+    trials = lt.sweep("quickstart", name="demo")
+    print(lt.judge(trials, by=["algorithm.ar_alpha"], ...))
+
+docs/guides/python.md has examples. Each name is imported when it is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from loptune.shadowing import find_own_packages_first
+
+if TYPE_CHECKING:
+    from dashboards.judging import Judgement, judge
+    from rewards.score import Score
+    from sweep.api import load_results
+    from sweep.api import run as sweep
+    from trainer.api import load_metrics, train
+    from trainer.commands.runs import RunSummary
+    from trainer.config.schema import TrainConfig, load_config
+    from trainer.errors import ConfigError, MissingError, StorageError, UserError
+    from trainer.loop import Trainer
+    from trainer.types import RunContext
+
+__all__ = [
+    "ConfigError",
+    "Judgement",
+    "MissingError",
+    "RunContext",
+    "RunSummary",
+    "Score",
+    "StorageError",
+    "TrainConfig",
+    "Trainer",
+    "UserError",
+    "judge",
+    "load_config",
+    "load_metrics",
+    "load_results",
+    "sweep",
+    "train",
+]
+
+# name -> (module, name there)
+_HOMES = {
+    "ConfigError": ("trainer.errors", "ConfigError"),
+    "Judgement": ("dashboards.judging", "Judgement"),
+    "MissingError": ("trainer.errors", "MissingError"),
+    "RunContext": ("trainer.types", "RunContext"),
+    "RunSummary": ("trainer.commands.runs", "RunSummary"),
+    "Score": ("rewards.score", "Score"),
+    "StorageError": ("trainer.errors", "StorageError"),
+    "TrainConfig": ("trainer.config.schema", "TrainConfig"),
+    "Trainer": ("trainer.loop", "Trainer"),
+    "UserError": ("trainer.errors", "UserError"),
+    "judge": ("dashboards.judging", "judge"),
+    "load_config": ("trainer.config.schema", "load_config"),
+    "load_metrics": ("trainer.api", "load_metrics"),
+    "load_results": ("sweep.api", "load_results"),
+    "sweep": ("sweep.api", "run"),
+    "train": ("trainer.api", "train"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    find_own_packages_first()
+    module, attribute = _HOMES[name]
+    return getattr(import_module(module), attribute)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
