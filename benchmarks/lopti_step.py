@@ -11,7 +11,7 @@ more step of each, and Lopti / plain in all three, the whole step also by round.
 2.0, a whole step 1.45 [arXiv:2505.12929, table 6].
 
 Packed rows end with the last token of the pass. A plain step's update takes its first forward from
-the scoring, Lopti's does not (`trainer.policy.kept_forward`).
+the scoring, Lopti's does not (`trainer.policy.logprobs`).
 """
 
 import argparse
@@ -29,7 +29,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import trainer.loop
 from research.tables import print_rows
 from trainer.config.schema import TrainConfig, apply_overrides, load_config
-from trainer.metrics.stopwatch import Stopwatch
+from trainer.metrics.step import Stopwatch
 from trainer.types import RunContext
 
 PRESETS = {"tiny": "tiny_kk", "smollm2-135m": "smollm2_addition"}

@@ -17,7 +17,7 @@ from dashboards.labels import PALETTE
 from research.png import write_png
 from trainer.algorithm.reweighting import reweighted
 from trainer.config.algorithm import AlgorithmConfig
-from trainer.rules.inputs import LossInputs, UpdateTotals
+from trainer.rules.interface import LossInputs, UpdateTotals
 
 SHIFT = 1.0  # of the logit of a token
 RULES = {

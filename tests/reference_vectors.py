@@ -20,13 +20,12 @@ from tests.paths import DATA
 from tests.trainer.algorithm.batches import batch_of, loss_inputs
 from tests.update_rule_vectors import relative_error
 from trainer.algorithm.advantages import estimate_advantages
-from trainer.algorithm.isolation import isolation_passes
-from trainer.algorithm.kl import kl_penalty
-from trainer.algorithm.loss import update_loss
+from trainer.algorithm.loss import kl_penalty, update_loss
+from trainer.algorithm.passes import isolation_passes
 from trainer.algorithm.reweighting import reweighted
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.rules.advantages.reinforce import discounted_returns, token_rewards
-from trainer.rules.inputs import AdvantageInputs, LossInputs, UpdateTotals
+from trainer.rules.interface import AdvantageInputs, LossInputs, UpdateTotals
 
 TOLERANCE = 1e-5
 BUNDLED = (DATA / "reference_vectors.json", DATA / "update_rules.json")

@@ -16,11 +16,11 @@ from tests.trainer.algorithm.batches import batch_of as masked_batch
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.engine_correction import importance_weights
 from trainer.algorithm.loss import token_weights, update_loss
-from trainer.algorithm.token_filters import high_entropy_tokens
+from trainer.algorithm.passes import high_entropy_tokens
 from trainer.config.algorithm import AlgorithmConfig, EngineCorrection
 from trainer.rollouts.dynamic_sampling import has_spread
 from trainer.rollouts.overlong import overlong_penalty
-from trainer.rules.inputs import LossInputs, UpdateTotals
+from trainer.rules.interface import LossInputs, UpdateTotals
 from trainer.rules.kinds import LOSS
 from trainer.rules.selection import largest
 from trainer.types import TrainBatch

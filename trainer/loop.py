@@ -1,6 +1,7 @@
 """The training loop."""
 
 import copy
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -8,11 +9,10 @@ import torch
 from rewards.sandbox import MAX_FAILURE_RATE
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.batching import with_rewards
-from trainer.algorithm.isolation import isolation_passes
+from trainer.algorithm.passes import choose_tokens, isolation_passes
 from trainer.algorithm.reweighting import reweight_advantages
 from trainer.algorithm.rule_check import check_rules
 from trainer.algorithm.scoring import Scorer, check_scores
-from trainer.algorithm.token_filters import choose_tokens
 from trainer.algorithm.update import Updater, UpdateStatistics, learning_rate
 from trainer.attempt import Attempt
 from trainer.checkpoint.files import (
@@ -31,15 +31,15 @@ from trainer.evaluation.evaluate import completion_rows, correct_by_problem, eva
 from trainer.evaluation.history import best_evaluation, final_metrics
 from trainer.files import size_text
 from trainer.metrics.bands import band_metrics
-from trainer.metrics.reading import read_metrics
 from trainer.metrics.step import (
+    Stopwatch,
     batch_metrics,
     memory_metrics,
+    read_metrics,
     rollout_metrics,
     time_metrics,
     update_metrics,
 )
-from trainer.metrics.stopwatch import Stopwatch
 from trainer.parallel.device import memory_of, peak_bytes
 from trainer.parallel.models import load_models
 from trainer.parallel.ranks import Parallel
@@ -49,10 +49,9 @@ from trainer.problems.load import encode_prompt
 from trainer.problems.sampler import ProblemSampler, training_steps
 from trainer.progress import ProgressReport
 from trainer.rollouts.build import build_engine
-from trainer.rollouts.collect import derive_seed
+from trainer.rollouts.collect import RolloutSource, derive_seed
 from trainer.rollouts.engine import EngineRun
 from trainer.rollouts.prepared import prepare
-from trainer.rollouts.source import RolloutSource
 from trainer.run_folder import RunFolder
 from trainer.tracking.tracker import NullTracker, Tracker
 from trainer.types import Rollout, RunContext, TrainBatch
@@ -132,7 +131,7 @@ class Trainer:
             config.optim.max_grad_norm,
             self.parallel,
             config.rollout.max_new_tokens,
-            self.models.kept_forward,
+            self.models.cached_forward,
         )
         self.progress.phase("starting the rollout engine")
         engine_run = EngineRun(
@@ -141,8 +140,9 @@ class Trainer:
             self.context.is_one_of_many,
             lambda count: self.progress.completed(count),
         )
+        whole_weights = partial(self.parallel.full_parameters, self.models.policy)
         self.engine = build_engine(
-            config, self.models.causal_lm, self.tokenizer, self.models.whole_weights, engine_run
+            config, self.models.causal_lm, self.tokenizer, whole_weights, engine_run
         )
         self.engine.sync_weights(self.models.causal_lm)
         sampler = ProblemSampler(
@@ -232,8 +232,8 @@ class Trainer:
                         batch, algorithm, split_generator, parallel.gather
                     ):
                         self.updater.run_pass(batch, token_mask, plan, statistics, step)
-            if self.models.kept_forward is not None:
-                self.models.kept_forward.free()
+            if self.models.cached_forward is not None:
+                self.models.cached_forward.free()
             with stopwatch("diagnostics"):
                 metrics |= self._diagnostics(batch, statistics, lr)
             self.source.sync_weights(self.models.causal_lm, stopwatch)

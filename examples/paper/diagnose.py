@@ -34,10 +34,9 @@ from torch import Tensor, nn
 from examples.paper.language import rank_correlation
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.batching import UpdateBatch, with_rewards
-from trainer.algorithm.isolation import isolation_passes
+from trainer.algorithm.passes import choose_tokens, isolation_passes, select_tokens
 from trainer.algorithm.reweighting import reweight_advantages
 from trainer.algorithm.scoring import score_batch
-from trainer.algorithm.token_filters import choose_tokens, select_tokens
 from trainer.algorithm.update import Updater, UpdateStatistics, learning_rate
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.config.parallel import ParallelConfig
@@ -45,7 +44,7 @@ from trainer.config.schema import TrainConfig, load_config
 from trainer.errors import ConfigError
 from trainer.loop import Trainer
 from trainer.metrics.bands import BANDS, band_of
-from trainer.metrics.stopwatch import Stopwatch
+from trainer.metrics.step import Stopwatch
 from trainer.parallel.models import logprob_model
 from trainer.parallel.ranks import Parallel
 from trainer.policy.logprobs import LogprobModel
@@ -227,7 +226,7 @@ def diagnose(
         found = trainer.source.next_groups(trainer.step, Stopwatch())
         groups = found.scores.result().groups
         # no update follows
-        scorer = replace(trainer.scorer, models=replace(trainer.models, kept_forward=None))
+        scorer = replace(trainer.scorer, models=replace(trainer.models, cached_forward=None))
         batch, plan = scorer.score(groups)
         batch = with_rewards(batch, groups, config.reward.functions)
         batch = choose_tokens(estimate_advantages(batch, plain, Parallel().sum), plain)

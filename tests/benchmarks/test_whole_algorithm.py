@@ -7,7 +7,7 @@ from tests.conftest import random_model
 from tests.trainer.algorithm.batches import make_batch
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.batching import plan_update_batches
-from trainer.algorithm.isolation import isolation_passes
+from trainer.algorithm.passes import isolation_passes
 from trainer.algorithm.reweighting import reweight_advantages
 from trainer.algorithm.scoring import attach_logprobs
 from trainer.algorithm.update import Updater, UpdateStatistics

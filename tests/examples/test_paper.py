@@ -10,7 +10,7 @@ import torch
 from examples.paper import diagnose, diagnose_rules, draw_diagnosis, language, table_1
 from tests.trainer.test_loop import build, parameters, small_config
 from trainer.config.schema import dump_config
-from trainer.metrics.stopwatch import Stopwatch
+from trainer.metrics.step import Stopwatch
 from trainer.policy.architectures import TINY_FOLDER
 
 

@@ -13,10 +13,10 @@ from tests.trainer.algorithm.batches import batch_of, loss_inputs, make_groups
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.batching import build_batch, with_rewards
 from trainer.algorithm.loss import update_loss
+from trainer.algorithm.passes import choose_tokens
 from trainer.algorithm.rule_check import check_rules
-from trainer.algorithm.token_filters import choose_tokens
 from trainer.config.algorithm import AlgorithmConfig
-from trainer.rules.inputs import AdvantageInputs, UpdateTotals
+from trainer.rules.interface import AdvantageInputs, UpdateTotals
 
 # Two good completions and a bad one; of the good tokens one is improbable.
 PROBABILITIES = torch.tensor([[0.5, 0.001, 0.9], [0.8, 0.7, 0.001], [0.1, 0.6, 0.0]])

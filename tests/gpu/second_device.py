@@ -29,7 +29,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 import trainer.parallel.ranks
 import trainer.parallel.start
 from tests.paths import ROOT
-from trainer.rollouts.shared_prefix import SharedPrefixBatch
+from trainer.rollouts.decoding import SharedPrefixBatch
 
 FAR = "far"
 MAY_MIX = {

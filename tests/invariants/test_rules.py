@@ -16,15 +16,14 @@ from tests.rounding import adamw_tolerance, gradient_terms, sum_tolerance
 from tests.trainer.algorithm.batches import loss_inputs, make_groups
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.batching import build_batch, plan_update_batches
-from trainer.algorithm.isolation import isolation_passes
 from trainer.algorithm.loss import update_loss
+from trainer.algorithm.passes import choose_tokens, isolation_passes, select_tokens
 from trainer.algorithm.reweighting import reweight_advantages
 from trainer.algorithm.scoring import attach_logprobs, score_batch
-from trainer.algorithm.token_filters import choose_tokens, select_tokens
 from trainer.algorithm.update import Updater, UpdateStatistics
 from trainer.parallel.ranks import Parallel
 from trainer.policy.logprobs import LogprobModel
-from trainer.rules.inputs import LossInputs, UpdateTotals
+from trainer.rules.interface import LossInputs, UpdateTotals
 
 REWARDS = (3.0, -1.0)
 SIZES = [[5, 9, 3, 12], [7, 1, 4, 8]]

@@ -19,10 +19,9 @@ from tests.rounding import gradient_terms, largest_gradient
 from tests.trainer.algorithm.batches import make_groups
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.batching import build_batch
-from trainer.algorithm.isolation import isolation_passes
+from trainer.algorithm.passes import choose_tokens, isolation_passes
 from trainer.algorithm.reweighting import reweight_advantages
 from trainer.algorithm.scoring import Scorer
-from trainer.algorithm.token_filters import choose_tokens
 from trainer.algorithm.update import Updater, UpdateStatistics
 from trainer.attempt import Attempt
 from trainer.checkpoint.files import write_checkpoint
@@ -108,7 +107,7 @@ class Updates:
             config.optim.max_grad_norm,
             parallel,
             8,
-            self.models.kept_forward,
+            self.models.cached_forward,
         )
         collectives = Collectives() if step == 0 else nullcontext()
         passes = isolation_passes(batch, config.algorithm, gather=parallel.gather)

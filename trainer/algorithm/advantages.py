@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from trainer.config.algorithm import AlgorithmConfig
-from trainer.rules.inputs import AdvantageInputs, SumOverRanks
-from trainer.rules.own import errors_located
+from trainer.rules.interface import AdvantageInputs, SumOverRanks
 from trainer.types import TrainBatch
 
 
@@ -16,7 +15,7 @@ def estimate_advantages(
     """
     kl_coef = 0.0 if config.kl_in_loss else config.kl_coef
     inputs = AdvantageInputs.of(batch, kl_coef, sum_over_ranks)
-    with errors_located(config.advantage.name):
+    with config.advantage.errors_located():
         advantages = config.advantage(inputs)
     if advantages.dim() == 1:
         advantages = advantages[:, None]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rewards import part_weight
-from trainer.rules.inputs import Gather
+from trainer.rules.interface import Gather
 from trainer.types import Rollout, RolloutGroup, TrainBatch
 
 

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from trainer.config.algorithm import EngineCorrection
-from trainer.rules.inputs import MAX_LOG_RATIO
+from trainer.rules.interface import MAX_LOG_RATIO
 
 
 def importance_weights(

@@ -1,15 +1,14 @@
-"""Aggregation of token losses into the loss of an update batch."""
+"""The loss of an update batch: policy loss, KL penalty and entropy bonus."""
 
 import torch
 from torch import Tensor
 
 from trainer.algorithm.engine_correction import importance_weights, ratio_bounds
-from trainer.algorithm.kl import kl_penalty
 from trainer.config.algorithm import AlgorithmConfig, EngineCorrection
-from trainer.rules.inputs import LossInputs, TokenLosses, UpdateTotals
-from trainer.rules.own import errors_located
-from trainer.rules.policy_loss import Aggregation
+from trainer.rules.interface import Aggregation, LossInputs, TokenLosses, UpdateTotals
 from trainer.types import LossOutput
+
+_LARGEST_K3 = 10.0  # as in verl, OpenRLHF and NeMo-RL [nats]
 
 
 def update_loss(inputs: LossInputs, config: AlgorithmConfig) -> LossOutput:
@@ -29,7 +28,7 @@ def update_loss(inputs: LossInputs, config: AlgorithmConfig) -> LossOutput:
     weights = (
         token_weights(inputs.completion_mask, config.aggregation, inputs.totals) * inputs.token_mask
     )
-    with errors_located(config.loss.name):
+    with config.loss.errors_located():
         result = config.loss(inputs)
     losses, clipped, dual_clipped = (
         result if isinstance(result, TokenLosses) else TokenLosses(result)
@@ -84,3 +83,25 @@ def token_weights(
     if aggregation == "seq_mean_token_mean":
         return weights / completion_mask.sum(dim=1, keepdim=True).clamp(min=1)
     return weights
+
+
+def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, config: AlgorithmConfig) -> Tensor:
+    """Return the per-token estimate of KL(policy || reference) [joschu.net/blog/kl-approx.html],
+    [B, T].
+
+    With ``d = ref_logprob - logprob``: k1 ``-d``; k2 ``d^2 / 2``; k3 ``exp(d) - d - 1``. In k3, d
+    is clamped to ±``kl_log_ratio_clamp`` (20 in verl and NeMo-RL, 5 in the published code of
+    arXiv:2505.12929) and the value to at most 10. With null nothing is clamped, as in TRL. In the
+    loss the estimate is differentiated directly, which is the default of verl, OpenRLHF and slime.
+    It is not multiplied by ``pi / pi_old`` [arXiv:2512.02556, section 3.1].
+    """
+    difference = ref_logprobs - logprobs
+    if config.kl_estimator == "k1":
+        return -difference
+    if config.kl_estimator == "k2":
+        return 0.5 * difference.square()
+    bound = config.kl_log_ratio_clamp
+    if bound is None:
+        return difference.exp() - difference - 1
+    difference = difference.clamp(-bound, bound)
+    return (difference.exp() - difference - 1).clamp(max=_LARGEST_K3)

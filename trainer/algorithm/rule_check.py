@@ -12,12 +12,16 @@ import torch
 from torch import Tensor
 
 from trainer.algorithm.batching import lengths_to_mask
-from trainer.algorithm.token_filters import choose_tokens
+from trainer.algorithm.passes import choose_tokens
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.errors import ConfigError
-from trainer.rules.inputs import AdvantageInputs, LossInputs, TokenLosses, UpdateTotals
-from trainer.rules.own import errors_located
-from trainer.rules.policy_loss import PolicyLoss
+from trainer.rules.interface import (
+    AdvantageInputs,
+    LossInputs,
+    PolicyLoss,
+    TokenLosses,
+    UpdateTotals,
+)
 from trainer.rules.rule import Rule
 from trainer.types import TrainBatch
 
@@ -39,7 +43,7 @@ def check_rules(config: AlgorithmConfig) -> None:
     for rule, problems in ((config.advantage, _advantage_problems), (config.loss, _loss_problems)):
         if not rule.is_own:
             continue
-        with errors_located(rule.name):
+        with rule.errors_located():
             problem = next(problems(config), None) or _sending_problem(rule)
         if problem:
             raise ConfigError(

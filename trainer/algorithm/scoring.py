@@ -20,8 +20,7 @@ from trainer.config.optim import OptimConfig
 from trainer.errors import check_finite
 from trainer.parallel.models import Models
 from trainer.parallel.ranks import Parallel
-from trainer.policy.kept_forward import KeptForward
-from trainer.policy.logprobs import TokenScores
+from trainer.policy.logprobs import CachedForward, TokenScores
 from trainer.types import RolloutGroup, TrainBatch
 
 
@@ -48,7 +47,7 @@ class Scorer:
         )
         policy = self.models.policy if self.optim.old_logprobs == "recompute" else None
         return attach_logprobs(
-            batch, policy, self.models.reference, plan, self.models.kept_forward
+            batch, policy, self.models.reference, plan, self.models.cached_forward
         ), plan
 
 
@@ -76,7 +75,7 @@ def attach_logprobs(
     policy: nn.Module | None,
     reference: nn.Module | None,
     plan: Sequence[UpdateBatch],
-    kept_forward: KeptForward | None = None,
+    cached_forward: CachedForward | None = None,
 ) -> TrainBatch:
     """Return the batch with old and reference log-probabilities, entropies and gradient norms.
 
@@ -91,7 +90,7 @@ def attach_logprobs(
         assert batch.rollout_logprobs is not None
         batch = replace(batch, old_logprobs=batch.rollout_logprobs, rollout_logprobs=None)
         return replace(batch, entropies=None, gradient_norms=None)
-    scores = score_batch(policy, batch, plan, with_entropy=True, kept_forward=kept_forward)
+    scores = score_batch(policy, batch, plan, with_entropy=True, cached_forward=cached_forward)
     return replace(
         batch,
         old_logprobs=scores.logprobs,
@@ -107,12 +106,12 @@ def score_batch(
     batch: TrainBatch,
     plan: Sequence[UpdateBatch],
     with_entropy: bool,
-    kept_forward: KeptForward | None = None,
+    cached_forward: CachedForward | None = None,
 ) -> TokenScores:
     """Return the log-probabilities of all rows, [B, T], computed in the same microbatches as the
     update.
 
-    With ``with_entropy`` also entropies and gradient norms. ``kept_forward`` caches the first
+    With ``with_entropy`` also entropies and gradient norms. ``cached_forward`` caches the first
     microbatch.
     """
     whole: dict[str, Any] = {}
@@ -120,7 +119,7 @@ def score_batch(
         for rows in update_batch.microbatches:
             part = select_rows(batch, rows if len(rows) else update_batch.stand_in)
             mask = lengths_to_mask(part.completion_lengths)
-            keeper = kept_forward if rows is plan[0].microbatches[0] else None
+            keeper = cached_forward if rows is plan[0].microbatches[0] else None
             with torch.set_grad_enabled(keeper is not None):
                 scores: TokenScores = model(part.input_ids, part.prompt_lengths, mask, with_entropy)
             if keeper is not None:

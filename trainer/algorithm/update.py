@@ -10,14 +10,13 @@ from torch import Tensor, nn
 
 from trainer.algorithm.batching import UpdateBatch, lengths_to_mask, select_rows
 from trainer.algorithm.loss import update_loss
-from trainer.algorithm.token_filters import counted_completions
+from trainer.algorithm.passes import counted_completions
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.config.optim import OptimConfig
 from trainer.errors import check_finite
 from trainer.parallel.ranks import Parallel
-from trainer.policy.kept_forward import KeptForward
-from trainer.policy.logprobs import TokenScores
-from trainer.rules.inputs import LossInputs, UpdateTotals
+from trainer.policy.logprobs import CachedForward, TokenScores
+from trainer.rules.interface import LossInputs, UpdateTotals
 from trainer.types import TrainBatch
 
 
@@ -80,7 +79,7 @@ class Updater:
     max_grad_norm: float
     parallel: Parallel
     max_new_tokens: int
-    kept_forward: KeptForward | None = None
+    cached_forward: CachedForward | None = None
 
     def set_learning_rate(self, lr: float) -> None:
         """Set the learning rate of the following optimizer steps."""
@@ -155,7 +154,7 @@ class Updater:
             asked = lengths_to_mask(batch.completion_lengths) * in_pass.any(dim=1, keepdim=True)
         for index, rows in enumerate(update_batch.microbatches):
             rows = rows[asked[rows].any(dim=1)]
-            kept = self.kept_forward.take(rows) if self.kept_forward else None
+            kept = self.cached_forward.take(rows) if self.cached_forward else None
             takes_part_only = len(rows) == 0
             # a rank without tokens runs a dummy row, so that the collectives of the others do not
             # hang

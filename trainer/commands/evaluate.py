@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainer.commands.found_model import FoundModel, find_model
+from trainer.commands.evaluation_run import FoundModel, find_model
 from trainer.commands.start import check_no_sweep
 from trainer.config.evaluation import PER_SET
 from trainer.config.schema import TrainConfig, apply_overrides, load_config

@@ -5,9 +5,8 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, SerializeAsAny, WithJsonSchema, model_validator
 
 from trainer.config.variants import isolates
-from trainer.rules.advantage import Advantage, KlPlacement
+from trainer.rules.interface import Advantage, Aggregation, KlPlacement, PolicyLoss
 from trainer.rules.kinds import ADVANTAGE, LOSS
-from trainer.rules.policy_loss import Aggregation, PolicyLoss
 from trainer.section import Count, Fraction, NonNegative, Positive, Probability, Section, needs
 
 _Advantage = Annotated[

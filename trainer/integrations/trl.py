@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
+from trainer.algorithm.passes import low_probability_tokens
 from trainer.algorithm.reweighting import reweighted
-from trainer.algorithm.token_filters import low_probability_tokens
 from trainer.errors import ConfigError
 from trainer.files import JsonLines
 from trainer.run_folder import RunFolder

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from trainer.algorithm.batching import lengths_to_mask
-from trainer.algorithm.kl import kl_penalty
+from trainer.algorithm.loss import kl_penalty
 from trainer.algorithm.update import UpdateStatistics
 from trainer.config.algorithm import AlgorithmConfig
-from trainer.metrics.reading import Metrics, over_ranks
+from trainer.metrics.step import Metrics, over_ranks
 from trainer.types import TrainBatch
 
 _EDGES = (0.25, 0.5, 0.75, 0.99)

@@ -1,21 +1,79 @@
-"""Metrics of a training step."""
+"""Metrics of a training step, with the stopwatch of its phases.
 
+They are read from all ranks with one device transfer and one collective.
+"""
+
+import time
 from collections import defaultdict
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from trainer.algorithm.engine_correction import importance_weights
-from trainer.algorithm.kl import kl_penalty
-from trainer.algorithm.token_filters import low_probability_tokens
+from trainer.algorithm.loss import kl_penalty
+from trainer.algorithm.passes import low_probability_tokens
 from trainer.algorithm.update import UpdateStatistics
 from trainer.config.algorithm import AlgorithmConfig
-from trainer.metrics.reading import Metrics, means, over_ranks
-from trainer.metrics.stopwatch import Stopwatch
 from trainer.parallel.device import peak_bytes
 from trainer.parallel.ranks import Parallel
 from trainer.rules.groups import is_constant
 from trainer.types import SampledGroups, TrainBatch
+
+# metrics reduced by maximum; the others are summed
+LARGEST = ("rollout/engine_logprob_diff_max", "policy/ratio_max", "memory/peak")
+
+# A generator that yields its local sums on their device, receives the sums of all ranks (float64 on
+# the host), and returns metrics.
+Metrics = Generator[Mapping[str, Tensor | float], list[dict[str, Tensor]], dict[str, float]]
+
+
+def read_metrics(metrics: Sequence[Metrics], parallel: Parallel) -> dict[str, float]:
+    """Run the metric generators with one device transfer and one collective, and merge their
+    results.
+    """
+    asked = [next(reader) for reader in metrics]
+    sums = [
+        torch.as_tensor(value, dtype=torch.float64) for reader in asked for value in reader.values()
+    ]
+    far = [value.flatten() for value in sums if value.device.type != "cpu"]
+    read = iter(torch.cat(far).cpu().split([*map(len, far)]) if far else ())
+    on_host = iter(
+        [value if value.device.type == "cpu" else next(read).view_as(value) for value in sums]
+    )
+    of_rank = [{name: next(on_host) for name in reader} for reader in asked]
+    everyone: list[list[dict[str, Tensor]]] = parallel.gather([of_rank])
+    result: dict[str, float] = {}
+    for reader, of_ranks in zip(metrics, zip(*everyone, strict=True), strict=True):
+        try:
+            reader.send(list(of_ranks))
+        except StopIteration as end:
+            result |= end.value
+    return result
+
+
+def over_ranks(everyone: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Reduce over ranks: maximum for `LARGEST`, sum for the others."""
+    names = dict.fromkeys(name for of_rank in everyone for name in of_rank)
+    parts = {
+        name: torch.stack([of_rank[name] for of_rank in everyone if name in of_rank])
+        for name in names
+    }
+    return {
+        name: part.amax(dim=0) if name in LARGEST else part.sum(dim=0)
+        for name, part in parts.items()
+    }
+
+
+def means(totals: Mapping[str, Tensor]) -> dict[str, float]:
+    """Divide totals by the count (stored under the empty name), except those of `LARGEST`."""
+    count = max(float(totals[""]), 1.0)
+    return {
+        name: float(total) / (1.0 if name in LARGEST else count)
+        for name, total in totals.items()
+        if name
+    }
 
 
 def rollout_metrics(sample: SampledGroups) -> Metrics:
@@ -125,6 +183,33 @@ def memory_metrics(device: torch.device) -> Metrics:
     """
     peak = peak_bytes(device) / 1e9
     return {"memory/peak": float(over_ranks((yield {"memory/peak": peak}))["memory/peak"])}
+
+
+class Stopwatch:
+    """Timer that accumulates the seconds of named phases: ``with stopwatch("rollout"): ...``.
+
+    Synchronizes with the GPU at both ends of a phase, so that asynchronous work counts in its
+    phase.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        """Time the enclosed block as part of ``phase``."""
+        _wait_for_gpu()
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            _wait_for_gpu()
+            self.seconds[phase] += time.perf_counter() - started
+
+
+def _wait_for_gpu() -> None:
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
 
 
 def time_metrics(stopwatch: Stopwatch, batch: TrainBatch, parallel: Parallel) -> dict[str, float]:

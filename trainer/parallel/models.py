@@ -14,9 +14,8 @@ from trainer.config.schema import TrainConfig
 from trainer.parallel.device import compute_dtype
 from trainer.parallel.ranks import Parallel
 from trainer.policy.adapters import adapter_off, add_adapter
-from trainer.policy.kept_forward import KeptForward
 from trainer.policy.load import frozen_copy, load_policy
-from trainer.policy.logprobs import LogprobModel, check_logits, tokens_per_chunk
+from trainer.policy.logprobs import CachedForward, LogprobModel, check_logits, tokens_per_chunk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +29,7 @@ class Models:
     stored_dtype: torch.dtype  # dtype of the trained weights
     packs_rows: bool  # whether rows with the same prompt compute it once
     parallel: Parallel
-    kept_forward: KeptForward | None  # None if no forward pass can be reused
+    cached_forward: CachedForward | None  # None if no forward pass can be reused
 
     def whole_weights(self) -> AbstractContextManager[None]:
         """Return a context that gathers the policy's full parameters for reading."""
@@ -96,7 +95,7 @@ def load_models(config: TrainConfig, parallel: Parallel) -> Models:
         stored_dtype=stored_dtype,
         packs_rows=scores.packs_rows,
         parallel=parallel,
-        kept_forward=KeptForward() if uses_cache else None,
+        cached_forward=CachedForward() if uses_cache else None,
     )
     with models.whole_weights():
         check_logits(causal_lm)

@@ -20,7 +20,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from trainer.config.model import ModelConfig
 from trainer.config.yaml_document import nearest
-from trainer.cpu.attention import use_packed_attention
+from trainer.cpu.packed_rows import use_packed_attention
 from trainer.errors import ConfigError, MissingError, UserError, first_line
 from trainer.hub import hub_answers
 from trainer.policy.adapters import SETTINGS_FILE, adapter_base, with_adapter_merged

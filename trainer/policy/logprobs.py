@@ -1,4 +1,6 @@
-"""Log-probabilities of completion tokens without materializing all logits."""
+"""Log-probabilities of completion tokens without materializing all logits, and the forward pass
+that scoring caches for the update.
+"""
 
 from typing import NamedTuple
 
@@ -6,8 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from trainer.cpu import attention
-from trainer.cpu.packing import pack
+from trainer.cpu.packed_rows import pack, packed_hidden_states, takes_packed_rows
 from trainer.errors import ConfigError
 from trainer.policy.architectures import CHUNK_BYTES
 from trainer.policy.scoring_head import ScoringHead
@@ -51,7 +52,7 @@ class LogprobModel(nn.Module):
             causal_lm.get_output_embeddings(), temperature, chunk_tokens, proxy_min_p
         )
         self.compute_dtype = compute_dtype
-        self.packs_rows = attention.takes_packed_rows(causal_lm) and compute_dtype == torch.float32
+        self.packs_rows = takes_packed_rows(causal_lm) and compute_dtype == torch.float32
 
     def forward(
         self,
@@ -83,7 +84,7 @@ class LogprobModel(nn.Module):
             targets = input_ids[rows, positions]
             if self.packs_rows:
                 packing = pack(input_ids, prompt_lengths, completion_mask)
-                predicting = attention.packed_hidden_states(self.causal_lm, packing)
+                predicting = packed_hidden_states(self.causal_lm, packing)
                 computed = packing.input_ids.numel()
             else:
                 hidden = self.causal_lm.base_model(
@@ -135,3 +136,34 @@ def check_logits(causal_lm: PreTrainedModel) -> None:
             "use a model without logit soft-capping or scaling, e.g. Qwen2 or Llama",
             code="logits-changed",
         )
+
+
+class CachedForward:
+    """Cache of the policy's forward pass on the first microbatch, with its autograd graph, from
+    scoring to the update.
+
+    Until the weights change, the update would recompute exactly the forward pass that produced the
+    old log-probabilities. Only one microbatch is cached: the update holds one graph at a time
+    anyway, so peak memory does not grow. This saves 15% of a step with AVX-512 and 14% with AVX2
+    (`benchmarks.grpo_step --prompt-tokens 297`), and 10% and 11% with SmolLM2-135M. It saves
+    nothing if the update skips rows of the microbatch, such as zero-variance groups.
+    """
+
+    def __init__(self) -> None:
+        self._kept: tuple[Tensor, TokenScores] | None = None
+
+    def keep(self, rows: Tensor, scores: TokenScores) -> None:
+        """Cache the outputs for rows [b], computed with gradients; replaces the previous entry."""
+        self._kept = rows, scores
+
+    def free(self) -> None:
+        """Drop the cached forward pass."""
+        self._kept = None
+
+    def take(self, rows: Tensor) -> TokenScores | None:
+        """Return the cached outputs if they are for exactly these rows [b], else None. Clears the
+        cache either way, because the weights change next.
+        """
+        kept = self._kept
+        self._kept = None
+        return kept[1] if kept is not None and kept[0].equal(rows) else None

@@ -15,7 +15,7 @@ from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.update import UpdateStatistics
 from trainer.config.schema import TrainConfig, apply_overrides, load_config
 from trainer.loop import Trainer
-from trainer.metrics.stopwatch import Stopwatch
+from trainer.metrics.step import Stopwatch
 from trainer.parallel.ranks import end_rank, leave_ranks
 from trainer.parallel.start import make_parallel
 from trainer.policy.logprobs import TokenScores

@@ -26,10 +26,8 @@ def punish_overlong(
 ) -> list[RolloutGroup]:
     """Subtract the overlong penalty from every reward and add it to the breakdown.
 
-    ``correct`` does not change. With a buffer of 0 nothing is subtracted.
+    ``correct`` does not change. The buffer must be positive.
     """
-    if config.overlong_buffer == 0:
-        return list(groups)
 
     def punished(rollout: Rollout) -> Rollout:
         length = len(rollout.completion.token_ids)

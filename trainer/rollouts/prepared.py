@@ -3,18 +3,30 @@ except the model.
 """
 
 import itertools
+import logging
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from rewards.sandbox import RewardPool
+from rewards import REWARDS, judge_of
+from rewards.notation import plain_answer
+from rewards.sandbox import RewardPool, ScoringFailedError
 from trainer.config.schema import TrainConfig
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, shortened
 from trainer.policy.load import check_weights, load_tokenizer
 from trainer.policy.vocabulary import check_prompts, check_vocabulary, embedding_rows
 from trainer.problems.load import encode_prompt, load_evaluation_sets, load_problems
 from trainer.rollouts.build import build_rewards
-from trainer.rollouts.reward_check import check_answers, check_reward
+from trainer.rollouts.collect import scoring_error
 from trainer.types import Problem
+
+_logger = logging.getLogger(__name__)
+
+_CHECK_LIMIT_S = 10.0  # more answers than are scored by then are not checked
+_CHUNK = 64
+_NAMED = 3  # rows that a warning names
+_NUMERIC = ("math", "last_number")  # rewards that leave out what is wrapped around an answer
 
 
 @dataclass(frozen=True)
@@ -82,3 +94,144 @@ def load_data(
         every_problem = itertools.chain(problems, *sets.values())
         check_prompts([encode_prompt(tokenizer, problem) for problem in every_problem], rows)
     return tokenizer, problems, sets
+
+
+def check_reward(rewards: RewardPool, problem: Problem) -> None:
+    """Score the first problem's reference answer, to detect a reward function that raises or hangs.
+
+    Raises:
+        RewardError: scoring failed; names the text and the answer.
+    """
+    text = f"{problem.prefill}{problem.answer}"
+    try:
+        (scored,) = rewards.score([text], [problem.answer], [problem.columns])
+        failure = scored.message if scored.status != "ok" else None
+    except ScoringFailedError as error:
+        failure = error.failure
+    if failure is not None:
+        text, answer = (shortened(repr(value), 60) for value in (text, problem.answer))
+        where = f"reward.functions, text {text}, answer {answer}"
+        raise scoring_error(
+            f"the reward function failed on the first problem's reference answer: {failure}", where
+        )
+
+
+def check_answers(
+    functions: Mapping[str, float],
+    problems: Sequence[Problem],
+    sets: Mapping[str, Sequence[Problem]] | None = None,
+) -> Problem:
+    """Score every answer of the data against itself, if a built-in reward decides what is correct.
+    Return the first training problem whose answer can be right.
+
+    Rows whose own answer would not be correct train for ever at the lowest reward. A warning names
+    them, and those whose answer holds more than the answer. Own reward functions are not called:
+    what is right for them is unknown here, and a call may cost money.
+
+    Raises:
+        ConfigError: no answer of the training data or of a set can ever be right; names the first
+        row.
+    """
+    judge = judge_of(functions)
+    sources = [problems, *(sets or {}).values()]
+    of_files = [[problem for problem in source if problem.place] for source in sources]
+    if judge not in REWARDS or not any(of_files):
+        return problems[0]
+    end = time.monotonic() + _CHECK_LIMIT_S
+    never_right = []
+    with RewardPool({judge: 1.0}, timeout_s=5.0, memory_mb=1024, workers=1) as rewards:
+        for rows in filter(None, of_files):
+            never_right += _check_rows(rewards, judge, rows, end)
+            if judge in _NUMERIC:
+                _report_wrapped(judge, rows)
+    unusable = set(map(id, never_right))
+    return next(problem for problem in problems if id(problem) not in unusable)
+
+
+def _check_rows(
+    rewards: RewardPool, judge: str, rows: Sequence[Problem], end: float
+) -> list[Problem]:
+    """Return the problems whose answer is not correct as its own completion, and warn of them.
+
+    Raises:
+        ConfigError: these are all.
+    """
+    wrong = []
+    checked = 0
+    reason = ""
+    for start in range(0, len(rows), _CHUNK):
+        chunk = rows[start : start + _CHUNK]
+        scored = rewards.score(
+            [_perfect_completion(judge, problem) for problem in chunk],
+            [problem.answer for problem in chunk],
+        )
+        checked += len(chunk)
+        for problem, result in zip(chunk, scored, strict=True):
+            if result.status != "timeout" and not result.score.correct:
+                wrong.append(problem)
+                reason = reason or result.message
+        if time.monotonic() > end:
+            break
+    if wrong and len(wrong) == checked:
+        raise ConfigError(
+            f"reward {judge} finds none of the {checked} answers correct as its own completion"
+            + f": {reason}" * bool(reason),
+            f"{wrong[0].place}: {shortened(repr(wrong[0].answer), 60)}",
+            "use a reward that supports these answers, set data.task to the kind of the data, or "
+            "correct the answers",
+            key="reward.functions",
+            code="answers-never-right",
+        )
+    if wrong:
+        named = [f"{row.place}: {shortened(repr(row.answer), 40)}" for row in wrong[:_NAMED]]
+        if len(wrong) > _NAMED:
+            named.append("...")
+        _logger.warning(
+            "warning: %d of %d answers can never be right for reward %s: %s",
+            len(wrong),
+            checked,
+            judge,
+            "; ".join(named),
+        )
+    return wrong
+
+
+def _perfect_completion(judge: str, problem: Problem) -> str:
+    """Return prefill and a completion that states nothing but the answer, in the reward's form."""
+    answer = _shown(problem.answer)
+    if judge == "math":
+        return f"\\boxed{{{plain_answer(answer)}}}"
+    if judge == "last_number":
+        return plain_answer(answer)
+    return f"<think></think> <answer>{answer}</answer>"
+
+
+def _shown(answer: Any) -> str:
+    """Return the answer as text: the first of several, and the text of a mapping's solution."""
+    if isinstance(answer, list | tuple) and answer:
+        answer = answer[0]
+    if isinstance(answer, Mapping):
+        answer = answer.get("solution_text_format", answer)
+    return str(answer)
+
+
+def _report_wrapped(judge: str, problems: Sequence[Problem]) -> None:
+    """Warn of answers that hold more than the answer, such as a worked solution."""
+    wrapped = [
+        problem
+        for problem in problems
+        if isinstance(problem.answer, str)
+        and plain_answer(problem.answer) != problem.answer.strip()
+    ]
+    if wrapped:
+        first = wrapped[0]
+        _logger.warning(
+            "warning: %d of %d answers hold more than the answer; reward %s compares with %r "
+            "instead of %s (%s)",
+            len(wrapped),
+            len(problems),
+            judge,
+            plain_answer(first.answer),
+            shortened(repr(first.answer), 60),
+            first.place,
+        )

@@ -4,7 +4,6 @@
 This module exports the names that user-defined rules need.
 """
 
-from trainer.rules.advantage import Advantage, KlPlacement
 from trainer.rules.groups import (
     FLOAT32_RESOLUTION,
     centered,
@@ -13,8 +12,17 @@ from trainer.rules.groups import (
     mean_and_variance,
     whiten,
 )
-from trainer.rules.inputs import AdvantageInputs, Gather, LossInputs, TokenLosses, UpdateTotals
-from trainer.rules.policy_loss import Aggregation, PolicyLoss
+from trainer.rules.interface import (
+    Advantage,
+    AdvantageInputs,
+    Aggregation,
+    Gather,
+    KlPlacement,
+    LossInputs,
+    PolicyLoss,
+    TokenLosses,
+    UpdateTotals,
+)
 from trainer.section import NonNegative, Positive, Probability
 from trainer.types import TrainBatch
 

@@ -1,6 +1,6 @@
 """Group and batch statistics for advantages."""
 
-from trainer.rules.inputs import SumOverRanks
+from trainer.rules.interface import SumOverRanks
 from trainer.types import Tensor
 
 # relative distance of neighboring float32 numbers: a standard deviation below this fraction of the

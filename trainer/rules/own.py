@@ -71,17 +71,13 @@ def folder_of(name: str) -> str:
 def errors_located(name: str) -> Iterator[None]:
     """Convert an exception of the user-defined rule ``name`` to a ConfigError with file and line.
 
-    Exceptions of built-in rules, whose names have no module, pass as they are.
-
     Raises:
         ConfigError: the rule raised an exception.
     """
-    module_name, is_own, _ = name.partition(":")
+    module_name = name.partition(":")[0]
     try:
         yield
     except (Exception, SystemExit) as error:
-        if not is_own:
-            raise
         raise ConfigError(
             f"rule {name} raised {_in_words(error)}",
             _place(error, module_name) or name,

@@ -1,8 +1,9 @@
 """Base class of update rules: an equation with its parameters."""
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
-from trainer.rules.own import folder_of, load_again
+from trainer.rules.own import errors_located, folder_of, load_again
 from trainer.section import Section
 
 
@@ -19,6 +20,12 @@ class Rule(Section):
     def is_own(self) -> bool:
         """Whether a user's module defines the rule."""
         return ":" in self.name
+
+    def errors_located(self) -> AbstractContextManager[None]:
+        """Return a context that turns the exceptions of a user's rule into a ConfigError with file
+        and line. Exceptions of built-in rules pass as they are.
+        """
+        return errors_located(self.name) if self.is_own else nullcontext()
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         """Pickle a user-defined rule as its parameters and its module's folder: the process that

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.rules.inputs import Gather
+from trainer.rules.interface import Gather
 
 
 def largest(values: Tensor, candidates: Tensor, count: int, gather: Gather) -> Tensor:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from trainer.algorithm.batching import build_batch
-from trainer.rules.inputs import LossInputs, UpdateTotals
+from trainer.rules.interface import LossInputs, UpdateTotals
 from trainer.types import Completion, Problem, Rollout, RolloutGroup, TrainBatch
 
 

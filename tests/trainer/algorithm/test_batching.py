@@ -5,7 +5,7 @@ import torch
 
 from tests.trainer.algorithm.batches import make_batch, make_groups
 from trainer.algorithm.batching import build_batch, plan_update_batches, select_rows, with_rewards
-from trainer.algorithm.token_filters import counted_tokens
+from trainer.algorithm.passes import counted_tokens
 from trainer.config.algorithm import AlgorithmConfig
 
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from tests.trainer.algorithm.batches import loss_inputs
-from trainer.algorithm.loss import update_loss
+from trainer.algorithm.loss import kl_penalty, update_loss
 from trainer.config.algorithm import AlgorithmConfig
-from trainer.rules.inputs import UpdateTotals
+from trainer.rules.interface import UpdateTotals
 
 
 def test_the_loss_marks_the_clipped_tokens_of_the_pass():
@@ -89,3 +89,18 @@ def test_the_bonus_is_weighted_as_the_loss_is_and_counts_the_tokens_of_the_pass(
     output.loss.backward()
     assert output.loss.item() == pytest.approx(-0.1 * 2.0 / 2)
     assert entropies.grad.tolist() == [[pytest.approx(-0.05), 0.0]]
+
+
+@pytest.mark.parametrize(
+    ("log_ratio_clamp", "far_below", "far_above"),
+    [
+        (5.0, 10.0, math.exp(-5) + 4),  # the published code of AR and Lopti
+        (20.0, 10.0, 10.0),
+    ],
+)
+def test_k3_is_bounded(log_ratio_clamp, far_below, far_above):
+    config = AlgorithmConfig(kl_log_ratio_clamp=log_ratio_clamp)
+    assert kl_penalty(torch.tensor([-20.0]), torch.tensor([0.0]), config).item() == far_below
+    assert kl_penalty(torch.tensor([0.0]), torch.tensor([-20.0]), config).item() == pytest.approx(
+        far_above
+    )

@@ -9,20 +9,18 @@ from tests.conftest import random_model
 from tests.trainer.algorithm.batches import make_batch
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.batching import plan_update_batches
-from trainer.algorithm.isolation import isolation_passes
 from trainer.algorithm.loss import update_loss
+from trainer.algorithm.passes import isolation_passes
 from trainer.algorithm.scoring import attach_logprobs
 from trainer.algorithm.update import Updater, UpdateStatistics, learning_rate
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.config.optim import OptimConfig
-from trainer.cpu.attention import use_packed_attention
+from trainer.cpu.packed_rows import use_packed_attention
 from trainer.errors import DivergedError
-from trainer.metrics.reading import read_metrics
-from trainer.metrics.step import update_metrics
+from trainer.metrics.step import read_metrics, update_metrics
 from trainer.parallel.ranks import Parallel
-from trainer.policy.kept_forward import KeptForward
-from trainer.policy.logprobs import LogprobModel
-from trainer.rules.inputs import LossInputs, UpdateTotals
+from trainer.policy.logprobs import CachedForward, LogprobModel
+from trainer.rules.interface import LossInputs, UpdateTotals
 
 
 @pytest.mark.parametrize(
@@ -38,16 +36,16 @@ from trainer.rules.inputs import LossInputs, UpdateTotals
 def test_a_kept_forward_changes_nothing_but_the_number_of_forwards(budget, settings, saved):
     algorithm = AlgorithmConfig(kl_coef=0.1, **settings)
     results = []
-    for kept_forward in (None, KeptForward()):
+    for cached_forward in (None, CachedForward()):
         model = LogprobModel(random_model(), temperature=0.9, chunk_tokens=16)
         forwards = []
         model.register_forward_hook(lambda *_, forwards=forwards: forwards.append(1))
         batch = make_batch()
         plan = plan_update_batches(batch, 4, budget)
-        batch = attach_logprobs(batch, model, copy.deepcopy(model), plan, kept_forward)
+        batch = attach_logprobs(batch, model, copy.deepcopy(model), plan, cached_forward)
         batch = estimate_advantages(batch, algorithm)
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-        updater = Updater(model, optimizer, algorithm, 1.0, Parallel(), 8, kept_forward)
+        updater = Updater(model, optimizer, algorithm, 1.0, Parallel(), 8, cached_forward)
         for mask in isolation_passes(batch, algorithm):
             updater.run_pass(batch, mask, plan, UpdateStatistics.of(batch), step=1)
         results.append((len(forwards), [*model.parameters()]))

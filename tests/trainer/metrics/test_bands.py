@@ -11,7 +11,7 @@ from trainer.algorithm.update import UpdateStatistics
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.metrics.bands import BANDS, band_metrics, band_of
 from trainer.metrics.declared import declaration
-from trainer.metrics.reading import read_metrics
+from trainer.metrics.step import read_metrics
 from trainer.parallel.ranks import Parallel
 from trainer.policy.logprobs import LogprobModel
 

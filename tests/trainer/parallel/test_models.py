@@ -61,8 +61,8 @@ def test_autocast_is_for_weights_kept_in_float32(random_policy, stored, wanted, 
     "settings", [{"model.lora.r": 2, "model.lora.dropout": 0.1}, {"algorithm.lopti_eta": 0.5}]
 )
 def test_a_forward_is_kept_only_where_the_update_computes_the_same_again(random_policy, settings):
-    assert load_models(config_of(random_policy), Parallel()).kept_forward is not None
-    assert load_models(config_of(random_policy, **settings), Parallel()).kept_forward is None
+    assert load_models(config_of(random_policy), Parallel()).cached_forward is not None
+    assert load_models(config_of(random_policy, **settings), Parallel()).cached_forward is None
 
 
 def test_an_adapters_base_is_recorded_by_its_absolute_path(tmp_path, monkeypatch):

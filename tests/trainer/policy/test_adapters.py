@@ -23,8 +23,8 @@ from trainer.policy.adapters import (
 from trainer.policy.load import load_policy
 from trainer.policy.logprobs import LogprobModel
 from trainer.policy.weights import load_weights, save_weights, trained_weights
+from trainer.rollouts.decoding import is_supported
 from trainer.rollouts.engine import SamplingParams
-from trainer.rollouts.shared_prefix import is_supported
 from trainer.rollouts.transformers import TransformersEngine
 from trainer.rollouts.vllm.sync import named_weights
 

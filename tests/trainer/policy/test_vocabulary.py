@@ -18,7 +18,7 @@ from trainer.errors import ConfigError, MissingError
 from trainer.policy.vocabulary import check_prompts, check_vocabulary, unknown_token_ids
 from trainer.rollouts.collect import completion_text, sampling_params
 from trainer.rollouts.engine import MAX_EXCLUDED, SamplingParams, sampling_options
-from trainer.rollouts.sampling import sample_tokens
+from trainer.rollouts.transformers import sample_tokens
 from trainer.rollouts.vllm.setup import check_excluded
 
 WORDS = ["so", "12", "[UNK]"]

@@ -1,7 +1,8 @@
+import pytest
 import torch
 
 from tests.conftest import random_model
-from trainer.rollouts.decoding import next_logits, read_prompts
+from trainer.rollouts.decoding import is_supported, next_logits, read_prompts
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10]]
 
@@ -33,3 +34,25 @@ def test_a_family_that_returns_all_logits_is_cut_to_the_last(monkeypatch):
     )
     assert cut.shape == (1, model.config.vocab_size)
     torch.testing.assert_close(cut, kept)
+
+
+def test_layers_that_are_not_plain_are_left_to_the_model():
+    model = random_model()
+    assert is_supported(model)
+    projection = model.model.layers[0].mlp.up_proj
+
+    class Adapted(type(projection)):
+        """As an adapter replaces a layer: its weight alone does not say what it computes."""
+
+    projection.__class__ = Adapted
+    assert not is_supported(model)
+
+
+@pytest.mark.parametrize("change", ["window", "rope"])
+def test_other_attention_is_left_to_the_model(change):
+    model = random_model()
+    if change == "window":
+        model.config.layer_types = ["full_attention", "sliding_attention"]
+    else:
+        model.config.rope_parameters = {**model.config.rope_parameters, "rope_type": "dynamic"}
+    assert not is_supported(model)

@@ -11,8 +11,3 @@ def test_the_punishment_is_a_part_of_the_reward_and_changes_nothing_else():
     assert [r.reward_breakdown["overlong"] for r in punished] == [0.0, -1.5, -2.0, -1.0]
     assert [raw_reward(r) for r in punished] == [3.0, -1.0, 3.0, -1.0]
     assert [r.correct for r in punished] == [True, False, True, False]
-
-
-def test_without_a_buffer_nothing_is_taken():
-    groups = make_groups([[5, 9]], [3])
-    assert punish_overlong(groups, 9, RewardConfig()) == groups

@@ -8,7 +8,7 @@ from tests.trainer.algorithm.batches import make_batch
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.rules.groups import whiten
-from trainer.rules.inputs import AdvantageInputs
+from trainer.rules.interface import AdvantageInputs
 from trainer.rules.kinds import ADVANTAGE
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.trainer.algorithm.batches import loss_inputs
-from trainer.rules.inputs import UpdateTotals
+from trainer.rules.interface import UpdateTotals
 from trainer.rules.kinds import LOSS
 
 

@@ -13,7 +13,7 @@ from trainer.algorithm.rule_check import check_rules
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.config.schema import TrainConfig, apply_overrides, dotted_values
 from trainer.errors import ConfigError
-from trainer.rules.inputs import UpdateTotals
+from trainer.rules.interface import UpdateTotals
 from trainer.rules.kinds import LOSS
 from trainer.tracking.inputs import input_files, record_inputs, recorded_files
 

@@ -5,7 +5,7 @@ import torch
 
 from examples.rules.covariance import drawn
 from tests.trainer.algorithm.batches import batch_of
-from trainer.algorithm.token_filters import choose_tokens
+from trainer.algorithm.passes import choose_tokens
 from trainer.config.algorithm import AlgorithmConfig
 
 MASK = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 0.0]])

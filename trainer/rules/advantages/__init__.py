@@ -1,8 +1,8 @@
 """Advantage estimators by name."""
 
-from trainer.rules.advantage import Advantage
 from trainer.rules.advantages.group_mean import DrGrpo, Grpo, Rloo
 from trainer.rules.advantages.reinforce import ReinforcePlusPlus
+from trainer.rules.interface import Advantage
 
 ADVANTAGES: dict[str, type[Advantage]] = {
     "grpo": Grpo,

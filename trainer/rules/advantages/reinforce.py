@@ -2,9 +2,8 @@
 
 from typing import Literal
 
-from trainer.rules.advantage import Advantage
 from trainer.rules.groups import whiten
-from trainer.rules.inputs import AdvantageInputs
+from trainer.rules.interface import Advantage, AdvantageInputs
 from trainer.section import Probability
 from trainer.types import Tensor
 

@@ -1,11 +1,11 @@
 """Policy losses by name."""
 
+from trainer.rules.interface import PolicyLoss
 from trainer.rules.losses.cispo import Cispo
 from trainer.rules.losses.clipped import Clipped
 from trainer.rules.losses.dppo import DppoTv
 from trainer.rules.losses.gspo import Gspo
 from trainer.rules.losses.sapo import Sapo
-from trainer.rules.policy_loss import PolicyLoss
 
 LOSSES: dict[str, type[PolicyLoss]] = {
     "clipped": Clipped,

@@ -2,8 +2,7 @@
 
 from typing import Literal
 
-from trainer.rules.inputs import LossInputs, TokenLosses
-from trainer.rules.policy_loss import PolicyLoss
+from trainer.rules.interface import LossInputs, PolicyLoss, TokenLosses
 from trainer.section import NonNegative, Probability
 
 

@@ -4,8 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainer.rules.inputs import LossInputs, TokenLosses
-from trainer.rules.policy_loss import PolicyLoss
+from trainer.rules.interface import LossInputs, PolicyLoss, TokenLosses
 from trainer.section import NonNegative, Probability
 from trainer.types import Tensor
 

@@ -2,9 +2,8 @@
 
 from typing import Literal
 
-from trainer.rules.inputs import MAX_LOG_RATIO, LossInputs, TokenLosses
+from trainer.rules.interface import MAX_LOG_RATIO, LossInputs, PolicyLoss, TokenLosses
 from trainer.rules.losses.clipped import surrogate
-from trainer.rules.policy_loss import PolicyLoss
 from trainer.section import NonNegative, Probability
 
 

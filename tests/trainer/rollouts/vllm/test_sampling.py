@@ -14,8 +14,7 @@ from tests.trainer.rollouts.vllm.models import (
 )
 from trainer.errors import EngineError
 from trainer.rollouts.engine import SamplingParams
-from trainer.rollouts.sampling import truncations
-from trainer.rollouts.transformers import TransformersEngine
+from trainer.rollouts.transformers import TransformersEngine, truncations
 from trainer.rollouts.vllm.engine import VllmEngine
 from trainer.rollouts.vllm.setup import EngineSetup
 

@@ -1,14 +1,20 @@
-"""Inputs and outputs of rules.
+"""The interface of update rules: what an advantage or a loss receives and returns.
 
 Neither this module nor any built-in rule imports torch, because loading a configuration imports the
 rule classes and must not wait for torch.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
+from trainer.rules.rule import Rule
 from trainer.types import Tensor, TrainBatch
+
+if TYPE_CHECKING:
+    import torch
 
 SumOverRanks = Callable[[Tensor], Tensor]
 Gather = Callable[[list[Any]], list[Any]]
@@ -16,6 +22,8 @@ Gather = Callable[[list[Any]], list[Any]]
 # larger log-ratios could overflow exp() in float32 and make the gradient NaN, even if the ratio is
 # clipped
 MAX_LOG_RATIO = 20.0
+KlPlacement = Literal["loss", "reward"]
+Aggregation = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "constant"]
 
 
 class UpdateTotals(NamedTuple):
@@ -108,3 +116,59 @@ class TokenLosses(NamedTuple):
     losses: Tensor  # [B, T], with gradient
     clipped: Tensor | bool = False  # [B, T] bool; False: nowhere
     dual_clipped: Tensor | bool = False  # [B, T] bool, or False for no token
+
+
+class Advantage(Rule):
+    """Estimator of advantages per completion or per completion token.
+
+    A group consists of the completions of one prompt. In a group of size 1 the advantage is the raw
+    reward, as in verl. Compute reward statistics in float64. In float32 the mean of eight rewards
+    of 0.7 is not exactly 0.7, and dividing by their tiny standard deviation turns the rounding
+    error into an advantage.
+    """
+
+    # supported KL placements; the first is the default
+    kl_placements: ClassVar[tuple[KlPlacement, ...]] = ("loss",)
+    # whether the estimator compares completions of the same prompt
+    needs_groups: ClassVar[bool] = True
+
+    def __call__(self, inputs: AdvantageInputs) -> Tensor:
+        """Return an advantage for every completion, [B], or for every token, [B, T]."""
+        raise NotImplementedError
+
+
+class PolicyLoss(Rule):
+    """A per-token policy loss from importance ratio and advantage.
+
+    Throughout, ``r = pi / pi_old = exp(logprob - old_logprob)``, A is the advantage (after AR),
+    ``sg`` is stop-gradient, and losses are minimized. Tokens with zero advantage must have no
+    gradient unless ``has_penalty`` is set.
+    """
+
+    # supported aggregations, default first
+    aggregations: ClassVar[tuple[Aggregation, ...]] = get_args(Aggregation)
+    # whether a token's loss depends on other tokens of the completion
+    whole_completions: ClassVar[bool] = False
+    has_penalty: ClassVar[bool] = False  # whether a token with zero advantage may have a gradient
+    # min-p threshold of the proxy distribution; 0: no proxy
+    proxy_min_p: ClassVar[float] = 0.0
+
+    def __call__(self, tokens: LossInputs) -> TokenLosses | Tensor:
+        """Return the loss of every token, [B, T]."""
+        raise NotImplementedError
+
+    def choose(
+        self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: torch.Generator | None
+    ) -> Tensor | None:
+        """Return the mask of tokens that the loss treats specially, [B, T] bool, or None.
+
+        Called once per rollout batch, with advantages before AR and log-probabilities from before
+        the update, so that the selection does not depend on microbatches, ranks or AR.
+
+        Args:
+            batch: the scored batch of this rank with advantages.
+            tokens: [B, T], mask of the tokens that count in a token mean.
+            gather: gathers items from all ranks.
+            generator: generator for random selection; None selects in row order.
+        """
+        return None

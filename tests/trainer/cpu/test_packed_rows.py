@@ -15,15 +15,15 @@ from transformers import (
 )
 
 from tests.trainer.grouped_rows import rows_of
-from trainer.cpu import attention
-from trainer.cpu.attention import (
+from trainer.cpu import packed_rows
+from trainer.cpu.packed_rows import (
     BLOCK,
     LONGEST_KEPT,
+    pack,
     packed_attention,
     takes_packed_rows,
     use_packed_attention,
 )
-from trainer.cpu.packing import pack
 from trainer.policy.logprobs import LogprobModel
 
 
@@ -86,7 +86,7 @@ def test_output_and_gradients_are_those_of_float64(
     for mine, theirs in zip(ours, expected, strict=True):
         assert mine.shape == theirs.shape
         torch.testing.assert_close(mine.double(), theirs, rtol=1e-5, atol=1e-5)
-    monkeypatch.setattr(attention, "LONGEST_KEPT", 1)  # weights that were not kept are the same
+    monkeypatch.setattr(packed_rows, "LONGEST_KEPT", 1)  # weights that were not kept are the same
     for mine, again in zip(
         ours, results(inputs, grad_output, packed_attention, packing), strict=True
     ):
@@ -179,5 +179,54 @@ def test_checkpoints_do_not_know(tmp_path):
     ours = model_of("qwen2")
     use_packed_attention(ours)
     ours.save_pretrained(tmp_path)
-    assert attention.NAME not in (tmp_path / "config.json").read_text()
+    assert packed_rows.NAME not in (tmp_path / "config.json").read_text()
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "qwen2"
+
+
+def test_prompts_come_once_and_completions_without_their_last_token():
+    packing = pack(
+        torch.tensor(
+            [[1, 2, 10, 11, 12, 0], [1, 2, 20, 0, 0, 0], [1, 2, 30, 31, 0, 0], [3, 4, 5, 40, 41, 0]]
+        ),
+        prompt_lengths=torch.tensor([2, 2, 2, 3]),
+        completion_mask=torch.tensor([[1, 1, 1], [1, 0, 0], [1, 1, 0], [1, 1, 0]]),
+    )
+    assert packing.input_ids.tolist() == [1, 2, 3, 4, 5, 10, 11, 30, 40]
+    assert packing.position_ids.tolist() == [0, 1, 0, 1, 2, 2, 3, 2, 3]
+    assert packing.predicting.tolist() == [1, 5, 6, 1, 1, 7, 4, 8]
+    assert [(segment.tokens, segment.prefix) for segment in packing.segments] == [
+        (slice(0, 5), slice(0, 0)),
+        (slice(5, 8), slice(0, 2)),
+        (slice(8, 9), slice(2, 5)),
+    ]
+
+
+def test_a_prompt_that_begins_like_the_one_before_is_another():
+    packing = pack(
+        torch.tensor([[1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 5]]),
+        prompt_lengths=torch.tensor([2, 3, 3]),
+        completion_mask=torch.tensor([[1, 1], [1, 0], [1, 0]]),
+    )
+    assert packing.input_ids.tolist() == [1, 2, 1, 2, 3, 3]
+    assert packing.predicting.tolist() == [1, 5, 4, 4]
+
+
+def test_rows_without_completion_and_with_one_token_need_their_prompt_only():
+    packing = pack(
+        torch.tensor([[7, 8, 1], [7, 8, 2]]),
+        prompt_lengths=torch.tensor([2, 2]),
+        completion_mask=torch.tensor([[1.0], [0.0]]),
+    )
+    assert packing.input_ids.tolist() == [7, 8]
+    assert packing.predicting.tolist() == [1]
+    assert len(packing.segments) == 1
+
+
+def test_completions_are_seen_up_to_the_last_token_that_is_asked_for():
+    packing = pack(
+        torch.tensor([[7, 8, 1, 2, 3], [7, 8, 4, 5, 6]]),
+        prompt_lengths=torch.tensor([2, 2]),
+        completion_mask=torch.tensor([[0, 0, 1], [0, 1, 0]]),
+    )
+    assert packing.input_ids.tolist() == [7, 8, 1, 2, 4]
+    assert packing.predicting.tolist() == [3, 4]

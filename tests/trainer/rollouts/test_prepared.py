@@ -4,7 +4,7 @@ from rewards import Score
 from rewards.sandbox import ScoredText, ScoringFailedError
 from tests.refusals import refused
 from trainer.errors import RewardError
-from trainer.rollouts.reward_check import check_answers, check_reward
+from trainer.rollouts.prepared import check_answers, check_reward
 from trainer.types import Problem
 
 PROBLEM = Problem("1", "How much?", "<think>", "3", "test")

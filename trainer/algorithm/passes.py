@@ -1,4 +1,6 @@
-"""Masks of the completion tokens that a step may update, and of those that a loss selects."""
+"""The tokens that each pass of a step updates: token filters, and Low-Probability Token Isolation
+(Lopti).
+"""
 
 from dataclasses import replace
 
@@ -6,8 +8,7 @@ import torch
 from torch import Tensor
 
 from trainer.config.algorithm import AlgorithmConfig
-from trainer.rules.inputs import Gather
-from trainer.rules.own import errors_located
+from trainer.rules.interface import Gather
 from trainer.rules.selection import quantile
 from trainer.types import TrainBatch
 
@@ -79,6 +80,40 @@ def choose_tokens(
     before AR changes the advantages.
     """
     counted = counted_tokens(batch, config)
-    with errors_located(config.loss.name):
+    with config.loss.errors_located():
         chosen = config.loss.choose(batch, counted, gather, generator)
     return replace(batch, chosen=chosen)
+
+
+def isolation_passes(
+    batch: TrainBatch,
+    config: AlgorithmConfig,
+    generator: torch.Generator | None = None,
+    gather: Gather = lambda items: items,
+) -> list[Tensor]:
+    """Return the token mask [B, T] of every pass over the rollout batch, in order.
+
+    Without Lopti there is one pass over the tokens of `select_tokens`. With Lopti, the first pass
+    updates the low-probability tokens and the second updates the rest with the updated policy
+    [arXiv:2505.12929, algorithm 1]. Both passes use the ``old_logprobs`` from before the first. The
+    masks do not change the loss denominators. ``lopti_split: random`` draws the same number of
+    tokens at random from ``generator`` for the first pass.
+    """
+    tokens = select_tokens(batch, config, gather)
+    if not config.isolates:
+        return [tokens]
+    low = low_probability_tokens(batch.old_logprobs, tokens, config.lopti_eta)
+    if config.lopti_split == "random":
+        low = _random_subset(tokens, int(low.sum()), generator)
+    high = tokens - low
+    ordered = [low, high] if config.lopti_order == "low_first" else [high, low]
+    # one transfer to the host, where `run_pass` selects rows
+    return list(torch.stack(ordered).cpu())
+
+
+def _random_subset(mask: Tensor, size: int, generator: torch.Generator | None) -> Tensor:
+    candidates = mask.nonzero()
+    drawn = torch.randperm(len(candidates), generator=generator)[:size]
+    subset = torch.zeros_like(mask)
+    subset[candidates[drawn.to(mask.device)].unbind(dim=1)] = 1
+    return subset
