@@ -90,7 +90,7 @@ def _upload(arguments: argparse.Namespace) -> int:
 def _ui(arguments: argparse.Namespace) -> int:
     sweep = open_sweep(arguments.runs_dir, arguments.name)
     folder = sweep.folder
-    tracking = sweep.spec.program.settings
+    tracking = sweep.spec.program.tracking_settings
     if tracking.offline:
         raise MissingError(
             f"sweep {folder.name} ran offline",

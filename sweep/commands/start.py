@@ -162,7 +162,7 @@ def load(arguments: argparse.Namespace) -> SweepRecord:
     ]
     spec = load_space(find_space(arguments.space), overrides)
     if arguments.offline:
-        spec = spec.with_program(spec.program.tracked(offline=True))
+        spec = spec.with_program(spec.program.with_tracking(offline=True))
     spec, taken = warm_started(
         spec, arguments.runs_dir, f"{arguments.space}, key search.warm_start"
     )

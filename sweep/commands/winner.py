@@ -168,7 +168,7 @@ def _export(arguments: argparse.Namespace) -> int:
             f"cannot write {output}: {error.strerror}", str(output), "choose --output"
         ) from None
     print("\n       ".join([best.text(spec.objective), *caveats]))
-    print(spec.program.launch_line(overrides, output, spec.resources.workers_per_trial))
+    print(spec.program.launch_command(overrides, output, spec.resources.workers_per_trial))
     return 0
 
 

@@ -228,7 +228,7 @@ def _run_driver(sweep: SweepRecord, options: Options) -> int:
             check_fit(spec.resources, nodes)
             if options.address is not None:
                 check_shared_files(sweep)
-            if not spec.program.settings.offline:
+            if not spec.program.tracking_settings.offline:
                 say("connecting to MLflow")
             parent = open_parent(sweep)
             _search(_Session(sweep, options, nodes, parent, control, scratch))

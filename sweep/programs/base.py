@@ -1,4 +1,8 @@
-"""The interface of a program: what a trial runs, and everything that a sweep knows about it."""
+"""The interface of a program: what a trial runs, and everything that a sweep knows about it.
+
+`Program` is four interfaces, one for each asker: what a space may hold, what tables and the
+baseline's choice ask, what a plan asks (optional), and what runs.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,19 +10,41 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol, Self
 
-from sweep.programs.resources import ResourcesSpec
 from trainer.config.tracking import TrackingConfig
 from trainer.config.yaml_document import YamlDocument
 from trainer.errors import ConfigError
 from trainer.planning.advice import Advice as Advice
 from trainer.planning.advice import advise_idle as advise_idle
 from trainer.planning.memory import Footprint as Footprint
-from trainer.section import Section
+from trainer.section import Count, NonNegative, Section
 from trainer.types import RunContext
 
 ABSENT: Final = object()  # marks a key that a configuration does not have
 Overrides = Mapping[str, Any]  # searched key -> its value in one configuration
 Values = Mapping[str, Sequence[Any]]  # searched key -> its values, or the two ends of a range
+
+
+class ResourcesSpec(Section):
+    """Resources of one trial. The trial's own process only waits for its ranks and is not
+    counted.
+    """
+
+    gpus_per_trial: NonNegative = 0
+    """GPUs per trial, one per worker; below 1: a fraction of one GPU"""
+    workers_per_trial: Count = 1
+    """rank processes"""
+    cpus_per_worker: Count = 1
+    """CPU cores per rank"""
+
+    @property
+    def gpus_per_worker(self) -> float:
+        """GPUs of one rank."""
+        return self.gpus_per_trial / self.workers_per_trial
+
+    @property
+    def devices(self) -> float:
+        """GPUs of a trial, or its CPUs where it has none."""
+        return self.gpus_per_trial or self.workers_per_trial * self.cpus_per_worker
 
 
 @dataclass(frozen=True)
@@ -88,27 +114,10 @@ class Sample:
     json: dict[str, Any]
 
 
-class Program(Section, ABC):
-    """One kind of program. Non-abstract methods return "unknown" unless a subclass overrides
-    them.
-    """
+class SearchableProgram(Section, ABC):
+    """What a search space asks: which keys there are, and which values they may have."""
 
     space_key: ClassVar[str]  # key of the search space that holds the program
-    forecast_needs: ClassVar[str]  # advice if a plan cannot estimate the length of a trial
-    # whether it can estimate sizes of model and checkpoints
-    estimates_sizes: ClassVar[bool] = False
-    # whether held-out problems replace the others
-    held_out_instead: ClassVar[bool] = False
-    always_shown: ClassVar[tuple[str, ...]] = ()  # keys that tables always show
-
-    @property
-    @abstractmethod
-    def settings(self) -> TrackingConfig:
-        """MLflow settings of the trials."""
-
-    @abstractmethod
-    def tracked(self, **changes: Any) -> Self:
-        """Return the program with changed `settings`."""
 
     def resolved(self, folder: Path, document: YamlDocument) -> Self:
         """Return the program as stored in ``space.lock.yaml``; file paths are relative to
@@ -147,10 +156,6 @@ class Program(Section, ABC):
         """Refuse resources that the program cannot use."""
 
     @abstractmethod
-    def check_early(self, searched: Values, resources: ResourcesSpec, metric: str) -> None:
-        """Check before Ray starts everything that would keep a trial from running."""
-
-    @abstractmethod
     def values(self, overrides: Overrides, keys: Sequence[str]) -> Overrides:
         """Return the values of keys under some overrides, without validation; ABSENT for a missing
         key.
@@ -164,12 +169,116 @@ class Program(Section, ABC):
             ConfigError: a value is refused; ``key`` names it.
         """
 
-    @abstractmethod
-    def save(self, overrides: Overrides, path: Path) -> None:
-        """Write a trial's configuration to a file that `launch_line` runs."""
+    def advice(self, searched: Values) -> Iterator[Advice]:
+        """Yield advice on settings that are allowed but rarely intended."""
+        yield from ()
+
+
+class DescribedProgram(SearchableProgram):
+    """What tables, reports and comparisons ask: names, and which configuration is plain."""
+
+    always_shown: ClassVar[tuple[str, ...]] = ()  # keys that tables always show
 
     @abstractmethod
-    def launch_line(self, overrides: Overrides, path: Path, workers: int) -> str:
+    def setting(self) -> tuple[str, str]:
+        """Return model and task as text."""
+
+    @abstractmethod
+    def rule_of(self, resolved: Overrides) -> tuple[str, str]:
+        """Return the algorithm and the update rule of a configuration as text."""
+
+    def flat(self, resolved: Overrides) -> Overrides:
+        """Return the searched values of a configuration, one per column."""
+        return dict(resolved)
+
+    def is_plain(self, resolved: Overrides) -> bool:
+        """Return whether this is the baseline if none is listed: all `always_shown` keys are
+        off.
+        """
+        shown = self.values(resolved, self.always_shown)
+        return bool(shown) and not any(shown.values())
+
+    @abstractmethod
+    def scores_like(self, other: "Program") -> bool:
+        """Return whether another program's scores have the same seed noise."""
+
+
+class PlannableProgram(Section, ABC):
+    """What a plan asks. Every answer is optional: the defaults mean "unknown"."""
+
+    forecast_needs: ClassVar[str]  # advice if a plan cannot estimate the length of a trial
+    # whether it can estimate sizes of model and checkpoints
+    estimates_sizes: ClassVar[bool] = False
+
+    def steps(self, possible: Values) -> tuple[int | None, bool]:
+        """Return the training steps of the longest trial, and whether a searched key changes
+        them.
+        """
+        return None, False
+
+    def count_evaluations(self, possible: Values) -> int | None:
+        """Return the evaluations of the longest trial after its first step."""
+        return None
+
+    def checkpoints(self, on_gpu: bool) -> Checkpoints | None:
+        """Return the checkpoints that a trial keeps; None if the program manages its own."""
+        return None
+
+    def memory(self, resources: ResourcesSpec) -> Footprint | None:
+        """Estimate the memory of a trial."""
+        return None
+
+    def same_step_time(self, other: "Program") -> bool:
+        """Return whether a training step of another program takes the same time."""
+        return False
+
+    def sample(self, possible: Values, problems: int) -> Sample:
+        """Sample some problems as a trial would before its first step.
+
+        Raises:
+            ConfigError: the program cannot be sampled from.
+        """
+        raise ConfigError(
+            "--sample works only for loptune's own trainer",
+            "command line, --sample",
+            "leave it out",
+            code="no-sample",
+        )
+
+
+class RunnableProgram(Section, ABC):
+    """What a driver and the ranks ask: what runs, with which files and records."""
+
+    # whether held-out problems replace the others
+    held_out_instead: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def tracking_settings(self) -> TrackingConfig:
+        """MLflow settings of the trials."""
+
+    @abstractmethod
+    def with_tracking(self, **changes: Any) -> Self:
+        """Return the program with changed `tracking_settings`."""
+
+    @abstractmethod
+    def check_early(self, searched: Values, resources: ResourcesSpec, metric: str) -> None:
+        """Check before Ray starts everything that would keep a trial from running."""
+
+    @abstractmethod
+    def files(self, searched: Values) -> Iterator[tuple[Path, str]]:
+        """Yield the files that must not change while the sweep runs, each with its role."""
+
+    def paths(self, searched: Values) -> Iterator[Path]:
+        """Yield the files and folders that every node must see."""
+        return (path for path, _ in self.files(searched))
+
+    @abstractmethod
+    def save(self, overrides: Overrides, path: Path) -> None:
+        """Write a trial's configuration to a file that `launch_command` runs."""
+
+    @abstractmethod
+    def launch_command(self, overrides: Overrides, path: Path, workers: int) -> str:
         """Return the command that runs one configuration outside a sweep."""
 
     @abstractmethod
@@ -181,33 +290,6 @@ class Program(Section, ABC):
         process.
         """
         return True
-
-    def flat(self, resolved: Overrides) -> Overrides:
-        """Return the searched values of a configuration, one per column."""
-        return dict(resolved)
-
-    @abstractmethod
-    def rule_of(self, resolved: Overrides) -> tuple[str, str]:
-        """Return the algorithm and the update rule of a configuration as text."""
-
-    def is_plain(self, resolved: Overrides) -> bool:
-        """Return whether this is the baseline if none is listed: all `always_shown` keys are
-        off.
-        """
-        shown = self.values(resolved, self.always_shown)
-        return bool(shown) and not any(shown.values())
-
-    @abstractmethod
-    def setting(self) -> tuple[str, str]:
-        """Return model and task as text."""
-
-    @abstractmethod
-    def files(self, searched: Values) -> Iterator[tuple[Path, str]]:
-        """Yield the files that must not change while the sweep runs, each with its role."""
-
-    def paths(self, searched: Values) -> Iterator[Path]:
-        """Yield the files and folders that every node must see."""
-        return (path for path, _ in self.files(searched))
 
     @abstractmethod
     def held_out_run(self, metric: str, test: str | None) -> Self:
@@ -222,44 +304,6 @@ class Program(Section, ABC):
         """Whether it evaluates only on held-out problems."""
         return False
 
-    def steps(self, possible: Values) -> tuple[int | None, bool]:
-        """Return the training steps of the longest trial, and whether a searched key changes
-        them.
-        """
-        return None, False
 
-    @abstractmethod
-    def count_evaluations(self, possible: Values) -> int | None:
-        """Return the evaluations of the longest trial after its first step."""
-
-    def checkpoints(self, on_gpu: bool) -> Checkpoints | None:
-        """Return the checkpoints that a trial keeps; None if the program manages its own."""
-        return None
-
-    def memory(self, resources: ResourcesSpec) -> Footprint | None:
-        """Estimate the memory of a trial."""
-        return None
-
-    @abstractmethod
-    def is_like(self, other: "Program") -> bool:
-        """Return whether another program's scores have the same seed noise."""
-
-    def takes_steps_like(self, other: "Program") -> bool:
-        """Return whether a training step of another program takes the same time."""
-        return False
-
-    def advice(self, searched: Values) -> Iterator[Advice]:
-        """Yield advice on settings that are allowed but rarely intended."""
-        yield from ()
-
-    def sample(self, possible: Values, problems: int) -> Sample:
-        """Sample some problems as a trial would before its first step.
-
-        Raises:
-            ConfigError: the program cannot be sampled from.
-        """
-        raise ConfigError(
-            "--sample works only for loptune's own trainer",
-            "command line, --sample",
-            "leave it out",
-        )
+class Program(DescribedProgram, PlannableProgram, RunnableProgram):
+    """One kind of program: a section of the search space that answers all four."""

@@ -12,9 +12,16 @@ from typing import Any
 
 from pydantic import Field, TypeAdapter, ValidationError, model_serializer, model_validator
 
-from sweep.programs.base import ABSENT, Advice, Assignment, Overrides, Program, Values
+from sweep.programs.base import (
+    ABSENT,
+    Advice,
+    Assignment,
+    Overrides,
+    Program,
+    ResourcesSpec,
+    Values,
+)
 from sweep.programs.process import OF_RECORD, CommandRun
-from sweep.programs.resources import ResourcesSpec
 from sweep.programs.words import check_words, fill, named_keys
 from trainer.config.tracking import TrackingConfig
 from trainer.config.yaml_document import YamlDocument
@@ -96,12 +103,12 @@ class CommandProgram(Program):
         return [*self.defaults, *self.seeds, "out"]
 
     @property
-    def settings(self) -> TrackingConfig:
+    def tracking_settings(self) -> TrackingConfig:
         """How trials are recorded in MLflow."""
         return self.tracking
 
-    def tracked(self, **changes: Any) -> "CommandProgram":
-        """Return the program with changed `settings`."""
+    def with_tracking(self, **changes: Any) -> "CommandProgram":
+        """Return the program with changed `tracking_settings`."""
         return self.model_copy(update={"tracking": self.tracking.model_copy(update=changes)})
 
     def resolved(self, folder: Path, document: YamlDocument) -> "CommandProgram":
@@ -249,7 +256,7 @@ class CommandProgram(Program):
             json.dumps(self.configure(overrides).values, indent=1) + "\n", encoding="utf-8"
         )
 
-    def launch_line(self, overrides: Overrides, path: Path, workers: int) -> str:
+    def launch_command(self, overrides: Overrides, path: Path, workers: int) -> str:
         """Return the command line with its environment, for a folder named after the file."""
         config = self.configure(overrides)
         folder = path.resolve().with_name(f"{path.stem}-out")
@@ -315,7 +322,7 @@ class CommandProgram(Program):
                     f"put {{{key}}} into the command, unless the program reads that file",
                 )
 
-    def is_like(self, other: Program) -> bool:
+    def scores_like(self, other: Program) -> bool:
         """Return whether another sweep runs the same command with the same defaults."""
         apart = {"tracking", "inputs", "held_out"}
         return isinstance(other, CommandProgram) and self.model_dump(

@@ -5,7 +5,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 from pydantic import Field, model_validator
@@ -18,12 +18,11 @@ from sweep.programs.base import (
     Footprint,
     Overrides,
     Program,
+    ResourcesSpec,
     Sample,
     TrialRun,
     Values,
 )
-from sweep.programs.loptune_trial import shares_engine, start_trainer
-from sweep.programs.resources import ResourcesSpec
 from trainer.config.evaluation import EvaluationSet
 from trainer.config.schema import (
     TrainConfig,
@@ -52,13 +51,27 @@ from trainer.planning.memory import (
 )
 from trainer.policy.architectures import TINY
 from trainer.problems.sampler import training_steps
+from trainer.progress import MetricValues, ProgressReport
 from trainer.rules.kinds import KINDS
 from trainer.rules.names import ADVANTAGE_KEY, LOSS_KEY, rule_name
 from trainer.tracking.inputs import input_files
 
+if TYPE_CHECKING:  # torch takes seconds to import
+    from trainer.loop import Trainer
+
 _DECIDE_STEPS = ("max_steps", "epochs", "rollout.prompts_per_step")
 _INPUTS = ("data.", "reward.", "evaluation.", *KINDS)
 _TEST_SET = "test"
+# keys of the configuration that a vLLM engine is built from
+_ENGINE_KEYS = (
+    "model",
+    "data.max_prompt_tokens",
+    "rollout.engine",
+    "rollout.vllm",
+    "rollout.max_new_tokens",
+    "rollout.prompts_per_step",
+    "rollout.group_size",
+)
 
 
 class LoptuneProgram(Program):
@@ -93,13 +106,13 @@ class LoptuneProgram(Program):
         return self.config
 
     @property
-    def settings(self) -> TrackingConfig:
+    def tracking_settings(self) -> TrackingConfig:
         """How trials are recorded in MLflow."""
         return self.base.tracking
 
-    def tracked(self, **changes: Any) -> "LoptuneProgram":
-        """Return the program with changed `settings`."""
-        tracking = self.settings.model_copy(update=changes)
+    def with_tracking(self, **changes: Any) -> "LoptuneProgram":
+        """Return the program with changed `tracking_settings`."""
+        tracking = self.tracking_settings.model_copy(update=changes)
         return self._with(self.base.model_copy(update={"tracking": tracking}))
 
     def _with(self, config: TrainConfig) -> "LoptuneProgram":
@@ -298,7 +311,7 @@ class LoptuneProgram(Program):
         """Write a file for ``trainer run``."""
         save_config(self.configure(overrides), path)
 
-    def launch_line(self, overrides: Overrides, path: Path, workers: int) -> str:
+    def launch_command(self, overrides: Overrides, path: Path, workers: int) -> str:
         """Return the ``trainer run`` command for a file."""
         if workers > 1:
             return (
@@ -308,11 +321,15 @@ class LoptuneProgram(Program):
 
     def start(self, assignment: Assignment) -> TrialRun:
         """Build a rank's trainer, as ``trainer run`` does."""
-        return start_trainer(assignment)
+        return _start_trainer(assignment)
 
     def shares_process(self, before: TrainConfig, after: TrainConfig) -> bool:
-        """Return whether a rank's engine can serve both."""
-        return shares_engine(before, after)
+        """Return whether a rank's engine can serve both: vLLM does not free all of its GPU memory
+        within a process.
+        """
+        if after.rollout.engine == "transformers" or after.rollout.vllm.mode != "colocate":
+            return True
+        return all(value_of(before, key) == value_of(after, key) for key in _ENGINE_KEYS)
 
     def flat(self, resolved: Overrides) -> Overrides:
         """Return the searched values as dotted keys, a rule's parameters below its name."""
@@ -411,7 +428,7 @@ class LoptuneProgram(Program):
             return None
         return footprint(self.base, resources.workers_per_trial, self._device(resources))
 
-    def is_like(self, other: Program) -> bool:
+    def scores_like(self, other: Program) -> bool:
         """Return whether another sweep trains and evaluates in the same way; update rules may
         differ.
         """
@@ -419,7 +436,7 @@ class LoptuneProgram(Program):
             other, "model", "data", "rollout", "optim", "evaluation", "max_steps", "epochs"
         )
 
-    def takes_steps_like(self, other: Program) -> bool:
+    def same_step_time(self, other: Program) -> bool:
         """Return whether model, rollout and optimizer are the same."""
         return self._shares(other, "model", "rollout", "optim")
 
@@ -454,3 +471,40 @@ def _lookup(data: Mapping[str, Any], key: str) -> Any:
             return ABSENT
         place = place[part]
     return place["name"] if key in KINDS else place
+
+
+class _StopWatcher(ProgressReport):
+    """Called after every training step; asks the trainer to stop once the stop file exists."""
+
+    def __init__(self, stop_file: Path) -> None:
+        self._stop_file = stop_file
+        self.trainer: Trainer | None = None
+
+    def step(self, step: int, metrics: MetricValues) -> None:
+        """Check for the stop file after a training step."""
+        if self.trainer is not None and self._stop_file.exists():
+            self.trainer.request_stop()
+
+
+def _start_trainer(assignment: Assignment) -> "Trainer":
+    """Build the trainer of ``trainer run``, for a rank."""
+    from trainer.loop import Trainer
+    from trainer.parallel.device import free_memory
+    from trainer.parallel.start import make_parallel
+    from trainer.tracking.tracker import NullTracker, Tracker
+
+    config = assignment.config
+    context = assignment.context
+    free_memory()  # of the previous trial in this process
+    parallel = make_parallel(config)
+    tracker: Tracker | NullTracker = NullTracker()
+    if parallel.is_main:
+        # MLflow may be down: the record is on disk and is sent when MLflow answers.
+        tracker = Tracker(config, context, must_connect=False)
+    watcher = _StopWatcher(assignment.stop_file)
+    try:
+        watcher.trainer = Trainer(config, context, tracker, watcher, parallel)
+    except BaseException:
+        tracker.close("FAILED")
+        raise
+    return watcher.trainer

@@ -159,5 +159,5 @@ def _alike(before: SweepSpec, spec: SweepSpec) -> bool:
     return (
         before.objective.metric == spec.objective.metric
         and before.objective.window == spec.objective.window
-        and spec.program.is_like(before.program)
+        and spec.program.scores_like(before.program)
     )

@@ -8,10 +8,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from sweep.programs.base import Program
+from sweep.programs.base import Program, ResourcesSpec
 from sweep.programs.command import CommandProgram
 from sweep.programs.loptune import LoptuneProgram
-from sweep.programs.resources import ResourcesSpec
 from sweep.space.parameters import ParameterSpec, ValueMapping
 from trainer.section import Count, Positive, Section, Seed, needs
 from trainer.shell.run_folder import NAME_RULE, is_name
@@ -193,7 +192,7 @@ class SweepSpec(Section):
     @property
     def experiment(self) -> str:
         """The MLflow experiment of the sweep and its trials."""
-        return self.program.settings.experiment or self.name
+        return self.program.tracking_settings.experiment or self.name
 
     def reported(self, configuration: int) -> int:
         """Return a configuration's number in MLflow; a finalist keeps the number from its

@@ -167,9 +167,9 @@ def find_parent(sweep: SweepRecord) -> ParentRun | None:
         StorageError: MLflow cannot be reached.
     """
     spec = sweep.spec
-    uri = tracking_uri(spec.program.settings, sweep.folder.runs_dir)
+    uri = tracking_uri(spec.program.tracking_settings, sweep.folder.runs_dir)
     database = sqlite_path(uri)
-    if spec.program.settings.offline or (database is not None and not database.exists()):
+    if spec.program.tracking_settings.offline or (database is not None and not database.exists()):
         return None
     client = connect(uri)
     experiment = retry(lambda: client.get_experiment_by_name(spec.experiment), uri)
@@ -188,11 +188,11 @@ def open_parent(sweep: SweepRecord) -> ParentRun | None:
         StorageError: MLflow cannot be reached.
     """
     spec = sweep.spec
-    if spec.program.settings.offline:
+    if spec.program.tracking_settings.offline:
         return None
-    uri = tracking_uri(spec.program.settings, sweep.folder.runs_dir)
+    uri = tracking_uri(spec.program.tracking_settings, sweep.folder.runs_dir)
     prepare_store(uri)
-    tags = spec.program.settings.tags | change_tags(sweep.folder.root)
+    tags = spec.program.tracking_settings.tags | change_tags(sweep.folder.root)
     if spec.confirms:
         tags[CONFIRMS_TAG] = spec.confirms.sweep
     parent = open_parent_run(uri, spec.experiment, spec.name, tags)

@@ -32,11 +32,11 @@ def upload_sweep(sweep: SweepRecord) -> Path:
 
     folder = sweep.folder
     spec = sweep.spec
-    sweep = SweepRecord(spec.with_program(spec.program.tracked(offline=False)), folder)
+    sweep = SweepRecord(spec.with_program(spec.program.with_tracking(offline=False)), folder)
     with hold(folder.root, "sweep"):
         parent = open_parent(sweep)
         assert parent is not None, "the space is online"
-        uri = tracking_uri(sweep.spec.program.settings, folder.runs_dir)
+        uri = tracking_uri(sweep.spec.program.tracking_settings, folder.runs_dir)
         for trial in sorted(folder.trials.glob("*/")):
             if RunFolder(trial).tracking.is_file():
                 upload(trial, uri, {PARENT_TAG: parent.run_id})

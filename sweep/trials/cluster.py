@@ -17,8 +17,8 @@ from pathlib import Path
 import psutil
 
 from rewards.own import OWN_PACKAGES
+from sweep.programs.base import ResourcesSpec
 from sweep.programs.environment import set_for_sweep
-from sweep.programs.resources import ResourcesSpec
 from sweep.trials.credentials import plain_environment
 from sweep.trials.internals import (
     ON_LOOPBACK,

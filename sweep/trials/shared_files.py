@@ -31,7 +31,7 @@ def check_shared_files(sweep: SweepRecord) -> None:
         for node in nodes
         if node["NodeManagerHostname"] != socket.gethostname()
     ]
-    settings = spec.program.settings
+    settings = spec.program.tracking_settings
     uri = tracking_uri(settings, folder.runs_dir)
     if other_hosts and not settings.offline and sqlite_path(uri) is not None:
         raise ConfigError(

@@ -20,7 +20,7 @@ import ray
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from sweep.programs.base import Assignment, Program, TrialRun
+from sweep.programs.base import Assignment, RunnableProgram, TrialRun
 from sweep.trials.credentials import take_credentials
 from sweep.trials.limits import with_limits
 from sweep.trials.nodes import (
@@ -83,7 +83,7 @@ class RankWorker:
         if shares_gpu:
             os.environ[VLLM_CACHE] = str(own_folder(Path(environment[VLLM_CACHE])))
 
-    def build(self, program: Program, assignment: Assignment) -> int:
+    def build(self, program: RunnableProgram, assignment: Assignment) -> int:
         """Start the trial, or resume from its folder, and return the step."""
         leave_if_files_missing(assignment.inputs)
         with RunFolder(assignment.context.run_dir).stderr.open("ab") as log:

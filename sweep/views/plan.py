@@ -79,10 +79,10 @@ def make_plan(sweep: SweepRecord, nodes: list[Node], given_step_seconds: float |
     source = "given"
     trial_seconds = seconds = gpu_hours = None
     if steps is None:
-        trial_seconds, source = _measured(earlier, spec.program.is_like, _trial_seconds)
+        trial_seconds, source = _measured(earlier, spec.program.scores_like, _trial_seconds)
     elif seconds_per_step is None:
         seconds_per_step, source = _measured(
-            earlier, spec.program.takes_steps_like, SweepRecord.step_seconds
+            earlier, spec.program.same_step_time, SweepRecord.step_seconds
         )
     if steps is not None and seconds_per_step is not None:
         trial_seconds = steps * seconds_per_step

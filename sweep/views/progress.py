@@ -13,7 +13,7 @@ import ray
 from rich.console import Console
 from rich.text import Text
 
-from sweep.programs.resources import ResourcesSpec
+from sweep.programs.base import ResourcesSpec
 from sweep.record.folder import SweepFolder
 from sweep.record.table import parameter_text
 from sweep.search.trial_report import Result, TrialReport

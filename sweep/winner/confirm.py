@@ -62,7 +62,7 @@ def fresh_space(
     """
     spec = sweep.spec
     program = spec.program.held_out_run(spec.objective.metric, test) if sealed else spec.program
-    program = program.tracked(experiment=spec.experiment)
+    program = program.with_tracking(experiment=spec.experiment)
     confirms = {
         "sweep": sweep.folder.name,
         "configurations": [finalist.number for finalist in chosen],

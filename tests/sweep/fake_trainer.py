@@ -22,9 +22,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sweep.programs.base import Assignment, Values
+from sweep.programs.base import Assignment, ResourcesSpec, Values
 from sweep.programs.loptune import LoptuneProgram
-from sweep.programs.resources import ResourcesSpec
 from trainer.errors import DivergedError
 from trainer.files import JsonLines
 from trainer.tracking.shipping import end_of_step, metrics_record

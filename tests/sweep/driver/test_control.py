@@ -4,7 +4,7 @@ import time
 import pytest
 
 from sweep.driver.control import StopControl, graceful_signals
-from sweep.programs.resources import ResourcesSpec
+from sweep.programs.base import ResourcesSpec
 from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.trial_report import TrialReport

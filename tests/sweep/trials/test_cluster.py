@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from sweep.programs.resources import ResourcesSpec
+from sweep.programs.base import ResourcesSpec
 from sweep.trials.cluster import Node, _stderr_to, slots
 from tests.paths import ROOT
 from tests.sweep.harness import FOUR_GPUS

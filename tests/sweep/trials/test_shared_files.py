@@ -82,7 +82,7 @@ def test_an_mlflow_file_is_no_store_for_other_machines(tmp_path, looked_for):
     spec, folder = sweep_in(tmp_path, **{"tracking.uri": f"sqlite:///{tmp_path}/mlflow.db"})
     with refused("store-is-a-file", ConfigError, key="tracking.uri"):
         shared_files.check_shared_files(SweepRecord(spec, folder))
-    offline = spec.with_program(spec.program.tracked(offline=True))
+    offline = spec.with_program(spec.program.with_tracking(offline=True))
     shared_files.check_shared_files(SweepRecord(offline, folder))
 
 

@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 
-from sweep.programs.resources import ResourcesSpec
+from sweep.programs.base import ResourcesSpec
 from sweep.record.folder import SweepFolder
 from sweep.search.trial_report import TrialReport
 from sweep.views import progress
