@@ -387,7 +387,7 @@ class Results:
         return {arm: means[means.index.map(self.arm_of) == arm] for arm in self.arms}
 
     @cached_property
-    def arm_standings(self) -> list[tournament.Standing]:
+    def arm_standings(self) -> list[tournament.RuleStanding]:
         """Each other arm compared with the first on fresh seeds, best first; empty before the first
         arm has run on them.
         """

@@ -10,8 +10,7 @@ from dashboards.statistics.arms import Layout, Pairing
 from dashboards.statistics.peaks import PeakStanding
 from dashboards.statistics.power import MAX_SEEDS
 from dashboards.statistics.sequential import Decision, Standing
-from dashboards.statistics.tournament import FEWEST_OF_TWO, FEWEST_TRIALS, Refusal
-from dashboards.statistics.tournament import Standing as RuleStanding
+from dashboards.statistics.tournament import FEWEST_OF_TWO, FEWEST_TRIALS, Refusal, RuleStanding
 from dashboards.statistics.verdict import (
     MIN_SEEDS,
     Mode,

@@ -7,7 +7,7 @@ import pandas as pd
 
 from sweep.cli import call
 from sweep.record.sweep_record import open_sweep
-from sweep.record.table import table_row
+from sweep.record.trial_table import table_row
 from trainer.errors import INTERRUPTED
 from trainer.shell.run_folder import holder
 

@@ -7,7 +7,7 @@ import html
 from dashboards.labels import colors
 from dashboards.pictures.theme import Picture, add_points, figure
 from dashboards.results import Results
-from dashboards.statistics.peaks import Difference, nearest, peak_standings
+from dashboards.statistics.peaks import PeakDifference, nearest, peak_standings
 from dashboards.words import number, peaks, signed
 from trainer.config.variants import shown
 from trainer.shell.table import counted
@@ -105,7 +105,7 @@ def peak_line(results: Results) -> str:
     )
 
 
-def _cells(difference: Difference | None) -> tuple[str, str]:
+def _cells(difference: PeakDifference | None) -> tuple[str, str]:
     if difference is None:
         return "", ""
     low, high = difference.interval

@@ -10,7 +10,7 @@ import pandas as pd
 from dashboards.pictures.peaks import arm_colors, peak_line
 from dashboards.pictures.theme import MUTED, Picture, add_points, figure, label_rows, rows
 from dashboards.results import Results
-from dashboards.statistics.tournament import Standing
+from dashboards.statistics.tournament import RuleStanding
 from dashboards.words import REPAIR, failures, number, rule_bounds, rules
 
 # default of `sweep confirm` after tuning arms (same number as `sweep.space.arms.ARM_SEEDS`)
@@ -156,7 +156,7 @@ def rule_table(results: Results) -> tuple[list[str], list[list[object]]]:
     ]
 
 
-def _differences(results: Results, standings: list[Standing], shades: dict[str, str]) -> object:
+def _differences(results: Results, standings: list[RuleStanding], shades: dict[str, str]) -> object:
     drawing = figure(
         f"difference to {results.arms[0]} on fresh seeds", height=90 + 52 * len(standings)
     )

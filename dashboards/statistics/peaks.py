@@ -56,7 +56,7 @@ class Peak:
 
 
 @dataclass(frozen=True)
-class Difference:
+class PeakDifference:
     """A rule minus the first, in units of the score; the interval is simultaneous over all
     rules.
     """
@@ -71,9 +71,9 @@ class PeakStanding:
 
     rule: str
     peak: Peak
-    at_best: Difference | None  # each at its own peak; None where one of the two has none
+    at_best: PeakDifference | None  # each at its own peak; None where one of the two has none
     # both at the value nearest to the first's peak; None for the first itself
-    at_same: Difference | None
+    at_same: PeakDifference | None
 
 
 def fitted_peak(octaves: Floats, means: Floats, sign: int = 1) -> Peak:
@@ -120,10 +120,10 @@ def peak_standings(grid: Grid) -> list[PeakStanding]:
     def peak(scores: Floats, rule: int) -> Peak:
         return _peak_around_best(octaves, scores[rule].mean(axis=1), grid.sign)
 
-    def difference(of: Callable[[Floats], float]) -> Difference:
+    def difference(of: Callable[[Floats], float]) -> PeakDifference:
         mean = of(grid.scores)
         parts = [of(np.delete(grid.scores, seed, axis=2)) for seed in range(grid.scores.shape[2])]
-        return Difference(mean, jackknife(mean, parts, FALSE_CLAIMS / (len(grid.rules) - 1)))
+        return PeakDifference(mean, jackknife(mean, parts, FALSE_CLAIMS / (len(grid.rules) - 1)))
 
     first = peak(grid.scores, 0)
     shared = nearest(grid, first)

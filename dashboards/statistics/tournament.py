@@ -49,7 +49,7 @@ class Tuning:
 
 
 @dataclass(frozen=True)
-class Standing:
+class RuleStanding:
     """A rule at its best compared with the baseline rule at its best."""
 
     rule: str
@@ -77,7 +77,7 @@ def tuning_variance(scores: Sequence[float]) -> float:
 
 def standings(
     fresh: Scores, baseline: str, tunings: Mapping[str, Tuning], mode: Literal["max", "min"] = "max"
-) -> list[Standing]:
+) -> list[RuleStanding]:
     """Compare every rule with the baseline; best first.
 
     ``fresh`` is rule -> fresh seed -> score of its best setting, with failed seeds imputed.
@@ -105,7 +105,7 @@ def standings(
         if len(values) < 2 or float(np.ptp(values)) == 0:
             refusal = "no spread"
         if refusal is not None:
-            standings.append(Standing(rule, difference, refusal=refusal))
+            standings.append(RuleStanding(rule, difference, refusal=refusal))
             continue
         tuned = np.mean([np.mean(variances[one.parameters]) for one in (rule_tuning, base)])
         error = math.sqrt(float(values.var(ddof=1)) / len(values) + tuned)
@@ -113,7 +113,7 @@ def standings(
         half = float(special.stdtrit(freedom, 1 - FALSE_CLAIMS / len(paired))) * error
         p_value = min(1.0, len(paired) * float(special.stdtr(freedom, -sign * difference / error)))
         standings.append(
-            Standing(rule, difference, (difference - half, difference + half), p_value)
+            RuleStanding(rule, difference, (difference - half, difference + half), p_value)
         )
     return sorted(standings, key=lambda one: -sign * one.difference)
 

@@ -13,7 +13,7 @@ from sweep.record.best import arm_lines, choose_best
 from sweep.record.equal_trials import equal_trials
 from sweep.record.folder import all_sweeps, existing_sweep, read_spec, request_stop
 from sweep.record.sweep_record import SweepRecord, open_sweep
-from sweep.record.table import duration, print_trials, table_row
+from sweep.record.trial_table import duration, print_trials, table_row
 from sweep.search.history import best, outcome
 from sweep.views.time_left import seconds_left
 from trainer.errors import UserError

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from sweep.commands.arguments import add_machine, add_named, prepare, run_options
 from sweep.record.baseline import is_baseline
-from sweep.record.best import Best, choose_best, described
-from sweep.record.sweep_record import SweepRecord, open_sweep, report_failure_told
+from sweep.record.best import BestConfiguration, BestWithCaveats, choose_best, scored_configuration
+from sweep.record.sweep_record import SweepRecord, open_sweep, report_errors_printed
 from sweep.space.arms import ARM_SEEDS, MAX_SEEDS, arms
 from sweep.winner.confirm import finalists_of, fresh_space
 from trainer.errors import ConfigError, MissingError, StorageError
@@ -113,7 +113,9 @@ def _finalists(sweep: SweepRecord, asked: int | None) -> int:
             f"--finalists {asked}, but only {others} configurations besides the baseline are "
             "complete",
             "command line, --finalists",
-            f"see `sweep status {spec.name}`",
+            f"see `{sweep.command('status')}`",
+            key="finalists",
+            code="too-many-finalists",
         )
     return asked
 
@@ -121,24 +123,28 @@ def _finalists(sweep: SweepRecord, asked: int | None) -> int:
 def _run_rounds(sweep: SweepRecord, arguments: argparse.Namespace) -> int:
     prepare(sweep.spec, arguments)
     from sweep.driver.run import resume_sweep
-    from sweep.winner.rounds import Asked, decide
+    from sweep.winner.rounds import RoundsOptions, decide
 
-    options = replace(run_options(arguments), report=False)
+    run = replace(run_options(arguments), report=False)
     inherit_inputs(sweep.folder.confirmation.root, sweep.folder.root)
-    again = sweep.command("confirm", "--rounds", *options.machine)
-    finalists = _finalists(sweep, arguments.finalists)
-    asked = Asked(finalists, arguments.seeds or MAX_SEEDS, arguments.hours, arguments.test, again)
-    code, decision = decide(
-        sweep, asked, lambda fresh: resume_sweep(fresh, options), partial(print, flush=True)
+    options = RoundsOptions(
+        finalists=_finalists(sweep, arguments.finalists),
+        max_seeds=arguments.seeds or MAX_SEEDS,
+        hours=arguments.hours,
+        test=arguments.test,
+        resume_command=sweep.command("confirm", "--rounds", *run.machine),
     )
-    if decision.looks:
-        _report_on(sweep, sweep.folder.confirmation.log, ended=decision.outcome != "open")
+    code, rounds = decide(
+        sweep, options, lambda fresh: resume_sweep(fresh, run), partial(print, flush=True)
+    )
+    if rounds.looks:
+        _report_on(sweep, sweep.folder.confirmation.log, ended=rounds.outcome != "open")
     return code
 
 
 def _report_on(sweep: SweepRecord, log: Path, ended: bool = False) -> None:
     """Write the sweep's report. If the confirmation has ended, print its result first."""
-    with report_failure_told(sweep, log):
+    with report_errors_printed(sweep, log):
         from dashboards.pictures.verdict import confirmed
         from sweep.record.results import read_results
         from sweep.tracking.parent_run import find_parent
@@ -153,52 +159,86 @@ def _report_on(sweep: SweepRecord, log: Path, ended: bool = False) -> None:
 
 
 def _export(arguments: argparse.Namespace) -> int:
+    from sweep.record.results import read_results  # which takes a second to import
+
     sweep = open_sweep(arguments.runs_dir, arguments.name)
     spec = sweep.spec
-    folder = sweep.folder
-    best, caveats = _asked_for(sweep, arguments)
-    output: Path = arguments.output or Path(f"{folder.name}-best.yaml")
+    chosen = choose_best(sweep, read_results(sweep))
+    if arguments.configuration is not None:
+        best = _requested(sweep, arguments.configuration)
+    elif arguments.baseline:
+        best = _requested(sweep, _baseline_number(sweep))
+    else:
+        best = _chosen_by_evidence(sweep, chosen)
+    output: Path = arguments.output or Path(f"{sweep.folder.name}-best.yaml")
     if output.exists():
-        raise ConfigError(f"{output} exists", str(output), "choose another file with --output")
+        raise ConfigError(
+            f"{output} exists",
+            str(output),
+            "choose another file with --output",
+            key="output",
+            code="file-exists",
+        )
     overrides = {**best.parameters, "seed": spec.seeds[0]}
     try:
         spec.program.save(overrides, output)
     except OSError as error:
         raise StorageError(
-            f"cannot write {output}: {error.strerror}", str(output), "choose --output"
+            f"cannot write {output}: {error.strerror}",
+            str(output),
+            "choose --output",
+            key="output",
+            code="cannot-write",
         ) from None
-    print("\n       ".join([best.text(spec.objective), *caveats]))
+    print("\n       ".join([best.text(spec.objective), *chosen.caveats]))
     print(spec.program.launch_command(overrides, output, spec.resources.workers_per_trial))
     return 0
 
 
-def _asked_for(sweep: SweepRecord, arguments: argparse.Namespace) -> tuple[Best, list[str]]:
-    """Return the configuration to export (the one asked for, else the one that the evidence names)
-    and its caveats.
+def _requested(sweep: SweepRecord, number: int) -> BestConfiguration:
+    """Return the configuration with this number.
 
     Raises:
-        MissingError: the configuration has no score, or the evidence names none.
+        MissingError: it has no score.
     """
-    from sweep.record.results import read_results  # which takes a second to import
+    best = scored_configuration(sweep, str(number))
+    if best is None:
+        raise MissingError(
+            f"{sweep.folder.name}: configuration {number} is not complete",
+            str(sweep.folder.root),
+            sweep.command("status"),
+            key="configuration",
+            code="configuration-not-complete",
+        )
+    return best
 
-    chosen = choose_best(sweep, read_results(sweep))
-    number = arguments.configuration
-    if arguments.baseline:
-        first = finalists_of(sweep, 1)[0]
-        number = first.number if is_baseline(sweep.spec, first) else 0
-    best = chosen.best if number is None else described(sweep, str(number))
-    if best is not None:
-        return best, chosen.caveats
+
+def _baseline_number(sweep: SweepRecord) -> int:
+    """Return the number of the baseline; 0, the first listed one, if it is not complete."""
+    first = finalists_of(sweep, 1)[0]
+    return first.number if is_baseline(sweep.spec, first) else 0
+
+
+def _chosen_by_evidence(sweep: SweepRecord, chosen: BestWithCaveats) -> BestConfiguration:
+    """Return the configuration that the evidence names.
+
+    Raises:
+        MissingError: it names none, or nothing is complete yet.
+    """
+    if chosen.best is not None:
+        return chosen.best
     name = sweep.folder.name
     root = str(sweep.folder.root)
-    if number is not None:
-        raise MissingError(
-            f"{name}: configuration {number} is not complete", root, sweep.command("status")
-        )
     if chosen.caveats:
         raise MissingError(
             f"{name}: the evidence does not single out a configuration. {chosen.caveats[0]}",
             root,
             "choose one with --configuration N or --baseline",
+            code="no-single-best",
         )
-    raise MissingError(f"{name}: no configuration is complete yet", root, sweep.command("status"))
+    raise MissingError(
+        f"{name}: no configuration is complete yet",
+        root,
+        sweep.command("status"),
+        code="nothing-complete",
+    )

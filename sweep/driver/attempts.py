@@ -17,10 +17,10 @@ from typing import Any, Protocol
 from ray import cloudpickle, tune
 from ray.tune.experiment import Trial
 
-from sweep.record.disk import CheckpointRoom, thin_ended
+from sweep.record.disk import CheckpointSpace, shrink_ended
 from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import SweepRecord, failure_note
-from sweep.search.trial_report import GIVEN_UP, Result, TrialReport
+from sweep.search.trial_report import GIVEN_UP, TrialReport, TuneResult
 from sweep.trials.nodes import is_lost_node
 from trainer.attempt import begin_attempt, newest_attempt
 from trainer.errors import StorageError, one_line
@@ -86,8 +86,8 @@ class Gate:
         self._sweep = sweep
         self._check_storage = check_storage
         self._stop = stop
-        self._room = CheckpointRoom(sweep)
-        self._thinned: set[str] = set()
+        self._room = CheckpointSpace(sweep)
+        self._shrunk: set[str] = set()
 
     def admit(self, trial: str, running: Sequence[str]) -> int:
         """Return the number of the trial's next attempt, which fences off earlier ones; 0 after
@@ -97,8 +97,8 @@ class Gate:
             StorageError: the sweep's files have disappeared, or the number cannot be written.
         """
         self._check_storage()
-        thin_ended(self._sweep, self._thinned)
-        shortage = self._room.lack(trial, running)
+        shrink_ended(self._sweep, self._shrunk)
+        shortage = self._room.shortage(trial, running)
         if shortage is not None:
             self._stop(shortage)
             return 0
@@ -114,7 +114,7 @@ class Display(Protocol):
     def started(self, trial: str, parameters: Mapping[str, Any]) -> None:
         """A trial has its resources."""
 
-    def evaluated(self, trial: str, report: TrialReport, metrics: Result) -> None:
+    def evaluated(self, trial: str, report: TrialReport, metrics: TuneResult) -> None:
         """A trial has evaluated its model."""
 
     def retried(self, trial: str, reason: str, failures: int | None, most: int) -> None:

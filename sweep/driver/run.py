@@ -23,10 +23,10 @@ from sweep.driver.guard import MARKER, dead_scratch, end_leftovers, guarded, scr
 from sweep.driver.retry import check_checkpoints, restart_damaged, retry_failed
 from sweep.programs.environment import set_for_sweep, write_environment
 from sweep.record.best import choose_best
-from sweep.record.disk import thin_ended
+from sweep.record.disk import shrink_ended
 from sweep.record.equal_trials import equal_trials
 from sweep.record.folder import free_name, write_spec
-from sweep.record.sweep_record import SweepRecord, report_failure_told
+from sweep.record.sweep_record import SweepRecord, report_errors_printed
 from sweep.search.searcher import ConfigurationSearcher
 from sweep.space.spec import SweepSpec
 from sweep.tracking.outcomes import EndedTrial, ended_trials
@@ -76,7 +76,7 @@ class Options:
         return [*address, *(["--cpus", str(self.cpus)] if self.cpus else [])]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Session:
     """State of one driver from the start of Ray to the end of the search."""
 
@@ -181,12 +181,12 @@ def resume_sweep(sweep: SweepRecord, options: Options) -> int:
                 f"retrying: {', '.join(retry_failed(sweep)) or 'no trial has failed'}", flush=True
             )
         if options.start_over:
-            restarted = restart_damaged(sweep.read_again())
+            restarted = restart_damaged(sweep.reloaded())
             print(f"restarting from step 0: {', '.join(restarted) or 'no trial'}", flush=True)
         else:
-            check_checkpoints(sweep.read_again())
+            check_checkpoints(sweep.reloaded())
         write_spec(folder, sweep.spec)
-        return _run_driver(sweep.read_again(), options)
+        return _run_driver(sweep.reloaded(), options)
 
 
 def _check_program(spec: SweepSpec) -> None:
@@ -231,7 +231,15 @@ def _run_driver(sweep: SweepRecord, options: Options) -> int:
             if not spec.program.tracking_settings.offline:
                 say("connecting to MLflow")
             parent = open_parent(sweep)
-            _search(_Session(sweep, options, nodes, parent, control, scratch))
+            session = _Session(
+                sweep=sweep,
+                options=options,
+                nodes=nodes,
+                parent=parent,
+                control=control,
+                scratch=scratch,
+            )
+            _search(session)
         control.check_folder()
     except KeyboardInterrupt:
         control.request_stop("interrupted", by_user=True)
@@ -263,7 +271,7 @@ def _search(session: _Session) -> None:
         say("starting the first trials")
         with live_table(sweep, CONSOLE, events.scores):
             _fit(_tuner(session, searcher, events), searcher, control)
-    thin_ended(sweep, set(), all_have_closed=True)
+    shrink_ended(sweep, set(), all_have_closed=True)
 
 
 def _fit(tuner: tune.Tuner, searcher: ConfigurationSearcher, control: StopControl) -> None:
@@ -418,7 +426,7 @@ def _write_report(
     """
     path: Path | None = None
     best = ""
-    with report_failure_told(sweep, sweep.folder.log):
+    with report_errors_printed(sweep, sweep.folder.log):
         # scipy takes a second to import, and plotly another
         from sweep.record.results import read_results
 

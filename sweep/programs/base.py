@@ -94,7 +94,7 @@ class TrialRun(Protocol):
         """End the trial's record: FINISHED, FAILED or KILLED."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Checkpoints:
     """The checkpoints that a trial keeps in its folder [bytes; None: unknown]."""
 

@@ -415,11 +415,14 @@ class LoptuneProgram(Program):
         """Return what a trial keeps in its folder."""
         kept = self.base.checkpoint
         weights = planned_checkpoint_bytes(self.base, on_gpu, weights_only=True)
+        ended = None  # the last checkpoint and the best ones, as weights
+        if weights is not None:
+            ended = weights * (1 + kept.keep_best)
         return Checkpoints(
-            kept.every_steps,
-            kept.keep_last + kept.keep_best,
-            planned_checkpoint_bytes(self.base, on_gpu),
-            None if weights is None else weights * (1 + kept.keep_best),
+            every_steps=kept.every_steps,
+            kept=kept.keep_last + kept.keep_best,
+            whole=planned_checkpoint_bytes(self.base, on_gpu),
+            ended=ended,
         )
 
     def memory(self, resources: ResourcesSpec) -> Footprint | None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sweep.record.sweep_record import SweepRecord, planned_trials
-from sweep.record.table import parameter_text
+from sweep.record.trial_table import parameter_text
 from sweep.search.history import Configuration, best, outcome
 from sweep.space.arms import arm_of, arms
 from sweep.space.spec import ObjectiveSpec
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Best:
+class BestConfiguration:
     """The best configuration of a sweep."""
 
     configuration: int
@@ -33,12 +33,12 @@ class Best:
 
 
 @dataclass(frozen=True)
-class Choice:
+class BestWithCaveats:
     """The chosen configuration and its caveats. Before fresh seeds were run it is the best of the
     search, a candidate.
     """
 
-    best: Best | None
+    best: BestConfiguration | None
     caveats: list[str]  # why it is not confirmed, or why nothing was chosen
 
     def text(self, objective: ObjectiveSpec) -> str:
@@ -47,7 +47,7 @@ class Choice:
         return "\n       ".join([*named, *self.caveats])
 
 
-def choose_best(sweep: SweepRecord, results: "Results | None" = None) -> Choice:
+def choose_best(sweep: SweepRecord, results: "Results | None" = None) -> BestWithCaveats:
     """Return the best configuration on fresh seeds, or of the search if no fresh seeds were run.
 
     Nothing is chosen if fresh seeds do not separate the finalists, or on seeds that tuned several
@@ -58,8 +58,8 @@ def choose_best(sweep: SweepRecord, results: "Results | None" = None) -> Choice:
     winner = best(sweep.configurations, spec.seeds, spec.objective)
     confirmed = sweep.folder.confirmation.ledger.exists()
     if winner is None and not confirmed:
-        return Choice(None, [])
-    candidate = described(sweep, None if winner is None else str(winner.number))
+        return BestWithCaveats(None, [])
+    candidate = scored_configuration(sweep, None if winner is None else str(winner.number))
     fresh = sweep.command("confirm")
     arms_best = (
         f"each arm's best was selected on these seeds; to compare the arms on fresh seeds: {fresh}"
@@ -67,9 +67,9 @@ def choose_best(sweep: SweepRecord, results: "Results | None" = None) -> Choice:
     tuned = spec.search.tune_within is not None
     if results is None and not confirmed:
         if tuned:
-            return Choice(None, [arms_best])
+            return BestWithCaveats(None, [arms_best])
         judged = f"to compare it with the baseline: {sweep.command('report')}"
-        return Choice(candidate, [] if spec.confirms else [judged])
+        return BestWithCaveats(candidate, [] if spec.confirms else [judged])
     # their libraries take a second to import
     from dashboards.pictures.verdict import headline
     from sweep.record.results import read_results
@@ -77,19 +77,19 @@ def choose_best(sweep: SweepRecord, results: "Results | None" = None) -> Choice:
     results = results or read_results(sweep)
     front = headline(results)
     if results.fresh is not None and results.fresh.ended:
-        return Choice(described(sweep, front.configuration), [front.sentence])
+        return BestWithCaveats(scored_configuration(sweep, front.configuration), [front.sentence])
     if results.grid is not None:
-        return Choice(None, [front.sentence])
+        return BestWithCaveats(None, [front.sentence])
     if tuned:
-        return Choice(None, [arms_best])
+        return BestWithCaveats(None, [arms_best])
     # a confirmation is judged in the report of the sweep that it confirms
     caveats = [] if spec.confirms else [front.sentence]
     if caveats and results.verdict is not None and results.verdict.improves:
         caveats.append(f"Only fresh seeds give evidence: {sweep.command('confirm', '--rounds')}")
-    return Choice(candidate, caveats)
+    return BestWithCaveats(candidate, caveats)
 
 
-def described(sweep: SweepRecord, configuration: str | None) -> Best | None:
+def scored_configuration(sweep: SweepRecord, configuration: str | None) -> BestConfiguration | None:
     """Return a configuration with its score; None if it has no score."""
     numbered: dict[str, Configuration] = {str(each.number): each for each in sweep.configurations}
     if configuration is None or configuration not in numbered:
@@ -98,7 +98,7 @@ def described(sweep: SweepRecord, configuration: str | None) -> Best | None:
     score = outcome(winner, sweep.spec.seeds).score
     if score is None:
         return None
-    return Best(winner.number, score, len(sweep.spec.seeds), dict(winner.resolved))
+    return BestConfiguration(winner.number, score, len(sweep.spec.seeds), dict(winner.resolved))
 
 
 def arm_lines(sweep: SweepRecord) -> list[str]:

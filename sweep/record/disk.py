@@ -19,9 +19,9 @@ from trainer.run_folder import RunFolder
 logger = logging.getLogger(__name__)
 
 
-def thin_ended(sweep: SweepRecord, thinned: set[str], all_have_closed: bool = False) -> None:
+def shrink_ended(sweep: SweepRecord, shrunk: set[str], all_have_closed: bool = False) -> None:
     """Reduce each ended trial's checkpoints to the weights of the last and the best one, and add
-    the trial to ``thinned`` so that it is skipped next time.
+    the trial to ``shrunk`` so that it is skipped next time.
 
     Ended trials are found in the event log, so a resumed sweep catches up. A failed trial may be
     retried and keeps everything. A trial that the scheduler stopped may still be writing a
@@ -30,12 +30,12 @@ def thin_ended(sweep: SweepRecord, thinned: set[str], all_have_closed: bool = Fa
     for configuration in sweep.configurations:
         for seed, result in configuration.results.items():
             trial = TrialKey(configuration.number, seed).name
-            if trial in thinned or result.state == "FAIL":
+            if trial in shrunk or result.state == "FAIL":
                 continue
             root = RunFolder(sweep.folder.trial(trial)).checkpoints
             has_closed = all_have_closed or result.state == "COMPLETE"
             if has_closed or not any(root.glob(".step-*.*.partial")):
-                thinned.add(trial)
+                shrunk.add(trial)
                 _keep_last_and_best(root)
 
 
@@ -50,7 +50,7 @@ def _keep_last_and_best(root: Path) -> None:
         logger.warning("could not shrink the checkpoints in %s: %s", root, error)
 
 
-class CheckpointRoom:
+class CheckpointSpace:
     """Compares free disk space with what trials will still write.
 
     A checkpoint is assumed to be as large as the largest so far, or as the estimate from the model.
@@ -68,7 +68,7 @@ class CheckpointRoom:
         sizes = [size for trial in trials.glob("*") for size in checkpoint_sizes(trial)]
         self._largest = max([*sizes, (kept.whole if kept else None) or 0])
 
-    def lack(self, trial: str, running: Collection[str]) -> StorageError | None:
+    def shortage(self, trial: str, running: Collection[str]) -> StorageError | None:
         """Return an error if there is not enough space for a trial in addition to the running ones;
         else None.
         """

@@ -12,9 +12,9 @@ import numpy as np
 from dashboards.results import TRAINING_CURVES, Results, Rounds
 from dashboards.trial import Curve, Objective, TrialRecord
 from sweep.record.baseline import is_baseline
-from sweep.record.decision import decision_of
 from sweep.record.equal_trials import equal_trials
 from sweep.record.folder import read_spec
+from sweep.record.recorded_rounds import recorded_rounds
 from sweep.record.sweep_record import SweepRecord, spent_seconds
 from sweep.search.history import Configuration, open_trial
 from sweep.space.arms import arm_of, arms
@@ -204,7 +204,7 @@ class _TrialReader:
 
 
 def _curve(records: list[Record], metric: str, most: int | None = None) -> Curve:
-    """Return a metric's curve, thinned evenly to at most ``most`` points including the last."""
+    """Return a metric's curve, shrunk evenly to at most ``most`` points including the last."""
     points = {
         int(record["step"]): float(record[metric])
         for record in records
@@ -246,14 +246,14 @@ def _solved(path: Path, objective: Objective) -> tuple[float, ...] | None:
 
 def _rounds(sweep: SweepRecord) -> Rounds | None:
     spec = sweep.spec
-    decision = decision_of(sweep)
-    if decision is None:
+    recorded = recorded_rounds(sweep)
+    if recorded is None:
         return None
-    standings = (standing for look in decision.looks for standing in look)
+    standings = (standing for look in recorded.looks for standing in look)
     return Rounds(
-        planned=decision.design.looks,
-        worthwhile=decision.design.worthwhile,
-        outcome=decision.outcome,
+        planned=recorded.design.looks,
+        worthwhile=recorded.design.worthwhile,
+        outcome=recorded.outcome,
         standings=tuple(
             dataclasses.replace(stands, finalist=str(spec.reported(int(stands.finalist))))
             for stands in standings

@@ -46,7 +46,7 @@ class SweepRecord:
         """All proposed configurations with their results."""
         return replay(self.events)
 
-    def read_again(self) -> "SweepRecord":
+    def reloaded(self) -> "SweepRecord":
         """Return the sweep with its event log read again."""
         return SweepRecord(self.spec, self.folder)
 
@@ -198,7 +198,7 @@ def evaluation_history(metrics_file: Path, metric: str) -> dict[int, float]:
 
 
 @contextlib.contextmanager
-def report_failure_told(sweep: SweepRecord, log: Path) -> Iterator[None]:
+def report_errors_printed(sweep: SweepRecord, log: Path) -> Iterator[None]:
     """Print why there is no report: a failing report must not keep a sweep from finishing."""
     try:
         yield

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sweep.record.folder import all_sweeps
-from sweep.record.sweep_record import SweepRecord, open_sweep
+from sweep.record.sweep_record import SweepRecord, open_sweep, readable_sweeps
 from sweep.search.history import ranked
 from sweep.space.arms import arm_of, arms
 from sweep.space.parameters import ParameterSpec
@@ -84,10 +84,19 @@ def _check_alike(spec: SweepSpec, other: SweepRecord, where: str) -> None:
         difference = "; ".join(
             f"it {verb} {', '.join(keys)}" for verb, keys in differing.items() if keys
         )
+        alike = [
+            sweep.folder.name
+            for sweep in readable_sweeps(other.folder.runs_dir)
+            if set(sweep.spec.parameters) == mine
+        ]
+        hint = "no sweep here searches the same parameters: leave search.warm_start out"
+        if alike:
+            hint = f"these search the same parameters: {', '.join(alike)}"
         raise ConfigError(
             f"warm start: {name} searches other parameters ({difference})",
             where,
-            "name a sweep with the same parameters",
+            hint,
+            key="search.warm_start",
             code="warm-start-other-parameters",
         )
 

@@ -54,7 +54,7 @@ class Configuration:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ConfigurationOutcome:
     """State and score of a configuration over all its seeds."""
 
     state: _ConfigurationState
@@ -126,7 +126,7 @@ def _take_back(configurations: list[Configuration], record: Record) -> None:
     configurations[configuration.number] = replace(configuration, results=results)
 
 
-def outcome(configuration: Configuration, seeds: Sequence[int]) -> Outcome:
+def outcome(configuration: Configuration, seeds: Sequence[int]) -> ConfigurationOutcome:
     """Return the state and score of a configuration.
 
     It is RUNNING until all seeds have ended. Then it is FAIL if one seed failed (the mean of the
@@ -135,17 +135,17 @@ def outcome(configuration: Configuration, seeds: Sequence[int]) -> Outcome:
     mean).
     """
     if any(seed not in configuration.results for seed in seeds):
-        return Outcome("RUNNING")
+        return ConfigurationOutcome("RUNNING")
     results = [configuration.results[seed] for seed in seeds]
     time = max(result.time for result in results)
     if any(result.state == "FAIL" for result in results):
-        return Outcome("FAIL", time=time)
+        return ConfigurationOutcome("FAIL", time=time)
     scores = [result.score for result in results]  # finite for COMPLETE and PRUNED trials
     steps = [int(result.step) for result in results if not math.isnan(result.step)]
     state: _ConfigurationState = (
         "PRUNED" if any(r.state == "PRUNED" for r in results) else "COMPLETE"
     )
-    return Outcome(state, mean(scores), min(steps, default=None), time)
+    return ConfigurationOutcome(state, mean(scores), min(steps, default=None), time)
 
 
 def failed_by_settings(configuration: Configuration) -> bool:

@@ -83,7 +83,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         self._raise_failure()
         if not self.stopped and len(self.running) >= self._capacity():
             return None
-        key = None if self.stopped else self._next_pair()
+        key = None if self.stopped else self._next_trial()
         attempt = 0
         if key is not None:
             try:
@@ -143,7 +143,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         self.stopped = True
 
     @property
-    def open_pairs(self) -> Iterator[TrialKey]:
+    def open_trials(self) -> Iterator[TrialKey]:
         """Trials of known configurations without a result, in submission order."""
         return (
             TrialKey(configuration.number, seed)
@@ -161,10 +161,10 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         # Tune pickles the searcher; the driver's functions cannot be pickled.
         return {**self.__dict__, "_before_trial": None, "_capacity": None}
 
-    def _next_pair(self) -> TrialKey | None:
+    def _next_trial(self) -> TrialKey | None:
         taken = set(self.running.values())
         while True:
-            waiting = next((key for key in self.open_pairs if key not in taken), None)
+            waiting = next((key for key in self.open_trials if key not in taken), None)
             if waiting is not None or not self._propose():
                 return waiting
 

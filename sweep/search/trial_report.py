@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-Result = dict[str, Any]  # what a trial reports to Tune, and Tune passes on
+TuneResult = dict[str, Any]  # what a trial reports to Tune, and Tune passes on
 
 # Result keys that schedulers and searchers read.
 SCORE = "score"
@@ -30,14 +30,14 @@ class TrialReport:
     # (what, where, hint, code) of a storage error that stopped it
     storage: tuple[str, str, str, str] | None = None
 
-    def to_result(self, **metrics: Any) -> Result:
+    def to_result(self, **metrics: Any) -> TuneResult:
         """Return the result that Tune gets."""
         values = {name: value for name, value in asdict(self).items() if value is not None}
         is_done = self.finished or self.stopped or bool(self.reason)
         return {**metrics, **values, "done": is_done}
 
     @classmethod
-    def of(cls, result: Result | None) -> "TrialReport":
+    def of(cls, result: TuneResult | None) -> "TrialReport":
         """Read a Tune result; None means no result yet."""
         names = [field.name for field in fields(cls)]
         return cls(**{name: value for name, value in (result or {}).items() if name in names})

@@ -64,16 +64,12 @@ def view_state(spec: SweepSpec) -> dict[str, Any]:
     rule = spec.program.always_shown
     # Searched keys of the rule, other searched keys, then the rule's other keys: a window shows
     # only two or three columns.
-    parameters = [
-        *(key for key in searched if key in rule),
-        *(key for key in searched if key not in rule),
-        *(key for key in rule if key not in searched),
-    ]
-    columns = [
-        f"metrics.`{SCORE}`",
-        *(f"params.`{key}`" for key in parameters),
-        *(f"tags.`{tag}`" for tag in (SEED_TAG, VARIANT_TAG, STATE_TAG)),
-    ]
+    parameters = [key for key in searched if key in rule]
+    parameters += [key for key in searched if key not in rule]
+    parameters += [key for key in rule if key not in searched]
+    columns = [f"metrics.`{SCORE}`"]
+    columns += [f"params.`{key}`" for key in parameters]
+    columns += [f"tags.`{tag}`" for tag in (SEED_TAG, VARIANT_TAG, STATE_TAG)]
     section = view_id("section")
     charts = [{**chart, "metricSectionId": section} for chart in _charts(spec, searched)]
     return {

@@ -21,7 +21,7 @@ from sweep.programs.base import Assignment
 from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import evaluation_history
 from sweep.search.history import TrialKey
-from sweep.search.trial_report import GIVEN_UP, Result, TrialReport
+from sweep.search.trial_report import GIVEN_UP, TrialReport, TuneResult
 from sweep.space.spec import SweepSpec
 from sweep.tracking.outcomes import trial_name, trial_tags
 from sweep.trials.nodes import WorkerLostError, exit_when_disconnected, leave_if_files_missing
@@ -111,7 +111,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         self._ranks_reused = self._group is not None
         return True
 
-    def step(self) -> Result:
+    def step(self) -> TuneResult:
         """Train to the next evaluation and report it.
 
         Returns:
@@ -199,11 +199,11 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             attempt=config.get("attempt", 0),
         )
         self._assignment = Assignment(
-            key.name,
-            spec.program.configure(config["overrides"]),
-            context,
-            folder.stop,
-            folder.credentials,
+            trial=key.name,
+            config=spec.program.configure(config["overrides"]),
+            context=context,
+            stop_file=folder.stop,
+            credentials=folder.credentials,
             environment=self.plan.environment,
             inputs=self.plan.inputs,
             working_dir=self.plan.working_dir,
@@ -242,9 +242,9 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             assert placement is not None, "a trial runs inside its placement group"
             self._group = WorkerGroup(
                 placement,
-                resources.workers_per_trial,
-                resources.cpus_per_worker,
-                resources.gpus_per_worker,
+                workers=resources.workers_per_trial,
+                cpus=resources.cpus_per_worker,
+                gpus=resources.gpus_per_worker,
             )
         if not self._built:
             self._take_over_folder()
@@ -288,7 +288,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             history[period.step] = float(period.metrics[metric])
         return history
 
-    def _evaluated(self, period: Period, history: Mapping[int, float]) -> Result:
+    def _evaluated(self, period: Period, history: Mapping[int, float]) -> TuneResult:
         """Return the report of an evaluation; without a score if the evaluation is not finite."""
         score = None
         if math.isfinite(history[max(history)]):
@@ -306,7 +306,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         assert self._group is not None, "a trial reports after its ranks have trained"
         return report.to_result(**evaluated, ranks=self._group.pids)
 
-    def _failed(self, error: Exception) -> Result:
+    def _failed(self, error: Exception) -> TuneResult:
         step = error.step if isinstance(error, DivergedError) else self._last_step
         self._note_failure(error)
         alone = self.plan.spec.resources.workers_per_trial == 1
@@ -322,7 +322,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             Attempt(context.run_dir, context.attempt).check()
             self._run_folder.failure.write_text(text + "\n", "utf-8")
 
-    def _stopped(self, fault: StorageError | None = None) -> Result:
+    def _stopped(self, fault: StorageError | None = None) -> TuneResult:
         self._close("KILLED")
         storage = None
         if fault is not None:

@@ -9,7 +9,7 @@ from rich.live import Live
 from rich.table import Table
 
 from sweep.record.sweep_record import SweepRecord
-from sweep.record.table import duration, parameter_text, step_text
+from sweep.record.trial_table import duration, parameter_text, step_text
 from sweep.views.time_left import seconds_left
 from trainer.shell.table import number
 
@@ -24,7 +24,7 @@ def live_table(sweep: SweepRecord, console: Console, scores: Scores) -> Iterator
 
     def render() -> RenderableType:
         try:
-            return _table(sweep.read_again(), scores())
+            return _table(sweep.reloaded(), scores())
         except Exception:  # a display error must not end the sweep
             logger.exception("no table")
             return ""

@@ -13,7 +13,7 @@ from dashboards.words import REFUSALS
 from sweep.programs.base import Footprint, Program, Sample
 from sweep.record.noise import NoiseForecast, forecast_noise, noise_lines
 from sweep.record.sweep_record import SweepRecord, planned_trials, readable_sweeps
-from sweep.record.table import duration, parameter_text, value_text
+from sweep.record.trial_table import duration, parameter_text, value_text
 from sweep.space.arms import ARM_SEEDS, arms
 from sweep.space.file import automatic_sampler
 from sweep.space.parameters import ParameterSpec

@@ -15,8 +15,8 @@ from rich.text import Text
 
 from sweep.programs.base import ResourcesSpec
 from sweep.record.folder import SweepFolder
-from sweep.record.table import parameter_text
-from sweep.search.trial_report import Result, TrialReport
+from sweep.record.trial_table import parameter_text
+from sweep.search.trial_report import TrialReport, TuneResult
 from sweep.trials.limits import with_limits
 from trainer.errors import printable
 from trainer.shell.table import counted, number
@@ -54,7 +54,7 @@ class ProgressLines:
         """Print that a trial has its resources."""
         _print_event(trial, f"started    {parameter_text(parameters)}")
 
-    def evaluated(self, trial: str, report: TrialReport, metrics: Result) -> None:
+    def evaluated(self, trial: str, report: TrialReport, metrics: TuneResult) -> None:
         """Print a trial's evaluation."""
         self._startup_messages.clear()
         shown = f"{_HEADLINE} {number(metrics[_HEADLINE])}" if _HEADLINE in metrics else ""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dashboards.trial import TrialRecord
 from sweep.record.sweep_record import SweepRecord
-from sweep.record.table import recorded_steps
+from sweep.record.trial_table import recorded_steps
 from sweep.search.history import ENDED, STARTED, TrialKey
 
 

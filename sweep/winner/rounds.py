@@ -14,9 +14,9 @@ from dashboards.statistics.seed_noise import Noise
 from dashboards.statistics.sequential import Standing, make_design, standings
 from dashboards.words import standing
 from sweep.record.baseline import is_baseline
-from sweep.record.decision import Decision, decision_of
 from sweep.record.folder import read_spec, write_spec
 from sweep.record.noise import score, sweep_noise
+from sweep.record.recorded_rounds import RecordedRounds, recorded_rounds
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import LOOK, PLAN
 from sweep.search.ledger import Ledger
@@ -30,20 +30,23 @@ from trainer.shell.table import counted
 _BASELINE = "0"  # the baseline's configuration number in NAME-confirm
 
 
-@dataclass(frozen=True)
-class Asked:
+@dataclass(frozen=True, kw_only=True)
+class RoundsOptions:
     """Options of `sweep confirm --rounds`."""
 
     finalists: int = 2  # besides the baseline
     max_seeds: int = MAX_SEEDS  # fresh seeds per configuration
     hours: float | None = None  # budget of all rounds in device hours
     test: str | None = None  # file of the held-out problems
-    again: str = ""  # command that resumes
+    resume_command: str = ""
 
 
 def decide(
-    sweep: SweepRecord, asked: Asked, run: Callable[[SweepRecord], int], say: Callable[[str], None]
-) -> tuple[int, Decision]:
+    sweep: SweepRecord,
+    options: RoundsOptions,
+    run: Callable[[SweepRecord], int],
+    say: Callable[[str], None],
+) -> tuple[int, RecordedRounds]:
     """Run rounds until the outcome is decided, the budget is used up, or the user stops them.
 
     Returns the exit code and the decision so far. ``run`` trains the missing trials of a sweep and
@@ -53,48 +56,49 @@ def decide(
         MissingError: the sweep has no complete baseline, or no other complete configuration.
         ConfigError: its finalists already run on a fixed number of seeds.
     """
-    fresh, decision = _opened(sweep, asked, say)
-    say(_plan_text(decision, sweep.spec))
+    fresh, rounds = _open_confirmation(sweep, options, say)
+    say(_plan_text(rounds, sweep.spec))
     code = 0
-    budget = asked.hours
+    budget = options.hours
     hours = "GPU-hours" if sweep.spec.resources.gpus_per_trial else "CPU-hours"
-    while decision.outcome == "open":
-        seeds = decision.design.looks[len(decision.looks)]
+    while rounds.outcome == "open":
+        seeds = rounds.design.looks[len(rounds.looks)]
         numbers = [fresh.spec.seeds[0] + number for number in range(seeds)]
         fresh = SweepRecord(fresh.spec.model_copy(update={"seeds": numbers}), fresh.folder)
         price = _price(fresh, sweep)
         if budget is not None and price > budget:
             reason = "Not started: the first round needs"
-            if decision.looks:
+            if rounds.looks:
                 reason = "Stopped: the next round would bring the total to"
             say(f"{reason} {price:.3g} {hours}, but the budget is {budget:g}")
-            say(f"Undecided. With a larger budget: {asked.again}")
-            return code, decision
-        total = " in total" if decision.looks else ""
+            say(f"Undecided. With a larger budget: {options.resume_command}")
+            return code, rounds
+        total = " in total" if rounds.looks else ""
         say(f"next round: {counted(_missing(fresh), 'trial')}, about {price:.2g} {hours}{total}")
         code = run(fresh)
-        fresh = fresh.read_again()
+        fresh = fresh.reloaded()
         if code not in (0, 1) or _missing(fresh):
-            say(f"Undecided. To continue: {asked.again}")
-            return (code if code not in (0, 1) else INTERRUPTED), decision
-        decision = _look(fresh, decision)
-        place = f"round {len(decision.looks)} of at most {len(decision.design.looks)}"
-        for stands in decision.looks[-1]:
+            say(f"Undecided. To continue: {options.resume_command}")
+            return (code if code not in (0, 1) else INTERRUPTED), rounds
+        rounds = _analyze(fresh, rounds)
+        place = f"round {len(rounds.looks)} of at most {len(rounds.design.looks)}"
+        for stands in rounds.looks[-1]:
             name = f"#{_reported(stands, fresh.spec)}"
-            say(f"{place}: {standing(name, stands, decision.design.worthwhile)}")
-    return code, decision
+            say(f"{place}: {standing(name, stands, rounds.design.worthwhile)}")
+    say(f"{sweep.folder.name}: {_outcome_text(rounds, fresh.spec)}")
+    return code, rounds
 
 
-def _opened(
-    sweep: SweepRecord, asked: Asked, say: Callable[[str], None]
-) -> tuple[SweepRecord, Decision]:
+def _open_confirmation(
+    sweep: SweepRecord, options: RoundsOptions, say: Callable[[str], None]
+) -> tuple[SweepRecord, RecordedRounds]:
     """Return the finalists' sweep, created if missing, and its decision so far."""
     folder = sweep.folder.confirmation
     if not folder.ledger.exists():
-        _begin(sweep, asked)
+        _create(sweep, options)
     fresh = SweepRecord(read_spec(folder), folder)
-    decision = decision_of(fresh)
-    if decision is None or fresh.spec.confirms is None:
+    rounds = recorded_rounds(fresh)
+    if rounds is None or fresh.spec.confirms is None:
         raise ConfigError(
             f"the finalists of {sweep.folder.name} already ran on a fixed number of seeds, so "
             "those seeds are not fresh any more",
@@ -102,7 +106,7 @@ def _opened(
             f"{fresh.command('status')} shows them",
             code="confirmed-on-fixed-seeds",
         )
-    chosen = finalists_of(sweep, asked.finalists)
+    chosen = finalists_of(sweep, options.finalists)
     now = [configuration.number for configuration in chosen]
     first = fresh.spec.confirms.configurations
     if now != first:
@@ -111,7 +115,7 @@ def _opened(
             f"keeping the finalists of the first round, {lists[0]}, although the sweep's best "
             f"are now {lists[1]}"
         )
-    return fresh, decision
+    return fresh, rounds
 
 
 def _reported(standing: Standing, space: SweepSpec) -> str:
@@ -119,9 +123,9 @@ def _reported(standing: Standing, space: SweepSpec) -> str:
     return str(space.reported(int(standing.finalist)))
 
 
-def _begin(sweep: SweepRecord, asked: Asked) -> None:
+def _create(sweep: SweepRecord, options: RoundsOptions) -> None:
     spec = sweep.spec
-    chosen = finalists_of(sweep, asked.finalists)
+    chosen = finalists_of(sweep, options.finalists)
     if len(chosen) < 2 or not is_baseline(spec, chosen[0]):
         raise MissingError(
             f"{sweep.folder.name} needs a baseline and another configuration that are complete "
@@ -133,11 +137,11 @@ def _begin(sweep: SweepRecord, asked: Asked) -> None:
     noise = sweep_noise(sweep)
     if noise.deviation <= 1e-9:  # equal scores mean coarse scores, not zero noise
         noise = Noise(float("nan"), 0)
-    design = make_design(noise, spec.objective.worthwhile, len(chosen) - 1, asked.max_seeds)
+    design = make_design(noise, spec.objective.worthwhile, len(chosen) - 1, options.max_seeds)
     # The budget is checked before each round, over all rounds.
     limits = spec.limits.model_copy(update={"gpu_hours": None, "time_budget_s": None})
-    sealed = asked.test is not None or spec.program.held_out_instead
-    space = fresh_space(sweep, chosen, design.looks[0], asked.test, sealed=sealed)
+    sealed = options.test is not None or spec.program.held_out_instead
+    space = fresh_space(sweep, chosen, design.looks[0], options.test, sealed=sealed)
     space = space.model_copy(update={"limits": limits})
     folder = sweep.folder.confirmation
     folder.root.mkdir(parents=True, exist_ok=True)
@@ -154,7 +158,7 @@ def _begin(sweep: SweepRecord, asked: Asked) -> None:
         )
 
 
-def _look(fresh: SweepRecord, decision: Decision) -> Decision:
+def _analyze(fresh: SweepRecord, rounds: RecordedRounds) -> RecordedRounds:
     """Run the interim analysis of the open finalists, and record the results."""
     seeds = fresh.spec.seeds
     scores: dict[str, dict[Hashable, float]] = {
@@ -170,8 +174,8 @@ def _look(fresh: SweepRecord, decision: Decision) -> Decision:
             f"{fresh.command('status')} shows why",
             code="baseline-failed",
         )
-    every = standings(decision.design, scores, _BASELINE, fresh.spec.objective.mode)
-    stands = tuple(standing for standing in every if standing.finalist not in decision.retired)
+    every = standings(rounds.design, scores, _BASELINE, fresh.spec.objective.mode)
+    stands = tuple(standing for standing in every if standing.finalist not in rounds.retired)
     with hold(fresh.folder.root, "sweep"):
         Ledger(fresh.folder.ledger).append(
             {
@@ -180,7 +184,23 @@ def _look(fresh: SweepRecord, decision: Decision) -> Decision:
                 "time": time.time(),
             }
         )
-    return Decision(decision.design, decision.known, (*decision.looks, stands))
+    return RecordedRounds(rounds.design, rounds.known, (*rounds.looks, stands))
+
+
+def _outcome_text(rounds: RecordedRounds, space: SweepSpec) -> str:
+    """Return the result of all rounds as a sentence."""
+    worthwhile = rounds.design.worthwhile
+    latest: dict[str, Standing] = {}
+    for look in rounds.looks:
+        for stands in look:
+            latest[f"#{_reported(stands, space)}"] = stands
+    better = {name: stands for name, stands in latest.items() if stands.decision == "better"}
+    if better:
+        best = max(better, key=lambda name: better[name].gain)
+        return standing(best, better[best], worthwhile)
+    if rounds.outcome == "not better":
+        return "; ".join(standing(name, stands, worthwhile) for name, stands in latest.items())
+    return f"undecided: no finalist is shown to be better, nor to be not better by {worthwhile:g}"
 
 
 def _missing(fresh: SweepRecord) -> int:
@@ -205,9 +225,9 @@ def _price(fresh: SweepRecord, sweep: SweepRecord) -> float:
     return sum(spent.values()) + _missing(fresh) * (statistics.mean(sample) if sample else 0.0)
 
 
-def _plan_text(decision: Decision, spec: SweepSpec) -> str:
-    design = decision.design
-    noise = decision.known
+def _plan_text(rounds: RecordedRounds, spec: SweepSpec) -> str:
+    design = rounds.design
+    noise = rounds.known
     spread = f"the standard deviation between seeds is {noise.deviation:.2g}"
     return (
         f"plan: {counted(design.finalists, 'finalist')} and the baseline, with interim analyses "

@@ -50,16 +50,16 @@ def test_failures_are_taken_back_and_the_trials_issued_again(tmp_path):
     assert failed == ["c001-s1"]
 
     assert retry_failed(sweep) == failed
-    sweep = sweep.read_again()
+    sweep = sweep.reloaded()
     assert sum(row.ended for row in sweep.trials()) == ended - 1
     assert retry_failed(sweep) == []
     searcher = searcher_in(sweep.folder.root, sweep.spec)
     # the other was never issued
-    assert [key.name for key in searcher.open_pairs] == ["c001-s1", "c003-s1"]
+    assert [key.name for key in searcher.open_trials] == ["c001-s1", "c003-s1"]
     suggestion = searcher.suggest("again")
     assert suggestion["trial"] == "c001-s1"
     searcher.on_trial_complete("again", ended_with(0.9))
-    best = choose_best(sweep.read_again()).best
+    best = choose_best(sweep.reloaded()).best
     assert best is not None
     assert (best.configuration, best.score) == (1, pytest.approx(0.9))
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from sweep.record import disk
-from sweep.record.disk import CheckpointRoom, checkpoint_sizes, thin_ended
+from sweep.record.disk import CheckpointSpace, checkpoint_sizes, shrink_ended
 from sweep.record.folder import SweepFolder, read_spec, sweep_folder
 from sweep.record.sweep_record import SweepRecord
 from tests.sweep.ended_sweeps import write_sweep
@@ -32,7 +32,7 @@ def room(folder, tmp_path):
         True,
     )
     assert planned_checkpoint_bytes(spec.trainer.base, on_gpu=False) == ONE
-    return CheckpointRoom(SweepRecord(spec, folder))
+    return CheckpointSpace(SweepRecord(spec, folder))
 
 
 def write_checkpoint(folder, trial, step, size):
@@ -44,9 +44,9 @@ def write_checkpoint(folder, trial, step, size):
 def test_a_trial_needs_room_for_what_it_keeps_and_one_more(folder, tmp_path, monkeypatch):
     checkpoint_room = room(folder, tmp_path)
     monkeypatch.setattr(disk, "free_bytes", lambda path: AT_A_TIME * ONE)
-    assert checkpoint_room.lack("c000-s0", []) is None
+    assert checkpoint_room.shortage("c000-s0", []) is None
     monkeypatch.setattr(disk, "free_bytes", lambda path: AT_A_TIME * ONE - 1)
-    problem = checkpoint_room.lack("c000-s0", [])
+    problem = checkpoint_room.shortage("c000-s0", [])
     assert problem is not None
     assert problem.what == (
         "not enough disk space for the checkpoints of trial c000-s0: with those of 0 running "
@@ -61,9 +61,9 @@ def test_running_trials_still_write_what_they_do_not_have_yet(folder, tmp_path, 
     write_checkpoint(folder, "c000-s0", 20, ONE)
     needed = 2 * AT_A_TIME * ONE - 2 * ONE
     monkeypatch.setattr(disk, "free_bytes", lambda path: needed)
-    assert checkpoint_room.lack("c001-s0", ["c000-s0"]) is None
+    assert checkpoint_room.shortage("c001-s0", ["c000-s0"]) is None
     monkeypatch.setattr(disk, "free_bytes", lambda path: needed - 1)
-    assert checkpoint_room.lack("c001-s0", ["c000-s0"]) is not None
+    assert checkpoint_room.shortage("c001-s0", ["c000-s0"]) is not None
 
 
 def test_a_larger_checkpoint_than_expected_counts_also_after_a_restart(
@@ -71,9 +71,9 @@ def test_a_larger_checkpoint_than_expected_counts_also_after_a_restart(
 ):
     write_checkpoint(folder, "c000-s0", 10, 2 * ONE)
     monkeypatch.setattr(disk, "free_bytes", lambda path: 2 * AT_A_TIME * ONE - 1)
-    assert room(folder, tmp_path).lack("c001-s0", []) is not None
+    assert room(folder, tmp_path).shortage("c001-s0", []) is not None
     monkeypatch.setattr(disk, "free_bytes", lambda path: 2 * AT_A_TIME * ONE)
-    assert room(folder, tmp_path).lack("c001-s0", []) is None
+    assert room(folder, tmp_path).shortage("c001-s0", []) is None
 
 
 def test_partial_and_damaged_checkpoints_hold_space_too(folder):
@@ -111,7 +111,7 @@ def test_trials_that_have_ended_for_good_keep_weights_and_others_everything(tmp_
     sweep = SweepRecord(read_spec(folder), folder)
     configurations = sweep.configurations
     configurations[1].results[0] = replace(configurations[1].results[0], state="PRUNED")
-    thin_ended(sweep, set())
+    shrink_ended(sweep, set())
     assert [steps_on_disk(root) for root in roots] == [[8, 4], [8, 4], [8, 6, 4, 2], [8, 6, 4, 2]]
     assert [keeps_weights_only(root / "step-8") for root in roots] == [True, True, False, False]
 
@@ -120,19 +120,19 @@ def test_a_trial_that_still_writes_is_thinned_once_it_has_closed(tmp_path):
     write_sweep(tmp_path, "demo", {0: {0: 0.5}, 1: {0: 0.5}, 2: {0: 0.5}})
     folder = sweep_folder(tmp_path, "demo")
     closing, killed, _ = roots = [run_trial(folder, f"c00{number}-s0") for number in range(3)]
-    thinned = set()
+    shrunk = set()
     for root in roots:
         (root / ".step-9.1.partial").mkdir()
     sweep = SweepRecord(read_spec(folder), folder)
     for configuration in sweep.configurations[:2]:
         configuration.results[0] = replace(configuration.results[0], state="PRUNED")
-    thin_ended(sweep, thinned)  # a whole trial has closed: what it left is a killed process's
+    shrink_ended(sweep, shrunk)  # a whole trial has closed: what it left is a killed process's
     assert [steps_on_disk(root) for root in roots] == [[8, 6, 4, 2], [8, 6, 4, 2], [8, 4]]
-    assert thinned == {"c002-s0"}
+    assert shrunk == {"c002-s0"}
     (closing / ".step-9.1.partial").rmdir()
-    thin_ended(sweep, thinned)
+    shrink_ended(sweep, shrunk)
     assert [steps_on_disk(root) for root in roots] == [[8, 4], [8, 6, 4, 2], [8, 4]]
-    thin_ended(sweep, thinned, all_have_closed=True)
+    shrink_ended(sweep, shrunk, all_have_closed=True)
     assert steps_on_disk(killed) == [8, 4] and not (killed / ".step-9.1.partial").exists()
 
 
@@ -141,7 +141,7 @@ def test_the_best_of_the_checkpoints_that_there_are_is_kept(tmp_path):
     folder = sweep_folder(tmp_path, "demo")
     root = run_trial(folder, "c000-s0")
     shutil.rmtree(root / "step-4")  # the best evaluation's
-    thin_ended(SweepRecord(read_spec(folder), folder), set())
+    shrink_ended(SweepRecord(read_spec(folder), folder), set())
     assert steps_on_disk(root) == [8]  # the last is also the best of 2, 6 and 8
 
 
@@ -155,6 +155,6 @@ def test_a_folder_that_cannot_be_thinned_costs_space_and_nothing_else(
     folder = sweep_folder(tmp_path, "demo")
     root = run_trial(folder, "c000-s0")
     monkeypatch.setattr(disk, "keep_weights", refuse)
-    thin_ended(SweepRecord(read_spec(folder), folder), set())
+    shrink_ended(SweepRecord(read_spec(folder), folder), set())
     assert steps_on_disk(root) == [8, 6, 4, 2]
     assert f"{root}: not yours" in caplog.text

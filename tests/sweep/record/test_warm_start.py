@@ -104,6 +104,8 @@ def test_what_cannot_be_taken_is_refused(tmp_path, capsys):
         with refused(code, kind) as caught:
             warm_started(space(tmp_path, search={"warm_start": [name]}), tmp_path, "")
         assert word in str(caught.value)
+        if name == "other":
+            assert "before, idle" in caught.value.hint  # which search the same parameters
     with refused("warm-start-without-baseline", ConfigError):
         warm_started(space(tmp_path, baselines=[]), tmp_path, "")
     space(tmp_path)

@@ -56,7 +56,7 @@ def test_a_finalist_that_is_decided_gets_no_more_seeds(tmp_path):
     standings = [{"finalist": "0", "decision": "better"}, {"finalist": "1", "decision": "open"}]
     searcher.ledger.append({"event": "look", "standings": standings, "time": 0.0})
     resumed = searcher_in(tmp_path)
-    assert [key.name for key in resumed.open_pairs] == ["c001-s0", "c001-s1"]
+    assert [key.name for key in resumed.open_trials] == ["c001-s0", "c001-s1"]
 
 
 def test_reasons_of_failure_are_kept(tmp_path):
@@ -166,4 +166,4 @@ def test_what_is_asked_before_a_trial_may_end_the_search_and_the_trial_keeps_its
     assert events == ["configuration", "trial", "trial", "configuration"]
     pickle.dumps(searcher)  # as Tune does
     fresh = searcher_in(tmp_path, spec)
-    assert [key.name for key in fresh.open_pairs][:3] == ["c000-s0", "c000-s1", "c001-s0"]
+    assert [key.name for key in fresh.open_trials][:3] == ["c000-s0", "c000-s1", "c001-s0"]

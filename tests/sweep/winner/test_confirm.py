@@ -38,7 +38,7 @@ def with_parameters(sweep, parameters):
             event["parameters"] = event["resolved"] = parameters[event["configuration"]]
     sweep.folder.ledger.unlink()
     Ledger(sweep.folder.ledger).append(*ledger)
-    return sweep.read_again()
+    return sweep.reloaded()
 
 
 def test_the_baseline_and_the_best_complete_ones_are_chosen(tmp_path):
@@ -88,7 +88,7 @@ def test_of_every_arm_the_best_goes_to_fresh_seeds(tmp_path):
         )
     )
     with pytest.raises(MissingError, match=r"no configuration of 0.1 in demo is complete"):
-        finalists_of(sweep.read_again(), 9)
+        finalists_of(sweep.reloaded(), 9)
 
 
 def test_finalists_run_on_fresh_seeds_and_the_sealed_test(tmp_path):

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from dashboards.statistics.sequential import Standing
-from sweep.record.decision import decision_of
 from sweep.record.folder import read_spec, write_spec
+from sweep.record.recorded_rounds import recorded_rounds
 from sweep.record.sweep_record import SweepRecord
 from sweep.winner.confirm import finalists_of, fresh_space
-from sweep.winner.rounds import Asked, decide
+from sweep.winner.rounds import RoundsOptions, decide
 from tests.refusals import refused
 from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.search.instant_sweeps import searcher_in
@@ -50,18 +50,23 @@ def trains(truth, failing=lambda alpha, seed: False, deviation=0.01):
 def test_a_better_finalist_is_found_and_everything_is_on_record(tmp_path):
     sweep = found_sweep(tmp_path)
     lines = []
-    code, decision = decide(sweep, Asked(), trains({0.0: 0.5, 0.1: 0.6, 0.2: 0.5}), lines.append)
-    assert (code, decision.outcome) == (0, "better")
+    code, rounds = decide(
+        sweep, RoundsOptions(), trains({0.0: 0.5, 0.1: 0.6, 0.2: 0.5}), lines.append
+    )
+    assert (code, rounds.outcome) == (0, "better")
     assert "after 5, " in lines[0] and "0.02 in eval/accuracy" in lines[0]
-    assert lines[-2].startswith(
+    assert lines[-1].startswith("demo: #1 is better than the baseline after 5 seeds: +0.")
+    assert lines[-3].startswith(
         "round 1 of at most 6: #1 is better than the baseline after 5 seeds: +0."
     )
     fresh = sweep.folder.confirmation
-    assert decision_of(SweepRecord(read_spec(fresh), fresh)) == decision
+    assert recorded_rounds(SweepRecord(read_spec(fresh), fresh)) == rounds
     assert read_spec(fresh).seeds[0] == 3  # fresh ones
     space = read_spec(fresh)
     assert space.confirms is not None and space.confirms.configurations == [0, 1, 2]
-    assert decide(sweep, Asked(), trains({}), lines.append)[1] == decision
+    again: list[str] = []
+    assert decide(sweep, RoundsOptions(), trains({}), again.append)[1] == rounds
+    assert again[-1] == lines[-1]  # a decided confirmation tells its outcome again
 
 
 def test_a_command_is_judged_on_its_held_out_problems(tmp_path):
@@ -71,20 +76,20 @@ def test_a_command_is_judged_on_its_held_out_problems(tmp_path):
         "held_out": {"split": "test"},
     }
     sweep = write_sweep(tmp_path, "demo", RESULTS, trainer=None, program=program)
-    decide(sweep, Asked(), trains({0.0: 0.5, 0.1: 0.6, 0.2: 0.5}), lambda line: None)
+    decide(sweep, RoundsOptions(), trains({0.0: 0.5, 0.1: 0.6, 0.2: 0.5}), lambda line: None)
     assert read_spec(sweep.folder.confirmation).program.values({}, ["split"]) == {"split": "test"}
 
 
 def test_a_finalist_that_is_given_up_costs_no_further_seeds(tmp_path):
     sweep = found_sweep(tmp_path)
     truth = {0.0: 0.5, 0.1: 0.51, 0.2: 0.3}
-    _, decision = decide(sweep, Asked(), trains(truth), lambda line: None)
+    _, rounds = decide(sweep, RoundsOptions(), trains(truth), lambda line: None)
     fresh = sweep.folder.confirmation
     record = SweepRecord(read_spec(fresh), fresh)
     seeds = {
         configuration.number: len(configuration.results) for configuration in record.configurations
     }
-    assert decision.looks[0][1].decision == "worse" and seeds[2] == 5
+    assert rounds.looks[0][1].decision == "worse" and seeds[2] == 5
     assert seeds[0] == seeds[1] > 5
     assert sum(not row.ended for row in record.trials()) == 0
     assert record.planned == len(record.trials())  # nothing is left that `resume` would do
@@ -94,28 +99,28 @@ def test_a_failed_seed_counts_with_the_worst_score_and_ends_no_finalists_case(tm
     sweep = found_sweep(tmp_path)
     truth = {0.0: 0.5, 0.1: 0.9, 0.2: 0.3}
     lines = []
-    _, decision = decide(
-        sweep, Asked(), trains(truth, lambda *trial: trial == (0.1, 4)), lines.append
+    _, rounds = decide(
+        sweep, RoundsOptions(), trains(truth, lambda *trial: trial == (0.1, 4)), lines.append
     )
-    first = decision.looks[0][0]
+    first = rounds.looks[0][0]
     assert first.decision == "open" and first.gain == pytest.approx((4 * 0.4 - 0.2) / 5, abs=0.02)
-    assert decision.outcome == "better" and len(decision.looks) > 1
+    assert rounds.outcome == "better" and len(rounds.looks) > 1
 
 
 def test_a_finalist_that_always_fails_is_given_up(tmp_path):
     sweep = found_sweep(tmp_path)
     truth = {0.0: 0.5, 0.1: 0.9, 0.2: 0.5}
-    _, decision = decide(sweep, Asked(), trains(truth, lambda alpha, _: alpha == 0.1), print)
-    first, second = decision.looks[0]
+    _, rounds = decide(sweep, RoundsOptions(), trains(truth, lambda alpha, _: alpha == 0.1), print)
+    first, second = rounds.looks[0]
     assert (first.finalist, first.decision) in {("1", "worse"), ("1", "not better")}
-    assert second.finalist == "2" and decision.outcome in ("not better", "undecided")
+    assert second.finalist == "2" and rounds.outcome in ("not better", "undecided")
 
 
 def test_nothing_is_decided_where_the_baseline_always_fails(tmp_path):
     sweep = found_sweep(tmp_path)
     fails = trains({0.0: 0.5, 0.1: 0.6, 0.2: 0.5}, lambda alpha, _: alpha == 0.0)
     with pytest.raises(MissingError, match="the baseline failed on every fresh seed"):
-        decide(sweep, Asked(), fails, print)
+        decide(sweep, RoundsOptions(), fails, print)
 
 
 def test_the_smallest_loss_wins_where_less_is_better(tmp_path):
@@ -124,8 +129,8 @@ def test_the_smallest_loss_wins_where_less_is_better(tmp_path):
     }
     objective = {"worthwhile": 0.02, "mode": "min"}
     sweep = write_sweep(tmp_path, "demo", losses, objective=objective)
-    _, decision = decide(sweep, Asked(), trains({0.0: 0.5, 0.1: 0.4, 0.2: 0.6}), print)
-    best, worst = decision.looks[0]
+    _, rounds = decide(sweep, RoundsOptions(), trains({0.0: 0.5, 0.1: 0.4, 0.2: 0.6}), print)
+    best, worst = rounds.looks[0]
     assert (best.finalist, best.decision, worst.decision) == ("1", "better", "worse")
     assert best.gain == pytest.approx(0.1, abs=0.02) and worst.gain < 0
 
@@ -134,13 +139,13 @@ def test_the_budget_is_counted_before_each_look(tmp_path):
     sweep = found_sweep(tmp_path)
     lines = []
     # The sweep's trials took 2 s on one CPU: 15 trials are 0.0083 CPU hours.
-    code, decision = decide(sweep, Asked(hours=0.008), trains({}), lines.append)
-    assert (code, decision.outcome, decision.looks) == (0, "open", ())
+    code, rounds = decide(sweep, RoundsOptions(hours=0.008), trains({}), lines.append)
+    assert (code, rounds.outcome, rounds.looks) == (0, "open", ())
     assert (
         lines[1] == "Not started: the first round needs 0.00833 CPU-hours, but the budget is 0.008"
     )
     assert (
-        decide(sweep, Asked(hours=1), trains({0.0: 0.5, 0.1: 0.6, 0.2: 0.5}), lines.append)[
+        decide(sweep, RoundsOptions(hours=1), trains({0.0: 0.5, 0.1: 0.6, 0.2: 0.5}), lines.append)[
             1
         ].outcome
         == "better"
@@ -150,19 +155,19 @@ def test_the_budget_is_counted_before_each_look(tmp_path):
 def test_an_interrupted_look_goes_on(tmp_path):
     sweep = found_sweep(tmp_path)
     lines = []
-    asked = Asked(again=sweep.command("confirm", "--rounds", "--cpus", "2"))
-    code, decision = decide(sweep, asked, lambda fresh: 130, lines.append)
-    assert (code, decision.looks) == (INTERRUPTED, ())
+    asked = RoundsOptions(resume_command=sweep.command("confirm", "--rounds", "--cpus", "2"))
+    code, rounds = decide(sweep, asked, lambda fresh: 130, lines.append)
+    assert (code, rounds.looks) == (INTERRUPTED, ())
     assert lines[-1].endswith(f"sweep confirm demo --rounds --cpus 2 --runs-dir {tmp_path}")
-    code, _ = decide(sweep, Asked(), lambda fresh: 0, lines.append)
+    code, _ = decide(sweep, RoundsOptions(), lambda fresh: 0, lines.append)
     assert code == INTERRUPTED  # trials are missing, whatever the run said
 
 
 def test_finalists_of_the_first_round_stay_and_others_are_named(tmp_path):
     sweep = found_sweep(tmp_path)
-    decide(sweep, Asked(), lambda fresh: 130, lambda line: None)
+    decide(sweep, RoundsOptions(), lambda fresh: 130, lambda line: None)
     lines = []
-    decide(sweep, Asked(finalists=1), lambda fresh: 130, lines.append)
+    decide(sweep, RoundsOptions(finalists=1), lambda fresh: 130, lines.append)
     assert "#0, #1, #2" in lines[0] and lines[0].endswith("#0, #1")
     assert "next round: 15 trials, about 0.0083 CPU-hours" in lines[2]
 
@@ -174,19 +179,19 @@ def test_rounds_do_not_follow_fixed_seeds(tmp_path):
     write_spec(folder, fresh_space(sweep, finalists_of(sweep, 1), 3))
     folder.ledger.touch()
     with refused("confirmed-on-fixed-seeds", ConfigError):
-        decide(sweep, Asked(), trains({}), lambda line: None)
+        decide(sweep, RoundsOptions(), trains({}), lambda line: None)
 
 
 def test_nothing_to_decide_is_said(tmp_path):
     sweep = write_sweep(tmp_path, "alone", {0: {0: 0.5}})
     with refused("nothing-to-confirm", MissingError):
-        decide(sweep, Asked(), trains({}), lambda line: None)
+        decide(sweep, RoundsOptions(), trains({}), lambda line: None)
 
 
 def test_equal_scores_are_coarse_and_decide_nothing(tmp_path):
     flat = {0: {0: 0.5, 1: 0.5}, 1: {0: 0.6, 1: 0.6}}
     sweep = write_sweep(tmp_path, "flat", flat, seeds=[0, 1])
     run = trains({0.0: 0.5, 0.1: 0.6}, deviation=0.0)
-    _, decision = decide(sweep, Asked(max_seeds=5), run, lambda line: None)
-    assert decision.outcome == "undecided"
-    assert decision.looks[-1] == (Standing("1", 5, pytest.approx(0.1), None, None, "open"),)
+    _, rounds = decide(sweep, RoundsOptions(max_seeds=5), run, lambda line: None)
+    assert rounds.outcome == "undecided"
+    assert rounds.looks[-1] == (Standing("1", 5, pytest.approx(0.1), None, None, "open"),)

@@ -1,4 +1,4 @@
-"""Sequential decision on finalists, read from the event log of NAME-confirm."""
+"""Rounds of fresh seeds and their results, read from the event log of NAME-confirm."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -8,12 +8,14 @@ from dashboards.statistics.sequential import Design, Standing
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import LOOK, PLAN
 
-Outcome = Literal["better", "not better", "undecided", "open"]
+RoundsOutcome = Literal["better", "not better", "undecided", "open"]
 
 
 @dataclass(frozen=True)
-class Decision:
-    """A decision as recorded. Finalists are numbered as in NAME-confirm."""
+class RecordedRounds:
+    """The design of a confirmation in rounds and its results so far. Finalists are numbered as in
+    NAME-confirm.
+    """
 
     design: Design
     known: Noise  # seed noise, from the sweep being confirmed
@@ -31,7 +33,7 @@ class Decision:
         }
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> RoundsOutcome:
         """better: a finalist is better. not better: none is better by the worthwhile gain.
         undecided: no analysis is left. open: more analyses follow.
         """
@@ -42,8 +44,8 @@ class Decision:
         return "undecided" if len(self.looks) == len(self.design.looks) else "open"
 
 
-def decision_of(sweep: SweepRecord) -> Decision | None:
-    """Return the recorded decision; None if the sweep does not run in rounds."""
+def recorded_rounds(sweep: SweepRecord) -> RecordedRounds | None:
+    """Return the rounds on record; None if the sweep does not run in rounds."""
     plan = None
     looks = []
     for record in sweep.events:
@@ -60,4 +62,4 @@ def decision_of(sweep: SweepRecord) -> Decision | None:
     noise = Noise(
         plan["deviation"] if plan["deviation"] is not None else float("nan"), plan["freedom"]
     )
-    return Decision(Design(**design), noise, tuple(looks))
+    return RecordedRounds(Design(**design), noise, tuple(looks))

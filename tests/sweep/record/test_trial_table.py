@@ -4,7 +4,7 @@ import math
 import pytest
 
 from dashboards.trial import TrialRecord
-from sweep.record.table import duration, parameter_text, print_trials, step_text, table_row
+from sweep.record.trial_table import duration, parameter_text, print_trials, step_text, table_row
 from trainer.shell.table import number, print_json
 
 ROWS = [
