@@ -38,6 +38,10 @@ def command_line() -> str:
         "`trainer` trains one policy, `sweep` compares many trainings. `--help` prints the "
         "same. The",
         "[exit codes](../troubleshooting.md#exit-codes) of both are the same.\n",
+        "Every command also takes `--quiet` (results, warnings and errors only) or `--verbose` "
+        "(the log from",
+        "level DEBUG on); [output](../troubleshooting.md#output) says what goes to stdout and "
+        "stderr.\n",
     ]
     for program, parser in (("trainer", trainer.cli._parser()), ("sweep", sweep.cli._parser())):
         lines += [f"## {program}\n", f"{parser.description}\n"]
@@ -67,7 +71,7 @@ def _trainer_command(name: str) -> argparse.ArgumentParser:
 def _arguments(parser: argparse.ArgumentParser) -> Iterator[str]:
     rows = []
     for action in parser._actions:
-        if isinstance(action, argparse._HelpAction):
+        if isinstance(action, argparse._HelpAction) or action.help == argparse.SUPPRESS:
             continue
         names = ", ".join(f"`{name}`" for name in action.option_strings)
         metavar = action.metavar if isinstance(action.metavar, str) else action.dest.upper()

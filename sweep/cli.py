@@ -8,6 +8,7 @@ from sweep.record.folder import all_sweeps
 from sweep.space.file import override_keys, published_spaces
 from trainer.shell.arguments import PAGES, parse_arguments, version_text
 from trainer.shell.completion import Completions, complete
+from trainer.shell.logs import add_verbosity, set_up_logging
 from trainer.shell.main import run_main
 
 _COMPLETIONS: Completions = {
@@ -27,6 +28,7 @@ def call(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     complete(parser, _COMPLETIONS)
     arguments = parse_arguments(parser, argv, override_prefix="trainer.")
+    set_up_logging(getattr(arguments, "verbosity", "normal"))
     code: int = arguments.command(arguments)
     return code
 
@@ -39,7 +41,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.set_defaults(json=False)
     parser.add_argument("--version", action="version", version=version_text())
+    add_verbosity(parser, shown=True)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for module in (start, status, report, judge, winner):
         module.add_commands(commands)
+    for command in commands.choices.values():
+        add_verbosity(command)
     return parser

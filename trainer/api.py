@@ -11,6 +11,7 @@ from trainer.commands.runs import RunSummary, summary
 from trainer.commands.start import Start, existing_run, run_name, start_run
 from trainer.files import read_records
 from trainer.run_folder import RunFolder
+from trainer.shell.logs import set_up_if_unset
 
 
 def train(
@@ -39,6 +40,7 @@ def train(
     Raises:
         UserError: the run cannot start or continue.
     """
+    set_up_if_unset()
     start = Start(
         spec=str(spec),
         overrides=overrides,

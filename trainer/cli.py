@@ -11,6 +11,7 @@ from trainer.config.schema import dotted_keys
 from trainer.shell.arguments import PAGES, parse_arguments, version_text
 from trainer.shell.completion import Completions, complete, words_to_complete
 from trainer.shell.interrupt import unhurried
+from trainer.shell.logs import add_verbosity, set_up_logging
 from trainer.shell.main import run_main, world_size
 
 # Command -> (module in trainer.commands, imported on demand; help line). The module defines
@@ -72,6 +73,7 @@ def _call(words: Sequence[str]) -> int:
     parser = _parser(words_to_complete() or words)
     complete(parser, _COMPLETIONS)
     arguments = parse_arguments(parser, words)
+    set_up_logging(getattr(arguments, "verbosity", "normal"))
     code: int = arguments.command(arguments)
     return code
 
@@ -82,10 +84,12 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         prog="trainer", description="Train one policy with one update rule.", epilog=PAGES
     )
     parser.add_argument("--version", action="version", version=version_text())
+    add_verbosity(parser, shown=True)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     given = next((word for word in words if not word.startswith("-")), None)
     for name, (module, help_text) in _COMMANDS.items():
         command = commands.add_parser(name, help=help_text)
+        add_verbosity(command)
         if name == given:
             with unhurried():
                 implementation = import_module(f"trainer.commands.{module}")

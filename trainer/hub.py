@@ -1,10 +1,11 @@
 """Reachability check for the Hugging Face Hub, whose library would otherwise retry for minutes."""
 
 import functools
-import sys
+import logging
 import threading
 
 LIMIT_S = 4.0
+_logger = logging.getLogger(__name__)
 
 
 @functools.cache
@@ -28,7 +29,7 @@ def hub_answers() -> bool:
     if answers == [True]:
         return True
     constants.HF_HUB_OFFLINE = True
-    print(f"{constants.ENDPOINT} is not reachable: using the local cache", file=sys.stderr)
+    _logger.info("%s is not reachable: using the local cache", constants.ENDPOINT)
     return False
 
 

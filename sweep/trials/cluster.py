@@ -32,6 +32,7 @@ from sweep.trials.internals import (
 )
 from trainer.errors import ConfigError, MissingError
 from trainer.parallel.gpus import visible_gpus
+from trainer.shell.logs import verbose_handlers
 from trainer.shell.table import counted
 
 _START_LIMIT_S = 300.0
@@ -396,6 +397,6 @@ def _send_logs_to(path: Path) -> None:
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     for name in ("ray", "ray.tune", "ray.train", "ray.data", "ray.serve", "ray.rllib", "sweep"):
         logger = logging.getLogger(name)
-        logger.handlers = [handler]
+        logger.handlers = [handler, *verbose_handlers()]
         logger.propagate = False
         logger.setLevel(logging.INFO)

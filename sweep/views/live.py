@@ -11,6 +11,7 @@ from rich.table import Table
 from sweep.record.sweep_record import SweepRecord
 from sweep.record.trial_table import duration, parameter_text, step_text
 from sweep.views.time_left import seconds_left
+from trainer.shell.logs import progress_is_shown
 from trainer.shell.table import number
 
 logger = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ def live_table(sweep: SweepRecord, console: Console, scores: Scores) -> Iterator
             return ""
 
     shown = Live(console=console, get_renderable=render, refresh_per_second=0.5, transient=True)
-    if not console.is_terminal:
+    if not (console.is_terminal and progress_is_shown()):
         yield
         return
     with shown:

@@ -19,6 +19,7 @@ from sweep.record.trial_table import parameter_text
 from sweep.search.trial_report import TrialReport, TuneResult
 from sweep.trials.limits import with_limits
 from trainer.errors import printable
+from trainer.shell.logs import progress_is_shown
 from trainer.shell.table import counted, number
 
 _WAITING_S = 30.0  # a trial with resources starts within seconds
@@ -119,7 +120,8 @@ class ProgressLines:
 
 
 def _print_event(trial: str, text: str) -> None:
-    say(f"{trial}  {text}")
+    if progress_is_shown():
+        say(f"{trial}  {text}")
 
 
 def _free(resources: ResourcesSpec) -> str:

@@ -4,8 +4,8 @@ Configuration errors are reported before the slow import of torch.
 """
 
 import argparse
+import logging
 import shutil
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +33,8 @@ from trainer.shell.main import rank, world_size
 from trainer.shell.preflight import check_reports, share_cores
 from trainer.shell.run_folder import check_name, hold, resume_command, run_path
 from trainer.tracking.inputs import check_inputs, input_files, record_inputs
+
+_logger = logging.getLogger(__name__)
 
 # keys that may change when a run is resumed
 _RESUMABLE = (
@@ -142,7 +144,7 @@ def start_run(start: Start) -> int:
             share_cores()
             check_reports(config, start.runs_dir)
             for advice in advise(config):
-                print(advice, file=sys.stderr)
+                _logger.info("%s", advice)
             return _train(config, name, start)
         except KeyboardInterrupt:
             if _has_history(run_dir):

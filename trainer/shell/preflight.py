@@ -1,6 +1,7 @@
 """Checks that run before torch and the model are loaded."""
 
 import errno
+import logging
 import os
 import socket
 from pathlib import Path
@@ -10,6 +11,8 @@ from trainer.errors import ConfigError
 from trainer.tracking.mlflow_store import check_store, tracking_uri
 from trainer.tracking.writers import check_installed
 
+_logger = logging.getLogger(__name__)
+
 
 def share_cores() -> None:
     """Set OMP_WAIT_POLICY=PASSIVE if the machine is busy, so that threads do not spin while
@@ -17,7 +20,7 @@ def share_cores() -> None:
     """
     if "OMP_WAIT_POLICY" not in os.environ and os.getloadavg()[0] > (os.cpu_count() or 1) / 2:
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
-        print("the machine is busy: set OMP_WAIT_POLICY=PASSIVE", flush=True)
+        _logger.info("the machine is busy: set OMP_WAIT_POLICY=PASSIVE")
 
 
 def check_reports(config: TrainConfig, runs_dir: Path) -> None:

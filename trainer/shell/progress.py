@@ -2,6 +2,7 @@
 a terminal.
 """
 
+import logging
 import sys
 import time
 from typing import TextIO
@@ -19,6 +20,9 @@ from rich.text import Text
 
 from trainer.progress import MetricValues, ProgressReport
 from trainer.shell.interrupt import shutdown_warning
+from trainer.shell.logs import progress_is_shown
+
+_logger = logging.getLogger(__name__)
 
 _REPORT_EVERY_S = 30.0  # interval of progress lines for long phases outside of a terminal
 _SILENT_STEPS = 3  # warn if this many first steps have only zero-variance groups
@@ -108,8 +112,9 @@ class Progress(ProgressReport):
             TimeElapsedColumn(),
             TimeRemainingColumn(),
         )
+        self._shown = progress_is_shown()
         self._console = Console(file=stream, highlight=False)
-        shown = {"transient": True, "disable": not self._in_terminal}
+        shown = {"transient": True, "disable": not (self._in_terminal and self._shown)}
         self._bar = Bar(*columns, console=self._console, get_time=time.monotonic, **shown)
         self._phase_task = self._bar.add_task("starting", total=None)
         self._steps_task = self._bar.add_task("training", total=0, visible=False)
@@ -154,15 +159,15 @@ class Progress(ProgressReport):
         if not self._limit_checked and "time/step" in metrics:
             self._limit_checked = True
             if slow := shutdown_warning(metrics["time/step"]):
-                self._write(slow)
+                _logger.warning("%s", slow)
         warning = learning_warning(step, metrics)
         if warning is not None and not self._warned:
             self._warned = True
-            self._write(warning)
+            _logger.warning("%s", warning)
         if self._silent_steps is not None and _SILENT in metrics:
             self._silent_steps = self._silent_steps + 1 if metrics[_SILENT] == 1 else None
             if self._silent_steps == _SILENT_STEPS:
-                self._write(silent_warning(f"the first {_SILENT_STEPS} steps"))
+                _logger.warning("%s", silent_warning(f"the first {_SILENT_STEPS} steps"))
 
     def evaluation(self, step: int, metrics: MetricValues) -> None:
         """Show an evaluation."""
@@ -173,7 +178,8 @@ class Progress(ProgressReport):
         self._bar.stop()
 
     def _write(self, text: str) -> None:
-        self._console.print(Text(text), soft_wrap=True)
+        if self._shown:
+            self._console.print(Text(text), soft_wrap=True)
 
 
 def _join(parts: tuple[tuple[str, str], ...], metrics: MetricValues) -> str:
