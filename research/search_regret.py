@@ -167,6 +167,7 @@ FAILURES = {
     "20% of trials fail": Surface(cliff(0.1), CLIFF_SPACE, failing=0.2),
 }
 FAILURE_SIZES = (10, 20)  # trials
+LESSONS: tuple[FailedAs, ...] = get_args(FailedAs)
 
 
 def search(
@@ -234,10 +235,12 @@ def main() -> None:
     )
     parser.add_argument("--repeats", type=int, default=50, help="searches a cell (default: 50)")
     parser.add_argument("--failures", action="store_true", help="compare lessons of failures")
+    parser.add_argument("--samplers", nargs="+", choices=SAMPLERS, default=list(SAMPLERS))
+    parser.add_argument("--lessons", nargs="+", choices=LESSONS, default=list(LESSONS))
     parser.add_argument("surfaces", nargs="*", choices=[*SURFACES, []], help="which (default: all)")
     arguments = parser.parse_args()
     if arguments.failures:
-        compare_failures(arguments.repeats)
+        compare_failures(arguments.repeats, arguments.samplers, arguments.lessons)
         return
     headings = ["surface", "sampler", "seeds", *(f"{size} trials" for size in SIZES)]
     rows = []
@@ -245,7 +248,8 @@ def main() -> None:
     for name in arguments.surfaces or SURFACES:
         surface = SURFACES[name]
         top, middle = extent(surface)
-        for sampler, settings in SAMPLERS.items():
+        for sampler in arguments.samplers:
+            settings = SAMPLERS[sampler]
             regrets: dict[tuple[str, int], list[float]] = defaultdict(list)
             for repeat in range(arguments.repeats):
                 for key, score in scores_of(
@@ -259,7 +263,7 @@ def main() -> None:
         print_rows(
             f"Regret, % of that of a random point: {name}",
             headings,
-            rows[-len(SAMPLERS) * len(WAYS) :],
+            rows[-len(arguments.samplers) * len(WAYS) :],
         )
     averages = {key: np.mean(values, axis=0) for key, values in pooled.items()}
     rows = [
@@ -272,23 +276,21 @@ def main() -> None:
                 for size in SIZES
             ),
         ]
-        for sampler in SAMPLERS
+        for sampler in arguments.samplers
         for way in WAYS
     ]
     print_rows("Mean over the surfaces, minus random with one seed", headings, rows)
 
 
-def compare_failures(repeats: int) -> None:
+def compare_failures(repeats: int, samplers: list[str], lessons: list[FailedAs]) -> None:
     """Print regret and failures by what the samplers are told, after every second repeat."""
-    lessons: dict[str, tuple[FailedAs, ...]] = {
-        name: ("ignored",) if name == "random" else get_args(FailedAs) for name in SAMPLERS
-    }
-    cells = [
-        (name, sampler, lesson)
-        for name in FAILURES
-        for sampler in SAMPLERS
-        for lesson in lessons[sampler]
-    ]
+    cells: list[tuple[str, str, FailedAs]] = []
+    for name in FAILURES:
+        for sampler in samplers:
+            if sampler == "random":  # it ignores the history
+                cells.append((name, sampler, "ignored"))
+            else:
+                cells += [(name, sampler, lesson) for lesson in lessons]
     extents = {name: extent(surface) for name, surface in FAILURES.items()}
     regrets: dict[tuple[Any, ...], list[float]] = defaultdict(list)
     failed: dict[tuple[Any, ...], list[float]] = defaultdict(list)
