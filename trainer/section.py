@@ -25,6 +25,17 @@ def needs(key: str, default: Any, **constraints: Any) -> Any:
     return Field(default, json_schema_extra={"needs": key}, **constraints)
 
 
+def refusal(code: str, message: str, hint: str = "") -> PydanticCustomError:
+    """Return the error that a validator raises for a value: `validate` prints its code and hint.
+
+    Without a hint, the error points to the section's documentation.
+    """
+    context = {"message": message}
+    if hint:
+        context["hint"] = hint
+    return PydanticCustomError(code, "{message}", context)
+
+
 class Section(BaseModel):
     """A configuration section: frozen, rejects unknown keys and non-finite numbers."""
 

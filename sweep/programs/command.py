@@ -25,7 +25,7 @@ from sweep.programs.process import OF_RECORD, CommandRun
 from sweep.programs.words import check_words, fill, named_keys
 from trainer.config.tracking import TrackingConfig
 from trainer.config.yaml_document import YamlDocument
-from trainer.errors import ConfigError, MissingError
+from trainer.errors import ConfigError, MissingError, shortened
 from trainer.section import Count, Section
 from trainer.tracking.inputs import module_files
 from trainer.tracking.writers import check_installed
@@ -118,6 +118,7 @@ class CommandProgram(Program):
                 "program.held_out changes nothing: its values are the defaults",
                 ("program", "held_out"),
                 "name the held-out data, or remove it",
+                code="held-out-changes-nothing",
             )
         return self
 
@@ -133,20 +134,30 @@ class CommandProgram(Program):
         """Refuse seeds and keys of `program.held_out`."""
         where = document.where(("parameters", key))
         if key not in self.defaults:
-            raise ConfigError("seeds are not searched", where, "write seeds: [0, 1]")
+            raise ConfigError(
+                "seeds are not searched",
+                where,
+                "write seeds: [0, 1]",
+                key=key,
+                code="seed-searched",
+            )
         if key in self.held_out:
             raise ConfigError(
                 f"{key} is both searched and set by program.held_out",
                 where,
                 "remove one of the two",
+                key=key,
+                code="searched-and-held-out",
             )
         from dashboards.results import FIELDS  # pandas takes a second to import
 
         if key in FIELDS:
             raise ConfigError(
-                f"{key} is a column of every sweep's table",
+                f"{key} is a reserved column name",
                 where,
-                f"not one of {', '.join(FIELDS)}",
+                f"rename it; reserved: {', '.join(FIELDS)}",
+                key=key,
+                code="reserved-key",
             )
 
     def check_metric(self, metric: str, searched: Values, document: YamlDocument) -> None:
@@ -156,6 +167,7 @@ class CommandProgram(Program):
                 f"{metric!r} cannot be the objective",
                 ("objective", "metric"),
                 "name a metric that the command logs",
+                code="invalid-objective",
             )
 
     def check_machine(
@@ -171,12 +183,14 @@ class CommandProgram(Program):
                 "a command starts its ranks itself",
                 ("resources", "workers_per_trial"),
                 "set only gpus_per_trial, and let torchrun or accelerate start the ranks",
+                code="several-workers",
             )
         if resources.gpus_per_trial > 1 and resources.gpus_per_trial % 1:
             raise document.error(
                 f"a trial cannot have {resources.gpus_per_trial:g} GPUs",
                 ("resources", "gpus_per_trial"),
                 "write a whole number",
+                code="fractional-gpus",
             )
 
     def check_early(self, searched: Values, resources: ResourcesSpec, metric: str) -> None:
@@ -193,16 +207,21 @@ class CommandProgram(Program):
                 f"file not found: {missing[0]}",
                 str(Path.cwd()),
                 "start the sweep in the folder that contains it",
+                code="no-file",
             )
         program = self._words[0]
         hint = "install it, or write its path"
         if shutil.which(program) is None:
-            raise MissingError(f"command not found: {program}", "program.command", hint)
+            raise MissingError(
+                f"command not found: {program}", "program.command", hint, code="no-command"
+            )
         places = [str(Path.cwd()), *sys.path]
         for name in filter(None, self._module.split(".")):
             spec = PathFinder.find_spec(name, places)  # imports nothing
             if spec is None:
-                raise MissingError(f"no module {self._module}", "program.command", hint)
+                raise MissingError(
+                    f"no module {self._module}", "program.command", hint, code="no-module"
+                )
             places = list(spec.submodule_search_locations or ())
 
     @property
@@ -242,10 +261,12 @@ class CommandProgram(Program):
                 TypeAdapter(kind).validate_python(value, strict=True)
             except ValidationError:
                 raise ConfigError(
-                    f"{key} is {value!r}, and its default is {default!r}",
+                    f"{key} is {shortened(repr(value), 80)}, but its default "
+                    f"{shortened(repr(default), 80)} has another type",
                     f"key {key}",
-                    "write a value of that type",
+                    _hint_of_type(default, value),
                     key,
+                    code="another-type",
                 ) from None
         values = {**self.defaults, **changes, **dict.fromkeys(self.seeds, seed)}
         return CommandConfig(command=self._words, values=values, seed=seed, tracking=self.tracking)
@@ -300,6 +321,7 @@ class CommandProgram(Program):
                 "--test works only with loptune's own trainer",
                 "command line, --test",
                 "set program.held_out before the sweep starts",
+                code="test-of-command",
             )
         return self.model_copy(update={"defaults": {**self.defaults, **self.held_out}})
 
@@ -330,6 +352,20 @@ class CommandProgram(Program):
         ) == other.model_dump(exclude=apart)
 
 
+def _hint_of_type(default: Any, value: Any) -> str:
+    """Return how a default and a value of different types become one type."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(default, bool):
+        return "write true or false, or change the default"
+    if isinstance(default, int) and is_number:
+        return f"write the default as {float(default)}, or whole numbers: int or logint"
+    if isinstance(default, float) and isinstance(value, str):
+        return "write a number without quotes"
+    if isinstance(default, str):
+        return f"put the value into quotes, or write the default as {json.dumps(value)}"
+    return f"write a value of type {type(default).__name__}, or change the default"
+
+
 def _check_function(path: Path, name: str) -> None:
     """Refuse a file that does not compile or does not contain the function, without running it."""
     source = path.read_text(encoding="utf-8", errors="replace")
@@ -337,6 +373,10 @@ def _check_function(path: Path, name: str) -> None:
         compile(source, path, "exec")
     except SyntaxError as error:
         where = f"{path}:{error.lineno}"
-        raise ConfigError(f"{path.name}: {error.msg}", where, "fix the syntax error") from None
+        raise ConfigError(
+            f"{path.name}: {error.msg}", where, "fix the syntax error", code="syntax-error"
+        ) from None
     if not re.search(rf"\b{name}\b", source):
-        raise ConfigError(f"{path.name} has no {name}", str(path), "fix program.function")
+        raise ConfigError(
+            f"{path.name} has no {name}", str(path), "fix program.function", code="no-function"
+        )

@@ -54,6 +54,7 @@ from trainer.problems.sampler import training_steps
 from trainer.progress import MetricValues, ProgressReport
 from trainer.rules.kinds import KINDS
 from trainer.rules.names import ADVANTAGE_KEY, LOSS_KEY, rule_name
+from trainer.section import refusal
 from trainer.tracking.inputs import input_files
 
 if TYPE_CHECKING:  # torch takes seconds to import
@@ -94,9 +95,15 @@ class LoptuneProgram(Program):
     @model_validator(mode="after")
     def _check(self) -> "LoptuneProgram":
         if self.preset is None and self.config is None:
-            raise ValueError("set trainer.preset to a preset or a trainer file")
+            raise refusal(
+                "no-preset",
+                "the trainer has no preset",
+                "set trainer.preset to a preset or a trainer file",
+            )
         if "seed" in self.overrides:
-            raise ValueError("the seed of a trial comes from `seeds`: write seeds: [0, 1]")
+            raise refusal(
+                "seed-fixed", "the seed of a trial comes from `seeds`", "write seeds: [0, 1]"
+            )
         return self
 
     @property
@@ -127,14 +134,16 @@ class LoptuneProgram(Program):
             config = apply_overrides(base, self.overrides)
         except ConfigError as error:
             path = ("trainer", "overrides", *([error.key] if error.key in self.overrides else []))
-            raise document.error(error.what, path, error.hint) from None
+            raise document.error(error.what, path, error.hint, error.code) from None
         sets = dict(config.evaluation.sets)
         if document.data.get("confirms"):
             return self.model_copy(update={"config": config})
         # A search evaluates on all sets but the held-out one.
         if next(iter(sets)) == _TEST_SET:
             what = f"{_TEST_SET} is held out in a sweep, so it cannot be the first evaluation set"
-            raise document.error(what, ("trainer",), "rename it, or put another set before it")
+            raise document.error(
+                what, ("trainer",), "rename it, or put another set before it", "first-set-held-out"
+            )
         sealed = sets.pop(_TEST_SET, self.sealed)
         searched = config.model_copy(
             update={"evaluation": config.evaluation.model_copy(update={"sets": sets})}
@@ -154,12 +163,20 @@ class LoptuneProgram(Program):
         """Refuse the seed, fixed keys, sections and unknown keys."""
         where = document.where(("parameters", key))
         if key == "seed":
-            raise ConfigError("seeds are not searched", where, "write seeds: [0, 1]")
+            raise ConfigError(
+                "seeds are not searched",
+                where,
+                "write seeds: [0, 1]",
+                key=key,
+                code="seed-searched",
+            )
         if key in self.overrides:
             raise ConfigError(
                 f"{key} is both searched and fixed in trainer.overrides",
                 where,
                 "remove one of the two",
+                key=key,
+                code="searched-and-fixed",
             )
         check_key(key, document.place(("parameters", key)))
 
@@ -170,6 +187,7 @@ class LoptuneProgram(Program):
                 f"{metric} belongs to the held-out set, on which no trial of a search is evaluated",
                 ("objective", "metric"),
                 "name another set, or eval/accuracy",
+                code="held-out-objective",
             )
         ruler = ["evaluation.", "data.task", "data.max_prompt_tokens"]
         if metric.startswith("eval/reward"):
@@ -182,6 +200,7 @@ class LoptuneProgram(Program):
                     f"{key} changes what {metric} measures, so scores would not be comparable",
                     ("parameters", key),
                     f"fix it: trainer.{key}=VALUE",
+                    code="changes-the-objective",
                 )
         with contextlib.suppress(KeyError):
             declaration(metric)
@@ -190,7 +209,12 @@ class LoptuneProgram(Program):
         hint = nearest(
             metric, [name for name in METRICS if name.startswith("eval/")], "trainer metrics eval/"
         )
-        raise document.error(f"no evaluation measures {metric}", ("objective", "metric"), hint)
+        raise document.error(
+            f"no evaluation measures {metric}",
+            ("objective", "metric"),
+            hint,
+            "unmeasured-objective",
+        )
 
     def check_machine(
         self,
@@ -208,7 +232,9 @@ class LoptuneProgram(Program):
                 f"one worker drives one GPU: workers_per_trial is {workers}, gpus_per_trial is "
                 f"{gpus:g}"
             )
-            raise document.error(what, ("resources",), "set both to the same number")
+            raise document.error(
+                what, ("resources",), "set both to the same number", "workers-and-gpus"
+            )
         where = document.where(("resources", "workers_per_trial"))
         for key in ("parallel.strategy", "rollout.prompts_per_step", "optim.update_batch_size"):
             for value in self._possible(searched, key):
@@ -217,12 +243,16 @@ class LoptuneProgram(Program):
                         f"{workers} workers per trial, but the trainer's parallel.strategy is none",
                         where,
                         "add trainer.parallel.strategy=ddp or trainer.parallel.strategy=deepspeed",
+                        key="resources.workers_per_trial",
+                        code="workers-without-strategy",
                     )
                 if isinstance(value, int) and value % workers:
                     raise ConfigError(
                         f"{key} {value} cannot be split over {workers} workers",
                         where,
                         f"make it a multiple of {workers}",
+                        key="resources.workers_per_trial",
+                        code="indivisible-by-workers",
                     )
         rollout = self.base.rollout
         if (
@@ -234,6 +264,7 @@ class LoptuneProgram(Program):
                 "concurrent trials would overwrite each other's weights on the vLLM servers",
                 ("limits", "max_concurrent"),
                 "add limits.max_concurrent=1, or trainer.rollout.vllm.mode=colocate",
+                code="shared-servers",
             )
         if self.base.parallel.device == "cuda" and gpus == 0:
             raise document.error(
@@ -241,6 +272,7 @@ class LoptuneProgram(Program):
                 ("resources", "gpus_per_trial"),
                 "add resources.gpus_per_trial=N, or trainer.parallel.device=cpu to run on "
                 "the CPU anyway",
+                code="trials-without-gpus",
             )
 
     def _possible(self, searched: Values, key: str) -> Sequence[Any]:
@@ -277,7 +309,11 @@ class LoptuneProgram(Program):
         measured = list(metric_names(prepared.sets))
         if metric not in measured:
             raise ConfigError(
-                f"no evaluation measures {metric}", "objective.metric", nearest(metric, measured)
+                f"no evaluation measures {metric}",
+                "objective.metric",
+                nearest(metric, measured),
+                key="objective.metric",
+                code="unmeasured-objective",
             )
 
     def _device(self, resources: ResourcesSpec) -> Device:
@@ -382,6 +418,7 @@ class LoptuneProgram(Program):
                 f"{like.source} has no held-out problems",
                 like.source,
                 "give them with --test FILE or evaluation.sets.test",
+                code="no-held-out-problems",
             )
         if test is not None:
             like = like.model_copy(update={"source": test})

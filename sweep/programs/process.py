@@ -252,6 +252,8 @@ class CommandRun:
                 f"the command exited without logging {metric}",
                 str(self._files["metrics"].path),
                 f'append lines such as {{"step": 20, "{metric}": 0.61}}',
+                key=metric,
+                code="metric-not-logged",
             )
         self.done = True
 
@@ -371,4 +373,5 @@ class _Lines:
                 f"invalid metric line: {shortened(text, 80)}",
                 str(self.path),
                 'write {"step": 20, "eval/accuracy": 0.61}',
+                code="invalid-metric-line",
             ) from None

@@ -149,6 +149,9 @@ def distribution(parameter: ParameterSpec, for_sampler: bool = True) -> BaseDist
     if parameter.kind in ("value", "by"):
         return None
     options = parameter.options
+    if parameter.kind == "logint":
+        low, high, _ = parameter.bounds
+        return IntDistribution(int(low), int(high), log=True)
     if options is None:
         low, high, _ = parameter.bounds
         return FloatDistribution(low, high, log=parameter.kind == "loguniform")
@@ -167,6 +170,8 @@ def sample(space: Space, trial: optuna.Trial) -> Parameters:
         if isinstance(range_, CategoricalDistribution):
             chosen = trial.suggest_categorical(key, range_.choices)
             return next(option for option in parameter.options or [] if _label(option) == chosen)
+        if isinstance(range_, IntDistribution) and range_.log:
+            return trial.suggest_int(key, range_.low, range_.high, log=True)
         if isinstance(range_, IntDistribution):
             ordered = sorted(parameter.options or [])
             return ordered[trial.suggest_int(key, 0, range_.high)]
@@ -316,7 +321,7 @@ def _params_and_distributions(space: Space, point: Parameters, for_sampler: bool
         if range_ is not None and parameter.contains(value):
             ranges[key] = range_
             values[key] = _label(value)
-            if isinstance(range_, IntDistribution):
+            if isinstance(range_, IntDistribution) and not range_.log:
                 values[key] = sorted(parameter.options or []).index(value)
     return {"params": values, "distributions": ranges}
 

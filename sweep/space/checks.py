@@ -28,6 +28,7 @@ def check_space(spec: SweepSpec, document: YamlDocument) -> None:
             "names that end in -confirm are reserved for confirmations",
             ("name",),
             "choose one that does not end in -confirm",
+            code="reserved-name",
         )
     spec.program.check_metric(spec.objective.metric, spec.searched, document)
     objective = spec.objective
@@ -38,6 +39,7 @@ def check_space(spec: SweepSpec, document: YamlDocument) -> None:
                 "an accuracy cannot improve by 1, which is 100%",
                 ("objective", key),
                 "write the improvement as a fraction, such as 0.05",
+                code="improvement-of-100-percent",
             )
     space = _check_conditions(spec.parameters, document)
     _check_keys(spec, document)
@@ -68,11 +70,19 @@ def _check_switch(
         meant = next((name for name in keys if name.endswith(f".{key}")), None)
         hint = f"did you mean {meant}?" if meant else nearest(key, keys, "trainer options")
         raise ConfigError(
-            f"{key} is neither a key of the program nor a switch that a `when` uses", where, hint
+            f"{key} is neither a key of the program nor a switch that a `when` uses",
+            where,
+            hint,
+            key=key,
+            code="unknown-parameter",
         )
     if parameter.options is None:
         raise ConfigError(
-            f"switch {key} needs a list of values", where, "write choice: [false, true]"
+            f"switch {key} needs a list of values",
+            where,
+            "write choice: [false, true]",
+            key=key,
+            code="continuous-switch",
         )
 
 
@@ -86,6 +96,8 @@ def _check_conditions(parameters: Mapping[str, ParameterSpec], document: YamlDoc
                     "space",
                     where,
                     nearest(parent, parameters),
+                    key=key,
+                    code="unknown-parent",
                 )
             options = parameters[parent].options
             if options is None:
@@ -93,6 +105,8 @@ def _check_conditions(parameters: Mapping[str, ParameterSpec], document: YamlDoc
                     f"the condition of {key} names {parent}, which has no list of values",
                     where,
                     f"give {parent} a choice, or add a switch",
+                    key=key,
+                    code="continuous-parent",
                 )
             for value in allowed_values(condition):
                 if not parameters[parent].contains(value):
@@ -100,12 +114,17 @@ def _check_conditions(parameters: Mapping[str, ParameterSpec], document: YamlDoc
                         f"impossible condition of {key}: {parent} is never {value!r}",
                         where,
                         f"valid: {shortened(', '.join(map(repr, options)), 200)}",
+                        key=key,
+                        code="impossible-condition",
                     )
     try:
         space = Space(parameters)
     except ValueError as circle:
         raise document.error(
-            f"circular conditions: {circle}", ("parameters",), "remove one of them"
+            f"circular conditions: {circle}",
+            ("parameters",),
+            "remove one of them",
+            code="circular-conditions",
         ) from None
     for key in parameters:
         if parent := space.excluding(key):
@@ -113,6 +132,7 @@ def _check_conditions(parameters: Mapping[str, ParameterSpec], document: YamlDoc
                 f"{key} is never active: no value of {parent} satisfies all conditions",
                 ("parameters", key, "when"),
                 f"change its conditions on {parent}, or those of its parents",
+                code="never-active",
             )
     return space
 
@@ -127,10 +147,18 @@ def _check_baselines(spec: SweepSpec, space: Space, document: YamlDocument) -> N
                     f"baseline {index} sets {key}, which is not searched",
                     where,
                     nearest(key, space.parameters) if space.parameters else "add it to parameters",
+                    key=key,
+                    code="baseline-key-not-searched",
                 )
             if not spec.program.has(key) and not space.parameters[key].contains(value):
                 options = ", ".join(map(repr, space.parameters[key].options or []))
-                raise ConfigError(f"{key} cannot be {value!r}", where, f"valid: {options}")
+                raise ConfigError(
+                    f"{key} cannot be {value!r}",
+                    where,
+                    f"valid: {options}",
+                    key=key,
+                    code="baseline-outside-choice",
+                )
         entry = document.where(("baselines", index))
         point = _complete_baseline(index, baseline, space, spec.program, entry)
         _try_point(spec.program, space, point, f"baseline {index}", ("baselines", index), document)
@@ -140,6 +168,7 @@ def _check_baselines(spec: SweepSpec, space: Space, document: YamlDocument) -> N
                 f"baselines {seen[mark]} and {index} are the same configuration",
                 entry,
                 "remove one",
+                code="repeated-baseline",
             )
         seen[mark] = index
 
@@ -152,7 +181,11 @@ def _complete_baseline(
     except KeyError as error:
         key = error.args[0]
         raise ConfigError(
-            f"baseline {index} is missing {key}", where, f"add {key}: VALUE"
+            f"baseline {index} is missing {key}",
+            where,
+            f"add {key}: VALUE",
+            key=key,
+            code="baseline-lacks-key",
         ) from None
     for key in baseline:
         if key not in point:
@@ -161,6 +194,8 @@ def _complete_baseline(
                 f"baseline {index} sets {key}, which is only used when {_show(when)}",
                 where,
                 f"remove {key}, or set {_show(when)}",
+                key=key,
+                code="baseline-key-inactive",
             )
     return point
 
@@ -197,20 +232,31 @@ def _try_point(
         # An error of one key is reported at its line; an error of a combination at the whole point.
         for key in space.parameters:
             if error.key == key or error.key.startswith(f"{key}."):
-                raise document.error(error.what, (*path, key), error.hint) from None
-        raise document.error(f"{what} is invalid: {error.what}", path, error.hint) from None
+                raise document.error(error.what, (*path, key), error.hint, error.code) from None
+        raise document.error(
+            f"{what} is invalid: {error.what}",
+            path,
+            error.hint,
+            error.code or "invalid-combination",
+        ) from None
 
 
 def _check_search(spec: SweepSpec, space: Space, document: YamlDocument) -> None:
     search = spec.search
     where = document.where(("search", "sampler"))
     if not space.parameters and (search.configurations or not spec.baselines):
-        raise document.error("nothing to search: no parameters", ("parameters",), "add a parameter")
+        raise document.error(
+            "nothing to search: no parameters",
+            ("parameters",),
+            "add a parameter",
+            code="nothing-to-search",
+        )
     if not spec.baselines and search.configurations == 0:
         raise document.error(
             "nothing to run: no baselines and no configurations",
             ("search", "configurations"),
             "raise search.configurations",
+            code="nothing-to-run",
         )
     if search.sampler == "grid":
         for key, parameter in space.parameters.items():
@@ -219,10 +265,15 @@ def _check_search(spec: SweepSpec, space: Space, document: YamlDocument) -> None
                     f"a grid needs lists of values, but {key} is {parameter.kind}",
                     ("parameters", key),
                     f"write {key}: {{choice: [...]}} or {{int: [low, high, step]}}",
+                    code="grid-over-range",
                 )
         if space.grid_size(MAX_GRID + 1) > MAX_GRID:
             raise ConfigError(
-                f"the grid has more than {MAX_GRID} points", where, "use sampler: random"
+                f"the grid has more than {MAX_GRID} points",
+                where,
+                "use sampler: random",
+                key="search.sampler",
+                code="grid-too-large",
             )
 
 
@@ -246,17 +297,23 @@ def _check_arms(spec: SweepSpec, document: YamlDocument) -> None:
             f"tune_within names {key}, which is not an unconditional choice with several values",
             where,
             hint,
+            key="search.tune_within",
+            code="invalid-arms",
         )
     if spec.search.configurations == 0:
         where = document.where(("search", "configurations"))
         raise ConfigError(
-            "tune_within tunes nothing with 0 configurations", where, "raise them, or remove it"
+            "tune_within needs configurations, but search.configurations is 0",
+            where,
+            "raise search.configurations, or remove tune_within",
+            key="search.configurations",
+            code="no-configurations",
         )
     if spec.scheduler != SchedulerSpec():
         what = (
             "early stopping leaves tune_within too few complete trials to estimate tuning variance"
         )
-        raise document.error(what, ("scheduler",), "write scheduler: none")
+        raise document.error(what, ("scheduler",), "write scheduler: none", "arms-stopped-early")
     counts = {name: len(arm.baselines) for name, arm in arms(spec).items()}
     if len(set(counts.values())) > 1:
         budgets = ", ".join(f"{name} {count}" for name, count in counts.items())
@@ -264,6 +321,7 @@ def _check_arms(spec: SweepSpec, document: YamlDocument) -> None:
             f"arms have different numbers of baselines, so budgets differ ({budgets})",
             ("baselines",),
             f"list as many baselines for every value of {key}, or none",
+            code="unequal-arms",
         )
 
 
@@ -273,6 +331,7 @@ def _check_limits(spec: SweepSpec, document: YamlDocument) -> None:
             "limits.gpu_hours has no effect: trials have no GPU",
             ("limits", "gpu_hours"),
             "remove it",
+            code="limit-without-gpus",
         )
 
 
@@ -284,6 +343,7 @@ def _check_scheduler(spec: SweepSpec, document: YamlDocument) -> None:
             f"grace_period is {asha.grace_period}, but a trial has only {evaluations} evaluations",
             ("scheduler", "asha", "grace_period"),
             f"write at most {evaluations}",
+            code="grace-period-too-long",
         )
 
 

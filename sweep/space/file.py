@@ -13,6 +13,7 @@ from typing import Any
 
 from sweep.programs.loptune import LoptuneProgram
 from sweep.space.checks import check_space
+from sweep.space.parameters import KINDS
 from sweep.space.spec import SweepSpec
 from trainer.config.yaml_document import (
     KeyPath,
@@ -50,7 +51,9 @@ def find_space(name: str) -> Path:
     published = published_spaces()
     stem = name.removesuffix(".yaml")
     if stem not in published:
-        raise MissingError(f"no search space {name}", name, nearest(stem, published))
+        raise MissingError(
+            f"no search space {name}", name, nearest(stem, published), code="no-search-space"
+        )
     return published[stem]
 
 
@@ -124,7 +127,7 @@ class _OverriddenDocument(YamlDocument):
 
 def _apply_space_overrides(document: YamlDocument, overrides: Sequence[str]) -> YamlDocument:
     data = copy.deepcopy(document.data)
-    places = [_override_place(text) for text in overrides]
+    places = [_override_place(text, data) for text in overrides]
     for path, value in places:
         parent: Any = data
         for part in path[:-1]:
@@ -133,6 +136,9 @@ def _apply_space_overrides(document: YamlDocument, overrides: Sequence[str]) -> 
             below = parent.get(part)
             parent[part] = below if isinstance(below, dict) else {}
             parent = parent[part]
+        if path[0] == "parameters" and path[-1] in KINDS and len(path) == 3:
+            for kind in KINDS:  # one range replaces the other
+                parent.pop(kind, None)
         parent[path[-1]] = value
     overridden = frozenset(path for path, _ in places)
     return _OverriddenDocument(data, document.lines, document.source, overridden)
@@ -145,7 +151,31 @@ def override_keys() -> list[str]:
     return [*written, *(f"trainer.{key}" for key in trainer_keys)]
 
 
-def _override_place(text: str) -> tuple[tuple[str, ...], Any]:
+def _parameter_path(rest: str, data: dict[str, Any]) -> list[str]:
+    """Split the key of a parameter, which may have dots, from the words of its range:
+    ``optim.lr.when.rule`` is the condition of ``optim.lr`` on ``rule``.
+    """
+    written = data.get("parameters")
+    program = data.get("program")
+    defaults = program.get("defaults") if isinstance(program, dict) else None
+    whole = [*(written if isinstance(written, dict) else ()), *(defaults or ())]
+    if rest in whole:
+        return [rest]
+    words = rest.split(".")
+    for index in range(len(words) - 1, 0, -1):
+        if ".".join(words[:index]) in whole and words[index] not in ("when", "by"):
+            return [".".join(words[:index]), *words[index:]]
+        if words[index] in ("when", "by"):
+            below = ".".join(words[index + 1 :])
+            path = [".".join(words[:index]), words[index], below]
+            return [part for part in path if part]
+        if index == len(words) - 1 and words[index] in (*KINDS, "else"):
+            return [".".join(words[:index]), words[index]]
+    return [rest]
+
+
+def _override_place(text: str, data: dict[str, Any]) -> tuple[tuple[str, ...], Any]:
+    """Return where in the space an override is written, and its value."""
     key, value = parse_override(text)
     head, _, rest = key.partition(".")
     sections = field_names(SweepSpec)
@@ -153,11 +183,13 @@ def _override_place(text: str) -> tuple[tuple[str, ...], Any]:
         choices = override_keys()
         hint = nearest(head, sections) if rest else nearest(key, choices, SweepSpec.explained_by)
         hint = f"write trainer.{text}" if f"trainer.{key}" in choices else hint
-        raise ConfigError(f"unknown key {key}", f"command line, key {key}", hint)
+        raise ConfigError(
+            f"unknown key {key}", f"command line, key {key}", hint, key=key, code="unknown-key"
+        )
     if head == "trainer" and rest not in ("", "preset"):
         return ("trainer", "overrides", rest.removeprefix("overrides.")), value
     if key.startswith("program.defaults."):
         return ("program", "defaults", key.removeprefix("program.defaults.")), value
     if head == "parameters" and rest:
-        return ("parameters", rest), value
+        return ("parameters", *_parameter_path(rest, data)), value
     return tuple(key.split(".")), value

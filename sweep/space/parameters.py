@@ -1,12 +1,15 @@
 """Parameters of a search space: their ranges and conditions."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from trainer.section import Section
+from sweep.space.other_tools import our_form
+from trainer.section import Section, refusal
 
 
 def same_value(left: Any, right: Any) -> bool:
@@ -15,12 +18,14 @@ def same_value(left: Any, right: Any) -> bool:
 
 
 ValueMapping = dict[str, Any]
-_FloatRange = tuple[float, float]
+_FloatRange = Annotated[list[float], Field(min_length=2, max_length=3)]
+_LogRange = Annotated[list[float], Field(min_length=2, max_length=2)]
 _IntegerRange = Annotated[list[int], Field(min_length=2, max_length=3)]
+_LogIntegerRange = Annotated[list[int], Field(min_length=2, max_length=2)]
 
-KINDS = ("choice", "uniform", "loguniform", "int", "value", "by")
+KINDS = ("choice", "uniform", "loguniform", "int", "logint", "value", "by")
 _LISTED = ("choice", "value", "by")  # kinds that list their values
-_MOST_VALUES = 100_000  # largest integer range that is enumerated
+_MAX_VALUES = 100_000  # largest range with a step that is enumerated
 
 
 class ParameterSpec(Section):
@@ -29,11 +34,13 @@ class ParameterSpec(Section):
     choice: list[Any] | None = Field(None, min_length=1)
     """one of these values"""
     uniform: _FloatRange | None = None
-    """[low, high]"""
-    loguniform: _FloatRange | None = None
+    """[low, high] or [low, high, step]"""
+    loguniform: _LogRange | None = None
     """[low, high], uniform in the logarithm"""
     integer: _IntegerRange | None = Field(None, alias="int")
-    """[low, high] or [low, high, step]"""
+    """[low, high] or [low, high, step], whole numbers"""
+    logint: _LogIntegerRange | None = None
+    """[low, high], whole numbers uniform in the logarithm"""
     value: Any = None
     """always this value"""
     by: dict[str, dict[Any, Any]] | None = None
@@ -57,9 +64,15 @@ class ParameterSpec(Section):
     def bounds(self) -> tuple[float, float, float | None]:
         """Low, high and step (None if continuous) of a numeric range."""
         numbers: Sequence[float] = getattr(self, _field(self.kind))
-        if self.kind == "int":
-            return numbers[0], numbers[1], numbers[2] if len(numbers) == 3 else 1
-        return numbers[0], numbers[1], None
+        low, high = numbers[0], numbers[1]
+        if len(numbers) == 3:
+            return low, high, numbers[2]
+        return low, high, 1 if self.is_whole else None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a numeric range holds whole numbers only."""
+        return self.kind in ("int", "logint")
 
     @property
     def options(self) -> list[Any] | None:
@@ -70,18 +83,24 @@ class ParameterSpec(Section):
             return [self.value]
         if self.kind == "by":
             return [value for values in (self.by or {}).values() for value in values.values()]
-        if self.kind == "int":
-            low, high, step = self.bounds
-            return list(range(int(low), int(high) + 1, int(step or 1)))
-        return None
+        low, high, step = self.bounds
+        if step is None:
+            return None
+        if self.is_whole:
+            values = range(int(low), int(high) + 1, int(step))
+            return list(values) if len(values) <= _MAX_VALUES + 1 else None
+        return _stepped(low, high, step)
 
     @property
     def extremes(self) -> list[Any]:
-        """Values to validate: every choice, or both ends of the range."""
+        """Values to validate: every choice, or the first and the last value of the range."""
         if self.kind in _LISTED:
             return self.options or []
         low, high, _ = self.bounds
-        return [int(low), int(high)] if self.kind == "int" else [low, high]
+        options = self.options
+        if options is not None:
+            return [options[0], options[-1]]
+        return [int(low), int(high)] if self.is_whole else [low, high]
 
     def contains(self, value: Any) -> bool:
         """Return whether a value lies in the range."""
@@ -89,6 +108,8 @@ class ParameterSpec(Section):
         if options is not None:
             return any(same_value(value, option) for option in options)
         if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        if self.is_whole and value != int(value):
             return False
         low, high, _ = self.bounds
         return low <= value <= high
@@ -102,11 +123,14 @@ class ParameterSpec(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_by(cls, data: Any) -> Any:
-        """Turn `by` into a condition: the parameter is active if the other has one of the listed
-        values.
+    def _read(cls, data: Any) -> Any:
+        """Refuse another tool's words. Turn `by` into a condition: the parameter is active if the
+        other has one of the listed values.
         """
-        by = data.get("by") if isinstance(data, dict) else None
+        if isinstance(data, ParameterSpec):
+            return data
+        _check_words(data)
+        by = data.get("by")
         if not isinstance(by, dict):
             return data
         listed = {parent: list(values) for parent, values in by.items() if isinstance(values, dict)}
@@ -117,12 +141,16 @@ class ParameterSpec(Section):
         written = [kind for kind in KINDS if _field(kind) in self.model_fields_set]
         if len(written) != 1:
             listed = f"found {' and '.join(written)}" if written else "found none"
-            raise ValueError(f"set exactly one of {', '.join(KINDS)}; {listed}")
+            raise refusal(
+                "one-range", f"set exactly one of {', '.join(KINDS)}; {listed}", _NEEDS_A_RANGE
+            )
         if self.has_otherwise and not self.when:
-            raise ValueError("`else` needs a `when`")
+            raise refusal("else-without-when", "`else` needs a `when`", "add when: {OTHER: VALUE}")
         if self.by is not None and (len(self.by) != 1 or not all(self.by.values())):
-            raise ValueError(
-                "`by` needs one other parameter and some of its values: {other: {its value: value}}"
+            raise refusal(
+                "invalid-by",
+                "`by` needs one other parameter and some of its values",
+                "write by: {OTHER: {ITS VALUE: VALUE}}",
             )
         if self.kind == "choice":
             _check_choice(self.choice or [])
@@ -131,25 +159,76 @@ class ParameterSpec(Section):
         return self
 
 
+_NEEDS_A_RANGE = "write one range, such as {uniform: [0.0, 0.5]} or {choice: [a, b]}"
+
+
+def _check_words(data: Any) -> None:
+    """Refuse what is no mapping, and the words of W&B, Optuna, Ray and Hydra."""
+    known = [field.alias or name for name, field in ParameterSpec.model_fields.items()]
+    meant = our_form(data, known)
+    if meant is not None:
+        raise refusal("other-form", *meant)
+    if not isinstance(data, Mapping):
+        raise refusal("no-range", f"{data!r} is no range", _NEEDS_A_RANGE)
+    log_range = data.get("loguniform")
+    if isinstance(log_range, list) and len(log_range) == 3:
+        raise refusal(
+            "step-on-log-scale",
+            "loguniform has no step",
+            "leave the step out, write logint for whole numbers, or list the values in a choice",
+        )
+
+
 def _field(kind: str) -> str:
     return "integer" if kind == "int" else kind
+
+
+def _stepped(low: float, high: float, step: float) -> list[float]:
+    """Return low, low + step, ... up to high, as the decimal numbers that a person would write."""
+    first, last, width = (Decimal(str(number)) for number in (low, high, step))
+    return [float(first + index * width) for index in range(int((last - first) / width) + 1)]
 
 
 def _check_choice(values: Sequence[Any]) -> None:
     for index, value in enumerate(values):
         if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"choice contains {value}, which is not finite")
-        # `1` and `true` are the same choice to Optuna as well, so plain equality is meant here.
-        if value in values[:index]:
-            raise ValueError(f"choice lists {value!r} twice")
+            raise refusal(
+                "not-finite", f"choice contains {value}, which is not finite", "remove it"
+            )
+        for earlier in values[:index]:
+            # `1` and `true` are the same choice to Optuna as well, so plain equality is meant here.
+            if value != earlier:
+                continue
+            left, right = json.dumps(earlier), json.dumps(value)
+            if left == right:
+                raise refusal("repeated-choice", f"choice lists {left} twice", "remove one")
+            raise refusal(
+                "equal-choices",
+                f"choice lists {left} and {right}, which count as the same value",
+                "remove one, or put one into quotes if the program reads text",
+            )
 
 
 def _check_bounds(kind: str, low: float, high: float, step: float | None) -> None:
     if not low < high:
-        raise ValueError(f"{kind}: low {low} must be below high {high}")
+        raise refusal(
+            "empty-range",
+            f"{kind}: low {low} must be below high {high}",
+            "write [LOW, HIGH], or {value: X} for a constant",
+        )
     if kind.startswith("log") and low <= 0:
-        raise ValueError(f"{kind}: low {low} must be above 0 on a logarithmic scale")
+        raise refusal(
+            "log-of-zero",
+            f"{kind}: low {low} must be above 0 on a logarithmic scale",
+            "raise it, or write a range that is not logarithmic",
+        )
     if step is not None and not 0 < step <= high - low:
-        raise ValueError(f"{kind}: step {step} must be above 0 and at most high - low")
-    if step is not None and (high - low) / step > _MOST_VALUES:
-        raise ValueError(f"{kind}: more than {_MOST_VALUES:,} values: write a larger step")
+        raise refusal(
+            "step-outside-range",
+            f"{kind}: step {step} must be above 0 and at most high - low",
+            "write [LOW, HIGH, STEP]",
+        )
+    if kind != "logint" and step is not None and (high - low) / step > _MAX_VALUES:
+        raise refusal(
+            "too-many-values", f"{kind}: more than {_MAX_VALUES:,} values", "write a larger step"
+        )

@@ -12,13 +12,13 @@ from sweep.programs.base import Program, ResourcesSpec
 from sweep.programs.command import CommandProgram
 from sweep.programs.loptune import LoptuneProgram
 from sweep.space.parameters import ParameterSpec, ValueMapping
-from trainer.section import Count, Positive, Section, Seed, needs
+from trainer.section import Count, Positive, Section, Seed, needs, refusal
 from trainer.shell.run_folder import NAME_RULE, is_name
 
 
-def _differing(values: list[Any]) -> list[Any]:
+def _unique(values: list[Any]) -> list[Any]:
     if len(set(values)) != len(values):
-        raise ValueError(f"these must differ: {values}")
+        raise refusal("duplicates", f"duplicates in {values}", "list each once")
     return values
 
 
@@ -50,7 +50,7 @@ class SearchSpec(Section):
     """seed of the sampler"""
     startup: Count | None = needs("sampler=auto|tpe|gp", None)
     """random configurations before the sampler starts to learn, baselines included"""
-    warm_start: Annotated[list[str], AfterValidator(_differing)] = Field([])
+    warm_start: Annotated[list[str], AfterValidator(_unique)] = Field([])
     """earlier sweeps whose best configurations run after the baselines"""
     earlier_seeds: list[int] = Field([])
     """seeds of the sweeps of `warm_start`; written by `sweep run`"""
@@ -58,9 +58,11 @@ class SearchSpec(Section):
     @model_validator(mode="after")
     def _check(self) -> "SearchSpec":
         if self.configurations is None and self.sampler != "grid":
-            raise ValueError(
-                "search.configurations is missing: how many configurations may "
-                f"{self.sampler} propose"
+            raise refusal(
+                "no-configuration-count",
+                f"search.configurations is missing: how many configurations may {self.sampler} "
+                "propose",
+                "add search.configurations, such as 12",
             )
         return self
 
@@ -143,7 +145,7 @@ class SweepSpec(Section):
     """configurations that run first; the first is the baseline of all comparisons"""
     search: SearchSpec
     """which configurations are tried"""
-    seeds: Annotated[list[Seed], AfterValidator(_differing)] = Field([0], min_length=1)
+    seeds: Annotated[list[Seed], AfterValidator(_unique)] = Field([0], min_length=1)
     """every configuration runs once per seed"""
     scheduler: Annotated[SchedulerSpec, BeforeValidator(_read_scheduler, _SchedulerInput)] = (
         SchedulerSpec()
@@ -226,12 +228,16 @@ class SweepSpec(Section):
     @model_validator(mode="after")
     def _check_program(self) -> "SweepSpec":
         if (self.trainer is None) == (self.external is None):
-            raise ValueError("set either trainer or program: it is what a trial runs")
+            raise refusal(
+                "trainer-or-program",
+                "set either trainer or program: it is what a trial runs",
+                "write trainer: PRESET, or program: {command: [...]}",
+            )
         return self
 
     @field_validator("name")
     @classmethod
     def _check_name(cls, name: str) -> str:
         if not is_name(name):
-            raise ValueError(f"a name has {NAME_RULE}")
+            raise refusal("invalid-name", f"a name has {NAME_RULE}")
         return name

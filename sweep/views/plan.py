@@ -212,7 +212,8 @@ def _range(parameter: ParameterSpec) -> str:
     if parameter.kind in ("choice", "value"):
         return f"{kind} {options}"
     low, high, step = parameter.bounds
-    return f"{kind} {low:g} to {high:g}" + (f", step {step:g}" if step else "")
+    has_step = step is not None and kind != "logint"
+    return f"{kind} {low:g} to {high:g}" + (f", step {step:g}" if has_step else "")
 
 
 def _lines(plan: Plan, spec: SweepSpec) -> Iterator[tuple[str, str]]:

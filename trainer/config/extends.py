@@ -71,7 +71,10 @@ def find_spec(spec: str, relative_to: Path = Path()) -> RunFile:
             Path(str(resources.files("trainer.config") / "presets" / f"{name}.yaml")), variant
         )
     raise ConfigError(
-        f"no preset or file named {name}", spec, nearest(spec, preset_specs(), "trainer presets")
+        f"no preset or file named {name}",
+        spec,
+        nearest(spec, preset_specs(), "trainer presets"),
+        code="no-preset",
     )
 
 

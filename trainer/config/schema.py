@@ -165,14 +165,22 @@ def check_key(key: str, source: str = "override") -> None:
                 valid = dotted_keys()
             listing = TrainConfig.explained_by.format(".".join(parts[:depth])).strip()
             raise ConfigError(
-                f"unknown key {key}", f"{source}, key {key}", nearest(key, valid, listing), key
+                f"unknown key {key}",
+                f"{source}, key {key}",
+                nearest(key, valid, listing),
+                key,
+                code="unknown-key",
             )
         annotation: object = model.model_fields[part].annotation
         model = section_of(annotation)
     if model is not None and model is annotation:  # an optional section counts as a value, too
         below = leaf_keys(model, f"{key}.")
         raise ConfigError(
-            f"{key} is a section, not a value", f"{source}, key {key}", nearest(key, below), key
+            f"{key} is a section, not a value",
+            f"{source}, key {key}",
+            nearest(key, below),
+            key,
+            code="section-as-value",
         )
 
 

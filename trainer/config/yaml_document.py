@@ -85,9 +85,9 @@ class YamlDocument:
         """Return file, line and dotted key."""
         return f"{self.place(path)}, key {dotted(path)}" if path else self.source
 
-    def error(self, what: str, path: KeyPath, hint: str) -> ConfigError:
+    def error(self, what: str, path: KeyPath, hint: str, code: str = "") -> ConfigError:
         """Return a ConfigError for a key, with file and line."""
-        return ConfigError(what, self.where(path), hint)
+        return ConfigError(what, self.where(path), hint, dotted(path), code=code)
 
 
 def dotted(path: Iterable[str | int]) -> str:
@@ -182,6 +182,7 @@ def parse_override(text: str) -> tuple[str, Any]:
             f"invalid override: {text}",
             "command line",
             "write key=value, e.g. algorithm.ar_alpha=0.3",
+            code="invalid-override",
         )
     if not value.strip():
         raise ConfigError(
@@ -255,11 +256,26 @@ def validate(model: type[Model], document: YamlDocument) -> Model:
             listing = getattr(model, "explained_by", "").format(*path[:-1][:1] or [""]).strip()
             hint = nearest(str(path[-1]), valid, listing)
             raise ConfigError(
-                f"unknown key {dotted(path)}", document.where(path), hint, dotted(path)
+                f"unknown key {dotted(path)}",
+                document.where(path),
+                hint,
+                dotted(path),
+                code="unknown-key",
             ) from None
         raise ConfigError(
-            _refusal(first), document.where(path), _hint(model, first), dotted(path)
+            _refusal(first),
+            document.where(path),
+            _hint(model, first),
+            dotted(path),
+            code=_code(first),
         ) from None
+
+
+def _code(error: Any) -> str:
+    """Return the code of a validation error: its own, or pydantic's word for its type."""
+    if error["type"] == "missing":
+        return "missing-key"
+    return str(error["type"]).replace("_", "-")
 
 
 def _refusal(error: Any) -> str:
@@ -277,7 +293,10 @@ def _hint(model: type[BaseModel], error: Any) -> str:
             "take them out; MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD are those of "
             "MLflow"
         )
-    expected = (error.get("ctx") or {}).get("expected")
+    context = error.get("ctx") or {}
+    if "hint" in context:
+        return str(context["hint"])
+    expected = context.get("expected")
     if error["type"] == "literal_error" and expected:
         return nearest(
             str(error.get("input")),

@@ -137,3 +137,49 @@ def test_a_sampler_sees_listed_numbers_in_their_order_and_people_their_values(tm
         assert seen["algorithm.advantage"] == point["algorithm.advantage"]
         assert frozen_trial(spec, Space(spec.parameters), configuration).params == point
     assert len({str(configuration.parameters) for configuration in searcher.configurations}) == 8
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_stepped_and_logarithmic_whole_numbers(sampler, tmp_path):
+    parameters = {ALPHA: {"uniform": [0.0, 0.3, 0.1]}, "rollout.group_size": {"logint": [2, 3]}}
+    search = {"sampler": sampler, "startup": 3, "seed": 1}
+
+    def searching(count):
+        spec = make_spec(
+            tmp_path,
+            parameters=parameters,
+            baselines=[],
+            search={**search, "configurations": count},
+            seeds=[0],
+        )
+        return searcher_in(tmp_path, spec)
+
+    drain(searching(5))
+    resumed = searching(8)
+    drain(resumed)
+    points = [configuration.parameters for configuration in resumed.configurations]
+    # all of the 4 x 2 points, each once
+    assert sorted((point[ALPHA], point["rollout.group_size"]) for point in points) == [
+        (alpha, size) for alpha in (0.0, 0.1, 0.2, 0.3) for size in (2, 3)
+    ]
+    assert all(type(point["rollout.group_size"]) is int for point in points)
+    shown = frozen_trial(resumed.spec, Space(resumed.spec.parameters), resumed.configurations[0])
+    assert shown.params == points[0]
+
+
+def test_logarithmic_whole_numbers_prefer_small_ones(tmp_path):
+    key = "optim.tokens_per_microbatch"
+    search = {"sampler": "random", "configurations": 40}
+    spec = make_spec(
+        tmp_path,
+        parameters={key: {"logint": [1, 1_000_000]}},
+        baselines=[],
+        search=search,
+        seeds=[0],
+    )
+    values = [
+        suggestion["parameters"][key]
+        for suggestion in drain(searcher_in(tmp_path, spec), result=lambda _: ended(0.5))
+    ]
+    assert 10 <= sum(value < 1000 for value in values) <= 30  # half of the decades
+    assert max(values) > 100_000
