@@ -242,7 +242,6 @@ class PlannableProgram(Section, ABC):
             "--sample works only for loptune's own trainer",
             "command line, --sample",
             "leave it out",
-            code="sample-of-command",
             code="no-sample",
         )
 
