@@ -26,7 +26,7 @@ from sweep.programs.words import check_words, fill, named_keys
 from trainer.config.tracking import TrackingConfig
 from trainer.config.yaml_document import YamlDocument
 from trainer.errors import ConfigError, MissingError, shortened
-from trainer.section import Count, Section
+from trainer.section import Count, Section, refusal
 from trainer.tracking.inputs import module_files
 from trainer.tracking.writers import check_installed
 
@@ -85,11 +85,19 @@ class CommandProgram(Program):
     @model_validator(mode="after")
     def _check(self) -> "CommandProgram":
         if bool(self.command) == bool(self.function):
-            raise ValueError("set exactly one of command and function")
+            raise refusal(
+                "command-or-function",
+                "set exactly one of command and function",
+                "write command: [python, train.py], or function: module:function",
+            )
         clash = {*self.defaults, *self.held_out} & {_SEED, *self.seeds, *_RESERVED}
         for key in clash | {*self.seeds} & {*_RESERVED}:
-            raise ValueError(f"{key} is set by loptune for each trial: remove it or rename it")
-        check_words(self.command, self._named)
+            raise refusal(
+                "reserved-key",
+                f"{key} is set by loptune for each trial",
+                "remove it from program.defaults, or rename it",
+            )
+        check_words(self.command, self._named, self._texts)
         return self
 
     @property
@@ -101,6 +109,12 @@ class CommandProgram(Program):
     def _named(self) -> list[str]:
         """The keys that the command can name."""
         return [*self.defaults, *self.seeds, "out"]
+
+    @property
+    def _texts(self) -> list[str]:
+        """The keys whose values may be other than numbers."""
+        defaults = {**self.defaults, **self.held_out}
+        return [key for key, value in defaults.items() if not isinstance(value, int | float)]
 
     @property
     def tracking_settings(self) -> TrackingConfig:

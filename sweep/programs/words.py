@@ -3,17 +3,30 @@
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sweep.programs.shell_words import code_words, quoted, scripts_of, unsafe_words
 from trainer.config.yaml_document import nearest
+from trainer.section import refusal
 
 _NAME = r"[\w./@+~-]+"  # what a placeholder may look like; Hydra's keys have + @ ~
 _UNKNOWN = re.compile(rf"(?<!\$)\{{({_NAME})\}}")  # not a shell's ${NAME}
 _LITERAL = re.compile(rf"(?<!\$)\{{\{{({_NAME})\}}\}}")  # {{print}}: the text {print}
-_SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "ash")
-_COMMENT_BEFORE = " \t\n;|&("  # a # behind one of these begins a comment
+# words of W&B's commands for all values at once
+_ALL = ("${args}", "${args_no_boolean_flags}", "${args_no_hyphens}", "${args_json}")
+# other words of W&B's commands, with what to write
+_NOT_OURS = {
+    "${env}": "leave it out",
+    "${interpreter}": "write python, which is the interpreter that runs the sweep",
+    "${program}": "write the script's name, such as train.py",
+    "${args_json_file}": "leave it out: the file is $LOPTUNE_CONFIG",
+}
+_WANDB = re.compile(r"\$\{(args\w*|env|interpreter|program|envvar:\w+)\}")
+_OUT = "out"  # not one of a program's values
+_BY_ARGUMENT = (
+    "pass it as an argument: [bash, -c, 'COMMAND \"$1\"', _, '{KEY}'], or let a script file do it"
+)
 
 
 def fill(command: Sequence[str], values: Mapping[str, Any]) -> list[str]:
@@ -22,9 +35,14 @@ def fill(command: Sequence[str], values: Mapping[str, Any]) -> list[str]:
         key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()
     }
     places = re.compile(rf"{_LITERAL.pattern}|{_place(values)}")
-    scripts = _shell_scripts(command)
+    scripts = scripts_of(command)
     words = []
     for index, word in enumerate(command):
+        if word in _ALL:
+            apart = named_keys([other for other in command if other not in _ALL], list(values))
+            rest = {key: value for key, value in values.items() if key not in {_OUT, *apart}}
+            words += _all_words(word, rest, texts)
+            continue
         flag = _flag(values).fullmatch(word)
         if flag:
             words += _flag_words(flag[2], values[flag[1]], texts[flag[1]])
@@ -42,107 +60,91 @@ def fill(command: Sequence[str], values: Mapping[str, Any]) -> list[str]:
 
 def named_keys(command: Sequence[str], keys: Sequence[str]) -> set[str]:
     """Return the keys that a command names."""
+    if any(word in _ALL for word in command):
+        return set(keys)
     flags = [flag[1] for word in command for flag in [_flag(keys).fullmatch(word)] if flag]
     return {*flags, *(place[1] for word in command for place in re.finditer(_place(keys), word))}
 
 
-def check_words(command: Sequence[str], keys: Sequence[str]) -> None:
+def check_words(command: Sequence[str], keys: Sequence[str], texts: Sequence[str] = ()) -> None:
     """Refuse placeholders that would not be replaced, or not safely.
 
+    ``texts`` are the keys whose values may be other than numbers, which are safe anywhere.
+
     Raises:
-        ValueError: the first error.
+        PydanticCustomError: the first error, with its code.
     """
-    scripts = _shell_scripts(command)
-    nearly = re.compile(rf"(?<!\$)\{{\{{?\s*({_any(keys)})\s*([:!?\[][^{{}}]*)?\}}")
+    scripts = scripts_of(command)
+    unsafe = unsafe_words(command)
+    code = code_words(command)
     for index, word in enumerate(command):
-        if index not in scripts and _flag(keys).fullmatch(word):
+        is_read = index in scripts or index in unsafe
+        if not is_read and _flag(keys).fullmatch(word):
             continue
-        for near in nearly.finditer(word):
-            if near[0] == f"{{{near[1]}}}":
-                continue
-            if "?" in (near[2] or ""):
-                raise ValueError(
-                    f"command: {near[0]} is not replaced: a flag is a whole word of the command, "
-                    f"such as '{{{near[1]}?--flag}}'"
+        _check_form(word, keys, is_script=index in scripts)
+        for place in re.finditer(_place(keys), word):
+            if index in unsafe and place[1] in (*texts, _OUT):
+                raise _unsafe(place[0], f"{unsafe[index]} reads the text a second time")
+            if index in code and place[1] in texts:
+                raise _unsafe(place[0], f"it would become code of {code[index]}")
+            if index in scripts and place.start() in set(quoted(word)):
+                raise _unsafe(
+                    place[0],
+                    "it stands inside quotes, a comment, arithmetic or a substitution of a shell's "
+                    "script",
+                    f"write {place[0]} outside of them; its value is quoted when it is put in",
                 )
-            raise ValueError(f"command: {near[0]} is not replaced: write {{{near[1]}}}")
-        for place in _UNKNOWN.finditer(_LITERAL.sub("", word)):
-            if place[1] not in keys:
-                raise ValueError(
-                    f"command: unknown key {place[0]}: {nearest(place[1], keys)} "
-                    f"(for literal braces, write {{{place[0]}}})"
-                )
-        if index in scripts:
-            _check_script(word, keys)
 
 
-def _check_script(script: str, keys: Sequence[str]) -> None:
-    quoted = set(_quoted(script))
-    for place in re.finditer(_place(keys), script):
-        if place.start() in quoted:
-            raise ValueError(
-                f"command: {place[0]} stands inside quotes, a comment or a substitution of a "
-                f"shell's script: write {place[0]} outside of them, because its value is quoted "
-                "when it is put in"
+def _unsafe(place: str, why: str, hint: str = "") -> Exception:
+    hint = hint or _BY_ARGUMENT.replace("{KEY}", place)
+    return refusal("value-in-shell-text", f"command: {place} cannot stand here: {why}", hint)
+
+
+def _check_form(word: str, keys: Sequence[str], is_script: bool) -> None:
+    """Refuse a word with a placeholder that would not be replaced."""
+    for wandb in _WANDB.finditer(word):
+        is_variable = is_script and re.search(rf"\b{wandb[1]}=", word)
+        if word not in _ALL and not is_variable and (wandb[0] == word or wandb[1][:4] == "args"):
+            raise refusal(
+                "wandb-word",
+                f"command: {wandb[0]} is W&B's",
+                _NOT_OURS.get(wandb[0], f"write {', '.join(_ALL)} as a whole word, or {{KEY}}"),
+            )
+    nearly = re.compile(rf"(?<!\$)\{{\{{?\s*({_any(keys)})\s*([:!?\[][^{{}}]*)?\}}")
+    for near in nearly.finditer(word):
+        if near[0] == f"{{{near[1]}}}":
+            continue
+        what = f"command: {near[0]} is not replaced"
+        if "?" in (near[2] or ""):
+            raise refusal(
+                "flag-inside-word",
+                what,
+                f"a flag is a whole word of the command, such as '{{{near[1]}?--flag}}'",
+            )
+        raise refusal("unreplaced-placeholder", what, f"write {{{near[1]}}}")
+    for place in _UNKNOWN.finditer(_LITERAL.sub("", word)):
+        if place[1] not in keys:
+            raise refusal(
+                "unknown-placeholder",
+                f"command: unknown key {place[0]}",
+                f"{nearest(place[1], keys)} (for literal braces, write {{{place[0]}}})",
             )
 
 
-def _quoted(script: str) -> Iterator[int]:
-    """Yield the positions at which a quoted value would not stay one word. What is hard to follow
-    (a substitution inside quotes, a here-document) counts as quoted up to the end.
-    """
-    state = ""  # the character that ends it
-    escapes = False  # whether a backslash counts in this state
-    index = 0
-    while index < len(script):
-        character = script[index]
-        rest = script[index:]
-        if state:
-            yield index
-        if state == '"' and (rest.startswith("$(") or character == "`"):
-            yield from range(index, len(script))
-            return
-        if character == "\\" and (not state or escapes):
-            yield index + 1
-            index += 2
-            continue
-        if state:
-            if character == state:
-                state = ""
-        elif rest.startswith("<<") and not rest.startswith("<<<"):
-            yield from range(index, len(script))
-            return
-        elif rest.startswith("<<<"):
-            index += 2
-        elif character in "'\"`":
-            state = character
-            escapes = character != "'" or script[:index].endswith("$")
-        elif character == "#" and (index == 0 or script[index - 1] in _COMMENT_BEFORE):
-            state, escapes = "\n", False
-        index += 1
-
-
-def _shell_scripts(command: Sequence[str]) -> set[int]:
-    """Return the positions of words that a shell reads as its script: those behind `sh -c`."""
-    scripts = set()
-    for index, word in enumerate(command):
-        if Path(word).name not in _SHELLS:
-            continue
-        reads_script = False
-        position = index + 1
-        while position < len(command) and command[position][:1] in ("-", "+"):
-            option = command[position]
-            position += 1
-            if option == "--":
-                break
-            if option.startswith("--"):
-                position += option in ("--rcfile", "--init-file")
-                continue
-            reads_script |= option[0] == "-" and "c" in option
-            position += option.count("o") + option.count("O")  # -o pipefail
-        if reads_script and position < len(command):
-            scripts.add(position)
-    return scripts
+def _all_words(word: str, values: Mapping[str, Any], texts: Mapping[str, str]) -> list[str]:
+    """Return the arguments for all values, as W&B writes them."""
+    if word == "${args_json}":
+        return [json.dumps(dict(values))]
+    words = []
+    for key, value in values.items():
+        if word == "${args_no_hyphens}":
+            words.append(f"{key}={texts[key]}")
+        elif word == "${args_no_boolean_flags}" and isinstance(value, bool):
+            words += [f"--{key}"] if value else []
+        else:
+            words.append(f"--{key}={texts[key]}")
+    return words
 
 
 def _flag_words(flag: str, value: Any, text: str) -> list[str]:

@@ -12,12 +12,14 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from sweep.programs.base import Assignment
 from sweep.programs.command import CommandProgram
 from sweep.record.sweep_record import evaluation_history
 from sweep.space.advice import advise_space
 from sweep.space.file import load_space
+from tests.refusals import refused
 from tests.sweep.harness import write_space
 from tests.sweep.programs.scripts import SPACE, write_project
 from tests.tables import table
@@ -36,16 +38,16 @@ def spec_of(tmp_path, **program):
     return load_space(space_in(tmp_path, program={**SPACE["program"], **program}))
 
 
-@pytest.mark.parametrize(("changes", "what"), table("program_errors"))
-def test_a_program_that_cannot_run_is_refused(changes, what, tmp_path):
-    with pytest.raises(ConfigError) as refused:
+@pytest.mark.parametrize(("changes", "code", "key", "named"), table("program_errors"))
+def test_a_program_that_cannot_run_is_refused(changes, code, key, named, tmp_path):
+    with refused(code, ConfigError, key) as caught:
         spec_of(tmp_path, **changes)
-    assert what in refused.value.what
+    assert named in caught.value.hint
 
 
 @pytest.mark.parametrize("metric", ["", "step", "time"])
 def test_what_every_line_has_is_no_score(tmp_path, metric):
-    with pytest.raises(ConfigError, match="cannot be the objective"):
+    with refused("invalid-objective", ConfigError, "objective.metric"):
         load_space(space_in(tmp_path, objective={"metric": metric}))
 
 
@@ -54,7 +56,7 @@ def test_a_searched_key_may_not_be_a_column_of_the_table(tmp_path, key):
     program = {"command": ["true"], "defaults": {key: 1}}
     parameters = {key: {"choice": [1, 2]}}
     space = space_in(tmp_path, program=program, parameters=parameters, baselines=[])
-    with pytest.raises(ConfigError, match=f"{key} is a column of every sweep's table"):
+    with refused("reserved-key", ConfigError, key):
         load_space(space)
 
 
@@ -71,9 +73,9 @@ def test_a_function_that_is_not_there_is_found_before_ray_starts(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(source)
     program = spec_of(tmp_path, command=[], function="mine:train").program
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError) as caught:
         program.check_early({}, spec_of(tmp_path).resources, "acc")
-    assert refused.value.what == what and hint in refused.value.hint
+    assert caught.value.what == what and hint in caught.value.hint
 
 
 def test_what_is_not_there_is_found_before_ray_starts(tmp_path, monkeypatch):
@@ -423,8 +425,8 @@ def test_a_command_ends_with_the_rank_that_started_it(tmp_path):
 
 
 def test_a_sample_needs_loptunes_trainer(tmp_path, typed):
-    refused = typed("sweep plan --sample 4", space_in(tmp_path), code=2)
-    assert "--sample works only for loptune's own trainer" in refused
+    printed = typed("sweep plan --sample 4", space_in(tmp_path), code=2)
+    assert "[no-sample]" in printed
 
 
 KEYS = {"lr": 0.1, "+optim.lr": 0.1, "model@net": "small", "~x": "y", "note": "a b; touch c"}
@@ -447,32 +449,65 @@ def test_keys_of_any_form_are_replaced_and_other_braces_stay(word, text, tmp_pat
     assert program.configure({}).words(tmp_path) == ["true", text]
 
 
-@pytest.mark.parametrize(
-    ("word", "named"),
-    [
-        ("{+optim.lx}", "did you mean +optim.lr?"),
-        ("{print}", "{{print}}"),
-        ("{{lr}}", "write {lr}"),
-        ("{+optim.lr:.3f}", "write {+optim.lr}"),
-        ("x={lr?--lr}", "'{lr?--flag}'"),
-        ("{lr?lr}", "'{lr?--flag}'"),
-    ],
-)
-def test_what_looks_like_a_key_is_refused_with_what_to_write(word, named):
-    with pytest.raises(ValueError, match="command: ") as refused:
-        CommandProgram(command=["true", word], defaults=KEYS)
-    assert named in str(refused.value)
+def refusal_of(command):
+    """The code and the hint of the error that refuses a command."""
+    with pytest.raises(ValidationError) as caught:
+        CommandProgram(command=command, defaults=KEYS)
+    [error] = caught.value.errors()
+    return error["type"], error["ctx"]["hint"]
 
 
 @pytest.mark.parametrize(
-    "shell",
+    ("word", "code", "named"),
     [
-        ["sh", "-c"],
-        ["/bin/bash", "-ec"],
-        ["env", "A=1", "bash", "-euo", "pipefail", "-c"],
-        ["bash", "-c", "--"],
+        ("{+optim.lx}", "unknown-placeholder", "+optim.lr"),
+        ("{print}", "unknown-placeholder", "{{print}}"),
+        ("{{lr}}", "unreplaced-placeholder", "{lr}"),
+        ("{+optim.lr:.3f}", "unreplaced-placeholder", "{+optim.lr}"),
+        ("x={lr?--lr}", "flag-inside-word", "'{lr?--flag}'"),
+        ("{lr?lr}", "flag-inside-word", "'{lr?--flag}'"),
+        ("${program}", "wandb-word", "train.py"),
+        ("${interpreter}", "wandb-word", "python"),
+        ("${env}", "wandb-word", "leave it out"),
+        ("${envvar:HOME}", "wandb-word", "{KEY}"),
+        ("${args_json_file}", "wandb-word", "$LOPTUNE_CONFIG"),
+        ("--all=${args}", "wandb-word", "whole word"),
     ],
 )
+def test_what_looks_like_a_key_is_refused_with_what_to_write(word, code, named):
+    found, hint = refusal_of(["true", word])
+    assert found == code and named in hint
+
+
+@pytest.mark.parametrize(
+    ("word", "words"),
+    [
+        ("${args}", ["--lr=0.1", "--packing=true", "--data=a b", "--seed=3"]),
+        ("${args_no_boolean_flags}", ["--lr=0.1", "--packing", "--data=a b", "--seed=3"]),
+        ("${args_no_hyphens}", ["lr=0.1", "packing=true", "data=a b", "seed=3"]),
+        ("${args_json}", ['{"lr": 0.1, "packing": true, "data": "a b", "seed": 3}']),
+    ],
+)
+def test_the_words_of_wandb_for_all_values(word, words, tmp_path):
+    keys = {"lr": 0.1, "packing": True, "data": "a b", "apart": 1}
+    program = CommandProgram(command=["true", word, "{apart}"], defaults=keys)
+    assert program.configure({"seed": 3}).words(tmp_path) == ["true", *words, "1"]
+    assert list(program.advice({"lr": []})) == []
+
+
+SHELLS = [
+    ["sh", "-c"],
+    ["/bin/bash", "-ec"],
+    ["env", "A=1", "bash", "-euo", "pipefail", "-c"],
+    ["bash", "-c", "--"],
+    ["bash", "--norc", "-lc"],
+    ["nice", "-n", "1", "sh", "-c"],
+    ["timeout", "9", "/usr/bin/env", "-i", "/bin/sh", "-c"],
+    ["nohup", "setsid", "bash", "+e", "-c"],
+]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
 def test_a_value_in_a_shells_script_is_one_word(shell, tmp_path):
     script = "printf '<%s>' --name={note} {{x}} $1 # it's"
     words = [*shell, script, "name", "{note}"]
@@ -480,6 +515,25 @@ def test_a_value_in_a_shells_script_is_one_word(shell, tmp_path):
     printed = subprocess.run(config.words(tmp_path), cwd=tmp_path, capture_output=True, text=True)
     assert printed.stdout == "<--name=a b; touch c><{x}><a><b;><touch><c>"
     assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "position"),
+    [
+        (["su", "-", "bob", "-c", "train {note}"], 4),
+        (["sudo", "su", "-lc", "train {note}", "bob"], 3),
+        (["su", "--command=train {note}"], 1),
+        (["runuser", "-u", "bob", "-c", "train {note}"], 4),
+        (["script", "-qec", "train {note}", "log"], 2),
+        (["flock", "/tmp/lock", "-c", "train {note}"], 3),
+        (["sbatch", "--wait", "--wrap", "train {note}"], 3),
+        (["sbatch", "--wait", "--wrap=train {note}"], 2),
+        (["xargs", "-I", "X", "sh", "-c", "train {note} X"], 5),
+    ],
+)
+def test_a_value_in_the_script_of_another_command_is_quoted(command, position, tmp_path):
+    words = CommandProgram(command=command, defaults=KEYS).configure({}).words(tmp_path)
+    assert "train 'a b; touch c'" in words[position]
 
 
 @pytest.mark.parametrize(
@@ -493,12 +547,50 @@ def test_a_value_in_a_shells_script_is_one_word(shell, tmp_path):
         "echo \\{note}",
         "true # {note}",
         "cat <<END\n{note}\nEND",
+        "echo $(( {note} + 1 ))",
+        "eval echo {note}",
+        "x={note}; eval echo $x",
+        "ssh host train {note}",
+        "env -S {note}",
+        "true | xargs -I X train {note}",
+        "bash -lc {note}",
+        "watch train {note}",
+        "su bob -c {note}",
+        "trap {note} EXIT",
     ],
 )
-def test_a_value_inside_quotes_of_a_script_is_refused(script):
-    with pytest.raises(ValueError, match="inside quotes"):
-        CommandProgram(command=["env", "bash", "-lc", script], defaults=KEYS)
-    CommandProgram(command=["awk", script.replace("{note}", "{lr}")], defaults=KEYS)
+def test_a_value_that_a_script_would_read_again_is_refused(script):
+    for shell in (["env", "bash", "-lc"], ["su", "bob", "-c"]):
+        code, hint = refusal_of([*shell, script])
+        assert code == "value-in-shell-text" and "{note}" in hint
+    CommandProgram(command=["bash", "-c", script.replace("{note}", "1")], defaults=KEYS)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["ssh", "host", "python", "train.py", "{note}"],
+        ["ssh", "host", "python train.py --note {note}"],
+        ["ssh", "host", "bash", "-c", "train {note}"],
+        ["watch", "-n", "1", "train {note}"],
+        ["env", "-S", "python train.py {note}"],
+        ["/usr/bin/env", "-iS", "python", "{note}"],
+        ["env", "--split-string=python {note}"],
+        ["fish", "-c", "train {note}"],
+        ["pwsh", "-NoProfile", "-Command", "train {note}"],
+        ["csh", "-fc", "train {note}"],
+        ["parallel", "train", ":::", "{note}"],
+        ["make", "train", "NOTE={note}"],
+        ["python", "-c", "print('{note}')"],
+        ["python3.11", "-c", "print('{note}')"],
+        ["perl", "-e", "print '{note}'"],
+        ["awk", "BEGIN {print {note}}"],
+    ],
+)
+def test_text_where_no_quoting_helps_is_refused(command):
+    code, hint = refusal_of(command)
+    assert code == "value-in-shell-text" and "{note}" in hint
+    CommandProgram(command=[word.replace("{note}", "{lr}") for word in command], defaults=KEYS)
 
 
 @pytest.mark.parametrize(
