@@ -19,6 +19,7 @@ from trainer.shell.main import run_main, world_size
 _COMMANDS = {
     "run": ("start", "train a policy; record it in runs/NAME and MLflow"),
     "resume": ("start", "resume a stopped or killed run"),
+    "stop": ("stop", "stop a run after its current step; it can be resumed"),
     "ls": ("runs", "list runs"),
     "status": ("runs", "show a run's progress"),
     "ui": ("runs", "open MLflow on this machine"),

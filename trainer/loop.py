@@ -372,8 +372,11 @@ class Trainer:
             self.tracker.log_completions(rows, step)
 
     def _agree_to_stop(self) -> bool:
-        """Return whether any rank requested a stop, so that all ranks stop together."""
-        self.stopping = self.parallel.any(self._stop_requested)
+        """Return whether any rank requested a stop, or `trainer stop` did, so that all ranks stop
+        together.
+        """
+        by_file = self.parallel.is_main and RunFolder(self.context.run_dir).stop.exists()
+        self.stopping = self.parallel.any(self._stop_requested or by_file)
         return self.stopping
 
     def _evaluation_due(self) -> bool:

@@ -21,6 +21,7 @@ class RunFolder:
         self.tracking = root / "tracking.json"  # state of the MLflow upload
         self.checkpoints = root / "checkpoints"
         self.attempt = root / "attempt"  # number of the newest attempt
+        self.stop = root / "stop"  # if it exists, the run stops at the next step boundary
         self.failure = root / "failure.txt"  # last error of a trial
         self.stdout = root / "stdout.log"  # output of a trial's command
         self.stderr = root / "stderr.log"  # stderr of a trial's ranks

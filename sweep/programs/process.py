@@ -101,6 +101,8 @@ class CommandRun:
         values.write_text(json.dumps(config.values, indent=1), "utf-8")
         environment = command_environment(self._assignment.environment, os.environ)
         environment |= {name: os.environ[name] for name in _FROM_RANK if name in os.environ}
+        # torchrun and `accelerate launch` would kill their ranks 30 s after SIGTERM.
+        environment.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", f"{_SAVE_S:.0f}")
         environment |= {
             "LOPTUNE_CONFIG": str(values),
             "LOPTUNE_SEED": str(config.seed),

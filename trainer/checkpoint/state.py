@@ -8,13 +8,19 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
+from trainer.checkpoint.any_layout import (
+    OPTIMIZER,
+    WHOLE,
+    layout_metadata,
+    open_any_layout,
+    random_states,
+    rank_file,
+    recorded_layout,
+)
 from trainer.checkpoint.files import raise_if_ended
 from trainer.checkpoint.run_state import RunState
-from trainer.errors import StorageError
 from trainer.parallel.ranks import Parallel
 from trainer.policy.weights import save_weights
-
-_OPTIMIZER = "optimizer/"  # prefix of optimizer tensor names
 
 
 def stage_training_state(
@@ -28,10 +34,11 @@ def stage_training_state(
     shard. Do not use this tokenizer elsewhere during the write.
     """
     weights = parallel.weights(model)
+    metadata = layout_metadata(parallel.fragments(model, optimizer))
     tensors: dict[str, torch.Tensor] = {}
     if parallel.is_main or parallel.shards_optimizer:
         of_optimizer = parallel.training_tensors(model, optimizer)
-        tensors = {f"{_OPTIMIZER}{name}": tensor for name, tensor in of_optimizer.items()}
+        tensors = {f"{OPTIMIZER}{name}": tensor for name, tensor in of_optimizer.items()}
         tensors["random/cpu"] = torch.get_rng_state()
         if torch.cuda.is_initialized():
             tensors["random/cuda"] = torch.cuda.get_rng_state()
@@ -42,7 +49,7 @@ def stage_training_state(
             tokenizer.save_pretrained(folder)
             state.write(folder)
         if tensors:
-            save_file(tensors, folder / _state_file(parallel))
+            save_file(tensors, folder / _state_file(parallel), metadata)
 
     return write
 
@@ -52,28 +59,29 @@ def load_training_state(
 ) -> RunState:
     """Restore the training state from a checkpoint folder and return its `RunState`.
 
+    The ranks and the strategy may be others than those that wrote it: weights and optimizer state
+    are then equal to the last bit, too. Collective.
+
     Raises:
         ConfigError: only the weights were kept.
-        StorageError: the checkpoint was written with a different number of ranks, or does not match
-        the model.
+        StorageError: a rank's file is missing, or the checkpoint does not match the model.
     """
     raise_if_ended(folder)
-    path = folder / _state_file(parallel)
-    if not path.is_file():
-        files = sorted(file.name for file in folder.glob("training_state*.safetensors"))
-        raise StorageError(
-            f"no {path.name} in the checkpoint, only {', '.join(files) or 'no training state'}",
-            str(folder),
-            "resume with the number of ranks and the parallel.* settings of the original run",
-            code="other-ranks",
-        )
-    tensors = load_file(path)
-    of_optimizer = {
-        name.removeprefix(_OPTIMIZER): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(_OPTIMIZER)
-    }
-    parallel.load_training_tensors(folder, model, optimizer, of_optimizer)
+    own = folder / _state_file(parallel)
+    fragments = parallel.fragments(model, optimizer)
+    if own.is_file() and (own.name == WHOLE or recorded_layout(own) == fragments):
+        tensors = load_file(own)
+        of_optimizer = {
+            name.removeprefix(OPTIMIZER): tensor
+            for name, tensor in tensors.items()
+            if name.startswith(OPTIMIZER)
+        }
+        parallel.load_training_tensors(folder, model, optimizer, of_optimizer)
+    else:
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        saved = open_any_layout(folder, model, trained)
+        parallel.load_any_layout(saved, trained, fragments, optimizer)
+        tensors = random_states(folder, parallel.rank)
     torch.set_rng_state(tensors["random/cpu"])
     if "random/cuda" in tensors and torch.cuda.is_initialized():
         torch.cuda.set_rng_state(tensors["random/cuda"])
@@ -82,5 +90,5 @@ def load_training_state(
 
 def _state_file(parallel: Parallel) -> str:
     if not parallel.shards_optimizer:
-        return "training_state.safetensors"
-    return f"training_state-{parallel.rank}-of-{parallel.world_size}.safetensors"
+        return WHOLE
+    return rank_file(parallel.rank, parallel.world_size)

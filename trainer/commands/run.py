@@ -8,13 +8,14 @@ from trainer.algorithm.update import learning_rate
 from trainer.checkpoint.files import steps_on_disk
 from trainer.config.schema import TrainConfig, load_config
 from trainer.errors import INTERRUPTED, DivergedError, StorageError
+from trainer.files import read_records
 from trainer.loop import Trainer, total_steps
 from trainer.parallel.device import free_memory
 from trainer.parallel.ranks import Parallel
 from trainer.parallel.start import make_parallel
 from trainer.planning.advice import advise_data
 from trainer.run_folder import RunFolder
-from trainer.shell.interrupt import graceful_stop
+from trainer.shell.interrupt import graceful_stop, shutdown_warning
 from trainer.shell.progress import Progress, silent_warning
 from trainer.shell.run_folder import resume_command
 from trainer.tracking.inputs import change_tags
@@ -62,7 +63,11 @@ def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -
             step = trainer.resume()
             if progress is not None:
                 progress.note(f"resuming {name} at step {step} of {trainer.total_steps}")
-                if warning := schedule_warning(trainer, previous):
+                warnings = [
+                    schedule_warning(trainer, previous),
+                    shutdown_warning(_slowest_step(RunFolder(context.run_dir))),
+                ]
+                for warning in filter(None, warnings):
                     progress.note(warning)
         if progress is not None:
             progress.begin(trainer.total_steps, trainer.step)
@@ -115,7 +120,10 @@ def report_outcome(outcome: RunOutcome) -> int:
             f"stopped at step {step} of {trainer.total_steps}; {kept}",
             f"{command} --start-over" if saved is None and step else command,
         ]
-        code = INTERRUPTED
+        # A launcher ends all ranks as soon as one fails, before rank 0 has closed its record. If
+        # the ranks stopped together, only rank 0 reports that the run was interrupted.
+        together = trainer.stopping and not trainer.parallel.is_main
+        code = 0 if together else INTERRUPTED
         stream = sys.stdout
     else:
         model = folder.checkpoint(step)
@@ -154,6 +162,12 @@ def schedule_warning(trainer: Trainer, previous: TrainConfig) -> str | None:
         "next:    for a schedule of its own, start a new run with model.name_or_path set to the "
         "last checkpoint"
     )
+
+
+def _slowest_step(folder: RunFolder) -> float:
+    """Return the longest recorded training step [s], or 0 before the first one."""
+    seconds = [record.get("time/step") or 0.0 for record in read_records(folder.metrics)]
+    return max(seconds, default=0.0)
 
 
 def _build(

@@ -43,7 +43,10 @@ _RESUMABLE = (
     "tracking",
     "checkpoint.keep_last",
     "checkpoint.keep_best",
-    "rollout.vllm.server",
+    "rollout.vllm.",
+    # where and how the run computes: a checkpoint can be read by any number of ranks
+    "parallel.",
+    "optim.tokens_per_microbatch",
 )
 # marks the folder of a sweep
 SWEEP_FILE = "space.lock.yaml"
@@ -125,6 +128,7 @@ def start_run(start: Start) -> int:
         )
     is_new = not run_dir.exists()
     with hold(run_dir):
+        folder.stop.unlink(missing_ok=True)  # of an earlier process of this run
         try:
             if start.start_over and (earlier := start_over(run_dir)) is not None:
                 print(

@@ -31,11 +31,9 @@ class VllmConfig(Section):
         list[Annotated[UrlWithoutCredentials, Field(pattern="^https?://")]], Field(min_length=1)
     ] = needs("mode=server", ["http://127.0.0.1:8000"])
     """server URLs; rank r samples from server r % count"""
-    server_weight_transfer: Literal["auto", "http", "nccl"] = needs("mode=server", "auto")
-    """weight transfer to the servers: http works everywhere, nccl between GPUs; auto: nccl on GPUs,
-    else http
-    """
-    server_timeout_s: Positive = needs("mode=server", 240.0)
+    server_weight_transfer: Literal["http", "nccl"] = needs("mode=server", "http")
+    """weight transfer to the servers: http works everywhere; nccl between GPUs, never run there"""
+    server_timeout_s: Positive = needs("mode=server", 600.0)
     """timeout for a server to start [s]"""
 
 

@@ -4,7 +4,7 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from typing_extensions import override
 
 from trainer.config.schema import TrainConfig
 from trainer.parallel.device import compute_dtype
+from trainer.parallel.fragments import COUNTERS, Fragment, SavedTensors
 from trainer.parallel.ranks import DistributedParallel, reset_accelerate
 from trainer.planning.memory import REDUCED_TOGETHER
 from trainer.policy.weights import host_copy, trained_weights
@@ -35,9 +36,9 @@ class DeepSpeedParallel(DistributedParallel):
     """A rank under DeepSpeed ZeRO [arXiv:1910.02054].
 
     Stage 0 is data parallelism with float32 master weights in the module. From stage 1 on the
-    master weights are sharded in the optimizer. A checkpoint then has one file per rank and must be
-    loaded with the same number of ranks. At stage 3 the parameters are sharded, too, from loading
-    on.
+    master weights are sharded in the optimizer. A checkpoint then has one file per rank, which
+    other numbers of ranks and other stages can read, too (`Fragment`). At stage 3 the parameters
+    are sharded, too, from loading on.
     """
 
     def __init__(self, config: TrainConfig) -> None:
@@ -148,6 +149,58 @@ class DeepSpeedParallel(DistributedParallel):
         self._publish_masters(optimizer)
 
     @override
+    def fragments(self, causal_lm: PreTrainedModel, optimizer: Any) -> list[Fragment]:
+        if not self.shards_optimizer:
+            return []
+        names = {id(parameter): name for name, parameter in causal_lm.named_parameters()}
+        if self.shards_parameters:
+            return list(_stage_3_fragments(optimizer, names, self.rank))
+        fragments = []
+        for parameter in causal_lm.parameters():
+            mapping = getattr(parameter, "_hp_mapping", None)
+            if mapping is not None:  # None: all of it lies in other ranks' flat tensors
+                fragments.append(
+                    Fragment(
+                        parameter=names[id(parameter)],
+                        start=mapping.lp_fragment_address.start,
+                        count=mapping.hp_fragment_address.numel,
+                        flat=mapping.param_group_index,
+                        offset=mapping.hp_fragment_address.start,
+                    )
+                )
+        return fragments
+
+    @override
+    def load_any_layout(
+        self,
+        saved: SavedTensors,
+        parameters: Mapping[str, Tensor],
+        fragments: Sequence[Fragment],
+        optimizer: Any,
+    ) -> None:
+        if not self.shards_optimizer:
+            super().load_any_layout(saved, parameters, fragments, optimizer)
+            return
+        masters = self._masters(optimizer)
+        state = optimizer.optimizer.state
+        for master in masters:
+            state[master].clear()
+        for fragment in fragments:
+            master = masters[fragment.flat]
+            part = slice(fragment.offset, fragment.offset + fragment.count)
+            place = (fragment.start, fragment.count)
+            master.data[part].copy_(saved.elements(fragment.parameter, "weights", *place))
+            for key in saved.keys(fragment.parameter):
+                if key in COUNTERS:
+                    counter = saved.scalar(fragment.parameter, key)
+                    state[master][key] = counter.to(master.device, copy=True)
+                    continue
+                if key not in state[master]:
+                    state[master][key] = torch.zeros_like(master.data)  # also of the padding
+                state[master][key][part].copy_(saved.elements(fragment.parameter, key, *place))
+        self._publish_masters(optimizer)
+
+    @override
     def close(self) -> None:
         for engine in self._engines:
             engine.destroy()
@@ -182,6 +235,32 @@ class DeepSpeedParallel(DistributedParallel):
         if optimizer.persistent_parameters:
             optimizer.persistent_parameters[0].partition(optimizer.persistent_parameters)
         optimizer.checkpoint_event_epilogue()
+
+
+def _stage_3_fragments(optimizer: Any, names: Mapping[int, str], rank: int) -> Iterator[Fragment]:
+    """Yield the fragments of a rank's flat tensors: equal parts of every parameter, by rank. The
+    last rank's part may end in padding, or be padding alone.
+
+    ``names`` are by the parameters' ids.
+    """
+    for flat, parameters in enumerate(optimizer.fp16_groups):
+        offset = 0
+        for parameter in parameters:
+            size = parameter.partition_numel()
+            start = rank * size
+            count = min(size, parameter.ds_numel - start)
+            if count > 0:
+                yield Fragment(
+                    parameter=names[id(parameter)],
+                    start=start,
+                    count=count,
+                    flat=flat,
+                    offset=offset,
+                )
+            offset += size
+        assert offset == optimizer.fp32_partitioned_groups_flat[flat].numel(), (
+            "DeepSpeed stage 3 lays its flat tensors out in another way than expected"
+        )
 
 
 def optimizer_threads(cores: int, environment: Mapping[str, str]) -> int:

@@ -1,11 +1,13 @@
 """Ranks of a training run and their collectives."""
 
 import atexit
+import ctypes
 import os
+import signal
 import socket
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from functools import cache
@@ -21,6 +23,7 @@ from typing_extensions import override
 from trainer.config.schema import TrainConfig, dotted_keys, value_of
 from trainer.errors import ConfigError
 from trainer.parallel.device import local_device
+from trainer.parallel.fragments import COUNTERS, Fragment, SavedTensors
 from trainer.parallel.interface import (
     LOOPBACK,
     LOOPBACK_INTERFACE,
@@ -36,6 +39,7 @@ from trainer.policy.weights import (
 )
 
 _FILE_TIMEOUT_S = 3 * 3600
+_SET_PARENT_DEATH_SIGNAL = 1  # of prctl(2)
 _ABSENT = object()
 
 
@@ -137,6 +141,34 @@ class Parallel:
         load_weights(folder, causal_lm)
         load_optimizer_tensors(causal_lm, optimizer, tensors)
 
+    def fragments(self, causal_lm: PreTrainedModel, optimizer: Any) -> list[Fragment]:
+        """Return which elements of which parameters `training_tensors` holds in flat tensors; none
+        if it holds whole tensors.
+        """
+        return []
+
+    def load_any_layout(
+        self,
+        saved: SavedTensors,
+        parameters: Mapping[str, Tensor],
+        fragments: Sequence[Fragment],
+        optimizer: Any,
+    ) -> None:
+        """Restore the state of the trained ``parameters`` and their optimizer from a checkpoint of
+        other ranks or another strategy. Collective.
+        """
+        optimizer.state.clear()
+        for name, parameter in parameters.items():
+            count = parameter.numel()
+            weights = saved.elements(name, "weights", 0, count)
+            parameter.data.copy_(weights.view(parameter.shape))
+            for key in saved.keys(name):
+                if key in COUNTERS:
+                    value = saved.scalar(name, key)
+                else:
+                    value = saved.elements(name, key, 0, count).view(parameter.shape)
+                optimizer.state[parameter][key] = value.to(parameter.device, copy=True)
+
     def close(self) -> None:
         """Free the models. The process group stays initialized for the next run."""
 
@@ -211,6 +243,8 @@ def join_ranks(timeout_s: float, device: torch.device, servers: Sequence[str] = 
     """
     if torch.distributed.is_initialized():
         return
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        end_with_parent()
     atexit.register(leave_ranks)
     if "RANK" not in os.environ:
         os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": LOOPBACK}
@@ -234,8 +268,22 @@ def join_ranks(timeout_s: float, device: torch.device, servers: Sequence[str] = 
         options["store"] = _loopback_store(options["rank"], options["world_size"], timeout)
     torch.distributed.init_process_group(**options)
     # Created here, because creating a group is a collective. The first use may be in the thread
-    # that writes a checkpoint, while the main thread is in another collective.
+    # that writes a checkpoint, while the main thread is in another collective. For the same reason
+    # no group may be created on some ranks only: with a device_id, NCCL connects every new group at
+    # once, so the call would never return.
     _file_group()
+
+
+def end_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent, the launcher of the ranks, has died.
+
+    Each rank has a session of its own, so killing torchrun or its process group leaves the ranks
+    behind, with their GPUs' memory.
+    """
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it died before the call
+        end_rank(1)
 
 
 def _choose_interfaces(device: torch.device, servers: Sequence[str], is_local: bool) -> None:

@@ -24,9 +24,11 @@ CPU_BATCH_TOKENS = 131072  # KV cache positions of the transformers engine on a 
 _WHOLE_TOGETHER = 10**9  # parameters gathered at one time under stage 3: DeepSpeed's default
 _FLOAT32 = 4  # bytes of a master weight or gradient, also with bfloat16 compute
 _MOMENTS = 8  # bytes of Adam's two float32 moments
-# Assumptions for memory outside of torch: CUDA context with cuBLAS and NCCL, and a sleeping vLLM
-# engine.
+# Assumptions for memory outside of torch: CUDA context with cuBLAS and NCCL, whose buffers grow
+# with the number of peers, and a sleeping vLLM engine.
 _CONTEXT_BYTES = 15 * 10**8
+_CONTEXT_BYTES_MANY_RANKS = 25 * 10**8
+_MANY_RANKS = 4
 _ASLEEP_BYTES = 10**9
 # host memory of a rank's libraries, with and without CUDA
 _PROCESS_BYTES = {True: 5 * 10**9, False: 10**9}
@@ -301,7 +303,12 @@ class RunMemory:
         )
 
     def _taken(self) -> int:
-        return self.held() + (_CONTEXT_BYTES if self.device.on_gpu else _PROCESS_BYTES[False])
+        """Return the static memory, and what libraries take outside of torch."""
+        if not self.device.on_gpu:
+            return self.held() + _PROCESS_BYTES[False]
+        if self.ranks >= _MANY_RANKS:
+            return self.held() + _CONTEXT_BYTES_MANY_RANKS
+        return self.held() + _CONTEXT_BYTES
 
     def _vllm(self) -> int:
         """Return vLLM's device memory when awake, or 0 if it does not share the device. On a GPU

@@ -76,6 +76,25 @@ def convert_weights(folder: Path, dtype: str) -> None:
         write_atomically(index, json.dumps(content, indent=2) + "\n")
 
 
+def weight_files(folder: Path, model: PreTrainedModel) -> list[Path]:
+    """Return the files that hold the `trained_weights` in a checkpoint."""
+    if has_adapter(model):
+        return [folder / WEIGHTS_FILE]
+    return sorted(folder.glob("model*.safetensors"))
+
+
+def saved_names(model: PreTrainedModel) -> dict[str, list[str]]:
+    """Return the names that a trained parameter may have in the `weight_files`, by its name in the
+    model. Tied parameters have several, one of which is saved.
+    """
+    weights = trained_weights(model)
+    return {
+        name: [saved for saved, tensor in weights.items() if tensor is parameter]
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    }
+
+
 def load_weights(folder: Path, model: PreTrainedModel) -> None:
     """Load saved weights into the model.
 
@@ -86,7 +105,7 @@ def load_weights(folder: Path, model: PreTrainedModel) -> None:
         load_adapter(model, folder)
         return
     weights: dict[str, Tensor] = {}
-    for path in sorted(folder.glob("model*.safetensors")):
+    for path in weight_files(folder, model):
         weights |= load_file(path)
     missing, unexpected = model.load_state_dict(weights, strict=False)
     own_storage = {

@@ -103,7 +103,7 @@ class Progress(ProgressReport):
         self._total_steps = 0
         self._reported = 0.0  # time of the last progress line
         self._warned = False  # whether `learning_warning` was shown
-        self._limit_checked = False  # whether the launcher's time limit was compared with a step
+        self._limit_warned = False  # whether a step was too long for the launcher's time limit
         self._silent_steps: int | None = 0  # None after a step whose rewards differed
         columns = (
             TextColumn("{task.description}"),
@@ -156,10 +156,10 @@ class Progress(ProgressReport):
         """Show a training step."""
         self._write(step_line(step, self._total_steps, metrics))
         self._bar.update(self._steps_task, completed=step)
-        if not self._limit_checked and "time/step" in metrics:
-            self._limit_checked = True
-            if slow := shutdown_warning(metrics["time/step"]):
-                _logger.warning("%s", slow)
+        slow = shutdown_warning(metrics.get("time/step", 0.0))
+        if slow is not None and not self._limit_warned:
+            self._limit_warned = True
+            _logger.warning("%s", slow)
         warning = learning_warning(step, metrics)
         if warning is not None and not self._warned:
             self._warned = True

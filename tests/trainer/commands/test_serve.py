@@ -1,6 +1,7 @@
 import json
 
 import pytest
+import torch
 
 from tests.conftest import random_model
 from trainer.config.schema import TrainConfig, apply_overrides
@@ -41,6 +42,7 @@ def test_a_server_on_gpus(config):
     assert option(command, "--gpu-memory-utilization") == "0.9"
     assert option(command, "--tensor-parallel-size") == "2"
     assert "--enforce-eager" not in command and "--block-size" not in command
+    assert "--disable-custom-all-reduce" in command
 
 
 def test_a_server_that_takes_weights_by_nccl(config):
@@ -76,3 +78,18 @@ def test_a_server_starts_without_flashinfers_sampler_unless_it_is_wanted(config,
         "1",
     ]
     assert environments[0]["VLLM_SERVER_DEV_MODE"] == "1"
+
+
+def test_a_server_does_not_inherit_the_trainers_allocator(config, monkeypatch):
+    environments = []
+    monkeypatch.setattr(module, "vllm_installed", lambda: True)
+    monkeypatch.setattr(module.os, "execve", lambda *arguments: environments.append(arguments[2]))
+
+    def device_of_a_trainer(wanted):
+        monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+        return torch.device("cpu")
+
+    monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
+    monkeypatch.setattr(module, "local_device", device_of_a_trainer)
+    module.serve(config, "127.0.0.1", 8000, 0.9)
+    assert "PYTORCH_ALLOC_CONF" not in environments[0]

@@ -226,7 +226,7 @@ class VllmServer:
         return EngineError(
             f"lost the vLLM server at {self.url} ({type(error).__name__} at /{route})",
             "rollout.vllm.server_base_urls",
-            "restart it and resume the run",
+            "stop what is left of it, restart it, and resume the run",
             code="server-lost",
         )
 

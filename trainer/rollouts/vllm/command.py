@@ -23,7 +23,6 @@ from trainer.rollouts.vllm.setup import (
     EngineSetup,
     context_length,
     llm_options,
-    transfer_kind,
     vllm_installed,
 )
 
@@ -38,6 +37,9 @@ def serve(config: TrainConfig, host: str, port: int, gpu_memory_utilization: flo
     """
     if not vllm_installed():
         raise ConfigError("vLLM is not installed", "trainer serve", INSTALL, code="no-vllm")
+    # Copied before `local_device` sets variables for training: the allocator's expandable segments
+    # would break a server whose workers share buffers of CUDA graphs (vLLM issue 42609).
+    environment = dict(os.environ)
     device = local_device(config.parallel.device)
     share = gpu_memory_utilization if device.type == "cuda" else None
     if device.type == "cuda":
@@ -46,7 +48,7 @@ def serve(config: TrainConfig, host: str, port: int, gpu_memory_utilization: flo
     # Dev mode enables vLLM's weight-update routes for everyone; `Guard` restricts them to the
     # token.
     mode = {"VLLM_SERVER_DEV_MODE": "1", TOKEN_VARIABLE: server_token()}
-    os.execve(command[0], command, {**NO_FLASHINFER_SAMPLER, **os.environ, **mode})
+    os.execve(command[0], command, {**NO_FLASHINFER_SAMPLER, **environment, **mode})
 
 
 def server_command(
@@ -83,7 +85,7 @@ def server_command(
         "port": port,
         "middleware": f"{Guard.__module__}.{Guard.__name__}",
         "enable_scale_out": True,
-        "weight_transfer_config": {"backend": BACKENDS[transfer_kind(settings, on_gpu)]},
+        "weight_transfer_config": {"backend": BACKENDS[settings.server_weight_transfer]},
     }
     if on_gpu:
         # vLLM's default, because no trainer shares the GPU

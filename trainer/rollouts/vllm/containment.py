@@ -7,6 +7,7 @@ import random
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import wraps
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,14 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from trainer.parallel.gpus import SHARE_VARIABLE
+
 # if the user sets VLLM_LOGGING_LEVEL, vLLM's logging is left unchanged
 _OWN_LOGGING = "VLLM_LOGGING_LEVEL"
 # FlashInfer's sampler is compiled with nvcc at engine start, which fails without nvcc or with one
 # of a different CUDA version
 NO_FLASHINFER_SAMPLER = {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
+_NEIGHBOUR_ASSERTION = "Memory usage increased after sleeping"
 
 
 def send_log_to(path: Path | None) -> None:
@@ -95,6 +99,34 @@ def keep_off_shared_memory(device: torch.device) -> None:
     if device.type == "cpu":
         module = import_module("vllm.distributed.device_communicators.cpu_communicator")
         module.CpuCommunicator._all_group_ranks_share_shm_group_name = lambda _: False
+
+
+def tolerate_neighbours(device: torch.device) -> None:
+    """Let vLLM fall asleep although another trial on its GPU has taken memory meanwhile.
+
+    vLLM asserts that the device has more free memory afterwards (vLLM issue 45620). A neighbour
+    that wakes up or trains breaks that, although vLLM's memory is freed already. The error is
+    caught inside the worker: outside of it, vLLM's executor would not know that it sleeps, and
+    would ignore the next call to wake up.
+    """
+    share = float(os.environ.get(SHARE_VARIABLE, "1"))
+    if device.type != "cuda" or share >= 1:
+        return
+    worker = import_module("vllm.v1.worker.gpu_worker").Worker
+    sleep = worker.sleep
+    if getattr(sleep, "tolerates_neighbours", False):  # of an earlier engine in this process
+        return
+
+    @wraps(sleep)
+    def sleep_beside_neighbours(self: Any, level: int = 1) -> None:
+        try:
+            sleep(self, level)
+        except AssertionError as error:
+            if _NEIGHBOUR_ASSERTION not in str(error):
+                raise
+
+    sleep_beside_neighbours.tolerates_neighbours = True  # type: ignore[attr-defined]
+    worker.sleep = sleep_beside_neighbours
 
 
 def eager_on_cpu(device: torch.device) -> AbstractContextManager[Any]:

@@ -31,6 +31,7 @@ from trainer.rollouts.vllm.containment import (
     process_state_kept,
     random_state_kept,
     send_log_to,
+    tolerate_neighbours,
 )
 from trainer.rollouts.vllm.failures import failures_named
 from trainer.rollouts.vllm.setup import INSTALL, EngineSetup, llm_options, vllm_installed
@@ -116,6 +117,7 @@ class VllmEngine(RolloutEngine):
                 # Importing in a thread avoids that.
                 llm_of = in_background(lambda: import_module("vllm").LLM, "import of vLLM").result()
                 keep_off_shared_memory(self.device)
+                tolerate_neighbours(self.device)
                 try:
                     llm = llm_of(**options)
                 except Exception:

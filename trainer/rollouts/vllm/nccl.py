@@ -53,7 +53,8 @@ class NcclTransfer:
             raise EngineError(
                 f"NCCL weight transfer to the vLLM servers failed: {type(error).__name__}: {error}",
                 "rollout.vllm.server_weight_transfer",
-                "set NCCL_DEBUG=INFO and check the servers' logs, or use "
+                "restart the servers, because their workers may wait in NCCL forever; set "
+                "NCCL_DEBUG=INFO for both and check the servers' logs, or use "
                 "server_weight_transfer=http for server and run",
                 code="nccl-failed",
             ) from error

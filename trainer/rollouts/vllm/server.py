@@ -19,7 +19,7 @@ from trainer.config.rollout import VllmConfig
 from trainer.errors import ConfigError
 from trainer.rollouts.engine import Request, RolloutEngine, SamplingParams
 from trainer.rollouts.vllm.client import VllmServer, sampling_session
-from trainer.rollouts.vllm.setup import INSTALL, transfer_kind, vllm_installed
+from trainer.rollouts.vllm.setup import INSTALL, vllm_installed
 from trainer.rollouts.vllm.sync import check_weights_arrived, named_weights
 from trainer.types import Completion
 
@@ -59,7 +59,7 @@ class VllmServerEngine(RolloutEngine):
         self._synchronizations = 0
         self._checked = False
         self._check_ids = check_ids
-        transfer = transfer_kind(settings, torch.cuda.is_available() and vllm_installed())
+        transfer = settings.server_weight_transfer
         for server in self._pushed_to or [self._own]:
             server.wait(settings.server_timeout_s)
             server.check(max_model_len, dtype, transfer)

@@ -3,7 +3,7 @@
 import importlib.util
 import os
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -99,16 +99,6 @@ def check_excluded(count: int) -> None:
             key="rollout.engine",
             code="too-many-excluded",
         )
-
-
-def transfer_kind(settings: VllmConfig, on_gpus: bool) -> Literal["http", "nccl"]:
-    """Return the weight transfer to servers. `auto` is NCCL between GPUs, else HTTP.
-
-    HTTP sends 8 GB of base64 per step for the 6 GB of a 3B model.
-    """
-    if settings.server_weight_transfer == "auto":
-        return "nccl" if on_gpus else "http"
-    return settings.server_weight_transfer
 
 
 def without_dual_chunk_attention(config: Any) -> Any:
@@ -209,8 +199,10 @@ def llm_options(setup: EngineSetup, device: torch.device, ranks: int) -> dict[st
     if ranks > 1:
         options["distributed_executor_backend"] = "external_launcher"
     if settings.tensor_parallel > 1:
-        # vLLM's custom all-reduce needs access to its peers' devices, which a scheduler may hide.
-        options["disable_custom_all_reduce"] = torch.cuda.device_count() < settings.tensor_parallel
+        # vLLM's custom all-reduce exports the buffers of CUDA graphs by cudaIpcGetMemHandle, which
+        # refuses memory of torch's expandable segments (vLLM issue 42609). It also needs access to
+        # its peers' devices, which a scheduler may hide. NCCL needs neither.
+        options["disable_custom_all_reduce"] = True
     if on_cpu:
         options |= {
             "kv_cache_memory_bytes": (settings.kv_cache_mb or CPU_KV_CACHE_MB) << 20,

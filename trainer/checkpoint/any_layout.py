@@ -1,0 +1,230 @@
+"""Read a checkpoint's training state in another layout than it was written in.
+
+A checkpoint of replicated ranks holds whole tensors. A checkpoint of ZeRO's ranks holds the flat
+tensors of each rank, and in the metadata of each file the `Fragment` list that says which elements
+of which parameter they are. Both are read element by element, so the values do not change.
+"""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from trainer.errors import StorageError
+from trainer.parallel.fragments import Fragment
+from trainer.policy.weights import saved_names, weight_files
+
+WHOLE = "training_state.safetensors"
+OPTIMIZER = "optimizer/"  # prefix of the optimizer's tensors in the state files
+_LAYOUT = "layout"  # metadata key of a state file
+_OF_RANK = re.compile(r"training_state-(\d+)-of-(\d+)\.safetensors")
+_WEIGHTS = "weights"
+
+
+def rank_file(rank: int, world_size: int) -> str:
+    """Return the name of the state file of a rank with a sharded optimizer."""
+    return f"training_state-{rank}-of-{world_size}.safetensors"
+
+
+def layout_metadata(fragments: Sequence[Fragment]) -> dict[str, str]:
+    """Return a state file's metadata."""
+    return {_LAYOUT: json.dumps([asdict(fragment) for fragment in fragments])}
+
+
+def recorded_layout(path: Path) -> list[Fragment]:
+    """Return the fragments in a rank's state file.
+
+    Raises:
+        StorageError: the file names none, so its elements cannot be assigned to parameters.
+    """
+    with safe_open(path, framework="pt") as file:
+        layout = (file.metadata() or {}).get(_LAYOUT)
+    if layout is None:
+        raise StorageError(
+            f"{path.name} does not say which weights it holds: an older loptune wrote it",
+            str(path),
+            "resume with that version, or start a new run from the weights: "
+            f"model.name_or_path={path.parent}",
+            code="no-layout",
+        )
+    return [Fragment(**fragment) for fragment in json.loads(layout)]
+
+
+def open_any_layout(
+    folder: Path, model: PreTrainedModel, parameters: Collection[str]
+) -> "WholeState | ShardedState":
+    """Open the training state in a checkpoint, which must be of these ``parameters``.
+
+    Raises:
+        StorageError: a rank's file is missing, or does not name its layout; or other parameters.
+    """
+    is_whole = (folder / WHOLE).is_file()
+    saved = WholeState(folder, model) if is_whole else ShardedState(folder)
+    different = sorted(saved.parameters ^ set(parameters))
+    if different:
+        raise StorageError(
+            f"the checkpoint does not fit the model: {', '.join(different[:3])}",
+            str(folder),
+            "resume with the configuration the run was started with",
+            code="checkpoint-does-not-fit",
+        )
+    return saved
+
+
+def random_states(folder: Path, rank: int) -> dict[str, Tensor]:
+    """Return the random states for a rank: of that rank, or where fewer ranks wrote the checkpoint,
+    of one of them. Sampling does not depend on them.
+    """
+    paths = [folder / WHOLE] if (folder / WHOLE).is_file() else _all_ranks(folder)
+    file = _Tensors(paths[rank % len(paths)])
+    return {name: file.whole(name) for name in file.names if name.startswith("random/")}
+
+
+class WholeState:
+    """The training state of replicated ranks: weights in the model's files, the rest in one file.
+
+    ``model`` is the policy, whose parameters have several names in the files if they are tied.
+    """
+
+    def __init__(self, folder: Path, model: PreTrainedModel) -> None:
+        self._state = _Tensors(folder / WHOLE)
+        self._weights: dict[str, _Tensors] = {}
+        for path in weight_files(folder, model):
+            file = _Tensors(path)
+            self._weights |= dict.fromkeys(file.names, file)
+        self._saved_as: dict[str, str] = {}  # parameter -> its name in the weights' files
+        for parameter, aliases in saved_names(model).items():
+            for name in self._weights.keys() & aliases:
+                self._saved_as[parameter] = name
+        self._keys: dict[str, list[str]] = defaultdict(list)
+        for name in self._state.names:
+            if name.startswith(OPTIMIZER):
+                parameter, key = name.removeprefix(OPTIMIZER).rsplit("/", 1)
+                self._keys[parameter].append(key)
+
+    @property
+    def parameters(self) -> set[str]:
+        """The names of the saved parameters."""
+        return set(self._saved_as)
+
+    def keys(self, parameter: str) -> list[str]:
+        """Return the optimizer's keys of a parameter."""
+        return self._keys[parameter]
+
+    def scalar(self, parameter: str, key: str) -> Tensor:
+        """Return a number of the optimizer's state."""
+        return self._state.whole(f"{OPTIMIZER}{parameter}/{key}")
+
+    def elements(self, parameter: str, key: str, start: int, count: int) -> Tensor:
+        """Return elements of a flattened tensor, [count]."""
+        if key == _WEIGHTS:
+            name = self._saved_as[parameter]
+            tensor = self._weights[name].whole(name)
+        else:
+            tensor = self._state.whole(f"{OPTIMIZER}{parameter}/{key}")
+        elements: Tensor = tensor.flatten()[start : start + count]
+        return elements
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A fragment in the file of its rank."""
+
+    file: "_Tensors"
+    fragment: Fragment
+
+
+class ShardedState:
+    """The training state of ZeRO's ranks, in one file per rank.
+
+    Raises:
+        StorageError: the file of a rank is missing, or does not name its layout.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._pieces: dict[str, list[_Piece]] = defaultdict(list)
+        for path in _all_ranks(folder):
+            file = _Tensors(path)
+            for fragment in recorded_layout(path):
+                self._pieces[fragment.parameter].append(_Piece(file, fragment))
+
+    @property
+    def parameters(self) -> set[str]:
+        """The names of the saved parameters."""
+        return set(self._pieces)
+
+    def keys(self, parameter: str) -> list[str]:
+        """Return the optimizer's keys of a parameter."""
+        first = self._pieces[parameter][0]
+        prefix = f"{OPTIMIZER}{first.fragment.flat}/"
+        names = [name for name in first.file.names if name.startswith(prefix)]
+        return [key for name in names if (key := name.removeprefix(prefix)) != _WEIGHTS]
+
+    def scalar(self, parameter: str, key: str) -> Tensor:
+        """Return a number of the optimizer's state: the ranks' flat tensors were all updated
+        equally often.
+        """
+        first = self._pieces[parameter][0]
+        return first.file.whole(f"{OPTIMIZER}{first.fragment.flat}/{key}")
+
+    def elements(self, parameter: str, key: str, start: int, count: int) -> Tensor:
+        """Return elements of a flattened tensor, [count], from all files that hold some of them."""
+        parts = []
+        position = start
+        end = start + count
+        for piece in sorted(self._pieces[parameter], key=lambda piece: piece.fragment.start):
+            fragment = piece.fragment
+            until = min(end, fragment.start + fragment.count)
+            if fragment.start <= position < until:
+                offset = fragment.offset + position - fragment.start
+                name = f"{OPTIMIZER}{fragment.flat}/{key}"
+                parts.append(piece.file.part(name, offset, until - position))
+                position = until
+        assert position == end, f"{parameter}: elements {position} to {end} are in no file"
+        return torch.cat(parts)
+
+
+class _Tensors:
+    """A safetensors file whose tensors are read when they are asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self._file: Any = safe_open(path, framework="pt")
+        self.names = set(self._file.keys())
+
+    def whole(self, name: str) -> Tensor:
+        """Return a tensor."""
+        tensor: Tensor = self._file.get_tensor(name)
+        return tensor
+
+    def part(self, name: str, start: int, count: int) -> Tensor:
+        """Return elements of a flat tensor, [count]."""
+        part: Tensor = self._file.get_slice(name)[start : start + count]
+        return part
+
+
+def _all_ranks(folder: Path) -> list[Path]:
+    """Return the state files of all ranks that wrote a checkpoint.
+
+    Raises:
+        StorageError: a rank's file is missing.
+    """
+    matches = [_OF_RANK.fullmatch(path.name) for path in sorted(folder.iterdir())]
+    world_sizes = {int(match[2]) for match in matches if match}
+    wanted = [rank_file(rank, size) for size in world_sizes for rank in range(size)]
+    missing = [name for name in wanted if not (folder / name).is_file()]
+    if len(world_sizes) != 1 or missing:
+        raise StorageError(
+            f"the checkpoint lacks {', '.join(missing) or WHOLE}",
+            str(folder),
+            "restore the file; or remove this checkpoint, to resume from the one before",
+            code="state-missing",
+        )
+    return [folder / name for name in wanted]

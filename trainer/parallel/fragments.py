@@ -1,0 +1,35 @@
+"""The training state of one parameter as it lies in the flat tensors of ZeRO's ranks."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+# AdamW's keys that are no tensor of the parameter's shape
+COUNTERS = ("step",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fragment:
+    """The elements of a parameter that lie in one flat tensor of one rank."""
+
+    parameter: str  # name in the policy
+    start: int  # first element, in the flattened parameter
+    count: int  # number of elements
+    flat: int  # index of the rank's flat tensor
+    offset: int  # first element, in the flat tensor
+
+
+class SavedTensors(Protocol):
+    """The training state in a checkpoint, whatever layout it was written in."""
+
+    def keys(self, parameter: str) -> list[str]:
+        """Return the optimizer's keys of a parameter; empty before its first update."""
+
+    def scalar(self, parameter: str, key: str) -> Tensor:
+        """Return a number of the optimizer's state, such as the count of updates."""
+
+    def elements(self, parameter: str, key: str, start: int, count: int) -> Tensor:
+        """Return elements of the flattened parameter's ``key``: ``weights`` in the dtype of the
+        master weights, or an optimizer's key, [count].
+        """
