@@ -14,10 +14,12 @@ from tests.wording import SNAPSHOT, snapshot
 PACKAGES = ("trainer", "sweep", "dashboards", "rewards", "loptune")
 COMMAND = re.compile(r"(?:^|`)(trainer|sweep) ([a-z]+)([^`;,]*)")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
-# of torchrun, Ray, argparse, hf, pip, nvidia-smi, Optuna, vLLM and a user's own program
+# of torchrun, Slurm, Ray, argparse, hf, pip, nvidia-smi, Optuna, vLLM and a user's own program
 NOT_OURS = {
     "--nproc-per-node",
     "--shutdown-timeout",
+    "--gpus-per-node",
+    "--gpu-bind",
     "--head",
     "--help",
     "--local-dir",

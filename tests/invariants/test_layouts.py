@@ -29,10 +29,8 @@ WRITTEN = {
     "ddp": (2, DDP),
     "zero-2": (2, zero(2)),
     "zero-3": (2, zero(3)),
-    "zero-1": (1, zero(1)),
     "zero-3-low": (2, zero(3) | LOW),
     "zero-2-lora": (2, zero(2) | LORA),
-    "ddp-lora": (2, DDP | LORA),
 }
 # what reads it -> (the one that wrote, ranks, overrides)
 READ = {
@@ -40,13 +38,10 @@ READ = {
     "one process to ddp": ("alone", 2, DDP),
     "one process to zero-3": ("alone", 2, zero(3)),
     "zero-2 to ddp": ("zero-2", 2, DDP),
-    "zero-2 to one process": ("zero-2", 1, ALONE),
     "zero-3 to zero-1 on one": ("zero-3", 1, zero(1)),
     "zero-3 to zero-2": ("zero-3", 2, zero(2)),
-    "zero-1 on one to zero-3": ("zero-1", 2, zero(3)),
     "zero-3 to zero-1 in bfloat16": ("zero-3-low", 1, zero(1) | LOW),
     "zero-2 to one process with an adapter": ("zero-2-lora", 1, LORA),
-    "ddp to zero-1 with an adapter": ("ddp-lora", 1, zero(1) | LORA),
     "the same": ("zero-3", 2, zero(3)),
 }
 
@@ -119,7 +114,12 @@ def test_another_layout_goes_on_with_the_same_problems(read, never_stopped, name
     assert metrics.keys() == {"3", "4"}
     for step in ("3", "4"):
         expected = never_stopped[int(step)]
-        for metric in ("rollout/reward", "rollout/completion_length", "optim/grad_norm", "policy/loss"):
+        for metric in (
+            "rollout/reward",
+            "rollout/completion_length",
+            "optim/grad_norm",
+            "policy/loss",
+        ):
             assert metrics[step][metric] == pytest.approx(expected[metric], rel=5e-3, abs=1e-5), (
                 step,
                 metric,

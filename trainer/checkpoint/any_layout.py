@@ -197,7 +197,7 @@ class _Tensors:
 
     def __init__(self, path: Path) -> None:
         self._file: Any = safe_open(path, framework="pt")
-        self.names = set(self._file.keys())
+        self.names: set[str] = set(self._file.keys())  # type: ignore[no-untyped-call]
 
     def whole(self, name: str) -> Tensor:
         """Return a tensor."""

@@ -15,8 +15,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+import psutil
 
 from trainer.doctor.checks import RANDOM_MODELS, RANKS
 from trainer.doctor.machine import Finding, versions
@@ -24,7 +27,7 @@ from trainer.shell.table import print_table
 
 LAST_LINES = 40  # lines of each part's log in the report
 HEARTBEAT_S = 15.0
-GRACE_S = 10.0
+GRACE_S = 45.0  # longer than torchrun waits for its ranks
 _ROOT = Path(__file__).resolve().parents[2]  # of the checkout, or of the installed packages
 _NO_CHECKOUT = "needs a checkout of the repository: its tests are not installed"
 
@@ -267,16 +270,24 @@ def _wait(process: "subprocess.Popen[bytes]", part: Part, started: float) -> boo
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End the process group, so that no process of this part keeps the GPU from the next one."""
+    """End the part and all processes that it started, so that none keeps a GPU from the next part.
+
+    Ranks of torchrun have process groups of their own, and torchrun gives them 30 s to save.
+    """
+    everyone = []
+    with suppress(psutil.NoSuchProcess):
+        everyone = psutil.Process(process.pid).children(recursive=True)
     for ending in (signal.SIGTERM, signal.SIGKILL):
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, ending)
-        except ProcessLookupError:
-            break
         deadline = time.monotonic() + GRACE_S
         while process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.1)
     process.wait()
+    for descendant in everyone:
+        with suppress(psutil.NoSuchProcess):
+            descendant.kill()
+    psutil.wait_procs(everyone, timeout=GRACE_S)
 
 
 def run_parts(chosen: Sequence[Part], findings: Sequence[Finding], folder: Path) -> list[Outcome]:

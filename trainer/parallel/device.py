@@ -1,6 +1,7 @@
 """Device and dtype selection of a rank."""
 
 import gc
+import logging
 import os
 from pathlib import Path
 from typing import Literal
@@ -12,6 +13,8 @@ from trainer.config.model import ModelConfig
 from trainer.errors import MissingError
 from trainer.parallel.gpus import driver_version, visible_gpus
 from trainer.planning.memory import Device
+
+_log = logging.getLogger(__name__)
 
 _ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 # CUDA's major version -> oldest NVIDIA driver (CUDA release notes, minor version compatibility)
@@ -152,6 +155,10 @@ def _local_index() -> int:
             "start one rank per GPU",
             code="rank-without-gpu",
         )
+    _log.warning(
+        "each rank sees only its own GPU, so NCCL may be slow or fail: show every rank all GPUs of "
+        "its node (Slurm: --gpus-per-node with --gpu-bind=none, LOCAL_RANK=SLURM_LOCALID)"
+    )
     os.environ["LOCAL_RANK"] = "0"
     return 0
 

@@ -100,9 +100,10 @@ def test_each_rank_of_a_node_takes_its_own_gpu(machine):
     assert local_device() == torch.device("cuda", 2)
 
 
-def test_a_rank_that_is_shown_its_own_gpu_alone_takes_it(machine):
+def test_a_rank_that_is_shown_its_own_gpu_alone_takes_it(machine, caplog):
     machine(4, 1, local_rank=2)
     assert local_device() == torch.device("cuda", 0)
+    assert "--gpu-bind=none" in caplog.text
     assert os.environ["LOCAL_RANK"] == "0"  # accelerate and DeepSpeed look there
 
 
