@@ -2,12 +2,17 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
+from tests.conftest import random_model
 from tests.invariants.ranks import run_ranks
+from tests.refusals import refused
 from tests.run_cli import run_cli
 from tests.trainer.parallel.test_deepspeed import config
+from trainer.checkpoint.any_layout import layout_metadata
 from trainer.checkpoint.state import load_training_state
 from trainer.errors import ConfigError, StorageError
+from trainer.parallel.fragments import Fragment
 from trainer.parallel.ranks import Parallel, join_ranks
 
 
@@ -45,17 +50,26 @@ def test_a_rank_on_a_gpu_names_its_own_unless_it_is_alone(monkeypatch, ranks, de
     assert groups == [passed]  # made at the start, after the default group
 
 
-def test_a_checkpoint_of_another_number_of_ranks_is_refused(tmp_path):
-    class Rank(Parallel):
-        rank = 1
-        world_size = 2
-        shards_optimizer = True
+def test_a_checkpoint_without_the_file_of_a_rank_is_refused(tmp_path):
+    for rank in (0, 2, 3):
+        save_file({"a": torch.zeros(1)}, tmp_path / f"training_state-{rank}-of-4.safetensors")
+    with refused("state-missing", StorageError) as caught:
+        load_training_state(tmp_path, random_model(), None, Parallel())
+    assert "training_state-1-of-4.safetensors" in str(caught.value)
 
-    (tmp_path / "training_state-0-of-4.safetensors").touch()
-    with pytest.raises(
-        StorageError, match=r"no training_state-1-of-2.* only training_state-0-of-4"
-    ):
-        load_training_state(tmp_path, None, None, Rank())
+
+def test_a_checkpoint_that_does_not_name_its_weights_is_refused(tmp_path):
+    save_file({"a": torch.zeros(1)}, tmp_path / "training_state-0-of-1.safetensors")
+    with refused("no-layout", StorageError):
+        load_training_state(tmp_path, random_model(), None, Parallel())
+
+
+def test_a_checkpoint_of_other_weights_is_refused(tmp_path):
+    fragment = Fragment(parameter="other", start=0, count=1, flat=0, offset=0)
+    path = tmp_path / "training_state-0-of-1.safetensors"
+    save_file({"a": torch.zeros(1)}, path, layout_metadata([fragment]))
+    with refused("checkpoint-does-not-fit", StorageError):
+        load_training_state(tmp_path, random_model(), None, Parallel())
 
 
 @pytest.mark.slow
