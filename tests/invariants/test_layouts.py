@@ -10,7 +10,7 @@ import torch
 from tests.invariants.ranks import run_ranks
 from tests.invariants.train_job import run_case, small_config
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 JOB = "tests.invariants.layout_job"
 ALONE: dict[str, object] = {}
