@@ -18,7 +18,14 @@ from dashboards.statistics.comparison import compare, count_failures
 from dashboards.statistics.problems import Answers
 from dashboards.statistics.seed_noise import Scores
 from dashboards.statistics.sequential import Standing
-from dashboards.statistics.verdict import Verdict, oriented, verdict, verdict_on_number
+from dashboards.statistics.verdict import (
+    Verdict,
+    corrected_for_repeats,
+    oriented,
+    repeats_factor,
+    verdict,
+    verdict_on_number,
+)
 from dashboards.trial import Objective, TrialRecord, best_first
 from trainer.config.variants import short_names
 from trainer.errors import printable
@@ -103,6 +110,8 @@ class Results:
     arms: tuple[str, ...] = ()
     fresh: "Results | None" = None  # finalists on fresh seeds, numbered as in this search
     rounds: Rounds | None = None  # set if these are finalists of a sequential confirmation
+    # of the same finalists; their scores are left out, and p-values are corrected for them
+    earlier_confirmations: int = 0
     # warnings: trials that may not be comparable, seeds that may have no effect
     doubts: tuple[str, ...] = ()
 
@@ -310,7 +319,8 @@ class Results:
             if self.fresh.rounds is not None:
                 return []
             earlier = self._scores_of_finalists(self.fresh.seed_scores)
-            return self.fresh._arm_table(earlier)
+            factor = repeats_factor(self.fresh.earlier_confirmations)
+            return [row.corrected(factor) for row in self.fresh._arm_table(earlier)]
         return self._arm_table(None)
 
     def _arm_table(self, earlier: Scores | None) -> list[ArmRow]:
@@ -357,7 +367,8 @@ class Results:
                 scores, base, fresh.objective.mode, answers=fresh.answers, pairing=fresh.pairing
             )
         earlier = self._scores_of_finalists(scores)
-        return verdict(scores, base, fresh.objective.mode, earlier=earlier, answers=fresh.answers)
+        judged = verdict(scores, base, fresh.objective.mode, earlier=earlier, answers=fresh.answers)
+        return corrected_for_repeats(judged, fresh.earlier_confirmations)
 
     def _scores_of_finalists(self, finalists: Collection[str]) -> SeedScores:
         """Return the search's scores of the configurations with these labels on fresh seeds."""
@@ -397,7 +408,9 @@ class Results:
         parameters = self._varied_in_arms.sum(axis="columns")
         means = self.arm_means
         tunings = {arm: tournament.Tuning(list(means[arm]), int(parameters[arm])) for arm in fresh}
-        return tournament.standings(fresh, self.arms[0], tunings, self.objective.mode)
+        standings = tournament.standings(fresh, self.arms[0], tunings, self.objective.mode)
+        factor = 1 if self.fresh is None else repeats_factor(self.fresh.earlier_confirmations)
+        return [standing.corrected(factor) for standing in standings]
 
     @cached_property
     def fresh_arm_scores(self) -> Scores:

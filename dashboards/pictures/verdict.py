@@ -11,7 +11,7 @@ from dashboards import words
 from dashboards.pictures.confirmation import finalists
 from dashboards.pictures.tournament import tournament_line
 from dashboards.results import Results, Rounds
-from dashboards.statistics.verdict import Tested, Verdict
+from dashboards.statistics.verdict import MIN_SEEDS, Tested, Undecided, Verdict
 from dashboards.words import device_time, number, signed
 from trainer.config.variants import short_names, shown
 from trainer.shell.table import counted
@@ -50,6 +50,7 @@ def verdict(results: Results) -> list[str]:
         _apart(results, judged),
         _noise(judged) if judged is not None and fresh is None else "",
         _on_fresh_seeds(results, fresh) if fresh else "",
+        words.repeated(fresh.earlier_confirmations) if fresh else "",
         "On the search's own seeds, where the best score is biased upward: "
         f"{_in_search(results).sentence}"
         if fresh and judged
@@ -128,9 +129,9 @@ def confirmed(results: Results) -> list[str]:
     fresh = results.fresh
     scores = finalists(results)
     reason = "" if fresh is None else _on_fresh_seeds(results, fresh)
-    return [
-        line for line in (front.sentence, reason, front.step, scores and scores.sentence) if line
-    ]
+    repeated = "" if fresh is None else words.repeated(fresh.earlier_confirmations)
+    lines = (front.sentence, reason, repeated, front.step, scores and scores.sentence)
+    return [line for line in lines if line]
 
 
 def _named_once(lines: list[str], labels: Collection[str]) -> list[str]:
@@ -160,15 +161,22 @@ def _in_search(results: Results) -> Headline:
         sentence = f"Only the baseline {answer.baseline} has finished: {metric} {mean}."
         return Headline(sentence, _next_step(results, answer))
     if results.nothing_chosen:
-        worthwhile = results.objective.worthwhile
-        claimed = isinstance(answer, Tested) and answer.claim == "evidence"
-        step = f"Next: {words.next_step(answer)}"
-        if claimed:
-            step = "Next: train with it."
-        elif words.keeps_baseline(answer, worthwhile):
-            step = "Next: keep the baseline."
-        return Headline(words.confirmed(answer, worthwhile, "seed"), step, claimed)
+        return _of_listed(results, answer)
     return Headline(words.searched(answer), _next_step(results, answer))
+
+
+def _of_listed(results: Results, answer: Verdict) -> Headline:
+    """Return the headline of configurations that no score has chosen: their seeds are evidence."""
+    worthwhile = results.objective.worthwhile
+    sentence = words.confirmed(answer, worthwhile, "seed")
+    export = f"; `sweep export {results.name}` writes it." if results.name else "."
+    if isinstance(answer, Tested) and answer.claim == "evidence":
+        chosen = results.numbers.get(answer.best)
+        return Headline(sentence, f"Next: train with it{export}", True, chosen)
+    if words.keeps_baseline(answer, worthwhile):
+        chosen = results.numbers.get(answer.baseline)
+        return Headline(sentence, f"Next: keep the baseline{export}", configuration=chosen)
+    return Headline(sentence, _next_step(results, answer))
 
 
 def _of_fresh_seeds(results: Results, fresh: Results) -> Headline | None:
@@ -189,7 +197,8 @@ def _of_fresh_seeds(results: Results, fresh: Results) -> Headline | None:
             )
         if best is None:
             undecided = Headline(
-                "Undecided: fresh seeds do not yet separate any finalist from the baseline."
+                "Undecided: fresh seeds do not yet separate any finalist from the baseline.",
+                _after_rounds(results, fresh.rounds),
             )
             return undecided if fresh.rounds.standings else None
         label = fresh.labels.get(best.finalist, f"#{best.finalist}")
@@ -216,7 +225,41 @@ def _of_fresh_seeds(results: Results, fresh: Results) -> Headline | None:
             f"Next: keep the baseline{export}",
             configuration=numbers[judged.baseline],
         )
-    return Headline(words.confirmed(judged, worthwhile), f"Next: {words.next_step(judged)}")
+    return Headline(words.confirmed(judged, worthwhile), _confirm_again(results, judged))
+
+
+def _confirm_again(results: Results, judged: Verdict) -> str:
+    """Advise what to run after an undecided confirmation, with the command."""
+    step = words.next_step(judged)
+    if isinstance(judged, Undecided):
+        seeds = _SEEDS_TO_TELL if judged.why in ("one seed", "no shared seed") else None
+    elif judged.claim == "too few seeds" or judged.improves:
+        seeds = judged.confirmation_seeds
+        if judged.claim == "too few seeds":
+            seeds = max(_SEEDS_TO_TELL, seeds or 0)
+    else:
+        seeds = judged.deciding_seeds
+    if seeds is None or not results.name or results.fresh is None:
+        return f"Next: {step}"
+    seeds = max(MIN_SEEDS, seeds)
+    number = results.fresh.numbers[judged.best]
+    command = f"sweep confirm {results.name} --again --configurations {number} --seeds {seeds}"
+    return f"Next: {step} To do so: `{command}` ({2 * seeds} trials, which are judged alone)."
+
+
+def _after_rounds(results: Results, rounds: Rounds) -> str:
+    """Advise what to run after rounds that decided nothing; empty while rounds are left."""
+    if rounds.outcome != "undecided" or not results.name:
+        return ""
+    nearest = max(rounds.last, key=lambda stands: stands.gain)
+    seeds = 2 * rounds.planned[-1]
+    command = (
+        f"sweep confirm {results.name} --again --configurations {nearest.finalist} --seeds {seeds}"
+    )
+    return (
+        f"Next: keep the baseline, or run the nearest finalist, #{nearest.finalist}, on twice as "
+        f"many new seeds: `{command}`."
+    )
 
 
 def _on_fresh_seeds(results: Results, fresh: Results) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 
 from dashboards.statistics.arms import Layout
 from dashboards.statistics.comparison import Comparison, Decision
+from dashboards.statistics.dunnett import FALSE_CLAIMS
 from dashboards.statistics.seed_noise import Scores, finite_scores
 from dashboards.statistics.verdict import MIN_SEEDS
 
@@ -35,6 +36,18 @@ class ArmRow:
     p_value: float | None = None  # two-sided, corrected for the number of arms
     layout: Layout | None = None  # how the difference was taken; None for the baseline
     outcome: Outcome = "not compared"
+
+    def corrected(self, factor: int) -> "ArmRow":
+        """Return the row with its p-value multiplied, for repeated confirmations; the interval
+        stays.
+        """
+        if self.p_value is None or factor == 1:
+            return self
+        p_value = min(1.0, factor * self.p_value)
+        outcome = self.outcome
+        if outcome in ("better", "worse") and p_value >= 2 * FALSE_CLAIMS:
+            outcome = "undecided"
+        return replace(self, p_value=p_value, outcome=outcome)
 
 
 def arm_rows(

@@ -17,7 +17,7 @@ these rules.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -63,6 +63,12 @@ class RuleStanding:
     def better(self) -> bool:
         """Whether a gain is shown."""
         return self.p_value is not None and self.p_value < FALSE_CLAIMS
+
+    def corrected(self, factor: int) -> "RuleStanding":
+        """Return the standing with its p-value multiplied, for repeated confirmations."""
+        if self.p_value is None:
+            return self
+        return replace(self, p_value=min(1.0, factor * self.p_value))
 
 
 def tuning_variance(scores: Sequence[float]) -> float:

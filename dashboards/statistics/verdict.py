@@ -7,13 +7,14 @@ does not undo this, so a search's own seeds give candidates and only fresh seeds
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from dashboards.statistics.arms import Layout, Pairing, compare_arms, compare_with_number
 from dashboards.statistics.comparison import Comparison, Decision, compare
+from dashboards.statistics.dunnett import FALSE_CLAIMS
 from dashboards.statistics.power import minimum_detectable_effect, seeds_for
 from dashboards.statistics.problems import Answers
 from dashboards.statistics.seed_noise import Scores, finite_scores
@@ -141,6 +142,24 @@ def verdict_on_number(
     sign = _sign(mode)
     result, layouts = compare_with_number(oriented(scores, sign), sign * number)
     return _concluded(scores, name, mode, result, layouts, earlier=None, adaptive=adaptive)
+
+
+def repeats_factor(earlier_confirmations: int) -> int:
+    """Return the factor of p-values after earlier confirmations of the same finalists.
+
+    It doubles with each, so all confirmations together report a false improvement with a
+    probability below twice the level of one: 1 + 1/2 + 1/4 + ... = 2.
+    """
+    return int(2**earlier_confirmations)
+
+
+def corrected_for_repeats(judged: Verdict, earlier_confirmations: int) -> Verdict:
+    """Return the verdict of a confirmation that follows undecided ones; its interval stays."""
+    if earlier_confirmations == 0 or isinstance(judged, Undecided):
+        return judged
+    p_value = min(1.0, repeats_factor(earlier_confirmations) * judged.p_value)
+    claim = judged.claim if p_value < FALSE_CLAIMS else "none"
+    return replace(judged, p_value=p_value, claim=claim)
 
 
 def _sign(mode: Mode) -> float:

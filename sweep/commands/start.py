@@ -3,6 +3,7 @@
 import argparse
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 from sweep.commands.arguments import add_machine, add_named, planned_nodes, prepare, run_options
 from sweep.record.folder import sweep_folder
@@ -98,12 +99,22 @@ def _plan(arguments: argparse.Namespace) -> int:
         }
         print_json(as_json(plan) | (sample or {}))
         return 0
-    print_plan(plan, spec, arguments.space)
+    print_plan(plan, spec, _typed(arguments), renamed=arguments.name is not None)
     if arguments.sample:
         print_sample(
             spec.program.sample(spec.possible, arguments.sample), spec, plan.configurations
         )
     return 0
+
+
+def _typed(arguments: argparse.Namespace) -> list[str]:
+    """Return the words of the command line that describe the sweep, without its name."""
+    words = [arguments.space, *arguments.overrides]
+    if arguments.offline:
+        words.append("--offline")
+    if arguments.runs_dir != Path("runs"):
+        words += ["--runs-dir", str(arguments.runs_dir)]
+    return words
 
 
 def _schema(arguments: argparse.Namespace) -> int:
@@ -172,5 +183,7 @@ def load(arguments: argparse.Namespace) -> SweepRecord:
 
 
 def _print_advice(spec: SweepSpec) -> None:
-    for advice in advise_space(spec):
-        print(advice, file=sys.stderr)
+    from sweep.views.reach import out_of_reach  # scipy takes a second to import
+
+    for advice in [*out_of_reach(spec), *advise_space(spec)]:
+        print(f"{advice}\n", file=sys.stderr, flush=True)

@@ -10,9 +10,10 @@ from pathlib import Path
 from sweep.commands.arguments import add_machine, add_named, prepare, run_options
 from sweep.record.baseline import is_baseline
 from sweep.record.best import BestConfiguration, BestWithCaveats, choose_best, scored_configuration
+from sweep.record.folder import read_spec
 from sweep.record.sweep_record import SweepRecord, open_sweep, report_errors_printed
 from sweep.space.arms import ARM_SEEDS, MAX_SEEDS, arms
-from sweep.winner.confirm import finalists_of, fresh_space
+from sweep.winner.confirm import again_of, finalists_of, fresh_space
 from trainer.errors import ConfigError, MissingError, StorageError
 from trainer.shell.arguments import Commands, add_accept_changes, count, positive
 from trainer.tracking.inputs import inherit_inputs
@@ -32,6 +33,19 @@ def add_commands(commands: Commands) -> None:
         "--rounds",
         action="store_true",
         help="add fresh seeds in rounds until the comparison is decided",
+    )
+    confirm.add_argument(
+        "--again",
+        action="store_true",
+        help="after an undecided confirmation: run its configurations on new seeds, judged alone",
+    )
+    confirm.add_argument(
+        "--configurations",
+        type=int,
+        nargs="+",
+        default=[],
+        metavar="N",
+        help="with --again: numbers of the finalists to run besides the baseline (default: all)",
     )
     add_machine(confirm)
     add_accept_changes(confirm)
@@ -78,25 +92,77 @@ def add_commands(commands: Commands) -> None:
 
 def _confirm(arguments: argparse.Namespace) -> int:
     sweep = open_sweep(arguments.runs_dir, arguments.name)
-    if arguments.rounds or arguments.hours:
+    in_rounds = arguments.rounds or arguments.hours
+    _check_again(arguments)
+    if in_rounds:
         return _run_rounds(sweep, arguments)
-    chosen = finalists_of(sweep, _finalists(sweep, arguments.finalists))
+    folder = sweep.folder.confirmation
+    if arguments.again:
+        chosen = again_of(sweep, arguments.configurations)
+        folder = sweep.folder.numbered_confirmation(len(sweep.folder.confirmations) + 1)
+    else:
+        _refuse_second(sweep)
+        chosen = finalists_of(sweep, _finalists(sweep, arguments.finalists))
     missing = sweep.planned - sum(trial.ended for trial in sweep.trials())
     if missing:
         print(
             f"{missing} trials of the search have not ended; finalists are chosen from the others"
         )
     seeds = ARM_SEEDS if sweep.spec.search.tune_within else _FRESH_SEEDS
-    space = fresh_space(sweep, chosen, arguments.seeds or seeds, arguments.test)
+    space = fresh_space(sweep, chosen, arguments.seeds or seeds, arguments.test, folder=folder)
     prepare(space, arguments)
     from sweep.driver.run import start_sweep
 
-    fresh = SweepRecord(space, sweep.folder.confirmation)
+    fresh = SweepRecord(space, folder)
     inherit_inputs(fresh.folder.root, sweep.folder.root)
     code = start_sweep(fresh, replace(run_options(arguments), report=False))
     if code in (0, 1):
         _report_on(sweep, fresh.folder.log, ended=True)
     return code
+
+
+def _check_again(arguments: argparse.Namespace) -> None:
+    """Refuse options that do not go with ``--again``, or that need it."""
+    excluded = {
+        "--rounds": arguments.rounds,
+        "--hours": arguments.hours,
+        "--finalists": arguments.finalists,
+    }
+    for option, given in excluded.items():
+        if arguments.again and given:
+            raise ConfigError(
+                f"--again runs the same finalists on a fixed number of seeds, so {option} has no "
+                "meaning",
+                f"command line, {option}",
+                f"leave out {option}; --configurations chooses among the finalists",
+                code="again-with-other-options",
+            )
+    if arguments.configurations and not arguments.again:
+        raise ConfigError(
+            "--configurations chooses among the finalists of an earlier confirmation",
+            "command line, --configurations",
+            "add --again, or choose the number of finalists with --finalists",
+            code="configurations-without-again",
+        )
+
+
+def _refuse_second(sweep: SweepRecord) -> None:
+    """Refuse a confirmation if there is one, and print the command that goes on."""
+    from sweep.record.recorded_rounds import recorded_rounds  # scipy takes a second to import
+
+    folder = sweep.folder.confirmation
+    if not folder.ledger.exists():
+        return
+    last = SweepRecord(read_spec(folder), folder)
+    if recorded_rounds(last) is not None:
+        hint = f"{sweep.command('confirm', '--rounds')} continues its rounds"
+    elif all(trial.ended for trial in last.trials()):
+        hint = f"{sweep.command('confirm', '--again')} runs the same finalists on new seeds"
+    else:
+        hint = f"{last.command('resume')} continues it"
+    raise ConfigError(
+        f"sweep {folder.name} exists already", str(folder.root), hint, code="sweep-exists"
+    )
 
 
 def _finalists(sweep: SweepRecord, asked: int | None) -> int:

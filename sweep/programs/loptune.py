@@ -41,7 +41,7 @@ from trainer.config.yaml_document import YamlDocument, nearest
 from trainer.errors import ConfigError
 from trainer.metrics.declared import METRICS, declaration
 from trainer.parallel.gpus import gpu_bytes
-from trainer.planning.advice import advise, judge_of
+from trainer.planning.advice import advise, judge_of, one_step_advice, optimizer_steps
 from trainer.planning.memory import (
     GPU_BYTES,
     Device,
@@ -53,13 +53,19 @@ from trainer.policy.architectures import TINY
 from trainer.problems.sampler import training_steps
 from trainer.progress import MetricValues, ProgressReport
 from trainer.rules.kinds import KINDS
-from trainer.rules.names import ADVANTAGE_KEY, LOSS_KEY, rule_name
+from trainer.rules.names import ADVANTAGE_KEY, DEFAULT_LOSS, LOSS_KEY, rule_name
 from trainer.section import refusal
 from trainer.tracking.inputs import input_files
 
 if TYPE_CHECKING:  # torch takes seconds to import
     from trainer.loop import Trainer
 
+_DECIDE_OPTIMIZER_STEPS = (
+    "rollout.prompts_per_step",
+    "rollout.group_size",
+    "optim.update_batch_size",
+    "algorithm.update_epochs",
+)
 _DECIDE_STEPS = ("max_steps", "epochs", "rollout.prompts_per_step")
 _INPUTS = ("data.", "reward.", "evaluation.", *KINDS)
 _TEST_SET = "test"
@@ -490,6 +496,17 @@ class LoptuneProgram(Program):
         for advice in advise(self.base):
             if searched.keys().isdisjoint(advice.where.split(", ")):
                 yield advice
+        yield from self._advice_on_rules(searched)
+
+    def _advice_on_rules(self, searched: Values) -> Iterator[Advice]:
+        """Yield advice if losses are compared that differ in nothing that training sees."""
+        is_default = self.base.algorithm.loss.name == DEFAULT_LOSS
+        compares_losses = any(key == LOSS_KEY or key.startswith(f"{LOSS_KEY}.") for key in searched)
+        if not compares_losses or not is_default:  # `advise` has warned about any other loss
+            return
+        decisive = searched.keys() & set(_DECIDE_OPTIMIZER_STEPS)
+        if not decisive and optimizer_steps(self.base) == 1:
+            yield one_step_advice(self.base, "Losses")
 
     def sample(self, possible: Values, problems: int) -> Sample:
         """Sample with the base configuration, for each possible group size."""

@@ -84,6 +84,9 @@ def choose_best(sweep: SweepRecord, results: "Results | None" = None) -> BestWit
         return BestWithCaveats(None, [arms_best])
     # a confirmation is judged in the report of the sweep that it confirms
     caveats = [] if spec.confirms else [front.sentence]
+    if results.nothing_chosen and caveats:  # these seeds are evidence
+        chosen = scored_configuration(sweep, front.configuration)
+        return BestWithCaveats(chosen or candidate, caveats)
     if caveats and results.verdict is not None and results.verdict.improves:
         caveats.append(f"Only fresh seeds give evidence: {sweep.command('confirm', '--rounds')}")
     return BestWithCaveats(candidate, caveats)

@@ -1,6 +1,7 @@
 """A sweep's folder: paths, lock and stop file."""
 
 import contextlib
+import itertools
 import re
 import zlib
 from dataclasses import dataclass
@@ -40,8 +41,26 @@ class SweepFolder:
 
     @property
     def confirmation(self) -> "SweepFolder":
-        """The folder of NAME-confirm, in which the finalists run on fresh seeds."""
-        return SweepFolder(self.runs_dir, f"{self.name}-confirm")
+        """The folder in which the finalists run on fresh seeds: that of the latest confirmation, or
+        of the first if none was started.
+        """
+        return [self.numbered_confirmation(1), *self.confirmations][-1]
+
+    @property
+    def confirmations(self) -> list["SweepFolder"]:
+        """The confirmations that were started, in this order: NAME-confirm, NAME-confirm-2, ..."""
+        started: list[SweepFolder] = []
+        for number in itertools.count(1):
+            folder = self.numbered_confirmation(number)
+            if not folder.ledger.exists():
+                return started
+            started.append(folder)
+        raise AssertionError("the count never ends")
+
+    def numbered_confirmation(self, number: int) -> "SweepFolder":
+        """Return the folder of a confirmation, counted from 1."""
+        suffix = "-confirm" if number == 1 else f"-confirm-{number}"
+        return SweepFolder(self.runs_dir, f"{self.name}{suffix}")
 
     def trial(self, name: str) -> Path:
         """Return the folder of one trial."""

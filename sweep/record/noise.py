@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import json
 import math
 import statistics
 from collections.abc import Hashable, Iterable
@@ -13,11 +14,14 @@ from dashboards.statistics.sequential import make_design
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import Configuration, outcome
 from sweep.space.arms import MAX_SEEDS
-from sweep.space.spec import SweepSpec
+from sweep.space.spec import SchedulerSpec, SweepSpec
 from trainer.errors import UserError
+from trainer.shell.run_folder import LONGEST_NAME
 from trainer.shell.table import counted
 
 _MAX_NAMED = 3  # sweeps
+_NOISE_SEEDS = [0, 1, 2]
+_NOISE_SUFFIX = "-noise"
 
 
 @dataclass(frozen=True)
@@ -94,16 +98,13 @@ def forecast_noise(
     )
 
 
-def noise_lines(
-    forecast: NoiseForecast | None, spec: SweepSpec, planned: int, space: str
-) -> list[str]:
-    """Return the forecast as text; ``space`` is the search space as given on the command line."""
+def noise_lines(forecast: NoiseForecast | None, spec: SweepSpec, planned: int) -> list[str]:
+    """Return the forecast as text."""
     if forecast is None:
-        return [
-            "seed noise is unknown, so the detectable improvement cannot be estimated. To "
-            f"measure it with two seeds of the baselines: sweep run {space} "
-            f"search.configurations=0 'seeds=[0, 1]' --name {spec.name}-noise"
-        ]
+        lines = ["seed noise is unknown, so the detectable improvement cannot be estimated"]
+        if len(spec.seeds) > 1:
+            lines.append("this sweep measures it: plan again when trials have ended on two seeds")
+        return lines
     lines = [
         f"the standard deviation between seeds is {forecast.deviation:.2g} "
         f"({forecast.source}, {counted(forecast.freedom, 'degree')} of freedom)"
@@ -126,6 +127,27 @@ def noise_lines(
             "fresh seeds each of baseline and finalist with sweep confirm --rounds"
         )
     return lines
+
+
+def noise_overrides(spec: SweepSpec, planned: int) -> list[str]:
+    """Return the words that turn a sweep into a measurement of its seed noise; empty if it is no
+    larger than that.
+
+    Two configurations are measured, or all baselines if there are more.
+    """
+    searched = max(0, 2 - len(spec.baselines)) if spec.parameters else 0
+    trials = (len(spec.baselines) + searched) * len(_NOISE_SEEDS)
+    if planned == 1 or planned * len(spec.seeds) <= trials:
+        return []
+    words = [f"search.configurations={searched}"]
+    if spec.search.tune_within is not None:
+        words.append("search.tune_within=null")
+    if spec.search.warm_start:
+        words.append("search.warm_start=[]")
+    if spec.scheduler != SchedulerSpec():  # a trial that is stopped early has no score
+        words.append("scheduler=none")
+    name = spec.name[: LONGEST_NAME - len(_NOISE_SUFFIX)]
+    return [*words, f"seeds={json.dumps(_NOISE_SEEDS)}", "--name", f"{name}{_NOISE_SUFFIX}"]
 
 
 def _measured(spec: SweepSpec, earlier: Iterable[SweepRecord]) -> tuple[Noise, str] | None:

@@ -45,7 +45,10 @@ def read_results(sweep: SweepRecord, *, may_run: bool = True) -> Results:
     if not folder.ledger.exists():
         return results
     fresh = _results(SweepRecord(read_spec(folder), folder), results.searched)
-    return dataclasses.replace(results, fresh=fresh)
+    earlier = len(sweep.folder.confirmations) - 1
+    return dataclasses.replace(
+        results, fresh=dataclasses.replace(fresh, earlier_confirmations=earlier)
+    )
 
 
 def _results(sweep: SweepRecord, searched: tuple[str, ...] | None = None) -> Results:

@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+import re
 from collections.abc import Mapping
 
 from sweep.programs.base import Overrides, Program
@@ -13,6 +14,7 @@ from sweep.space.spec import SchedulerSpec, SweepSpec
 from trainer.config.yaml_document import KeyPath, YamlDocument, nearest
 from trainer.errors import ConfigError, shortened
 
+_CONFIRMATION = re.compile(r"-confirm(-\d+)?$")
 _MAX_CORNERS = 512
 MAX_GRID = 10_000
 
@@ -23,11 +25,11 @@ def check_space(spec: SweepSpec, document: YamlDocument) -> None:
     Raises:
         ConfigError: the first error, with file, line and key.
     """
-    if spec.name.endswith("-confirm") and spec.confirms is None:
+    if _CONFIRMATION.search(spec.name) and spec.confirms is None:
         raise document.error(
-            "names that end in -confirm are reserved for confirmations",
+            "names that end in -confirm or -confirm-N are reserved for confirmations",
             ("name",),
-            "choose one that does not end in -confirm",
+            "choose a name that does not end like this",
             code="reserved-name",
         )
     spec.program.check_metric(spec.objective.metric, spec.searched, document)

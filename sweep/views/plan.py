@@ -1,23 +1,21 @@
 """Plan a sweep before anything starts: size, cost and missing resources."""
 
 import math
+import shlex
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from dashboards.statistics.power import minimum_detectable_effect
-from dashboards.statistics.tournament import incomparable
-from dashboards.words import REFUSALS
 from sweep.programs.base import Footprint, Program, Sample
-from sweep.record.noise import NoiseForecast, forecast_noise, noise_lines
+from sweep.record.noise import NoiseForecast, forecast_noise, noise_lines, noise_overrides
 from sweep.record.sweep_record import SweepRecord, planned_trials, readable_sweeps
 from sweep.record.trial_table import duration, parameter_text, value_text
 from sweep.space.arms import ARM_SEEDS, arms
 from sweep.space.file import automatic_sampler
 from sweep.space.parameters import ParameterSpec
-from sweep.space.points import Space
 from sweep.space.spec import SweepSpec
 from sweep.trials.cluster import Node, check_fit, node_text, slots
 from trainer.errors import MissingError
@@ -167,17 +165,31 @@ def as_json(plan: Plan) -> dict[str, Any]:
     return {**asdict(plan), "memory": memory}
 
 
-def print_plan(plan: Plan, spec: SweepSpec, space: str) -> None:
-    """Print the resolved space and its plan; ``space`` is its name as typed."""
+def print_plan(plan: Plan, spec: SweepSpec, typed: Sequence[str], renamed: bool) -> None:
+    """Print the resolved space, its plan, and the command that runs it.
+
+    ``typed`` are the words of the command line that describe the sweep, without its name, which is
+    another than the file's if ``renamed``.
+    """
     if spec.parameters:
         rows = [[key, _range(p), parameter_text(p.when)] for key, p in spec.parameters.items()]
         print_table(["parameter", "range", "when"], rows)
     for index, baseline in enumerate(spec.baselines):
         print(f"baseline {index}: {parameter_text(baseline)}")
     print()
-    print_section("noise", noise_lines(plan.noise, spec, plan.configurations, space))
+    print_section("noise", noise_lines(plan.noise, spec, plan.configurations))
     for heading, text in _lines(plan, spec):
         print_section(heading, [text])
+    # not in the table, which would break long commands into lines
+    measuring = noise_overrides(spec, plan.configurations) if plan.noise is None else []
+    if measuring:
+        print(f"\nto measure the seed noise first:\n  {_run_command(typed, *measuring)}")
+    named = ["--name", spec.name] if renamed else []
+    print(f"\nto run this plan:\n  {_run_command(typed, *named)}")
+
+
+def _run_command(typed: Sequence[str], *more: str) -> str:
+    return shlex.join(["sweep", "run", *typed, *more])
 
 
 def print_sample(sample: Sample, spec: SweepSpec, configurations: int) -> None:
@@ -270,9 +282,7 @@ def _lines(plan: Plan, spec: SweepSpec) -> Iterator[tuple[str, str]]:
 
 
 def _arms_lines(plan: Plan, spec: SweepSpec) -> list[str]:
-    """Return the budget of every arm, the cost of the confirmation, and the arms that could not be
-    compared.
-    """
+    """Return the budget of every arm and the cost of the confirmation."""
     if spec.search.tune_within is None:
         return []
     tuned = arms(spec)
@@ -283,25 +293,10 @@ def _arms_lines(plan: Plan, spec: SweepSpec) -> list[str]:
     if plan.trial_seconds is not None and plan.slots:
         price = f", {duration(math.ceil(fresh / plan.slots) * plan.trial_seconds)} more"
     budget = f"{each} tuning trials for each of {len(budgets)} values of {spec.search.tune_within}"
-    lines = [
+    return [
         f"{budget}; then `sweep confirm {spec.name}` runs the best of each on {ARM_SEEDS} fresh "
         f"seeds: {fresh} trials{price}"
     ]
-    sizes = {
-        name: (planned_trials(arm) // len(spec.seeds), Space(arm.parameters).count_tuned())
-        for name, arm in tuned.items()
-    }
-    baseline, *others = sizes
-    reasons = {name: incomparable(*sizes[name], *sizes[baseline]) for name in others}
-    refused = [
-        f"{name}: {REFUSALS[reason]}" for name, reason in reasons.items() if reason is not None
-    ]
-    if refused:
-        lines.append(
-            f"these rules could not be compared with {baseline} at their best (only their "
-            "settings):"
-        )
-    return [*lines, *refused]
 
 
 def _steps_text(plan: Plan) -> str:

@@ -4,18 +4,26 @@ The best of many configurations is biased upward (winner's curse). Its score on 
 part in the choice is unbiased. The runs form a sweep of their own, NAME-confirm, in the same MLflow
 experiment, so they are stopped, resumed and inspected like any other sweep. All seeds run at once,
 or in rounds (`rounds`).
+
+A confirmation that decides nothing can be followed by another, NAME-confirm-2, on seeds that
+neither the search nor a confirmation has used. It is judged alone: the scores of the earlier one
+led to it, so they are not fresh any more. As it is a further chance of a false positive, its
+p-values are doubled for each earlier confirmation; all confirmations together then report a false
+improvement with a probability below 10%.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from sweep.record.baseline import is_baseline
+from sweep.record.folder import SweepFolder, read_spec
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import Configuration, ranked
 from sweep.space.arms import arm_of, arms
 from sweep.space.file import dump_space, resolve_space
 from sweep.space.spec import SweepSpec
 from trainer.config.yaml_document import YamlDocument, parse_yaml
-from trainer.errors import MissingError
+from trainer.errors import ConfigError, MissingError
 
 
 def finalists_of(sweep: SweepRecord, finalists: int) -> list[Configuration]:
@@ -45,14 +53,70 @@ def finalists_of(sweep: SweepRecord, finalists: int) -> list[Configuration]:
     return chosen
 
 
+def again_of(sweep: SweepRecord, numbers: Sequence[int]) -> list[Configuration]:
+    """Return the baseline and the configurations with these numbers, for another confirmation; by
+    default all of the last one.
+
+    Raises:
+        MissingError: there is no confirmation yet, or the last one has not ended.
+        ConfigError: a configuration was not in the last confirmation.
+    """
+    from sweep.record.recorded_rounds import recorded_rounds  # scipy takes a second to import
+
+    name = sweep.folder.name
+    folder = sweep.folder.confirmation
+    if not folder.ledger.exists():
+        raise MissingError(
+            f"{name} has no confirmation yet",
+            str(folder.root),
+            sweep.command("confirm"),
+            code="not-confirmed-yet",
+        )
+    last = SweepRecord(read_spec(folder), folder)
+    decision = recorded_rounds(last)
+    in_rounds = decision is not None and decision.outcome == "open"
+    if in_rounds or any(not trial.ended for trial in last.trials()):
+        command = sweep.command("confirm", "--rounds") if in_rounds else last.command("resume")
+        raise MissingError(
+            f"{folder.name} has not ended", str(folder.root), command, code="confirmation-not-ended"
+        )
+    assert last.spec.confirms is not None
+    known = last.spec.confirms.configurations
+    for number in numbers:
+        if number not in known:
+            listed = ", ".join(map(str, known))
+            raise ConfigError(
+                f"configuration {number} was not in {folder.name}",
+                "command line, --configurations",
+                f"choose from {listed}; other finalists need a sweep of their own",
+                key="configurations",
+                code="not-a-finalist",
+            )
+    wanted = {known[0], *(numbers or known)}
+    return [finalist for finalist in _in_order(sweep, known) if finalist.number in wanted]
+
+
+def _in_order(sweep: SweepRecord, numbers: Sequence[int]) -> list[Configuration]:
+    by_number = {configuration.number: configuration for configuration in sweep.configurations}
+    return [by_number[number] for number in numbers]
+
+
+def _used_seeds(sweep: SweepRecord) -> set[int]:
+    """Return the seeds of the search and of all confirmations."""
+    confirmations = (read_spec(folder) for folder in sweep.folder.confirmations)
+    return sweep.spec.spent_seeds.union(*(spec.seeds for spec in confirmations))
+
+
 def fresh_space(
     sweep: SweepRecord,
     chosen: list[Configuration],
     seeds: int,
     test: str | None = None,
     sealed: bool = True,
+    *,
+    folder: SweepFolder | None = None,
 ) -> SweepSpec:
-    """Return the space of NAME-confirm.
+    """Return the space of a confirmation, by default of the first or latest.
 
     The chosen configurations become its baselines, on seeds that the sweep did not use; nothing is
     searched. ``test`` is a file of held-out problems.
@@ -67,8 +131,8 @@ def fresh_space(
         "sweep": sweep.folder.name,
         "configurations": [finalist.number for finalist in chosen],
     }
-    first = max(spec.spent_seeds) + 1
-    name = sweep.folder.confirmation.name
+    first = max(_used_seeds(sweep)) + 1
+    name = (folder or sweep.folder.confirmation).name
     data = parse_yaml(dump_space(spec.with_program(program)), name).data | {
         "name": name,
         "confirms": confirms,

@@ -1,10 +1,12 @@
 """Pre-run warnings about valid but suspicious settings."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from trainer.config.schema import TrainConfig, idle_keys
+from trainer.rules.names import DEFAULT_LOSS
 from trainer.section import Section
 from trainer.types import Problem
 
@@ -41,6 +43,27 @@ def judge_of(functions: Mapping[str, float]) -> str:
     return max(functions, key=lambda name: abs(functions[name]))
 
 
+def optimizer_steps(config: TrainConfig) -> int:
+    """Return the number of optimizer steps per batch of completions, over all passes and epochs."""
+    completions = config.rollout.prompts_per_step * config.rollout.group_size
+    passes = 2 if config.algorithm.isolates else 1
+    steps = math.ceil(completions / config.optim.update_batch_size)
+    return config.algorithm.update_epochs * passes * steps
+
+
+def one_step_advice(config: TrainConfig, rules: str) -> Advice:
+    """Return the advice on ``rules`` that train alike because a batch has one optimizer step."""
+    completions = config.rollout.prompts_per_step * config.rollout.group_size
+    half = max(1, completions // 2)
+    return Advice(
+        "each batch has one optimizer step, so the policy never moves away from the one that "
+        f"sampled: the probability ratio is always 1. {rules} that differ only in the ratio, the "
+        "clip range or a constant factor train alike",
+        "optim.update_batch_size, algorithm.update_epochs",
+        f"set optim.update_batch_size={half} for two steps per batch of {completions} completions",
+    )
+
+
 def advise(config: TrainConfig) -> Iterator[Advice]:
     """Yield advice that needs only the configuration."""
     rollout = config.rollout
@@ -62,6 +85,8 @@ def advise(config: TrainConfig) -> Iterator[Advice]:
             "optim.update_batch_size",
             f"make it a divisor of {rollout.prompts_per_step} x {rollout.group_size}",
         )
+    if config.algorithm.loss.name != DEFAULT_LOSS and optimizer_steps(config) == 1:
+        yield one_step_advice(config, f"{config.algorithm.loss.name} and other losses")
     if config.model.lora.r > 0 and optim.lr < _LOW_LR:
         yield Advice(
             f"optim.lr {optim.lr:g} is low for an adapter, which needs about ten times the "

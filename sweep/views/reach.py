@@ -1,0 +1,130 @@
+"""Warn about verdicts that a plan cannot reach, before any trial is paid for."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from dashboards.statistics.peaks import FEWEST_SEEDS, FITTED_VALUES
+from dashboards.statistics.tournament import FEWEST_OF_TWO, FEWEST_TRIALS, Refusal, incomparable
+from dashboards.statistics.verdict import MIN_SEEDS
+from dashboards.words import REFUSALS
+from sweep.programs.base import Advice
+from sweep.record.sweep_record import planned_trials
+from sweep.space.arms import arms
+from sweep.space.parameters import ParameterSpec
+from sweep.space.points import Space
+from sweep.space.spec import SweepSpec
+from trainer.shell.table import counted
+
+_MAX_POINTS = 2000  # whose settings are looked at
+
+
+def out_of_reach(spec: SweepSpec) -> Iterator[Advice]:
+    """Yield a warning for each verdict that the sweep and its confirmation cannot give."""
+    if spec.confirms is not None:  # its sweep was warned about
+        return
+    configurations = planned_trials(spec) // len(spec.seeds)
+    if configurations == 1:
+        yield Advice(
+            "the sweep has one configuration, so there is nothing to compare",
+            "search.configurations, baselines",
+            "raise search.configurations, or list a second configuration under baselines",
+        )
+    elif spec.search.tune_within is not None:
+        if not _is_fitted_grid(spec):
+            yield from _incomparable_arms(spec)
+    elif spec.search.configurations == 0 and len(spec.seeds) < MIN_SEEDS:
+        yield Advice(
+            f"the sweep compares {configurations} listed configurations on "
+            f"{counted(len(spec.seeds), 'seed')}, but fewer than {MIN_SEEDS} seeds confirm nothing",
+            "seeds",
+            f"list at least {MIN_SEEDS} seeds, better 5: seeds='[0, 1, 2, 3, 4]'",
+        )
+    if configurations > 1 and not _may_have_baseline(spec):
+        yield Advice(
+            "no baseline is listed and no configuration can be plain (alpha 0, eta 0), so there "
+            "is nothing to compare the best with",
+            "baselines",
+            "list the setting that you would otherwise use as the first of baselines",
+        )
+
+
+def _may_have_baseline(spec: SweepSpec) -> bool:
+    """Return whether one of the configurations can serve as the baseline."""
+    if spec.baselines or spec.search.tune_within is not None:
+        return True
+    space = Space(spec.parameters)
+    points = space.grid(_likely_values)
+    some = itertools.islice(points, _MAX_POINTS)
+    return any(spec.program.is_plain(space.resolve(point, spec.program)) for point in some)
+
+
+def _likely_values(parameter: ParameterSpec) -> list[Any]:
+    """Return the values that a search may propose exactly: of a range, its middle stands for all
+    values, because none of them, such as 0, is likely.
+    """
+    if parameter.options is not None:
+        return parameter.options
+    low, high, _ = parameter.bounds
+    return [(low + high) / 2]
+
+
+def _is_finite(spec: SweepSpec) -> bool:
+    return Space(spec.parameters).is_finite
+
+
+def _is_fitted_grid(spec: SweepSpec) -> bool:
+    """Return whether all arms run one grid of values that is long enough to fit their peaks, which
+    compares them without fresh seeds.
+    """
+    if len(spec.seeds) < FEWEST_SEEDS:
+        return False
+    tuned_arms = list(arms(spec).values())
+    grids = [
+        [parameter.options for parameter in arm.parameters.values() if _is_tuned(parameter)]
+        for arm in tuned_arms
+    ]
+    values = grids[0][0] if len(grids[0]) == 1 else None
+    if values is None or len(values) < FITTED_VALUES or grids.count(grids[0]) < len(grids):
+        return False
+    return all(planned_trials(arm) == len(values) * len(spec.seeds) for arm in tuned_arms)
+
+
+def _is_tuned(parameter: ParameterSpec) -> bool:
+    return parameter.kind not in ("value", "by")
+
+
+def _incomparable_arms(spec: SweepSpec) -> Iterator[Advice]:
+    """Yield a warning for each reason why some arms cannot be compared with the first."""
+    sizes = {
+        name: (planned_trials(arm) // len(spec.seeds), Space(arm.parameters).count_tuned())
+        for name, arm in arms(spec).items()
+    }
+    baseline, *others = sizes
+    refused: dict[Refusal, list[str]] = {}
+    for name in others:
+        refusal = incomparable(*sizes[name], *sizes[baseline])
+        if refusal is not None:
+            refused.setdefault(refusal, []).append(name)
+    fewest: dict[Refusal, int] = {"few trials": FEWEST_TRIALS, "few trials of two": FEWEST_OF_TWO}
+    for refusal, names in refused.items():
+        hint = "tune one parameter (or two) of every arm, and give the others a value"
+        if refusal in fewest:
+            listed = len(next(iter(arms(spec).values())).baselines)
+            hint = (
+                f"set search.configurations={fewest[refusal] - listed}: the number is for each "
+                f"value of {spec.search.tune_within}"
+            )
+            if all(size[0] < fewest[refusal] for size in sizes.values()) and _is_finite(spec):
+                hint = (
+                    "give the tuned parameter more values: each value of "
+                    f"{spec.search.tune_within} needs {fewest[refusal]} configurations"
+                )
+        elif refusal == "smaller budget":
+            hint = f"give every value of {spec.search.tune_within} equally many different points"
+        yield Advice(
+            f"{', '.join(names)} cannot be compared with {baseline} at their best: "
+            f"{REFUSALS[refusal]}",
+            f"search.configurations, search.tune_within: {spec.search.tune_within}",
+            hint,
+        )
