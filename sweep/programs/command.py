@@ -6,7 +6,6 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from sweep.programs.base import (
     Values,
 )
 from sweep.programs.process import OF_RECORD, CommandRun
+from sweep.programs.python_modules import find_module, run_modules
 from sweep.programs.words import check_words, fill, named_keys
 from trainer.config.tracking import TrackingConfig
 from trainer.config.yaml_document import YamlDocument
@@ -229,21 +229,15 @@ class CommandProgram(Program):
             raise MissingError(
                 f"command not found: {program}", "program.command", hint, code="no-command"
             )
-        places = [str(Path.cwd()), *sys.path]
-        for name in filter(None, self._module.split(".")):
-            spec = PathFinder.find_spec(name, places)  # imports nothing
-            if spec is None:
+        for module in run_modules(self.command):
+            if module.is_checkable and not find_module(module.name, Path.cwd()):
                 raise MissingError(
-                    f"no module {self._module}", "program.command", hint, code="no-module"
+                    f"no module {module.name}",
+                    "program.command",
+                    hint,
+                    "program.command",
+                    code="no-module",
                 )
-            places = list(spec.submodule_search_locations or ())
-
-    @property
-    def _module(self) -> str:
-        """The module that a trial runs, or that contains its function; empty if there is none."""
-        if self.function:
-            return self.function.partition(":")[0]
-        return "".join(self.command[2:3]) if self.command[:2] == ["python", "-m"] else ""
 
     @property
     def _scripts(self) -> list[str]:
@@ -323,8 +317,11 @@ class CommandProgram(Program):
 
     def files(self, searched: Values) -> Iterator[tuple[Path, str]]:
         """Yield scripts, the function's modules and the named inputs."""
-        if self._module:
-            yield from module_files(self._module, "program", Path.cwd())
+        names = [self.function.partition(":")[0]] if self.function else []
+        for module in run_modules(self.command):
+            names.append(find_module(module.name, Path.cwd()) or module.name)
+        for name in names:
+            yield from module_files(name, "program", Path.cwd())
         for names, role in ((self._scripts, "program"), (self.inputs, "input")):
             yield from ((Path(name).resolve(), role) for name in names)
 

@@ -19,6 +19,7 @@ from pydantic import NonNegativeInt, TypeAdapter
 from sweep.programs.base import Assignment
 from sweep.programs.environment import command_environment
 from sweep.programs.read_so_far import Position, ReadSoFar
+from trainer.config.yaml_document import nearest
 from trainer.errors import ConfigError, printable, shortened
 from trainer.files import Record, free_bytes, read_records
 from trainer.parallel.gpus import SHARE_VARIABLE, visible_gpus
@@ -64,8 +65,8 @@ class CommandRun:
         self._earlier: _Values = {}  # recorded lines of earlier processes
         self._own: _Values = {}  # lines of this process
         self._files = {
-            "metrics": _Lines(RunFolder(self._folder).metrics, ""),
-            "stdout": _Lines(RunFolder(self._run_dir).stdout, _PREFIX),
+            "metrics": _Lines(RunFolder(self._folder).metrics, "", assignment.metric),
+            "stdout": _Lines(RunFolder(self._run_dir).stdout, _PREFIX, assignment.metric),
         }
         self._read_so_far = ReadSoFar(self._run_dir, RunFolder(self._folder).correctness)
         self._abandoned_seconds = 0.0  # of dropped lines, not yet in the record again
@@ -250,10 +251,14 @@ class CommandRun:
             raise RuntimeError(f"the command {cause}: {errors}")
         metric = self._assignment.metric
         if all(name != metric for _, name in [*self._earlier, *self._own]):
+            logged = sorted({name for _, name in [*self._earlier, *self._own]} - {"step"})
+            hint = f'append lines such as {{"step": 20, "{metric}": 0.61}}'
+            if logged:
+                hint = nearest(metric, logged).replace("valid:", "it logged:")
             raise ConfigError(
                 f"the command exited without logging {metric}",
                 str(self._files["metrics"].path),
-                f'append lines such as {{"step": 20, "{metric}": 0.61}}',
+                hint,
                 key=metric,
                 code="metric-not-logged",
             )
@@ -292,9 +297,10 @@ def _values(line: Record) -> _Values:
 class _Lines:
     """New metric lines of a growing file."""
 
-    def __init__(self, path: Path, prefix: str) -> None:
+    def __init__(self, path: Path, prefix: str, metric: str) -> None:
         self.path = path
         self._prefix = prefix
+        self._metric = metric
         self._offset = 0
         self._last = b""  # line before the offset
 
@@ -364,16 +370,36 @@ class _Lines:
             # another rank may append to the line
             content, end = json.JSONDecoder().raw_decode(text)
             line = dict(content)
+        except (ValueError, TypeError):
+            raise self._invalid(text, "no JSON object") from None
+        score = line.get(self._metric)
+        if score is not None and not isinstance(score, int | float):
+            kind = "text" if isinstance(score, str) else type(score).__name__
+            raise ConfigError(
+                f"{self._metric} is {kind}, not a number: {shortened(json.dumps(score), 80)}",
+                str(self.path),
+                f'write {{"step": 20, "{self._metric}": 0.61}}; NaN or null if there is no score',
+                self._metric,
+                code="metric-not-a-number",
+            )
+        try:
+            step = _STEP.validate_python(line.get("step"))
+        except ValueError:
+            raise self._invalid(text, "no step, a whole number from 0") from None
+        try:
             numbers = {
                 name: math.nan if value is None else float(value)
                 for name, value in line.items()
                 if name not in OF_RECORD and isinstance(value, int | float | None)
             }
-            return {**numbers, "step": _STEP.validate_python(line["step"])}, end
-        except (ValueError, TypeError, KeyError, OverflowError):
-            raise ConfigError(
-                f"invalid metric line: {shortened(text, 80)}",
-                str(self.path),
-                'write {"step": 20, "eval/accuracy": 0.61}',
-                code="invalid-metric-line",
-            ) from None
+        except OverflowError:
+            raise self._invalid(text, "a number too large for a float") from None
+        return {**numbers, "step": step}, end
+
+    def _invalid(self, text: str, why: str) -> ConfigError:
+        return ConfigError(
+            f"invalid metric line ({why}): {shortened(text, 80)}",
+            str(self.path),
+            f'write {{"step": 20, "{self._metric}": 0.61}}',
+            code="invalid-metric-line",
+        )

@@ -2,10 +2,28 @@
 stops a sweep.
 """
 
+import re
 from collections.abc import Iterator
 
 from sweep.programs.base import Advice, advise_idle
 from sweep.space.spec import SweepSpec
+
+_LARGER_IS_BETTER = ("acc", "accuracy", "reward", "score", "f1", "auc", "pass", "bleu", "return")
+_SMALLER_IS_BETTER = ("loss", "error", "perplexity", "ppl", "nll", "mse", "rmse", "mae", "wer")
+
+
+def _words(metric: str) -> list[str]:
+    """Return the words of a metric's name, without digits: pass@1 has the word pass."""
+    return re.findall(r"[a-z]+|f1", metric.lower())
+
+
+def _is_better_if_larger(metric: str) -> bool:
+    words = _words(metric)
+    return not _is_better_if_smaller(metric) and any(word in _LARGER_IS_BETTER for word in words)
+
+
+def _is_better_if_smaller(metric: str) -> bool:
+    return any(word in _SMALLER_IS_BETTER for word in _words(metric))
 
 
 def advise_space(spec: SweepSpec) -> Iterator[Advice]:
@@ -18,6 +36,19 @@ def advise_space(spec: SweepSpec) -> Iterator[Advice]:
             "objective.window",
             f"lower it to at most {evaluations}, or evaluate more often: "
             "trainer.evaluation.every_steps",
+        )
+    metric = spec.objective.metric
+    if spec.objective.mode == "min" and _is_better_if_larger(metric):
+        yield Advice(
+            f"the sweep looks for the smallest {metric}",
+            "objective.mode",
+            "write mode: max if a larger value is better",
+        )
+    if spec.objective.mode == "max" and _is_better_if_smaller(metric):
+        yield Advice(
+            f"the sweep looks for the largest {metric}",
+            "objective.mode",
+            "write mode: min if a smaller value is better",
         )
     yield from advise_idle(spec.search, "search.")
     for index, baseline in enumerate(spec.baselines):

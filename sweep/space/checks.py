@@ -78,6 +78,14 @@ def _check_switch(
             key=key,
             code="unknown-parameter",
         )
+    if parameter.has_otherwise:
+        raise ConfigError(
+            f"switch {key} has an `else`, which nothing reads: an inactive switch meets no `when`",
+            where,
+            f"remove the else, or the when of {key}",
+            key=key,
+            code="else-on-switch",
+        )
     if parameter.options is None:
         raise ConfigError(
             f"switch {key} needs a list of values",

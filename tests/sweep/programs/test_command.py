@@ -93,12 +93,52 @@ def test_what_is_not_there_is_found_before_ray_starts(tmp_path, monkeypatch):
         assert missing.value.what.endswith(what)
 
 
-def test_a_module_that_python_runs_is_an_input(tmp_path, monkeypatch):
+HERE = str(Path(sys.executable).parent)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["python", "-m", "MODULE", "-m", "absent"],
+        ["python", "-u", "-m", "MODULE"],
+        ["python", "-um", "MODULE"],
+        ["python", "-X", "dev", "-Werror", "-mMODULE"],
+        [sys.executable, "-O", "-m", "MODULE"],
+        [f"{HERE}/python3", "-m", "MODULE"],
+        ["env", "A=1", "python", "-m", "MODULE"],
+        [f"{HERE}/torchrun", "--standalone", "-m", "MODULE"],
+        [f"{HERE}/accelerate", "launch", "--num_processes", "1", "--module", "MODULE"],
+        ["python", "-m", "torch.distributed.run", "--standalone", "-m", "MODULE"],
+    ],
+)
+def test_a_module_that_a_command_runs_is_an_input(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text("")
-    spec = spec_of(tmp_path, command=["python", "-m", "mine", "-m", "absent"])
-    spec.program.check_early({}, spec.resources, "acc")
-    assert list(spec.program.files({})) == [(tmp_path / "mine.py", "program")]
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "__main__.py").write_text("import mine")
+    (tmp_path / "empty").mkdir()
+    for module, files in (("mine", ["mine.py"]), ("pack", ["pack/__main__.py", "mine.py"])):
+        words = [word.replace("MODULE", module) for word in command]
+        spec = spec_of(tmp_path, command=words)
+        spec.program.check_early({}, spec.resources, "acc")
+        found = {path for path, _ in spec.program.files({}) if path.is_relative_to(tmp_path)}
+        assert found == {tmp_path / file for file in files}
+    for absent in ("min", "empty", "pack.mine"):
+        spec = spec_of(tmp_path, command=[word.replace("MODULE", absent) for word in command])
+        with refused("no-module", MissingError):
+            spec.program.check_early({}, spec.resources, "acc")
+
+
+def test_modules_of_other_environments_are_not_asked_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for command in (
+        ["env", "PYTHONPATH=src", "python", "-m", "absent"],
+        ["sh", "run", "python", "-m", "absent"],
+        ["python", "-c", "pass", "-m", "absent"],
+        ["python", "-m", "json.tool", "-m", "absent"],
+    ):
+        spec = spec_of(tmp_path, command=command)
+        spec.program.check_early({}, spec.resources, "acc")
 
 
 def test_a_held_out_value_that_the_command_does_not_name(tmp_path):
@@ -327,26 +367,62 @@ sys.exit(1 - count)
 
 
 @pytest.mark.parametrize(
-    ("script", "error", "what"),
+    ("script", "what"),
     [
-        (
-            "raise SystemExit('no such loss')",
-            RuntimeError,
-            "the command ended with 1: no such loss",
-        ),
-        ("import os; os.kill(os.getpid(), 9)", RuntimeError, "SIGKILL: nothing on standard error"),
-        ("raise SystemExit('[Errno 28] No space left on device')", OSError, "No space left"),
-        ("pass", ConfigError, "without logging eval/accuracy"),
-        ("print('[loptune] {\"eval/accuracy\": 1}')", ConfigError, "invalid metric line"),
-        ('print(\'[loptune] {"step": 0.5, "eval/accuracy": 1}\')', ConfigError, "metric line"),
-        ("import time; time.sleep(60)", RuntimeError, "the command has written no line for 1 s"),
+        ("raise SystemExit('no such loss')", "1: no such loss"),
+        ("import os; os.kill(os.getpid(), 9)", "SIGKILL"),
+        ("import time; time.sleep(60)", "limits.stall_timeout_s"),
     ],
 )
-def test_a_trial_that_fails_says_why(script, error, what, tmp_path):
+def test_a_trial_that_fails_says_why(script, what, tmp_path):
     with trial(tmp_path, script, stall_s=60.0 if "sleep" not in script else 1.0) as run:
-        with pytest.raises(error) as failed:
+        with pytest.raises(RuntimeError) as failed:
             run.run_period()
         assert what in str(failed.value)
+
+
+def test_a_full_disk_is_not_the_commands_failure(tmp_path):
+    script = "raise SystemExit('[Errno 28] No space left on device')"
+    with trial(tmp_path, script) as run, pytest.raises(OSError, match="No space left"):
+        run.run_period()
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "named"),
+    [
+        ("", "metric-not-logged", "eval/accuracy"),
+        ({"step": 1, "eval_accuracy": 1}, "metric-not-logged", "did you mean eval_accuracy?"),
+        ({"step": 1, "eval": {"accuracy": 1}}, "metric-not-logged", "eval/accuracy"),
+        ({"step": 1, "eval/accuracy": "0.5"}, "metric-not-a-number", "0.61"),
+        ({"step": 1, "eval/accuracy": "NaN"}, "metric-not-a-number", "NaN"),
+        ({"step": 1, "eval/accuracy": [0.5]}, "metric-not-a-number", "0.61"),
+        ({"step": 1, "eval/accuracy": {"mean": 0.5}}, "metric-not-a-number", "0.61"),
+        ({"eval/accuracy": 1}, "invalid-metric-line", "step"),
+        ({"step": 0.5, "eval/accuracy": 1}, "invalid-metric-line", "step"),
+        ({"step": -1, "eval/accuracy": 1}, "invalid-metric-line", "step"),
+        ([1], "invalid-metric-line", "step"),
+        ("eval/accuracy 1", "invalid-metric-line", "step"),
+    ],
+)
+def test_a_line_without_a_score_says_why(line, code, named, tmp_path):
+    text = line if isinstance(line, str) else json.dumps(line)
+    script = f"print({'[loptune] ' + text!r})" if text else "pass"
+    with trial(tmp_path, script) as run, refused(code, ConfigError) as caught:
+        while not run.done:
+            run.run_period()
+    assert named in caught.value.hint
+    assert "eval/accuracy" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "score"),
+    [("1", 1.0), ("true", 1.0), ("5e-1", 0.5), ('0.5, "note": "x"', 0.5), ("1e308", 1e308)],
+)
+def test_numbers_of_any_form_are_scores(text, score, tmp_path):
+    line = f'[loptune] {{"step": "20", "eval/accuracy": {text}}}'
+    with trial(tmp_path, f"print({line!r})") as run:
+        assert run.run_period()["eval/accuracy"] == score
+        assert run.step == 20
 
 
 def test_a_command_that_is_asked_to_stop_saves_and_leaves_with_all_it_started(tmp_path):

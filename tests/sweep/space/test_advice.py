@@ -4,6 +4,8 @@ import pytest
 
 from sweep.space.advice import advise_space
 from sweep.space.file import find_space, load_space
+from tests.sweep.harness import write_space
+from tests.sweep.programs.scripts import SPACE
 from trainer.errors import MissingError
 
 
@@ -47,3 +49,24 @@ def test_a_file_of_that_name_comes_first(tmp_path, monkeypatch):
     (tmp_path / "quickstart.yaml").touch()
     assert find_space("quickstart.yaml") == Path("quickstart.yaml")
     assert find_space("spaces/absent.yaml") == Path("spaces/absent.yaml")
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode", "advised"),
+    [
+        ("eval/accuracy", "min", "max"),
+        ("eval/mean_reward", "min", "max"),
+        ("eval/pass@4", "min", "max"),
+        ("val/loss", "max", "min"),
+        ("eval/error_rate", "max", "min"),
+        ("eval/accuracy", "max", ""),
+        ("val/loss", "min", ""),
+        ("seconds", "min", ""),
+        ("accuracy_loss", "min", ""),
+        ("losses_of_games", "max", ""),
+    ],
+)
+def test_a_direction_that_the_metrics_name_contradicts(metric, mode, advised, tmp_path):
+    space = write_space(tmp_path / "space.yaml", SPACE, objective={"metric": metric, "mode": mode})
+    hints = [advice.hint for advice in advise_space(load_space(space)) if "mode" in advice.where]
+    assert [hint.split()[2] for hint in hints] == ([advised] if advised else [])

@@ -1,0 +1,118 @@
+"""The Python modules that a command line runs: those behind ``python -m`` and its launchers."""
+
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+_PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
+_LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
+_LAUNCHING_MODULES = (
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "accelerate.commands.launch",
+)
+_WITH_ARGUMENT = ("X", "W")  # python's options that take a word
+# commands that run the rest of their words in the same environment
+_PREFIXES = (
+    "env",
+    "nice",
+    "nohup",
+    "timeout",
+    "time",
+    "stdbuf",
+    "setsid",
+    "ionice",
+    "taskset",
+    "numactl",
+)
+_NAME = re.compile(r"\w+(\.\w+)*")
+
+
+@dataclass(frozen=True)
+class RunModule:
+    """A module that a command runs."""
+
+    name: str
+    is_checkable: bool  # whether it runs in the environment of the sweep, so it must be found here
+
+
+def run_modules(command: Sequence[str]) -> list[RunModule]:
+    """Return the modules that a command line runs, in their order."""
+    modules = []
+    for index, word in enumerate(command):
+        name = Path(word).name
+        if _PYTHON.fullmatch(name) or word == sys.executable:
+            found = list(_behind_python(command[index + 1 :]))
+        elif name in _LAUNCHERS:
+            found = list(_behind_launcher(command[index + 1 :]))
+        else:
+            continue
+        is_first = index == 0 or Path(command[0]).name in _PREFIXES
+        is_checkable = (
+            is_first
+            and _is_of_this_environment(word)
+            and not any(other.startswith("PYTHONPATH=") for other in command)
+        )
+        modules += [RunModule(each, is_checkable) for each in found if _NAME.fullmatch(each)]
+        break  # later words are arguments
+    return modules
+
+
+def find_module(name: str, folder: Path) -> str:
+    """Return the module that ``python -m`` executes, without importing anything: the module itself,
+    or the ``__main__`` of a package; empty if there is none.
+
+    ``folder`` is the one in which the command starts.
+    """
+    places: list[str] = [str(folder), *sys.path]
+    for part in name.split("."):
+        spec = PathFinder.find_spec(part, places)
+        if spec is None:
+            return ""
+        places = list(spec.submodule_search_locations or ())
+    if not places:
+        return name
+    return f"{name}.__main__" if PathFinder.find_spec("__main__", places) else ""
+
+
+def _behind_python(words: Sequence[str]) -> Iterator[str]:
+    position = 0
+    while position < len(words) and words[position].startswith("-"):
+        option = words[position]
+        position += 1
+        if option.startswith("--") or option == "-":
+            continue
+        for letter_index, letter in enumerate(option[1:], start=1):
+            rest = option[letter_index + 1 :]
+            if letter == "c":
+                return
+            if letter == "m":
+                module = rest or "".join(words[position : position + 1])
+                yield module
+                if module in _LAUNCHING_MODULES:
+                    yield from _behind_launcher(words[position + (not rest) :])
+                return
+            if letter in _WITH_ARGUMENT:
+                position += not rest
+                break
+
+
+def _behind_launcher(words: Sequence[str]) -> Iterator[str]:
+    """Yield the module behind ``-m`` or ``--module``; none if a script comes first."""
+    for index, word in enumerate(words):
+        if word in ("-m", "--module"):
+            yield "".join(words[index + 1 : index + 2])
+            return
+        if word.endswith((".py", ".sh")):
+            return
+
+
+def _is_of_this_environment(word: str) -> bool:
+    if word == "python":  # stands for the interpreter of the sweep
+        return True
+    path = shutil.which(word)
+    return path is not None and Path(path).absolute().parent == Path(sys.executable).parent
