@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from examples.rules.covariance import covariances, drawn
 from tests.invariants import rules  # noqa: F401  finds the rules that stand beside the package
 from tests.trainer.algorithm.batches import batch_of as masked_batch
 from trainer.algorithm.advantages import estimate_advantages
@@ -22,6 +21,7 @@ from trainer.rollouts.dynamic_sampling import has_spread
 from trainer.rollouts.overlong import overlong_penalty
 from trainer.rules.interface import LossInputs, UpdateTotals
 from trainer.rules.kinds import LOSS
+from trainer.rules.papers.covariance import covariances, drawn
 from trainer.rules.selection import largest
 from trainer.types import TrainBatch
 
@@ -119,7 +119,7 @@ def check_gdpo(case: Case) -> Iterator[float]:
             for values in inputs["reward_components"]
         ]
         batch = replace(batch_of(inputs), reward_parts=parts, part_weights=weights)
-        ours = estimate_advantages(batch, AlgorithmConfig(advantage="gdpo:gdpo")).advantages
+        ours = estimate_advantages(batch, AlgorithmConfig(advantage="gdpo")).advantages
         yield relative_error(ours, case["expected"]["advantages"])
 
 
@@ -145,7 +145,7 @@ def check_group_std(case: Case) -> Iterator[float]:
 
 def check_maxrl(case: Case) -> Iterator[float]:
     if min(case["inputs"]["rewards"]) >= 0:  # others are refused
-        yield from check_advantages(case, advantage="maxrl:MaxRL")
+        yield from check_advantages(case, advantage="maxrl")
 
 
 def check_reinforce_plus_plus_baseline(case: Case) -> Iterator[float]:
@@ -157,7 +157,7 @@ def check_reinforce_plus_plus_baseline(case: Case) -> Iterator[float]:
             if summed
             else {"kl_coef": 0.0}
         )
-        yield from check_advantages(case, advantage="reinforce_baseline:ReinforceBaseline", **kl)
+        yield from check_advantages(case, advantage="reinforce_baseline", **kl)
 
 
 def check_clipped(case: Case) -> Iterator[float]:
@@ -194,7 +194,7 @@ def check_cispo(case: Case) -> Iterator[float]:
 def check_dppo(case: Case) -> Iterator[float]:
     parameters = case["parameters"]
     assert parameters["threshold_low"] == parameters["threshold_high"]
-    loss = {"binary_tv": "dppo_tv", "binary_kl": "dppo_kl:DppoKl"}[parameters["divergence"]]
+    loss = {"binary_tv": "dppo_tv", "binary_kl": "dppo_kl"}[parameters["divergence"]]
     yield from check_loss(case, loss={"name": loss, "threshold": parameters["threshold_low"]})
 
 
@@ -239,9 +239,7 @@ def check_luspo(case: Case) -> Iterator[float]:
 def check_gmpo(case: Case) -> Iterator[float]:
     low, high = (case["parameters"][f"log_ratio_clip_{side}"] for side in ("low", "high"))
     yield from check_loss(
-        case,
-        loss={"name": "gmpo:Gmpo", "clip_low": low, "clip_high": high},
-        loss_aggregation="auto",
+        case, loss={"name": "gmpo", "clip_low": low, "clip_high": high}, loss_aggregation="auto"
     )
 
 
@@ -261,7 +259,7 @@ def check_clip_cov(case: Case) -> Iterator[float]:
     inputs = LossInputs.of(
         batch, torch.tensor(case["inputs"]["logprobs"]), batch.completion_mask, UpdateTotals(1, 1)
     )
-    clipped = LOSS.read({"name": "covariance:ClipCov", **clip})(inputs).clipped
+    clipped = LOSS.read({"name": "clip_cov", **clip})(inputs).clipped
     candidates = (
         (covariance > parameters["clip_cov_lb"])
         & (covariance < parameters["clip_cov_ub"])
@@ -270,7 +268,7 @@ def check_clip_cov(case: Case) -> Iterator[float]:
     count = max(1, int(parameters["clip_cov_ratio"] * batch.completion_mask.sum()))
     chosen = drawn(candidates, count, alone, None)
     yield relative_error(batch.completion_mask * ~chosen, case["expected"]["mask"])
-    yield from check_loss(case, chosen, loss={"name": "covariance:ClipCov", **clip})
+    yield from check_loss(case, chosen, loss={"name": "clip_cov", **clip})
 
 
 def check_kl_cov(case: Case) -> Iterator[float]:
@@ -281,9 +279,7 @@ def check_kl_cov(case: Case) -> Iterator[float]:
     )
     chosen = chosen & (covariance != 0)
     yield relative_error(chosen.float(), case["expected"]["mask"])
-    yield from check_loss(
-        case, chosen, loss={"name": "covariance:KlCov", "coef": parameters["ppo_kl_coef"]}
-    )
+    yield from check_loss(case, chosen, loss={"name": "kl_cov", "coef": parameters["ppo_kl_coef"]})
 
 
 def check_kl_in_loss(case: Case) -> Iterator[float]:

@@ -31,9 +31,9 @@ RULES = {
     "cispo": {"algorithm.loss": "cispo"},
     "dppo_tv": {"algorithm.loss": "dppo_tv"},
     "sapo": {"algorithm.loss": "sapo"},
-    "kl_cov": {"algorithm.loss": "covariance:KlCov"},
-    "lp_reg": {"algorithm.loss": "lp_reg:LpReg"},
-    "rgra": {"algorithm.loss": "rgra:Rgra"},
+    "kl_cov": {"algorithm.loss": "kl_cov"},
+    "lp_reg": {"algorithm.loss": "lp_reg"},
+    "rgra": {"algorithm.loss": "rgra"},
     "entropy bonus": {"algorithm.entropy_coef": 0.001},
 }
 COLUMNS = 4  # of panels

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from examples.rules.gdpo import part_values
 from tests.paths import ROOT
 from tests.trainer.algorithm.batches import batch_of, loss_inputs, make_groups
 from trainer.algorithm.advantages import estimate_advantages
@@ -17,6 +16,8 @@ from trainer.algorithm.passes import choose_tokens
 from trainer.algorithm.rule_check import check_rules
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.rules.interface import AdvantageInputs, UpdateTotals
+from trainer.rules.papers import PAPER_ADVANTAGES, PAPER_LOSSES
+from trainer.rules.papers.gdpo import part_values
 
 # Two good completions and a bad one; of the good tokens one is improbable.
 PROBABILITIES = torch.tensor([[0.5, 0.001, 0.9], [0.8, 0.7, 0.001], [0.1, 0.6, 0.0]])
@@ -56,27 +57,23 @@ def weights(rule, **fields):
     [
         # 10% of six and of two tokens, rounded up, are one each: the most surprising two of A > 0
         # are equal.
-        (
-            {"name": "stare:Stare", "target_entropy": 0.31},
-            {},
-            [[1, 1.1, 1], [1, 1, 1.1], [1, 1, 1]],
-        ),
+        ({"name": "stare", "target_entropy": 0.31}, {}, [[1, 1.1, 1], [1, 1, 1.1], [1, 1, 1]]),
         # the mean entropy is 2.4 / 8
-        ({"name": "stare:Stare", "target_entropy": 0.29}, {}, [[1, 1, 1]] * 3),
+        ({"name": "stare", "target_entropy": 0.29}, {}, [[1, 1, 1]] * 3),
         (
-            {"name": "stare:Stare", "target_entropy": 1.0, "share": 0.5, "attenuate": 0.9},
+            {"name": "stare", "target_entropy": 1.0, "share": 0.5, "attenuate": 0.9},
             {},
             [[1.1, 1.1, 1], [1, 1, 1.1], [0.9, 1, 1]],
         ),
         # Improbable, A > 0, and an entropy below the 80th percentile, 0.46: the other one's is 0.6.
-        ("stapo:Stapo", {}, [[1, 0, 1], [1, 1, 1], [1, 1, 1]]),
+        ("stapo", {}, [[1, 0, 1], [1, 1, 1], [1, 1, 1]]),
         (
-            {"name": "stapo:Stapo", "entropy_quantile": 1.0},
+            {"name": "stapo", "entropy_quantile": 1.0},
             {"entropies": ENTROPIES.flip(1)},
             [[1, 0, 1], [1, 1, 0], [1, 1, 1]],
         ),
-        ({"name": "stapo:Stapo", "probability": 0.0005}, {}, [[1, 1, 1]] * 3),
-        ("stapo:Stapo", {"advantages": -MASK}, [[1, 1, 1]] * 3),
+        ({"name": "stapo", "probability": 0.0005}, {}, [[1, 1, 1]] * 3),
+        ("stapo", {"advantages": -MASK}, [[1, 1, 1]] * 3),
     ],
 )
 def test_which_tokens_a_rule_weights(rule, fields, expected):
@@ -87,7 +84,7 @@ def test_which_tokens_a_rule_weights(rule, fields, expected):
     ("weight", "right"), [({}, 0.1), ({"positive_weight": 0.0}, 0.0), ({"right_above": 2.0}, -1.0)]
 )
 def test_w_reinforce_has_one_advantage_for_right_and_one_for_wrong(weight, right):
-    config = AlgorithmConfig(advantage={"name": "w_reinforce:WReinforce", **weight})
+    config = AlgorithmConfig(advantage={"name": "w_reinforce", **weight})
     batch = estimate_advantages(replace(BATCH, rewards=torch.tensor([1.0, 0.0, -3.0])), config)
     assert batch.advantages.tolist() == [[pytest.approx(right)] * 3, [-1.0] * 3, [-1.0, -1.0, 0.0]]
 
@@ -116,20 +113,15 @@ def test_parts_of_rewards_come_without_their_weights_and_failures_share_theirs()
         assert part_values(inputs, "math").tolist() == pytest.approx(math)
 
 
-def test_every_rule_beside_the_package_passes_the_check_of_a_rule_of_ones_own():
-    losses = (
-        "covariance:ClipCov",
-        "covariance:KlCov",
-        "dppo_kl:DppoKl",
-        "gmpo:Gmpo",
-        "lp_reg:LpReg",
-        "rgra:Rgra",
-    )
-    advantages = ("batch_std:batch_std", "gdpo:gdpo", "maxrl:MaxRL", "w_reinforce:WReinforce")
-    rules = [{"loss": name} for name in (*losses, "stapo:Stapo", "stare:Stare")]
-    rules += [{"advantage": name} for name in (*advantages, "reinforce_baseline:ReinforceBaseline")]
-    files = {path.stem for path in (ROOT / "examples" / "rules").glob("*.py")}
-    assert {name.partition(":")[0] for rule in rules for name in rule.values()} == files
-    # of few tokens LpReg chooses none
-    for rule in [*rules, {"loss": {"name": "lp_reg:LpReg", "share": 0.5}}]:
+def test_every_rule_of_a_paper_is_found_by_name_and_passes_the_check():
+    rules = [{"loss": name} for name in PAPER_LOSSES]
+    rules += [{"advantage": name} for name in PAPER_ADVANTAGES]
+    files = {path.stem for path in (ROOT / "trainer" / "rules" / "papers").glob("*.py")}
+    homes = {
+        rule.__module__.rpartition(".")[2]
+        for rule in (*PAPER_LOSSES.values(), *PAPER_ADVANTAGES.values())
+    }
+    assert homes == files - {"__init__"}
+    # of few tokens Lp-Reg chooses none
+    for rule in [*rules, {"loss": {"name": "lp_reg", "share": 0.5}}]:
         check_rules(AlgorithmConfig(**rule))

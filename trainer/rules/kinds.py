@@ -16,6 +16,7 @@ from trainer.rules.interface import Advantage, PolicyLoss
 from trainer.rules.losses import LOSSES
 from trainer.rules.names import ADVANTAGE_KEY, DEFAULT_ADVANTAGE, DEFAULT_LOSS, LOSS_KEY
 from trainer.rules.own import load_rule
+from trainer.rules.papers import PAPER_ADVANTAGES, PAPER_LOSSES
 from trainer.rules.rule import Rule
 
 Setting = dict[str, Any]  # name and parameters of a rule
@@ -107,6 +108,8 @@ class RuleKind:
         return {"anyOf": [*names, *rules], "default": self.default}
 
 
-LOSS = RuleKind(LOSS_KEY, PolicyLoss, LOSSES, DEFAULT_LOSS)
-ADVANTAGE = RuleKind(ADVANTAGE_KEY, Advantage, ADVANTAGES, DEFAULT_ADVANTAGE)
+LOSS = RuleKind(LOSS_KEY, PolicyLoss, {**LOSSES, **PAPER_LOSSES}, DEFAULT_LOSS)
+ADVANTAGE = RuleKind(
+    ADVANTAGE_KEY, Advantage, {**ADVANTAGES, **PAPER_ADVANTAGES}, DEFAULT_ADVANTAGE
+)
 KINDS = {kind.key: kind for kind in (LOSS, ADVANTAGE)}

@@ -42,7 +42,8 @@ def add_verbosity(parser: argparse.ArgumentParser, shown: bool = False) -> None:
     """Add ``--quiet`` and ``--verbose``. Commands accept them, too, but only the help of the
     program shows them.
     """
-    group = parser.add_mutually_exclusive_group()
+    # argparse of Python 3.11 cannot print the usage of a group whose options are all hidden
+    group = parser.add_mutually_exclusive_group() if shown else parser
     for value, text in {
         "quiet": "print results, warnings and errors only, no progress",
         "verbose": "log from level DEBUG on to stderr, with time, level and module",

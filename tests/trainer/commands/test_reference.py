@@ -30,7 +30,8 @@ def test_every_key_is_listed_and_those_of_datasets():
 
 def test_a_parameter_of_several_rules_is_listed_for_each():
     defaults = [option.default for option in find_options("clip_ratio_low")]
-    assert defaults == [0.2, 3e-4, 1.0]  # clipped, GSPO, CISPO
+    assert defaults[:3] == [0.2, 3e-4, 1.0]  # clipped, GSPO, CISPO
+    assert len(defaults) == 3 + 4  # and Clip-Cov, Lp-Reg, STAPO, STARE
 
 
 @pytest.mark.parametrize(("key", "allowed", "default"), table("allowed_values"))
@@ -44,6 +45,8 @@ def test_a_key_is_found_by_any_part_of_its_name(typed):
         "algorithm.loss.clip_ratio_low",
         "algorithm.loss.clip_ratio_high",
         "algorithm.loss.dual_clip",
+        "algorithm.loss.clip_low",
+        "algorithm.loss.clip_high",
     ]
     assert (
         list(dict.fromkeys(line.split()[0] for line in lines if not line.startswith(" "))) == keys
@@ -53,7 +56,7 @@ def test_a_key_is_found_by_any_part_of_its_name(typed):
 
 def test_a_word_that_no_key_has(typed):
     hint = typed("trainer options clip_hihg", code=2).splitlines()[-1]
-    assert hint == "next:  did you mean algorithm.loss.clip_ratio_high?"
+    assert hint == "next:  did you mean algorithm.loss.clip_high?"
 
 
 def test_metrics_are_found_and_printed(typed):

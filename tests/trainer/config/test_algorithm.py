@@ -32,9 +32,9 @@ def test_settings_that_make_no_sense_are_refused():
     [
         ("grpo", "auto", True),
         ("reinforce_plus_plus", "auto", False),
-        ("reinforce_baseline:ReinforceBaseline", "auto", True),
+        ("reinforce_baseline", "auto", True),
         ("reinforce_plus_plus", "loss", True),
-        ("reinforce_baseline:ReinforceBaseline", "reward", False),
+        ("reinforce_baseline", "reward", False),
     ],
 )
 def test_where_the_kl_penalty_goes(advantage, placement, in_loss):

@@ -32,17 +32,14 @@ def test_a_token_alone_is_whitened_to_zero():
         ),
         # The penalties of the first sum to 0.2 - 0.05: rewards 2 - 0.15, 0 and 1, minus their mean
         # of 0.95.
-        (
-            {"advantage": "reinforce_baseline:ReinforceBaseline", "kl_placement": "reward"},
-            [0.9, 0.9, -0.95, 0.05],
-        ),
-        ({"advantage": "reinforce_baseline:ReinforceBaseline"}, [1.0, 1.0, -1.0, 0.0]),
+        ({"advantage": "reinforce_baseline", "kl_placement": "reward"}, [0.9, 0.9, -0.95, 0.05]),
+        ({"advantage": "reinforce_baseline"}, [1.0, 1.0, -1.0, 0.0]),
     ],
 )
 def test_the_penalty_of_reinforce_plus_plus_is_in_the_reward_or_in_the_loss(settings, values):
     mask = torch.tensor([[1.0, 1.0], [1.0, 0.0], [1.0, 0.0]])
     log_ratio = torch.tensor([[0.5, -0.5], [0.0, 0.0], [0.0, 0.0]])
-    if settings["advantage"] == "reinforce_baseline:ReinforceBaseline":
+    if settings["advantage"] == "reinforce_baseline":
         log_ratio[0] = torch.tensor([2.0, -0.5])
     old = -torch.ones(3, 2) * mask
     batch = replace(
@@ -79,8 +76,8 @@ def advantages_of(name, rewards, group_size, mask=None):
 
 COMPARING = [
     *("grpo", "dr_grpo", "rloo", "reinforce_plus_plus"),
-    *("examples.rules.gdpo:gdpo", "examples.rules.batch_std:batch_std"),
-    *("examples.rules.maxrl:MaxRL", "examples.rules.reinforce_baseline:ReinforceBaseline"),
+    *("gdpo", "batch_std"),
+    *("maxrl", "reinforce_baseline"),
 ]
 
 

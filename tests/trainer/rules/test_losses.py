@@ -85,7 +85,7 @@ def test_lp_reg_pulls_chosen_tokens_up_to_the_proxy_and_no_further():
         chosen=torch.tensor([[True, True, False]]),
         proxy_logprobs=torch.tensor([[-3.5, -5.0, -3.5]]),
     )
-    losses = LOSS.read({"name": "lp_reg:LpReg", "coef": 2.0})(inputs).losses
+    losses = LOSS.read({"name": "lp_reg", "coef": 2.0})(inputs).losses
     losses.sum().backward()
     k3 = math.exp(0.5) - 0.5 - 1
     assert losses[0].tolist() == pytest.approx([1 + 2 * k3, 1, 1])
@@ -93,7 +93,7 @@ def test_lp_reg_pulls_chosen_tokens_up_to_the_proxy_and_no_further():
 
 
 def test_rgra_has_neither_ratio_nor_clip():
-    losses, gradients, clipped = token_losses("rgra:Rgra", [0.5, 0.05], [0.05, 0.5], [2.0, -1.0])
+    losses, gradients, clipped = token_losses("rgra", [0.5, 0.05], [0.05, 0.5], [2.0, -1.0])
     assert gradients == [-2.0, 1.0]
     assert losses == pytest.approx([-2 * math.log(0.05), math.log(0.5)])
     assert clipped == [False, False]

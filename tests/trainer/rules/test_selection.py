@@ -3,10 +3,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from examples.rules.covariance import drawn
 from tests.trainer.algorithm.batches import batch_of
 from trainer.algorithm.passes import choose_tokens
 from trainer.config.algorithm import AlgorithmConfig
+from trainer.rules.papers.covariance import drawn
 
 MASK = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 0.0]])
 LOGPROBS = torch.tensor([[-1.0, -3.0, -2.0], [-4.0, 0.0, 0.0]])
@@ -24,14 +24,11 @@ def alone(items):
     ("loss", "chosen"),
     [
         # within 1 to 5
-        (
-            {"name": "covariance:ClipCov", "share": 1.0},
-            [[True, False, False], [False, False, False]],
-        ),
-        ("covariance:KlCov", [[False, False, False], [True, False, False]]),  # one at least
-        ({"name": "covariance:KlCov", "share": 0.4}, [[True, False, False], [True, False, False]]),
+        ({"name": "clip_cov", "share": 1.0}, [[True, False, False], [False, False, False]]),
+        ("kl_cov", [[False, False, False], [True, False, False]]),  # one at least
+        ({"name": "kl_cov", "share": 0.4}, [[True, False, False], [True, False, False]]),
         # not where it is 0
-        ({"name": "covariance:KlCov", "share": 1.0}, [[True, True, False], [True, True, False]]),
+        ({"name": "kl_cov", "share": 1.0}, [[True, True, False], [True, True, False]]),
     ],
 )
 def test_which_tokens_a_loss_singles_out(loss, chosen):
@@ -41,7 +38,7 @@ def test_which_tokens_a_loss_singles_out(loss, chosen):
 def test_other_losses_single_out_none_and_an_empty_batch_has_none():
     assert choose_tokens(BATCH, AlgorithmConfig()).chosen is None
     empty = batch_of(torch.zeros(2, 3))
-    for loss in ("covariance:ClipCov", "covariance:KlCov"):
+    for loss in ("clip_cov", "kl_cov"):
         assert not choose_tokens(empty, AlgorithmConfig(loss=loss)).chosen.any()
 
 
@@ -65,8 +62,8 @@ def test_lp_reg_protects_the_least_probable_bad_tokens_that_the_proxy_has():
     proxy = torch.tensor([[-0.9, -2.9, -1.9], [-torch.inf, -0.0, 0.0]])
     bad = replace(BATCH, advantages=-ADVANTAGES.abs() * MASK, proxy_logprobs=proxy)
     # two of five tokens, one not in the proxy
-    half = AlgorithmConfig(loss={"name": "lp_reg:LpReg", "share": 0.5})
+    half = AlgorithmConfig(loss={"name": "lp_reg", "share": 0.5})
     assert choose_tokens(bad, half).chosen.tolist() == [[False, True, False], [False, False, False]]
-    assert not choose_tokens(bad, AlgorithmConfig(loss="lp_reg:LpReg")).chosen.any()  # 1% of five
+    assert not choose_tokens(bad, AlgorithmConfig(loss="lp_reg")).chosen.any()  # 1% of five
     good = replace(bad, advantages=MASK)
     assert not choose_tokens(good, half).chosen.any()

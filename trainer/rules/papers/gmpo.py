@@ -1,9 +1,9 @@
 """GMPO [arXiv:2507.20673]: GRPO's arithmetic mean of ratios made geometric. As TRL and verl.
 
-trainer run base algorithm.loss=gmpo:Gmpo
+trainer run base algorithm.loss=gmpo
 """
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -22,6 +22,7 @@ class Gmpo(PolicyLoss):
     aggregations: ClassVar[tuple[Aggregation, ...]] = ("seq_mean_token_mean",)
     whole_completions: ClassVar[bool] = True
 
+    name: Literal["gmpo"] = "gmpo"
     clip_low: NonNegative = Field(0.4, description="lower clip of the log-ratio: -this")
     clip_high: NonNegative = Field(0.4, description="upper clip of the log-ratio")
 

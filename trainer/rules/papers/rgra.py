@@ -1,7 +1,9 @@
 """RGRA [arXiv:2603.18756]: REINFORCE with group-relative advantages.
 
-trainer run base algorithm.loss=rgra:Rgra algorithm.kl_coef=0.001
+trainer run base algorithm.loss=rgra algorithm.kl_coef=0.001
 """
+
+from typing import Literal
 
 from trainer.rules import LossInputs, PolicyLoss, TokenLosses
 
@@ -12,6 +14,8 @@ class Rgra(PolicyLoss):
     With the advantage ``grpo`` and a KL penalty in the loss it is the paper's rule. The value of
     the loss means nothing; its gradient does.
     """
+
+    name: Literal["rgra"] = "rgra"
 
     def __call__(self, tokens: LossInputs) -> TokenLosses:
         return TokenLosses(-tokens.advantages * tokens.logprobs)

@@ -1,11 +1,13 @@
 """MaxRL [arXiv:2602.02710]: rare successes count most. As prime-rl.
 
-trainer run base algorithm.advantage=maxrl:MaxRL
+trainer run base algorithm.advantage=maxrl
 """
 
-from torch import Tensor
+from typing import Literal
 
+from trainer.errors import ConfigError
 from trainer.rules import Advantage, AdvantageInputs, centered, group_means
+from trainer.types import Tensor
 
 
 class MaxRL(Advantage):
@@ -13,11 +15,17 @@ class MaxRL(Advantage):
     least 0.
     """
 
+    name: Literal["maxrl"] = "maxrl"
+
     def __call__(self, inputs: AdvantageInputs) -> Tensor:
         if bool((inputs.rewards < 0).any()):
-            raise ValueError(
-                f"a reward of {float(inputs.rewards.min()):g}: a negative mean would turn every "
-                "sign"
+            raise ConfigError(
+                f"maxrl divides by the mean reward of a group, and a reward is "
+                f"{float(inputs.rewards.min()):g}: a negative mean would turn every sign",
+                "algorithm.advantage",
+                "give rewards of at least 0, or choose another advantage",
+                key="algorithm.advantage",
+                code="negative-reward",
             )
         means, sizes = group_means(inputs.rewards, inputs.group_ids)
         deviations = centered(inputs.rewards, inputs.group_ids).where(sizes > 1, 0.0)

@@ -1,15 +1,13 @@
 """STARE [arXiv:2606.19236]: increase the weight of high-surprisal tokens while the policy's entropy
 is low. Same as the authors' code.
 
-trainer run base algorithm.loss=stare:Stare algorithm.loss.clip_ratio_high=0.28
+trainer run base algorithm.loss=stare algorithm.loss.clip_ratio_high=0.28
 """
 
 import math
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from trainer.rules import (
     Gather,
@@ -21,7 +19,10 @@ from trainer.rules import (
     TrainBatch,
 )
 from trainer.rules.losses.clipped import Clipped
-from trainer.rules.selection import largest
+from trainer.types import Tensor
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Stare(Clipped):
@@ -37,6 +38,7 @@ class Stare(Clipped):
 
     needs_distributions: ClassVar[bool] = True
 
+    name: Literal["stare"] = "stare"  # type: ignore[assignment]
     share: Probability = Field(
         0.1, description="fraction of the tokens of each sign of A that is reweighted"
     )
@@ -49,8 +51,12 @@ class Stare(Clipped):
     )
 
     def choose(
-        self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: torch.Generator | None
+        self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: "torch.Generator | None"
     ) -> Tensor:
+        import torch
+
+        from trainer.rules.selection import largest
+
         assert batch.entropies is not None
         counted = sum(gather([int(tokens.sum())]))
         entropy = sum(gather([float((batch.entropies * tokens).sum())])) / max(1, counted)

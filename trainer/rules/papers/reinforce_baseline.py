@@ -1,14 +1,13 @@
 """REINFORCE++-baseline [arXiv:2501.03262, section 3.2]: a group's mean, then whitened over the
 batch. As verl.
 
-trainer run base algorithm.advantage=reinforce_baseline:ReinforceBaseline
+trainer run base algorithm.advantage=reinforce_baseline
 """
 
-from typing import ClassVar
-
-from torch import Tensor
+from typing import ClassVar, Literal
 
 from trainer.rules import Advantage, AdvantageInputs, KlPlacement, centered, whiten
+from trainer.types import Tensor
 
 
 class ReinforceBaseline(Advantage):
@@ -18,6 +17,8 @@ class ReinforceBaseline(Advantage):
     """
 
     kl_placements: ClassVar[tuple[KlPlacement, ...]] = ("loss", "reward")
+
+    name: Literal["reinforce_baseline"] = "reinforce_baseline"
 
     def __call__(self, inputs: AdvantageInputs) -> Tensor:
         mask = inputs.completion_mask

@@ -1,18 +1,19 @@
 """STAPO [arXiv:2602.15620]: improbable tokens of good completions are silenced where the policy is
 sure.
 
-trainer run base algorithm.loss=stapo:Stapo algorithm.loss.clip_ratio_high=0.28
+trainer run base algorithm.loss=stapo algorithm.loss.clip_ratio_high=0.28
 """
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from trainer.rules import Gather, LossInputs, Probability, TokenLosses, TrainBatch
 from trainer.rules.losses.clipped import Clipped
-from trainer.rules.selection import quantile
+from trainer.types import Tensor
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Stapo(Clipped):
@@ -26,6 +27,7 @@ class Stapo(Clipped):
 
     needs_distributions: ClassVar[bool] = True
 
+    name: Literal["stapo"] = "stapo"  # type: ignore[assignment]
     probability: Probability = Field(
         0.002, description="probability below which a token is improbable"
     )
@@ -34,8 +36,10 @@ class Stapo(Clipped):
     )
 
     def choose(
-        self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: torch.Generator | None
+        self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: "torch.Generator | None"
     ) -> Tensor:
+        from trainer.rules.selection import quantile
+
         assert batch.entropies is not None
         bound = quantile(batch.entropies[tokens.bool()], self.entropy_quantile, gather)
         sure = batch.entropies.double() < bound

@@ -1,7 +1,9 @@
 """DPPO with the KL divergence of "this token or another" [arXiv:2602.04879]. As verl.
 
-trainer run base algorithm.loss=dppo_kl:DppoKl
+trainer run base algorithm.loss=dppo_kl
 """
+
+from typing import Literal
 
 from pydantic import Field
 
@@ -17,6 +19,7 @@ class DppoKl(PolicyLoss):
     ``KL = p log(p / q) + (1 - p) log((1 - p) / (1 - q))`` with ``p = pi_old`` and ``q = pi``.
     """
 
+    name: Literal["dppo_kl"] = "dppo_kl"
     threshold: Positive = Field(0.05, description="divergence at which a token is held back [nats]")
 
     def __call__(self, tokens: LossInputs) -> TokenLosses:

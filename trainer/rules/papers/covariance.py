@@ -4,14 +4,12 @@ held back.
 verl selects them in every microbatch from the current log-probabilities. At the first optimizer
 step these equal the old ones used here.
 
-trainer run base algorithm.loss=covariance:ClipCov
+trainer run base algorithm.loss=clip_cov
 """
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from trainer.rules import (
     Gather,
@@ -23,7 +21,10 @@ from trainer.rules import (
     TrainBatch,
 )
 from trainer.rules.losses.clipped import surrogate
-from trainer.rules.selection import largest
+from trainer.types import Tensor
+
+if TYPE_CHECKING:
+    import torch
 
 COVARIANCE_RANGE = (1.0, 5.0)  # of Clip-Cov's candidates
 _ROUNDING = 1e-5  # of a log-ratio in float32
@@ -36,12 +37,13 @@ class ClipCov(PolicyLoss):
     Without dual clip. As verl.
     """
 
+    name: Literal["clip_cov"] = "clip_cov"
     clip_ratio_low: Probability = Field(0.2, description="lower clip of the ratio: 1 - this")
     clip_ratio_high: NonNegative = Field(0.2, description="upper clip of the ratio: 1 + this")
     share: Probability = Field(2e-4, description="fraction of the tokens that is held still")
 
     def choose(
-        self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: torch.Generator | None
+        self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: "torch.Generator | None"
     ) -> Tensor:
         covariance, count = _covariances(batch, tokens, gather, self.share)
         low, high = COVARIANCE_RANGE
@@ -67,12 +69,15 @@ class KlCov(PolicyLoss):
 
     has_penalty: ClassVar[bool] = True
 
+    name: Literal["kl_cov"] = "kl_cov"
     share: Probability = Field(2e-4, description="fraction of the tokens that is pulled back")
     coef: NonNegative = Field(1.0, description="weight of the penalty")
 
     def choose(
-        self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: torch.Generator | None
+        self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: "torch.Generator | None"
     ) -> Tensor:
+        from trainer.rules.selection import largest
+
         covariance, count = _covariances(batch, tokens, gather, self.share)
         return largest(covariance, tokens.bool(), count, gather) & (covariance != 0)
 
@@ -90,6 +95,8 @@ def covariances(advantages: Tensor, logprobs: Tensor, tokens: Tensor, gather: Ga
     The entropy of the policy changes by minus the mean covariance, so tokens with a large
     covariance reduce entropy. Means are over ``tokens`` [B, T] of all ranks; A is before AR.
     """
+    import torch
+
     values = torch.stack([advantages, logprobs, torch.ones_like(logprobs)]).double() * tokens
     sums = torch.tensor(gather([values.sum(dim=(1, 2)).tolist()]), dtype=torch.float64).sum(dim=0)
     means = (sums / sums[2].clamp(min=1)).to(values.device)
@@ -97,11 +104,15 @@ def covariances(advantages: Tensor, logprobs: Tensor, tokens: Tensor, gather: Ga
 
 
 def drawn(
-    candidates: Tensor, count: int, gather: Gather, generator: torch.Generator | None
+    candidates: Tensor, count: int, gather: Gather, generator: "torch.Generator | None"
 ) -> Tensor:
     """Return ``count`` random candidates of all ranks, [B, T] bool; without a generator the first
     in row order.
     """
+    import torch
+
+    from trainer.rules.selection import largest
+
     lots = torch.arange(candidates.numel(), dtype=torch.float64)
     if generator is not None:
         lots = torch.rand(candidates.numel(), dtype=torch.float64, generator=generator)

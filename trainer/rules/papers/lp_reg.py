@@ -1,13 +1,11 @@
 """Lp-Reg [arXiv:2510.03222]: low-probability tokens of bad completions are protected.
 
-trainer run base algorithm.loss=lp_reg:LpReg
+trainer run base algorithm.loss=lp_reg
 """
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from trainer.rules import (
     Gather,
@@ -19,7 +17,10 @@ from trainer.rules import (
     TrainBatch,
 )
 from trainer.rules.losses.clipped import surrogate
-from trainer.rules.selection import largest
+from trainer.types import Tensor
+
+if TYPE_CHECKING:
+    import torch
 
 
 class LpReg(PolicyLoss):
@@ -35,6 +36,7 @@ class LpReg(PolicyLoss):
     needs_distributions: ClassVar[bool] = True
     proxy_min_p: ClassVar[float] = 0.02
 
+    name: Literal["lp_reg"] = "lp_reg"
     clip_ratio_low: Probability = Field(1.0, description="lower clip of the ratio: 1 - this")
     clip_ratio_high: NonNegative = Field(9.0, description="upper clip of the ratio: 1 + this")
     share: Probability = Field(
@@ -43,8 +45,10 @@ class LpReg(PolicyLoss):
     coef: NonNegative = Field(1.0, description="weight of the penalty")
 
     def choose(
-        self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: torch.Generator | None
+        self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: "torch.Generator | None"
     ) -> Tensor:
+        from trainer.rules.selection import largest
+
         assert batch.proxy_logprobs is not None
         bad = tokens.bool() & (batch.advantages < 0)
         count = int(self.share * sum(gather([int(bad.sum())])))

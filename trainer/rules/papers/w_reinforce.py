@@ -1,15 +1,15 @@
 """NSR and W-REINFORCE [arXiv:2506.01347]: learn mainly from incorrect completions; correct ones get
 a small weight or none. Same as the authors' code, except for the mean over tokens (see below).
 
-trainer run base algorithm.advantage=w_reinforce:WReinforce
+trainer run base algorithm.advantage=w_reinforce
 """
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field
-from torch import Tensor
 
 from trainer.rules import Advantage, AdvantageInputs, NonNegative
+from trainer.types import Tensor
 
 
 class WReinforce(Advantage):
@@ -22,6 +22,7 @@ class WReinforce(Advantage):
 
     needs_groups: ClassVar[bool] = False
 
+    name: Literal["w_reinforce"] = "w_reinforce"
     positive_weight: NonNegative = Field(
         0.1, description="advantage of right completions; 0 is NSR"
     )

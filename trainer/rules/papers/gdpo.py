@@ -1,0 +1,70 @@
+"""GDPO [arXiv:2601.05242]: a reward with a small spread is not drowned by another.
+
+trainer run base algorithm.advantage=gdpo reward.functions='{math: 1.0, format: 1.0}'
+"""
+
+from typing import Literal
+
+from trainer.errors import ConfigError
+from trainer.rules import (
+    FLOAT32_RESOLUTION,
+    Advantage,
+    AdvantageInputs,
+    centered,
+    group_std,
+    mean_and_variance,
+)
+from trainer.types import Tensor
+
+
+class Gdpo(Advantage):
+    """Every reward normalized in its group, weighted, added, and normalized again over all
+    completions.
+
+    ``a = sum_k w_k (r_k - mean of group) / (std of group + 1e-4)``; ``A = (a - mean) / (std +
+    1e-4)`` over the completions of all ranks, unbiased standard deviations. As the paper and TRL;
+    verl whitens over tokens.
+    """
+
+    name: Literal["gdpo"] = "gdpo"
+
+    def __call__(self, inputs: AdvantageInputs) -> Tensor:
+        parts = [part for part, weight in sorted(inputs.part_weights.items()) if weight]
+        if len(parts) < 2:
+            raise ConfigError(
+                "gdpo normalizes each part of the reward on its own, and there are fewer than two",
+                "reward.functions",
+                "name two or more, for example reward.functions='{math: 1.0, format: 1.0}'",
+                key="reward.functions",
+                code="one-reward",
+            )
+        total = inputs.rewards.double() * 0
+        for part in parts:
+            values = part_values(inputs, part)
+            spread = group_std(values, inputs.group_ids) + 1e-4
+            total = total + inputs.part_weights[part] * centered(values, inputs.group_ids) / spread
+        mean, variance = mean_and_variance(
+            total, total.new_ones(total.shape), inputs.sum_over_ranks
+        )
+        advantages = (total - mean) / (variance.sqrt() + 1e-4)
+        # parts that cancel out leave their rounding, which is small against the weights
+        scale = sum(abs(inputs.part_weights[part]) for part in parts)
+        return advantages.masked_fill(variance.sqrt() <= FLOAT32_RESOLUTION * scale, 0.0)
+
+
+def part_values(inputs: AdvantageInputs, part: str) -> Tensor:
+    """Return a part of every reward before its weight, [B] float64.
+
+    Parts that a completion lacks, as where scoring failed, share what its others leave of its
+    reward.
+    """
+    import torch
+
+    values = []
+    for reward, present in zip(inputs.rewards.tolist(), inputs.reward_parts, strict=True):
+        missing = max(1, len(inputs.part_weights) - len(present))
+        values.append(
+            present.get(part, (reward - sum(present.values())) / missing)
+            / inputs.part_weights[part]
+        )
+    return torch.tensor(values, dtype=torch.float64)
