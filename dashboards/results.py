@@ -46,7 +46,11 @@ FIELDS = (  # columns of `Results.table` other than parameters; label comes last
     "trial", "configuration", "seed", "state", "score", "test", "step", "hours", "minutes",
     "algorithm", "rule", "arm", "reason", "label",
 )  # fmt: skip
-NO_ORDER = ("choice", "value", "by")  # parameter kinds whose values may be other than numbers
+UNORDERED_KINDS = (
+    "choice",
+    "value",
+    "by",
+)  # parameter kinds whose values may be other than numbers
 
 SeedScores = dict[str, dict[Hashable, float]]
 
@@ -113,7 +117,7 @@ class Results:
     # of the same finalists; their scores are left out, and p-values are corrected for them
     earlier_confirmations: int = 0
     # warnings: trials that may not be comparable, seeds that may have no effect
-    doubts: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -135,7 +139,7 @@ class Results:
         table = pd.DataFrame(rows, columns=[*FIELDS[:-1], *names])
         for name in self.searched:
             # NaN if the trial's rule does not have the parameter
-            if self.kinds.get(name, "choice") not in NO_ORDER:
+            if self.kinds.get(name, "choice") not in UNORDERED_KINDS:
                 table[name] = pd.to_numeric(table[name], errors="coerce")
         table["label"] = configuration_labels(table, self.searched)
         return table
@@ -146,7 +150,7 @@ class Results:
 
         An empty cell means that the trial's rule does not have the parameter.
         """
-        is_null_choice = value is None and self.kinds.get(name) in NO_ORDER
+        is_null_choice = value is None and self.kinds.get(name) in UNORDERED_KINDS
         if is_null_choice or isinstance(value, list | tuple | dict):
             return json.dumps(value, ensure_ascii=False)
         return printable(value) if isinstance(value, str) else value
@@ -263,7 +267,7 @@ class Results:
         return scores
 
     @property
-    def counted_scores(self) -> Scores:
+    def imputed_scores(self) -> Scores:
         """Seed scores with failed seeds imputed as in the verdict (`count_failures`)."""
         return count_failures(self.seed_scores, self.baseline_label or "", self.objective.sign)
 

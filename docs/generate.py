@@ -132,7 +132,7 @@ def _space_rows(schema: Mapping[str, Any], parts: Mapping[str, Any], prefix: str
         section = _section(field, parts)
         key = prefix + name
         # which only the sweep's own copy of its space has
-        if key in ("trainer.config", "trainer.sealed"):
+        if key in ("trainer.config", "trainer.held_out_set"):
             continue
         if section and key != "program.tracking":
             yield from _space_rows(section, parts, f"{key}.")

@@ -91,7 +91,7 @@ class Trainer:
         self.step = 0
         self.evaluations: list[tuple[int, float]] = []
         self.silent_steps = 0  # steps in which every group had zero reward variance
-        self.stopping = False  # stop decision shared by all ranks at the last step boundary
+        self.stopped = False  # stop decision shared by all ranks at the last step boundary
         self._stop_requested = False  # on this rank
         self._checkpoint = CheckpointWriter()
         self._saved_step = -1  # step of the last checkpoint started or resumed from
@@ -171,7 +171,7 @@ class Trainer:
     def train(self) -> None:
         """Train to the end, or to the next step boundary after `request_stop`."""
         self._agree_to_stop()
-        while not self.done and not self.stopping:
+        while not self.done and not self.stopped:
             self.run_period()
 
     def run_period(self) -> dict[str, float]:
@@ -188,7 +188,7 @@ class Trainer:
         metrics = self._evaluate() if self._evaluation_due() else {}
         if self.step > 0 and (self._agree_to_stop() or self._checkpoint_due()):
             self._begin_checkpoint()
-        if self.done or self.stopping:
+        if self.done or self.stopped:
             self._checkpoint.wait()
         if self.done:
             silent = {"final/silent_steps": self.silent_steps / max(1, self.step)}
@@ -376,8 +376,8 @@ class Trainer:
         together.
         """
         by_file = self.parallel.is_main and RunFolder(self.context.run_dir).stop.exists()
-        self.stopping = self.parallel.any(self._stop_requested or by_file)
-        return self.stopping
+        self.stopped = self.parallel.any(self._stop_requested or by_file)
+        return self.stopped
 
     def _evaluation_due(self) -> bool:
         return self._is_evaluated_after(self.step) and not self._evaluated(self.step)

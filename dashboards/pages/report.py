@@ -89,7 +89,7 @@ def report_html(results: Results, chapters: Mapping[str, Sequence[Picture]]) -> 
     if results.planned is not None:
         meta += f" The sweep is {results.progress}."
     for part in filter(None, (results, results.fresh)):
-        meta = " ".join([meta, *part.doubts])
+        meta = " ".join([meta, *part.warnings])
     gain = headline(results).confirmed
     front = verdict(results)
     return render_page(

@@ -63,10 +63,10 @@ def finalist_scores(results: Results, fresh: Results) -> pd.DataFrame:
     searched = searched[searched.configuration.isin(labels)]
     # If the objective is measured on the held-out test, a fresh seed has only that score.
     kind = "test" if fresh.objective.held_out else "fresh"
-    counted_scores = pd.DataFrame(
+    imputed_scores = pd.DataFrame(
         [
             (label, kind, seed, score)
-            for label, row in fresh.counted_scores.items()
+            for label, row in fresh.imputed_scores.items()
             for seed, score in row.items()
         ],
         columns=["label", "kind", "seed", "value"],
@@ -75,13 +75,13 @@ def finalist_scores(results: Results, fresh: Results) -> pd.DataFrame:
         searched.assign(
             kind="searched", value=searched.score, label=searched.configuration.map(labels)
         ),
-        counted_scores,
+        imputed_scores,
         judged.assign(kind="test", value=math.nan if kind == "test" else judged.test),
     ]
-    return pd.concat(parts)[counted_scores.columns].dropna(subset=["value"])
+    return pd.concat(parts)[imputed_scores.columns].dropna(subset=["value"])
 
 
-def _sentence(means: pd.DataFrame, seeds: int, sealed: str) -> str:
+def _sentence(means: pd.DataFrame, seeds: int, held_out_metric: str) -> str:
     sentences = []
     for label, scores in means.iterrows():
         row = scores.dropna()
@@ -94,8 +94,8 @@ def _sentence(means: pd.DataFrame, seeds: int, sealed: str) -> str:
             parts.append(f"{number(row['test'])} on the held-out test")
         sentences.append(f"{label}: {', '.join(parts)}")
     note = (
-        f"Held-out test: {sealed}"
+        f"Held-out test: {held_out_metric}"
         if "test" in means
-        else f"Nothing was held out: no trial logged {sealed}"
+        else f"Nothing was held out: no trial logged {held_out_metric}"
     )
     return f"{'; '.join(sentences)} (up to {counted(seeds, 'fresh seed')}). {note}."

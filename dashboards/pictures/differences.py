@@ -165,7 +165,7 @@ def baseline_pairs(results: Results) -> pd.DataFrame:
     """
     base = results.baseline_label
     columns = ["label", "rule", "seed", "difference"]
-    counted = results.counted_scores
+    counted = results.imputed_scores
     if base is None or base not in counted:
         return pd.DataFrame(columns=columns)
     rules = dict(zip(results.table.label, results.table.rule, strict=True))

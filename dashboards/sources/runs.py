@@ -96,7 +96,7 @@ def read_runs(table: pd.DataFrame, question: Question, *, adaptive: bool = True)
         adaptive=adaptive,
         baseline=baseline,
         arms=arms if question.tuned else (),
-        doubts=tuple(notes),
+        warnings=tuple(notes),
     )
     return results if question.problems is None else _with_problems(results, question.problems)
 

@@ -199,7 +199,7 @@ def _judge(arguments: argparse.Namespace) -> int:
         print_json(_as_json(judgement, page))
         return 0
     print(judgement)
-    for note in judgement.results.doubts:
+    for note in judgement.results.warnings:
         print(note)
     if judgement.results.arms:
         from dashboards.pictures.tournament import rule_table
@@ -219,7 +219,7 @@ def _as_json(judgement: "Judgement", page: Path) -> dict[str, object]:
     verdict = judgement.verdict
     return {
         "sentences": judgement.sentences,
-        "notes": judgement.results.doubts,
+        "notes": judgement.results.warnings,
         "verdict": None
         if verdict is None
         else {"kind": type(verdict).__name__.lower(), **asdict(verdict)},

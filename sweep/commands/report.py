@@ -96,6 +96,7 @@ def _ui(arguments: argparse.Namespace) -> int:
             f"sweep {folder.name} ran offline",
             str(folder.root),
             f"{sweep.command('upload')} sends it to MLflow",
+            code="sweep-offline",
         )
     uri = tracking_uri(tracking, folder.runs_dir)
     page = partial(save_view, uri, sweep.spec)

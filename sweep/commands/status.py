@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from sweep.commands.arguments import add_named
 from sweep.driver.guard import dead_scratch, end_leftovers
 from sweep.record.best import arm_lines, choose_best
-from sweep.record.equal_trials import equal_trials
 from sweep.record.folder import all_sweeps, existing_sweep, read_spec, request_stop
+from sweep.record.identical_trials import identical_trials
 from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.record.trial_table import duration, print_trials, table_row
 from sweep.search.history import best, outcome
@@ -73,7 +73,7 @@ def _status(arguments: argparse.Namespace) -> int:
         print(f"{trial}: about {duration(seconds)} left")
     if all_left is not None:
         print(f"sweep: about {duration(all_left)} left")
-    for line in equal_trials(sweep):
+    for line in identical_trials(sweep):
         print(f"warning: {line}")
     if best := chosen.text(sweep.spec.objective):
         print(best)

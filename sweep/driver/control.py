@@ -1,4 +1,10 @@
-"""Stop a sweep in an orderly way on signals, spent budgets, the stop file, or a dead Ray."""
+"""Stop a sweep in an orderly way on signals, spent budgets, the stop file, or a dead Ray.
+
+A stop has one name on its way from Ctrl-C to a rank: `request_stop` writes the stop file, which
+reaches every machine; each rank sees it at its next training step, saves a checkpoint and is
+``stopped``; so are the `Period` that the rank returns and the `TrialReport` of its trial, which
+therefore gets no result and is submitted again on resume.
+"""
 
 import os
 import signal
@@ -52,6 +58,11 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
         # Tune pickles its stopper; the callbacks belong to this process.
         return {**self.__dict__, "_stop_search": None, "_running": None}
 
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop was requested."""
+        return self.reason is not None
+
     def attach(self, stop_search: Callable[[], None], running: Callable[[], int]) -> None:
         """Set the functions that stop the search and count the running trials."""
         self._stop_search = stop_search
@@ -59,7 +70,7 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
 
     def request_stop(self, reason: str, *, by_user: bool) -> None:
         """Stop for this reason; later ones are ignored."""
-        if self.reason is None:
+        if not self.stopped:
             self.reason = reason
             self.by_user = by_user
             request_stop(self.folder)
@@ -91,7 +102,7 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
             self._gpu_seconds += (now - self._polled) * self._gpus_per_trial * self._running()
             self._polled = now
             self._poll(now)
-        return self.reason is not None and self._running() == 0
+        return self.stopped and self._running() == 0
 
     def check_folder(self) -> None:
         """Raise a StorageError if the sweep's folder, event log or space is gone: a trial's write
@@ -134,7 +145,7 @@ def graceful_signals(
     """
 
     def handle(received: signal.Signals) -> None:
-        if control.reason is not None:
+        if control.stopped:
             raise KeyboardInterrupt
         control.request_stop(f"received {received.name}", by_user=True)
         later = f"To resume later: {control.resume}"

@@ -90,15 +90,15 @@ def _scratch_parent() -> Path:
 
 
 @contextmanager
-def guarded(root: Path, scratch: Path, last_words: str) -> Iterator[None]:
+def guarded(root: Path, scratch: Path, message: str) -> Iterator[None]:
     """If this process is killed inside the block, the guard ends every process with the sweep's
-    marker, removes the scratch folder and prints ``last_words``.
+    marker, removes the scratch folder and prints ``message``.
 
     The guard has the marker too, and runs in its own session, so that signals to the terminal's
     process group do not reach it.
     """
     guard = subprocess.Popen(
-        [sys.executable, "-P", __file__, str(os.getpid()), str(root), str(scratch), last_words],
+        [sys.executable, "-P", __file__, str(os.getpid()), str(root), str(scratch), message],
         env={**os.environ, MARKER: str(root)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -111,7 +111,7 @@ def guarded(root: Path, scratch: Path, last_words: str) -> Iterator[None]:
         guard.wait()
 
 
-def _watch(driver: int, root: Path, scratch: Path, last_words: str) -> None:
+def _watch(driver: int, root: Path, scratch: Path, message: str) -> None:
     while os.getppid() == driver:
         time.sleep(POLL_S)
     empty = 0
@@ -124,7 +124,7 @@ def _watch(driver: int, root: Path, scratch: Path, last_words: str) -> None:
         time.sleep(POLL_S)
     shutil.rmtree(scratch, ignore_errors=True)
     with suppress(OSError):  # stderr may be closed
-        print(last_words, file=sys.stderr)
+        print(message, file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,8 @@ from sweep.driver.retry import check_checkpoints, restart_damaged, retry_failed
 from sweep.programs.environment import set_for_sweep, write_environment
 from sweep.record.best import choose_best
 from sweep.record.disk import shrink_ended
-from sweep.record.equal_trials import equal_trials
 from sweep.record.folder import free_name, write_spec
+from sweep.record.identical_trials import identical_trials
 from sweep.record.sweep_record import SweepRecord, report_errors_printed
 from sweep.search.searcher import ConfigurationSearcher
 from sweep.space.spec import SweepSpec
@@ -395,7 +395,7 @@ def _finish(
     for trial in failed:
         log = RunFolder(folder.trial(trial.name)).stderr
         print(f"failed: {trial.name}  {trial.reason}  ({log})")
-    for line in equal_trials(sweep):
+    for line in identical_trials(sweep):
         print(f"warning: {line}")
     if best:
         print(best)
@@ -407,7 +407,7 @@ def _finish(
         print(f"offline: to send the records to MLflow, run {sweep.command('upload')}")
     if problem is not None:
         print(problem, flush=True)
-    if control.reason is not None:
+    if control.stopped:
         left = sweep.planned - len(ended)
         print(f"{control.reason}; {left} trials remain. To resume:")
         print(control.resume, flush=True)
@@ -449,7 +449,7 @@ def _complete_mlflow(
     try:
         send_unsent(sweep, parent.uri)
         parent.reconcile(ended_trials(sweep))
-        parent.finish("KILLED" if control.reason is not None else "FINISHED")
+        parent.finish("KILLED" if control.stopped else "FINISHED")
     except StorageError as error:
         return error
     return None

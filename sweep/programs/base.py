@@ -68,7 +68,7 @@ class Assignment:
 class TrialRun(Protocol):
     """One trial in a rank process."""
 
-    stopping: bool  # whether it was stopped early by the stop file
+    stopped: bool  # whether it has stopped because the stop file exists
 
     @property
     def step(self) -> int:
@@ -99,9 +99,9 @@ class Checkpoints:
     """The checkpoints that a trial keeps in its folder [bytes; None: unknown]."""
 
     every_steps: int
-    kept: int  # of a trial that runs
-    whole: int | None  # one of a trial that runs
-    ended: int | None  # total that a finished trial leaves
+    kept: int  # of a running trial
+    running_bytes: int | None  # one checkpoint of a running trial
+    ended_bytes: int | None  # all that an ended trial leaves
 
 
 @dataclass(frozen=True)

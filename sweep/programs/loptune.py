@@ -95,7 +95,7 @@ class LoptuneProgram(Program):
     """dotted trainer keys -> values"""
     config: TrainConfig | None = None
     """resolved configuration, as stored in space.lock.yaml; replaces the preset"""
-    sealed: EvaluationSet | None = None
+    held_out_set: EvaluationSet | None = None
     """held-out set evaluation.sets.test; only `sweep confirm` evaluates on it"""
 
     @model_validator(mode="after")
@@ -150,11 +150,11 @@ class LoptuneProgram(Program):
             raise document.error(
                 what, ("trainer",), "rename it, or put another set before it", "first-set-held-out"
             )
-        sealed = sets.pop(_TEST_SET, self.sealed)
+        held_out_set = sets.pop(_TEST_SET, self.held_out_set)
         searched = config.model_copy(
             update={"evaluation": config.evaluation.model_copy(update={"sets": sets})}
         )
-        return self.model_copy(update={"config": searched, "sealed": sealed})
+        return self.model_copy(update={"config": searched, "held_out_set": held_out_set})
 
     @staticmethod
     def keys() -> list[str]:
@@ -333,7 +333,7 @@ class LoptuneProgram(Program):
         reward and rule.
         """
         yield self.base
-        if self.sealed is not None:
+        if self.held_out_set is not None:
             yield self.held_out_run("", None).base
         for key, values in searched.items():
             for value in values if key.startswith(_INPUTS) else ():
@@ -418,8 +418,8 @@ class LoptuneProgram(Program):
         """
         sets = self.base.evaluation.sets
         measured = metric.split("/")[-1]  # eval/accuracy/SET
-        like = self.sealed or sets.get(measured) or next(iter(sets.values()))
-        if test is None and self.sealed is None and like.source != "generated":
+        like = self.held_out_set or sets.get(measured) or next(iter(sets.values()))
+        if test is None and self.held_out_set is None and like.source != "generated":
             raise ConfigError(
                 f"{like.source} has no held-out problems",
                 like.source,
@@ -428,7 +428,7 @@ class LoptuneProgram(Program):
             )
         if test is not None:
             like = like.model_copy(update={"source": test})
-        elif self.sealed is None:
+        elif self.held_out_set is None:
             like = like.model_copy(update={"split": _TEST_SET})
         return self._with(self.configure({"evaluation.sets": {**sets, _TEST_SET: like}}))
 
@@ -464,8 +464,8 @@ class LoptuneProgram(Program):
         return Checkpoints(
             every_steps=kept.every_steps,
             kept=kept.keep_last + kept.keep_best,
-            whole=planned_checkpoint_bytes(self.base, on_gpu),
-            ended=ended,
+            running_bytes=planned_checkpoint_bytes(self.base, on_gpu),
+            ended_bytes=ended,
         )
 
     def memory(self, resources: ResourcesSpec) -> Footprint | None:

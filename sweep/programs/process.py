@@ -71,7 +71,7 @@ class CommandRun:
         self._read_so_far = ReadSoFar(self._run_dir, RunFolder(self._folder).correctness)
         self._abandoned_seconds = 0.0  # of dropped lines, not yet in the record again
         self.step = 0
-        self.done = self.stopping = False
+        self.done = self.stopped = False
         self._tracker = Tracker(
             assignment.config, assignment.context, must_connect=False, declared=False
         )
@@ -170,7 +170,7 @@ class CommandRun:
 
     def _stop(self) -> None:
         """Ask the command to save and exit."""
-        self.stopping = True
+        self.stopped = True
         self._end(_SAVE_S)
         self._read(ended=True)
         list(self._recorded())

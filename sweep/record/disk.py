@@ -66,7 +66,7 @@ class CheckpointSpace:
         self._at_a_time = 0 if kept is None else kept.kept + 1
         trials = folder.trials
         sizes = [size for trial in trials.glob("*") for size in checkpoint_sizes(trial)]
-        self._largest = max([*sizes, (kept.whole if kept else None) or 0])
+        self._largest = max([*sizes, (kept.running_bytes if kept else None) or 0])
 
     def shortage(self, trial: str, running: Collection[str]) -> StorageError | None:
         """Return an error if there is not enough space for a trial in addition to the running ones;

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from dashboards.statistics.seed_noise import Noise
 from dashboards.statistics.sequential import Design, Standing
 from sweep.record.sweep_record import SweepRecord
-from sweep.search.history import LOOK, PLAN
+from sweep.search.history import ANALYSIS, PLAN
 
 RoundsOutcome = Literal["better", "not better", "undecided", "open"]
 
@@ -51,7 +51,7 @@ def recorded_rounds(sweep: SweepRecord) -> RecordedRounds | None:
     for record in sweep.events:
         if record.get("event") == PLAN:
             plan = record
-        elif record.get("event") == LOOK:
+        elif record.get("event") == ANALYSIS:
             looks.append(tuple(Standing(**standing) for standing in record["standings"]))
     if plan is None:
         return None

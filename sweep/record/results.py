@@ -12,8 +12,8 @@ import numpy as np
 from dashboards.results import TRAINING_CURVES, Results, Rounds
 from dashboards.trial import Curve, Objective, TrialRecord
 from sweep.record.baseline import is_baseline
-from sweep.record.equal_trials import equal_trials
 from sweep.record.folder import read_spec
+from sweep.record.identical_trials import identical_trials
 from sweep.record.recorded_rounds import recorded_rounds
 from sweep.record.sweep_record import SweepRecord, spent_seconds
 from sweep.search.history import Configuration, open_trial
@@ -88,7 +88,7 @@ def _results(sweep: SweepRecord, searched: tuple[str, ...] | None = None) -> Res
         listed=not spec.search.configurations and spec.confirms is None,
         arms=tuple(arms(spec)) if spec.search.tune_within else (),
         rounds=rounds,
-        doubts=tuple(_doubts(sweep)),
+        warnings=tuple(_warnings(sweep)),
     )
     return dataclasses.replace(results, baseline=_baseline(sweep, results))
 
@@ -110,10 +110,10 @@ def _baseline(sweep: SweepRecord, results: Results) -> str | None:
     return None
 
 
-def _doubts(sweep: SweepRecord) -> Iterator[str]:
+def _warnings(sweep: SweepRecord) -> Iterator[str]:
     if changes := accepted_changes(sweep.folder.root):
         yield f"Not all trials are comparable, because files changed during the sweep: {changes}."
-    yield from equal_trials(sweep)
+    yield from identical_trials(sweep)
 
 
 def _searched(spec: SweepSpec, configurations: Iterable[Configuration]) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ _DIVERGED = re.compile(r"diverged at step|score is")
 _ENDED_WITH_CODE = re.compile(r"the command ended with \d+:")
 _MEMORY = re.compile(r"out ?of ?memory|MemoryError|cannot allocate memory", re.IGNORECASE)
 PLAN = "plan"  # design of a sequential confirmation, see sweep/winner/rounds.py
-LOOK = "look"  # results of an interim analysis
+ANALYSIS = "look"  # results of an interim analysis
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def replay(records: Iterable[Record]) -> list[Configuration]:
             add_result(configurations, record)
         elif record.get("event") == RETRIED:
             _take_back(configurations, record)
-        elif record.get("event") == LOOK:
+        elif record.get("event") == ANALYSIS:
             for standing in record["standings"]:
                 number = int(standing["finalist"])
                 retired = standing["decision"] != "open"

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from sweep.search.history import ENDED, LOOK, PROPOSED, RETRIED, STARTED
+from sweep.search.history import ANALYSIS, ENDED, PROPOSED, RETRIED, STARTED
 from trainer.errors import StorageError
 from trainer.files import JsonLines, Record, read_json_lines
 
@@ -89,7 +89,7 @@ def _missing_configuration(record: Record, proposed: int) -> int | None:
     event = record["event"]
     if event == PROPOSED:
         return proposed if record["configuration"] != proposed else None
-    if event == LOOK:
+    if event == ANALYSIS:
         named = [int(standing["finalist"]) for standing in record["standings"]]
     elif event in (STARTED, ENDED, RETRIED):
         named = [record["configuration"]]

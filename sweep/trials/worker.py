@@ -115,7 +115,7 @@ class RankWorker:
             total_steps=run.total_steps,
             done=run.done,
             metrics=metrics,
-            stopped=run.stopping and not metrics,
+            stopped=run.stopped and not metrics,
         )
 
     def close(self, status: str) -> None:
@@ -149,9 +149,9 @@ class WorkerGroup:
             ).remote()
             for rank in range(workers)
         ]
-        places = self.call("describe", timeout=START_TIMEOUT_S)
-        self.pids = [place["pid"] for place in places]
-        environments = rank_environments(places, max(1, math.floor(cpus)), gpus)
+        locations = self.call("describe", timeout=START_TIMEOUT_S)
+        self.pids = [location["pid"] for location in locations]
+        environments = rank_environments(locations, max(1, math.floor(cpus)), gpus)
         pairs = zip(self._ranks, environments, strict=True)
         answers = [
             rank.set_environment.remote(environment, 0 < gpus < 1) for rank, environment in pairs
@@ -248,7 +248,7 @@ def _cores_per_gpu(node_id: str) -> float:
 
 
 def rank_environments(
-    places: Sequence[Mapping[str, Any]], threads: int, gpus: float
+    locations: Sequence[Mapping[str, Any]], threads: int, gpus: float
 ) -> list[dict[str, str]]:
     """Return the rendezvous and device variables of each rank, from what ``RankWorker.describe``
     returned.
@@ -261,27 +261,31 @@ def rank_environments(
     the trial on that node, so that LOCAL_RANK picks one and peer-to-peer transfers work.
     """
     environments: list[dict[str, str]] = []
-    alone = len({place["node"] for place in places}) == 1
-    for rank, place in enumerate(places):
-        neighbors = [other for other, there in enumerate(places) if there["node"] == place["node"]]
+    alone = len({location["node"] for location in locations}) == 1
+    for rank, location in enumerate(locations):
+        neighbors = [
+            other
+            for other, elsewhere in enumerate(locations)
+            if elsewhere["node"] == location["node"]
+        ]
         environment = {
-            "MASTER_ADDR": "127.0.0.1" if alone else str(places[0]["address"]),
-            "MASTER_PORT": str(places[0]["port"]),
+            "MASTER_ADDR": "127.0.0.1" if alone else str(locations[0]["address"]),
+            "MASTER_PORT": str(locations[0]["port"]),
             "RANK": str(rank),
-            "WORLD_SIZE": str(len(places)),
+            "WORLD_SIZE": str(len(locations)),
             "LOCAL_RANK": str(neighbors.index(rank)),
             "LOCAL_WORLD_SIZE": str(len(neighbors)),
-            "OMP_NUM_THREADS": str(max(threads, math.floor(gpus * place["cores"]))),
+            "OMP_NUM_THREADS": str(max(threads, math.floor(gpus * location["cores"]))),
             "TOKENIZERS_PARALLELISM": "false",
         }
-        visible = [str(gpu) for other in neighbors for gpu in places[other]["gpus"]]
+        visible = [str(gpu) for other in neighbors for gpu in locations[other]["gpus"]]
         # empty: a trial without GPUs must not use those of others
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(visible)
         # one compile cache per set of GPUs: concurrent trials do not share it, and the next trial
         # on these GPUs reuses it
         if visible:
             caches = Path(os.environ.get(VLLM_CACHE) or cache_folder() / "vllm")
-            gpus_of_node = f"{place['address']}-gpu-{'-'.join(visible)}"
+            gpus_of_node = f"{location['address']}-gpu-{'-'.join(visible)}"
             environment[VLLM_CACHE] = str(caches / gpus_of_node)
             environment[SHARE_VARIABLE] = str(float(gpus))
         environments.append(environment)

@@ -117,11 +117,12 @@ def make_plan(sweep: SweepRecord, nodes: list[Node], given_step_seconds: float |
 
 def _planned_disk(spec: SweepSpec, trials: int, at_a_time: int) -> Disk | None:
     kept = spec.program.checkpoints(spec.resources.gpus_per_trial > 0)
-    if kept is None or kept.whole is None or kept.ended is None:
+    if kept is None or kept.running_bytes is None or kept.ended_bytes is None:
         return None
     # A new checkpoint is complete before the oldest is removed.
-    at_most = kept.whole * (kept.kept + 1) * at_a_time + kept.ended * (trials - at_a_time)
-    return Disk(kept.whole, kept.ended, at_most)
+    running = kept.running_bytes * (kept.kept + 1) * at_a_time
+    at_most = running + kept.ended_bytes * (trials - at_a_time)
+    return Disk(kept.running_bytes, kept.ended_bytes, at_most)
 
 
 def _shortages(spec: SweepSpec, nodes: list[Node], disk: Disk | None, free: int) -> Iterator[str]:

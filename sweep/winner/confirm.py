@@ -112,7 +112,7 @@ def fresh_space(
     chosen: list[Configuration],
     seeds: int,
     test: str | None = None,
-    sealed: bool = True,
+    held_out: bool = True,
     *,
     folder: SweepFolder | None = None,
 ) -> SweepSpec:
@@ -125,7 +125,7 @@ def fresh_space(
         ConfigError: the program has no held-out problems.
     """
     spec = sweep.spec
-    program = spec.program.held_out_run(spec.objective.metric, test) if sealed else spec.program
+    program = spec.program.held_out_run(spec.objective.metric, test) if held_out else spec.program
     program = program.with_tracking(experiment=spec.experiment)
     confirms = {
         "sweep": sweep.folder.name,

@@ -18,7 +18,7 @@ from sweep.record.folder import read_spec, write_spec
 from sweep.record.noise import score, sweep_noise
 from sweep.record.recorded_rounds import RecordedRounds, recorded_rounds
 from sweep.record.sweep_record import SweepRecord
-from sweep.search.history import LOOK, PLAN
+from sweep.search.history import ANALYSIS, PLAN
 from sweep.search.ledger import Ledger
 from sweep.space.arms import MAX_SEEDS
 from sweep.space.spec import SweepSpec
@@ -140,8 +140,8 @@ def _create(sweep: SweepRecord, options: RoundsOptions) -> None:
     design = make_design(noise, spec.objective.worthwhile, len(chosen) - 1, options.max_seeds)
     # The budget is checked before each round, over all rounds.
     limits = spec.limits.model_copy(update={"gpu_hours": None, "time_budget_s": None})
-    sealed = options.test is not None or spec.program.held_out_instead
-    space = fresh_space(sweep, chosen, design.looks[0], options.test, sealed=sealed)
+    held_out = options.test is not None or spec.program.held_out_instead
+    space = fresh_space(sweep, chosen, design.looks[0], options.test, held_out=held_out)
     space = space.model_copy(update={"limits": limits})
     folder = sweep.folder.confirmation
     folder.root.mkdir(parents=True, exist_ok=True)
@@ -179,7 +179,7 @@ def _analyze(fresh: SweepRecord, rounds: RecordedRounds) -> RecordedRounds:
     with hold(fresh.folder.root, "sweep"):
         Ledger(fresh.folder.ledger).append(
             {
-                "event": LOOK,
+                "event": ANALYSIS,
                 "standings": [asdict(standing) for standing in stands],
                 "time": time.time(),
             }

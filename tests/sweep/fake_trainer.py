@@ -36,7 +36,7 @@ class FakeTrainer:
         self.run_dir = assignment.context.run_dir
         self.log = self.run_dir / "fake.jsonl"
         self.stop_file = assignment.stop_file
-        self.stopping = False
+        self.stopped = False
         self.total_steps = config.max_steps or 8
         self.every = config.evaluation.every_steps
         self.quality = config.algorithm.ar_alpha + 0.01 * config.seed
@@ -55,7 +55,7 @@ class FakeTrainer:
 
     def run_period(self) -> Mapping[str, float]:
         metrics: dict[str, float] = {}
-        while not metrics and not self.stopping:
+        while not metrics and not self.stopped:
             self._fault()
             time.sleep(self.step_s)
             self.step += 1
@@ -63,7 +63,7 @@ class FakeTrainer:
                 metrics = self._evaluate()
             self.tracker.log({"rollout/reward": self.quality, **metrics}, self.step)
             self._record("step")
-            self.stopping = self.stop_file.exists()
+            self.stopped = self.stop_file.exists()
         self.save_checkpoint()
         return {**metrics, "step": float(self.step)}
 

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import re
+import shlex
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -136,8 +137,17 @@ def check_folder(folder: Path) -> None:
 
 
 def _held_error(folder: Path, other: str, what: str) -> NameHeldError:
+    hint = "wait for it, stop it, or choose another --name"
+    if what == "sweep":
+        named = folder.name
+        if folder.parent.resolve() != Path("runs").resolve():
+            named += f" --runs-dir {shlex.quote(str(folder.parent))}"
+        hint = f"watch it with `sweep status {named}`, stop it with `sweep stop {named}`, or "
+        hint += "choose another --name"
     return NameHeldError(
         f"{what} {folder.name} is in use by {other}",
         str(folder / "lock"),
-        "wait for it, stop it, or choose another name",
+        hint,
+        key="name",
+        code="name-held",
     )

@@ -16,7 +16,7 @@ def trials(table, **asked):
 
 def states(table, **asked):
     results = judge(table, **{**ASKED, **asked}).results
-    return [trial.state for trial in results.trials], " ".join(results.doubts)
+    return [trial.state for trial in results.trials], " ".join(results.warnings)
 
 
 def evaluations(last=30, **ends):
@@ -123,7 +123,7 @@ def test_the_best_evaluation_is_named_as_such():
     table.loc[table.step == 10, "acc"] += 0.1
     results = judge(table, take="best", **ASKED).results
     assert results.trials[0].score == pytest.approx(0.6)
-    assert results.objective.metric == "best acc" and "biased" in " ".join(results.doubts)
+    assert results.objective.metric == "best acc" and "biased" in " ".join(results.warnings)
     worst = judge(table, take="best", mode="min", **ASKED).results
     assert worst.trials[0].score == pytest.approx(0.5)
 
@@ -132,7 +132,7 @@ def test_the_column_of_steps_is_found_if_rows_repeat():
     table = evaluations().rename(columns={"step": "global_step"})
     results = judge(table, **ASKED).results
     assert results.trials[0].curves["acc"].steps == (0, 10, 20, 30)
-    assert "global_step" in " ".join(results.doubts)
+    assert "global_step" in " ".join(results.warnings)
     # one row per run: how far it got is no step of an evaluation
     assert all(np.isnan(t.step) for t in trials(runs().assign(global_step=range(12))))
 
@@ -197,7 +197,7 @@ def test_names_of_configurations_stand_for_their_settings():
     results = judge(
         named, **{**ASKED, "by": ["run_name"], "baseline": {"run_name": "grpo"}}
     ).results
-    assert "lr" in " ".join(results.doubts) and "same" not in " ".join(results.doubts)
+    assert "lr" in " ".join(results.warnings) and "same" not in " ".join(results.warnings)
 
 
 def test_a_step_names_a_row_of_its_run():

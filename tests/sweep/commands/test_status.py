@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from sweep.record import equal_trials
+from sweep.record import identical_trials
 from tests.sweep.ended_sweeps import SCORES, write_sweep
 from trainer.files import read_records
 
@@ -65,8 +65,8 @@ def test_trials_that_measured_the_same_are_named_and_of_others_the_end_alone_is_
         read.append(path.parent.name)
         return read_records(path)
 
-    monkeypatch.setattr(equal_trials, "read_records", read_and_note)
-    [message] = equal_trials.equal_trials(sweep)
+    monkeypatch.setattr(identical_trials, "read_records", read_and_note)
+    [message] = identical_trials.identical_trials(sweep)
     assert message.startswith("c000-s0, c001-s0, c001-s2")
     assert read == ["c000-s0", "c001-s0", "c001-s1", "c001-s2"]
 

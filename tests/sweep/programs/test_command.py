@@ -439,7 +439,7 @@ while True: time.sleep(0.05)
 """
     with trial(tmp_path, script) as run:
         folder = tmp_path / "trials" / "c000-s0" / "out"
-        assert run.run_period() == {"step": 1} and run.stopping and not run.done
+        assert run.run_period() == {"step": 1} and run.stopped and not run.done
         with pytest.raises(ProcessLookupError):
             os.kill(int((folder / "child").read_text()), 0)
 
@@ -456,7 +456,7 @@ open(sys.argv[1] + "/../../../stop", "w")
 while True: time.sleep(0.05)
 """
     with trial(tmp_path, script, launcher='"$0" "$@"; echo ended') as run:
-        assert run.run_period() == {"step": 1} and run.stopping
+        assert run.run_period() == {"step": 1} and run.stopped
 
 
 def test_a_torn_line_is_cut_off_and_a_whole_one_needs_no_end(tmp_path):

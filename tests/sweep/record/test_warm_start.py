@@ -84,7 +84,7 @@ def test_a_sweep_goes_on_with_what_it_took_and_confirms_on_fresh_seeds(tmp_path)
     write_spec(sweep.folder, spec)
     assert open_sweep(tmp_path, "now").spec.baselines == spec.baselines
     warm = SweepRecord(sweep.spec.model_copy(update={"search": spec.search}), sweep.folder)
-    assert fresh_space(warm, chosen, 2, sealed=False).seeds == [5, 6]
+    assert fresh_space(warm, chosen, 2, held_out=False).seeds == [5, 6]
 
 
 def test_what_cannot_be_taken_is_refused(tmp_path, capsys):

@@ -47,9 +47,8 @@ def test_the_locked_space_needs_no_other_file_and_is_the_same(tmp_path):
     again = load_space(lock)
     assert again == spec
     assert again.trainer.base.optim.lr == 1e-4
-    assert (
-        list(again.trainer.base.evaluation.sets) == ["dev"] and again.trainer.sealed.split == "test"
-    )
+    assert list(again.trainer.base.evaluation.sets) == ["dev"]
+    assert again.trainer.held_out_set.split == "test"
     assert again.parameters["algorithm.lopti_eta"].given({"lopti": True}).value == 0.5
     assert dump_space(again) == dump_space(spec)
     assert pickle.loads(pickle.dumps(spec)) == spec

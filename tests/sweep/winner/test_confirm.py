@@ -159,5 +159,5 @@ def test_what_cannot_be_confirmed_is_refused(tmp_path):
     with pytest.raises(ConfigError) as caught:
         confirmation(sweep, 1, 1)
     assert caught.value.where == "dev.parquet" and "--test" in caught.value.hint
-    sealed = confirmation(sweep, 1, 1, test="sealed.parquet")
-    assert sealed.trainer.base.evaluation.sets["test"].source == "sealed.parquet"
+    held_out = confirmation(sweep, 1, 1, test="held_out.parquet")
+    assert held_out.trainer.base.evaluation.sets["test"].source == "held_out.parquet"

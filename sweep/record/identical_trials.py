@@ -15,7 +15,7 @@ from trainer.run_folder import RunFolder
 _TIMES = re.compile(r"time|per_second$|^attempt$")
 
 
-def equal_trials(sweep: SweepRecord) -> list[str]:
+def identical_trials(sweep: SweepRecord) -> list[str]:
     """Return one warning for each group of trials with identical metrics."""
     folder = sweep.folder
     by_end = defaultdict(list)
