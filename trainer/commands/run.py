@@ -122,7 +122,7 @@ def report_outcome(outcome: RunOutcome) -> int:
         ]
         # A launcher ends all ranks as soon as one fails, before rank 0 has closed its record. If
         # the ranks stopped together, only rank 0 reports that the run was interrupted.
-        together = trainer.stopping and not trainer.parallel.is_main
+        together = trainer.stopped and not trainer.parallel.is_main
         code = 0 if together else INTERRUPTED
         stream = sys.stdout
     else:
