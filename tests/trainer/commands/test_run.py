@@ -82,7 +82,7 @@ def ended_trainer(tmp_path, world_size=1, is_main=True):
     context = RunContext(tmp_path / "r", tmp_path, "trainer", "r")
     parallel = SimpleNamespace(world_size=world_size, is_main=is_main)
     return SimpleNamespace(
-        context=context, step=4, total_steps=9, silent_steps=0, parallel=parallel
+        context=context, step=4, total_steps=9, silent_steps=0, parallel=parallel, stopped=True
     )
 
 
