@@ -14,6 +14,16 @@ from trainer.shell.interrupt import unhurried
 from trainer.shell.logs import add_verbosity, set_up_logging
 from trainer.shell.main import run_main, world_size
 
+_EXAMPLES = """\
+examples, in the order of work:
+  trainer init mine                        your own model, data and reward: files to start from
+  trainer run tiny_kk --dry-run            a prompt, a scored completion, memory and steps
+  trainer run tiny_kk algorithm.ar_alpha=0.3 --name ar
+  trainer status ar                        from another terminal; after Ctrl-C: trainer resume ar
+  trainer evaluate ar -k 8                 accuracy and pass@k, with intervals
+  trainer export ar                        the model, for transformers, vLLM or the hub
+  trainer options learning rate            the keys of a configuration, also by other tools' names
+"""
 # Command -> (module in trainer.commands, imported on demand; help line). The module defines
 # `add_NAME`, which declares the arguments, and `carry_out_NAME`, which runs the command.
 _COMMANDS = {
@@ -54,6 +64,12 @@ _COMPLETIONS: Completions = {
 }
 
 
+def _values(key: str) -> list[str]:
+    from trainer.commands.reference import values_of  # only during Tab completion
+
+    return values_of(key)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code. With several ranks, exit the process with that code
     instead.
@@ -72,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _call(words: Sequence[str]) -> int:
     parser = _parser(words_to_complete() or words)
-    complete(parser, _COMPLETIONS)
+    complete(parser, _COMPLETIONS, _values)
     arguments = parse_arguments(parser, words)
     set_up_logging(getattr(arguments, "verbosity", "normal"))
     code: int = arguments.command(arguments)
@@ -82,7 +98,10 @@ def _call(words: Sequence[str]) -> int:
 def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     """Build the parser; only the given command's arguments are added."""
     parser = argparse.ArgumentParser(
-        prog="trainer", description="Train one policy with one update rule.", epilog=PAGES
+        prog="trainer",
+        description="Train one policy with one update rule.",
+        epilog=f"{_EXAMPLES}\n{PAGES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=version_text())
     add_verbosity(parser, shown=True)

@@ -264,7 +264,7 @@ def _search(session: _Session) -> None:
         events = TrialEvents(
             sweep.folder,
             RetryBudget(spec.limits.max_failures),
-            ProgressLines(sweep.folder, spec.resources),
+            ProgressLines(sweep.folder, spec.resources, is_command=spec.external is not None),
             changed,
         )
         control.attach(searcher.stop, events.running)

@@ -52,7 +52,10 @@ def find_space(name: str) -> Path:
     stem = name.removesuffix(".yaml")
     if stem not in published:
         raise MissingError(
-            f"no search space {name}", name, nearest(stem, published), code="no-search-space"
+            f"no search space {name}",
+            str(path.absolute()),
+            nearest(name, [*(file.name for file in Path().glob("*.y*ml")), *published]),
+            code="no-search-space",
         )
     return published[stem]
 

@@ -41,7 +41,11 @@ def say(text: str) -> None:
 class ProgressLines:
     """Prints one line per event of a trial."""
 
-    def __init__(self, folder: SweepFolder, resources: ResourcesSpec) -> None:
+    def __init__(
+        self, folder: SweepFolder, resources: ResourcesSpec, *, is_command: bool = False
+    ) -> None:
+        """``is_command``: trials run a program of the user's, which keeps its own checkpoints."""
+        self._is_command = is_command
         self._folder = folder
         self._resources = resources
         self._waiting_since: dict[str, float] = {}
@@ -81,6 +85,11 @@ class ProgressLines:
         score = number(report.score)
         if report.stopped:
             text = f"stopped    at step {report.step}; `sweep resume` continues from there"
+            if self._is_command:
+                text = (
+                    f"stopped    at step {report.step}; `sweep resume` starts the program again, "
+                    "which continues only if it loads a checkpoint of its own"
+                )
         elif report.reason:
             text = f"failed     {report.reason}"
         elif report.finished:

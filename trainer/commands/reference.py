@@ -16,6 +16,35 @@ from trainer.metrics.declared import METRIC_FAMILIES, METRICS
 from trainer.rules.kinds import KINDS, RuleKind
 
 _WIDTH = 100  # columns
+# what users of other tools call an option -> keys
+_SYNONYMS = {
+    "accumulation": ("optim.tokens_per_microbatch", "optim.update_batch_size"),
+    "batch": (
+        "optim.update_batch_size",
+        "rollout.prompts_per_step",
+        "rollout.group_size",
+        "optim.tokens_per_microbatch",
+    ),
+    "beta": ("algorithm.kl_coef",),
+    "budget": ("max_steps", "epochs"),
+    "clip": ("algorithm.loss.clip_ratio_low", "algorithm.loss.clip_ratio_high"),
+    "duration": ("max_steps", "epochs"),
+    "early stopping": ("max_steps", "evaluation.every_steps"),
+    "epsilon": ("algorithm.loss.clip_ratio_low", "algorithm.loss.clip_ratio_high"),
+    "eval": ("evaluation.every_steps", "evaluation.sets"),
+    "generations": ("rollout.group_size",),
+    "iterations": ("max_steps", "algorithm.update_epochs"),
+    "learning rate": ("optim.lr",),
+    "length": ("rollout.max_new_tokens", "data.max_prompt_tokens"),
+    "logging": ("tracking.report_to",),
+    "minibatch": ("optim.update_batch_size",),
+    "num_generations": ("rollout.group_size",),
+    "reference": ("algorithm.kl_coef",),
+    "save": ("checkpoint.every_steps",),
+    "time": ("max_steps",),
+    "tensorboard": ("tracking.report_to",),
+    "wandb": ("tracking.report_to",),
+}
 
 
 @dataclass(frozen=True)
@@ -31,7 +60,7 @@ class Option:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add ``trainer options``, or ``trainer metrics``."""
     parser.add_argument(
-        "word", nargs="?", default="", help="only show names that contain this text"
+        "word", nargs="*", default=[], help="only show names that contain this text"
     )
 
 
@@ -57,13 +86,19 @@ def run_schema() -> str:
 
 
 def find_options(word: str = "") -> list[Option]:
-    """Return the options whose key contains ``word``.
+    """Return the options whose key contains ``word``, or that other tools call so; if there are
+    none, those whose description contains it.
 
     Raises:
         ConfigError: no match; suggests the nearest key.
     """
     options = list(_options())  # a parameter that several rules share is listed once per rule
-    names = _find(word, [option.key for option in options], "trainer options")
+    keys = [option.key for option in options]
+    meant = _SYNONYMS.get(word.lower().replace("_", " "), _SYNONYMS.get(word.lower(), ()))
+    names = [key for key in keys if word.lower() in key.lower() or key in meant]
+    if not names:
+        described = [option.key for option in options if word.lower() in option.description.lower()]
+        names = described or _find(word, keys, "trainer options")
     return [option for option in options if option.key in names]
 
 
@@ -74,9 +109,19 @@ def _find(word: str, names: Sequence[str], command: str) -> list[str]:
     return matches
 
 
+def values_of(key: str) -> list[str]:
+    """Return the values of an option that has only some, such as the names of rules."""
+    choices: list[str] = []
+    for option in _options():
+        if option.key == key and "|" in option.allowed:
+            listed = (value.strip() for value in option.allowed.replace(" or ", " | ").split("|"))
+            choices += [value for value in listed if " " not in value and ":" not in value]
+    return list(dict.fromkeys(choices))
+
+
 def carry_out_options(arguments: argparse.Namespace) -> int:
     """Print each key with default, allowed values and description."""
-    options = find_options(arguments.word)
+    options = find_options(" ".join(arguments.word))
     entries = [
         (f"{option.key} = {json.dumps(option.default)}", f"[{option.allowed}]", option.description)
         for option in options
@@ -95,7 +140,9 @@ def carry_out_metrics(arguments: argparse.Namespace) -> int:
     """Print each metric with unit, reduction over ranks and formula."""
     families = [replace(metric, name=f"{metric.name}*") for metric in METRIC_FAMILIES.values()]
     metrics = {metric.name: metric for metric in (*METRICS.values(), *families)}
-    matches = [metrics[name] for name in _find(arguments.word, list(metrics), "trainer metrics")]
+    matches = [
+        metrics[name] for name in _find(" ".join(arguments.word), list(metrics), "trainer metrics")
+    ]
     _print(
         [
             (declared.name, f"[{declared.unit}; {declared.reduction} over ranks]", declared.formula)

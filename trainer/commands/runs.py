@@ -1,9 +1,13 @@
 """`trainer ls`, `status`, `ui` and `upload`, based on the files in the runs folder."""
 
 import argparse
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
+from rich.text import Text
 
 from trainer.checkpoint.files import steps_on_disk
 from trainer.commands.start import SWEEP_FILE, existing_run, rule_of
@@ -50,7 +54,9 @@ def add_status(parser: argparse.ArgumentParser) -> None:
     """Add ``trainer status``."""
     add_runs_dir(parser)
     add_json(parser)
-    parser.add_argument("name", help="name of the run, see `trainer ls`")
+    parser.add_argument(
+        "name", nargs="?", help="name of the run, see `trainer ls` (default: the newest run)"
+    )
     text = "show the last N recorded completions of training and evaluation"
     parser.add_argument("--completions", type=count, default=0, metavar="N", help=text)
 
@@ -116,7 +122,8 @@ def carry_out_ls(arguments: argparse.Namespace) -> int:
 
 def carry_out_status(arguments: argparse.Namespace) -> int:
     """Carry out ``trainer status``."""
-    folder = existing_run(arguments.runs_dir, arguments.name)
+    name = arguments.name or _newest_run(arguments.runs_dir)
+    folder = existing_run(arguments.runs_dir, name)
     run = summary(folder)
     files = RunFolder(folder)
     steps = steps_on_disk(files.checkpoints)[::-1]
@@ -139,17 +146,43 @@ def carry_out_status(arguments: argparse.Namespace) -> int:
     for row in (
         read_records(files.completions)[-arguments.completions :] if arguments.completions else []
     ):
-        print(
-            f"\nstep {row['step']}, {row['set']}, reward {number(row['reward'])}, answer "
-            f"{printable(row['answer'])}"
-        )
-        print(printable(row["prompt"] + row["completion"]))
+        _print_completion(row)
     print(f"checkpoints: {' '.join(f'step-{step}' for step in steps) or 'none'}")
     if run.state == "done":
         print(f"next:        trainer evaluate {folder}, trainer ui {run.name}")
     elif run.state != "running":
         print(f"next:        {resume_command(run.name, arguments.runs_dir)}")
     return 0
+
+
+def _newest_run(runs_dir: Path) -> str:
+    """Return the name of the run that was started last.
+
+    Raises:
+        MissingError: there is no run.
+    """
+    runs = [
+        folder
+        for folder in map(RunFolder, runs_dir.glob("*/"))
+        if folder.config.is_file() and not (folder.root / SWEEP_FILE).is_file()
+    ]
+    if not runs:
+        raise MissingError(
+            "there are no runs yet", str(runs_dir), "trainer run tiny_kk", code="no-runs"
+        )
+    return max(runs, key=lambda folder: folder.config.stat().st_mtime).root.name
+
+
+def _print_completion(row: Mapping[str, Any]) -> None:
+    """Print a recorded completion below its prompt, each under a heading and in its own color."""
+    console = Console(highlight=False)
+    reward = number(row["reward"])
+    heading = f"\nstep {row['step']}, {row['set']}, reward {reward}, answer {row['answer']}"
+    console.print(Text(printable(heading), style="bold"), soft_wrap=True)
+    for name, style in (("prompt", "dim"), ("completion", "cyan")):
+        console.print(Text(f"{name}:", style="bold"))
+        indented = "\n".join(f"    {line}" for line in printable(row[name]).split("\n"))
+        console.print(Text(indented, style=style), soft_wrap=True)
 
 
 def carry_out_upload(arguments: argparse.Namespace) -> int:

@@ -130,12 +130,23 @@ def read_yaml(path: Path) -> YamlDocument:
             raise ValueError(f"more than {_MAX_BYTES >> 10} KiB")
         text = content.decode()
     except FileNotFoundError:
-        raise MissingError(f"no such file: {path}", str(path), "check the path") from None
+        raise MissingError(
+            f"no such file: {path}", str(path.absolute()), _files_beside(path), code="no-such-file"
+        ) from None
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"cannot read {path}: {error}", str(path), "give a YAML file in UTF-8"
         ) from error
     return parse_yaml(text, str(path))
+
+
+def _files_beside(path: Path) -> str:
+    """Return a hint with the nearest YAML file of the folder in which a missing one was sought."""
+    folder = path.parent
+    if not folder.is_dir():
+        return f"there is no folder {folder}: check the path"
+    files = [str(file) for file in folder.iterdir() if file.suffix in (".yaml", ".yml")]
+    return nearest(str(path), files) if files else f"{folder.absolute()} has no YAML file"
 
 
 def parse_yaml(text: str, source: str) -> YamlDocument:

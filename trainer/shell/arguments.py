@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from trainer.config.schema import dotted_keys
+from trainer.config.yaml_document import nearest
 from trainer.errors import ConfigError
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -34,6 +35,7 @@ def parse_arguments(
         syntax.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    _check_command(parser, words)
     arguments, rest = parser.parse_known_args(words)
     unknown = next((word for word in rest if word.startswith("-")), None)
     hint = (
@@ -53,6 +55,21 @@ def parse_arguments(
     if rest:
         arguments.overrides = [*arguments.overrides, *rest]
     return arguments
+
+
+def _check_command(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """Refuse an unknown command by name; argparse would list all commands."""
+    given = next((word for word in words if not word.startswith("-")), None)
+    for action in parser._actions:
+        is_commands = isinstance(action, argparse._SubParsersAction)
+        if is_commands and given is not None and given not in (action.choices or ()):
+            names = list(action.choices or ())
+            raise ConfigError(
+                f"{parser.prog} has no command {given}",
+                "command line",
+                nearest(given, names),
+                code="no-command",
+            )
 
 
 def add_runs_dir(parser: argparse.ArgumentParser) -> None:

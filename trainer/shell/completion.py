@@ -16,8 +16,15 @@ def words_to_complete() -> Sequence[str]:
     return os.environ.get("COMP_LINE", "").split()[1:]
 
 
-def complete(parser: argparse.ArgumentParser, completions: Completions) -> None:
-    """During Tab completion, print candidates and exit; otherwise do nothing."""
+def complete(
+    parser: argparse.ArgumentParser,
+    completions: Completions,
+    values: Callable[[str], Iterable[str]] = lambda key: (),
+) -> None:
+    """During Tab completion, print candidates and exit; otherwise do nothing.
+
+    ``values`` returns the values of a configuration key.
+    """
     if "_ARGCOMPLETE" not in os.environ:  # set by argcomplete's shell function
         return
     import argcomplete  # imported here, to not slow down normal starts
@@ -29,6 +36,9 @@ def complete(parser: argparse.ArgumentParser, completions: Completions) -> None:
     ) -> list[str]:
         argument = action.option_strings[-1] if action.option_strings else action.dest
         runs_dir = getattr(parsed_args, "runs_dir", Path("runs"))
+        if argument == "overrides" and "=" in prefix:
+            key = prefix.partition("=")[0]
+            return [f"{key}={value}" for value in values(key)]
         names = list(completions[argument](runs_dir)) if argument in completions else []
         return names if argument in ("name", "overrides") else names + files(prefix)
 

@@ -14,6 +14,7 @@ from types import FrameType
 import psutil
 
 from trainer.errors import INTERRUPTED
+from trainer.shell.waiting import waiting
 
 _TORCHRUN_LIMIT_S = 30  # torch's default
 _SAFE_FRACTION = 0.5  # the rest is for the checkpoint
@@ -91,7 +92,7 @@ def unhurried() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    with on_interrupt(handle):
+    with on_interrupt(handle), waiting("loading libraries"):
         yield
     if seen:
         raise KeyboardInterrupt

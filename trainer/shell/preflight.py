@@ -20,7 +20,10 @@ def share_cores() -> None:
     """
     if "OMP_WAIT_POLICY" not in os.environ and os.getloadavg()[0] > (os.cpu_count() or 1) / 2:
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
-        _logger.info("the machine is busy: set OMP_WAIT_POLICY=PASSIVE")
+        _logger.info(
+            "other programs use this machine's cores, so threads of this run sleep while they wait "
+            "(OMP_WAIT_POLICY=PASSIVE was set; to keep them spinning, set it to ACTIVE yourself)"
+        )
 
 
 def check_reports(config: TrainConfig, runs_dir: Path) -> None:

@@ -92,7 +92,8 @@ def test_status_shows_completions_without_commands_for_the_terminal(tmp_path, ty
     ]
     (folder / "completions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     out = typed("trainer status b --completions 1")
-    assert "step 4, train, reward 1.5, answer 4\n2 + 2 = 4\\x1b[2J" in out and "step 2" not in out
+    assert "step 4, train, reward 1.5, answer 4\nprompt:\n    2 + 2\ncompletion:" in out
+    assert "\n     = 4\\x1b[2J\n" in out and "step 2" not in out
 
 
 def test_a_run_that_is_held_is_running(tmp_path, typed):
