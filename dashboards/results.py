@@ -202,8 +202,8 @@ class Results:
     def comparable(self) -> pd.DataFrame:
         """The trials that a comparison may use.
 
-        They ran to their end and have a score, and the scheduler stopped no seed of their
-        configuration: what is left of such a configuration is its luckier seeds.
+        They completed with a score, and no seed of their configuration was stopped early: the seeds
+        that survive are a biased sample.
         """
         pruned = {trial.configuration for trial in self.trials if trial.state == "PRUNED"}
         table = self.table

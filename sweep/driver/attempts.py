@@ -28,7 +28,7 @@ from trainer.errors import StorageError, one_line
 logger = logging.getLogger(__name__)
 
 
-class Step(Enum):
+class AfterFailure(Enum):
     """What follows a failure."""
 
     RETRY = "retry"
@@ -48,7 +48,7 @@ class RetryBudget:
         self._failures: Counter[str] = Counter()
         self._given_up: set[str] = set()
 
-    def after_failure(self, trial: str, *, node_was_lost: bool) -> Step:
+    def after_failure(self, trial: str, *, node_was_lost: bool) -> AfterFailure:
         """Count a failure and return what follows it.
 
         Without retries left, a trial is started once more only to report its failure, so that it
@@ -57,11 +57,11 @@ class RetryBudget:
         if not node_was_lost:
             self._failures[trial] += 1
         if self._failures[trial] <= self.max_failures:
-            return Step.RETRY
+            return AfterFailure.RETRY
         if trial in self._given_up:
-            return Step.END
+            return AfterFailure.END
         self._given_up.add(trial)
-        return Step.REPORT
+        return AfterFailure.REPORT
 
     def count(self, trial: str) -> int:
         """Return how often a trial has failed."""
@@ -197,13 +197,13 @@ class TrialEvents(tune.Callback):  # type: ignore[misc]
         node_was_lost = is_lost_node(_error_of(trial))
         step = self._budget.after_failure(name, node_was_lost=node_was_lost)
         trial.config["attempt"] += 1
-        if step is Step.RETRY:
+        if step is AfterFailure.RETRY:
             failures = None if node_was_lost else self._budget.count(name)
             self._tell("retried", name, reason, failures, self._budget.max_failures)
             return
         trial.config[GIVEN_UP] = reason
         # Tune ends a trial that has failed more often than this; -1 is no limit
-        trial.max_failures = 0 if step is Step.END else -1
+        trial.max_failures = 0 if step is AfterFailure.END else -1
 
     def on_step_end(self, trials: list[Trial], **info: Any) -> None:
         """Note which trials there are, ten times a second."""

@@ -49,10 +49,11 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
 
     Args:
         spec: the checked search space.
-        ledger_path: ``events.jsonl``, created if missing; its folder must exist. before_trial:
-        called with the next trial's name and the names of running trials; returns the attempt
-        number, or calls ``stop``. capacity: returns how many trials may run concurrently; called
-        before each trial. configurations: as replayed from the ledger, and kept up to date.
+        ledger_path: ``events.jsonl``, created if missing; its folder must exist.
+        before_trial: called with the next trial's name and the names of running trials; returns
+            the attempt number, or calls ``stop``.
+        configurations: as replayed from the ledger, and kept up to date.
+        capacity: returns how many trials may run concurrently; called before each trial.
     """
 
     def __init__(

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import cloudpickle
 import pytest
 
-from sweep.driver.attempts import Gate, RetryBudget, Step, TrialEvents
+from sweep.driver.attempts import AfterFailure, Gate, RetryBudget, TrialEvents
 from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import SweepRecord
 from sweep.space.file import load_space
@@ -61,9 +61,9 @@ def fail(events, failed, tmp_path, error):
 def test_a_trial_is_retried_until_its_failures_are_spent_and_then_reports():
     budget = RetryBudget(2)
     follows = [budget.after_failure("a", node_was_lost=lost) for lost in (0, 1, 0, 1, 0, 0)]
-    assert follows == [Step.RETRY] * 4 + [Step.REPORT, Step.END]
-    assert budget.after_failure("b", node_was_lost=False) is Step.RETRY  # each has its own
-    assert RetryBudget(0).after_failure("a", node_was_lost=False) is Step.REPORT
+    assert follows == [AfterFailure.RETRY] * 4 + [AfterFailure.REPORT, AfterFailure.END]
+    assert budget.after_failure("b", node_was_lost=False) is AfterFailure.RETRY  # each has its own
+    assert RetryBudget(0).after_failure("a", node_was_lost=False) is AfterFailure.REPORT
 
 
 @pytest.mark.parametrize("fails", [False, True])

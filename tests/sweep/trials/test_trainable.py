@@ -12,12 +12,6 @@ from sweep.trials.worker import Period
 from tests.sweep.harness import SEVERAL_RANKS, write_space
 from trainer.attempt import newest_attempt
 from trainer.errors import DivergedError
-from trainer.evaluation.history import windowed_mean
-
-
-def test_the_objective_is_the_mean_of_the_last_evaluations():
-    assert windowed_mean({0: 9.0, 20: 1.0, 10: 5.0, 30: 2.0, 40: 3.0}, 3) == 2.0
-    assert windowed_mean({0: 9.0}, 3) == 9.0
 
 
 def test_the_trials_own_process_takes_no_share_of_a_core(tmp_path):
@@ -122,8 +116,3 @@ def test_an_objective_that_is_not_finite_twice_or_at_the_end_has_diverged(values
     period = Period(len(values), 0, done, {})
     with pytest.raises(DivergedError) if diverges else nullcontext():
         raise_if_diverged(history, period, "eval/accuracy")
-
-
-def test_the_score_leaves_out_evaluations_that_failed():
-    assert windowed_mean({10: 0.2, 20: math.nan, 30: 0.4}, 3) == pytest.approx(0.3)
-    assert windowed_mean({10: 0.1, 20: 0.2, 30: math.nan, 40: 0.4}, 2) == pytest.approx(0.3)
