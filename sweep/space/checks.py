@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Mapping
 
-from sweep.programs.base import Overrides, Program
+from sweep.programs.base import Overrides, SearchableProgram
 from sweep.space.arms import arms
 from sweep.space.parameters import ParameterSpec
 from sweep.space.points import Parameters, Space, allowed_values, fingerprint
@@ -184,7 +184,7 @@ def _check_baselines(spec: SweepSpec, space: Space, document: YamlDocument) -> N
 
 
 def _complete_baseline(
-    index: int, baseline: Overrides, space: Space, program: Program, where: str
+    index: int, baseline: Overrides, space: Space, program: SearchableProgram, where: str
 ) -> Parameters:
     try:
         point = space.complete(baseline, program)
@@ -210,7 +210,7 @@ def _complete_baseline(
     return point
 
 
-def _check_combinations(program: Program, space: Space, document: YamlDocument) -> None:
+def _check_combinations(program: SearchableProgram, space: Space, document: YamlDocument) -> None:
     """Try the corners of the space: values that are valid alone may be an invalid combination."""
     corners = list(
         itertools.islice(space.grid(lambda parameter: parameter.extremes), _MAX_CORNERS + 1)
@@ -229,7 +229,7 @@ def _check_combinations(program: Program, space: Space, document: YamlDocument) 
 
 
 def _try_point(
-    program: Program,
+    program: SearchableProgram,
     space: Space,
     point: Parameters,
     what: str,

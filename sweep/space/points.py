@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from sweep.programs.base import ABSENT, Overrides, Program
+from sweep.programs.base import ABSENT, Overrides, SearchableProgram
 from sweep.space.parameters import ParameterSpec, same_value
 
 Parameters = dict[str, Any]
@@ -83,7 +83,7 @@ class Space:
         """
         return all(self.parameters[key].contains(value) for key, value in point.items())
 
-    def resolve(self, point: Overrides, program: Program) -> Parameters:
+    def resolve(self, point: Overrides, program: SearchableProgram) -> Parameters:
         """Return the value of every searched key of the program: the point's, else ``else:``, else
         the program's.
 
@@ -101,7 +101,7 @@ class Space:
         values = {**program.values(chosen, keys), **chosen}
         return {key: value for key, value in values.items() if value is not ABSENT}
 
-    def complete(self, baseline: Overrides, program: Program) -> Parameters:
+    def complete(self, baseline: Overrides, program: SearchableProgram) -> Parameters:
         """Complete a baseline to a point: keys that it leaves out get the program's value.
 
         Raises:
