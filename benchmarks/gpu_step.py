@@ -6,11 +6,11 @@ GRPOTrainer.
     # on any CPU, to try the script:
     python -m benchmarks.gpu_step --model tiny --prompts 2 --tokens 16 --steps 1
 
-Every row runs in a process of its own: plain GRPO, AR, Lopti, both, and TRL where `pip install
-trl==1.16` has been done. vLLM samples on both sides where it is installed, else the transformers
-library. Prints seconds by phase, tokens per second of the update, its model FLOP utilization (6 P +
-12 layers x width x length FLOPs a token), peak memory, and Lopti's cost as a ratio (table 6 of
-arXiv:2505.12929: training 2.0x, a whole step 1.45x).
+Every row runs in a process of its own: plain GRPO, AR, Lopti, both, plain GRPO without gradient
+checkpointing, and TRL where `pip install trl==1.16` has been done. vLLM samples on both sides where
+it is installed, else the transformers library. Prints seconds by phase, tokens per second of the
+update, its model FLOP utilization (6 P + 12 layers x width x length FLOPs a token), peak memory, and
+Lopti's cost as a ratio (table 6 of arXiv:2505.12929: training 2.0x, a whole step 1.45x).
 
 Never run on a GPU as a whole; on a CPU with --model tiny.
 """
@@ -33,11 +33,13 @@ from trainer.policy.architectures import model_size
 
 WORDS = 60  # that prompts are made of
 ALPHA = 0.3
+# AR, Lopti, gradient checkpointing
 RULES = {
-    "plain": (False, False),
-    "AR": (True, False),
-    "Lopti": (False, True),
-    "AR + Lopti": (True, True),
+    "plain": (False, False, True),
+    "AR": (True, False, True),
+    "Lopti": (False, True, True),
+    "AR + Lopti": (True, True, True),
+    "plain, activations kept": (False, False, False),
 }
 PHASES = ("rollout", "logprobs", "update", "sync", "step")
 MODELS = {"tiny": "tiny", **{size: f"Qwen/Qwen2.5-{size}" for size in ("0.5B", "1.5B", "3B", "7B")}}
@@ -61,13 +63,13 @@ def run_ours(folder: Path, arguments: argparse.Namespace) -> list[dict[str, floa
     data.write_text(
         "\n".join(json.dumps({"prompt": text, "answer": "-"}) for text in prompts(arguments))
     )
-    reweighted, isolated = RULES[arguments.side]
+    reweighted, isolated, checkpointing = RULES[arguments.side]
     # A random model gives every token about this probability: with the paper's 0.5 the second pass
     # would be empty.
     eta = 1 / model_size(MODELS[arguments.model]).settings["vocab_size"]
     config = TrainConfig.model_validate(
         {
-            "model": {"name_or_path": str(folder), "gradient_checkpointing": True},
+            "model": {"name_or_path": str(folder), "gradient_checkpointing": checkpointing},
             "data": {"task": "custom", "train": str(data), "prompt_format": "raw"},
             "reward": {"functions": {"trainer.doctor.random_model:reward_tokens": 1.0}},
             "rollout": {
@@ -185,13 +187,17 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=512, help="new ones of each completion")
     parser.add_argument("--steps", type=int, default=3, help="counted steps, after one to warm up")
     parser.add_argument("--vllm-share", type=float, default=0.3, help="of the GPU's memory")
+    parser.add_argument(
+        "--sides", nargs="+", choices=[*RULES, TRL], help="rows to measure (default: all)"
+    )
     parser.add_argument("--side", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side:
         measure_side(arguments)
         return
-    sides = [*RULES, *([TRL] if importlib.util.find_spec("trl") else [])]
+    everything = [*RULES, *([TRL] if importlib.util.find_spec("trl") else [])]
+    sides = arguments.sides or everything
     costs = {side: measured(side, arguments) for side in sides}
     headings = [
         "",
@@ -201,17 +207,19 @@ def main() -> None:
         "peak GB",
     ]
     title = (
-        f"{MODELS[arguments.model]} on {costs['plain']['device']}, {arguments.prompts} x "
+        f"{MODELS[arguments.model]} on {costs[sides[0]]['device']}, {arguments.prompts} x "
         f"{GROUP_SIZE} completions"
     )
     print_rows(title, headings, [row(side, costs[side], arguments) for side in sides])
-    plain = costs["plain"]["seconds"]
-    lopti = costs["Lopti"]["seconds"]
-    training, step = (lopti[phase] / plain[phase] for phase in ("update", "step"))
-    print(f"Lopti costs {training:.2f}x in training, {step:.2f}x a step")
-    if TRL in costs:
-        print(f"speed: {costs[TRL]['seconds']['step'] / plain['step']:.2f}x TRL's")
-    else:
+    if "plain" in costs and "Lopti" in costs:
+        plain = costs["plain"]["seconds"]
+        lopti = costs["Lopti"]["seconds"]
+        training, step = (lopti[phase] / plain[phase] for phase in ("update", "step"))
+        print(f"Lopti costs {training:.2f}x in training, {step:.2f}x a step")
+    if TRL in costs and "plain" in costs:
+        ours = costs["plain"]["seconds"]["step"]
+        print(f"speed: {costs[TRL]['seconds']['step'] / ours:.2f}x TRL's")
+    elif TRL not in everything:
         print("TRL is not installed here: pip install trl==1.16")
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from trainer.doctor.machine import Finding, ask_torch, examine, unanswered
-from trainer.doctor.parts import Part, parts, run_parts, this_machine
+from trainer.doctor.parts import Part, parts, run_parts, this_machine, untold
 from trainer.errors import ConfigError
 from trainer.shell.arguments import add_json, add_runs_dir
 from trainer.shell.table import print_json, print_table
@@ -40,7 +40,8 @@ def carry_out_doctor(arguments: argparse.Namespace) -> int:
     """
     folder = arguments.folder.absolute()
     torch_report = ask_torch()
-    offered = parts(this_machine(len(torch_report.gpus)), folder)
+    machine = this_machine(len(torch_report.gpus))
+    offered = parts(machine, folder)
     if arguments.list:
         _print_parts(offered)
         return 0
@@ -50,7 +51,7 @@ def carry_out_doctor(arguments: argparse.Namespace) -> int:
         _print_findings(findings, offered, as_json=arguments.json)
         return int(broken)
     chosen = _chosen(arguments.run, offered)
-    outcomes = run_parts(chosen, findings, folder)
+    outcomes = run_parts(chosen, findings, folder, untold(machine))
     return int(any(outcome.state in ("failed", "timed out") for outcome in outcomes))
 
 

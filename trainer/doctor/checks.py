@@ -3,12 +3,14 @@
 """
 
 import argparse
+import ctypes
 import json
 import os
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from trainer.doctor.random_model import make_prompts, save_random_model
@@ -29,18 +31,11 @@ RANKS = {"kk_3b:ar_lopti": 4}
 def main() -> int:
     """Run the check named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("check", choices=["driver", "compiler", "step", "two-trials"])
+    parser.add_argument("check", choices=list(_CHECKS))
     parser.add_argument("--preset", help="preset of the step (default: tiny_kk as it is)")
     parser.add_argument("--folder", type=Path, default=Path("doctor-report"))
     arguments = parser.parse_args()
-    if arguments.check == "driver":
-        report_driver()
-    elif arguments.check == "compiler":
-        compile_kernels()
-    elif arguments.check == "step":
-        take_a_step(arguments.preset, arguments.folder)
-    else:
-        run_two_trials(arguments.folder)
+    _CHECKS[arguments.check](arguments)
     return 0
 
 
@@ -78,6 +73,98 @@ def compile_kernels() -> None:
         print(f"FlashInfer would use ninja {shutil.which('ninja')}, nvcc {shutil.which('nvcc')}")
 
 
+def probe_memory() -> None:
+    """Print what tensor parallel and the memory estimate depend on: whether torch's segments grow,
+    whether other processes can open their memory, and what a process group of NCCL takes.
+    """
+    import torch
+
+    from trainer.parallel.device import local_device
+    from trainer.parallel.ranks import end_rank, join_ranks, leave_ranks
+
+    if not torch.cuda.is_available():
+        print("no GPU: nothing to probe")
+        return
+    device = local_device("cuda")
+    tensor = torch.ones(1 << 26, dtype=torch.uint8, device=device)
+    segments = torch.cuda.memory._snapshot()["segments"]
+    print(f"segments that grow: {any(segment['is_expandable'] for segment in segments)}")
+    handle = ctypes.create_string_buffer(64)
+    code = _cuda_runtime().cudaIpcGetMemHandle(handle, ctypes.c_void_p(tensor.data_ptr()))
+    print(f"cudaIpcGetMemHandle returns {code} (0: other processes can open this memory)")
+    free = torch.cuda.mem_get_info(device)[0]
+    join_ranks(60.0, device)
+    torch.distributed.all_reduce(tensor)
+    torch.cuda.synchronize(device)
+    taken = free - torch.cuda.mem_get_info(device)[0]
+    print(f"a process group of one rank takes {taken / 1e9:.2f} GB", flush=True)
+    leave_ranks()
+    end_rank(0)
+
+
+def _cuda_runtime() -> ctypes.CDLL:
+    """Return the CUDA runtime library that torch has loaded into this process."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = line.rpartition(" ")[2]
+        if "libcudart" in path:
+            return ctypes.CDLL(path)
+    raise RuntimeError("torch has loaded no libcudart")
+
+
+def time_engine(folder: Path) -> None:
+    """Time vLLM's decoding of random weights: the second call of each combination of seeds and
+    log-probabilities.
+    """
+    import torch
+
+    from trainer.config.rollout import VllmConfig
+    from trainer.parallel.device import local_device
+    from trainer.rollouts.vllm.containment import process_state_kept
+    from trainer.rollouts.vllm.setup import EngineSetup, llm_options
+
+    device = local_device()
+    on_gpu = device.type == "cuda"
+    shape = "Qwen/Qwen2.5-3B" if on_gpu else "tiny"
+    rows, tokens = (128, 1024) if on_gpu else (4, 16)
+    model = _random_model_folder(folder, shape)
+    setup = EngineSetup(
+        source=str(model),
+        max_model_len=PROMPT_TOKENS + tokens,
+        dtype="bfloat16",
+        settings=VllmConfig(gpu_memory_utilization=0.8, sleep_level=0),
+        requests=rows,
+    )
+    prompts = [{"prompt_token_ids": [2 + row, *range(3, PROMPT_TOKENS)]} for row in range(rows)]
+    with process_state_kept(0):
+        from vllm import LLM, SamplingParams
+
+        llm = LLM(**llm_options(setup, device, ranks=1))
+        for seeds in (True, False):
+            for logprobs in (True, False):
+                params = [
+                    SamplingParams(
+                        max_tokens=tokens,
+                        ignore_eos=True,
+                        detokenize=False,
+                        temperature=1.0,
+                        seed=row if seeds else None,
+                        logprobs=0 if logprobs else None,
+                    )
+                    for row in range(rows)
+                ]
+                for _ in range(2):
+                    started = time.perf_counter()
+                    llm.generate(prompts, params, use_tqdm=False)
+                    seconds = time.perf_counter() - started
+                print(
+                    f"{rows} rows of {tokens} tokens, seeds {seeds}, log-probabilities {logprobs}: "
+                    f"{seconds:.2f} s, {1000 * seconds / tokens:.2f} ms a token",
+                    flush=True,
+                )
+    name = torch.cuda.get_device_name() if on_gpu else "CPU"
+    print(f"{name}: {shape} with random weights, the second call of each")
+
+
 def take_a_step(preset: str | None, folder: Path) -> None:
     """Train one step of a preset with random weights on generated prompts, or of ``tiny_kk`` as it
     is; print its seconds by phase and its memory.
@@ -102,12 +189,18 @@ def take_a_step(preset: str | None, folder: Path) -> None:
     print(", ".join(f"{key} {merged[key]:.2f}" for key in shown))
 
 
-def _random_model(preset: str, folder: Path) -> list[str]:
-    """Return the overrides that put a random model and generated prompts into a preset."""
-    model = folder / f"random-{RANDOM_MODELS[preset].rpartition('-')[2]}"
+def _random_model_folder(folder: Path, shape: str) -> Path:
+    """Save a random model of a known shape unless an earlier part has, and return its folder."""
+    model = folder / f"random-{shape.rpartition('-')[2]}"
     if not (model / "config.json").exists():
         model.mkdir(parents=True, exist_ok=True)
-        save_random_model(model, RANDOM_MODELS[preset])
+        save_random_model(model, shape)
+    return model
+
+
+def _random_model(preset: str, folder: Path) -> list[str]:
+    """Return the overrides that put a random model and generated prompts into a preset."""
+    model = _random_model_folder(folder, RANDOM_MODELS[preset])
     data = model / "prompts.jsonl"
     prompts = make_prompts(4 * STEP_PROMPTS, PROMPT_TOKENS, PROMPT_WORDS)
     data.write_text("\n".join(json.dumps({"prompt": text, "answer": "-"}) for text in prompts))
@@ -123,18 +216,23 @@ def _random_model(preset: str, folder: Path) -> list[str]:
     ]
 
 
-def run_two_trials(folder: Path) -> None:
-    """Run a sweep of two trials, one after the other in the same process."""
+def run_two_trials(
+    folder: Path, gpus: float | None = None, at_once: int = 1, steps: int = 2
+) -> None:
+    """Run a sweep of two trials: by default one after the other in the same process; or ``at_once``
+    on parts of a GPU.
+    """
     import torch
 
-    gpus = min(1, torch.cuda.device_count())
+    if gpus is None:
+        gpus = min(1, torch.cuda.device_count())
     overrides = [
-        "trainer.max_steps=2",
+        f"trainer.max_steps={steps}",
         "trainer.evaluation.every_steps=1",
         "objective.window=1",
         "search.configurations=0",
         "seeds=[0]",
-        "limits.max_concurrent=1",
+        f"limits.max_concurrent={at_once}",
         f"resources.gpus_per_trial={gpus}",
         "baselines=[{algorithm.ar_alpha: 0.0, lopti: false}, {algorithm.ar_alpha: 0.3, lopti: "
         "false}]",
@@ -146,6 +244,17 @@ def run_two_trials(folder: Path) -> None:
     command = [sys.executable, "-m", "sweep", "run", "quickstart", *place, *overrides]
     subprocess.run(command, check=True, env=os.environ)
     print(f"both trials are complete after {time.monotonic() - started:.0f} s")
+
+
+_CHECKS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "driver": lambda arguments: report_driver(),
+    "compiler": lambda arguments: compile_kernels(),
+    "memory-probe": lambda arguments: probe_memory(),
+    "engine": lambda arguments: time_engine(arguments.folder),
+    "step": lambda arguments: take_a_step(arguments.preset, arguments.folder),
+    "two-trials": lambda arguments: run_two_trials(arguments.folder),
+    "shared-gpu": lambda arguments: run_two_trials(arguments.folder, gpus=0.5, at_once=2, steps=10),
+}
 
 
 if __name__ == "__main__":

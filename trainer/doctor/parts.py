@@ -14,21 +14,24 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import psutil
 
 from trainer.doctor.checks import RANDOM_MODELS, RANKS
 from trainer.doctor.machine import Finding, versions
+from trainer.parallel.gpus import SHARE_VARIABLE
 from trainer.shell.table import print_table
 
 LAST_LINES = 40  # lines of each part's log in the report
 HEARTBEAT_S = 15.0
+LIMIT_S = 540.0  # of every part at most: a machine lent for minutes still answers something
 GRACE_S = 45.0  # longer than torchrun waits for its ranks
 _ROOT = Path(__file__).resolve().parents[2]  # of the checkout, or of the installed packages
+_NO_VLLM = "vLLM is not installed: make install-gpu"
 _NO_CHECKOUT = "needs a checkout of the repository: its tests are not installed"
 
 
@@ -52,6 +55,7 @@ class Part:
         limit_s: seconds after which it is ended.
         command: of the part; None if this machine cannot run it.
         missing: the reason why it cannot.
+        environment: variables that it gets besides this process's own.
     """
 
     name: str
@@ -59,6 +63,7 @@ class Part:
     limit_s: float
     command: tuple[str, ...] | None
     missing: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,9 @@ def this_machine(gpus: int) -> Machine:
 
 
 def parts(machine: Machine, folder: Path) -> list[Part]:
-    """Return all parts, those first whose failure explains the most others."""
+    """Return all parts in the order in which they teach most: what explains the failures of others,
+    what was never measured, then the tests of what has run before.
+    """
     return [
         Part(
             name="driver",
@@ -99,11 +106,24 @@ def parts(machine: Machine, folder: Path) -> list[Part]:
             limit_s=180.0,
             command=_check("compiler"),
         ),
+        Part(
+            name="memory probe",
+            question="do segments grow, can their memory be shared, what does NCCL take",
+            limit_s=120.0,
+            command=_check("memory-probe"),
+        ),
+        _engine(machine, folder),
+        _phases(machine),
+        *_steps(machine, folder),
+        _two_trials(machine, folder),
+        _shared_gpu(machine, folder),
+        _rehearsal(machine, name="rehearsal on one rank", spec="kk_0.5b", ranks=1, limit_s=240.0),
+        *_two_ranks_on_one_device(machine),
         _tests(
             machine,
             name="algorithm",
             question="published numbers of every rule, log-probabilities and gradients",
-            limit_s=600.0,
+            limit_s=LIMIT_S,
             file="tests/gpu/test_algorithm.py",
             on_cpu="not gpu",
         ),
@@ -111,24 +131,38 @@ def parts(machine: Machine, folder: Path) -> list[Part]:
             machine,
             name="model",
             question="forward, backward, memory, attention kernel, sampling",
-            limit_s=900.0,
+            limit_s=LIMIT_S,
             file="tests/gpu/test_model.py",
             on_cpu="not gpu and not slow",
         ),
         _vllm(machine),
-        _rehearsal(machine),
         _tests(
             machine,
             name="strategies",
             question="DDP and ZeRO 0 to 3 train, save and resume",
-            limit_s=1200.0,
+            limit_s=LIMIT_S,
             file="tests/gpu/test_training.py",
             on_cpu="not gpu",
         ),
-        *_steps(machine, folder),
-        _two_trials(machine, folder),
-        _phases(machine),
+        _on_all_gpus(machine),
     ]
+
+
+def untold(machine: Machine) -> list[str]:
+    """Return the questions that the parts leave open on this machine even if all of them pass."""
+    questions = ["what a whole run takes: a part trains one to ten steps with random weights"]
+    if machine.gpus == 0:
+        return ["anything about GPUs: on a CPU the parts show only that they run", *questions]
+    if machine.gpus < 2:
+        questions += [
+            "NCCL between ranks, tensor parallel, and weights sent to servers by NCCL: two GPUs",
+            "the speed of several ranks: two ranks share this GPU by gloo, which shows only that "
+            "they work",
+        ]
+    if machine.gpus < max(RANKS.values()):
+        questions.append(f"a step of {', '.join(RANKS)}: {max(RANKS.values())} GPUs")
+    questions.append("several nodes")
+    return questions
 
 
 def _python(*arguments: str) -> tuple[str, ...]:
@@ -156,25 +190,70 @@ def _vllm(machine: Machine) -> Part:
         machine,
         name="vllm",
         question="vLLM samples from the policy, after weights arrived, sleep and a restart",
-        limit_s=900.0,
+        limit_s=LIMIT_S,
         file="tests/gpu/test_vllm.py",
         on_cpu="vllm",
     )
     if machine.vllm:
         return tests
-    missing = "vLLM is not installed: make install-gpu"
-    return Part(tests.name, tests.question, tests.limit_s, command=None, missing=missing)
+    return replace(tests, command=None, missing=_NO_VLLM)
 
 
-def _rehearsal(machine: Machine) -> Part:
-    device = ("--device", "cuda") if machine.gpus else ("--device", "cpu")
-    ranks = str(min(machine.gpus, 4) or 2)
+def _engine(machine: Machine, folder: Path) -> Part:
     return Part(
-        name="rehearsal",
-        question=f"kk_3b at reduced size on {ranks} ranks: engine, strategy, checkpoint, resume",
-        limit_s=900.0,
-        command=_python("-m", "trainer", "rehearse", "kk_3b", *device, "--ranks", ranks),
+        name="engine",
+        question="milliseconds a decode step, with and without seeds and log-probabilities",
+        limit_s=LIMIT_S,
+        command=_check("engine", "--folder", str(folder)) if machine.vllm else None,
+        missing="" if machine.vllm else _NO_VLLM,
     )
+
+
+def _rehearsal(
+    machine: Machine, *, name: str, spec: str, ranks: int, limit_s: float, overrides: str = ""
+) -> Part:
+    words = [spec, *filter(None, [overrides]), "--ranks", str(ranks)]
+    words += ["--device", "cuda" if machine.gpus else "cpu"]
+    strategy = f" ({overrides})" if overrides else ""
+    on_ranks = "1 rank" if ranks == 1 else f"{ranks} ranks"
+    return Part(
+        name=name,
+        question=f"{spec}{strategy} at reduced size on {on_ranks}: engine, checkpoint, resumption",
+        limit_s=limit_s,
+        command=_python("-m", "trainer", "rehearse", *words),
+    )
+
+
+def _two_ranks_on_one_device(machine: Machine) -> list[Part]:
+    """Return the parts that run two ranks on the first GPU, which only gloo can connect."""
+    environment = {}
+    if machine.gpus:
+        first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+        environment = {
+            "CUDA_VISIBLE_DEVICES": first,
+            "LOPTUNE_GLOO_ON_GPUS": "1",
+            SHARE_VARIABLE: "0.5",
+        }
+    rehearsals = [
+        _rehearsal(
+            machine,
+            name=f"two ranks by {strategy}",
+            spec="kk_3b",
+            ranks=2,
+            limit_s=LIMIT_S / 2,
+            overrides=f"parallel.strategy={strategy}",
+        )
+        for strategy in ("ddp", "deepspeed")
+    ]
+    return [replace(rehearsal, environment=environment) for rehearsal in rehearsals]
+
+
+def _on_all_gpus(machine: Machine) -> Part:
+    ranks = min(machine.gpus, 4)
+    part = _rehearsal(machine, name="ranks by NCCL", spec="kk_3b", ranks=ranks, limit_s=LIMIT_S)
+    if ranks < 2:
+        return replace(part, command=None, missing="needs 2 GPUs")
+    return part
 
 
 def _steps(machine: Machine, folder: Path) -> list[Part]:
@@ -197,28 +276,42 @@ def _step(machine: Machine, preset: str, folder: Path) -> Part:
     if machine.gpus < ranks:
         return Part(name, question, limit_s=0.0, command=None, missing=f"needs {ranks} GPUs")
     command = _check("step", "--preset", preset, "--folder", str(folder))
-    return Part(name, question, limit_s=900.0, command=command)
+    return Part(name, question, limit_s=LIMIT_S, command=command)
 
 
 def _two_trials(machine: Machine, folder: Path) -> Part:
     return Part(
         name="two trials",
         question="two trials of a sweep, one after the other in one process",
-        limit_s=600.0,
+        limit_s=LIMIT_S,
         command=_check("two-trials", "--folder", str(folder)) if machine.ray else None,
         missing="" if machine.ray else "Ray is not installed",
     )
 
 
+def _shared_gpu(machine: Machine, folder: Path) -> Part:
+    missing = "" if machine.ray else "Ray is not installed"
+    if not machine.gpus:
+        missing = "needs a GPU"
+    return Part(
+        name="two trials on one GPU",
+        question="two trials of ten steps at the same time, each with half of a GPU",
+        limit_s=LIMIT_S,
+        command=None if missing else _check("shared-gpu", "--folder", str(folder)),
+        missing=missing,
+    )
+
+
 def _phases(machine: Machine) -> Part:
-    question = "seconds of a step by phase and rule, compared with TRL's"
+    question = "seconds of the second and third step by phase: plain, Lopti, without checkpointing"
     if not machine.checkout:
-        return Part("phases", question, limit_s=1800.0, command=None, missing=_NO_CHECKOUT)
+        return Part("phases", question, limit_s=LIMIT_S, command=None, missing=_NO_CHECKOUT)
     size = ["--model", "tiny", "--steps", "1", "--prompts", "2", "--tokens", "16"]
     if machine.gpus:
-        size = ["--model", "0.5B", "--steps", "2"]
-    command = _python("-m", "benchmarks.gpu_step", *size)
-    return Part("phases", question, limit_s=1800.0, command=command)
+        size = ["--model", "1.5B", "--steps", "2", "--prompts", "16"]
+    sides = ["--sides", "plain", "Lopti", "plain, activations kept"]
+    command = _python("-m", "benchmarks.gpu_step", *size, *sides)
+    return Part("phases", question, limit_s=LIMIT_S, command=command)
 
 
 def run(part: Part, folder: Path) -> Outcome:
@@ -239,7 +332,7 @@ def run(part: Part, folder: Path) -> Outcome:
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env=os.environ | {"PATH": path, "PYTHONPATH": python_path},
+            env={**os.environ, "PATH": path, "PYTHONPATH": python_path, **part.environment},
             cwd=folder,
         )
         try:
@@ -290,8 +383,15 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     psutil.wait_procs(everyone, timeout=GRACE_S)
 
 
-def run_parts(chosen: Sequence[Part], findings: Sequence[Finding], folder: Path) -> list[Outcome]:
-    """Run the parts one after the other, print a table, and rewrite ``report.json`` after each."""
+def run_parts(
+    chosen: Sequence[Part],
+    findings: Sequence[Finding],
+    folder: Path,
+    cannot_tell: Sequence[str] = (),
+) -> list[Outcome]:
+    """Run the parts one after the other, print a table, and rewrite ``report.json`` after each.
+    ``cannot_tell`` are the questions that they leave open.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     outcomes = []
     for number, part in enumerate(chosen, 1):
@@ -305,9 +405,12 @@ def run_parts(chosen: Sequence[Part], findings: Sequence[Finding], folder: Path)
             "versions": versions(),
             "machine": [asdict(finding) for finding in findings],
             "parts": [asdict(each) for each in outcomes],
+            "cannot_tell": list(cannot_tell),
         }
         (folder / "report.json").write_text(json.dumps(report, indent=1))
     rows = [[each.name, each.state, f"{each.seconds:.0f}", each.detail[:80]] for each in outcomes]
     print_table(["part", "result", "seconds", "last line"], rows)
+    for question in cannot_tell:
+        print(f"these parts cannot tell {question}")
     print(f"{folder / 'report.json'} holds versions, figures and errors; the logs are beside it")
     return outcomes

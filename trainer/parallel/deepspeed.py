@@ -27,7 +27,7 @@ from typing_extensions import override
 from trainer.config.schema import TrainConfig
 from trainer.parallel.device import compute_dtype
 from trainer.parallel.fragments import COUNTERS, Fragment, SavedTensors
-from trainer.parallel.ranks import DistributedParallel, reset_accelerate
+from trainer.parallel.ranks import DistributedParallel, backend_for, reset_accelerate
 from trainer.planning.memory import REDUCED_TOGETHER
 from trainer.policy.weights import host_copy, trained_weights
 
@@ -333,7 +333,7 @@ def _accelerator(settings: dict[str, Any], device: torch.device) -> Any:
     # DeepSpeed
     for name in ("ACCELERATE_CONFIG_DS_FIELDS", "ACCELERATE_USE_CPU"):
         os.environ.pop(name, None)
-    group = InitProcessGroupKwargs(backend="nccl" if device.type == "cuda" else "gloo")
+    group = InitProcessGroupKwargs(backend=backend_for(device))
     return Accelerator(
         mixed_precision="no",
         deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=settings),

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from functools import cache
 from itertools import chain, zip_longest
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +39,7 @@ from trainer.policy.weights import (
 )
 
 _FILE_TIMEOUT_S = 3 * 3600
+_GLOO_ON_GPUS = "LOPTUNE_GLOO_ON_GPUS"
 _SET_PARENT_DEATH_SIGNAL = 1  # of prctl(2)
 _ABSENT = object()
 
@@ -255,13 +256,12 @@ def join_ranks(timeout_s: float, device: torch.device, servers: Sequence[str] = 
     )
     _choose_interfaces(device, servers, is_local)
     timeout = timedelta(seconds=timeout_s)
-    options: dict[str, Any] = {"backend": "gloo", "timeout": timeout}
+    options: dict[str, Any] = {"backend": backend_for(device), "timeout": timeout}
     if device.type == "cuda":
         torch.cuda.set_device(device)
-        options["backend"] = "nccl"
-        # with one rank, NCCL would split the communicator (DeepSpeed issue 8248)
-        if os.environ.get("WORLD_SIZE") != "1":
-            options["device_id"] = device  # otherwise NCCL guesses the GPU from the rank
+    # with one rank, NCCL would split the communicator (DeepSpeed issue 8248)
+    if options["backend"] == "nccl" and os.environ.get("WORLD_SIZE") != "1":
+        options["device_id"] = device  # otherwise NCCL guesses the GPU from the rank
     if is_local:
         options["rank"] = int(os.environ["RANK"])
         options["world_size"] = int(os.environ["WORLD_SIZE"])
@@ -272,6 +272,17 @@ def join_ranks(timeout_s: float, device: torch.device, servers: Sequence[str] = 
     # no group may be created on some ranks only: with a device_id, NCCL connects every new group at
     # once, so the call would never return.
     _file_group()
+
+
+def backend_for(device: torch.device) -> Literal["nccl", "gloo"]:
+    """Return the backend of a device's process group.
+
+    NCCL refuses two ranks on one GPU. With LOPTUNE_GLOO_ON_GPUS=1, which is for tests, the ranks
+    use gloo, so that several can share a GPU.
+    """
+    if device.type == "cuda" and os.environ.get(_GLOO_ON_GPUS) != "1":
+        return "nccl"
+    return "gloo"
 
 
 def end_with_parent() -> None:

@@ -3,10 +3,11 @@
 import json
 import sys
 
+import psutil
 import pytest
 
 from tests.trainer.parallel.test_gpus import HAS_COMPILER, HAS_HEADERS
-from trainer.doctor.parts import Machine, Part, parts, run_parts, this_machine
+from trainer.doctor.parts import Machine, Part, parts, run_parts, this_machine, untold
 
 CPU = Machine(gpus=0, vllm=False, ray=True)
 
@@ -42,8 +43,11 @@ def test_all_parts_run_though_some_fail_hang_or_cannot_run(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("machine", "waiting"),
     [
-        (CPU, {"vllm"}),
-        (Machine(gpus=1, vllm=True, ray=False), {"two trials", "step of kk_3b:ar_lopti"}),
+        (CPU, {"vllm", "engine", "two trials on one GPU", "ranks by NCCL"}),
+        (
+            Machine(gpus=1, vllm=True, ray=False),
+            {"two trials", "two trials on one GPU", "step of kk_3b:ar_lopti", "ranks by NCCL"},
+        ),
         (Machine(gpus=4, vllm=True, ray=True), set()),
     ],
 )
@@ -53,14 +57,63 @@ def test_what_a_machine_lacks_is_said(machine, waiting, tmp_path):
     assert all(bool(part.missing) == (part.command is None) for part in offered)
 
 
+def test_parts_come_in_the_order_in_which_they_teach_most(tmp_path):
+    offered = parts(Machine(gpus=1, vllm=True, ray=True), tmp_path)
+    names = [part.name for part in offered]
+    wanted = ["driver", "memory probe", "engine", "phases", "step of kk_3b_lora:ar_lopti"]
+    wanted += ["two trials on one GPU", "rehearsal on one rank", "two ranks by ddp", "strategies"]
+    assert [name for name in names if name in wanted] == wanted
+    assert all(part.limit_s <= 9 * 60 for part in offered)
+
+
+def test_two_ranks_share_the_first_gpu_by_gloo(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6")
+    shared = {"CUDA_VISIBLE_DEVICES": "5", "LOPTUNE_GLOO_ON_GPUS": "1", "LOPTUNE_GPU_SHARE": "0.5"}
+    offered = {part.name: part for part in parts(Machine(gpus=2, vllm=True, ray=True), tmp_path)}
+    assert offered["two ranks by ddp"].environment == shared
+    assert offered["ranks by NCCL"].environment == {}
+    on_cpu = {part.name: part for part in parts(CPU, tmp_path)}
+    assert on_cpu["two ranks by ddp"].environment == {}
+
+
+def test_what_the_parts_cannot_tell_depends_on_the_gpus(tmp_path, capsys):
+    without, one, four = (untold(Machine(gpus=gpus, vllm=True, ray=True)) for gpus in (0, 1, 4))
+    assert any("NCCL" in question for question in one)
+    assert not any("NCCL" in question for question in four)
+    run_parts([python("good", "print(1)")], [], tmp_path, without)
+    assert json.loads((tmp_path / "report.json").read_text())["cannot_tell"] == without
+    assert all(question in capsys.readouterr().out for question in without[:1])
+
+
+def test_what_a_hanging_part_started_ends_with_it(tmp_path, monkeypatch):
+    """As a rank of torchrun: in a session of its own, and deaf to SIGTERM."""
+    monkeypatch.setattr("trainer.doctor.parts.GRACE_S", 1.0)
+    rank = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
+    program = f"""
+import pathlib, subprocess, sys, time
+rank = subprocess.Popen([sys.executable, "-c", {rank!r}], start_new_session=True)
+pathlib.Path({str(tmp_path / "pid")!r}).write_text(str(rank.pid))
+time.sleep(600)
+"""
+    run_parts([python("ranks", program, limit_s=15.0)], [], tmp_path)
+    pid = int((tmp_path / "pid").read_text())
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
 def test_a_wheel_without_tests_still_offers_the_other_parts(tmp_path):
     offered = parts(Machine(gpus=4, vllm=True, ray=True, checkout=False), tmp_path)
     able = {part.name for part in offered if part.command is not None}
     assert able == {
         "driver",
         "compiler",
-        "rehearsal",
+        "memory probe",
+        "engine",
+        "rehearsal on one rank",
+        "two ranks by ddp",
+        "two ranks by deepspeed",
+        "ranks by NCCL",
         "two trials",
+        "two trials on one GPU",
         "step of kk_0.5b",
         "step of kk_3b_lora:ar_lopti",
         "step of kk_3b:ar_lopti",
@@ -79,7 +132,12 @@ def test_a_users_trainer_py_does_not_shadow_a_part(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_cpu_runs_what_it_can(tmp_path):
-    states = {"driver": "passed", "compiler": "passed", "step of tiny_kk": "passed"}
+    states = {
+        "driver": "passed",
+        "compiler": "passed",
+        "memory probe": "passed",
+        "step of tiny_kk": "passed",
+    }
     if not (HAS_COMPILER and HAS_HEADERS):
         states["compiler"] = "failed"
     chosen = [part for part in parts(this_machine(0), tmp_path) if part.name in states]

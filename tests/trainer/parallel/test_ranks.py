@@ -34,8 +34,12 @@ def test_settings_that_contradict_each_other_are_refused(settings, message):
         config(**settings)
 
 
-@pytest.mark.parametrize(("ranks", "device_id"), [("4", torch.device("cuda", 3)), ("1", None)])
-def test_a_rank_on_a_gpu_names_its_own_unless_it_is_alone(monkeypatch, ranks, device_id):
+@pytest.mark.parametrize(
+    ("ranks", "on_gloo", "device_id"),
+    [("4", "", torch.device("cuda", 3)), ("1", "", None), ("4", "1", None)],
+)
+def test_a_rank_on_a_gpu_names_its_own_unless_it_is_alone(monkeypatch, ranks, on_gloo, device_id):
+    monkeypatch.setenv("LOPTUNE_GLOO_ON_GPUS", on_gloo)  # for several ranks on one GPU
     passed = {}
     for name, value in {"RANK": "3", "WORLD_SIZE": ranks, "MASTER_ADDR": "10.0.0.1"}.items():
         monkeypatch.setenv(name, value)
@@ -46,7 +50,8 @@ def test_a_rank_on_a_gpu_names_its_own_unless_it_is_alone(monkeypatch, ranks, de
     groups = []
     monkeypatch.setattr("trainer.parallel.ranks._file_group", lambda: groups.append(dict(passed)))
     join_ranks(60, torch.device("cuda", 3))
-    assert passed.get("device_id") == device_id and passed["backend"] == "nccl"
+    assert passed.get("device_id") == device_id
+    assert passed["backend"] == ("gloo" if on_gloo else "nccl")
     assert groups == [passed]  # made at the start, after the default group
 
 
