@@ -9,8 +9,8 @@ GRPOTrainer.
 Every row runs in a process of its own: plain GRPO, AR, Lopti, both, plain GRPO without gradient
 checkpointing, and TRL where `pip install trl==1.16` has been done. vLLM samples on both sides where
 it is installed, else the transformers library. Prints seconds by phase, tokens per second of the
-update, its model FLOP utilization (6 P + 12 layers x width x length FLOPs a token), peak memory, and
-Lopti's cost as a ratio (table 6 of arXiv:2505.12929: training 2.0x, a whole step 1.45x).
+update, its model FLOP utilization (6 P + 12 layers x width x length FLOPs a token), peak memory,
+and Lopti's cost as a ratio (table 6 of arXiv:2505.12929: training 2.0x, a whole step 1.45x).
 
 Never run on a GPU as a whole; on a CPU with --model tiny.
 """

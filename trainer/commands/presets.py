@@ -6,7 +6,8 @@ from pathlib import Path
 import psutil
 
 from trainer.config.extends import find_spec, preset_names, variant_names
-from trainer.config.schema import TrainConfig, dump_config, load_config
+from trainer.config.schema import TrainConfig, apply_overrides, dump_config, load_config
+from trainer.files import size_text
 from trainer.parallel.gpus import gpu_bytes, visible_gpus
 from trainer.planning.memory import GPU_BYTES, Device, footprint
 from trainer.shell.arguments import count, positive
@@ -54,9 +55,23 @@ def memory_comment(config: TrainConfig, ranks: int | None, gpu_gb: float | None)
             f"# memory: unknown, for there is no config.json of {config.model.name_or_path} on "
             "this machine\n"
         )
-    return "".join(
-        f"# {head}{line}\n"
-        for head, line in zip(("memory ", "  ", "  "), memory.lines(), strict=True)
+    lines = [*memory.lines(), _other_checkpointing(config, ranks, gpu_gb)]
+    heads = ("memory ", "  ", "  ", "  ")
+    return "".join(f"# {head}{line}\n" for head, line in zip(heads, lines, strict=True))
+
+
+def _other_checkpointing(config: TrainConfig, ranks: int, gpu_gb: float | None) -> str:
+    """Return the estimate for the same run with gradient checkpointing switched: on saves memory,
+    off saves the recomputation of every layer.
+    """
+    switched = not config.model.gradient_checkpointing
+    other = apply_overrides(config, {"model.gradient_checkpointing": switched})
+    memory = footprint(other, ranks, _device(other, gpu_gb))
+    assert memory is not None, "the model's size is known"
+    word = "with" if switched else "without"
+    return (
+        f"{word} gradient checkpointing: {size_text(memory.training)} while training, margin "
+        f"{size_text(memory.margin)}"
     )
 
 

@@ -102,6 +102,16 @@ def examine(folder: Path, torch_report: TorchReport) -> list[Finding]:
     ]
 
 
+def _installed_version(module: str) -> str:
+    """Return the version of an installed module, whose distribution may have another name: that of
+    vLLM for CPUs is not vllm.
+    """
+    names = importlib.metadata.packages_distributions().get(module, [])
+    if not names:
+        return "version unknown"
+    return importlib.metadata.version(names[0])
+
+
 def versions() -> dict[str, str]:
     """Return the versions of Python, the system and the installed libraries."""
     installed = {"python": platform.python_version(), "system": platform.platform()}
@@ -216,7 +226,7 @@ def _vllm(has_gpu: bool) -> Finding:
     if importlib.util.find_spec("vllm") is None:
         advice = "make install-gpu, or rollout.engine=transformers" if has_gpu else ""
         return Finding("vLLM", "missing", "not installed", advice)
-    return Finding("vLLM", "ok", importlib.metadata.version("vllm"))
+    return Finding("vLLM", "ok", _installed_version("vllm"))
 
 
 def _compiler() -> Finding:

@@ -31,7 +31,7 @@ def test_presets_are_listed_with_their_first_line(typed):
 
 def head(config, ranks=None, gpu_gb=None):
     comment = memory_comment(config, ranks, gpu_gb).splitlines()
-    assert len(comment) == 3 and all(line.startswith("# ") for line in comment)
+    assert len(comment) == 4 and all(line.startswith("# ") for line in comment)
     return comment[0]
 
 
@@ -59,6 +59,15 @@ def test_deepspeed_is_shown_on_four_ranks_and_any_number_can_be_asked_for(random
     assert head(sharded).startswith("# memory estimate for each of 4 ranks on a GPU")
     assert head(sharded, ranks=2).startswith("# memory estimate for each of 2 ranks on a GPU")
     assert head(sharded, ranks=1).startswith("# memory estimate for one rank on a GPU")
+
+
+def test_the_memory_is_shown_with_and_without_gradient_checkpointing():
+    for name, word, training in (("kk_3b", "with", "35.0 GB"), ("kk_7b", "without", "101.1 GB")):
+        last = memory_comment(load_config(name), 4, 80).splitlines()[-1]
+        assert f" {word} gradient checkpointing" in last
+        assert (training in last) == (name == "kk_7b")
+    kept = memory_comment(load_config("kk_3b"), 4, 80)
+    assert "56.6 GB while training" in kept  # by the model's activations of 5,120 tokens
 
 
 def test_a_model_that_is_not_here_has_no_known_size(tmp_path):

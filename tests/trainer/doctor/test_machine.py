@@ -113,3 +113,9 @@ def test_the_report_needs_no_package_of_sweeps(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False)
     assert done.returncode == 0
+
+
+def test_the_version_of_a_module_from_a_distribution_of_another_name(monkeypatch):
+    monkeypatch.setattr("importlib.metadata.packages_distributions", lambda: {"yaml": ["PyYAML"]})
+    assert machine._installed_version("yaml")[0].isdigit()
+    assert machine._installed_version("vllm") == "version unknown"

@@ -32,6 +32,26 @@ def test_gradient_checkpointing_computes_layers_again_in_the_backward_pass(
     assert len(seen) == calls
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradient_checkpointing_leaves_the_gradients_as_they_are(random_policy, dtype):
+    gradients = []
+    for recompute in (False, True):
+        config = ModelConfig(name_or_path=str(random_policy), gradient_checkpointing=recompute)
+        policy = load_policy(config, torch.device("cpu"), dtype)
+        batch = make_batch()
+        scores = LogprobModel(policy, 1.0, 16)(
+            batch.input_ids, batch.prompt_lengths, batch.completion_mask
+        )
+        (
+            scores.logprobs
+            * torch.linspace(-1, 1, scores.logprobs.numel()).view_as(scores.logprobs)
+        ).sum().backward()
+        gradients.append({name: p.grad for name, p in policy.named_parameters()})
+    kept, computed_again = gradients
+    assert all(bool(gradient.any()) for gradient in kept.values())
+    assert all(torch.equal(kept[name], computed_again[name]) for name in kept)
+
+
 @pytest.fixture
 def folder(tmp_path):
     tokenizer = byte_tokenizer()
