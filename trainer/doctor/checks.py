@@ -134,7 +134,9 @@ def time_engine(folder: Path) -> None:
         settings=VllmConfig(gpu_memory_utilization=0.8, sleep_level=0),
         requests=rows,
     )
-    prompts = [{"prompt_token_ids": [2 + row, *range(3, PROMPT_TOKENS)]} for row in range(rows)]
+    # ids that every vocabulary has; the first differs, so that no prefix is shared
+    rest = [2 + position % PROMPT_WORDS for position in range(1, PROMPT_TOKENS)]
+    prompts = [{"prompt_token_ids": [2 + row % PROMPT_WORDS, *rest]} for row in range(rows)]
     with process_state_kept(0):
         from vllm import LLM, SamplingParams
 
