@@ -38,8 +38,8 @@ from sweep.trials.limits import with_limits
 from sweep.trials.scheduler import make_scheduler
 from sweep.trials.shared_files import check_shared_files
 from sweep.trials.trainable import TrialPlan, bind_plan
+from sweep.views.event_lines import CONSOLE, EventLines, say
 from sweep.views.live import live_table
-from sweep.views.progress import CONSOLE, ProgressLines, say
 from trainer.errors import (
     INTERRUPTED,
     ConfigError,
@@ -264,7 +264,7 @@ def _search(session: _Session) -> None:
         events = TrialEvents(
             sweep.folder,
             RetryBudget(spec.limits.max_failures),
-            ProgressLines(sweep.folder, spec.resources, is_command=spec.external is not None),
+            EventLines(sweep.folder, spec.resources, is_command=spec.external is not None),
             changed,
         )
         control.attach(searcher.stop, events.running)

@@ -38,7 +38,7 @@ def say(text: str) -> None:
     CONSOLE.print(Text(printable(text)), soft_wrap=True)
 
 
-class ProgressLines:
+class EventLines:
     """Prints one line per event of a trial."""
 
     def __init__(

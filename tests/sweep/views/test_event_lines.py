@@ -6,14 +6,14 @@ from sweep.programs.base import ResourcesSpec
 from sweep.record.folder import SweepFolder
 from sweep.search.trial_report import TrialReport
 from sweep.views import progress
-from sweep.views.progress import STARTUP_MESSAGES, ProgressLines
+from sweep.views.event_lines import STARTUP_MESSAGES, EventLines
 
 TRIAL = "c000-s1"
 
 
 @pytest.fixture
 def lines(tmp_path):
-    return ProgressLines(SweepFolder(tmp_path, "demo"), ResourcesSpec())
+    return EventLines(SweepFolder(tmp_path, "demo"), ResourcesSpec())
 
 
 def test_a_trial_is_told_in_lines(lines, capsys):
@@ -60,7 +60,7 @@ def test_an_evaluation_that_is_not_finite_is_told(lines, capsys):
 
 def test_a_trial_that_finds_no_free_resources_says_so_once(tmp_path, capsys, monkeypatch):
     four = ResourcesSpec(gpus_per_trial=4, workers_per_trial=4, cpus_per_worker=2)
-    lines = ProgressLines(SweepFolder(tmp_path, "demo"), four)
+    lines = EventLines(SweepFolder(tmp_path, "demo"), four)
     monkeypatch.setattr(progress.ray, "available_resources", lambda: {"GPU": 2.0, "CPU": 30.0})
     monkeypatch.setattr(progress.ray, "cluster_resources", lambda: {"GPU": 8.0, "CPU": 32.0})
     clock = itertools.count(0.0, 4.0)
