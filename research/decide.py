@@ -23,7 +23,7 @@ from dashboards.statistics.dunnett import critical_value
 from dashboards.statistics.seed_noise import Noise
 from dashboards.statistics.sequential import MISSED, Design, make_design
 from research.tables import mean, percent, print_rows
-from research.verdict_errors import AFTER, lognormal, normal, squares, student
+from research.verdict_errors import INTERIM, lognormal, normal, squares, student
 
 Array = NDArray[np.float64]
 KNOWN = 18  # degrees of freedom of the noise that is known
@@ -50,7 +50,7 @@ def in_rounds(design: Design, scores: Array) -> tuple[Array, Array, Array]:
         seeds[running & (decided[:, 0] == 0)] = look
         trials += np.where(running, (alive.sum(axis=1) + 1) * (look - before), 0)
         gain = (scores[:, 1:, :look] - scores[:, :1, :look]).mean(axis=2)
-        error = AFTER.deviations(scores[:, :, :look]) / np.sqrt(look)
+        error = INTERIM.deviations(scores[:, :, :look]) / np.sqrt(look)
         # equal scores on all seeds are coarse
         varied = squares(scores[:, :, :look])[:, None] > 1e-18
         better = alive & varied & (gain > design.better[place] * error)

@@ -32,6 +32,7 @@ from scipy import stats
 from dashboards.statistics.dunnett import FALSE_CLAIMS, critical_value
 from dashboards.statistics.guards import Variances, difference_noise
 from dashboards.statistics.problems import split
+from dashboards.statistics.seed_noise import BLOCKS
 from dashboards.statistics.verdict import EXCLUDED, Tested, Verdict, verdict
 from research.evaluation_intervals import CORRELATION
 from research.tables import percent, print_rows
@@ -47,21 +48,28 @@ class Rule:
 
     own_guard: bool = True
     baseline_guard: bool = True
+    own_counts_half: bool = True  # False for interim analyses
 
     def __call__(self, scores: Array, answers: Array | None = None) -> tuple[Array, Array]:
         """Return whether each sweep [N, C, S] claims a gain, and the configuration that its verdict
         names.
         """
         y = counted(scores)
+        gains = (y[:, 1:] - y[:, :1]).mean(axis=2)
+        shown = self.better(scores, answers)
+        claims = shown.any(axis=1)
+        candidates = np.where(claims[:, None] & ~shown, -np.inf, gains)
+        return claims, 1 + candidates.argmax(axis=1)
+
+    def better(self, scores: Array, answers: Array | None = None) -> NDArray[np.bool_]:
+        """Return which configurations of each sweep [N, C, S] are called better, [N, C - 1]."""
+        y = counted(scores)
         configurations, seeds = y.shape[1:]
         gains = (y[:, 1:] - y[:, :1]).mean(axis=2)
         critical = critical_value(configurations - 1, (configurations - 1) * (seeds - 1))
         shown = np.sqrt(seeds) * gains > critical * self.deviations(y, answers)
         # equal scores on all seeds are coarse scores, not the absence of noise
-        shown &= squares(y)[:, None] > 1e-18
-        claims = shown.any(axis=1)
-        candidates = np.where(claims[:, None] & ~shown, -np.inf, gains)
-        return claims, 1 + candidates.argmax(axis=1)
+        return np.asarray(shown & (squares(y)[:, None] > 1e-18))
 
     def deviations(self, y: Array, answers: Array | None = None) -> Array:
         """Return the deviation of every configuration's difference on one seed, [N, C - 1]; answers
@@ -78,6 +86,8 @@ class Rule:
                 configurations - 1
             )
             base = np.maximum(base, 0)
+        blocks = seeds_are_blocks(y)
+        of_runs = y.var(axis=2, ddof=1)
         deviations = np.empty((sweeps, configurations - 1))
         for place in range(1, configurations):
             variances = Variances(
@@ -86,18 +96,23 @@ class Rule:
                 own=(y[:, place] - y[:, 0]).var(axis=1, ddof=1)
                 if self.own_guard
                 else np.zeros(sweeps),
-                own_freedom=seeds - 1,
+                own_freedom=seeds - 1 if self.own_guard else 0,
                 base=base,
                 base_freedom=seeds - 1,
                 others=others,
                 others_freedom=others_freedom,
             )
+            if self.own_guard:
+                unpaired = np.where(blocks, 0.0, of_runs[:, place] + of_runs[:, 0])
+                variances = replace(variances, unpaired=unpaired)
             if answers is not None:
                 pairs = zip(answers[:, place], answers[:, 0], strict=True)
                 evaluation = np.array([split(ours, theirs).evaluation for ours, theirs in pairs])
                 freedoms = (seeds - 1) * (answers.shape[3] - 1)
                 variances = replace(variances, evaluation=evaluation, evaluation_freedom=freedoms)
-            deviations[:, place - 1] = difference_noise(variances, configurations - 1)
+            deviations[:, place - 1] = difference_noise(
+                variances, configurations - 1, own_counts_half=self.own_counts_half
+            )
         return deviations
 
 
@@ -110,6 +125,7 @@ def counted(scores: Array) -> Array:
 
 POOLED = Rule(baseline_guard=False)
 AFTER = Rule()
+INTERIM = Rule(own_counts_half=False)
 
 
 def squares(y: Array) -> Array:
@@ -121,6 +137,18 @@ def squares(y: Array) -> Array:
         + y.mean(axis=(1, 2), keepdims=True)
     )
     return (residuals**2).sum(axis=(1, 2))
+
+
+def seeds_are_blocks(y: Array) -> NDArray[np.bool_]:
+    """Return whether the scores of each sweep [N, C, S] clearly depend on the seed, [N]."""
+    configurations, seeds = y.shape[1:]
+    freedom = (configurations - 1) * (seeds - 1)
+    means = y.mean(axis=1)
+    of_seeds = configurations * ((means - means.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = (of_seeds / (seeds - 1)) / (squares(y) / freedom)
+    ratio = np.nan_to_num(ratio, nan=0.0)
+    return np.asarray(stats.f.sf(ratio, seeds - 1, freedom) < BLOCKS)
 
 
 def normal(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -275,8 +303,8 @@ def smooth(sweeps: int) -> None:
             chosen = places[np.arange(sweeps), best]
             fresh_noise = smooth_noise(np.random.default_rng(5), sweeps, 3, length=0.15)
             fresh = np.stack([fresh_noise(np.zeros(sweeps)), fresh_noise(chosen)], axis=1)
-            differences = scores[np.arange(sweeps), best] - scores[:, 0]
-            confirmed = own_test(fresh[:, 1] - fresh[:, 0], differences)
+            search_scores = np.stack([scores[:, 0], scores[np.arange(sweeps), best]], axis=1)
+            confirmed = own_test(fresh, search_scores)
             rows.append([f"{configurations} x {seeds}", kind, percent(shown), percent(confirmed)])
     headings = [
         "configurations x seeds",
@@ -334,20 +362,26 @@ def search(
 
 
 def own_test(fresh: Array, search: Array | None = None) -> Array:
-    """Whether a finalist's differences to the baseline on fresh seeds, [N, S], show a gain.
+    """Whether a finalist is better than the baseline on fresh seeds, as in its verdict.
 
     Args:
-        fresh: they are tested.
-        search: those of the search, [N, M], which tell of their noise.
+        fresh: scores of baseline and finalist, [N, 2, S].
+        search: their scores on the search's seeds, [N, 2, M], which add to the noise estimate.
     """
-    seeds = fresh.shape[1]
-    freedom = seeds - 1
-    total = (seeds - 1) * fresh.var(axis=1, ddof=1)
-    if search is not None:
-        freedom += search.shape[1] - 1
-        total = total + (search.shape[1] - 1) * search.var(axis=1, ddof=1)
-    need = stats.t.isf(FALSE_CLAIMS, freedom) * np.sqrt(total / freedom / seeds)
-    return np.asarray(fresh.mean(axis=1) > need)
+    stages = [fresh] if search is None else [fresh, search]
+    freedom = sum(stage.shape[2] - 1 for stage in stages)
+    own = np.zeros(len(fresh))
+    unpaired = np.zeros(len(fresh))
+    of_seeds = np.zeros(len(fresh))
+    for stage in stages:
+        weight = stage.shape[2] - 1
+        own += weight * (stage[:, 1] - stage[:, 0]).var(axis=1, ddof=1) / freedom
+        unpaired += weight * stage.var(axis=2, ddof=1).sum(axis=1) / freedom
+        of_seeds += 2 * weight * stage.mean(axis=1).var(axis=1, ddof=1) / freedom
+    blocks = stats.f.sf(of_seeds / (own / 2), freedom, freedom) < BLOCKS
+    variance = np.where(blocks, own, (own + np.maximum(own, unpaired)) / 2)
+    need = critical_value(1, freedom) * np.sqrt(variance / fresh.shape[2])
+    return np.asarray((fresh[:, 1] - fresh[:, 0]).mean(axis=1) > need)
 
 
 def alone_tests(fresh: Array) -> Array:

@@ -29,7 +29,7 @@ import numpy as np
 from scipy import special
 
 from dashboards.statistics.comparison import Comparison, Decision, compare, count_failures
-from dashboards.statistics.dunnett import FALSE_CLAIMS
+from dashboards.statistics.dunnett import FALSE_CLAIMS, level
 from dashboards.statistics.problems import Answers
 from dashboards.statistics.seed_noise import Noise, Scores, finite_scores, require
 
@@ -158,7 +158,9 @@ def compare_with_number(scores: Scores, number: float) -> tuple[Comparison, dict
         decision = Decision(name, len(values), gain, float(np.median(values) - number))
         if len(values) > 1:
             error = float(values.std(ddof=1)) / math.sqrt(len(values))
-            decision = _tested(decision, error, len(values) - 1, len(counted))
+            decision = _tested(
+                decision, error, len(values) - 1, len(counted), probability=FALSE_CLAIMS
+            )
         decisions.append(decision)
     failed = {
         name: sum(not math.isfinite(score) for score in row.values())
@@ -245,15 +247,25 @@ def _partly_paired(
     return _tested(Decision(name, seeds, gain, median), error, seeds - 1, comparisons)
 
 
-def _tested(decision: Decision, error: float, freedom: int, comparisons: int) -> Decision:
-    """Add Bonferroni's interval and p values; none without an estimate of the noise."""
+def _tested(
+    decision: Decision,
+    error: float,
+    freedom: int,
+    comparisons: int,
+    probability: float | None = None,
+) -> Decision:
+    """Add Bonferroni's interval and p values at `dunnett.level` (or at ``probability``); none
+    without an estimate of the noise.
+    """
     if freedom < 1 or not error > 0:
         return decision
-    needed = float(special.stdtrit(freedom, 1 - FALSE_CLAIMS / comparisons))
+    exceeding = level(freedom) if probability is None else probability
+    needed = float(special.stdtrit(freedom, 1 - exceeding / comparisons))
+    corrected = comparisons * FALSE_CLAIMS / exceeding
     t = decision.gain / error
     return replace(
         decision,
         interval=(decision.gain - needed * error, decision.gain + needed * error),
-        p_value=min(1.0, comparisons * float(special.stdtr(freedom, -t))),
-        p_worse=min(1.0, comparisons * float(special.stdtr(freedom, t))),
+        p_value=min(1.0, corrected * float(special.stdtr(freedom, -t))),
+        p_worse=min(1.0, corrected * float(special.stdtr(freedom, t))),
     )

@@ -9,8 +9,12 @@ seeds its smallest p value is 1/8.
 
 Departures from Dunnett's test, one for each assumption that fails in practice:
 
-- A configuration may be noisier than the others: the variance of its own differences is used if
-that is larger.
+- A configuration may be noisier than the others. On fewer than five seeds the variance of its own
+differences is used if that is larger; on more it counts half, the pooled variance the other half.
+With one configuration nothing can be pooled, and with few seeds differences often vary little by
+chance. In both cases a variance below that of unpaired runs is averaged with it, unless an F test
+shows that seeds are blocks.
+- Scores are not normal. With few degrees of freedom the level is smaller (`dunnett.level`).
 - The baseline may be noisier: the variance of a difference is at least the baseline's variance plus
 the others'. If an F test finds the baseline noisier (or there are only two seeds to test with), it
 has Welch's degrees of freedom.
@@ -46,6 +50,7 @@ from dashboards.statistics.seed_noise import (
     paired_differences,
     require,
     seed_noise,
+    seeds_are_blocks,
 )
 
 # seeds -> critical values of the lower and the upper bound, in standard errors
@@ -99,6 +104,13 @@ class _Stage:
         """The noise of the baseline, and of the others."""
         return baseline_noise(self.scores, self.baseline)
 
+    def of_runs(self, name: str) -> Noise:
+        """Return the noise of a configuration's scores around their mean."""
+        scores = list(self.scores.get(name, {}).values())
+        if len(scores) < 2:
+            return Noise(math.nan, 0)
+        return Noise(float(np.std(scores, ddof=1)), len(scores) - 1)
+
     def own(self, name: str) -> Noise:
         """Return the noise of a configuration's differences to the baseline."""
         base = self.scores[self.baseline]
@@ -146,6 +158,7 @@ def compare(
         if baseline in whole:
             stages.append(_Stage(_matched(whole, baseline, candidates), baseline))
     noise = functools.reduce(Noise.pooled, [seed_noise(stage.scores) for stage in stages])
+    blocks = seeds_are_blocks([stage.scores for stage in stages])
     values = np.array([score for row in stages[0].scores.values() for score in row.values()])
     # Equal scores on all seeds mean coarse scores, not zero noise; any residual is rounding error.
     rounding = max(1e-9 * float(np.ptp(values)), 1e-13 * float(np.abs(values).max()))
@@ -160,6 +173,8 @@ def compare(
         if measurable and len(gains) > 1:
             evaluation = evaluation_noise(answers or {}, name, baseline, list(pair.by_seed))
             variances = _variances(stages, name, noise, evaluation)
+            if not blocks:
+                variances = replace(variances, unpaired=_unpaired_variance(stages, name, baseline))
             decision = _decided(
                 decision,
                 variances,
@@ -224,6 +239,13 @@ def _variances(stages: list[_Stage], name: str, noise: Noise, evaluation: Noise)
     )
 
 
+def _unpaired_variance(stages: list[_Stage], name: str, baseline: str) -> np.ndarray:
+    """Return the sum of the variances of the configuration's and the baseline's scores, [1]."""
+    of_one = functools.reduce(Noise.pooled, [stage.of_runs(name) for stage in stages])
+    of_base = functools.reduce(Noise.pooled, [stage.of_runs(baseline) for stage in stages])
+    return np.array([of_one.deviation**2 + of_base.deviation**2])
+
+
 def _decided(
     decision: Decision,
     variances: Variances,
@@ -233,7 +255,8 @@ def _decided(
     same_seeds: bool,
 ) -> Decision:
     """Add interval and p value."""
-    error = float(difference_noise(variances, comparisons)[0]) / math.sqrt(decision.seeds)
+    deviation = difference_noise(variances, comparisons, own_counts_half=thresholds is None)
+    error = float(deviation[0]) / math.sqrt(decision.seeds)
     p_value = p_worse = None
     if thresholds is None:
         t = decision.gain / error

@@ -13,6 +13,9 @@ Vector = NDArray[np.float64]
 # Level of the F test for a noisier baseline. Slightly above 0.1: a variance ratio of nine with two
 # degrees of freedom each has p = 0.1 up to rounding.
 NOISIER = 0.1000001
+# Degrees of freedom of a configuration's own variance from which on it is averaged with the pooled
+# variance; with fewer the larger of the two counts. Those of five seeds.
+_OWN_KNOWN = 4
 # Levels of two F tests, over all configurations and for the best alone. Both must fail to detect
 # training noise beyond evaluation noise. They are far above the usual level, because variance that
 # they miss is missing from the interval.
@@ -34,17 +37,24 @@ class Variances:
     # evaluation's part of the variance of the configuration's differences
     evaluation: Vector | None = None
     evaluation_freedom: int = 0
-    own_freedom: int = 0  # required if ``evaluation`` is given
+    own_freedom: int = 0
+    # sum of the variances of the configuration's and of the baseline's scores, as if seeds were no
+    # blocks; None if seeds clearly are blocks
+    unpaired: Vector | None = None
 
 
-def difference_noise(variances: Variances, comparisons: int) -> Vector:
+def difference_noise(
+    variances: Variances, comparisons: int, *, own_counts_half: bool = True
+) -> Vector:
     """Return the standard deviation of the best difference on one seed, [N], for a test with
     ``variances.freedom`` degrees of freedom.
 
     It comes from evaluation alone if no other variance is detected, else from the scores. A
     deviation with other degrees of freedom is scaled by the ratio of the critical values.
+    ``own_counts_half`` is False for interim analyses: a noisy finalist that is better would be
+    dropped for futility too often.
     """
-    deviation = _guarded(variances, comparisons)
+    deviation = _guarded(variances, comparisons, own_counts_half=own_counts_half)
     if variances.evaluation is None:
         return deviation
     needed = critical_value(comparisons, variances.evaluation_freedom) / critical_value(
@@ -72,18 +82,25 @@ def evaluation_alone(variances: Variances) -> NDArray[np.bool_]:
     return unseen
 
 
-def _guarded(variances: Variances, comparisons: int) -> Vector:
+def _guarded(variances: Variances, comparisons: int, *, own_counts_half: bool) -> Vector:
     """Return `difference_noise` from the scores alone.
 
     Twice the pooled variance, but
 
-    - at least the variance of the configuration's own differences: it may be noisier than the
-      others;
+    - the configuration may be noisier than the others. If it is the only one, or on fewer than five
+      seeds: at least the variance of its own differences, averaged with the unpaired variance where
+      that is larger, because few differences often vary little by chance. Else: the mean of both;
     - at least the sum of the baseline's and the others' variance: the baseline may be noisier. If
     an F test at level ``NOISIER`` finds it noisier, or there are only two seeds, this sum has
     Welch's degrees of freedom.
     """
-    deviation = np.sqrt(np.maximum(2 * variances.pooled, variances.own))
+    if own_counts_half and variances.freedom > variances.own_freedom >= _OWN_KNOWN:
+        variance = (2 * variances.pooled + variances.own) / 2
+    else:
+        variance = np.maximum(2 * variances.pooled, variances.own)
+        if variances.unpaired is not None:
+            variance = (variance + np.maximum(variance, variances.unpaired)) / 2
+    deviation = np.sqrt(variance)
     if variances.base is None or variances.others is None:
         return deviation
     between = np.sqrt(variances.base + variances.others)

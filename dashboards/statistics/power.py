@@ -7,7 +7,7 @@ import math
 import numpy as np
 from scipy import optimize, special
 
-from dashboards.statistics.dunnett import FALSE_CLAIMS, Vector, critical_value
+from dashboards.statistics.dunnett import Vector, critical_value
 from dashboards.statistics.guards import Variances, difference_noise
 
 MAX_SEEDS = 100  # larger numbers of seeds per configuration are not reported
@@ -24,8 +24,7 @@ def minimum_detectable_effect(
         deviation: standard deviation of one score between seeds, such as that of baseline
             replicates.
         seeds: per configuration, at least 2.
-        configurations: number of configurations, baseline included. With two, this is the power of
-            the one-sided paired t test.
+        configurations: number of configurations, baseline included.
         known_freedom: degrees of freedom that other seeds add for two configurations.
     """
     if seeds < 2 or configurations < 2:
@@ -56,9 +55,27 @@ def seeds_for(
 
 @functools.cache
 def _detectable_alone(freedom: int) -> float:
-    """Return the gain, in true standard errors, that a t test detects with 80% power."""
-    needed = special.stdtrit(freedom, 1 - FALSE_CLAIMS)
-    return float(special.nctdtrinc(freedom, 1 - _FOUND, needed))
+    """Return the gain, in true standard errors, that the verdict on one configuration detects with
+    80% power if seeds are no blocks.
+    """
+    generator = np.random.default_rng(1)
+    # The variances of two configurations and of their differences are those of a Wishart matrix.
+    of_one = generator.chisquare(freedom, _DRAWS)
+    shared = generator.standard_normal(_DRAWS)
+    common = shared * np.sqrt(of_one)
+    of_base = shared**2
+    if freedom > 1:
+        of_base += generator.chisquare(freedom - 1, _DRAWS)
+    differences = of_one + of_base - 2 * common
+    variances = Variances(
+        pooled=differences / 2 / freedom,
+        freedom=freedom,
+        own=differences / freedom,
+        own_freedom=freedom,
+        unpaired=(of_one + of_base) / freedom,
+    )
+    needed = difference_noise(variances, 1) / math.sqrt(2) * critical_value(1, freedom)
+    return _shift_found(needed)
 
 
 @functools.cache
@@ -66,7 +83,13 @@ def _detectable_t(seeds: int, configurations: int) -> float:
     """Return the gain, in true standard errors, whose t statistic exceeds the critical value 8
     times in 10.
     """
-    needed = _needed_t(configurations, seeds)
+    return _shift_found(_needed_t(configurations, seeds))
+
+
+def _shift_found(needed: Vector) -> float:
+    """Return the gain that exceeds the simulated smallest significant ones 8 times in 10, both in
+    true standard errors.
+    """
 
     def lacking(shift: float) -> float:
         return float(special.ndtr(shift - needed).mean()) - _FOUND
@@ -80,14 +103,18 @@ def _needed_t(configurations: int, seeds: int) -> Vector:
 
     Let u be the baseline and w the best, each minus the mean of all configurations but the
     baseline, seed by seed. The variances in `difference_noise` are then sums of squares of u, w,
-    their difference and the residuals.
+    their difference and the residuals; those of unpaired runs are of the scores, as if seeds had no
+    effect.
     """
     generator = np.random.default_rng(1)
     repeats = seeds - 1
     others = configurations - 1
-    u = generator.standard_normal((_DRAWS, repeats))
+    base = generator.standard_normal((_DRAWS, repeats))
+    mean = generator.standard_normal((_DRAWS, repeats)) / math.sqrt(others)
+    u = (base - mean) / math.sqrt(configurations / others)
     w = generator.standard_normal((_DRAWS, repeats))
-    differences = w * math.sqrt((others - 1) / others) - u * math.sqrt(configurations / others)
+    best = mean + w * math.sqrt((others - 1) / others)
+    differences = best - base
     others_freedom = (others - 1) * repeats
     left = generator.chisquare((others - 2) * repeats, _DRAWS) if others > 2 else 0.0
     of_others = (w**2).sum(axis=1) + left
@@ -97,6 +124,8 @@ def _needed_t(configurations: int, seeds: int) -> Vector:
         pooled=(of_others + of_base) / (others * repeats),
         freedom=others * repeats,
         own=(differences**2).sum(axis=1) / repeats,
+        own_freedom=repeats,
+        unpaired=((best**2).sum(axis=1) + (base**2).sum(axis=1)) / repeats,
         base=np.maximum(0, configurations / others * of_base / repeats - other_variance / others),
         base_freedom=repeats,
         others=other_variance,

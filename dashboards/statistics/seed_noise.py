@@ -8,15 +8,20 @@ seeds that survive are a biased sample.
 """
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
 Vector = NDArray[np.float64]
 Scores = Mapping[str, Mapping[Hashable, float]]  # configuration -> seed -> score
+
+# Level of the test for seeds that are blocks. On real trainings without common effects of seeds, 1%
+# would pair too often by chance (research/verdict_on_real_runs.py).
+BLOCKS = 0.001
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,32 @@ def seed_noise(scores: Scores) -> Noise:
     if freedom == 0:
         return Noise(math.nan, 0)
     return Noise(math.sqrt(float(left @ left) / freedom), freedom)
+
+
+def seeds_are_blocks(stages: Sequence[Scores]) -> bool:
+    """Return whether scores clearly depend on the seed, the same for all configurations.
+
+    An F test of the seeds' effects in the additive model at level ``BLOCKS``, over all stages, each
+    with seeds of its own.
+    """
+    of_seeds = left_over = 0.0
+    seeds_freedom = freedom = 0
+    for scores in stages:
+        left, _, left_freedom = _additive(scores)
+        within = within_freedom = 0.0
+        for row in finite_scores(scores).values():
+            values = np.array(list(row.values()))
+            if len(values):
+                within += float(((values - values.mean()) ** 2).sum())
+                within_freedom += len(values) - 1
+        of_seeds += within - float(left @ left)
+        seeds_freedom += int(within_freedom) - left_freedom
+        left_over += float(left @ left)
+        freedom += left_freedom
+    if seeds_freedom < 1 or freedom < 1 or left_over <= 1e-24:
+        return False
+    ratio = (of_seeds / seeds_freedom) / (left_over / freedom)
+    return float(special.fdtrc(seeds_freedom, freedom, ratio)) < BLOCKS
 
 
 def baseline_noise(scores: Scores, baseline: str) -> tuple[Noise, Noise]:

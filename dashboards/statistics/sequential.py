@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dashboards.statistics.comparison import compare
-from dashboards.statistics.dunnett import FALSE_CLAIMS, Vector
+from dashboards.statistics.dunnett import Vector, level
 from dashboards.statistics.seed_noise import Noise, Scores
 from dashboards.statistics.verdict import Mode, oriented
 
@@ -116,7 +116,9 @@ def boundaries(
     """Return the boundaries of both tests at every look, from `null_paths`."""
     fractions = np.array(looks) / looks[-1]
     paths = null_paths(looks, finalists)
-    better = spend(paths.max(axis=2), FALSE_CLAIMS * fractions ** _SPENDING[0])
+    # As many degrees of freedom as at the first analysis, where most false positives are reported.
+    claims = level(finalists * (looks[0] - 1))
+    better = spend(paths.max(axis=2), claims * fractions ** _SPENDING[0])
     # Each finalist is dropped on its own, with the noise of its own differences: it may be noisier
     # than the rest.
     futile = spend(null_paths(looks, 1)[:, :, 0], MISSED * fractions ** _SPENDING[1])

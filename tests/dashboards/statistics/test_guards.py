@@ -42,6 +42,20 @@ def test_the_larger_of_pooled_and_own_variance_counts():
     assert deviation == pytest.approx(np.sqrt([2.0, 2.0, 5.0]))
 
 
+def test_own_variance_counts_half_from_five_seeds_on():
+    own = np.array([1.0, 2.0, 5.0])
+    quiet = {"base": np.zeros(3), "others": np.full(3, 0.1), "own_freedom": 4}
+    assert difference_noise(of(own=own, **quiet), 3) == pytest.approx(np.sqrt([1.5, 2.0, 3.5]))
+    # nothing is pooled with one comparison
+    alone = {"pooled": own / 2, "base": None, "others": None, "own_freedom": 4}
+    assert difference_noise(of(own=own, **alone), 1) == pytest.approx(np.sqrt(own))
+
+
+def test_a_variance_below_that_of_unpaired_runs_is_averaged_with_it():
+    deviation = difference_noise(of(unpaired=np.array([1.0, 2.0, 5.0])), 3)
+    assert deviation == pytest.approx(np.sqrt([2.0, 2.0, 3.5]))
+
+
 def test_a_baseline_that_is_found_noisier_has_welchs_degrees_of_freedom():
     # F(2, 4) exceeds 4.32 in one of ten: 4 passes, 9 does not.
     assert 4 < stats.f.isf(NOISIER, 2, 4) < 9
@@ -54,9 +68,9 @@ def test_two_seeds_allow_no_test_and_the_wider_interval_counts():
     variances = of(base=np.array([0.0, 1.0, 9.0]), base_freedom=1, others_freedom=2, freedom=3)
     deviation = difference_noise(variances, 3)
     # Welch's 100 / (81 / 1 + 1 / 2) = 1.2 and 4 / (1 + 1 / 2) = 2.7 degrees of freedom; the first
-    # has 1 / (1 / 2). Of the second sum, 2, two degrees make a wider interval than three of the
-    # pooled variance.
-    assert judged(deviation, [3, 2, 1], 3) ** 2 == pytest.approx([2, 2, 10])
+    # has 1 / (1 / 2). Of the first sum, 1, and of the second, 2, two degrees make a wider
+    # interval than three of the pooled variance.
+    assert judged(deviation, [2, 2, 1], 3) ** 2 == pytest.approx([1, 2, 10])
 
 
 def test_the_problems_tell_the_noise_where_seeds_show_no_more():
