@@ -2,6 +2,7 @@
 
 import csv
 import glob
+import os
 import re
 from collections import Counter
 from pathlib import Path
@@ -13,8 +14,9 @@ from dashboards.sources import tensorboard, wandb_tables
 from dashboards.sources.content import MAX_BYTES, is_utf16
 from dashboards.sources.formats import format_of
 from dashboards.sources.json_tables import read_json_table
-from dashboards.sources.settings import settings_beside
+from dashboards.sources.settings import FILES, settings_beside
 from trainer.errors import ConfigError, MissingError, StorageError, first_line, shortened
+from trainer.shell.table import counted
 
 NOTES = "notes"  # key of a table's attrs: what a reader should know about how it was read
 _SPECIAL = re.compile(r"(\{[A-Za-z_]\w*\}|\*\*/|\*|\?)")
@@ -22,7 +24,7 @@ _PATTERNS = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
 _MAX_REASON = 200  # characters
 _MAX_NAMED = 5
 EVENTS = "folder of event files"  # column that is dropped in the end
-# of a folder's files, the ones that hold results, to be proposed as a pattern
+# names of the files in a folder that hold results, the most telling first
 _RESULTS = (
     "trainer_state.json", "all_results.json", "results.csv", "progress.csv", "metrics.csv",
     "result.json", "*monitor.csv", "progress.txt", "metrics.jsonl", "results*.json", "*.csv",
@@ -34,14 +36,16 @@ def read_files(pattern: str) -> pd.DataFrame:
     """Return the rows of all files that match.
 
     ``*``, ``**/`` and ``?`` match as in a shell. ``{name}`` matches like ``*`` and becomes a
-    column. The settings beside a file become columns ``config.yaml:KEY`` and the like. A folder is
-    read if it holds TensorBoard's event files or W&B's local runs.
+    column. The settings beside a file become columns ``config.yaml:KEY`` and the like. Of a folder
+    TensorBoard's event files, W&B's local runs or else the results below it are read, with the
+    column ``run`` for the rest of each path.
 
     Raises:
         MissingError: no file matches.
         ConfigError: unsupported file type.
         StorageError: a file cannot be read.
     """
+    pattern = os.path.normpath(pattern)
     parts = _SPECIAL.split(pattern)
     literal = [part if _SPECIAL.fullmatch(part) else glob.escape(part) for part in parts]
     wanted = "".join("*" if part.startswith("{") else part for part in literal)
@@ -72,6 +76,8 @@ def read_files(pattern: str) -> pd.DataFrame:
     if EVENTS in table:
         notes += _check_scalars(table, pattern)
         table = table.drop(columns=EVENTS)
+    for part in tables:
+        notes += part.attrs.get(NOTES, ())
     table.attrs[NOTES] = notes
     return table
 
@@ -129,7 +135,9 @@ def _read(path: Path, named: re.Pattern[str]) -> pd.DataFrame:
             code="unreadable-file",
         ) from None
     if match := named.fullmatch(str(path)):
+        notes = table.attrs.get(NOTES, ())
         table = table.assign(**match.groupdict())
+        table.attrs[NOTES] = notes
     return table
 
 
@@ -165,12 +173,26 @@ def _read_folder(folder: Path) -> pd.DataFrame:
             _read_events(place).assign(run=place.relative_to(folder).as_posix()) for place in places
         ]
         return pd.concat(tables, ignore_index=True)
-    raise ConfigError(
-        "this is a folder: name its files",
-        str(folder),
-        _proposed_pattern(folder),
-        code="folder-without-pattern",
-    )
+    files = _result_files(folder)
+    if not files:
+        raise ConfigError(
+            "no results found in this folder",
+            str(folder),
+            "write a pattern such as 'runs/{algo}-s{seed}/metrics.csv'",
+            code="folder-without-pattern",
+        )
+    runs = []
+    for path in files:
+        place = path.relative_to(folder)
+        run = place.parent.as_posix() if len(place.parts) > 1 else path.name.partition(".")[0]
+        table = _read_file(path)
+        runs.append(table if "run" in table else table.assign(run=run))
+    table = pd.concat(runs, ignore_index=True)
+    between = "/".join(["*"] * (len(files[0].relative_to(folder).parts) - 1))
+    name = files[0].name if between else f"*{files[0].suffix}"
+    pattern = "/".join(part for part in (str(folder), between, name) if part not in ("", "."))
+    table.attrs[NOTES] = [f"Read: {pattern}, {counted(len(files), 'file')}."]
+    return table
 
 
 def _read_events(folder: Path) -> pd.DataFrame:
@@ -183,17 +205,32 @@ def _read_events(folder: Path) -> pd.DataFrame:
     return table.assign(**settings_beside(folder / EVENTS), **{EVENTS: str(folder)})
 
 
-def _proposed_pattern(folder: Path) -> str:
-    """Return a hint with the pattern of the most telling results below a folder."""
+def _result_files(folder: Path) -> list[Path]:
+    """Return the most telling results below a folder: those of one name, or directly in the folder
+    of one type, at the depth where most of them are.
+    """
     for result in _RESULTS:
-        files = [path for path in folder.rglob(result) if path.is_file()]
+        files = [path for path in sorted(folder.rglob(result)) if _may_be_results(path, folder)]
         if not files:
             continue
-        depths = Counter(len(path.relative_to(folder).parts) - 1 for path in files)
+        depths = Counter(len(path.relative_to(folder).parts) for path in files)
         depth = depths.most_common(1)[0][0]
-        parts = ["*"] * depth
-        if depth:
-            parts[-1] = "{name}"
-        pattern = "/".join([str(folder), *parts, files[0].name if depth else result])
-        return f"write '{pattern}'; {{name}} may be split as in {{algo}}-s{{seed}}"
-    return "write a pattern such as 'runs/{algo}-s{seed}/metrics.csv'"
+        files = [path for path in files if len(path.relative_to(folder).parts) == depth]
+        if depth == 1:
+            return files
+        names = Counter(path.name for path in files)
+        return [path for path in files if path.name == names.most_common(1)[0][0]]
+    return []
+
+
+def _may_be_results(path: Path, folder: Path) -> bool:
+    """Return whether a file is no file of settings, not hidden, and of no report of our own."""
+    inside = path.relative_to(folder).parts
+    hidden = any(part.startswith(".") for part in inside)
+    settings = path.name in {name.split("/")[-1] for name in FILES}
+    return (
+        path.is_file()
+        and not hidden
+        and not settings
+        and not (path.parent / "report.html").exists()
+    )

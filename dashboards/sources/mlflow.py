@@ -29,6 +29,8 @@ from trainer.errors import ConfigError, MissingError, StorageError, first_line
 from trainer.metrics.recorded_runs import search_runs
 from trainer.metrics.tags import CONFIRMS_TAG, PARENT_TAG, RUN_TAG, SWEEP_TAG
 
+_PARENT = "mlflow.parentRunId"
+
 
 def read_sweeps(uri: str) -> list[Results]:
     """Return the results of every sweep in a store; if several runs have one name, the last one
@@ -113,8 +115,14 @@ def read_experiment(uri: str, name: str | None, score: str, seed: str) -> pd.Dat
         rows: list[dict[str, Any]] = []
         metrics: set[str] = set()
         settings_of_all: set[str] = set()
+        by_number = {run.info.run_id: run for run in runs}
+        parents = {run.data.tags.get(_PARENT) for run in runs}
         for run in runs:
             settings = {f"params.{key}": value for key, value in run.data.params.items()}
+            # a nested run has its parent's settings
+            if (parent := by_number.get(run.data.tags.get(_PARENT))) is not None:
+                inherited = {f"params.{key}": text for key, text in parent.data.params.items()}
+                settings = {**inherited, **settings}
             settings |= {
                 f"tags.{key}": value
                 for key, value in run.data.tags.items()
@@ -129,10 +137,19 @@ def read_experiment(uri: str, name: str | None, score: str, seed: str) -> pd.Dat
             if name is None and len(experiments) > 1:
                 settings["experiment"] = experiments[run.info.experiment_id]
             points = client.get_metric_history(run.info.run_id, score)
+            if not points and run.info.run_id in parents:
+                continue  # only groups its nested runs
             # a resumed run repeats steps: the last value counts
             values: dict[int, float | None] = {point.step: point.value for point in points}
             for step, value in (values or {0: None}).items():
                 rows.append({**settings, "step": step, score: value})
+    if not runs:
+        raise MissingError(
+            "the store has no runs" if name is None else f"the experiment {name} has no runs",
+            uri,
+            "name another folder, or an experiment as in mlflow:NAME with --store",
+            code="no-runs",
+        )
     if score not in metrics:
         raise ConfigError(
             f"no run has the metric {score}", uri, nearest(score, metrics), code="unknown-column"

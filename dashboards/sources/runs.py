@@ -14,6 +14,7 @@ from dashboards.sources.endings import check_endings, ended_without_score
 from dashboards.sources.files import NOTES
 from dashboards.sources.names import RUN_NAMES, with_columns
 from dashboards.sources.question import Question
+from dashboards.sources.repeated_seeds import with_seeds_apart
 from dashboards.sources.settings import FILES
 from dashboards.sources.shapes import one_row_per_run, without_lists
 from dashboards.sources.states import row_states, run_state, state_column
@@ -63,6 +64,8 @@ def read_runs(table: pd.DataFrame, question: Question, *, adaptive: bool = True)
     if state is not None:
         notes.append(f"How each run ended is read from the column {state}.")
     notes += left_out
+    runs, repeated = with_seeds_apart(runs, question)
+    notes += repeated
     points = list(dict.fromkeys(runs[question.point].itertuples(index=False, name=None)))
     numbers = {point: str(number) for number, point in enumerate(points)}
     notes += _check_apart(runs, question, state)
@@ -426,7 +429,7 @@ def _same_twice(rows: pd.DataFrame, question: Question, trial: TrialRecord) -> C
         f"{setting} has seed {trial.seed} several times{named}",
         question.source,
         "drop the repeated run, or name the column that distinguishes the rows with --by, --step "
-        "or --where",
+        "or --where; if these are separate runs, add --unpaired",
         code="repeated-run",
     )
 

@@ -3,7 +3,19 @@ import pytest
 from scipy import stats
 
 from research import verdict_on_real_runs
-from research.verdict_on_real_runs import better_mean, drawn, measured, paired, widened
+from research.verdict_on_real_runs import (
+    bca,
+    better_mean,
+    drawn,
+    hierarchical,
+    holm,
+    measured,
+    paired,
+    paired_holm,
+    permutation,
+    verdict,
+    widened,
+)
 
 
 @pytest.mark.parametrize("seeds", [3, 5, 8])
@@ -22,9 +34,28 @@ def test_a_claim_is_wrong_where_unseen_seeds_do_not_show_it(monkeypatch):
     noise = np.random.default_rng(0).standard_normal((200, 10))
     apart = np.arange(200.0)[:, None] + 0.01 * noise
     monkeypatch.setattr(verdict_on_real_runs, "studies", lambda: {"equal": noise, "apart": apart})
-    levels, claimed, wrong, total = measured(better_mean, 1, 5, 2000)
+    measurement = measured(better_mean, 1, 5, 2000)
     # Half of the cases of each are claimed; of those of equal means half are wrong, of the others
     # none.
-    assert claimed == total == pytest.approx(2000, rel=0.1)
-    assert wrong == pytest.approx(500, rel=0.15)
-    assert levels == pytest.approx([0.5, 0.5], abs=0.05)
+    assert measurement.claimed == measurement.total == pytest.approx(2000, rel=0.1)
+    assert measurement.wrong == pytest.approx(500, rel=0.15)
+    assert measurement.levels == pytest.approx([0.5, 0.5], abs=0.05)
+    assert measurement.beside == [] and not measurement.holds
+
+
+def test_claims_beside_a_better_finalist_are_false(monkeypatch):
+    noise = np.random.default_rng(0).standard_normal((200, 10))
+    monkeypatch.setattr(verdict_on_real_runs, "studies", lambda: {"a": noise, "b": noise})
+    measurement = measured(better_mean, 2, 5, 1000)
+    assert measurement.beside == pytest.approx([0.5, 0.5], abs=0.05)
+    # a gain of 1.5 is 2.4 standard errors
+    assert measurement.finds_one == pytest.approx([0.99, 0.99], abs=0.02)
+
+
+def test_rivals_keep_their_level_on_normal_scores():
+    scores = np.random.default_rng(1).standard_normal((400, 4, 8))
+    for test in (paired_holm, permutation, bca, hierarchical, verdict):
+        assert test(scores).any(axis=1).mean() <= 0.1
+        assert test(scores + 3 * (np.arange(4) == 2)[:, None])[:, 1].mean() > 0.95
+    p = np.array([[0.01, 0.024, 0.2], [0.02, 0.01, 0.04], [0.04, 0.04, 0.04]])
+    assert holm(p).tolist() == [[True, True, False], [True, True, True], [False] * 3]

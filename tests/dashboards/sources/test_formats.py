@@ -238,13 +238,33 @@ def test_what_is_not_read_is_named(tmp_path, name):
         read_files(str(tmp_path / name))
 
 
-def test_a_folder_is_answered_with_the_pattern_of_its_files(tmp_path):
+def test_the_results_below_a_folder_are_read_with_their_paths(tmp_path):
     for run in ("a-s0", "a-s1"):
-        (tmp_path / run).mkdir()
-        (tmp_path / run / "results.csv").write_text(PLAIN)
-    with refused("folder-without-pattern") as caught:
-        read_files(str(tmp_path))
-    assert f"'{tmp_path}/{{name}}/results.csv'" in caught.value.hint
+        (tmp_path / "logs" / run).mkdir(parents=True)
+        (tmp_path / "logs" / run / "results.csv").write_text("step,acc\n1,0.5\n")
+        (tmp_path / "logs" / run / "config.json").write_text('{"lr": 0.1}')
+    (tmp_path / "judged").mkdir()
+    (tmp_path / "judged" / "results.csv").write_text(PLAIN)
+    (tmp_path / "judged" / "report.html").touch()
+    table = read_files(str(tmp_path))
+    assert table.run.tolist() == ["logs/a-s0", "logs/a-s1"]
+    assert table["config.json:lr"].tolist() == [0.1, 0.1]
+    assert "*/*/results.csv" in str(table.attrs[NOTES])
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for name in ("a-s0.csv", "a-s1.csv"):
+        (flat / name).write_text("step,acc\n1,0.5\n")
+    assert read_files(str(flat)).run.tolist() == ["a-s0", "a-s1"]
+    (tmp_path / "empty").mkdir()
+    with refused("folder-without-pattern"):
+        read_files(str(tmp_path / "empty"))
+
+
+def test_a_pattern_may_begin_at_this_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a-s0").mkdir()
+    (tmp_path / "a-s0" / "results.csv").write_text(PLAIN)
+    assert read_files("./{algo}-s{number}//results.csv").algo.tolist() == ["a", "a"]
 
 
 def test_another_encoding_is_named(tmp_path):

@@ -75,3 +75,32 @@ def test_parts_of_names_become_columns():
     with refused("unknown-column"):
         select(table, "lr=1")
     assert len(select(table.assign(seed=[0, None, 1]), "seed!=none")) == 2
+
+
+def test_nested_runs_have_their_parents_settings(tmp_path):
+    client = mlflow_client(tmp_path)
+    experiment = client.create_experiment("ppo")
+    for optimizer in ("adam", "sgd"):
+        parent = client.create_run(experiment).info.run_id
+        client.log_param(parent, "optimizer", optimizer)
+        client.log_param(parent, "seed", "all")
+        for seed in range(2):
+            tags = {"mlflow.parentRunId": parent}
+            run = client.create_run(experiment, tags=tags).info.run_id
+            client.log_param(run, "seed", seed)
+            client.log_metric(run, "acc", 0.5)
+    table = read_place(str(tmp_path / "runs.db"), "acc", "seed")
+    found = sorted(zip(table["params.optimizer"], table["params.seed"], strict=True))
+    assert found == [("adam", "0"), ("adam", "1"), ("sgd", "0"), ("sgd", "1")]
+
+
+def test_a_store_without_runs_is_named(tmp_path):
+    mlflow_client(tmp_path).create_experiment("ppo")
+    with refused("no-runs"):
+        read_place(str(tmp_path / "runs.db"), "acc", "seed")
+
+
+def mlflow_client(folder):
+    from mlflow import MlflowClient
+
+    return MlflowClient(f"sqlite:///{folder}/runs.db")

@@ -233,3 +233,44 @@ def test_a_number_needs_no_baseline():
     assert judge(table, **asked).verdict.difference == pytest.approx(0.215)
     with refused("no-baseline"):
         judge(table, **{**asked, "against": None})
+
+
+def drawn_seeds(**columns):
+    """20 runs of two losses, of which two pairs drew one seed, with a name each."""
+    scores = np.random.default_rng(0).normal(0.5, 0.01, 20)
+    table = pd.DataFrame(
+        {
+            "Name": [f"happy-{run}" for run in range(20)],
+            "loss": ["grpo"] * 10 + ["dapo"] * 10,
+            "seed": [*range(8), 3, 8, *range(100, 108), 103, 108],
+            "acc": scores,
+        }
+    )
+    return table.assign(**columns)
+
+
+def test_runs_with_names_may_repeat_a_seed_that_was_drawn():
+    judged = judge(drawn_seeds(), **ASKED)
+    assert [arm.runs for arm in judged.arms] == [10, 10]
+    assert judged.arms[1].layout == "unpaired"
+    assert "2 runs" in " ".join(judged.results.doubts)
+    expected = drawn_seeds().groupby("loss").acc.mean()
+    assert judged.verdict.difference == pytest.approx(expected["dapo"] - expected["grpo"])
+
+
+def test_repeated_seeds_may_hide_a_setting_or_a_run_started_twice():
+    of_tasks = ["walker"] * 8 + ["hopper"] * 2
+    for table in (
+        drawn_seeds().drop(columns="Name"),
+        drawn_seeds(task=of_tasks * 2),
+        drawn_seeds(**{"config.env": [0] * 8 + [1] * 2 + [0] * 10}),
+        drawn_seeds(seed=[0, 1, 2, 3, 4] * 4),  # planned, and each started twice
+        drawn_seeds(acc=[0.5, 0.6, 0.7, 0.8] * 2 + [0.8, 0.5] + [0.1 * y for y in range(10)]),
+    ):
+        with refused("repeated-run") as caught:
+            trials(table)
+        assert "--unpaired" in caught.value.hint
+    table = drawn_seeds().drop(columns="Name")
+    assert len(trials(table, pairing="unpaired")) == 20
+    with refused("repeated-run"):  # a row given twice
+        trials(pd.concat([table, table.iloc[:1]]), pairing="unpaired")

@@ -57,7 +57,7 @@ def test_a_better_finalist_is_found_and_everything_is_on_record(tmp_path):
     assert "after 5, " in lines[0] and "0.02 in eval/accuracy" in lines[0]
     assert lines[-1].startswith("demo: #1 is better than the baseline after 5 seeds: +0.")
     assert lines[-3].startswith(
-        "round 1 of at most 6: #1 is better than the baseline after 5 seeds: +0."
+        "round 1 of at most 7: #1 is better than the baseline after 5 seeds: +0."
     )
     fresh = sweep.folder.confirmation
     assert recorded_rounds(SweepRecord(read_spec(fresh), fresh)) == rounds

@@ -1,0 +1,86 @@
+"""Tell runs apart that share configuration and seed: seeds that were drawn at random repeat."""
+
+import pandas as pd
+
+from dashboards.sources.question import Question
+from dashboards.sources.settings import FILES
+from dashboards.sources.states import COLUMNS
+from dashboards.sources.wandb_tables import RUN_COLUMNS
+from trainer.shell.table import counted
+
+# columns that name a run
+_NAMES = ("ID", "id", "run_id", "trial_id", "Name", "name", "run", "run_name", "Run", "trial")
+_OF_RUNS = (*RUN_COLUMNS, *COLUMNS, "state of a row")
+_SETTINGS = (
+    "params.", "config.", "hparams.", "params_", *(f"{name.split('/')[-1]}:" for name in FILES)
+)  # fmt: skip
+# Seeds are drawn at random if no larger part of an arm's runs repeats another one's seed. If more
+# repeat, seeds were planned, and a run was started twice by mistake.
+_REPEATED = 0.2
+
+
+def with_seeds_apart(runs: pd.DataFrame, question: Question) -> tuple[pd.DataFrame, list[str]]:
+    """Return the runs with a label of its own for each run that repeats a seed of its
+    configuration, such as ``7 (2)``, and a note on them.
+
+    Runs stay as they are if they may be one run: if no column names them, if they differ in a
+    setting or have the same scores, or if too many seeds repeat. With ``--unpaired`` seeds are
+    labels, and only runs with the same scores stay.
+    """
+    unpaired = question.pairing == "unpaired"
+    key = [*question.point, question.seed]
+    evaluation = [*key, question.step] if question.step in runs else key
+    scored = runs[runs[question.score].notna()]
+    twice = scored[scored.duplicated(evaluation, keep=False)]
+    if twice.empty:
+        return runs, []
+    name = _name_of_runs(runs, evaluation, question)
+    if name is None:
+        if not unpaired or question.step in runs:
+            return runs, []
+        number = runs.groupby(key, sort=False).cumcount()
+    else:
+        number = runs.groupby(key, sort=False)[name].transform(lambda names: names.factorize()[0])
+    labels = runs[question.seed].where(
+        number == 0, runs[question.seed] + " (" + (number + 1).astype(str) + ")"
+    )
+    if twice.duplicated([*evaluation, question.score]).any():
+        return runs, []
+    labelled = runs.assign(**{question.seed: labels})
+    one_row_each = labelled.drop_duplicates([*question.point, question.seed])
+    repeats = (number > 0).loc[one_row_each.index]
+    if not unpaired:
+        of_arm = repeats.groupby([one_row_each[column] for column in question.point]).mean()
+        if (of_arm > _REPEATED).any() or _differ(twice, key, question):
+            return runs, []
+    note = (
+        f"{counted(int(repeats.sum()), 'run')} on a seed that their configuration has already: "
+        "kept apart."
+    )
+    return labelled, [note]
+
+
+def _name_of_runs(runs: pd.DataFrame, evaluation: list[str], question: Question) -> str | None:
+    """Return the first column of names that tells all rows with the same evaluation apart."""
+    scored = runs[runs[question.score].notna()]
+    for column in _NAMES:
+        if column not in runs or column in question.columns or runs[column].isna().any():
+            continue
+        if not scored.duplicated([*evaluation, column]).any():
+            return column
+    return None
+
+
+def _differ(twice: pd.DataFrame, key: list[str], question: Question) -> bool:
+    """Return whether runs with one seed differ in a setting: a column of texts, or of a program's
+    parameters, other than names.
+    """
+    described = {*question.columns, *_NAMES, *_OF_RUNS}
+    for column in map(str, twice):
+        texts = not pd.api.types.is_numeric_dtype(twice[column])
+        setting = column.startswith(_SETTINGS)
+        if column in described or not (texts or setting):
+            continue
+        if (twice.groupby(key)[column].nunique(dropna=False) > 1).any():
+            return True
+    return False
