@@ -5,7 +5,7 @@ import pytest
 from sweep.programs.base import ResourcesSpec
 from sweep.record.folder import SweepFolder
 from sweep.search.trial_report import TrialReport
-from sweep.views import progress
+from sweep.views import event_lines
 from sweep.views.event_lines import STARTUP_MESSAGES, EventLines
 
 TRIAL = "c000-s1"
@@ -61,10 +61,10 @@ def test_an_evaluation_that_is_not_finite_is_told(lines, capsys):
 def test_a_trial_that_finds_no_free_resources_says_so_once(tmp_path, capsys, monkeypatch):
     four = ResourcesSpec(gpus_per_trial=4, workers_per_trial=4, cpus_per_worker=2)
     lines = EventLines(SweepFolder(tmp_path, "demo"), four)
-    monkeypatch.setattr(progress.ray, "available_resources", lambda: {"GPU": 2.0, "CPU": 30.0})
-    monkeypatch.setattr(progress.ray, "cluster_resources", lambda: {"GPU": 8.0, "CPU": 32.0})
+    monkeypatch.setattr(event_lines.ray, "available_resources", lambda: {"GPU": 2.0, "CPU": 30.0})
+    monkeypatch.setattr(event_lines.ray, "cluster_resources", lambda: {"GPU": 8.0, "CPU": 32.0})
     clock = itertools.count(0.0, 4.0)
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(event_lines.time, "monotonic", lambda: next(clock))
     for _ in range(10):
         lines.polled([], [TRIAL])
     assert (
@@ -74,7 +74,7 @@ def test_a_trial_that_finds_no_free_resources_says_so_once(tmp_path, capsys, mon
 
 
 def test_how_far_the_first_trial_is_is_told_as_it_starts(lines, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(progress, "_CHECK_INTERVAL_S", -1.0)
+    monkeypatch.setattr(event_lines, "_CHECK_INTERVAL_S", -1.0)
     folder = tmp_path / "demo" / "trials" / TRIAL
     folder.mkdir(parents=True)
     told = []
