@@ -1,6 +1,6 @@
 """Seconds from the moment a trial is handed to Ray until its first training step begins.
 
-    python -m benchmarks.trial_start runs/NAME [runs/NAME ...]
+    python -m research.trial_start runs/NAME [runs/NAME ...]
 
 Reads finished sweeps. Trials whose ranks were started for them are cold, those that took over warm
 ranks are warm; the evaluation before the first step, where there is one, is counted and also shown

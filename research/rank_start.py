@@ -1,6 +1,6 @@
 """Where the seconds go between handing a trial of several ranks to Ray and its first training step.
 
-    python -m benchmarks.rank_start [WORKERS] [STRATEGY]
+    python -m research.rank_start [WORKERS] [STRATEGY]
 
 "Ranks up" is Ray's part: placement, processes, environment. Then the ranks import torch and
 transformers, connect, and build model, data and engine.
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import yaml
 
-from benchmarks.trial_start import lines
+from research.trial_start import lines
 
 OVERRIDES = {
     "max_steps": 1,

@@ -2,7 +2,7 @@
 
 import torch
 
-from benchmarks import whole_algorithm
+from examples import whole_algorithm
 from tests.conftest import random_model
 from tests.trainer.algorithm.batches import make_batch
 from trainer.algorithm.advantages import estimate_advantages

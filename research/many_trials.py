@@ -1,8 +1,8 @@
 """Sweeps of 30 to 1,000 trials: what grows, and how fast.
 
-    python -m benchmarks.many_trials 30 100 300 1000 --written
-    python -m benchmarks.many_trials 100 300 1000
-    python -m benchmarks.many_trials 300 --nodes 3      # of a cluster simulated on this machine
+    python -m research.many_trials 30 100 300 1000 --written
+    python -m research.many_trials 100 300 1000
+    python -m research.many_trials 300 --nodes 3      # of a cluster simulated on this machine
 
 ``--written`` writes the folder of an ended sweep, two seeds of each configuration and 50
 evaluations a trial, and measures the commands that read it. Their figures are processor seconds and

@@ -1,8 +1,8 @@
 """Long runs of the built-in tiny policy: what grows in the processes that do not end.
 
-    python -m benchmarks.soak steps 5000      # of training, in one process
-    python -m benchmarks.soak trials 200      # of a sweep, one after another in one warm rank
-    python -m benchmarks.soak steps 5000 --picture FILE.png
+    python -m research.soak steps 5000      # of training, in one process
+    python -m research.soak trials 200      # of a sweep, one after another in one warm rank
+    python -m research.soak steps 5000 --picture FILE.png
 
 Steps and trials are as small as they can be while all of a step happens, and are recorded in MLflow
 (SQLite). Each row is a tenth of the way: what the processes held at its end, the files below the
@@ -45,7 +45,7 @@ SMALL: dict[str, Any] = {
         "dev": {"source": "generated", "split": "dev", "people": [2], "size": 4, "limit": 4}
     },
     "data.train": {"source": "generated", "split": "train", "people": [2], "size": 100},
-    "reward.functions": {"benchmarks.soak:varied": 1.0},
+    "reward.functions": {"research.soak:varied": 1.0},
 }
 
 
