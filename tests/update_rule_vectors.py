@@ -19,6 +19,7 @@ from trainer.algorithm.passes import high_entropy_tokens
 from trainer.config.algorithm import AlgorithmConfig, EngineCorrection
 from trainer.rollouts.dynamic_sampling import has_spread
 from trainer.rollouts.overlong import overlong_penalty
+from trainer.rules.groups import centered
 from trainer.rules.interface import LossInputs, UpdateTotals
 from trainer.rules.kinds import LOSS
 from trainer.rules.papers.covariance import covariances, drawn
@@ -95,11 +96,15 @@ def check_loss(case: Case, chosen: Tensor | None = None, **settings: Any) -> Ite
     logprobs = torch.tensor(case["inputs"]["logprobs"], requires_grad=True)
     mask = batch.completion_mask
     token_mask = mask
+    entropies = None
+    if "current_entropies" in case["inputs"]:
+        entropies = torch.tensor(case["inputs"]["current_entropies"])
     if "top_entropy" in parameters:
         token_mask = high_entropy_tokens(batch, parameters["top_entropy"], alone)
         yield relative_error(token_mask, expected["mask"])
     totals = UpdateTotals(float(mask.sum()), len(mask), parameters.get("max_new_tokens", 1))
-    output = update_loss(LossInputs.of(batch, logprobs, token_mask, totals), config)
+    inputs = LossInputs.of(batch, logprobs, token_mask, totals, entropies)
+    output = update_loss(inputs, config)
     output.loss.backward()
     yield relative_error(output.loss.detach(), expected["loss"])
     yield relative_error(logprobs.grad, expected["grad_logprobs"])
@@ -284,12 +289,73 @@ def check_kl_cov(case: Case) -> Iterator[float]:
 
 def check_kl_in_loss(case: Case) -> Iterator[float]:
     parameters = case["parameters"]
-    if "kl_gradient" in parameters or "kl_weight" in parameters:
+    if "kl_gradient" in parameters or "sg(policy)" in parameters.get("kl_weight", ""):
         return  # other gradients than the penalty's own
     bound = parameters.get("log_ratio_clamp", 20.0 if "value_clamp" in parameters else None)
     yield from check_loss(
-        case, kl_estimator=parameters["kl_estimator"], kl_log_ratio_clamp=bound, kl_placement="loss"
+        case,
+        kl_estimator=parameters["kl_estimator"],
+        kl_log_ratio_clamp=bound,
+        kl_placement="loss",
+        kl_importance_ratio="kl_weight" in parameters,
     )
+
+
+def check_vespo(case: Case) -> Iterator[float]:
+    parameters = case["parameters"]
+    shape = {
+        "k_positive": parameters["k_pos"],
+        "lambda_positive": parameters["lambda_pos"],
+        "k_negative": parameters["k_neg"],
+        "lambda_negative": parameters["lambda_neg"],
+    }
+    yield from check_loss(case, loss={"name": "vespo", **shape})
+
+
+def check_ipo(case: Case) -> Iterator[float]:
+    parameters = case["parameters"]
+    yield from check_loss(
+        case,
+        loss={"name": "ipo", "threshold": parameters["threshold"]},
+        log_ratio_coef=parameters["squared_log_ratio_coef"],
+    )
+
+
+def check_off_policy_mask(case: Case) -> Iterator[float]:
+    parameters = case["parameters"]
+    clip = {name: parameters[name] for name in ("clip_ratio_low", "clip_ratio_high")}
+    yield from check_loss(
+        case,
+        loss={"name": "clipped", "dual_clip": NO_CLIP, **clip},
+        off_policy_threshold=parameters["off_policy_threshold"],
+    )
+
+
+def check_optimal_token_baseline(case: Case) -> Iterator[float]:
+    inputs = case["inputs"]
+    mask = torch.tensor(inputs["completion_mask"])
+    squares = torch.tensor(inputs["sum_squared_probabilities"])
+    norms = (1 - 2 * torch.tensor(inputs["old_logprobs"]).exp() + squares).clamp(min=0).sqrt()
+    batch = replace(batch_of(inputs), gradient_norms=norms * mask)
+    config = AlgorithmConfig(advantage="optimal_token_baseline")
+    ours = estimate_advantages(batch, config).advantages
+    has_spread = centered(batch.rewards, batch.group_ids) != 0
+    # in a group with equal rewards verl trains on the tail that one completion has alone
+    expected = torch.tensor(case["expected"]["advantages"]) * has_spread[:, None]
+    yield relative_error(ours, expected)
+
+
+def check_ce_gppo(case: Case) -> Iterator[float]:
+    names = ("clip_ratio_low", "clip_ratio_high", "dual_clip", "beta_low", "beta_high")
+    settings = {name: case["parameters"][name] for name in names}
+    yield from check_loss(case, loss={"name": "ce_gppo:CeGppo", **settings})
+
+
+def check_entropy_ratio(case: Case) -> Iterator[float]:
+    names = ("clip_ratio_low", "clip_ratio_high", "dual_clip", "low", "high")
+    settings = {name: case["parameters"][name] for name in names}
+    _, gradient = check_loss(case, loss={"name": "entropy_ratio:EntropyRatio", **settings})
+    yield gradient  # the authors' value includes dropped tokens, without their gradient
 
 
 def check_token_weights(case: Case) -> Iterator[float]:
@@ -313,7 +379,7 @@ def check_engine_weights(case: Case) -> Iterator[float]:
         floor=parameters.get("floor", 0.0),
     )
     ours = importance_weights(
-        batch.old_logprobs, batch.rollout_logprobs, batch.completion_mask, config
+        batch.old_logprobs, batch.rollout_logprobs, batch.completion_mask, [config]
     )
     mask = batch.completion_mask
     yield relative_error(ours * mask, torch.tensor(case["expected"]["importance_weights"]) * mask)
@@ -371,6 +437,12 @@ FAMILIES: dict[str, Callable[[Case], Iterator[float]]] = {
     "engine_masking": check_engine_weights,
     "overlong_punishment": check_overlong,
     "dynamic_sampling": check_dynamic_sampling,
+    "vespo_loss": check_vespo,
+    "ipo_loss": check_ipo,
+    "off_policy_sequence_mask": check_off_policy_mask,
+    "optimal_token_baseline": check_optimal_token_baseline,
+    "ce_gppo_loss": check_ce_gppo,
+    "entropy_ratio_clip_loss": check_entropy_ratio,
 }
 
 # Families of other trainers that are not offered here, and why.
@@ -380,10 +452,6 @@ NOT_OFFERED = {
     "grip; no user",
     "bnpo_loss": "the loss would depend on how a batch is cut into micro-batches",
     "token_weights_micro_batches": "the loss would depend on how a batch is cut into micro-batches",
-    "off_policy_sequence_mask": "no user; the geometric mean's mask drops completions of both "
-    "signs",
-    "vespo_loss": "no user; four shape parameters",
     "other_baselines": "no user",
-    "optimal_token_baseline": "no user; needs the sum of squared probabilities at every token",
     "on_policy_distillation": "needs a teacher",
 }

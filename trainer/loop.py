@@ -1,6 +1,9 @@
 """The training loop."""
 
 import copy
+import math
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from trainer.algorithm.batching import with_rewards
 from trainer.algorithm.passes import choose_tokens, isolation_passes
 from trainer.algorithm.reweighting import reweight_advantages
 from trainer.algorithm.rule_check import check_rules
+from trainer.algorithm.rule_state import initial_states, next_states, restored_states, state_metrics
 from trainer.algorithm.scoring import Scorer, check_scores
 from trainer.algorithm.update import Updater, UpdateStatistics, learning_rate
 from trainer.attempt import Attempt
@@ -52,6 +56,7 @@ from trainer.rollouts.build import build_engine
 from trainer.rollouts.collect import RolloutSource, derive_seed
 from trainer.rollouts.engine import EngineRun
 from trainer.rollouts.prepared import prepare
+from trainer.rules.rule import StepSummary
 from trainer.run_folder import RunFolder
 from trainer.tracking.tracker import NullTracker, Tracker
 from trainer.types import Rollout, RunContext, TrainBatch
@@ -90,6 +95,7 @@ class Trainer:
         self.parallel = parallel or make_parallel(config)
         self.step = 0
         self.evaluations: list[tuple[int, float]] = []
+        self.rule_states = initial_states(config.algorithm)
         self.silent_steps = 0  # steps in which every group had zero reward variance
         self.stopped = False  # stop decision shared by all ranks at the last step boundary
         self._stop_requested = False  # on this rank
@@ -218,6 +224,13 @@ class Trainer:
                     {"train": [r for group in scored.groups for r in group.rollouts]}, step
                 )
             batch = with_rewards(batch, scored.groups, config.reward.functions)
+            batch = replace(
+                batch,
+                step=step,
+                total_steps=self.total_steps,
+                advantage_state=self.rule_states["advantage"],
+                loss_state=self.rule_states["loss"],
+            )
             batch = estimate_advantages(batch, algorithm, parallel.sum)
             batch = choose_tokens(batch, algorithm, split_generator, parallel.gather)
             batch = reweight_advantages(batch, algorithm)
@@ -240,7 +253,23 @@ class Trainer:
         self.step = step
         self.silent_steps += metrics["rollout/silent_groups"] == 1
         check_finite(step, "loss", metrics["policy/loss"])
+        self.rule_states = next_states(
+            algorithm, self.rule_states, self._summary(metrics), parallel.gather
+        )
+        metrics |= state_metrics(self.rule_states)
         return metrics | self.engine.metrics() | time_metrics(stopwatch, batch, parallel)
+
+    def _summary(self, metrics: Mapping[str, float]) -> StepSummary:
+        """Return the step that has just ended in the numbers that a rule's state may depend on."""
+        return StepSummary(
+            step=self.step,
+            total_steps=self.total_steps,
+            reward=metrics["rollout/reward"],
+            accuracy=metrics["rollout/accuracy"],
+            entropy=metrics.get("policy/entropy", math.nan),
+            clip_fraction=metrics["policy/clip_fraction"],
+            approx_kl=metrics["policy/approx_kl"],
+        )
 
     def save_checkpoint(self) -> Path:
         """Write ``checkpoints/step-N`` unless it was already written, and wait until it is on
@@ -262,7 +291,11 @@ class Trainer:
         step = self.step
         models = self.models
         state = RunState(
-            step, [*self.evaluations], self.silent_steps, self.source.sampler.state_dict()
+            step=step,
+            evaluations=[*self.evaluations],
+            silent_steps=self.silent_steps,
+            sampler=self.source.sampler.state_dict(),
+            rule_states=self.rule_states,
         )
         write_files = stage_training_state(
             models.causal_lm, self._own_tokenizer, models.optimizer, state, parallel
@@ -300,6 +333,7 @@ class Trainer:
             self.step = self._saved_step = state.step
             self.evaluations = state.evaluations
             self.silent_steps = state.silent_steps
+            self.rule_states = restored_states(self.config.algorithm, state.rule_states)
             self.source.sampler.load_state_dict(state.sampler)
             self.engine.sync_weights(self.models.causal_lm)
         # Without a checkpoint, the evaluation at step 0 is repeated, too.

@@ -121,6 +121,10 @@ class TrainBatch:
     advantages: Tensor  # [B, T] float32
     rewards: Tensor  # [B] float32, on the host
     group_ids: Tensor  # [B] int64, on the host
+    # [B] float32, on the host: mean and unbiased standard deviation of the rewards of the
+    # completion's group
+    group_means: Tensor
+    group_stds: Tensor
     # [B] float32, on the host, 1 if the completion was truncated at max_new_tokens
     truncated: Tensor
     # [B] float32, on the host, 1 if scoring failed; such a completion leaves the update
@@ -133,6 +137,11 @@ class TrainBatch:
     proxy_logprobs: Tensor | None = None
     # [B, T] bool, tokens that the loss selects; None if it selects none
     chosen: Tensor | None = None
+    step: int = 1  # training step, from 1
+    total_steps: int = 1  # of the run
+    # the rules' states after the previous step
+    advantage_state: Mapping[str, float] = field(default_factory=dict)
+    loss_state: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.invariants.rules import algorithm
 from tests.paths import ROOT
 from tests.trainer.algorithm.batches import batch_of, loss_inputs, make_groups
 from trainer.algorithm.advantages import estimate_advantages
@@ -125,3 +126,95 @@ def test_every_rule_of_a_paper_is_found_by_name_and_passes_the_check():
     # of few tokens Lp-Reg chooses none
     for rule in [*rules, {"loss": {"name": "lp_reg", "share": 0.5}}]:
         check_rules(AlgorithmConfig(**rule))
+
+
+def test_every_example_passes_the_check_of_a_rule_of_ones_own():
+    losses = (
+        "ce_gppo:CeGppo",
+        "clip_higher_schedule:ClipHigherSchedule",
+        "entropy_ratio:EntropyRatio",
+        "hard_prompts:HardPrompts",
+    )
+    advantages = ("entropy_shaped:EntropyShaped", "quantile_baseline:QuantileBaseline")
+    rules = [{"loss": name} for name in losses] + [{"advantage": name} for name in advantages]
+    files = {path.stem for path in (ROOT / "examples" / "rules").glob("*.py")}
+    assert {name.partition(":")[0] for rule in rules for name in rule.values()} == files
+    for rule in rules:
+        check_rules(algorithm(rule))
+
+
+def gradient_of(rule, logprobs, **fields):
+    """The gradient of the token losses of a rule with respect to the log-probabilities."""
+    leaf = logprobs.clone().requires_grad_()
+    config = AlgorithmConfig(loss=rule, kl_coef=0.0, loss_aggregation="seq_mean_token_sum")
+    inputs = loss_inputs(
+        leaf,
+        BATCH.old_logprobs,
+        BATCH.advantages,
+        UpdateTotals(8, 1),
+        completion_mask=MASK,
+        token_mask=MASK,
+        **fields,
+    )
+    update_loss(inputs, config).loss.backward()
+    return leaf.grad
+
+
+def by_equation(logprobs, weights, low=0.2, high=0.24):
+    """The gradient of ``max(-A r, -A clip(r))`` times weights, by autograd in float64."""
+    leaf = logprobs.double().requires_grad_()
+    ratio = (leaf - BATCH.old_logprobs.double()).exp()
+    advantages = BATCH.advantages.double()
+    losses = torch.maximum(-advantages * ratio, -advantages * ratio.clamp(1 - low, 1 + high))
+    (losses * weights * MASK).sum().backward()
+    return leaf.grad.float()
+
+
+MOVED = BATCH.old_logprobs + torch.tensor([[0.1, -0.3, 0.23], [0.05, 0.26, 0.3], [-0.1, -0.4, 0.0]])
+
+
+def test_entropy_ratio_drops_tokens_whose_entropy_moved():
+    current = ENTROPIES * torch.tensor([[1.0, 1.04, 1.06], [0.96, 0.94, 1.0], [0.9, 1.01, 1.0]])
+    kept = torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 1.0], [0.0, 1.0, 0.0]])
+    fields = {"entropies": current, "old_entropies": ENTROPIES}
+    ours = gradient_of("entropy_ratio:EntropyRatio", MOVED, **fields)
+    torch.testing.assert_close(ours, by_equation(MOVED, kept))
+
+
+def test_the_upper_clip_of_a_state_counts():
+    ours = gradient_of(
+        "clip_higher_schedule:ClipHigherSchedule", MOVED, state={"high": 0.28}, entropies=None
+    )
+    torch.testing.assert_close(ours, by_equation(MOVED, 1.0, high=0.28))
+    at_default = by_equation(MOVED, 1.0)
+    assert (ours != at_default).sum() == 1  # the ratio of exp(0.23) is between 1.24 and 1.28
+
+
+def test_hard_prompts_weighs_groups_by_their_mean_and_the_step():
+    means = torch.tensor([[0.25], [0.25], [1.5]])
+    ours = gradient_of("hard_prompts:HardPrompts", MOVED, group_means=means, step=1, total_steps=2)
+    weight = torch.tensor([[1 + 0.5 * 0.75], [1 + 0.5 * 0.75], [1.0]])
+    torch.testing.assert_close(ours, by_equation(MOVED, weight))
+
+
+def test_the_quantile_baseline_trains_on_successes_or_on_failures():
+    rewards = torch.tensor([1.0, 0, 0, 0, 0, 1, 1, 0, 1, 1, 1, 0])
+    batch = batch_of(
+        torch.ones(12, 1), rewards=rewards, group_ids=torch.arange(3).repeat_interleave(4)
+    )
+    config = algorithm({"advantage": "quantile_baseline:QuantileBaseline"})
+    advantages = estimate_advantages(batch, config).advantages.flatten()
+    # of four rewards the second smallest is the 0.4-quantile; standard deviations 1/2, 1/3^(1/2)
+    assert advantages.tolist() == pytest.approx(
+        [2, 0, 0, 0, 0, 3**0.5, 3**0.5, 0, 0, 0, 0, -2], abs=1e-4
+    )
+
+
+def test_entropy_shaped_advantages_are_bounded_by_half_of_their_size():
+    batch = replace(BATCH, rewards=torch.tensor([1.0, 0.0, 0.5]), group_ids=torch.tensor([0, 0, 1]))
+    config = algorithm({"advantage": "entropy_shaped:EntropyShaped"})
+    advantages = estimate_advantages(batch, config).advantages
+    a = 0.5 / 0.5**0.5
+    expected = torch.tensor([[a, a, a], [-a, -a, -a], [0.5, 0.5, 0.0]])
+    bonus = (0.4 * ENTROPIES).minimum(expected.abs() / 2)
+    torch.testing.assert_close(advantages, expected + bonus * MASK, rtol=1e-5, atol=1e-6)

@@ -54,6 +54,7 @@ def scored(config, rewards):
 
     batch = replace(batch, old_logprobs=disturbed(batch.old_logprobs, 0.3))
     batch = replace(batch, rollout_logprobs=disturbed(batch.old_logprobs, 0.5))
+    batch = replace(batch, step=1, total_steps=2, loss_state=config.loss.initial_state())
     return model, choose_tokens(estimate_advantages(batch, config), config)
 
 
@@ -82,7 +83,7 @@ def moved(model, batch, config, tokens_per_microbatch=10_000):
 
 def gradient_by_hand(rule, rewards, alpha, eta):
     """Like `gradient`, with AR and Lopti written out; with 0 and 0 there is neither."""
-    config = algorithm(rule)
+    config = algorithm(rule, lopti_eta=eta)
     model, batch = scored(config, rewards)
     before = weights(model)
     tokens = select_tokens(batch, config)
@@ -99,7 +100,7 @@ def gradient_by_hand(rule, rewards, alpha, eta):
             batch.input_ids,
             batch.prompt_lengths,
             batch.completion_mask,
-            config.entropy_coef > 0,
+            config.needs_entropies,
         )
         scores = model(*inputs)
         losses = LossInputs.of(batch, scores.logprobs, mask, totals, scores.entropies)
@@ -175,6 +176,7 @@ def test_gradients_are_finite_at_extreme_ratios(name, advantage, log_ratio):
     old = torch.tensor([[-101.0, -0.5]]) if log_ratio > 0 else torch.tensor([[-1.0, -0.5]])
     new = (old + torch.tensor([[log_ratio, 0.0]])).requires_grad_()
     ones = torch.ones(1, 2)
+    config = algorithm(RULES[name])
     inputs = loss_inputs(
         new,
         old,
@@ -182,8 +184,12 @@ def test_gradients_are_finite_at_extreme_ratios(name, advantage, log_ratio):
         UpdateTotals(2, 1, 16),
         ref_logprobs=old,
         rollout_logprobs=new.detach(),
+        entropies=ones,
+        old_entropies=ones,
+        group_means=0.5 * ones[:, :1],
+        state=config.loss.initial_state(),
     )
-    output = update_loss(inputs, algorithm(RULES[name]))
+    output = update_loss(inputs, config)
     output.loss.backward()
     assert torch.isfinite(output.loss)
     assert torch.isfinite(new.grad).all()

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.invariants import rules  # noqa: F401  finds the rules that stand beside the package
 from tests.trainer import test_loop
 from trainer.config.schema import TrainConfig
 from trainer.loop import Trainer

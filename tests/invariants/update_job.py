@@ -4,6 +4,7 @@ another.
 
 from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -98,6 +99,8 @@ class Updates:
         batch, plan = Scorer(config.optim, self.models, 0, parallel).score(groups)
         batch = estimate_advantages(batch, config.algorithm, parallel.sum)
         batch = choose_tokens(batch, config.algorithm, gather=parallel.gather)
+        state = config.algorithm.loss.initial_state()
+        batch = replace(batch, step=step + 1, total_steps=STEPS, loss_state=state)
         batch = reweight_advantages(batch, config.algorithm)
         statistics = UpdateStatistics.of(batch)
         updater = Updater(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rewards import part_weight
+from trainer.rules.groups import group_means, group_std
 from trainer.rules.interface import Gather
 from trainer.types import Rollout, RolloutGroup, TrainBatch
 
@@ -25,6 +26,8 @@ def build_batch(
     pad = torch.nn.utils.rnn.pad_sequence
     mask = lengths_to_mask(lengths)
     zeros = torch.zeros(mask.shape, device=device)
+    rewards = torch.tensor([r.reward for r in rollouts], dtype=torch.float32)
+    group_ids = torch.tensor([r.group_id for r in rollouts])
     return TrainBatch(
         input_ids=pad(sequences, batch_first=True, padding_value=pad_token_id).to(
             device, non_blocking=True
@@ -38,8 +41,10 @@ def build_batch(
         entropies=zeros,
         gradient_norms=zeros,
         advantages=zeros,
-        rewards=torch.tensor([r.reward for r in rollouts], dtype=torch.float32),
-        group_ids=torch.tensor([r.group_id for r in rollouts]),
+        rewards=rewards,
+        group_ids=group_ids,
+        group_means=group_means(rewards, group_ids)[0].float(),
+        group_stds=group_std(rewards, group_ids).float(),
         truncated=torch.tensor([float(r.completion.finish_reason == "length") for r in rollouts]),
         failed=torch.zeros(len(rollouts)),
     )
@@ -62,9 +67,12 @@ def with_rewards(
     its group, so that it does not move their advantages either.
     """
     rollouts = [rollout for group in groups for rollout in _without_failures(group)]
+    rewards = torch.tensor([r.reward for r in rollouts])
     return replace(
         batch,
-        rewards=torch.tensor([r.reward for r in rollouts]),
+        rewards=rewards,
+        group_means=group_means(rewards, batch.group_ids)[0].float(),
+        group_stds=group_std(rewards, batch.group_ids).float(),
         failed=torch.tensor([float(r.scoring != "ok") for r in rollouts]),
         reward_parts=[r.reward_breakdown for r in rollouts],
         part_weights={

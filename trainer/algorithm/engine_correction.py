@@ -1,5 +1,8 @@
 """Importance weights that correct the mismatch between engine and trainer probabilities."""
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 
 from trainer.config.algorithm import EngineCorrection
@@ -10,9 +13,14 @@ def importance_weights(
     old_logprobs: Tensor,
     rollout_logprobs: Tensor,
     completion_mask: Tensor,
-    config: EngineCorrection,
+    corrections: Sequence[EngineCorrection],
 ) -> Tensor:
     """Return the importance weight of each token's policy loss, [B, T].
+
+    Of several corrections the masks drop tokens and the first ``truncate`` gives the weights.
+    Without a ``truncate`` the first mask does. With ``[{level: geometric_mean, rule: mask}, {level:
+    token, rule: truncate}]`` completions are dropped by their geometric mean and the tokens of the
+    others weighted by ``min(w_t, C)``, as in NeMo-RL, OpenRLHF and verl.
 
     The token ratio is ``w_t = pi_old / pi_engine``, the cap C and the floor F. For each level and
     rule:
@@ -29,28 +37,54 @@ def importance_weights(
     Log-probabilities [B, T] are over the full vocabulary, and 0 outside the completions.
     """
     log_ratio = old_logprobs - rollout_logprobs
-    tokens = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
-    ratio = tokens
-    if config.level != "token":
-        total = log_ratio.sum(dim=1, keepdim=True)
-        if config.level == "geometric_mean":
-            total = total / completion_mask.sum(dim=1, keepdim=True).clamp(min=1)
-        ratio = total.exp().expand_as(log_ratio)
+    of_weights = next((one for one in corrections if one.rule == "truncate"), corrections[0])
+    weights = _weights(log_ratio, completion_mask, of_weights)
+    for correction in corrections:
+        if correction is not of_weights and correction.rule == "mask":
+            is_kept = _is_kept(log_ratio, completion_mask, correction)
+            weights = weights.where(is_kept, 0.0)
+    return weights
+
+
+def _weights(log_ratio: Tensor, completion_mask: Tensor, config: EngineCorrection) -> Tensor:
+    """Return the weights of one correction, [B, T]."""
+    ratio = _ratios(log_ratio, completion_mask, config)
     if config.rule == "truncate":
         return ratio.clamp(max=config.cap)
-    weights = tokens if config.level == "geometric_mean" else ratio
-    return weights.masked_fill((ratio > config.cap) | (ratio < config.floor), 0.0)
+    if config.level == "geometric_mean":
+        ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    return ratio.where(_is_kept(log_ratio, completion_mask, config), 0.0)
 
 
-def ratio_bounds(log_ratio: Tensor, config: EngineCorrection) -> Tensor:
+def _is_kept(log_ratio: Tensor, completion_mask: Tensor, config: EngineCorrection) -> Tensor:
+    """Return where the ratio of a mask is within its bounds, [B, T] bool."""
+    ratio = _ratios(log_ratio, completion_mask, config)
+    return (ratio >= config.floor) & (ratio <= config.cap)
+
+
+def _ratios(log_ratio: Tensor, completion_mask: Tensor, config: EngineCorrection) -> Tensor:
+    """Return the ratio of each token at the correction's level, [B, T]."""
+    if config.level == "token":
+        return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    total = log_ratio.sum(dim=1, keepdim=True)
+    if config.level == "geometric_mean":
+        total = total / completion_mask.sum(dim=1, keepdim=True).clamp(min=1)
+    return total.exp().expand_as(log_ratio)
+
+
+def ratio_bounds(log_ratio: Tensor, corrections: Sequence[EngineCorrection]) -> Tensor:
     """Return the factors that bound the ratio when the engine's log-probabilities are used as old
     ones, [B, T].
 
     The ratio ``r = pi / pi_engine`` in the loss is then already the full importance weight. The
-    factor is ``min(1, C / r)`` for truncate, and 1 where ``F <= r <= C``, else 0, for mask.
-    ``log_ratio`` is log r, [B, T], without gradient.
+    factor is ``min(1, C / r)`` for truncate, and 1 where ``F <= r <= C``, else 0, for mask; of
+    several corrections it is the product. ``log_ratio`` is log r, [B, T], without gradient.
     """
     ratio = log_ratio.exp()
-    if config.rule == "truncate":
-        return (config.cap / ratio).clamp(max=1.0)
-    return ((ratio >= config.floor) & (ratio <= config.cap)).to(ratio.dtype)
+    factors = torch.ones_like(ratio)
+    for config in corrections:
+        if config.rule == "truncate":
+            factors = factors * (config.cap / ratio).clamp(max=1.0)
+        else:
+            factors = factors * ((ratio >= config.floor) & (ratio <= config.cap))
+    return factors

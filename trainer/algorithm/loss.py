@@ -1,5 +1,7 @@
 """The loss of an update batch: policy loss, KL penalty and entropy bonus."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -18,7 +20,8 @@ def update_loss(inputs: LossInputs, config: AlgorithmConfig) -> LossOutput:
     policy loss l of every token, w of `token_weights`, importance weights of
     `trainer.algorithm.engine_correction`, and the KL term if ``kl_placement`` is the loss. The
     squared log-ratio, with ``c = log_ratio_coef``, keeps the policy near the old one: prime-rl adds
-    it to DPPO, and with ``l = -A logprob`` it is verl's DRO. The entropy bonus subtracts
+    it to DPPO, and with ``l = -A logprob`` it is verl's DRO. With ``off_policy_threshold`` the
+    policy loss of completions that are far from the policy is left out. The entropy bonus subtracts
     ``entropy_coef`` times the entropies, weighted by w.
 
     Returns:
@@ -33,15 +36,19 @@ def update_loss(inputs: LossInputs, config: AlgorithmConfig) -> LossOutput:
     losses, clipped, dual_clipped = (
         result if isinstance(result, TokenLosses) else TokenLosses(result)
     )
-    if config.engine_correction is not None:
-        losses = losses * _engine_factors(inputs, config.engine_correction)
+    if config.engine_corrections:
+        losses = losses * _engine_factors(inputs, config.engine_corrections)
+    if config.off_policy_threshold is not None:
+        losses = losses * _near_policy(inputs, config.off_policy_threshold, config.isolates)
     if config.log_ratio_coef > 0:
         losses = losses + config.log_ratio_coef * inputs.log_ratio.square()
     loss = (losses * weights).sum()
     if inputs.ref_logprobs is not None and config.kl_coef > 0 and config.kl_in_loss:
         penalty = kl_penalty(inputs.logprobs, inputs.ref_logprobs, config)
+        if config.kl_importance_ratio:
+            penalty = penalty * inputs.log_ratio.exp()
         loss = loss + config.kl_coef * (penalty * weights).sum()
-    if inputs.entropies is not None:
+    if inputs.entropies is not None and config.entropy_coef > 0:
         loss = loss - config.entropy_coef * (inputs.entropies * weights).sum()
     with torch.no_grad():
         clipped_in_pass = clipped * inputs.token_mask
@@ -55,12 +62,32 @@ def update_loss(inputs: LossInputs, config: AlgorithmConfig) -> LossOutput:
     return LossOutput(loss, clipped_in_pass, metrics)
 
 
-def _engine_factors(inputs: LossInputs, config: EngineCorrection) -> Tensor:
+def _engine_factors(inputs: LossInputs, corrections: Sequence[EngineCorrection]) -> Tensor:
     if inputs.rollout_logprobs is None:
-        return ratio_bounds(inputs.log_ratio.detach(), config)
+        return ratio_bounds(inputs.log_ratio.detach(), corrections)
     return importance_weights(
-        inputs.old_logprobs, inputs.rollout_logprobs, inputs.completion_mask, config
+        inputs.old_logprobs, inputs.rollout_logprobs, inputs.completion_mask, corrections
     )
+
+
+def _near_policy(inputs: LossInputs, threshold: float, isolates: bool) -> Tensor:
+    """Return the off-policy sequence mask [arXiv:2512.02556, section 3.1; TRL], [B, T]: 0 at tokens
+    with ``A < 0`` of a completion with ``mean of (log mu - log pi) > threshold``, else 1.
+
+    mu is the policy that sampled: the engine's, or the old one if its log-probabilities are the
+    engine's. pi is the current policy. With Lopti it is the policy before both passes, so that the
+    second pass does not lose completions that the first pass moved.
+    """
+    mask = inputs.completion_mask
+    sampled = inputs.old_logprobs
+    if inputs.rollout_logprobs is not None:
+        sampled = inputs.rollout_logprobs
+    current = inputs.logprobs.detach()
+    if isolates:
+        current = inputs.old_logprobs
+    distance = ((sampled - current) * mask).sum(dim=1, keepdim=True)
+    distance = distance / mask.sum(dim=1, keepdim=True).clamp(min=1)
+    return ((inputs.advantages >= 0) | (distance <= threshold)).to(mask.dtype)
 
 
 def token_weights(
@@ -93,7 +120,9 @@ def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, config: AlgorithmConfig) 
     is clamped to ±``kl_log_ratio_clamp`` (20 in verl and NeMo-RL, 5 in the published code of
     arXiv:2505.12929) and the value to at most 10. With null nothing is clamped, as in TRL. In the
     loss the estimate is differentiated directly, which is the default of verl, OpenRLHF and slime.
-    It is not multiplied by ``pi / pi_old`` [arXiv:2512.02556, section 3.1].
+    With ``kl_importance_ratio`` `update_loss` multiplies it by ``pi / pi_old`` first
+    [arXiv:2512.02556, section 3.1], so that its gradient is that of the KL divergence also off
+    policy.
     """
     difference = ref_logprobs - logprobs
     if config.kl_estimator == "k1":

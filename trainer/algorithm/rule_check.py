@@ -13,6 +13,7 @@ from torch import Tensor
 
 from trainer.algorithm.batching import lengths_to_mask
 from trainer.algorithm.passes import choose_tokens
+from trainer.algorithm.rule_state import check_state
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.errors import ConfigError
 from trainer.rules.interface import (
@@ -22,7 +23,7 @@ from trainer.rules.interface import (
     TokenLosses,
     UpdateTotals,
 )
-from trainer.rules.rule import Rule
+from trainer.rules.rule import Rule, StepSummary
 from trainer.types import TrainBatch
 
 _LENGTHS = (6, 4, 5, 2)
@@ -55,7 +56,15 @@ def check_rules(config: AlgorithmConfig) -> None:
 
 
 def _advantage_problems(config: AlgorithmConfig) -> Iterator[_Problem]:
-    batch = _random_batch()
+    rule = config.advantage
+
+    def call(batch: TrainBatch) -> Tensor:
+        return rule(AdvantageInputs.of(batch, 0.0, lambda tensor: tensor))
+
+    everything = replace(_random_batch(), advantage_state=rule.initial_state())
+    batch = _declared(everything, rule)
+    yield from _undeclared_problems(rule, lambda: call(batch), lambda: call(everything))
+    yield from _state_problems(rule)
     inputs = AdvantageInputs.of(batch, 0.0, lambda tensor: tensor)
     yield from _output_problems(
         lambda: config.advantage(inputs), [batch.rewards, batch.completion_mask]
@@ -64,20 +73,38 @@ def _advantage_problems(config: AlgorithmConfig) -> Iterator[_Problem]:
 
 def _loss_problems(config: AlgorithmConfig) -> Iterator[_Problem]:
     rule = config.loss
-    batch = choose_tokens(_random_batch(), config)
-    mask = batch.completion_mask
-    yield from _output_problems(lambda: _losses(rule, batch, mask)[0], [mask])
-    if not _losses(rule, batch, mask)[0].requires_grad:
+    everything = replace(_random_batch(), loss_state=rule.initial_state())
+    mask = everything.completion_mask
+
+    def call(batch: TrainBatch, with_entropies: bool) -> None:
+        _losses(rule, choose_tokens(batch, config), mask, with_entropies)
+
+    reads_entropies = config.needs_entropies
+    batch = _declared(everything, rule)
+    yield from _undeclared_problems(
+        rule, lambda: call(batch, reads_entropies), lambda: call(everything, reads_entropies)
+    )
+    fails_without = not reads_entropies and _raises(lambda: call(batch, False))
+    if fails_without and not _raises(lambda: call(batch, True)):
+        yield _Problem(
+            "rule-needs-entropies",
+            "reads tokens.entropies, which are None unless it sets `needs_entropies: "
+            "ClassVar[bool] = True`",
+        )
+    yield from _state_problems(rule)
+    batch = choose_tokens(batch, config)
+    yield from _output_problems(lambda: _losses(rule, batch, mask, reads_entropies)[0], [mask])
+    if not _losses(rule, batch, mask, reads_entropies)[0].requires_grad:
         yield _Problem(
             "rule-without-gradient",
             "has no gradient: compute the loss from tokens.logprobs or tokens.log_ratio",
         )
-    whole = _gradient(rule, batch, mask)
+    whole = _gradient(rule, batch, mask, reads_entropies)
     if not whole.isfinite().all():
         yield _Problem("rule-gradient-not-finite", "has NaN or infinite gradients")
     if not whole.any():
         yield _Problem("rule-zero-gradient", "has a gradient of 0 at every token")
-    if (whole * batch.advantages).sum() > 0:
+    if (whole[0] * batch.advantages).sum() > 0:
         yield _Problem(
             "rule-sign",
             "lowers the probability of tokens with a positive advantage: return a loss (it "
@@ -89,14 +116,15 @@ def _loss_problems(config: AlgorithmConfig) -> Iterator[_Problem]:
             "has a gradient outside the completions: multiply by tokens.completion_mask",
         )
     without = choose_tokens(replace(batch, advantages=torch.zeros_like(mask)), config)
-    if not rule.has_penalty and _gradient(rule, without, mask).any():
+    if not rule.has_penalty and _gradient(rule, without, mask, reads_entropies).any():
         yield _Problem(
             "rule-zero-advantage",
             "has a gradient where the advantage is 0: if that is intended, set `has_penalty: "
             "ClassVar[bool] = True`",
         )
     low = mask * (batch.old_logprobs < -1)
-    halves = _gradient(rule, batch, low) + _gradient(rule, batch, mask - low)
+    halves = _gradient(rule, batch, low, reads_entropies)
+    halves = halves + _gradient(rule, batch, mask - low, reads_entropies)
     if config.isolates and not torch.allclose(halves, whole, rtol=1e-4, atol=1e-6):
         yield _Problem(
             "rule-not-summable",
@@ -127,20 +155,86 @@ def _output_problems(compute: Callable[[], Any], like: Sequence[Tensor]) -> Iter
         yield _Problem("rule-state", "is not deterministic: it keeps state or draws random numbers")
 
 
-def _losses(rule: PolicyLoss, batch: TrainBatch, token_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the token losses and the log-probabilities they were computed from, [B, T] each."""
+def _declared(batch: TrainBatch, rule: Rule) -> TrainBatch:
+    """Return the batch without what a rule only may read if it declares `needs_distributions`."""
+    if rule.needs_distributions:
+        return batch
+    return replace(batch, entropies=None, gradient_norms=None)
+
+
+def _undeclared_problems(
+    rule: Rule, declared: Callable[[], Any], everything: Callable[[], Any]
+) -> Iterator[_Problem]:
+    """Yield a problem if a rule fails on what it declares, but not on everything."""
+    if not rule.needs_distributions and _raises(declared) and not _raises(everything):
+        yield _Problem(
+            "rule-needs-distributions",
+            "reads entropies or gradient norms from before the update, which are None with "
+            "optim.old_logprobs=rollout: set `needs_distributions: ClassVar[bool] = True`",
+        )
+
+
+def _raises(call: Callable[[], Any]) -> bool:
+    try:
+        call()
+    except Exception:
+        return True
+    return False
+
+
+def _state_problems(rule: Rule) -> Iterator[_Problem]:
+    """Yield the problems of a rule's state over two steps."""
+    state = rule.initial_state()
+    for step in (1, 2):
+        summary = StepSummary(
+            step=step,
+            total_steps=2,
+            reward=0.5,
+            accuracy=0.5,
+            entropy=1.0 / step,
+            clip_fraction=0.1,
+            approx_kl=0.01,
+        )
+        after = rule.next_state(state, summary)
+        if after != rule.next_state(state, summary):
+            yield _Problem(
+                "rule-state", "has a next_state that keeps state itself or draws random numbers"
+            )
+        try:
+            check_state(after, rule)
+        except ValueError as error:
+            yield _Problem("rule-state-invalid", str(error))
+            return
+        state = after
+
+
+def _losses(
+    rule: PolicyLoss, batch: TrainBatch, token_mask: Tensor, with_entropies: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the token losses, and the log-probabilities and entropies they were computed from,
+    [B, T] each.
+    """
     noise = torch.linspace(-0.3, 0.3, token_mask.numel()).view(token_mask.shape)
     logprobs = (batch.old_logprobs + noise * batch.completion_mask).requires_grad_()
+    entropies = ((0.5 + 0.1 * noise.flip(0)) * batch.completion_mask).requires_grad_()
     totals = UpdateTotals(sum(_LENGTHS), len(_LENGTHS), max(_LENGTHS))
-    result = rule(LossInputs.of(batch, logprobs, token_mask, totals))
-    return (result.losses if isinstance(result, TokenLosses) else result), logprobs
+    if batch.entropies is not None:
+        batch = replace(batch, entropies=0.5 * batch.completion_mask)
+    given = entropies if with_entropies else None
+    result = rule(LossInputs.of(batch, logprobs, token_mask, totals, given))
+    losses = result.losses if isinstance(result, TokenLosses) else result
+    return losses, logprobs, entropies
 
 
-def _gradient(rule: PolicyLoss, batch: TrainBatch, token_mask: Tensor) -> Tensor:
-    losses, logprobs = _losses(rule, batch, token_mask)
+def _gradient(
+    rule: PolicyLoss, batch: TrainBatch, token_mask: Tensor, with_entropies: bool
+) -> Tensor:
+    """Return the gradients with respect to log-probabilities and entropies, [2, B, T]."""
+    losses, logprobs, entropies = _losses(rule, batch, token_mask, with_entropies)
     # Losses outside the mask are zeroed, so a gradient there comes from the losses of other tokens.
-    # Adding 0 * logprobs keeps autograd.grad from failing on losses without a gradient.
-    return torch.autograd.grad((losses * token_mask + 0 * logprobs).sum(), logprobs)[0]
+    # Adding 0 times both keeps autograd.grad from failing on losses without a gradient.
+    total = (losses * token_mask + 0 * logprobs + 0 * entropies).sum()
+    return torch.stack(torch.autograd.grad(total, (logprobs, entropies)))
 
 
 def _sending_problem(rule: Rule) -> _Problem | None:
@@ -179,6 +273,12 @@ def _random_batch() -> TrainBatch:
         "advantages": mask - 2 * noise["advantages"],
         "rewards": rewards,
         "group_ids": torch.tensor([0, 0, 1, 1]),
+        "group_means": torch.tensor([0.5, 0.5, 0.75, 0.75]),
+        "group_stds": torch.tensor([0.7071, 0.7071, 0.3536, 0.3536]),
+        "step": 1,
+        "total_steps": 2,
+        "advantage_state": {},
+        "loss_state": {},
         "truncated": rewards * 0,
         "failed": rewards * 0,
         "reward_parts": [{"first": 0.25, "second": reward - 0.25} for reward in rewards.tolist()],

@@ -150,7 +150,7 @@ class Updater:
         loss_sum = torch.zeros_like(statistics.loss)
         asked = in_pass
         # a token's loss depends on the completion's other tokens
-        if self.algorithm.loss.whole_completions:
+        if self.algorithm.needs_whole_completions:
             asked = lengths_to_mask(batch.completion_lengths) * in_pass.any(dim=1, keepdim=True)
         for index, rows in enumerate(update_batch.microbatches):
             rows = rows[asked[rows].any(dim=1)]
@@ -169,15 +169,20 @@ class Updater:
                 token_mask = token_mask * 0
             with self.parallel.microbatch(self.policy, index == len(update_batch.microbatches) - 1):
                 scores: TokenScores = kept or self.policy(
-                    part.input_ids, part.prompt_lengths, needed, self.algorithm.entropy_coef > 0
+                    part.input_ids, part.prompt_lengths, needed, self.algorithm.needs_entropies
                 )
                 statistics.tokens_computed += scores.computed
                 token_mask = token_mask.to(device, non_blocking=True)
                 is_new = needed.to(device, non_blocking=True).bool()
                 logprobs = torch.where(is_new, scores.logprobs, part.old_logprobs)
-                # A cached forward always has entropies; leave them out without a bonus, because a
-                # zero-weight gradient costs the same.
-                entropies = scores.entropies if self.algorithm.entropy_coef > 0 else None
+                # A cached forward always has entropies; leave them out if nothing reads them,
+                # because a zero-weight gradient costs the same.
+                entropies = None
+                if self.algorithm.needs_entropies:
+                    assert scores.entropies is not None
+                    entropies = scores.entropies
+                    if part.entropies is not None:
+                        entropies = torch.where(is_new, scores.entropies, part.entropies)
                 inputs = LossInputs.of(part, logprobs, token_mask, totals, entropies)
                 output = update_loss(inputs, self.algorithm)
                 self.parallel.backward(output.loss)

@@ -1,7 +1,7 @@
 """The counters that a checkpoint stores in addition to weights, optimizer and random states."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 STATE_FILE = "training_state.json"
@@ -15,6 +15,8 @@ class RunState:
     evaluations: list[tuple[int, float]]  # training step, accuracy
     silent_steps: int  # steps in which every group had zero reward variance
     sampler: dict[str, int]  # `ProblemSampler.state_dict`
+    # by kind of rule, "advantage" and "loss"; empty in checkpoints of rules without a state
+    rule_states: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def write(self, checkpoint: Path) -> None:
         """Write the state into a checkpoint folder."""

@@ -81,8 +81,38 @@ class AlgorithmConfig(Section):
     """
     kl_placement: Literal["auto", KlPlacement] = needs("kl_coef", "auto")
     """auto: the advantage's default, reward for reinforce_plus_plus, loss for the others"""
-    engine_correction: EngineCorrection | None = None
-    """importance-sampling correction of engine probabilities; null is off"""
+    kl_importance_ratio: bool = needs("kl_coef", False)
+    """multiply the KL penalty in the loss by pi / pi_old and differentiate the product: unbiased
+    also off policy, the default of TRL 1.16
+    """
+    engine_correction: EngineCorrection | tuple[EngineCorrection, ...] | None = None
+    """importance-sampling correction of engine probabilities; null is off. A list combines
+    corrections: masks drop tokens, one truncate gives the weights
+    """
+    off_policy_threshold: NonNegative | None = None
+    """drop completions with a negative advantage if the mean over their tokens of log(pi_sampling /
+    pi) is above this (TRL suggests 0.5); null is off [nats]
+    """
+
+    @property
+    def engine_corrections(self) -> tuple[EngineCorrection, ...]:
+        """The engine corrections as a list, empty if off."""
+        if self.engine_correction is None:
+            return ()
+        if isinstance(self.engine_correction, EngineCorrection):
+            return (self.engine_correction,)
+        return self.engine_correction
+
+    @property
+    def needs_entropies(self) -> bool:
+        """Whether the loss reads the current policy's entropies."""
+        return self.entropy_coef > 0 or self.loss.needs_entropies
+
+    @property
+    def needs_whole_completions(self) -> bool:
+        """Whether a token's loss depends on the completion's other tokens."""
+        moves_with_policy = self.off_policy_threshold is not None and not self.isolates
+        return self.loss.whole_completions or moves_with_policy
 
     @property
     def isolates(self) -> bool:
@@ -130,6 +160,11 @@ class AlgorithmConfig(Section):
             raise ValueError(
                 f"advantage {self.advantage.name} does not support a KL penalty in the "
                 f"{self.kl_placement}: set algorithm.kl_placement to auto"
+            )
+        if sum(correction.rule == "truncate" for correction in self.engine_corrections) > 1:
+            raise ValueError(
+                "engine_correction has more than one truncate, and only one can give the weights: "
+                "keep one, set the others to rule mask"
             )
         if self.aggregation not in self.loss.aggregations:
             raise ValueError(

@@ -12,7 +12,7 @@ def engine_logprob_problems(
 ) -> Iterator[str]:
     """Yield error messages for settings that the engine's log-probabilities cannot support."""
     truncations = _truncations(rollout)
-    if algorithm.engine_correction is not None and truncations:
+    if algorithm.engine_corrections and truncations:
         yield (
             "rollout.top_p, top_k and min_p renormalize the engine's probabilities over the "
             "kept tokens, so engine_correction would correct the truncation, not a mismatch: "
@@ -28,11 +28,17 @@ def engine_logprob_problems(
             f"the policy's. Set rollout.{key} to {1 if key == 'top_p' else 0}, or "
             "optim.old_logprobs to recompute"
         )
-    if algorithm.engine_correction is not None and algorithm.engine_correction.level != "token":
+    if any(correction.level != "token" for correction in algorithm.engine_corrections):
         yield (
             "optim.old_logprobs is rollout: without a forward pass before the update the "
             "ratio of a completion is unknown, so only token-level correction works: set "
             "algorithm.engine_correction.level to token"
+        )
+    if algorithm.off_policy_threshold is not None and algorithm.isolates:
+        yield (
+            "algorithm.off_policy_threshold compares the engine with the policy before Lopti's "
+            "passes, which optim.old_logprobs=rollout does not compute: set optim.old_logprobs to "
+            "recompute"
         )
     if algorithm.needs_distributions:
         yield (

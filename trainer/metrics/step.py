@@ -142,11 +142,14 @@ def _engine_sums(
         "rollout/engine_ratio": (log_ratio.exp() * mask).sum(),
         "rollout/engine_logprob_diff_max": difference.max(),
     }
-    correction = algorithm.engine_correction
-    if correction is not None:
-        weights = importance_weights(batch.old_logprobs, rollout_logprobs, mask, correction)
-        cut_to = correction.cap if correction.rule == "truncate" else 0.0
-        sums["rollout/importance_cut"] = (weights.eq(cut_to) * mask).sum()
+    corrections = algorithm.engine_corrections
+    if corrections:
+        weights = importance_weights(batch.old_logprobs, rollout_logprobs, mask, corrections)
+        is_cut = torch.zeros_like(mask, dtype=torch.bool)
+        for correction in corrections:
+            cut_to = correction.cap if correction.rule == "truncate" else 0.0
+            is_cut |= weights.eq(cut_to)
+        sums["rollout/importance_cut"] = (is_cut * mask).sum()
     return sums
 
 

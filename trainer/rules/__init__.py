@@ -23,6 +23,7 @@ from trainer.rules.interface import (
     TokenLosses,
     UpdateTotals,
 )
+from trainer.rules.rule import RuleState, StepSummary
 from trainer.section import NonNegative, Positive, Probability
 from trainer.types import TrainBatch
 
@@ -38,6 +39,8 @@ __all__ = [
     "PolicyLoss",
     "Positive",
     "Probability",
+    "RuleState",
+    "StepSummary",
     "TokenLosses",
     "TrainBatch",
     "UpdateTotals",

@@ -7,10 +7,10 @@ rule classes and must not wait for torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
-from trainer.rules.rule import Rule
+from trainer.rules.rule import Rule, RuleState
 from trainer.types import Tensor, TrainBatch
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ Gather = Callable[[list[Any]], list[Any]]
 # larger log-ratios could overflow exp() in float32 and make the gradient NaN, even if the ratio is
 # clipped
 MAX_LOG_RATIO = 20.0
+_ABSENT: Any = None  # of inputs that a test builds by hand; training always sets them
 KlPlacement = Literal["loss", "reward"]
 Aggregation = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "constant"]
 
@@ -51,15 +52,27 @@ class AdvantageInputs:
     ref_logprobs: Tensor | None  # [B, T]
     # [B, T], entropies of the policy before its update; None with optim.old_logprobs=rollout
     entropies: Tensor | None
+    # [B, T], norm of d old_logprob / d (logits / temperature); None with
+    # optim.old_logprobs=rollout
+    gradient_norms: Tensor | None = None
     reward_parts: Sequence[Mapping[str, float]]  # [B], weighted parts of each reward
     part_weights: Mapping[str, float]
     kl_coef: float  # KL coefficient if the KL penalty is in the reward, else 0
     sum_over_ranks: SumOverRanks
+    step: int = 1  # training step, from 1
+    total_steps: int = 1  # of the run
+    # of this rule after the previous step
+    state: RuleState = field(default_factory=dict)
 
     @classmethod
     def of(cls, batch: TrainBatch, kl_coef: float, sum_over_ranks: SumOverRanks) -> Self:
         """Return the inputs of a scored batch."""
-        return cls(**_shared(cls, batch), kl_coef=kl_coef, sum_over_ranks=sum_over_ranks)
+        return cls(
+            **_shared(cls, batch),
+            kl_coef=kl_coef,
+            sum_over_ranks=sum_over_ranks,
+            state=batch.advantage_state,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +93,20 @@ class LossInputs:
     chosen: Tensor | None = None  # [B, T] bool, tokens selected by `PolicyLoss.choose`
     # [B, T], log-probabilities under the proxy; None if `PolicyLoss.proxy_min_p` is 0
     proxy_logprobs: Tensor | None = None
-    entropies: Tensor | None = None  # [B, T], with gradient; None if entropy_coef is 0
+    # [B, T], of the current policy, with gradient; None unless the rule sets `needs_entropies` or
+    # entropy_coef is above 0
+    entropies: Tensor | None = None
+    # [B, T], of the policy before its update; None with optim.old_logprobs=rollout
+    old_entropies: Tensor | None = None
+    rewards: Tensor = _ABSENT  # [B, 1]
+    group_means: Tensor = _ABSENT  # [B, 1], mean reward of the completion's group
+    # [B, 1], unbiased standard deviation of the rewards of the completion's group; 1 for a group of
+    # size 1
+    group_stds: Tensor = _ABSENT
+    step: int = 1  # training step, from 1
+    total_steps: int = 1  # of the run
+    # of this rule after the previous step
+    state: RuleState = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -92,8 +118,18 @@ class LossInputs:
         entropies: Tensor | None = None,
     ) -> Self:
         """Return the inputs of some rows [B, T] of a scored batch with advantages."""
-        shared = {**_shared(cls, rows), "entropies": entropies}
-        return cls(**shared, logprobs=logprobs, token_mask=token_mask, totals=totals)
+        shared = _shared(cls, rows)
+        for name in ("rewards", "group_means", "group_stds"):
+            shared[name] = shared[name].to(rows.completion_mask, non_blocking=True)[:, None]
+        shared["entropies"] = entropies
+        return cls(
+            **shared,
+            logprobs=logprobs,
+            token_mask=token_mask,
+            totals=totals,
+            old_entropies=rows.entropies,
+            state=rows.loss_state,
+        )
 
     @property
     def log_ratio(self) -> Tensor:
@@ -104,9 +140,7 @@ class LossInputs:
 def _shared(kind: type[Any], batch: TrainBatch) -> dict[str, Any]:
     """Return the batch fields that a rule's inputs share."""
     return {
-        field.name: getattr(batch, field.name)
-        for field in fields(kind)
-        if hasattr(batch, field.name)
+        part.name: getattr(batch, part.name) for part in fields(kind) if hasattr(batch, part.name)
     }
 
 
@@ -149,6 +183,8 @@ class PolicyLoss(Rule):
     aggregations: ClassVar[tuple[Aggregation, ...]] = get_args(Aggregation)
     # whether a token's loss depends on other tokens of the completion
     whole_completions: ClassVar[bool] = False
+    # whether it reads the current policy's entropies, which costs time and memory
+    needs_entropies: ClassVar[bool] = False
     has_penalty: ClassVar[bool] = False  # whether a token with zero advantage may have a gradient
     # min-p threshold of the proxy distribution; 0: no proxy
     proxy_min_p: ClassVar[float] = 0.0

@@ -1,10 +1,26 @@
 """Base class of update rules: an equation with its parameters."""
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from trainer.rules.own import errors_located, folder_of, load_again
 from trainer.section import Section
+
+RuleState = Mapping[str, float]  # what a rule keeps from step to step
+
+
+class StepSummary(NamedTuple):
+    """A training step in numbers that are equal on all ranks, for `Rule.next_state`."""
+
+    step: int  # training step, from 1
+    total_steps: int  # of the run
+    reward: float  # mean over the step's completions
+    accuracy: float  # fraction of correct completions
+    # mean over completion tokens before the update [nats]; NaN with optim.old_logprobs=rollout
+    entropy: float
+    clip_fraction: float  # fraction of updated tokens that the loss clips
+    approx_kl: float  # mean of old_logprob - logprob over updated tokens [nats]
 
 
 class Rule(Section):
@@ -15,6 +31,21 @@ class Rule(Section):
     # whether it needs entropies or proxy log-probabilities
     needs_distributions: ClassVar[bool] = False
     name: str = ""
+
+    def initial_state(self) -> RuleState:
+        """Return the rule's state before the first step: named numbers, none by default.
+
+        A rule receives its state as ``state`` of its inputs. A rule's object never changes.
+        """
+        return {}
+
+    def next_state(self, state: RuleState, summary: StepSummary) -> RuleState:
+        """Return the state for the next step, called once at the end of each step on all ranks.
+
+        Use the arguments only: they are equal on all ranks, so the states are, too. Checkpoints
+        store the state.
+        """
+        return state
 
     @property
     def is_own(self) -> bool:

@@ -50,7 +50,17 @@ def batch_of(completion_mask: torch.Tensor, **fields: Any) -> TrainBatch:
             ("rollout_logprobs", "old_logprobs", "entropies", "gradient_norms", "advantages"), zeros
         ),
         **dict.fromkeys(
-            ("input_ids", "prompt_lengths", "rewards", "group_ids", "truncated", "failed"), rows
+            (
+                "input_ids",
+                "prompt_lengths",
+                "rewards",
+                "group_ids",
+                "group_means",
+                "group_stds",
+                "truncated",
+                "failed",
+            ),
+            rows,
         ),
         "ref_logprobs": None,
         "completion_lengths": completion_mask.sum(dim=1).long(),

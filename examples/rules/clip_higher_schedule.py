@@ -1,0 +1,20 @@
+"""A state across steps: the upper clip rises while the entropy is below a target, else falls."""
+
+from trainer.rules import LossInputs, NonNegative, RuleState, StepSummary, TokenLosses
+from trainer.rules.losses.clipped import Clipped
+
+
+class ClipHigherSchedule(Clipped):
+    """`Clipped`, whose upper clip starts at ``clip_ratio_high`` and is not below 0.2."""
+
+    target_entropy: NonNegative = 0.3
+    """mean entropy at which the upper clip stays [nats]"""
+
+    def initial_state(self) -> RuleState:
+        return {"high": self.clip_ratio_high}
+
+    def next_state(self, state: RuleState, summary: StepSummary) -> RuleState:
+        return {"high": max(0.2, state["high"] + 0.1 * (self.target_entropy - summary.entropy))}
+
+    def __call__(self, tokens: LossInputs) -> TokenLosses:
+        return Clipped(clip_ratio_high=tokens.state["high"])(tokens)

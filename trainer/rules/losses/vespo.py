@@ -1,0 +1,43 @@
+"""VESPO policy loss: a smooth weight on the completion's ratio."""
+
+from typing import Literal
+
+from trainer.rules.interface import MAX_LOG_RATIO, LossInputs, PolicyLoss, TokenLosses
+from trainer.section import NonNegative
+from trainer.types import Tensor
+
+
+class Vespo(PolicyLoss):
+    """VESPO [arXiv:2602.10693].
+
+    ``w = prod over the completion of r``; ``phi = exp(lambda) w^k exp(-lambda w)``, which is 1 at
+    ``w = 1``; ``l = -sg(phi) A logprob``, with k and lambda by the sign of A. A completion is
+    neither clipped nor split, but fades out as its probability moves away from the old one. Only
+    the gradient is meaningful, not the loss value. Same as TRL, which adds the engine's log-ratio
+    to log w: here `optim.old_logprobs: rollout` does so.
+    """
+
+    whole_completions = True
+
+    name: Literal["vespo"] = "vespo"
+    k_positive: NonNegative = 2.0
+    """power of the completion's ratio where A is at least 0"""
+    lambda_positive: NonNegative = 3.0
+    """decay rate in the completion's ratio where A is at least 0"""
+    k_negative: NonNegative = 3.0
+    """power of the completion's ratio where A is below 0"""
+    lambda_negative: NonNegative = 2.0
+    """decay rate in the completion's ratio where A is below 0"""
+
+    def __call__(self, tokens: LossInputs) -> TokenLosses:
+        weight = self.weights(tokens)
+        return TokenLosses(-weight * tokens.advantages * tokens.logprobs)
+
+    def weights(self, tokens: LossInputs) -> Tensor:
+        """Return phi for every token, [B, T], without gradient."""
+        log_ratio = (tokens.logprobs.detach() - tokens.old_logprobs) * tokens.completion_mask
+        log_w = log_ratio.sum(dim=1, keepdim=True).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+        good = tokens.advantages >= 0
+        power = good * self.k_positive + ~good * self.k_negative
+        decay = good * self.lambda_positive + ~good * self.lambda_negative
+        return (decay + power * log_w - decay * log_w.exp()).exp()
