@@ -11,10 +11,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
+from dashboards.pictures.questions import TITLE
 from dashboards.pictures.theme import Picture
 from trainer.config.variants import shown
 
 Cell = tuple[str, str, str]  # shown text, sort value, CSS class
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?")
 
 
 def render_page(
@@ -25,6 +27,7 @@ def render_page(
     trials: tuple[Sequence[str], Sequence[Sequence[Cell]]],
     *,
     confirmed: bool = False,
+    questions: Sequence[tuple[str, str]] = (),
 ) -> str:
     """Return the whole page as text.
 
@@ -36,6 +39,7 @@ def render_page(
             are left out.
         trials: headings and rows of the table at the end.
         confirmed: whether fresh seeds confirmed an improvement.
+        questions: questions about the verdict with their answers.
     """
     pictures = [picture for several in chapters.values() for picture in several]
     first = pictures[0] if pictures else None
@@ -60,6 +64,8 @@ def render_page(
         meta=meta,
         verdict=verdict,
         confirmed=confirmed,
+        questions=questions,
+        questions_title=TITLE,
         first=first,
         chapters={
             name: several
@@ -93,7 +99,7 @@ def cell(value: object, decimals: int | None = None) -> Cell:
     if isinstance(value, tuple):
         return value
     if isinstance(value, str):
-        return value, value, "number" if value.isdigit() else ""
+        return value, value, "number" if _NUMBER.fullmatch(value) else ""
     if value is None or pd.isna(value):  # type: ignore[call-overload]
         return "", "", "number"
     exact = float(value)  # type: ignore[arg-type]

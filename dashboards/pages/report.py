@@ -13,6 +13,7 @@ from dashboards.pictures.mechanism import probability_bands
 from dashboards.pictures.parameters import scores_against
 from dashboards.pictures.peaks import fitted_peaks
 from dashboards.pictures.precision import precision
+from dashboards.pictures.questions import questions
 from dashboards.pictures.theme import Picture
 from dashboards.pictures.tournament import tournament
 from dashboards.pictures.verdict import headline, verdict
@@ -22,6 +23,7 @@ from trainer.files import storage_error, write_atomically
 
 _REPORT_FILE = "report.html"
 _TRIALS_FILE = "trials.csv"
+_SHOWN_MINUTES = 0.05
 
 # Chapters of a report in order. Each function draws one picture with a one-sentence finding, or
 # returns None if there is nothing to show.
@@ -93,7 +95,13 @@ def report_html(results: Results, chapters: Mapping[str, Sequence[Picture]]) -> 
     gain = headline(results).confirmed
     front = verdict(results)
     return render_page(
-        results.name or "judged runs", meta, front, chapters, trials_table(results), confirmed=gain
+        results.name or "judged runs",
+        meta,
+        front,
+        chapters,
+        trials_table(results),
+        confirmed=gain,
+        questions=questions(results),
     )
 
 
@@ -101,7 +109,10 @@ def trials_table(results: Results) -> tuple[list[str], list[list[Cell]]]:
     """Return the table of all trials, the best first, failed ones last with their reason."""
     parameters = [name for name in results.searched if name in results.table.columns]
     headings = ["trial", "configuration", "seed", "state", "score", "step"]
-    headings += [*short_names(parameters).values(), "minutes", "reason"]
+    headings += [*short_names(parameters).values()]
+    longest = results.table.minutes.max()
+    has_minutes = longest >= _SHOWN_MINUTES  # short commands would all show 0.0
+    headings += ["minutes", "reason"] if has_minutes else ["reason"]
     ordered = results.table.sort_values(
         "score", ascending=results.objective.mode == "min", na_position="last"
     )
@@ -111,7 +122,8 @@ def trials_table(results: Results) -> tuple[list[str], list[list[Cell]]]:
         cells.append((str(row["state"]), str(row["state"]), str(row["state"])))
         cells.append(cell(row["score"], decimals=4))
         cells += [cell(row[name]) for name in ("step", *parameters)]
-        cells.append(cell(row["minutes"], decimals=1))
+        if has_minutes:
+            cells.append(cell(row["minutes"], decimals=1 if longest >= 10 else 2))
         cells.append((str(row["reason"]), str(row["reason"]), "reason"))
         table.append(cells)
     return headings, table

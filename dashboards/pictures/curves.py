@@ -12,6 +12,7 @@ from dashboards.words import number
 
 _MANY_TRIALS = 20  # above this, lines are faint, so that dense regions stand out
 MAX_LINES = 100
+_MAX_EQUAL = 4  # groups of equal curves that are named
 _CURVE_TITLES = {
     "policy/kl": "KL to the reference",
     "policy/entropy": "Entropy",
@@ -39,9 +40,22 @@ def learning_curves(results: Results) -> Picture | None:
         f"From first to last evaluation {int(rising.sum())} of {len(ends)} trials improve; the "
         f"median change is {change.median():+.3f} ({change.min():+.3f} to {change.max():+.3f}); "
         "dotted lines are trials that failed or were "
-        f"stopped.{_thinning_note(results.table)}"
+        f"stopped.{_thinning_note(results.table)}{_coinciding(values)}"
     )
     return Picture("curves", "Learning curves", text, (drawing,))
+
+
+def _coinciding(values: pd.DataFrame) -> str:
+    """Name trials whose curves are equal at every step; empty if there are none."""
+    groups: dict[tuple[tuple[float, float], ...], list[str]] = {}
+    for trial, curve in values.groupby("trial"):
+        points = tuple(zip(curve.step, curve.value, strict=True))
+        groups.setdefault(points, []).append(str(trial))
+    equal = [" and ".join(trials) for trials in groups.values() if len(trials) > 1]
+    if not equal:
+        return ""
+    more = f" and {len(equal) - _MAX_EQUAL} more groups" if len(equal) > _MAX_EQUAL else ""
+    return f" These curves coincide: {'; '.join(equal[:_MAX_EQUAL])}{more}."
 
 
 def training_health(results: Results) -> Picture | None:

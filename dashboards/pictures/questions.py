@@ -1,0 +1,71 @@
+"""Three questions to ask before believing a verdict, answered from the results."""
+
+from dashboards import words
+from dashboards.results import Results
+from trainer.config.variants import short_names, shown
+from trainer.shell.table import counted
+
+TITLE = "Three questions before you believe it"
+
+
+def questions(results: Results) -> list[tuple[str, str]]:
+    """Return each question with its answer; empty before there is anything to compare."""
+    if results.comparable.empty or results.baseline_label is None:
+        return []
+    return [
+        ("Was the baseline tuned as well?", _tuning(results)),
+        ("On which seeds?", _seeds(results)),
+        ("What else differs?", _other_differences(results)),
+    ]
+
+
+def _tuning(results: Results) -> str:
+    if results.arms:
+        counts = results.table[results.table.arm != ""].groupby("arm").configuration.nunique()
+        budgets = ", ".join(f"{arm} {counts[arm]}" for arm in results.arms if arm in counts)
+        return f"Each rule was tuned alone, on so many configurations: {budgets}."
+    others = results.table.configuration.nunique() - 1
+    if results.nothing_chosen:
+        return (
+            "All configurations were listed, none was tuned here. If the others' settings were "
+            "tuned elsewhere and the baseline's were not, the comparison favors the others."
+        )
+    return (
+        f"No: the baseline ran at one setting, and the best of {counted(others, 'other')} is "
+        "compared with it. With `search.tune_within` each rule gets a search of its own."
+    )
+
+
+def _seeds(results: Results) -> str:
+    if results.fresh is not None and not results.fresh.comparable.empty:
+        seeds = counted(results.fresh.comparable.seed.nunique(), "fresh seed")
+        return f"On {seeds}, which played no part in choosing the configurations."
+    seeds = counted(results.comparable.seed.nunique(), "seed")
+    if results.nothing_chosen:
+        return f"On {seeds}. No score chose a configuration, so these seeds are evidence."
+    return (
+        f"On the {seeds} of the search, which chose the best of many: that gives candidates, "
+        "never evidence. `sweep confirm` runs fresh seeds."
+    )
+
+
+def _other_differences(results: Results) -> str:
+    judged = results.verdict if not results.arms else None
+    changed = {} if judged is None else results.changed(judged.best)
+    called = short_names(results.varied)
+    parts = []
+    if judged is not None and changed:
+        settings = {
+            called[name]: (shown(now), shown(base)) for name, (now, base) in changed.items()
+        }
+        together = "" if len(settings) == 1 else ", and the difference is that of all together"
+        parts.append(
+            f"{judged.best} differs from the baseline in {words.changes(settings)}{together}."
+        )
+    ends = results.comparable.step
+    if ends.nunique() > 1:
+        parts.append(f"The trials ended at different steps, {ends.min():g} to {ends.max():g}.")
+    failed = sum(trial.state == "FAIL" for trial in results.trials)
+    if failed:
+        parts.append(f"Failed, counted as the worst score: {counted(failed, 'trial')}.")
+    return " ".join(parts) or "Nothing in the settings that the sweep varies."
