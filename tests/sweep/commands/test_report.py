@@ -37,7 +37,7 @@ def test_an_offline_sweep_has_its_report_and_no_page_of_mlflow(tmp_path, typed):
     }
     assert load_config(str(report / "best.yaml")).algorithm.ar_alpha == 0.2
     assert typed("sweep ui demo", code=3).splitlines() == [
-        "error: sweep demo ran offline",
+        "error: sweep demo ran offline [sweep-offline]",
         f"where: {tmp_path / 'demo'}",
         f"next:  {sweep.command('upload')} sends it to MLflow",
     ]
