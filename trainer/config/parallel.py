@@ -18,6 +18,8 @@ class ParallelConfig(Section):
     """offload to CPU memory: optimizer state, or also parameters"""
     device: Literal["auto", "cuda", "cpu"] = "auto"
     """auto: use a GPU if available; cuda: fail without one; cpu: ignore GPUs"""
+    strict_memory: bool = False
+    """refuse a run that does not fit into memory by the estimate, instead of warning"""
     timeout_s: Count = needs("strategy=ddp|deepspeed", 600)
     """timeout of collectives between ranks [s]"""
 

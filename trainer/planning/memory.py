@@ -12,6 +12,7 @@ from typing import Any
 
 from trainer.config.model import ALL_LINEAR
 from trainer.config.schema import TrainConfig
+from trainer.errors import ConfigError
 from trainer.files import size_text
 from trainer.planning.advice import Advice
 from trainer.policy.architectures import CHUNK_BYTES, ModelSize, model_size
@@ -105,17 +106,30 @@ def footprint(
 def check_fits(
     config: TrainConfig, ranks: int, device: Device, quiet: bool = False
 ) -> Footprint | None:
-    """Estimate the memory of a run and, unless ``quiet``, warn if it does not fit."""
+    """Estimate the memory of a run and, unless ``quiet``, warn if it does not fit.
+
+    Raises:
+        ConfigError: it does not fit, and `parallel.strict_memory` is set.
+    """
     estimate = footprint(config, ranks, device)
-    if estimate is not None and estimate.margin < 0 and not quiet:
-        advice = Advice(
-            f"the run does not fit: {' '.join(estimate.lines())}",
+    if estimate is None or estimate.margin >= 0:
+        return estimate
+    what = f"the run does not fit: {' '.join(estimate.lines())}"
+    remedies = (
+        "lower rollout.vllm.gpu_memory_utilization or optim.tokens_per_microbatch, set "
+        "model.gradient_checkpointing=true, or shard: parallel.strategy=deepspeed "
+        "parallel.zero_stage=3"
+    )
+    if config.parallel.strict_memory:
+        raise ConfigError(
+            what,
             config.model.name_or_path,
-            "lower rollout.vllm.gpu_memory_utilization or optim.tokens_per_microbatch, set "
-            "model.gradient_checkpointing=true, or shard: parallel.strategy=deepspeed "
-            "parallel.zero_stage=3",
+            f"{remedies}; or try it: parallel.strict_memory=false",
+            key="parallel.strict_memory",
+            code="does-not-fit",
         )
-        _log.warning("%s", advice)
+    if not quiet:
+        _log.warning("%s", Advice(what, config.model.name_or_path, remedies))
     return estimate
 
 

@@ -3,8 +3,10 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from tests.refusals import refused
 from trainer.config.extends import preset_names
 from trainer.config.schema import load_config
+from trainer.errors import ConfigError
 from trainer.planning.memory import Device, RunMemory, check_fits, footprint
 from trainer.policy.adapters import add_adapter
 from trainer.policy.architectures import CHUNK_BYTES, ModelSize
@@ -112,6 +114,13 @@ def test_a_run_that_seems_too_large_is_warned_about_once_with_what_to_change(
     for warning in caplog.messages:
         assert all(size in warning for size in ("60.9 GB", "71.9 GB", "95.4 GB"))
         assert "parallel.strategy=deepspeed parallel.zero_stage=3" in warning
+
+
+def test_strict_memory_refuses_a_run_that_does_not_fit():
+    strict = {"parallel.strict_memory": True}
+    with refused("does-not-fit", ConfigError, key="parallel.strict_memory"):
+        check_fits(load_config("kk_7b", {**strict, "parallel.zero_stage": 2}), 4, Device())
+    assert check_fits(load_config("kk_7b", strict), 4, Device()).margin >= 0
 
 
 def test_a_model_whose_file_lacks_a_size_has_no_footprint():
