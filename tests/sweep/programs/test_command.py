@@ -249,6 +249,7 @@ line = {"step": 1, "eval/accuracy": config["x"], "seed": config["seed"], "resume
 assert os.environ["LOPTUNE_OUT"] == sys.argv[1] and os.environ["LOPTUNE_SEED"] == "4"
 assert "RANK" not in os.environ
 assert os.environ["OMP_NUM_THREADS"] == "4", "of each of two ranks"
+assert os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == "300", "as long as the sweep waits"
 print("[loptune]", json.dumps(line))
 second = '{"step": 2, "eval/accuracy": 0.25, "name": "x", "time/step": 9}\\n'
 open(sys.argv[1] + "/metrics.jsonl", "a").write(second)
