@@ -40,7 +40,7 @@ def configuration_labels(trials: pd.DataFrame, searched: Sequence[str]) -> "pd.S
     def label(row: "pd.Series[Any]") -> str:
         parts = [f"#{row.configuration} {row.arm or row.algorithm}".rstrip()]
         parts += [
-            f"{sign} {row[key]:.2g}" for key, sign in RULE_SIGNS.items() if strength(row, key) > 0
+            f"{sign} {row[key]:.3g}" for key, sign in RULE_SIGNS.items() if strength(row, key) > 0
         ]
         varying = [name for name in named if varies.loc[row.arm, name] and pd.notna(row[name])]
         parts += [f"{named[name]}={_short(row[name])}" for name in varying]

@@ -55,8 +55,11 @@ def unambiguous_names(keys: Iterable[str]) -> dict[str, str]:
 
 
 def value_text(value: Any) -> str:
-    """Return a parameter's value on one line of at most ``_MAX_VALUE`` characters."""
-    return shortened(" ".join(number(value).split()), _MAX_VALUE)
+    """Return a parameter's value on one line of at most ``_MAX_VALUE`` characters, with as many
+    digits as labels have.
+    """
+    text = f"{value:.3g}" if isinstance(value, float) else number(value)
+    return shortened(" ".join(text.split()), _MAX_VALUE)
 
 
 def score_text(trial: TrialRecord) -> str:
