@@ -253,7 +253,7 @@ def test_runs_with_names_may_repeat_a_seed_that_was_drawn():
     judged = judge(drawn_seeds(), **ASKED)
     assert [arm.runs for arm in judged.arms] == [10, 10]
     assert judged.arms[1].layout == "unpaired"
-    assert "2 runs" in " ".join(judged.results.doubts)
+    assert "2 runs" in " ".join(judged.results.warnings)
     expected = drawn_seeds().groupby("loss").acc.mean()
     assert judged.verdict.difference == pytest.approx(expected["dapo"] - expected["grpo"])
 
