@@ -59,9 +59,18 @@ def _runs(runs_dir: Path) -> list[str]:
 
 _COMPLETIONS: Completions = {
     "spec": lambda _: preset_specs(),
+    "--spec": lambda _: preset_specs(),
+    "word": lambda _: dotted_keys(),
+    "metric": lambda _: _metrics(),
     "overrides": lambda _: [f"{key}=" for key in dotted_keys()],
     **dict.fromkeys(("name", "run", "model"), _runs),
 }
+
+
+def _metrics() -> list[str]:
+    from trainer.metrics.declared import METRICS  # only during Tab completion
+
+    return list(METRICS)
 
 
 def _values(key: str) -> list[str]:

@@ -24,6 +24,9 @@ def add_commands(commands: Commands) -> None:
     evidence = commands.add_parser(
         "evidence", help="list each update rule's improvement over all confirmed sweeps"
     )
+    evidence.add_argument(
+        "store", nargs="?", help="URI of an MLflow store (default: the runs folder's)"
+    )
     add_runs_dir(evidence)
     add_json(evidence)
     evidence.set_defaults(command=_evidence)
@@ -58,7 +61,7 @@ def _evidence(arguments: argparse.Namespace) -> int:
     from dashboards.evidence import HEADINGS, gathered
     from dashboards.sources.mlflow import read_sweeps
 
-    uri = tracking_uri(TrackingConfig(), arguments.runs_dir)
+    uri = tracking_uri(TrackingConfig(uri=arguments.store), arguments.runs_dir)
     connect(uri)  # reading would create a missing store
     counted, left = gathered(read_sweeps(uri))
     if arguments.json:

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import shutil
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from sweep.commands.arguments import add_named
 from sweep.driver.guard import dead_scratch, end_leftovers
@@ -16,7 +17,7 @@ from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.record.trial_table import duration, print_trials, table_row
 from sweep.search.history import best, outcome
 from sweep.views.time_left import seconds_left
-from trainer.errors import UserError
+from trainer.errors import ConfigError, UserError
 from trainer.files import size_text
 from trainer.shell.arguments import Commands, add_json, add_runs_dir
 from trainer.shell.run_folder import holder
@@ -38,7 +39,14 @@ def add_commands(commands: Commands) -> None:
     add_json(ls)
     ls.set_defaults(command=_ls)
 
-    add_named(commands, "study", _study, "export a sweep as an Optuna study, for optuna-dashboard")
+    study = add_named(
+        commands, "study", _study, "export a sweep as an Optuna study, for optuna-dashboard"
+    )
+    study.add_argument(
+        "--output",
+        type=Path,
+        help="new SQLite file to write (default: study.db in the sweep's folder, written again)",
+    )
 
 
 def _status(arguments: argparse.Namespace) -> int:
@@ -116,10 +124,30 @@ def _study(arguments: argparse.Namespace) -> int:
     from sweep.search.study import write_study  # Optuna takes a second to import
 
     sweep = open_sweep(arguments.runs_dir, arguments.name)
-    output = sweep.folder.root / "study.db"
+    output: Path = arguments.output or sweep.folder.root / "study.db"
+    if arguments.output:
+        _check_new_file(output)
     write_study(sweep.spec, sweep.configurations, output)
     print(f"optuna-dashboard sqlite:///{output}")
     return 0
+
+
+def _check_new_file(output: Path) -> None:
+    """Refuse an output that exists, which may be another study, or whose folder does not exist."""
+    if output.exists():
+        raise ConfigError(
+            f"{output} exists already",
+            "--output",
+            "name a new file, or remove this one first",
+            code="output-exists",
+        )
+    if not output.parent.is_dir():
+        raise ConfigError(
+            f"the folder {output.parent} does not exist",
+            "--output",
+            f"mkdir -p {output.parent}",
+            code="no-output-folder",
+        )
 
 
 @dataclass(frozen=True)

@@ -58,13 +58,17 @@ class Option:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``trainer options``, or ``trainer metrics``."""
+    """Add ``trainer options``."""
     parser.add_argument(
         "word", nargs="*", default=[], help="only show names that contain this text"
     )
 
 
-add_metrics = add_options
+def add_metrics(parser: argparse.ArgumentParser) -> None:
+    """Add ``trainer metrics``."""
+    parser.add_argument(
+        "metric", nargs="*", default=[], help="only show names that contain this text"
+    )
 
 
 def add_schema(parser: argparse.ArgumentParser) -> None:
@@ -141,7 +145,8 @@ def carry_out_metrics(arguments: argparse.Namespace) -> int:
     families = [replace(metric, name=f"{metric.name}*") for metric in METRIC_FAMILIES.values()]
     metrics = {metric.name: metric for metric in (*METRICS.values(), *families)}
     matches = [
-        metrics[name] for name in _find(" ".join(arguments.word), list(metrics), "trainer metrics")
+        metrics[name]
+        for name in _find(" ".join(arguments.metric), list(metrics), "trainer metrics")
     ]
     _print(
         [

@@ -40,6 +40,8 @@ def complete(
             key = prefix.partition("=")[0]
             return [f"{key}={value}" for value in values(key)]
         names = list(completions[argument](runs_dir)) if argument in completions else []
-        return names if argument in ("name", "overrides") else names + files(prefix)
+        return (
+            names if argument in ("name", "overrides", "word", "metric") else names + files(prefix)
+        )
 
     argcomplete.autocomplete(parser, always_complete_options=False, default_completer=candidates)

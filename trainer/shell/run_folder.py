@@ -54,7 +54,10 @@ def check_name(name: str) -> str:
     """
     if not is_name(name):
         raise ConfigError(
-            f"invalid name: {shortened(name, 80)!r}", "command line", f"use {NAME_RULE}"
+            f"invalid name: {shortened(name, 80)!r}",
+            "--name",
+            f"use {NAME_RULE}",
+            code="invalid-name",
         )
     return name
 

@@ -99,3 +99,5 @@ def test_evidence_of_a_store(tmp_path, monkeypatch, capsys, typed):
     assert [row["sweep"] for row in left_out] == ["demo"]
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     assert "the MLflow store does not exist" in typed("sweep evidence", code=4)
+    of_store = json.loads(typed("sweep evidence --json", uri))
+    assert [row["sweep"] for row in of_store["left_out"]] == ["demo"]

@@ -125,3 +125,14 @@ def test_a_study_replaces_its_own_file(tmp_path, typed):
     for _ in range(2):
         assert typed("sweep study demo") == f"optuna-dashboard sqlite:///{file}\n"
     assert file.is_file()
+
+
+def test_a_study_goes_into_a_new_file_only(tmp_path, typed):
+    write_sweep(tmp_path)
+    file = tmp_path / "mine.db"
+    assert typed("sweep study demo --output", file) == f"optuna-dashboard sqlite:///{file}\n"
+    assert file.is_file()
+    assert "[output-exists]" in typed("sweep study demo --output", file, code=2)
+    missing = tmp_path / "none" / "mine.db"
+    assert "[no-output-folder]" in typed("sweep study demo --output", missing, code=2)
+    assert not missing.parent.exists()
