@@ -29,7 +29,6 @@ def completed(line: str, folder: Path, tmp_path: Path) -> tuple[list[str], str]:
         ("trainer presets kk_3b:rpp_", ["kk_3b:rpp_ar", "kk_3b:rpp_lopti", "kk_3b:rpp_ar_lopti"]),
         ("trainer run tiny_kk algorithm.ar", ["algorithm.ar_alpha="]),
         ("trainer run tiny_kk --dry", ["--dry-run"]),
-        ("trainer evaluate tiny --spec tiny_k", ["tiny_kk"]),
         ("trainer options algorithm.lopti_s", ["algorithm.lopti_split"]),
         ("trainer metrics policy/k", ["policy/kl"]),
         ("trainer resume ", ["first-run"]),
@@ -54,3 +53,8 @@ def test_the_tab_key_completes_without_a_heavy_import(tmp_path, line, words):
     assert offered == words
     assert "argcomplete" in imported
     assert not re.findall(r"\| +(torch|ray|mlflow|scipy)$", imported, re.MULTILINE)
+
+
+def test_an_option_that_names_a_preset_is_completed(tmp_path):
+    offered, _ = completed("trainer evaluate tiny --spec tiny_k", tmp_path, tmp_path)
+    assert offered == ["tiny_kk"]
