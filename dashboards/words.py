@@ -314,6 +314,10 @@ def caveats(verdict: Verdict, failed: Mapping[str, int], seeds: int) -> str:
         else "",
         hidden(seeds) if seeds else "",
         failures(failed),
+        f"Without failed seeds of {verdict.best} and {verdict.baseline}, the difference would be "
+        f"{signed(verdict.without_failed)}."
+        if verdict.without_failed is not None
+        else "",
     ]
     return " ".join(sentence for sentence in sentences if sentence)
 

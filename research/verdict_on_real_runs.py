@@ -71,7 +71,7 @@ ROUNDS = 8  # seeds up to which rounds look
 # A test holds its level if it claims so much falsely on average, but for a standard error over
 # studies, and no more than twice that in any.
 WORST = 2 * FALSE_CLAIMS
-_CASES_OF_BOOTSTRAPS = 200  # a study
+_CASES_OF_BOOTSTRAPS = 60  # a study
 BETTER = 1.5  # in standard deviations of a study's scores
 _RESAMPLES = 1000
 _PERMUTATIONS = 2000  # if there are more, these are drawn

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 from dashboards.statistics.comparison import compare
 from dashboards.statistics.dunnett import Vector, level
 from dashboards.statistics.seed_noise import Noise, Scores
-from dashboards.statistics.verdict import Mode, oriented
+from dashboards.statistics.verdict import MIN_SEEDS, Mode, oriented
 
 Decision = Literal["better", "not better", "worse", "open"]
 
@@ -176,7 +176,9 @@ def standings(design: Design, scores: Scores, baseline: str, mode: Mode) -> list
     decided = []
     for decision in compare(gains, baseline, design.thresholds).decisions:
         low, high = decision.interval or (None, None)
-        outcome = decide(*decision.interval, design.worthwhile) if decision.interval else "open"
+        outcome: Decision = "open"
+        if decision.interval is not None and decision.seeds >= MIN_SEEDS:
+            outcome = decide(*decision.interval, design.worthwhile)
         decided.append(Standing(decision.name, decision.seeds, decision.gain, low, high, outcome))
     return decided
 

@@ -46,6 +46,9 @@ class Difference:
     # seeds per configuration that detect a true difference of this size with 80% power; None if
     # that is unknown or more than `power.MAX_SEEDS`
     deciding_seeds: int | None = None
+    # the difference without failed runs of best and baseline; None if none of them failed, or if
+    # the two clearly fail at different rates, which would favor the one that fails
+    without_failed: float | None = None
 
     @property
     def winner(self) -> str:
@@ -197,6 +200,7 @@ def _concluded(
         runs=(len(scores[best.name]), len(scores.get(baseline, ()))),
         sign=int(sign),
         deciding_seeds=seeds_for(abs(best.gain), deviation) if deviation > 0 else None,
+        without_failed=_without_failed(scores, best.name, baseline, layouts),
     )
     if best.interval is None or best.p_value is None:
         return Undecided(**vars(measured), why="one seed" if best.seeds < 2 else "no spread")
@@ -225,6 +229,31 @@ def _concluded(
         ),
         confirmation_seeds=seeds_for(shrunken, deviation, known_freedom=freedom),
     )
+
+
+def _without_failed(
+    scores: Scores, best: str, baseline: str, layouts: Mapping[str, Layout]
+) -> float | None:
+    """Return `Difference.without_failed`, in units of the score."""
+    if best not in scores or baseline not in scores:
+        return None
+    rows = [scores[best], scores[baseline]]
+    finite = finite_scores({"best": scores[best], "baseline": scores[baseline]})
+    ended = [finite["best"], finite["baseline"]]
+    failed = [len(row) - len(scored) for row, scored in zip(rows, ended, strict=True)]
+    if not any(failed):
+        return None
+    from scipy.stats import fisher_exact  # takes a second to import
+
+    rates = [[count, len(scored)] for count, scored in zip(failed, ended, strict=True)]
+    if fisher_exact(np.array(rates)).pvalue < EXCLUDED:
+        return None
+    if layouts.get(best, "paired") == "paired":
+        shared = [seed for seed in ended[0] if seed in ended[1]]
+        ended = [{seed: scored[seed] for seed in shared} for scored in ended]
+    if not ended[0] or not ended[1]:
+        return None
+    return float(np.mean(list(ended[0].values())) - np.mean(list(ended[1].values())))
 
 
 def _claim(best: Decision, *, adaptive: bool) -> Claim:

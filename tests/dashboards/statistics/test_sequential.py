@@ -130,3 +130,10 @@ def test_finalists_of_a_look_share_their_noise_and_a_correction():
         first = standings(make_design(None, 0.02, 2, 8), some, "base", "max")[0]
         bounds[finalists] = first.low
     assert bounds["a",] > 0 > bounds["a", "b"]  # b is noisy
+
+
+def test_two_seeds_decide_nothing():
+    design = Design((2,), 1, 0.01, (3.0,), (2.5,))
+    scores = {"base": {0: 0.5, 1: 0.501}, "good": {0: 0.9, 1: 0.902}}
+    (standing,) = standings(design, scores, "base", "max")
+    assert standing.decision == "open" and standing.low is not None and standing.low > 0

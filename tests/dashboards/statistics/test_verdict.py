@@ -168,3 +168,16 @@ def test_problems_narrow_the_interval_where_seeds_differ_by_nothing_else():
     assert paired.interval == pytest.approx((paired.difference - half, paired.difference + half))
     assert paired.interval[1] - paired.interval[0] < unpaired.interval[1] - unpaired.interval[0]
     assert paired.deviation == unpaired.deviation  # what is promised of other seeds does not change
+
+
+def test_the_difference_without_failed_seeds_is_given_unless_failures_clearly_differ():
+    rows = {
+        "base": {seed: 0.5 + 0.01 * seed for seed in range(5)},
+        "a": {**{seed: 0.6 + 0.01 * seed for seed in range(4)}, 4: math.nan},
+    }
+    judged = verdict(rows, "base")
+    assert judged.difference < 0.09 and judged.without_failed == pytest.approx(0.1)
+    assert verdict({**rows, "a": rows["base"]}, "base").without_failed is None
+    # Four of five against none has p = 0.048 by Fisher's exact test.
+    collapsing = {"base": rows["base"], "a": {0: 0.9, **dict.fromkeys(range(1, 5), math.nan)}}
+    assert verdict(collapsing, "base").without_failed is None
