@@ -20,7 +20,7 @@ release = metadata.version("loptune")
 # The sources are the whole repository, so that a link leads to the same file here and on a hosting
 # service.
 root_doc = "docs/index"
-include_patterns = ["docs/**", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
+include_patterns = ["docs/**", "AGENTS.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 source_suffix = {".md": "markdown", ".ipynb": "notebook"}
 myst_heading_anchors = 4
@@ -68,6 +68,24 @@ def add_table_of_contents(app: Sphinx, page: str, source: list[str]) -> None:
     source[0] += "\n\n" + "\n\n".join(trees) + "\n"
 
 
+def write_llms_text(app: Sphinx, error: Exception | None) -> None:
+    """Write llms.txt: the pages with their descriptions, for programs that read documentation."""
+    if error is not None:
+        return
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    lines = ["# loptune", "", "> Which update rule should I train my language model with?", ""]
+    for line in index.splitlines():
+        heading = re.match(r"## (.+)", line)
+        row = re.match(r"\| \[(.+?)\]\(([\w./]+)\)[^|]*\| (.+?) \|", line)
+        if heading:
+            lines += ["", f"## {heading[1]}", ""]
+        elif row:
+            target = (Path("docs") / row[2]).as_posix().replace("docs/../", "")
+            page = re.sub(r"\.(md|ipynb)$", ".html", target)
+            lines.append(f"- [{row[1]}]({page}): {row[3]}")
+    (Path(app.outdir) / "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
 def write_front_door(app: Sphinx, error: Exception | None) -> None:
     """Lead from the site's root to its first page."""
     if error is None:
@@ -76,7 +94,8 @@ def write_front_door(app: Sphinx, error: Exception | None) -> None:
 
 
 def setup(app: Sphinx) -> None:
-    """Add the notebook's parser and both events."""
+    """Add the notebook's parser and the events."""
     app.add_source_parser(NotebookParser)
     app.connect("source-read", add_table_of_contents)
     app.connect("build-finished", write_front_door)
+    app.connect("build-finished", write_llms_text)

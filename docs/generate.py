@@ -45,26 +45,38 @@ def command_line() -> str:
     ]
     for program, parser in (("trainer", trainer.cli._parser()), ("sweep", sweep.cli._parser())):
         lines += [f"## {program}\n", f"{parser.description}\n"]
-        (commands,) = [
-            action for action in parser._actions if isinstance(action, argparse._SubParsersAction)
-        ]
+        (commands,) = _subcommands(parser)
         for choice in commands._choices_actions:
             command = commands.choices[choice.dest]
             if program == "trainer":
                 command = _trainer_command(choice.dest)
-            lines += [f"### {program} {choice.dest}\n", f"{_sentence(choice.help or '')}\n"]
-            lines += [*_arguments(command), ""]
+            lines += _command(f"{program} {choice.dest}", command, choice.help or "")
     return _joined(lines)
+
+
+def _command(name: str, command: argparse.ArgumentParser, text: str) -> list[str]:
+    """Return the lines of a command, followed by those of its own commands."""
+    lines = [f"### {name}\n", f"{_sentence(text)}\n"]
+    parts = _subcommands(command)
+    if not parts:
+        return [*lines, *_arguments(command), ""]
+    for part in parts:
+        for choice in part._choices_actions:
+            lines += _command(f"{name} {choice.dest}", part.choices[choice.dest], choice.help or "")
+    return lines
+
+
+def _subcommands(
+    parser: argparse.ArgumentParser,
+) -> "list[argparse._SubParsersAction[argparse.ArgumentParser]]":
+    return [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
 
 
 def _trainer_command(name: str) -> argparse.ArgumentParser:
     """Return the parser of a trainer command, which has its arguments only when the command is
     named.
     """
-    parser = trainer.cli._parser([name])
-    (commands,) = [
-        action for action in parser._actions if isinstance(action, argparse._SubParsersAction)
-    ]
+    (commands,) = _subcommands(trainer.cli._parser([name]))
     return commands.choices[name]
 
 

@@ -39,7 +39,12 @@ NOT_OURS |= {
 
 
 def options_of(parser):
-    return {word for action in parser._actions for word in action.option_strings}
+    """The options of a command and of its own commands."""
+    words = {word for action in parser._actions for word in action.option_strings}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            words = words.union(*map(options_of, action.choices.values()))
+    return words
 
 
 @cache

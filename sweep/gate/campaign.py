@@ -1,0 +1,530 @@
+"""A campaign: a baseline, and proposals that are kept or discarded one after the other.
+
+A campaign is a folder:
+
+    campaign.yaml   the settings: program, objective, worthwhile gain, false-keep rate, seeds
+    events.jsonl    baselines, proposals, scores and decisions, in order, each with a checksum
+    runs/           the sweeps that ran the trainings, if loptune ran them
+
+Everything else follows from these events. A proposal that is kept becomes the next baseline, on
+fresh seeds: its own scores were chosen for being good.
+"""
+
+import json
+import math
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+
+from dashboards.statistics import gate
+from dashboards.statistics.online_levels import lord_level
+from trainer.config.yaml_document import dump_yaml, read_yaml, validate
+from trainer.errors import ConfigError, MissingError, StorageError
+from trainer.files import JsonLines, Record, read_json_lines, storage_error, write_atomically
+from trainer.section import Count, Positive, Section
+from trainer.shell.run_folder import hold
+
+_CHECKSUM = "crc32"
+_FRESH = 1000  # distance of the seeds of successive baselines
+BASELINE: Final = "baseline"
+PROPOSAL: Final = "proposal"
+_DAMAGED = "restore it from a backup, or start a campaign in another folder"
+
+
+class CampaignSpec(Section):
+    """The settings of a campaign, ``campaign.yaml``."""
+
+    space: str | None = None
+    """search space whose program runs; null: scores are recorded by hand"""
+    settings: dict[str, Any] = Field({})
+    """settings of the first baseline"""
+    metric: str = "eval/accuracy"
+    """what the scores are"""
+    mode: Literal["max", "min"] = "max"
+    """whether larger or smaller is better"""
+    worthwhile: Positive
+    """smallest gain that matters"""
+    false_keeps: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """bound on the expected fraction of kept proposals that are no gain"""
+    first_seeds: Annotated[int, Field(ge=gate.FIRST_CLAIM)] = 8
+    """runs of every new baseline"""
+    most_seeds: Count = 32
+    """largest number of runs of one proposal"""
+
+
+@dataclass
+class Arm:
+    """A configuration and its runs."""
+
+    settings: dict[str, Any]
+    command: list[str] | None = None
+    revision: str | None = None
+    note: str = ""
+    scores: dict[int, float] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)  # seed -> reason
+
+    @property
+    def program(self) -> tuple[dict[str, Any], list[str] | None, str | None]:
+        """What it runs."""
+        return self.settings, self.command, self.revision
+
+
+@dataclass
+class Proposal(Arm):
+    """A proposed change."""
+
+    number: int = 0  # from 1
+    baseline: int = 0  # index of the baseline that it is compared with
+    asked: int = 1  # seeds at the next interim analysis
+    decision: dict[str, Any] | None = None  # the event
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """Runs that are needed before the next decision."""
+
+    arm: Literal["baseline", "proposal"]
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What the campaign says of its latest proposal, or of its baseline if none is open."""
+
+    outcome: Literal["keep", "discard", "more", "ready"]
+    proposal: int | None = None
+    reason: str = ""
+    answer: gate.Answer | None = None
+    needs: tuple[Need, ...] = ()
+
+
+class Campaign:
+    """The state of a campaign, read from its folder. `change` is the only way to add to it."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read the campaign.
+
+        Raises:
+            MissingError: the folder holds no campaign.
+            ConfigError: ``campaign.yaml`` is wrong.
+            StorageError: ``events.jsonl`` was damaged or edited.
+        """
+        self.folder = folder
+        path = folder / "campaign.yaml"
+        if not path.is_file():
+            raise MissingError(
+                f"no campaign in {folder}",
+                str(path),
+                f"`sweep gate start {folder} --worthwhile 0.01` begins one",
+                code="no-campaign",
+            )
+        self.spec = validate(CampaignSpec, read_yaml(path))
+        self.baselines: list[Arm] = []
+        self.proposals: list[Proposal] = []
+        self._writer: JsonLines | None = None
+        for event in _read_events(folder / "events.jsonl"):
+            self._apply(event)
+
+    @property
+    def baseline(self) -> Arm:
+        """The configuration to beat."""
+        return self.baselines[-1]
+
+    @property
+    def open(self) -> Proposal | None:
+        """The proposal that is neither kept nor discarded."""
+        if self.proposals and self.proposals[-1].decision is None:
+            return self.proposals[-1]
+        return None
+
+    @property
+    def kept(self) -> list[int]:
+        """The numbers of the kept proposals."""
+        return [
+            proposal.number
+            for proposal in self.proposals
+            if proposal.decision and proposal.decision["outcome"] == "keep"
+        ]
+
+    @contextmanager
+    def change(self) -> Iterator["Campaign"]:
+        """Hold the campaign for this process and yield it as it is now.
+
+        Raises:
+            NameHeldError: another process changes it.
+        """
+        with hold(self.folder, "campaign"):
+            current = Campaign(self.folder)
+            current._writer = JsonLines(self.folder / "events.jsonl")
+            yield current
+
+    def propose(
+        self,
+        settings: Mapping[str, Any],
+        *,
+        command: Sequence[str] | None = None,
+        revision: str | None = None,
+        note: str = "",
+    ) -> Proposal:
+        """Add a proposal: the baseline with changed settings, another command, or another git
+        revision.
+
+        Raises:
+            ConfigError: an earlier proposal is undecided, or it is equal to the baseline.
+        """
+        if self.open is not None:
+            raise ConfigError(
+                f"proposal {self.open.number} is not decided yet",
+                str(self.folder),
+                f"`sweep gate status {self.folder}` prints what it needs; "
+                f"`sweep gate withdraw {self.folder}` gives it up",
+                code="proposal-open",
+            )
+        base = self.baseline
+        arm = Arm(
+            {**base.settings, **settings},
+            list(command) if command else base.command,
+            revision or base.revision,
+        )
+        described = bool(note) and self.spec.space is None
+        if arm.program == base.program and not described:
+            raise ConfigError(
+                "the proposal is equal to the baseline",
+                str(self.folder),
+                "change a setting (KEY=VALUE), --command or --revision; "
+                "if something else changed, say what with --note and record the scores",
+                code="proposal-equal",
+            )
+        self._add(
+            {
+                "event": "proposal",
+                "number": len(self.proposals) + 1,
+                "settings": arm.settings,
+                "command": arm.command,
+                "revision": arm.revision,
+                "note": note,
+            }
+        )
+        return self.proposals[-1]
+
+    def record(self, arm: str, seed: int, score: float | None, reason: str = "") -> None:
+        """Record the score of one run; None for a run that failed.
+
+        Raises:
+            ConfigError: there is no such run to record, or it is there already.
+        """
+        if arm not in (BASELINE, PROPOSAL):
+            raise ConfigError(
+                f"no arm {arm}", "command line", f"write {BASELINE} or {PROPOSAL}", code="no-arm"
+            )
+        target: Arm | None = self.baseline if arm == BASELINE else self.open
+        if target is None:
+            raise ConfigError(
+                "no proposal is open",
+                str(self.folder),
+                f"`sweep gate propose {self.folder} KEY=VALUE` first",
+                code="no-open-proposal",
+            )
+        if score is not None and not math.isfinite(score):
+            score, reason = None, reason or f"its score is {score}"
+        if seed in target.scores or seed in target.failed:
+            raise ConfigError(
+                f"the {arm}'s seed {seed} has a result already",
+                str(self.folder / "events.jsonl"),
+                f"a result is final: use a seed that `sweep gate status {self.folder}` asks for",
+                code="result-twice",
+            )
+        if arm == PROPOSAL and seed not in self._allowed_seeds():
+            raise ConfigError(
+                f"the proposal does not need seed {seed} now",
+                str(self.folder),
+                f"`sweep gate status {self.folder}` prints the seeds that it needs: more seeds "
+                "than asked for would make it easier to be lucky",
+                code="seed-not-asked",
+            )
+        self._add({"event": "result", "arm": arm, "seed": seed, "score": score, "reason": reason})
+
+    def withdraw(self) -> Proposal:
+        """Give up the open proposal. It counts as discarded.
+
+        Raises:
+            ConfigError: no proposal is open.
+        """
+        if self.open is None:
+            raise ConfigError(
+                "no proposal is open",
+                str(self.folder),
+                "nothing is to be done",
+                code="no-open-proposal",
+            )
+        proposal = self.open
+        self._decide("discard", "withdrawn", None)
+        return proposal
+
+    def verdict(self) -> Verdict:
+        """Return what the runs so far say; decides nothing."""
+        missing = self._missing_baseline()
+        if self.open is None:
+            if missing:
+                return Verdict(
+                    outcome="more",
+                    reason="the baseline's noise comes first",
+                    needs=(Need(arm=BASELINE, seeds=missing),),
+                )
+            self._check_noise()
+            return Verdict(outcome="ready", reason="propose a change")
+        number = self.open.number
+        if self.open.failed:
+            seed, reason = next(iter(self.open.failed.items()))
+            return Verdict(
+                outcome="discard",
+                proposal=number,
+                reason=f"seed {seed} failed: {reason or 'no reason given'}",
+            )
+        needs = [Need(arm=BASELINE, seeds=missing)] if missing else []
+        # An analysis counts once: more of them, or one with later runs, would make more false
+        # keeps.
+        if len(self.open.scores) < self.open.asked:
+            return self._more(number, needs, self._fresh_seeds(self.open.asked), None)
+        if missing:
+            return self._more(number, needs, tuple(self.open.scores), None)
+        self._check_noise()
+        answer = self._answer()
+        if answer.outcome == "more":
+            return self._more(number, [], self._fresh_seeds(answer.next_seeds), answer)
+        return Verdict(
+            outcome=answer.outcome,
+            proposal=number,
+            reason=_reason(answer, self.spec),
+            answer=answer,
+        )
+
+    def decide(self) -> Verdict:
+        """Return `verdict` and record it: a decision, or how many seeds come before the next."""
+        verdict = self.verdict()
+        if verdict.outcome in ("keep", "discard"):
+            self._decide(verdict.outcome, verdict.reason, verdict.answer)
+        elif verdict.answer is not None:
+            asked = verdict.answer.next_seeds
+            self._add({"event": "asked", "number": verdict.proposal, "seeds": asked})
+        return verdict
+
+    def model(self) -> gate.SeedModel | None:
+        """Return how scores vary between seeds, from all runs of the campaign."""
+        sign = self._sign
+        arms = [
+            {seed: sign * score for seed, score in arm.scores.items()}
+            for arm in (*self.baselines, *self.proposals)
+            if arm.scores
+        ]
+        pairs = [
+            (
+                {seed: sign * score for seed, score in proposal.scores.items()},
+                {
+                    seed: sign * score
+                    for seed, score in self.baselines[proposal.baseline].scores.items()
+                },
+            )
+            for proposal in self.proposals
+        ]
+        return gate.seed_model(arms, pairs)
+
+    @property
+    def _sign(self) -> float:
+        return 1.0 if self.spec.mode == "max" else -1.0
+
+    def _answer(self) -> gate.Answer:
+        assert self.open is not None
+        model = self.model()
+        assert model is not None  # the baseline has its first seeds
+        return gate.answer(
+            {seed: self._sign * score for seed, score in self.open.scores.items()},
+            {seed: self._sign * score for seed, score in self.baseline.scores.items()},
+            model=model,
+            worthwhile=self.spec.worthwhile,
+            level=lord_level(self.kept, self.open.number, self.spec.false_keeps),
+            most_seeds=self.spec.most_seeds,
+        )
+
+    def _more(
+        self, number: int, needs: list[Need], asked: tuple[int, ...], answer: gate.Answer | None
+    ) -> Verdict:
+        """Return the runs that both arms lack on the seeds that are asked for."""
+        assert self.open is not None
+        baseline = tuple(seed for seed in asked if seed not in self.baseline.scores)
+        already = {seed for need in needs for seed in need.seeds}
+        baseline = tuple(seed for seed in baseline if seed not in already)
+        if baseline:
+            needs = [*needs, Need(arm=BASELINE, seeds=baseline)]
+        proposal = tuple(seed for seed in asked if seed not in self.open.scores)
+        if proposal:
+            needs = [*needs, Need(arm=PROPOSAL, seeds=proposal)]
+        return Verdict(
+            outcome="more",
+            proposal=number,
+            reason="the runs so far do not decide",
+            answer=answer,
+            needs=tuple(needs),
+        )
+
+    def _first_seed(self) -> int:
+        return (len(self.baselines) - 1) * _FRESH
+
+    def _fresh_seeds(self, seeds: int) -> tuple[int, ...]:
+        """Return the first seeds of this baseline, as many as a proposal needs.
+
+        A seed on which the baseline failed is left out.
+        """
+        first = self._first_seed()
+        places = (seed for seed in range(first, first + _FRESH) if seed not in self.baseline.failed)
+        return tuple(seed for seed, _ in zip(places, range(seeds), strict=False))
+
+    def _allowed_seeds(self) -> set[int]:
+        verdict = self.verdict()
+        return {seed for need in verdict.needs if need.arm == PROPOSAL for seed in need.seeds}
+
+    def _missing_baseline(self) -> tuple[int, ...]:
+        if len(self.baseline.failed) >= self.spec.first_seeds:
+            reason = next(reversed(self.baseline.failed.values()))
+            raise ConfigError(
+                f"the baseline failed on {len(self.baseline.failed)} seeds",
+                str(self.folder),
+                f"mend the program ({reason or 'no reason was given'}), and start a campaign in "
+                "another folder",
+                code="baseline-fails",
+            )
+        wanted = self._fresh_seeds(self.spec.first_seeds)
+        return tuple(seed for seed in wanted if seed not in self.baseline.scores)
+
+    def _check_noise(self) -> None:
+        """Refuse a campaign whose scores do not vary.
+
+        Raises:
+            ConfigError: all scores of the baseline are equal.
+        """
+        scores = list(self.baseline.scores.values())
+        if len(scores) > 1 and min(scores) == max(scores):
+            raise ConfigError(
+                f"all {len(scores)} runs of the baseline score {scores[0]:g}",
+                str(self.folder / "events.jsonl"),
+                "either the seed does not reach the program, or the metric is too coarse: "
+                "`sweep noise SPACE` tells which",
+                code="seed-without-effect",
+            )
+
+    def _decide(self, outcome: str, reason: str, answer: gate.Answer | None) -> None:
+        assert self.open is not None
+        numbers = {}
+        if answer is not None:
+            numbers = {
+                "gain": answer.gain,
+                "low": answer.low if math.isfinite(answer.low) else None,
+                "high": answer.high,
+                "level": answer.level,
+                "seeds": answer.seeds,
+            }
+        self._add(
+            {
+                "event": "decision",
+                "number": self.open.number,
+                "outcome": outcome,
+                "reason": reason,
+                **numbers,
+            }
+        )
+
+    def _add(self, event: Record) -> None:
+        assert self._writer is not None, "hold the campaign with change() first"
+        self._writer.append({**event, _CHECKSUM: _checksum(event)})
+        self._apply(event)
+
+    def _apply(self, event: Record) -> None:
+        kind = event["event"]
+        if kind == "baseline":
+            self.baselines.append(Arm(event["settings"], event["command"], event["revision"]))
+        elif kind == "proposal":
+            self.proposals.append(
+                Proposal(
+                    settings=event["settings"],
+                    command=event["command"],
+                    revision=event["revision"],
+                    note=event["note"],
+                    number=event["number"],
+                    baseline=len(self.baselines) - 1,
+                )
+            )
+        elif kind == "result":
+            arm = self.baseline if event["arm"] == BASELINE else self.proposals[-1]
+            if event["score"] is None:
+                arm.failed[event["seed"]] = event["reason"]
+            else:
+                arm.scores[event["seed"]] = event["score"]
+        elif kind == "asked":
+            self.proposals[-1].asked = event["seeds"]
+        elif kind == "decision":
+            proposal = self.proposals[-1]
+            proposal.decision = event
+            if event["outcome"] == "keep":
+                self.baselines.append(
+                    Arm(proposal.settings, proposal.command, proposal.revision, proposal.note)
+                )
+
+
+def start_campaign(folder: Path, spec: CampaignSpec) -> Campaign:
+    """Begin a campaign in a new or empty folder.
+
+    Raises:
+        ConfigError: the folder holds a campaign already, or other files.
+        StorageError: the folder cannot be written.
+    """
+    if (folder / "campaign.yaml").exists():
+        raise ConfigError(
+            f"{folder} holds a campaign already",
+            str(folder / "campaign.yaml"),
+            f"`sweep gate status {folder}` continues it; another campaign needs another folder",
+            code="campaign-exists",
+        )
+    if folder.is_dir() and any(folder.iterdir()):
+        raise ConfigError(
+            f"{folder} is not empty", str(folder), "name a new folder", code="folder-not-empty"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        first = {"event": "baseline", "settings": spec.settings, "command": None, "revision": None}
+        JsonLines(folder / "events.jsonl").append({**first, _CHECKSUM: _checksum(first)})
+        # Last: a folder without this file is no campaign.
+        write_atomically(folder / "campaign.yaml", dump_yaml(spec.model_dump(mode="json")))
+    except OSError as error:
+        raise storage_error("start the campaign", folder, error) from error
+    return Campaign(folder)
+
+
+def _read_events(path: Path) -> Iterator[Record]:
+    for number, (record, _) in enumerate(read_json_lines(path, advice=_DAMAGED), start=1):
+        checksum = record.pop(_CHECKSUM, None)
+        if checksum != _checksum(record):
+            raise StorageError(
+                f"{path} was edited or is damaged: a checksum differs",
+                f"{path}:{number}",
+                _DAMAGED,
+                code="campaign-checksum",
+            )
+        yield record
+
+
+def _checksum(record: Record) -> str:
+    return f"{zlib.crc32(json.dumps(record, sort_keys=True).encode()):08x}"
+
+
+def _reason(answer: gate.Answer, spec: CampaignSpec) -> str:
+    """Return why a proposal was kept or discarded."""
+    if answer.outcome == "keep":
+        return "its gain is above 0"
+    if answer.high < spec.worthwhile:
+        return f"its gain is below the worthwhile {spec.worthwhile:g}"
+    return f"{answer.seeds} seeds do not show a gain, and a worthwhile one would have shown"

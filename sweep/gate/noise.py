@@ -1,0 +1,102 @@
+"""An A/A test: how much a program's scores differ between runs of one configuration."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+from dashboards.statistics.power import minimum_detectable_effect
+from sweep.gate.batch import Batch, run_batch
+from sweep.search.history import ENDED, STARTED
+from sweep.search.ledger import read_ledger
+from trainer.errors import ConfigError
+
+SEEDS_SHOWN = (2, 3, 5, 8, 12, 20)  # seeds of each of two configurations
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseReport:
+    """What runs of one configuration tell of its noise."""
+
+    scores: dict[int, float]
+    repeated: dict[int, float]  # second runs of some of these seeds
+    failed: dict[int, str]
+    minutes: float | None  # of one run
+
+    @property
+    def sd(self) -> float:
+        """The standard deviation of one score between seeds."""
+        return float(np.std(list(self.scores.values()), ddof=1))
+
+    @property
+    def sd_interval(self) -> tuple[float, float]:
+        """A 90 % confidence interval of ``sd``, for normal scores."""
+        dof = len(self.scores) - 1
+        low = self.sd * math.sqrt(dof / float(stats.chi2.ppf(0.95, dof)))
+        high = self.sd * math.sqrt(dof / float(stats.chi2.ppf(0.05, dof)))
+        return low, high
+
+    @property
+    def seed_matters(self) -> bool:
+        """Whether scores differ between seeds."""
+        return len(set(self.scores.values())) > 1
+
+    @property
+    def repeats(self) -> bool | None:
+        """Whether equal seeds give equal scores; None if none was repeated."""
+        if not self.repeated:
+            return None
+        return all(self.scores.get(seed) == score for seed, score in self.repeated.items())
+
+    def detectable(self) -> dict[int, float]:
+        """Return the improvement that is found 8 times in 10, by seeds of each configuration."""
+        return {seeds: minimum_detectable_effect(self.sd, seeds) for seeds in SEEDS_SHOWN}
+
+
+def measure(folder: Path, seeds: int, repeats: int) -> NoiseReport:
+    """Run a program's own settings on ``seeds`` seeds, and the first ``repeats`` of them again.
+
+    The folder holds the `PROGRAM`. What has run already is taken over.
+
+    Raises:
+        ConfigError: fewer than two runs ended with a score.
+        KeyboardInterrupt: it was interrupted; the same call continues.
+    """
+    first = _batch("seeds", seeds)
+    ended = run_batch(folder, first, Path.cwd())
+    again: dict[int, float] = {}
+    if repeats:
+        again = run_batch(folder, _batch("again", repeats), Path.cwd()).scores
+    if len(ended.scores) < 2:
+        reason = next(iter(ended.failed.values()), "no reason given")
+        raise ConfigError(
+            f"{len(ended.scores)} of {seeds} runs have a score",
+            str(folder),
+            f"mend the program ({reason}), and start again with another --output",
+            code="too-few-scores",
+        )
+    return NoiseReport(
+        scores=ended.scores,
+        repeated=again,
+        failed=ended.failed,
+        minutes=_minutes(folder / "runs" / first.name / "events.jsonl"),
+    )
+
+
+def _batch(name: str, seeds: int) -> Batch:
+    return Batch(name=name, settings={}, command=None, seeds=tuple(range(seeds)))
+
+
+def _minutes(path: Path) -> float | None:
+    """Return the median minutes from a trial's start to its result."""
+    started: dict[tuple[int, int], float] = {}
+    lasted = []
+    for record in read_ledger(path):
+        trial = record.get("configuration", -1), record.get("seed", -1)
+        if record["event"] == STARTED:
+            started[trial] = record["time"]
+        elif record["event"] == ENDED and trial in started:
+            lasted.append(record["time"] - started[trial])
+    return float(np.median(lasted)) / 60 if lasted else None

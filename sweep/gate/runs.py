@@ -1,0 +1,92 @@
+"""Run the trainings that a campaign needs, in the cheapest order."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from sweep.gate.batch import PROGRAM, Batch, run_batch
+from sweep.gate.campaign import BASELINE, Arm, Campaign, Need, Verdict
+from trainer.errors import ConfigError, MissingError
+
+
+def run_until_decided(campaign: Campaign) -> Verdict:
+    """Run what is needed until the open proposal is kept or discarded, or, without one, until the
+    baseline's noise is known.
+
+    Raises:
+        ConfigError: the campaign has no program, or its runs do not end.
+        KeyboardInterrupt: it was interrupted; the same call continues.
+    """
+    if not (campaign.folder / PROGRAM).is_file():
+        raise ConfigError(
+            "this campaign has no program to run",
+            str(campaign.folder),
+            f"run the seeds that `sweep gate status {campaign.folder}` asks for yourself, and "
+            f"`sweep gate record {campaign.folder} ARM SEED SCORE`",
+            code="no-program",
+        )
+    while True:
+        verdict = campaign.decide()
+        if verdict.outcome != "more":
+            return verdict
+        for need in verdict.needs:
+            _run(campaign, need)
+
+
+def _run(campaign: Campaign, need: Need) -> None:
+    """Run one arm on some seeds and record the scores."""
+    arm: Arm
+    if need.arm == BASELINE:
+        arm = campaign.baseline
+        label = f"baseline-{len(campaign.baselines) - 1}"
+    else:
+        assert campaign.open is not None
+        arm = campaign.open
+        label = f"proposal-{campaign.open.number}"
+    batch = Batch(
+        name=f"{label}-seeds-{need.seeds[0]}-{need.seeds[-1]}",
+        settings=arm.settings,
+        command=arm.command,
+        seeds=need.seeds,
+    )
+    print(f"{label}: seeds {', '.join(map(str, need.seeds))}", file=sys.stderr, flush=True)
+    results = run_batch(campaign.folder, batch, _place(campaign.folder, arm))
+    for seed, score in results.scores.items():
+        campaign.record(need.arm, seed, score)
+    for seed, reason in results.failed.items():
+        campaign.record(need.arm, seed, None, reason)
+
+
+def _place(folder: Path, arm: Arm) -> Path:
+    """Return the folder in which a configuration runs: here, or a checkout of its revision."""
+    if arm.revision is None:
+        return Path.cwd()
+    checkout = folder.resolve() / "checkouts" / arm.revision
+    if not checkout.is_dir():
+        checkout.parent.mkdir(exist_ok=True)
+        _git("worktree", "add", "--detach", str(checkout), arm.revision)
+    return checkout / _git("rev-parse", "--show-prefix").strip()
+
+
+def full_revision(text: str) -> str:
+    """Return the commit that a revision names now.
+
+    Raises:
+        MissingError: there is no such revision, or no git repository here.
+    """
+    return _git("rev-parse", "--verify", f"{text}^{{commit}}").strip()
+
+
+def _git(*words: str) -> str:
+    try:
+        ended = subprocess.run(["git", *words], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise MissingError("git is not installed", "git", "install it", code="no-git") from None
+    if ended.returncode:
+        raise MissingError(
+            f"git {words[0]} failed: {ended.stderr.strip()}",
+            str(Path.cwd()),
+            "name a revision of the repository in which you start the campaign",
+            code="no-revision",
+        )
+    return ended.stdout

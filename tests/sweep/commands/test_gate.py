@@ -1,0 +1,152 @@
+"""``sweep gate`` and ``sweep noise`` as typed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sweep.cli import main
+from sweep.gate.campaign import Campaign
+
+PROGRAM = """\
+import argparse, json, os, random, time
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+parser.add_argument("--seed", type=int)
+arguments = parser.parse_args()
+time.sleep(float(os.environ.get("SLOW", "0")))
+noise = random.Random(arguments.seed).gauss(0, 0.02)
+noise += random.Random(f"{arguments.seed} {arguments.lr}").gauss(0, 0.005)
+print("[loptune] " + json.dumps({"step": 1, "score": arguments.lr + noise}))
+"""
+SPACE = """\
+name: toy
+program:
+  command: [%s, toy.py, --lr, "{lr}", --seed, "{seed}"]
+  defaults: {lr: 0.1}
+objective: {metric: score, mode: max, window: 1, worthwhile: 0.05}
+baselines: [{}]
+search: {configurations: 0}
+limits: {max_concurrent: 1}
+"""
+
+
+def answer(capsys, *words):
+    """Run ``sweep gate WORDS --json``; return the status and the answer."""
+    status = main(["gate", *words, "--json"])
+    return status, json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_an_agent_reads_what_to_run_and_records_it(here, capsys):
+    status, said = answer(capsys, "start", "camp", "--worthwhile", "0.1", "--first-seeds", "3")
+    assert (status, said["outcome"]) == (11, "more")
+    assert said["needs"] == [{"arm": "baseline", "seeds": [0, 1, 2]}]
+    for seed, score in enumerate((0.50, 0.52, 0.51)):
+        status, said = answer(capsys, "record", "camp", "baseline", str(seed), str(score))
+    assert (status, said["outcome"]) == (0, "ready")
+    status, said = answer(capsys, "propose", "camp", "--note", "no warmup")
+    assert (status, said["needs"]) == (11, [{"arm": "proposal", "seeds": [0]}])
+    status, said = answer(capsys, "record", "camp", "proposal", "0", "0.3")
+    assert (status, said["outcome"], said["proposal"]) == (10, "discard", 1)
+    status, said = answer(capsys, "propose", "camp", "--note", "crashes")
+    status, said = answer(capsys, "record", "camp", "proposal", "0", "failed")
+    assert (status, said["outcome"]) == (10, "discard")
+    status, said = answer(capsys, "status", "camp")
+    assert (status, said["proposals"], said["kept"]) == (0, 2, [])
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["start", "camp"], "no-worthwhile"),
+        (["start", "camp", "--worthwhile", "1", "--false-keeps", "2"], "false-keeps"),
+        (["start", "camp", "lr=1", "--worthwhile", "1"], "no-program"),
+        (["status", "camp"], "no-campaign"),
+    ],
+)
+def test_wrong_words_are_answered_with_a_code(here, capsys, words, code):
+    assert main(["gate", *words]) in (2, 3)
+    assert f"[{code}]" in capsys.readouterr().err
+    assert not (here / "camp").exists()
+
+
+def test_settings_that_the_program_lacks_are_refused_before_a_campaign_begins(here, capsys):
+    (here / "toy.yaml").write_text(SPACE % sys.executable)
+    assert main(["gate", "start", "camp", "ls=1", "--space", "./toy.yaml"]) == 2
+    said = capsys.readouterr().err
+    assert "[unknown-setting]" in said
+    assert "lr" in said
+    assert not (here / "camp").exists()
+
+
+def test_a_campaign_without_a_program_runs_nothing(here, capsys):
+    main(["gate", "start", "camp", "--worthwhile", "1"])
+    assert main(["gate", "run", "camp"]) == 2
+    assert "[no-program]" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_campaign_runs_its_trainings_and_survives_a_kill(here, capsys):
+    (here / "toy.yaml").write_text(SPACE % sys.executable)
+    (here / "toy.py").write_text(PROGRAM)
+    options = ("--space", "./toy.yaml", "--first-seeds", "3")
+    status, _ = answer(capsys, "start", "camp", *options)
+    assert status == 11
+    line = [sys.executable, "-m", "sweep", "gate", "propose", "camp", "lr=0.3", "--run"]
+    slow = {**os.environ, "SLOW": "3", "PYTHONPATH": str(Path(__file__).parents[3])}
+    process = subprocess.Popen(line, env=slow, start_new_session=True)
+    try:
+        _wait_for_a_result(here / "camp" / "runs")
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    status, said = answer(capsys, "status", "camp")
+    assert (status, said["proposal"]) == (11, 1)
+    ended = subprocess.run(
+        [sys.executable, "-m", "sweep", "gate", "run", "camp", "--json"],
+        env={**slow, "SLOW": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    said = json.loads(ended.stdout)
+    assert (said["outcome"], said["proposal"], said["kept"]) == ("keep", 1, [1])
+    assert said["gain"] == pytest.approx(0.2, abs=0.05)
+    campaign = Campaign(here / "camp")
+    assert sorted(campaign.baselines[0].scores) == [0, 1, 2]
+
+
+def _wait_for_a_result(runs):
+    for _ in range(1200):
+        records = list(runs.glob("*/events.jsonl"))
+        if records and '"result"' in records[0].read_text():
+            return
+        time.sleep(0.1)
+    raise AssertionError("no run ended")
+
+
+@pytest.mark.slow
+def test_noise_tells_spread_repetition_and_the_seeds_that_are_needed(here, capsys):
+    (here / "toy.yaml").write_text(SPACE % sys.executable)
+    (here / "toy.py").write_text(PROGRAM)
+    assert main(["noise", "./toy.yaml", "--seeds", "3", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["seed_matters"] is True
+    assert said["repeats"] is True
+    assert sorted(said["scores"]) == ["0", "1", "2"]
+    low, high = said["sd_interval"]
+    assert low < said["sd"] < high
+    found = list(said["detectable"].values())
+    assert found == sorted(found, reverse=True)

@@ -1,0 +1,230 @@
+"""Campaigns: the order of runs, what is refused, and what survives."""
+
+import json
+import random
+
+import pytest
+
+from dashboards.statistics import gate
+from sweep.gate.campaign import Campaign, CampaignSpec, start_campaign
+from tests.refusals import refused
+from trainer.errors import ConfigError, MissingError, NameHeldError, StorageError
+
+SPEC = CampaignSpec(worthwhile=0.1, first_seeds=4, most_seeds=16)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    start_campaign(tmp_path / "camp", SPEC)
+    return tmp_path / "camp"
+
+
+def noisy(seed, mean, salt=""):
+    return mean + random.Random(f"{seed}{salt}").gauss(0, 0.05)
+
+
+def measure_baseline(campaign, mean=0.5):
+    for need in campaign.verdict().needs:
+        assert need.arm == "baseline"
+        for seed in need.seeds:
+            campaign.record("baseline", seed, noisy(seed, mean))
+
+
+def run_proposal(campaign, mean):
+    """Record what is asked for until the proposal is decided; return the verdict and the runs."""
+    runs = 0
+    while True:
+        verdict = campaign.decide()
+        if verdict.outcome != "more":
+            return verdict, runs
+        for need in verdict.needs:
+            for seed in need.seeds:
+                true = mean if need.arm == "proposal" else 0.5
+                campaign.record(need.arm, seed, noisy(seed, true, need.arm))
+                runs += need.arm == "proposal"
+
+
+def test_the_noise_of_the_baseline_comes_first(folder):
+    with Campaign(folder).change() as campaign:
+        verdict = campaign.verdict()
+        assert (verdict.outcome, verdict.needs[0].seeds) == ("more", (0, 1, 2, 3))
+        measure_baseline(campaign)
+        assert campaign.verdict().outcome == "ready"
+
+
+def test_a_proposal_starts_with_one_seed_and_a_useless_one_ends_early(folder):
+    with Campaign(folder).change() as campaign:
+        measure_baseline(campaign)
+        campaign.propose({}, note="worse")
+        (need,) = campaign.verdict().needs
+        assert (need.arm, need.seeds) == ("proposal", (0,))
+        verdict, runs = run_proposal(campaign, 0.3)
+        assert (verdict.outcome, runs) == ("discard", 1)
+
+
+def test_a_kept_proposal_is_the_next_baseline_on_fresh_seeds(folder):
+    with Campaign(folder).change() as campaign:
+        measure_baseline(campaign)
+        campaign.propose({"lr": 2})
+        verdict, runs = run_proposal(campaign, 1.0)
+        assert verdict.outcome == "keep"
+        assert runs >= gate.FIRST_CLAIM
+        assert campaign.kept == [1]
+        assert campaign.baseline.settings == {"lr": 2}
+        assert not campaign.baseline.scores
+        assert campaign.verdict().needs[0].seeds == (1000, 1001, 1002, 1003)
+
+
+def test_smaller_scores_are_better_in_mode_min(tmp_path):
+    spec = SPEC.model_copy(update={"mode": "min"})
+    start_campaign(tmp_path / "camp", spec)
+    with Campaign(tmp_path / "camp").change() as campaign:
+        measure_baseline(campaign)
+        campaign.propose({}, note="lower loss")
+        verdict, _ = run_proposal(campaign, 0.1)
+        assert verdict.outcome == "keep"
+        assert verdict.answer is not None
+        assert verdict.answer.gain > 0
+
+
+def test_a_campaign_read_again_says_the_same(folder):
+    with Campaign(folder).change() as campaign:
+        measure_baseline(campaign)
+        campaign.propose({"lr": 2}, note="twice")
+        run_proposal(campaign, 1.0)
+        before = campaign.verdict(), campaign.model(), campaign.baseline
+    again = Campaign(folder)
+    assert (again.verdict(), again.model(), again.baseline) == before
+
+
+def test_an_interrupted_proposal_goes_on_where_it_was(folder):
+    with Campaign(folder).change() as campaign:
+        measure_baseline(campaign)
+        campaign.propose({}, note="open")
+        campaign.record("proposal", 0, noisy(0, 0.6))
+    with Campaign(folder).change() as campaign:
+        assert campaign.open is not None
+        assert list(campaign.open.scores) == [0]
+        run_proposal(campaign, 0.6)
+        assert campaign.open is None
+
+
+def test_a_failed_run_discards_the_proposal_with_its_reason(folder):
+    with Campaign(folder).change() as campaign:
+        measure_baseline(campaign)
+        campaign.propose({}, note="diverges")
+        campaign.record("proposal", 0, float("nan"))
+        verdict = campaign.decide()
+        assert verdict.outcome == "discard"
+        assert "nan" in verdict.reason
+        assert campaign.open is None
+
+
+def test_a_seed_on_which_the_baseline_failed_is_replaced(folder):
+    with Campaign(folder).change() as campaign:
+        campaign.record("baseline", 0, None, "no memory")
+        assert campaign.verdict().needs[0].seeds == (1, 2, 3, 4)
+        measure_baseline(campaign)
+        campaign.propose({}, note="next")
+        assert campaign.verdict().needs[0].seeds == (1,)
+
+
+def test_a_baseline_that_always_fails_ends_the_campaign(folder):
+    with Campaign(folder).change() as campaign:
+        for seed in range(4):
+            campaign.record("baseline", seed, None, "no memory")
+        with refused("baseline-fails", ConfigError) as caught:
+            campaign.verdict()
+        assert "no memory" in caught.value.hint
+
+
+def test_equal_scores_of_the_baseline_are_refused(folder):
+    with Campaign(folder).change() as campaign:
+        for seed in range(4):
+            campaign.record("baseline", seed, 0.5)
+        with refused("seed-without-effect", ConfigError):
+            campaign.verdict()
+
+
+def test_one_proposal_is_open_at_a_time_and_can_be_given_up(folder):
+    with Campaign(folder).change() as campaign:
+        measure_baseline(campaign)
+        campaign.propose({"lr": 2})
+        with refused("proposal-open", ConfigError):
+            campaign.propose({"lr": 3})
+        campaign.withdraw()
+        assert campaign.propose({"lr": 3}).number == 2
+        campaign.withdraw()
+        with refused("no-open-proposal", ConfigError):
+            campaign.withdraw()
+
+
+def test_a_proposal_equal_to_the_baseline_is_refused(folder):
+    with Campaign(folder).change() as campaign:
+        with refused("proposal-equal", ConfigError):
+            campaign.propose({})
+        assert not campaign.proposals
+
+
+def test_runs_that_were_not_asked_for_are_refused(folder):
+    with Campaign(folder).change() as campaign:
+        measure_baseline(campaign)
+        with refused("no-open-proposal", ConfigError):
+            campaign.record("proposal", 0, 1.0)
+        campaign.propose({}, note="lucky")
+        with refused("seed-not-asked", ConfigError):
+            campaign.record("proposal", 7, 1.0)
+        campaign.record("proposal", 0, 0.6)
+        with refused("result-twice", ConfigError):
+            campaign.record("proposal", 0, 0.9)
+        with refused("no-arm", ConfigError):
+            campaign.record("candidate", 1, 1.0)
+
+
+def test_the_level_falls_with_proposals_and_rises_with_keeps(folder):
+    with Campaign(folder).change() as campaign:
+        measure_baseline(campaign)
+        levels = []
+        for _ in range(3):
+            campaign.propose({}, note="nothing")
+            verdict, _ = run_proposal(campaign, 0.2)
+            levels.append(verdict.answer.level)
+        assert levels == sorted(levels, reverse=True)
+        campaign.propose({}, note="better")
+        run_proposal(campaign, 1.0)
+        measure_baseline(campaign, 1.0)
+        campaign.propose({}, note="next")
+        verdict, _ = run_proposal(campaign, 0.2)
+        assert verdict.answer.level > levels[-1]
+
+
+def test_an_edited_event_is_noticed(folder):
+    with Campaign(folder).change() as campaign:
+        measure_baseline(campaign)
+    path = folder / "events.jsonl"
+    lines = path.read_text().splitlines()
+    event = json.loads(lines[1])
+    event["score"] += 0.01
+    path.write_text("\n".join([lines[0], json.dumps(event), *lines[2:]]) + "\n")
+    with refused("campaign-checksum", StorageError) as caught:
+        Campaign(folder)
+    assert caught.value.where.endswith("events.jsonl:2")
+
+
+def test_two_campaigns_in_one_folder_are_refused(folder, tmp_path):
+    with refused("campaign-exists", ConfigError):
+        start_campaign(folder, SPEC)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    with refused("folder-not-empty", ConfigError):
+        start_campaign(tmp_path / "other", SPEC)
+
+
+def test_a_folder_without_a_campaign_is_named(tmp_path):
+    with refused("no-campaign", MissingError):
+        Campaign(tmp_path)
+
+
+def test_two_processes_cannot_change_one_campaign(folder):
+    with Campaign(folder).change(), pytest.raises(NameHeldError), Campaign(folder).change():
+        pass
