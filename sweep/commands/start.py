@@ -1,6 +1,7 @@
 """``sweep plan``, ``run``, ``resume`` and ``extend``: planning and driving a sweep."""
 
 import argparse
+import logging
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.record.warm_start import warm_started
 from sweep.space.advice import advise_space
 from sweep.space.file import find_space, load_space
+from sweep.space.source import SpaceSource, edited_file, edits_since
 from sweep.space.spec import SweepSpec
 from trainer.errors import ConfigError
 from trainer.shell.arguments import (
@@ -23,6 +25,8 @@ from trainer.shell.arguments import (
     positive,
 )
 from trainer.shell.table import print_json
+
+logger = logging.getLogger(__name__)
 
 
 def add_commands(commands: Commands) -> None:
@@ -128,11 +132,33 @@ def _run(arguments: argparse.Namespace) -> int:
     _print_advice(sweep.spec)
     from sweep.driver.run import start_sweep
 
-    return start_sweep(sweep, run_options(arguments))
+    file = find_space(arguments.space).resolve()
+    overrides = [f'name="{sweep.folder.name}"', *arguments.overrides]
+    options = replace(run_options(arguments), source=SpaceSource(str(file), overrides))
+    return start_sweep(sweep, options)
+
+
+def _warn_of_edits(sweep: SweepRecord, spec: SweepSpec) -> None:
+    """Warn of edits in the file of a sweep's space: none of them counts."""
+    root = sweep.folder.root
+    edits = edits_since(root, spec)
+    if edits:
+        lines = "\n".join(f"  {line}" for line in edits)
+        logger.warning(
+            "%s was edited. The sweep keeps the space that it was started with (%s), so these do "
+            "not count:\n%s\nto search the edited space, start a new sweep: sweep run %s --name "
+            "NAME search.warm_start=[%s]",
+            edited_file(root),
+            sweep.folder.space.name,
+            lines,
+            edited_file(root),
+            sweep.folder.name,
+        )
 
 
 def _resume(arguments: argparse.Namespace) -> int:
     sweep = open_sweep(arguments.runs_dir, arguments.name)
+    _warn_of_edits(sweep, sweep.spec)
     prepare(sweep.spec, arguments)
     from sweep.driver.run import resume_sweep
 
@@ -151,6 +177,7 @@ def _extend(arguments: argparse.Namespace) -> int:
             f"{folder.space}, key search.configurations",
             f"{sweep.command('resume')} finishes it; for more configurations run a new sweep",
         )
+    _warn_of_edits(sweep, spec)
     more = {"configurations": spec.search.configurations + arguments.configurations}
     sweep = SweepRecord(
         spec.model_copy(update={"search": spec.search.model_copy(update=more)}), folder

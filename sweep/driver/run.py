@@ -28,6 +28,7 @@ from sweep.record.folder import free_name, write_spec
 from sweep.record.identical_trials import identical_trials
 from sweep.record.sweep_record import SweepRecord, report_errors_printed
 from sweep.search.searcher import ConfigurationSearcher
+from sweep.space.source import SpaceSource, write_source
 from sweep.space.spec import SweepSpec
 from sweep.tracking.outcomes import EndedTrial, ended_trials
 from sweep.tracking.parent_run import ParentRun, open_parent
@@ -68,6 +69,7 @@ class Options:
     # on resume: restart trials without an intact checkpoint
     start_over: bool = False
     accept_changes: bool = False  # continue although data or reward files have changed
+    source: SpaceSource | None = None  # of a new sweep: the file of its space
 
     @property
     def machine(self) -> list[str]:
@@ -152,6 +154,8 @@ def start_sweep(sweep: SweepRecord, options: Options) -> int:
         with hold(folder.root, "sweep"):
             _check_and_record_inputs(sweep, options)
             write_spec(folder, sweep.spec)
+            if options.source is not None:
+                write_source(folder.root, options.source)
             return _run_driver(sweep, options)
     except ResumableError:
         raise

@@ -44,7 +44,7 @@ _MAX_SCORE = 1e100  # samplers square scores
 # median or the worst score so far, or with the worst and as one that violates a constraint.
 # Measured in docs/development/validation.md.
 FailedAs = Literal["ignored", "median", "worst", "constraint"]
-FAILED_AS: FailedAs = "worst"
+FAILED_AS: FailedAs = "median"
 
 # Silence Optuna's log of studies and trials; the sweep prints its own.
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -233,7 +233,7 @@ def sampler_trials(
 
     Samplers ignore failed trials, so they would propose a diverging learning rate again and again.
     A configuration that failed through its own settings (see `failed_by_settings`) is therefore
-    shown as complete with the worst score so far. Event log and report keep it without a score.
+    shown as complete with the median score so far. Event log and report keep it without a score.
     """
     trials = [frozen_trial(spec, space, each, for_sampler=True) for each in configurations]
     if failed_as == "ignored":

@@ -51,7 +51,7 @@ def test_a_region_that_diverges_is_left(tmp_path, sampler):
 
 
 @pytest.mark.parametrize(("mode", "worst"), [("max", 0.1), ("min", 0.9)])
-def test_the_sampler_sees_the_worst_score_and_nobody_else(tmp_path, mode, worst):
+def test_the_sampler_sees_the_median_score_and_nobody_else(tmp_path, mode, worst):
     spec = make_space(tmp_path, "gp", mode)
     space = Space(spec.parameters)
     history = [
@@ -61,8 +61,8 @@ def test_the_sampler_sees_the_worst_score_and_nobody_else(tmp_path, mode, worst)
         tried(3, 3e-5, 0.2),
     ]
     told = sampler_trials(spec, space, history)[2]
-    assert (told.state, told.value) == (TrialState.COMPLETE, worst)
-    assert sampler_trials(spec, space, history, "median")[2].value == 0.2
+    assert (told.state, told.value) == (TrialState.COMPLETE, 0.2)
+    assert sampler_trials(spec, space, history, "worst")[2].value == worst
     assert sampler_trials(spec, space, history, "ignored")[2].state == TrialState.FAIL
     assert outcome(history[2], [0]).score is None
     shown = frozen_trial(spec, space, history[2])

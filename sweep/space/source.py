@@ -1,0 +1,91 @@
+"""The file that a sweep's space was read from, to say what was edited there since.
+
+A sweep resumes and extends with its own copy, ``space.lock.yaml``: later configurations must be
+comparable with the earlier ones.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sweep.space.file import dump_space, load_space
+from sweep.space.spec import SweepSpec
+from trainer.config.yaml_document import parse_yaml
+from trainer.errors import UserError, shortened
+from trainer.files import write_atomically
+
+_NAME = "space.source.json"  # in the sweep's folder
+_LONGEST = 80  # characters of a value
+# written by `sweep run` itself
+_OWN = ("search.warm_start", "search.earlier_seeds", "trainer.sealed", "program.tracking.offline")
+_OWN_TRACKING = ("trainer.config.tracking.offline",)
+
+
+@dataclass(frozen=True)
+class SpaceSource:
+    """Where a space was read from."""
+
+    file: str  # absolute path
+    overrides: Sequence[str]  # of the command line
+
+
+def write_source(root: Path, source: SpaceSource) -> None:
+    """Note in a sweep's folder where its space was read from."""
+    write_atomically(root / _NAME, json.dumps(asdict(source)))
+
+
+def edits_since(root: Path, spec: SweepSpec) -> list[str]:
+    """Return a line for each key that the space's file has otherwise than the sweep's own copy.
+
+    Empty if the sweep does not say which file that was, or the file is gone.
+    """
+    path = root / _NAME
+    if not path.is_file():
+        return []
+    source = SpaceSource(**json.loads(path.read_text("utf-8")))
+    file = Path(source.file)
+    if not file.is_file():
+        return []
+    try:
+        edited = load_space(file, source.overrides)
+    except UserError as error:
+        return [f"it can no longer be read: {error.what}"]
+    return list(_differences(_flat_space(spec), _flat_space(edited)))
+
+
+def edited_file(root: Path) -> str:
+    """Return the file that `edits_since` compares."""
+    return str(json.loads((root / _NAME).read_text("utf-8"))["file"])
+
+
+def _flat_space(spec: SweepSpec) -> dict[str, Any]:
+    return dict(_flat(parse_yaml(dump_space(spec), "space").data, ""))
+
+
+def _flat(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for key, below in value.items():
+            yield from _flat(below, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, value
+
+
+def _differences(locked: Mapping[str, Any], edited: Mapping[str, Any]) -> Iterator[str]:
+    is_warm = bool(locked.get("search.warm_start"))
+    for key in dict.fromkeys([*locked, *edited]):
+        if key in (*_OWN, *_OWN_TRACKING) or (is_warm and key == "baselines"):
+            continue
+        before, after = locked.get(key), edited.get(key)
+        if before == after:
+            continue
+        if key == "search.configurations" and (before or 0) >= (after or 0):
+            continue  # the sweep was extended
+        yield f"{key}: {_shown(before)} -> {_shown(after)}"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    return shortened(json.dumps(value, ensure_ascii=False, default=str), _LONGEST)
