@@ -41,10 +41,12 @@ _RANDOM_ATTEMPTS = 20
 _MAX_SCORE = 1e100  # samplers square scores
 
 # How a sampler sees a configuration that failed through its own settings: not at all, with the
-# median or the worst score so far, or with the worst and as one that violates a constraint.
-# Measured in docs/development/validation.md.
-FailedAs = Literal["ignored", "median", "worst", "constraint"]
-FAILED_AS: FailedAs = "median"
+# median or the worst score so far, with the median until a quarter of the configurations have
+# failed and the worst afterwards, or with the worst and as one that violates a constraint. Measured
+# in docs/development/validation.md.
+FailedAs = Literal["ignored", "median", "worst", "capped", "constraint"]
+FAILED_AS: FailedAs = "capped"
+_MANY_FAILED = 0.25  # fraction of the configurations
 
 # Silence Optuna's log of studies and trials; the sweep prints its own.
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -233,7 +235,8 @@ def sampler_trials(
 
     Samplers ignore failed trials, so they would propose a diverging learning rate again and again.
     A configuration that failed through its own settings (see `failed_by_settings`) is therefore
-    shown as complete with the median score so far. Event log and report keep it without a score.
+    shown as complete with the median score so far, or with the worst one if many have failed. Event
+    log and report keep it without a score.
     """
     trials = [frozen_trial(spec, space, each, for_sampler=True) for each in configurations]
     if failed_as == "ignored":
@@ -243,13 +246,16 @@ def sampler_trials(
         for trial in trials
         if trial.state in (TrialState.COMPLETE, TrialState.PRUNED) and trial.value is not None
     ]
+    failed = [failed_by_settings(configuration) for configuration in configurations]
     shown_score = 0.0  # any number will do if there is no other
-    if scores and failed_as == "median":
-        shown_score = statistics.median(scores)
-    elif scores:
-        shown_score = min(scores) if spec.objective.mode == "max" else max(scores)
+    if scores:
+        is_median = failed_as == "median" or (
+            failed_as == "capped" and sum(failed) <= _MANY_FAILED * len(failed)
+        )
+        worst = min(scores) if spec.objective.mode == "max" else max(scores)
+        shown_score = statistics.median(scores) if is_median else worst
     for number, configuration in enumerate(configurations):
-        is_failed = failed_by_settings(configuration)
+        is_failed = failed[number]
         if is_failed and space.contains(configuration.parameters):
             trials[number] = optuna.create_trial(
                 state=TrialState.COMPLETE,

@@ -15,12 +15,11 @@ from trainer.errors import ConfigError, shortened
 _RANGES = {
     "float": "uniform",
     "interval": "uniform",
-    "quniform": "uniform",
-    "q_uniform": "uniform",
+    "q_uniform": "quniform",
     "suggest_float": "uniform",
     "suggest_uniform": "uniform",
-    "suggest_discrete_uniform": "uniform",
-    "discrete_uniform": "uniform",
+    "suggest_discrete_uniform": "quniform",
+    "discrete_uniform": "quniform",
     "log_uniform": "loguniform",
     "log_uniform_values": "loguniform",
     "logfloat": "loguniform",
@@ -157,12 +156,15 @@ def _hint_for(word: str, value: Any) -> str:
     if isinstance(value, Mapping):
         return _of_mapping({**value, "distribution": word})
     if not isinstance(value, list) or not 2 <= len(value) <= 3:
-        return f"write {kind}: [LOW, HIGH]"
+        step = ", STEP" if kind == "quniform" else ""
+        return f"write {kind}: [LOW, HIGH{step}]"
     ends = list(value)
     if word in _EXCLUSIVE and isinstance(ends[1], int):
         ends[1] -= 1
     if kind in ("loguniform", "logint"):
         ends = ends[:2]
+    if kind == "uniform" and len(ends) == 3:
+        kind = "quniform"
     return f"write {_show(kind, ends)}"
 
 
@@ -193,6 +195,7 @@ def _of_mapping(written: Mapping[Any, Any]) -> str:
     ends = [low, high]
     if isinstance(step, int | float) and step != 1 and not is_log:
         ends.append(step)
+        kind = "quniform" if kind == "uniform" else kind
     return f"write {_show(kind, ends)}"
 
 

@@ -18,12 +18,12 @@ def same_value(left: Any, right: Any) -> bool:
 
 
 ValueMapping = dict[str, Any]
-_FloatRange = Annotated[list[float], Field(min_length=2, max_length=3)]
-_LogRange = Annotated[list[float], Field(min_length=2, max_length=2)]
+_FloatRange = Annotated[list[float], Field(min_length=2, max_length=2)]
+_SteppedRange = Annotated[list[float], Field(min_length=3, max_length=3)]
 _IntegerRange = Annotated[list[int], Field(min_length=2, max_length=3)]
 _LogIntegerRange = Annotated[list[int], Field(min_length=2, max_length=2)]
 
-KINDS = ("choice", "uniform", "loguniform", "int", "logint", "value", "by")
+KINDS = ("choice", "uniform", "quniform", "loguniform", "int", "logint", "value", "by")
 _LISTED = ("choice", "value", "by")  # kinds that list their values
 _MAX_VALUES = 100_000  # largest range with a step that is enumerated
 
@@ -34,8 +34,10 @@ class ParameterSpec(Section):
     choice: list[Any] | None = Field(None, min_length=1)
     """one of these values"""
     uniform: _FloatRange | None = None
-    """[low, high] or [low, high, step]"""
-    loguniform: _LogRange | None = None
+    """[low, high]"""
+    quniform: _SteppedRange | None = None
+    """[low, high, step]: low, low + step, and so on"""
+    loguniform: _FloatRange | None = None
     """[low, high], uniform in the logarithm"""
     integer: _IntegerRange | None = Field(None, alias="int")
     """[low, high] or [low, high, step], whole numbers"""
@@ -170,6 +172,10 @@ def _check_words(data: Any) -> None:
         raise refusal("other-form", *meant)
     if not isinstance(data, Mapping):
         raise refusal("no-range", f"{data!r} is no range", _NEEDS_A_RANGE)
+    plain = data.get("uniform")
+    if isinstance(plain, list) and len(plain) == 3:
+        hint = f"write {{quniform: {json.dumps(plain, default=str)}}} for a step"
+        raise refusal("step-of-uniform", "uniform has two ends and no step", hint)
     log_range = data.get("loguniform")
     if isinstance(log_range, list) and len(log_range) == 3:
         raise refusal(

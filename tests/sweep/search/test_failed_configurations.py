@@ -51,7 +51,7 @@ def test_a_region_that_diverges_is_left(tmp_path, sampler):
 
 
 @pytest.mark.parametrize(("mode", "worst"), [("max", 0.1), ("min", 0.9)])
-def test_the_sampler_sees_the_median_score_and_nobody_else(tmp_path, mode, worst):
+def test_the_sampler_sees_a_score_and_nobody_else(tmp_path, mode, worst):
     spec = make_space(tmp_path, "gp", mode)
     space = Space(spec.parameters)
     history = [
@@ -64,6 +64,9 @@ def test_the_sampler_sees_the_median_score_and_nobody_else(tmp_path, mode, worst
     assert (told.state, told.value) == (TrialState.COMPLETE, 0.2)
     assert sampler_trials(spec, space, history, "worst")[2].value == worst
     assert sampler_trials(spec, space, history, "ignored")[2].state == TrialState.FAIL
+    # more than a quarter of the configurations have failed
+    many = sampler_trials(spec, space, [*history, tried(4, 2e-3, math.nan)])
+    assert [trial.value for trial in many] == [0.9, 0.1, worst, 0.2, worst]
     assert outcome(history[2], [0]).score is None
     shown = frozen_trial(spec, space, history[2])
     assert shown.state == TrialState.FAIL and shown.value is None

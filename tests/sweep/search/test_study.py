@@ -141,7 +141,7 @@ def test_a_sampler_sees_listed_numbers_in_their_order_and_people_their_values(tm
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_stepped_and_logarithmic_whole_numbers(sampler, tmp_path):
-    parameters = {ALPHA: {"uniform": [0.0, 0.3, 0.1]}, "rollout.group_size": {"logint": [2, 3]}}
+    parameters = {ALPHA: {"quniform": [0.0, 0.3, 0.1]}, "rollout.group_size": {"logint": [2, 3]}}
     search = {"sampler": sampler, "startup": 3, "seed": 1}
 
     def searching(count):

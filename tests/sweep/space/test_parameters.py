@@ -24,8 +24,8 @@ def test_what_lies_in_a_range():
     assert parameter(uniform=[0.0, 0.5]).contains(0.5) and not parameter(
         uniform=[0.0, 0.5]
     ).contains(0.51)
-    assert parameter(uniform=[0, 1, 0.1]).contains(0.3)
-    assert not parameter(uniform=[0, 1, 0.1]).contains(0.35)
+    assert parameter(quniform=[0, 1, 0.1]).contains(0.3)
+    assert not parameter(quniform=[0, 1, 0.1]).contains(0.35)
     assert parameter(logint=[1, 10**6]).contains(4096)
     assert not parameter(logint=[1, 10**6]).contains(4096.5)
     assert not parameter(int=[4, 16, 4]).contains(6) and not parameter(uniform=[0.0, 0.5]).contains(
