@@ -139,6 +139,7 @@ $(DOCS_STAMP): pyproject.toml constraints.txt
 
 docs: $(DOCS_STAMP)
 	$(BIN)/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going --conf-dir docs . build/docs
+	@echo "documentation: build/docs/docs/index.html"
 
 lint: dev
 	$(BIN)/ruff check .
