@@ -1,7 +1,6 @@
 """The training loop."""
 
 import copy
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -266,7 +265,7 @@ class Trainer:
             total_steps=self.total_steps,
             reward=metrics["rollout/reward"],
             accuracy=metrics["rollout/accuracy"],
-            entropy=metrics.get("policy/entropy", math.nan),
+            entropy=metrics.get("policy/entropy"),
             clip_fraction=metrics["policy/clip_fraction"],
             approx_kl=metrics["policy/approx_kl"],
         )

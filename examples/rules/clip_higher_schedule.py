@@ -5,10 +5,10 @@ from trainer.rules.losses.clipped import Clipped
 
 
 class ClipHigherSchedule(Clipped):
-    """`Clipped`, whose upper clip starts at ``clip_ratio_high`` and is not below 0.2."""
+    """`Clipped`; the upper clip starts at ``clip_ratio_high`` and stays at ``target_entropy``."""
 
+    needs_distributions = True
     target_entropy: NonNegative = 0.3
-    """mean entropy at which the upper clip stays [nats]"""
 
     def initial_state(self) -> RuleState:
         return {"high": self.clip_ratio_high}

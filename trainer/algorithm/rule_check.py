@@ -185,16 +185,13 @@ def _raises(call: Callable[[], Any]) -> bool:
 def _state_problems(rule: Rule) -> Iterator[_Problem]:
     """Yield the problems of a rule's state over two steps."""
     state = rule.initial_state()
+    yield from _undeclared_problems(
+        rule,
+        lambda: rule.next_state(state, _summary(1)._replace(entropy=None)),
+        lambda: rule.next_state(state, _summary(1)),
+    )
     for step in (1, 2):
-        summary = StepSummary(
-            step=step,
-            total_steps=2,
-            reward=0.5,
-            accuracy=0.5,
-            entropy=1.0 / step,
-            clip_fraction=0.1,
-            approx_kl=0.01,
-        )
+        summary = _summary(step)
         after = rule.next_state(state, summary)
         if after != rule.next_state(state, summary):
             yield _Problem(
@@ -206,6 +203,19 @@ def _state_problems(rule: Rule) -> Iterator[_Problem]:
             yield _Problem("rule-state-invalid", str(error))
             return
         state = after
+
+
+def _summary(step: int) -> StepSummary:
+    """Return a made-up step of a run of two."""
+    return StepSummary(
+        step=step,
+        total_steps=2,
+        reward=0.5,
+        accuracy=0.5,
+        entropy=1.0 / step,
+        clip_fraction=0.1,
+        approx_kl=0.01,
+    )
 
 
 def _losses(
