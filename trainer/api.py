@@ -1,7 +1,10 @@
 """Python functions that train a run like ``trainer run`` and load its metrics."""
 
+import itertools
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +12,14 @@ import pandas as pd
 
 from trainer.commands.runs import RunSummary, summary
 from trainer.commands.start import Start, existing_run, run_name, start_run
+from trainer.errors import StorageError
 from trainer.files import read_records
 from trainer.run_folder import RunFolder
 from trainer.shell.logs import set_up_if_unset
+from trainer.shell.main import world_size
+
+_SUMMARY_LIMIT_S = 60  # in which rank 0 closes its record after training has ended
+_summaries = itertools.count()  # one key for each call of `train` in this process
 
 
 def train(
@@ -34,11 +42,11 @@ def train(
         accept_changes: whether to resume even if data or reward files have changed.
 
     Returns:
-        A summary whose ``state`` is done, stopped (by a signal) or failed (diverged). With several
-        ranks use rank 0's: the others may return before the record is complete.
+        A summary whose ``state`` is done, stopped (by a signal) or failed (diverged), the same on
+        every rank.
 
     Raises:
-        UserError: the run cannot start or continue.
+        UserError: the run cannot start or continue, or rank 0 has failed.
     """
     set_up_if_unset()
     start = Start(
@@ -51,7 +59,38 @@ def train(
     )
     start = replace(start, name=run_name(start))
     start_run(start)
-    return summary(Path(runs_dir) / str(start.name))
+    if world_size() == 1:
+        return summary(Path(runs_dir) / str(start.name))
+    return _summary_of_rank_0(Path(runs_dir) / str(start.name))
+
+
+def _summary_of_rank_0(folder: Path) -> RunSummary:
+    """Return rank 0's summary on every rank. Only rank 0 knows when the record is complete, and its
+    default name may differ, as it holds the time.
+
+    Rank 0 never waits for the others: they may have been interrupted.
+    """
+    import torch  # takes seconds
+
+    distributed = torch.distributed
+    if not distributed.is_initialized():  # the run was done already, so nothing was started
+        return summary(folder)
+    store = distributed.distributed_c10d._get_default_store()
+    key = f"loptune/summary/{next(_summaries)}"
+    if distributed.get_rank() == 0:
+        of_run = summary(folder)
+        store.set(key, json.dumps(asdict(of_run)))
+        return of_run
+    try:
+        store.wait([key], timedelta(seconds=_SUMMARY_LIMIT_S))
+    except RuntimeError as error:
+        raise StorageError(
+            f"rank 0 has not finished the run's record within {_SUMMARY_LIMIT_S} s",
+            str(folder),
+            "look for the error of rank 0",
+            code="no-summary",
+        ) from error
+    return RunSummary(**json.loads(store.get(key)))
 
 
 def load_metrics(name: str, runs_dir: str | Path = "runs") -> pd.DataFrame:

@@ -1,5 +1,6 @@
 """Training from Python, and the page that shows it."""
 
+import os
 import re
 import subprocess
 import sys
@@ -48,6 +49,25 @@ def test_train_says_how_it_ended_and_its_metrics_are_a_table(tiny_policy, tmp_pa
     assert (run.state, run.step) == ("done", 3)
     with pytest.raises(MissingError, match="no run second"):
         trainer.load_metrics("second", tmp_path / "runs")
+
+
+@pytest.mark.slow
+def test_every_rank_gets_the_same_summary(tiny_policy, tmp_path):
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(dump_config(small_config(tiny_policy, **{"rollout.prompts_per_step": 2})))
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, pathlib, trainer\n"
+        f"run = trainer.train({str(spec)!r}, ['max_steps=1', 'tracking.offline=true'],"
+        f" runs_dir={str(tmp_path / 'runs')!r})\n"
+        f"pathlib.Path({str(tmp_path)!r}, 'rank-' + os.environ['RANK']).write_text(repr(run))\n"
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    subprocess.run([*command, "--nproc-per-node=2", str(script)], env=environment, check=True)
+    first, second = ((tmp_path / f"rank-{rank}").read_text() for rank in (0, 1))
+    assert first == second
+    assert "state='done'" in first
 
 
 @pytest.mark.slow

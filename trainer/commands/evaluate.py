@@ -5,19 +5,69 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from trainer.commands.evaluation_run import FoundModel, find_model
+from trainer.checkpoint.files import damaged_files, intact_checkpoints
 from trainer.commands.start import check_no_sweep
 from trainer.config.evaluation import PER_SET
 from trainer.config.schema import TrainConfig, apply_overrides, load_config
 from trainer.config.yaml_document import parse_override
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, MissingError, StorageError
 from trainer.policy.architectures import TINY
+from trainer.run_folder import RunFolder
 from trainer.shell.arguments import add_json, add_runs_dir, count
 from trainer.shell.interrupt import unhurried
 from trainer.shell.main import world_size
 from trainer.shell.run_folder import check_name, run_path
+
+_STEP = re.compile(r"step-(\d+)")
+
+
+@dataclass(frozen=True)
+class FoundModel:
+    """A model folder or Hub name, with the run's config file and the training step (0 if
+    unknown).
+    """
+
+    name_or_path: str
+    run_config: Path | None
+    step: int
+
+
+def find_model(model: str) -> FoundModel:
+    """Resolve ``tiny``, a Hub name, a model folder, a checkpoint, or a run (its newest intact
+    checkpoint).
+
+    Raises:
+        MissingError: a run without an intact checkpoint.
+        StorageError: the checkpoint is damaged.
+    """
+    folder = Path(model).expanduser()
+    if RunFolder(folder).config.is_file() and not (folder / "config.json").is_file():
+        newest = next(intact_checkpoints(RunFolder(folder).checkpoints), None)
+        if newest is None:
+            raise MissingError(
+                f"run {folder.name} has no intact checkpoint",
+                str(folder),
+                "train it first",
+                code="no-checkpoint",
+            )
+        folder = newest
+    step = _STEP.fullmatch(folder.name)
+    if step is None or not folder.is_dir():
+        return FoundModel(model, None, 0)
+    damaged = damaged_files(folder)
+    if damaged:
+        raise StorageError(
+            f"the checkpoint is damaged: {', '.join(damaged)}",
+            str(folder),
+            "evaluate another step of the run",
+            code="checkpoint-damaged",
+        )
+    config = RunFolder(folder.parent.parent).config
+    return FoundModel(str(folder), config if config.is_file() else None, int(step[1]))
 
 
 def add_evaluate(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +98,13 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
         help="completions per problem",
     )
     parser.add_argument(
+        "--max-new-tokens",
+        dest="evaluation.max_new_tokens",
+        type=count,
+        metavar="N",
+        help="tokens per completion (default: those of training)",
+    )
+    parser.add_argument(
         "--temperature", dest="evaluation.temperature", type=float, metavar="T", help="0 is greedy"
     )
     add_json(parser)
@@ -75,11 +132,16 @@ def carry_out_evaluate(arguments: argparse.Namespace) -> int:
     config = evaluation_config(model, arguments.spec, arguments.overrides, flags)
     name = check_name(arguments.name or record_name(arguments.model))
     if (arguments.runs_dir / name).exists():
-        raise ConfigError(f"{name} exists", str(arguments.runs_dir / name), "give another --name")
+        raise ConfigError(
+            f"{name} exists",
+            str(arguments.runs_dir / name),
+            "give another --name",
+            code="name-taken",
+        )
     with unhurried():
         from trainer.commands.evaluation_run import run_evaluation  # torch takes seconds to import
 
-    return run_evaluation(config, model, name, arguments.runs_dir, arguments.json)
+    return run_evaluation(config, model.step, name, arguments.runs_dir, arguments.json)
 
 
 def evaluation_config(
@@ -98,6 +160,7 @@ def evaluation_config(
             f"no evaluation settings for {named.name_or_path}: it is not in a run folder",
             "--spec",
             "name a run of `trainer ls`, or add --spec PRESET_OR_FILE, see `trainer presets`",
+            code="no-evaluation-settings",
         )
     base = load_config(spec or (str(named.run_config) if named.run_config else "tiny_kk"))
     asked = {**dict(map(parse_override, overrides)), **flags}
@@ -111,6 +174,9 @@ def evaluation_config(
             for name in base.evaluation.sets
             for key in PER_SET
         }
+    if "evaluation.completions_per_problem" in asked:
+        # the run's values of k may exceed this number
+        changes["evaluation.pass_at_k"] = []
     changes |= asked
     revision = base.model.revision if base.model.name_or_path == named.name_or_path else None
     changes |= {
@@ -155,5 +221,6 @@ def parse_set(text: str) -> tuple[str, dict[str, Any]]:
             f"invalid source: {value}",
             f"--sets {name}",
             f"write {name}=FILE, or {name}='{{source: FILE}}'",
+            code="invalid-source",
         )
     return name, {"split": "test", **source}

@@ -1,18 +1,14 @@
 """Implementation of ``trainer evaluate``: sample, score, print and record."""
 
 import json
-import re
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rewards.sandbox import MAX_FAILURE_RATE
-from trainer.checkpoint.files import damaged_files, intact_checkpoints
 from trainer.config.schema import TrainConfig
-from trainer.errors import MissingError, StorageError
 from trainer.evaluation.evaluate import EvaluationResult, completion_rows, evaluate
 from trainer.evaluation.table import Row, evaluation_rows
 from trainer.parallel.models import load_frozen
@@ -26,7 +22,6 @@ from trainer.tracking.mlflow_store import prepare_store, tracking_uri
 from trainer.tracking.tracker import NullTracker, Tracker
 from trainer.types import RunContext
 
-_STEP = re.compile(r"step-(\d+)")
 EXPERIMENT = "evaluate"
 _WIDTH = 160  # columns
 _HEADINGS = (
@@ -35,54 +30,12 @@ _HEADINGS = (
 )
 
 
-@dataclass(frozen=True)
-class FoundModel:
-    """A model folder or Hub name, with the run's config file and the training step (0 if
-    unknown).
-    """
-
-    name_or_path: str
-    run_config: Path | None
-    step: int
-
-
-def find_model(model: str) -> FoundModel:
-    """Resolve ``tiny``, a Hub name, a model folder, a checkpoint, or a run (its newest intact
-    checkpoint).
-
-    Raises:
-        MissingError: a run without an intact checkpoint.
-        StorageError: the checkpoint is damaged.
-    """
-    folder = Path(model).expanduser()
-    if RunFolder(folder).config.is_file() and not (folder / "config.json").is_file():
-        newest = next(intact_checkpoints(RunFolder(folder).checkpoints), None)
-        if newest is None:
-            raise MissingError(
-                f"run {folder.name} has no intact checkpoint", str(folder), "train it first"
-            )
-        folder = newest
-    step = _STEP.fullmatch(folder.name)
-    if step is None or not folder.is_dir():
-        return FoundModel(model, None, 0)
-    damaged = damaged_files(folder)
-    if damaged:
-        raise StorageError(
-            f"the checkpoint is damaged: {', '.join(damaged)}",
-            str(folder),
-            "evaluate another step of the run",
-        )
-    config = RunFolder(folder.parent.parent).config
-    return FoundModel(str(folder), config if config.is_file() else None, int(step[1]))
-
-
-def run_evaluation(
-    config: TrainConfig, model: FoundModel, name: str, runs_dir: Path, as_json: bool
-) -> int:
+def run_evaluation(config: TrainConfig, step: int, name: str, runs_dir: Path, as_json: bool) -> int:
     """Evaluate the model, print the results, record them in ``runs_dir/name`` and MLflow, and
     return the exit code.
 
-    Under torchrun the problems are split over the ranks.
+    ``step`` is the training step of the model, 0 if unknown. Under torchrun the problems are split
+    over the ranks.
 
     Raises:
         RewardError: scoring failed too often for a valid result.
@@ -97,7 +50,7 @@ def run_evaluation(
             result = _evaluate_model(config, prepared, parallel)
             if parallel.is_main:
                 rows = evaluation_rows(result)
-                summary = _summary(config, model, rows, time.monotonic() - started)
+                summary = _summary(config, step, rows, time.monotonic() - started)
                 file = RunFolder(runs_dir / name).evaluation
                 _record(tracker, result, summary, file)
                 if as_json:
@@ -126,13 +79,12 @@ def _open_tracker(config: TrainConfig, name: str, runs_dir: Path) -> Any:
 def _evaluate_model(
     config: TrainConfig, prepared: Prepared, parallel: Parallel
 ) -> EvaluationResult:
+    if parallel.is_main:
+        _announce(config, prepared)
     policy = load_frozen(config, parallel.device)
     engine = build_engine(config, policy, prepared.tokenizer)
     try:
         engine.sync_weights(policy)
-        for name, problems in prepared.sets.items() if parallel.is_main else ():
-            count = len(problems) * config.evaluation.of_set(name).completions_per_problem
-            print(f"{name}: {len(problems)} problems, {count} completions", file=sys.stderr)
         return evaluate(
             engine, prepared.tokenizer, prepared.rewards, prepared.sets, config, parallel
         )
@@ -140,14 +92,18 @@ def _evaluate_model(
         engine.close()
 
 
-def _summary(
-    config: TrainConfig, model: FoundModel, rows: Sequence[Row], seconds: float
-) -> dict[str, Any]:
+def _announce(config: TrainConfig, prepared: Prepared) -> None:
+    for name, problems in prepared.sets.items():
+        count = len(problems) * config.evaluation.of_set(name).completions_per_problem
+        print(f"{name}: {len(problems)} problems, {count} completions", file=sys.stderr)
+
+
+def _summary(config: TrainConfig, step: int, rows: Sequence[Row], seconds: float) -> dict[str, Any]:
     evaluation = config.evaluation
     first = evaluation.of_set(next(iter(evaluation.sets)))
     return {
         "model": config.model.name_or_path,
-        "step": model.step,
+        "step": step,
         "temperature": first.temperature,
         "completions_per_problem": first.completions_per_problem,
         "k": rows[0]["k"],
@@ -176,10 +132,22 @@ def print_rows(rows: Sequence[Row]) -> None:
             row["k"],
             f"{row['accuracy']:.3f}",
             f"{row['low']:.3f} .. {row['high']:.3f}",
-            f"{row['pass_at_k']:.3f} @{row['k']}" if "pass_at_k" in row else "-",
+            _pass_at_k(row),
             f"{row['completion_length']:.1f}",
             *(f"{row[share]:.1%}" for share in ("truncated", "unparsed", "timeouts", "errors")),
         ]
         for row in rows
     ]
     print_table(_HEADINGS, cells, _WIDTH)
+
+
+def _pass_at_k(row: Row) -> str:
+    """Return the row's values of pass@k, such as ``0.412 @4, 0.530 @16``; a dash without one."""
+    values = []
+    for key, value in row.items():
+        quantity, _, k = key.partition("/")
+        if quantity == "pass_at" and int(k) != row["k"]:
+            values.append(f"{value:.3f} @{k}")
+    if "pass_at_k" in row:
+        values.append(f"{row['pass_at_k']:.3f} @{row['k']}")
+    return ", ".join(values) or "-"

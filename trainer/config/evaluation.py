@@ -1,15 +1,16 @@
 """Evaluation settings."""
 
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from trainer.config.data import DatasetConfig, as_dataset
 from trainer.section import Completions, Count, Fraction, NonNegative, Section
 
 _SET_NAME = re.compile(r"\w[\w.-]*")
-PER_SET = ("temperature", "completions_per_problem")  # settings that a set may override
+# settings that a set may override
+PER_SET = ("temperature", "completions_per_problem", "pass_at_k", "max_new_tokens")
 
 
 class EvaluationSetConfig(DatasetConfig):
@@ -19,6 +20,11 @@ class EvaluationSetConfig(DatasetConfig):
     """sampling temperature on this set; evaluation.temperature if null"""
     completions_per_problem: Completions | None = None
     """completions per problem of this set; evaluation.completions_per_problem if null"""
+    pass_at_k: list[Completions] | None = None
+    """values of k of this set; evaluation.pass_at_k if null, none if the set has its own number of
+    completions"""
+    max_new_tokens: Count | None = None
+    """completion limit on this set; evaluation.max_new_tokens if null [tokens]"""
 
 
 EvaluationSet = Annotated[
@@ -40,7 +46,12 @@ class EvaluationConfig(Section):
     top_p: Fraction = 1.0
     """probability mass of nucleus sampling"""
     completions_per_problem: Completions = 1
-    """completions per problem (k of pass@k); accuracy is the mean over them"""
+    """completions per problem; accuracy is the mean over them"""
+    pass_at_k: list[Completions] = Field([])
+    """values of k for `eval/pass_at/K`, each at most completions_per_problem, whose own pass@k is
+    always reported"""
+    max_new_tokens: Count | None = None
+    """completion limit; rollout.max_new_tokens if null [tokens]"""
 
     @field_validator("sets")
     @classmethod
@@ -56,7 +67,30 @@ class EvaluationConfig(Section):
     def of_set(self, name: str) -> "EvaluationConfig":
         """Return these settings with one set's overrides applied."""
         section = self.sets[name]
-        values = {key: getattr(section, key) for key in PER_SET}
-        return self.model_copy(
-            update={key: value for key, value in values.items() if value is not None}
-        )
+        changes: dict[str, Any] = {}
+        for key in PER_SET:
+            value = getattr(section, key)
+            if value is not None:
+                changes[key] = value
+        if "completions_per_problem" in changes:
+            # the values of the other sets may exceed this set's number of completions
+            changes.setdefault("pass_at_k", [])
+        return self.model_copy(update=changes)
+
+    def longest_completion(self, default: int) -> int:
+        """Return the largest completion limit of any set [tokens]; ``default`` is training's."""
+        limits = [self.of_set(name).max_new_tokens for name in self.sets]
+        return max(limit or default for limit in limits)
+
+    @model_validator(mode="after")
+    def _check_pass_at_k(self) -> "EvaluationConfig":
+        for name in self.sets:
+            section = self.of_set(name)
+            largest = max(section.pass_at_k, default=0)
+            if largest > section.completions_per_problem:
+                raise ValueError(
+                    f"pass@{largest} needs {largest} completions per problem, but set {name} has "
+                    f"completions_per_problem {section.completions_per_problem}: raise it, or "
+                    "lower pass_at_k"
+                )
+        return self

@@ -62,6 +62,12 @@ class TrainConfig(Section):
     seed: Seed = 0
     """seed for data order, sampling and weight initialization"""
 
+    @property
+    def longest_completion(self) -> int:
+        """The largest number of tokens that training or an evaluation may sample per completion."""
+        limit = self.rollout.max_new_tokens
+        return max(limit, self.evaluation.longest_completion(default=limit))
+
     @model_validator(mode="after")
     def _check(self) -> "TrainConfig":
         sections = (self.algorithm, self.rollout, self.optim)

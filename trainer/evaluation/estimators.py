@@ -1,9 +1,30 @@
-"""Confidence intervals for accuracy and pass@k."""
+"""pass@k, and confidence intervals for accuracy and pass@k."""
 
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+
+
+def pass_at_k(correct: ArrayLike, completions: ArrayLike, k: int) -> NDArray[np.float64]:
+    """Return for each problem an unbiased estimate of the probability that at least one of k
+    completions is correct [arXiv:2107.03374, equation 1], [P].
+
+    ``1 - C(n - c, k) / C(n, k)`` for c correct of n completions, as a product of ratios, which
+    cannot overflow.
+
+    Raises:
+        ValueError: k outside 1..n, or c outside 0..n.
+    """
+    c, n = np.broadcast_arrays(np.asarray(correct), np.asarray(completions))
+    if k < 1 or (n < k).any():
+        raise ValueError(f"pass@{k} needs at least {k} completions of every problem")
+    if (c < 0).any() or (c > n).any():
+        raise ValueError("the number of correct completions must be between 0 and that of all")
+    drawn = np.arange(k)
+    all_wrong = np.maximum(n[:, None] - c[:, None] - drawn, 0) / (n[:, None] - drawn)  # [P, k]
+    estimate: NDArray[np.float64] = 1.0 - all_wrong.prod(axis=1)
+    return estimate
 
 
 def accuracy_interval(accuracies: ArrayLike, completions: ArrayLike) -> tuple[float, float]:

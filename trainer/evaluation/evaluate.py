@@ -1,8 +1,9 @@
 """Evaluation of a policy on sets of problems."""
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rewards.sandbox import RewardPool
 from trainer.config.schema import TrainConfig
+from trainer.evaluation.estimators import pass_at_k
 from trainer.parallel.ranks import Parallel
 from trainer.rollouts.collect import (
     GroupRequest,
@@ -19,7 +21,7 @@ from trainer.rollouts.collect import (
     sampling_params,
     score_groups,
 )
-from trainer.rollouts.engine import RolloutEngine
+from trainer.rollouts.engine import Sampler
 from trainer.types import Problem, Rollout
 
 IntArray = NDArray[np.int64]
@@ -31,10 +33,11 @@ class EvaluationResult:
 
     rollouts: dict[str, list[Rollout]]
     metrics: dict[str, float]
+    values_of_k: Mapping[str, Sequence[int]] = field(default_factory=dict)  # of pass@k, by set
 
 
 def evaluate(
-    engine: RolloutEngine,
+    engine: Sampler,
     tokenizer: PreTrainedTokenizerBase,
     rewards: RewardPool,
     sets: dict[str, list[Problem]],
@@ -53,6 +56,7 @@ def evaluate(
             sampling_params(config, tokenizer),
             temperature=evaluation.temperature,
             top_p=evaluation.top_p,
+            max_new_tokens=evaluation.max_new_tokens or config.rollout.max_new_tokens,
             top_k=0,
             min_p=0.0,
         )
@@ -66,24 +70,29 @@ def evaluate(
         of_rank = score_groups(sample_groups(engine, tokenizer, requests, params), rewards)
         groups = sorted(parallel.gather(of_rank), key=lambda group: group.group_id)
         rollouts[name] = [rollout for group in groups for rollout in group.rollouts]
-    return EvaluationResult(rollouts, evaluation_metrics(rollouts))
+    values_of_k = {name: config.evaluation.of_set(name).pass_at_k for name in sets}
+    metrics = evaluation_metrics(rollouts, values_of_k)
+    return EvaluationResult(rollouts, metrics, values_of_k)
 
 
-def evaluation_metrics(rollouts: dict[str, list[Rollout]]) -> dict[str, float]:
+def evaluation_metrics(
+    rollouts: Mapping[str, Sequence[Rollout]],
+    values_of_k: Mapping[str, Sequence[int]] = MappingProxyType({}),
+) -> dict[str, float]:
     """Return the ``eval/*`` metrics. The first set's accuracy is ``eval/accuracy``, with one metric
     per difficulty.
 
     Metrics of other sets are named ``eval/accuracy/SET`` and so on. With several completions per
-    problem, accuracy is avg@n and ``eval/pass_at_k`` is added. Completions of a problem must be
-    adjacent and share a ``group_id``.
+    problem, accuracy is avg@n and ``eval/pass_at_k``, with k = n, is added. ``values_of_k`` gives
+    for each set further k, for ``eval/pass_at/K``. Completions of a problem must be adjacent and
+    share a ``group_id``.
     """
     failures = [r.scoring != "ok" for answers in rollouts.values() for r in answers]
     metrics = {"eval/scoring_failures": _mean(failures)}
     for index, (name, answers) in enumerate(rollouts.items()):
         suffix = f"/{name}" if index else ""
-        metrics |= {
-            f"eval/{quantity}{suffix}": value for quantity, value in measured(answers).items()
-        }
+        for quantity, value in measured(answers, values_of_k.get(name, ())).items():
+            metrics[f"eval/{quantity}{suffix}"] = value
         by_difficulty: dict[str, list[bool]] = defaultdict(list)
         for r in answers:
             by_difficulty[r.problem.difficulty].append(r.correct)
@@ -94,9 +103,9 @@ def evaluation_metrics(rollouts: dict[str, list[Rollout]]) -> dict[str, float]:
     return metrics
 
 
-def measured(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Return mean accuracy, reward, length and truncated fraction, and pass@k if problems have
-    several completions.
+def measured(rollouts: Sequence[Rollout], values_of_k: Sequence[int] = ()) -> dict[str, float]:
+    """Return mean accuracy, reward, length and truncated fraction; ``pass_at_k`` with k the number
+    of completions per problem if there are several; and ``pass_at/K`` for each of ``values_of_k``.
     """
     values = {
         "accuracy": _mean([r.correct for r in rollouts]),
@@ -105,7 +114,11 @@ def measured(rollouts: Sequence[Rollout]) -> dict[str, float]:
         "truncated": _mean([r.completion.finish_reason == "length" for r in rollouts]),
     }
     correct, completions = correct_by_problem(rollouts)
-    return values | {"pass_at_k": float((correct > 0).mean())} if completions.min() > 1 else values
+    if completions.min() > 1:
+        values["pass_at_k"] = float((correct > 0).mean())
+    for k in values_of_k:
+        values[f"pass_at/{k}"] = float(pass_at_k(correct, completions, k).mean())
+    return values
 
 
 def correct_by_problem(rollouts: Sequence[Rollout]) -> tuple[IntArray, IntArray]:

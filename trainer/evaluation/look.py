@@ -29,6 +29,9 @@ from trainer.types import Rollout, RolloutGroup
 
 _FEWEST = 8  # minimum completions per problem
 _CHUNKS = 10  # progress messages
+# fractions of truncated completions: worth advice; explain equal rewards, as no answer was reached
+_MANY_TRUNCATED = 0.2
+_MOST_TRUNCATED = 0.5
 _DIGITS = 9  # decimals; rewards that round to the same value count as equal
 
 
@@ -125,8 +128,18 @@ class Look:
         ]
 
     def advice(self) -> Iterator[Advice]:
-        """Yield advice on what to change before training."""
-        if len({rollout.reward for rollout in self.rollouts}) == 1:
+        """Yield advice on what to change before training.
+
+        If most completions are truncated, rewards may be equal for that reason alone.
+        """
+        truncated = measured(self.rollouts)["truncated"]
+        if truncated > _MANY_TRUNCATED:
+            yield Advice(
+                f"{truncated:.0%} of the completions are truncated at rollout.max_new_tokens",
+                "rollout.max_new_tokens",
+                "raise it, or use a model that answers more briefly",
+            )
+        if truncated <= _MOST_TRUNCATED and len({r.reward for r in self.rollouts}) == 1:
             what = "differs in reward" if any(r.correct for r in self.rollouts) else "was correct"
             yield Advice(
                 f"none of {len(self.rollouts)} completions {what}: this reward gives no "

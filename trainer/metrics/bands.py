@@ -58,8 +58,8 @@ def band_metrics(
         values["entropy"] = batch.entropies[place]
     if batch.gradient_norms is not None:
         values["gradient"] = mass * batch.gradient_norms[place]
-    everyone = yield {"": _sums_by_band([*values.values()], logprobs)}
-    sums = dict(zip(values, over_ranks(everyone)[""], strict=True))
+    everyone = yield {"sums by band": _sums_by_band([*values.values()], logprobs)}
+    sums = dict(zip(values, over_ranks(everyone)["sums by band"], strict=True))
 
     metrics = _shares("token_share", sums["tokens"]) | _shares("advantage_share", sums["mass"])
     metrics |= _means("clip_fraction", sums["clipped"], sums["updated"])

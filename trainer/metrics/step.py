@@ -16,16 +16,15 @@ from trainer.algorithm.loss import kl_penalty
 from trainer.algorithm.passes import low_probability_tokens
 from trainer.algorithm.update import UpdateStatistics
 from trainer.config.algorithm import AlgorithmConfig
+from trainer.metrics.declared import METRICS, declaration
 from trainer.parallel.device import peak_bytes
 from trainer.parallel.ranks import Parallel
 from trainer.rules.groups import is_constant
 from trainer.types import SampledGroups, TrainBatch
 
-# metrics reduced by maximum; the others are summed
-LARGEST = ("rollout/engine_logprob_diff_max", "policy/ratio_max", "memory/peak")
-
-# A generator that yields its local sums on their device, receives the sums of all ranks (float64 on
-# the host), and returns metrics.
+# A generator that yields this rank's values on their device, receives those of all ranks (float64
+# on the host), and returns metrics. A value is a metric before its reduction, which `declared.yaml`
+# names, or a sum or count that metrics are computed from.
 Metrics = Generator[Mapping[str, Tensor | float], list[dict[str, Tensor]], dict[str, float]]
 
 
@@ -54,26 +53,36 @@ def read_metrics(metrics: Sequence[Metrics], parallel: Parallel) -> dict[str, fl
 
 
 def over_ranks(everyone: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Reduce over ranks: maximum for `LARGEST`, sum for the others."""
+    """Reduce values over ranks: by maximum if the metric is declared so, else by their sum."""
     names = dict.fromkeys(name for of_rank in everyone for name in of_rank)
     parts = {
         name: torch.stack([of_rank[name] for of_rank in everyone if name in of_rank])
         for name in names
     }
     return {
-        name: part.amax(dim=0) if name in LARGEST else part.sum(dim=0)
+        name: part.amax(dim=0) if is_maximum(name) else part.sum(dim=0)
         for name, part in parts.items()
     }
 
 
-def means(totals: Mapping[str, Tensor]) -> dict[str, float]:
-    """Divide totals by the count (stored under the empty name), except those of `LARGEST`."""
-    count = max(float(totals[""]), 1.0)
-    return {
-        name: float(total) / (1.0 if name in LARGEST else count)
-        for name, total in totals.items()
-        if name
-    }
+def is_maximum(name: str) -> bool:
+    """Return whether this is a metric that is reduced by maximum."""
+    return name in METRICS and METRICS[name].reduction == "max"
+
+
+def metric_values(totals: Mapping[str, Tensor], count: float) -> dict[str, float]:
+    """Return the values of metrics from their totals over ranks. A mean is a total divided by
+    ``count``, or by 1 if nothing was counted; a sum or maximum is the total itself.
+
+    Raises:
+        KeyError: undeclared metric.
+    """
+    divisor = max(count, 1.0)
+    values = {}
+    for name, total in totals.items():
+        is_mean = declaration(name).reduction == "mean"
+        values[name] = float(total) / divisor if is_mean else float(total)
+    return values
 
 
 def rollout_metrics(sample: SampledGroups) -> Metrics:
@@ -93,18 +102,19 @@ def rollout_metrics(sample: SampledGroups) -> Metrics:
     for r in rollouts:
         for part, value in r.reward_breakdown.items():
             sums[f"reward/component/{part}"] += value
-    sums[""] = len(rollouts)
     # a group of size 1 never counts as zero-variance: its advantage comes from the batch
-    silent = is_constant(rewards.double()) & (rewards.shape[1] > 1)
-    of_groups: dict[str, Tensor | float] = {
-        "groups": float(len(groups)),
-        "spread": spread.sum(),
-        "silent": silent.sum(),
+    without_variance = is_constant(rewards.double()) & (rewards.shape[1] > 1)
+    sums_over_groups: dict[str, Tensor | float] = {
+        "rollout/reward_std": spread.sum(),
+        "rollout/silent_groups": without_variance.sum(),
     }
-    totals = over_ranks((yield sums | of_groups))
-    count, std, equal = (float(totals.pop(name)) for name in of_groups)
-    of_all = {"rollout/reward_std": std / count, "rollout/silent_groups": equal / count}
-    return of_all | means(totals) | {"rollout/dropped_groups": float(sample.dropped)}
+    counts: dict[str, Tensor | float] = {"completions": len(rollouts), "groups": len(groups)}
+    totals = over_ranks((yield sums | sums_over_groups | counts))
+    groups_in_all = float(totals.pop("groups"))
+    completions = float(totals.pop("completions"))
+    totals_over_groups = {name: totals.pop(name) for name in sums_over_groups}
+    metrics = metric_values(totals_over_groups, groups_in_all) | metric_values(totals, completions)
+    return metrics | {"rollout/dropped_groups": float(sample.dropped)}
 
 
 def batch_metrics(batch: TrainBatch, algorithm: AlgorithmConfig) -> Metrics:
@@ -116,7 +126,7 @@ def batch_metrics(batch: TrainBatch, algorithm: AlgorithmConfig) -> Metrics:
     metrics are absent if the engine's log-probabilities are used as old ones.
     """
     mask = batch.completion_mask
-    sums: dict[str, Tensor | float] = {"": float(batch.completion_lengths.sum())}
+    sums: dict[str, Tensor | float] = {"tokens": float(batch.completion_lengths.sum())}
     if batch.ref_logprobs is not None:
         penalty = kl_penalty(batch.old_logprobs, batch.ref_logprobs, algorithm)
         sums["policy/kl"] = (penalty * mask).sum()
@@ -127,7 +137,9 @@ def batch_metrics(batch: TrainBatch, algorithm: AlgorithmConfig) -> Metrics:
         sums["policy/entropy"] = (batch.entropies * mask).sum()
     if batch.rollout_logprobs is not None:
         sums |= _engine_sums(batch, batch.rollout_logprobs, algorithm)
-    return means(over_ranks((yield sums)))
+    totals = over_ranks((yield sums))
+    tokens = float(totals.pop("tokens"))
+    return metric_values(totals, count=tokens)
 
 
 def _engine_sums(
@@ -162,21 +174,20 @@ def update_metrics(statistics: UpdateStatistics, lr: float) -> Metrics:
         "policy/dual_clip_fraction": statistics.tokens.get("dual_clipped", 0.0),
         "policy/approx_kl": statistics.tokens.get("approx_kl", 0.0),
         "policy/ratio_max": statistics.ratio_max,
-        "": statistics.tokens.get("tokens", 0.0),
+        "update/tokens_computed": float(statistics.tokens_computed),
         "loss": statistics.loss,
-        "computed": float(statistics.tokens_computed),
+        "tokens": statistics.tokens.get("tokens", 0.0),
     }
     totals = over_ranks((yield sums))
     updates = max(1, statistics.updates)
     loss = float(totals.pop("loss"))
-    computed = float(totals.pop("computed"))
-    return means(totals) | {
+    tokens = float(totals.pop("tokens"))
+    return metric_values(totals, count=tokens) | {
         "policy/loss": loss / updates,
         "optim/grad_norm": statistics.grad_norm / updates,
         "optim/lr": lr,
         "optim/updates": float(statistics.updates),
         "optim/updates_skipped": float(statistics.skipped),
-        "update/tokens_computed": computed,
     }
 
 
@@ -185,7 +196,8 @@ def memory_metrics(device: torch.device) -> Metrics:
     the update's peak.
     """
     peak = peak_bytes(device) / 1e9
-    return {"memory/peak": float(over_ranks((yield {"memory/peak": peak}))["memory/peak"])}
+    totals = over_ranks((yield {"memory/peak": peak}))
+    return metric_values(totals, count=1)
 
 
 class Stopwatch:

@@ -125,7 +125,7 @@ def advise_data(
             "rollout.prompts_per_step",
             f"lower it to at most {problems}, or add data",
         )
-    completion = config.rollout.max_new_tokens
+    completion = config.longest_completion
     if context is not None and config.data.max_prompt_tokens + completion > context:
         yield Advice(
             f"max_prompt_tokens {config.data.max_prompt_tokens} + max_new_tokens {completion} "

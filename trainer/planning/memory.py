@@ -252,7 +252,7 @@ class RunMemory:
         taken = self._taken()
         if self.stage == 3 and self.ranks > 1:
             taken += self.size.parameters * self.computed
-        length = self.config.data.max_prompt_tokens + rollout.max_new_tokens
+        length = self.config.data.max_prompt_tokens + self.config.longest_completion
         positions = math.ceil(rollout.prompts_per_step * rollout.group_size / self.ranks) * length
         if not self.device.on_gpu:
             positions = min(positions, CPU_BATCH_TOKENS)

@@ -20,7 +20,7 @@ from trainer.problems.load import encode_prompt
 from trainer.problems.sampler import ProblemSampler
 from trainer.progress import ProgressReport
 from trainer.rollouts.dynamic_sampling import sample_with_spread
-from trainer.rollouts.engine import IntegerRows, RolloutEngine, SamplingParams
+from trainer.rollouts.engine import IntegerRows, RolloutEngine, Sampler, SamplingParams
 from trainer.rollouts.overlong import punish_overlong
 from trainer.types import Completion, Problem, Rollout, RolloutGroup, SampledGroups
 
@@ -102,7 +102,7 @@ def completion_text(
 
 
 def sample_completions(
-    engine: RolloutEngine,
+    engine: Sampler,
     tokenizer: PreTrainedTokenizerBase,
     prompts: IntegerRows,
     seeds: IntegerRows,
@@ -118,7 +118,7 @@ def sample_completions(
 
 
 def sample_groups(
-    engine: RolloutEngine,
+    engine: Sampler,
     tokenizer: PreTrainedTokenizerBase,
     requests: Sequence[GroupRequest],
     params: SamplingParams,

@@ -1,9 +1,10 @@
-"""The rollout engine interface."""
+"""The interfaces of rollout engines."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from torch import nn
 
@@ -79,13 +80,8 @@ def sampling_options(params: SamplingParams, seed: int) -> dict[str, Any]:
     }
 
 
-class RolloutEngine:
-    """Base class of rollout engines, which sample from the current policy. Optional methods default
-    to no-ops.
-    """
-
-    # pending metrics, returned and cleared by `metrics`
-    news: Mapping[str, float] = {}
+class Sampler(Protocol):
+    """What samples completions: enough for an evaluation."""
 
     def generate(
         self, prompts: IntegerRows, seeds: IntegerRows, params: SamplingParams
@@ -93,32 +89,72 @@ class RolloutEngine:
         """Sample ``len(seeds[p])`` completions for ``prompts[p]``; completion g uses seed
         ``seeds[p][g]``.
         """
-        requests = [
-            (tuple(prompt), seed)
-            for prompt, row in zip(prompts, seeds, strict=True)
-            for seed in row
-        ]
-        completions = iter(self.complete(requests, params))
-        return [[next(completions) for _ in row] for row in seeds]
+        ...
 
-    def complete(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
-        """Return one completion per request, in order."""
-        raise NotImplementedError
+
+class RolloutEngine(Sampler, Protocol):
+    """A sampler that follows the policy while it is trained."""
 
     def sync_weights(self, policy_model: nn.Module) -> None:
         """Copy the policy's current weights to the engine."""
+        ...
 
     def sleep(self) -> None:
         """Free device memory during training."""
+        ...
 
     def wake(self) -> None:
         """Reallocate what `sleep` freed. Weights may have to be synced again."""
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """Return and clear the metrics collected since the last call."""
+        ...
+
+    def close(self) -> None:
+        """Release all resources."""
+        ...
+
+
+class RequestEngine(ABC):
+    """Base class of rollout engines that answer requests, one prompt and seed each. By default
+    `sleep`, `wake` and `close` do nothing.
+    """
+
+    # pending metrics, returned and cleared by `metrics`
+    news: Mapping[str, float] = {}
+
+    @abstractmethod
+    def complete(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
+        """Return one completion per request, in order."""
+
+    @abstractmethod
+    def sync_weights(self, policy_model: nn.Module) -> None:
+        """Copy the policy's current weights to the engine."""
+
+    def generate(
+        self, prompts: IntegerRows, seeds: IntegerRows, params: SamplingParams
+    ) -> list[list[Completion]]:
+        """Sample ``len(seeds[p])`` completions for ``prompts[p]``; completion g uses seed
+        ``seeds[p][g]``.
+        """
+        requests = []
+        for prompt, prompt_seeds in zip(prompts, seeds, strict=True):
+            requests += [(tuple(prompt), seed) for seed in prompt_seeds]
+        completions = iter(self.complete(requests, params))
+        return [[next(completions) for _ in prompt_seeds] for prompt_seeds in seeds]
+
+    def sleep(self) -> None:  # noqa: B027
+        """Free device memory during training."""
+
+    def wake(self) -> None:  # noqa: B027
+        """Reallocate what `sleep` freed. Weights may have to be synced again."""
+
+    def close(self) -> None:  # noqa: B027
+        """Release all resources."""
 
     def metrics(self) -> dict[str, float]:
         """Return and clear the metrics collected since the last call."""
         news = dict(self.news)
         self.news = {}
         return news
-
-    def close(self) -> None:
-        """Release all resources."""

@@ -22,7 +22,7 @@ from transformers import (
 
 from trainer.planning.memory import CPU_BATCH_TOKENS, cache_bytes_per_position
 from trainer.rollouts.decoding import CachedBatch, SharedPrefixBatch, is_supported, read_prompts
-from trainer.rollouts.engine import IntegerRows, RolloutEngine, SamplingParams
+from trainer.rollouts.engine import IntegerRows, SamplingParams
 from trainer.types import Completion
 
 # compact the batch when this fraction of rows has finished: copying the cache costs about one
@@ -34,7 +34,7 @@ _LOGITS_BYTES = 32  # bytes per row and vocabulary entry needed to sample a toke
 
 
 @dataclass(eq=False)
-class TransformersEngine(RolloutEngine):
+class TransformersEngine:
     """Engine that samples from the policy's own module, so weights never need syncing.
 
     Args:
@@ -50,6 +50,11 @@ class TransformersEngine(RolloutEngine):
     compute_dtype: torch.dtype = torch.float32
     whole_weights: Callable[[], AbstractContextManager[None]] = nullcontext
     on_finished: Callable[[int], None] = lambda count: None
+
+    def __post_init__(self) -> None:
+        self._batch_class: type[SharedPrefixBatch | CachedBatch] = CachedBatch
+        if is_supported(self.model):
+            self._batch_class = SharedPrefixBatch
 
     def generate(
         self, prompts: IntegerRows, seeds: IntegerRows, params: SamplingParams
@@ -67,6 +72,22 @@ class TransformersEngine(RolloutEngine):
             for rows in _split(prompts, seeds, params.max_new_tokens, budget):
                 samples.update(zip(rows, self._decode(rows, prompts, seeds, params), strict=True))
         return [[samples[p, g] for g in range(len(row_seeds))] for p, row_seeds in enumerate(seeds)]
+
+    def sync_weights(self, policy_model: nn.Module) -> None:
+        """Do nothing: the engine samples from the policy itself."""
+
+    def sleep(self) -> None:
+        """Do nothing: the engine holds no memory of its own."""
+
+    def wake(self) -> None:
+        """Do nothing."""
+
+    def metrics(self) -> dict[str, float]:
+        """Return no metrics."""
+        return {}
+
+    def close(self) -> None:
+        """Do nothing."""
 
     def _autocast(self) -> AbstractContextManager[Any]:
         is_lower = self.model.dtype == torch.float32 != self.compute_dtype
@@ -97,10 +118,7 @@ class TransformersEngine(RolloutEngine):
         prefill = read_prompts(self.model, [prompts[p] for p in unique], self.pad_token_id)
         device = prefill.logits.device
         prompt_of_row = torch.tensor([unique.index(p) for p, _ in places], device=device)
-        kind: type[SharedPrefixBatch | CachedBatch] = (
-            SharedPrefixBatch if is_supported(self.model) else CachedBatch
-        )
-        batch = kind(self.model, prefill, prompt_of_row, params.max_new_tokens)
+        batch = self._batch_class(self.model, prefill, prompt_of_row, params.max_new_tokens)
         uniforms = row_uniforms([seeds[p][g] for p, g in places], params.max_new_tokens).to(device)
         stop_ids = torch.tensor(params.stop_token_ids, dtype=torch.int64, device=device)
         # output row of each row in the shrinking batch

@@ -5,8 +5,7 @@ import pytest
 
 from tests.trainer.test_loop import small_config
 from trainer.cli import main
-from trainer.commands.evaluate import evaluation_config, parse_set, record_name
-from trainer.commands.evaluation_run import find_model
+from trainer.commands.evaluate import evaluation_config, find_model, parse_set, record_name
 from trainer.config.schema import load_config, save_config
 from trainer.errors import ConfigError, MissingError, StorageError
 from trainer.files import read_records

@@ -1,9 +1,11 @@
+import itertools
+
 import numpy as np
 import pytest
 from scipy import stats
 
 from research.evaluation_intervals import draw
-from trainer.evaluation.estimators import accuracy_interval
+from trainer.evaluation.estimators import accuracy_interval, pass_at_k
 
 
 @pytest.mark.parametrize("correct", [0, 1, 15, 30])
@@ -35,3 +37,17 @@ def test_few_problems_near_zero_have_an_interval_that_holds():
     intervals = [accuracy_interval(shares, np.full(30, 16)) for shares in evaluations]
     # a bootstrap over problems: 0.87
     assert np.mean([low <= 0.06 <= high for low, high in intervals]) > 0.9
+
+
+@pytest.mark.parametrize(("correct", "completions"), [(0, 5), (1, 5), (3, 5), (5, 5)])
+def test_pass_at_k_is_the_mean_over_all_subsets(correct, completions):
+    outcomes = [index < correct for index in range(completions)]
+    for k in range(1, completions + 1):
+        subsets = list(itertools.combinations(outcomes, k))
+        by_hand = sum(map(any, subsets)) / len(subsets)
+        assert pass_at_k([correct], [completions], k) == pytest.approx([by_hand])
+
+
+def test_pass_at_k_needs_k_completions():
+    with pytest.raises(ValueError, match="pass@3"):
+        pass_at_k([1, 1], [2, 4], 3)

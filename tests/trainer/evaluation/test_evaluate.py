@@ -67,6 +67,35 @@ def test_one_completion_per_problem_has_no_pass_at_k():
     assert "eval/pass_at_k" not in evaluation_metrics(single)
 
 
+def test_pass_at_k_of_fewer_than_all_completions_by_hand():
+    # of problem 0 one of two is correct, of problem 1 none, of problem 2 both
+    metrics = evaluation_metrics(SETS, {"dev": [1, 2]})
+    assert metrics["eval/pass_at/1"] == pytest.approx((1 / 2 + 0 + 1) / 3)
+    assert metrics["eval/pass_at/2"] == metrics["eval/pass_at_k"]
+    assert not any(name.endswith("/other") and "pass_at/" in name for name in metrics)
+    for name in metrics:
+        declaration(name)
+
+
+def test_a_set_with_fewer_completions_keeps_no_larger_k():
+    sampled = {"temperature": 1.0, "completions_per_problem": 8, "pass_at_k": [1, 4]}
+    few = {"source": "a.parquet", "completions_per_problem": 2}
+    evaluation = EvaluationConfig(sets={"math": "m.parquet", "few": few}, **sampled)
+    assert evaluation.of_set("math").pass_at_k == [1, 4]
+    assert evaluation.of_set("few").pass_at_k == []
+    with pytest.raises(ValueError, match="set few"):
+        EvaluationConfig(sets={"few": {**few, "pass_at_k": [4]}}, **sampled)
+
+
+def test_the_longest_completion_is_that_of_the_longest_set():
+    long = {"source": "a.parquet", "max_new_tokens": 300}
+    evaluation = {"sets": {"dev": "m.parquet", "long": long}, "max_new_tokens": 200}
+    config = TrainConfig(rollout={"max_new_tokens": 100}, evaluation=evaluation)
+    assert config.longest_completion == 300
+    assert config.evaluation.of_set("dev").max_new_tokens == 200
+    assert TrainConfig(rollout={"max_new_tokens": 100}).longest_completion == 100
+
+
 def test_a_set_may_be_sampled_otherwise_than_the_others():
     evaluation = EvaluationConfig(
         sets={

@@ -68,6 +68,19 @@ def test_what_forbids_learning_is_said(sample, what):
     assert [what in str(advice) for advice in sample.advice()] == [True]
 
 
+@pytest.mark.parametrize(
+    ("truncated", "places"),
+    [
+        (0.0, ["data.train, reward.functions"]),
+        (0.5, ["rollout.max_new_tokens", "data.train, reward.functions"]),
+        (1.0, ["rollout.max_new_tokens"]),  # no answer was reached: no verdict on the problems
+    ],
+)
+def test_truncated_completions_explain_equal_rewards(truncated, places):
+    sample = look([[0, 0], [0, 0]], truncated)
+    assert [advice.where for advice in sample.advice()] == places
+
+
 def test_plan_and_dry_run_sample_the_start_policy(
     tmp_path, monkeypatch, capsys, typed, tiny_policy
 ):

@@ -20,6 +20,7 @@ PRIVATE = {
     f"{OFFLOAD}._register_deepspeed_module": DEEPSPEED,
     f"{STAGE_3}._reassign_or_swap_out_partitioned_parameters": DEEPSPEED,
     f"{STAGE_3}.checkpoint_event_epilogue": DEEPSPEED,
+    "torch.distributed.distributed_c10d:_get_default_store": "trainer/api.py",
     "torch:_softmax_backward_data": "trainer/cpu/packed_rows.py",
     "transformers:PreTrainedModel._init_weights": "trainer/policy/load.py",
 }

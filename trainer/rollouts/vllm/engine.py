@@ -19,7 +19,7 @@ from trainer.rollouts.engine import (
     NO_RUN,
     EngineRun,
     Request,
-    RolloutEngine,
+    RequestEngine,
     SamplingParams,
     sampling_options,
 )
@@ -57,7 +57,7 @@ def engine_for(model: PreTrainedModel, setup: EngineSetup, run: EngineRun) -> "V
     return VllmEngine(model, setup, run)
 
 
-class VllmEngine(RolloutEngine):
+class VllmEngine(RequestEngine):
     """A vLLM engine whose weights are synced from the policy after every update.
 
     It starts with dummy weights and only samples after `sync_weights`. The completions of a group

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from trainer.config.rollout import VllmConfig
 from trainer.errors import ConfigError
-from trainer.rollouts.engine import Request, RolloutEngine, SamplingParams
+from trainer.rollouts.engine import Request, RequestEngine, SamplingParams
 from trainer.rollouts.vllm.client import VllmServer, sampling_session
 from trainer.rollouts.vllm.setup import INSTALL, vllm_installed
 from trainer.rollouts.vllm.sync import check_weights_arrived, named_weights
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 64 << 20  # bytes of weights per request
 
 
-class VllmServerEngine(RolloutEngine):
+class VllmServerEngine(RequestEngine):
     """Engine backed by external servers; rank r samples from server ``r % number of servers``.
 
     A server holds the weights of one run at a time. Each sync sets a unique weight version, which

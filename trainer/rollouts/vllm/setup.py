@@ -42,7 +42,7 @@ def context_length(config: TrainConfig, model: PreTrainedModel) -> int:
     Raises:
         ConfigError: prompt + completion can exceed the engine's or the model's context.
     """
-    completion = config.rollout.max_new_tokens
+    completion = config.longest_completion
     longest = config.data.max_prompt_tokens + completion
     limit = config.rollout.vllm.max_model_len or longest
     positions = getattr(model.config, "max_position_embeddings", None) or limit
