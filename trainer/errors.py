@@ -7,7 +7,10 @@ INTERRUPTED = 130  # exit code after an interruption that can be resumed
 
 def first_line(error: BaseException) -> str:
     """Return the first non-empty line of an error's message, or its type name."""
-    return next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
+    for line in str(error).splitlines():
+        if line.strip():
+            return line.strip()
+    return type(error).__name__
 
 
 def one_line(text: object, most: int = 300) -> str:

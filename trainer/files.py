@@ -49,6 +49,7 @@ def storage_error(action: str, path: Path, error: Exception) -> StorageError:
         f"cannot {action}: {reason}",
         f"{path}, {_free_space(path)} free",
         f"{remedy}, then resume or start again",
+        code="not-written",
     )
 
 
@@ -228,7 +229,10 @@ def read_json_lines(
             if not isinstance(record, dict):
                 number = path.read_bytes()[:offset].count(b"\n") + 1
                 raise StorageError(
-                    f"{path} is damaged: the line is not a JSON object", f"{path}:{number}", advice
+                    f"{path} is damaged: the line is not a JSON object",
+                    f"{path}:{number}",
+                    advice,
+                    code="record-damaged",
                 )
             offset += len(line)
             yield record, offset

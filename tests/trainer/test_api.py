@@ -54,12 +54,18 @@ def test_train_says_how_it_ended_and_its_metrics_are_a_table(tiny_policy, tmp_pa
 @pytest.mark.slow
 def test_every_rank_gets_the_same_summary(tiny_policy, tmp_path):
     spec = tmp_path / "spec.yaml"
-    spec.write_text(dump_config(small_config(tiny_policy, **{"rollout.prompts_per_step": 2})))
+    spec.write_text(
+        dump_config(
+            small_config(
+                tiny_policy, **{"rollout.prompts_per_step": 2, "optim.update_batch_size": 8}
+            )
+        )
+    )
     script = tmp_path / "script.py"
+    overrides = ["max_steps=1", "tracking.offline=true", "parallel.strategy=ddp"]
     script.write_text(
         "import os, pathlib, trainer\n"
-        f"run = trainer.train({str(spec)!r}, ['max_steps=1', 'tracking.offline=true'],"
-        f" runs_dir={str(tmp_path / 'runs')!r})\n"
+        f"run = trainer.train({str(spec)!r}, {overrides}, runs_dir={str(tmp_path / 'runs')!r})\n"
         f"pathlib.Path({str(tmp_path)!r}, 'rank-' + os.environ['RANK']).write_text(repr(run))\n"
     )
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]

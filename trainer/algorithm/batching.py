@@ -1,6 +1,6 @@
 """Convert rollout groups to tensors, update batches and microbatches."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -178,20 +178,35 @@ def plan_update_batches(
         )
         return int(batch.completion_lengths[rows].sum()) + sum(prompts.values())
 
-    plan: list[list[list[int]]] = []
+    plan = []
     for rows in torch.arange(len(lengths)).split(update_batch_size):
         if not packed:
             rows = rows[lengths[rows].argsort(descending=True, stable=True)]
-        plan.append([[]])
-        for row in rows.tolist():
-            if plan[-1][-1] and computed([*plan[-1][-1], row]) > tokens_per_microbatch:
-                plan[-1].append([])
-            plan[-1][-1].append(row)
-    counts = gather([list(map(len, plan))])
-    for microbatches, *counted in zip(plan, *counts, strict=True):
-        # pad to the largest count over ranks
-        microbatches += [[]] * (max(counted) - len(microbatches))
+        plan.append(_cut(rows.tolist(), computed, tokens_per_microbatch))
+    _pad_to_same_counts(plan, gather)
     return [
-        UpdateBatch(tuple(torch.tensor(rows, dtype=torch.int64) for rows in parts))
-        for parts in plan
+        UpdateBatch(tuple(torch.tensor(rows, dtype=torch.int64) for rows in microbatches))
+        for microbatches in plan
     ]
+
+
+def _cut(rows: list[int], computed: Callable[[list[int]], int], budget: int) -> list[list[int]]:
+    """Split rows in order into microbatches of at most ``budget`` tokens each; a row with more is a
+    microbatch of its own.
+    """
+    microbatches: list[list[int]] = [[]]
+    for row in rows:
+        current = microbatches[-1]
+        if current and computed([*current, row]) > budget:
+            microbatches.append([row])
+        else:
+            current.append(row)
+    return microbatches
+
+
+def _pad_to_same_counts(plan: list[list[list[int]]], gather: Gather) -> None:
+    """Append empty microbatches to each update batch, up to the largest number of any rank."""
+    counts_of_ranks = gather([[len(microbatches) for microbatches in plan]])
+    for microbatches, *counts in zip(plan, *counts_of_ranks, strict=True):
+        while len(microbatches) < max(counts):
+            microbatches.append([])

@@ -3,7 +3,7 @@ recording.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -54,13 +54,14 @@ def dry_run(config: TrainConfig, sample: int | None = None) -> None:
         _print_completion(config, problems[0], completion, prepared.rewards)
         sizes = [config.rollout.group_size]
         look = take_look(config, model, prepared, sample, sizes) if sample else None
-    print(_plan(config, model, len(problems), {name: len(of_set) for name, of_set in sets.items()}))
-    for index, line in enumerate(look.lines(config, sizes) if look else []):
-        print(f"{'' if index else 'sample:':<13}{line}")
+    _print_plan(config, model, len(problems), {name: len(of_set) for name, of_set in sets.items()})
     context = getattr(model.config, "max_position_embeddings", None)
-    looked = look.advice() if look else []
-    for advice in [*advise(config), *advise_data(config, problems, sets, context), *looked]:
-        print(f"\n{advice}")
+    advice = [*advise(config), *advise_data(config, problems, sets, context)]
+    if look is not None:
+        _print_labeled("sample", look.lines(config, sizes))
+        advice += look.advice()
+    for entry in advice:
+        print(f"\n{entry}")
 
 
 def _print_prompt(problem: Problem, prompt: Sequence[int], tokenizer: Any) -> None:
@@ -76,13 +77,16 @@ def _print_prompt(problem: Problem, prompt: Sequence[int], tokenizer: Any) -> No
 def _sample(
     config: TrainConfig, model: PreTrainedModel, tokenizer: Any, prompt: Sequence[int]
 ) -> Completion:
-    quick = model.device.type == "cuda" or model.num_parameters() < _SMALL_PARAMETERS
-    limit = min(config.rollout.max_new_tokens, _NEW_TOKENS_QUICK if quick else NEW_TOKENS)
-    params = replace(sampling_params(config, tokenizer), max_new_tokens=limit)
+    """Sample the training run's first completion, cut short where full length takes minutes."""
+    is_quick = model.device.type == "cuda" or model.num_parameters() < _SMALL_PARAMETERS
+    limit = _NEW_TOKENS_QUICK if is_quick else NEW_TOKENS
+    params = replace(
+        sampling_params(config, tokenizer), max_new_tokens=min(config.rollout.max_new_tokens, limit)
+    )
     engine = TransformersEngine(model, pad_token_id=tokenizer.pad_token_id)
     seeds = [[derive_seed(config.seed, 0, 0, 0)]]
-    [[completion]] = sample_completions(engine, tokenizer, [prompt], seeds, params)
-    return completion
+    of_prompts = sample_completions(engine, tokenizer, [prompt], seeds, params)
+    return of_prompts[0][0]
 
 
 def _print_completion(
@@ -111,7 +115,9 @@ def _verdict(scored: ScoredText) -> str:
     )
 
 
-def _plan(config: TrainConfig, model: PreTrainedModel, problems: int, sets: dict[str, int]) -> str:
+def _print_plan(
+    config: TrainConfig, model: PreTrainedModel, problems: int, sets: dict[str, int]
+) -> None:
     rollout = config.rollout
     optim = config.optim
     algorithm = config.algorithm
@@ -134,22 +140,26 @@ def _plan(config: TrainConfig, model: PreTrainedModel, problems: int, sets: dict
         "evaluations": f"{evaluations} of {answered} completions",
         "checkpoints": f"{config.checkpoint.keep_last + config.checkpoint.keep_best} kept",
     }
-    return "\n".join(
-        [*(f"{name + ':':<13}{text}" for name, text in lines.items()), *_memory(config, model)]
-    )
+    for name, text in lines.items():
+        _print_labeled(name, [text])
+    ranks_to_show = (1, 4) if config.parallel.strategy == "deepspeed" else (1,)
+    for ranks in ranks_to_show:
+        _print_labeled("memory", _memory(config, model, ranks))
 
 
-def _memory(config: TrainConfig, model: PreTrainedModel) -> Iterator[str]:
+def _memory(config: TrainConfig, model: PreTrainedModel, ranks: int) -> Sequence[str]:
     size = ModelSize(model.config.get_text_config().to_dict(), model.num_parameters())
-    for ranks in (1, 4) if config.parallel.strategy == "deepspeed" else (1,):
-        estimate = footprint(config, ranks, memory_of(model.device), size)
-        lines = (
-            estimate.lines()
-            if estimate is not None
-            else ["unknown: config.json lacks a required size"]
-        )
-        for index, line in enumerate(lines):
-            yield f"{'' if index else 'memory:':<13}{line}"
+    estimate = footprint(config, ranks, memory_of(model.device), size)
+    if estimate is None:
+        return ["unknown: config.json lacks a required size"]
+    return list(estimate.lines())
+
+
+def _print_labeled(label: str, lines: Sequence[str]) -> None:
+    """Print lines in a column behind their label, which stands in the first of them."""
+    for index, line in enumerate(lines):
+        heading = f"{label}:" if index == 0 else ""
+        print(f"{heading:<13}{line}")
 
 
 def _indented(text: str) -> str:

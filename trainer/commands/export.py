@@ -58,17 +58,28 @@ def _export_model(
 ) -> int:
     """Copy a checkpoint without its resume state, write the model card, and return the step."""
     if output.exists():
-        raise ConfigError(f"{output} exists", "--output", "choose a folder that does not exist")
+        raise ConfigError(
+            f"{output} exists",
+            "--output",
+            "choose a folder that does not exist",
+            code="output-exists",
+        )
     folder = RunFolder(run)
     steps = steps_on_disk(folder.checkpoints)
     if not steps:
         raise MissingError(
-            f"{run.name} has no checkpoint", str(folder.checkpoints), "train it first"
+            f"{run.name} has no checkpoint",
+            str(folder.checkpoints),
+            "train it first",
+            code="no-checkpoint",
         )
     if step is not None and step not in steps:
         there = ", ".join(map(str, sorted(steps)))
         raise MissingError(
-            f"no checkpoint of step {step}", str(folder.checkpoints), f"there are: {there}"
+            f"no checkpoint of step {step}",
+            str(folder.checkpoints),
+            f"there are: {there}",
+            code="no-such-step",
         )
     step = steps[0] if step is None else step
     checkpoint = folder.checkpoint(step)
@@ -78,6 +89,7 @@ def _export_model(
             f"the checkpoint is damaged: {', '.join(damaged)}",
             str(checkpoint),
             "export another --step",
+            code="checkpoint-damaged",
         )
     config = load_config(str(folder.config))
     if merge and config.model.lora.r == 0:
@@ -85,6 +97,7 @@ def _export_model(
             "the run trained full weights and has no adapter to merge",
             "--merge",
             "leave out --merge",
+            code="no-adapter-to-merge",
         )
     partial = output.with_name(output.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -95,6 +108,7 @@ def _export_model(
             f"cannot write the model: {error.strerror or error}",
             str(output),
             "choose another --output",
+            code="model-not-written",
         ) from error
     is_adapter = config.model.lora.r > 0 and not merge
     if merge:

@@ -52,7 +52,10 @@ def _init_rule(folder: Path) -> int:
         shutil.copytree(_TEMPLATES / "rule_project", folder)
     except OSError as error:
         raise StorageError(
-            f"cannot write there: {error.strerror}", str(folder), "choose a new folder"
+            f"cannot write there: {error.strerror}",
+            str(folder),
+            "choose a new folder",
+            code="folder-not-writable",
         ) from error
     print(
         f"cd {folder}\npython -m pytest               # the rule's equation\nsweep run "
@@ -77,13 +80,17 @@ def write_project(folder: Path, model: str = _EXAMPLE_MODEL) -> list[Path]:
             "--model",
             "use --model random (tries data and reward in seconds) or smollm2-135m (98 MB, "
             "trains on a CPU), or run the preset: trainer run tiny_kk",
+            code="tiny-reads-only-puzzles",
         )
     source = _TEMPLATES / "project"
     texts = {entry.name: entry.read_text("utf-8") for entry in source.iterdir() if entry.is_file()}
     for name in sorted(texts):
         if (folder / name).exists():
             raise ConfigError(
-                f"{folder / name} exists", str(folder), "give a new folder: trainer init DIR"
+                f"{folder / name} exists",
+                str(folder),
+                "give a new folder: trainer init DIR",
+                code="files-exist",
             )
     # Make a relative model folder absolute: the commands run inside the project folder.
     model = str(Path(model).expanduser().resolve()) if Path(model).expanduser().is_dir() else model
@@ -103,7 +110,10 @@ def write_project(folder: Path, model: str = _EXAMPLE_MODEL) -> list[Path]:
             (folder / name).write_text(text, "utf-8")
     except OSError as error:
         raise StorageError(
-            f"cannot write there: {error.strerror}", str(folder), "choose another folder"
+            f"cannot write there: {error.strerror}",
+            str(folder),
+            "choose another folder",
+            code="folder-not-writable",
         ) from error
     written = [folder / name for name in texts]
     if make_model:

@@ -109,7 +109,9 @@ def find_options(word: str = "") -> list[Option]:
 def _find(word: str, names: Sequence[str], command: str) -> list[str]:
     matches = [name for name in names if word.lower() in name.lower()]
     if not matches:
-        raise ConfigError(f"no name contains {word}", command, nearest(word, names, command))
+        raise ConfigError(
+            f"no name contains {word}", command, nearest(word, names, command), code="no-such-name"
+        )
     return matches
 
 

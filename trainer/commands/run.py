@@ -142,6 +142,7 @@ def report_outcome(outcome: RunOutcome) -> int:
             "the record in MLflow is incomplete; all data is in the run folder",
             str(run_dir),
             f"trainer upload {run_dir}",
+            code="record-incomplete",
         )
     return code
 

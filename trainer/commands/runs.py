@@ -84,8 +84,15 @@ def summary(folder: Path) -> RunSummary:
         return RunSummary(folder.name, error.what)
     step = max((int(record.get("step", 0)) for record in records), default=0)
     evaluations = [record["eval/accuracy"] for record in records if "eval/accuracy" in record]
-    accuracy, best = (evaluations[-1], max(evaluations)) if evaluations else (None, None)
-    return RunSummary(folder.name, state, step, config.max_steps, accuracy, best, rule_of(config))
+    return RunSummary(
+        name=folder.name,
+        state=state,
+        step=step,
+        last_step=config.max_steps,
+        accuracy=evaluations[-1] if evaluations else None,
+        best=max(evaluations, default=None),
+        rule=rule_of(config),
+    )
 
 
 def carry_out_ls(arguments: argparse.Namespace) -> int:
@@ -143,9 +150,10 @@ def carry_out_status(arguments: argparse.Namespace) -> int:
                 for record in evaluations
             ],
         )
-    for row in (
-        read_records(files.completions)[-arguments.completions :] if arguments.completions else []
-    ):
+    shown = []
+    if arguments.completions:
+        shown = read_records(files.completions)[-arguments.completions :]
+    for row in shown:
         _print_completion(row)
     print(f"checkpoints: {' '.join(f'step-{step}' for step in steps) or 'none'}")
     if run.state == "done":
@@ -215,7 +223,10 @@ def _run_id(folder: Path) -> str:
     state = TrackingState.load(folder)
     if state is None or state.run_id is None:
         raise MissingError(
-            f"run {folder.name} is not in MLflow", str(folder), f"trainer upload {folder}"
+            f"run {folder.name} is not in MLflow",
+            str(folder),
+            f"trainer upload {folder}",
+            code="not-in-mlflow",
         )
     return state.run_id
 
@@ -223,7 +234,7 @@ def _run_id(folder: Path) -> str:
 def _state(folder: Path, records: list[dict[str, Any]]) -> str:
     if holder(folder) is not None:
         return "running"
-    if any("final/accuracy" in record for record in records[-1:]):
+    if records and "final/accuracy" in records[-1]:
         return "done"
     state = TrackingState.load(folder)
     return "failed" if state is not None and state.status == "FAILED" else "stopped"

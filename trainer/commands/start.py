@@ -125,6 +125,7 @@ def start_run(start: Start) -> int:
             f"{name} has already trained {trained} steps",
             "command line, key max_steps",
             f"raise max_steps, or use an earlier checkpoint: {run_dir}/checkpoints/step-N",
+            code="already-trained",
         )
     is_new = not run_dir.exists()
     with hold(run_dir):
@@ -220,6 +221,7 @@ def check_no_sweep(folder: Path) -> None:
             f"{folder.name} is a sweep",
             str(folder),
             f"sweep status {folder.name}, or name one of its trials: {folder}/trials/ID",
+            code="is-a-sweep",
         )
 
 
@@ -232,7 +234,7 @@ def existing_run(runs_dir: Path, name: str) -> Path:
     folder = run_path(name, runs_dir)
     check_no_sweep(folder)
     if not RunFolder(folder).config.is_file():
-        raise MissingError(f"no run {name}", str(folder), "see `trainer ls`")
+        raise MissingError(f"no run {name}", str(folder), "see `trainer ls`", code="no-such-run")
     return folder
 
 
@@ -256,6 +258,7 @@ def run_name(start: Start) -> str:
             "resume needs the run's name",
             start.spec,
             "give name=NAME, or the config.yaml in the run folder",
+            code="no-run-name",
         )
     default = path.parent.name if start.resume else f"{file.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     return check_name(default if start.name is None else start.name)
@@ -266,15 +269,21 @@ def _check_folder(config: TrainConfig, run_dir: Path, start: Start) -> None:
         folder = RunFolder(existing_run(start.runs_dir, run_dir.name))
         _check_same_run(config, load_config(str(folder.first_config)))
         if not start.start_over:
-            for step in steps_on_disk(folder.checkpoints)[:1]:
-                raise_if_ended(folder.checkpoint(step))
+            steps = steps_on_disk(folder.checkpoints)
+            if steps:
+                raise_if_ended(folder.checkpoint(steps[0]))
             check_whole(run_dir, 1, f"{resume_command(run_dir.name, start.runs_dir)} --start-over")
     elif (run_dir / SWEEP_FILE).exists():
-        raise ConfigError(f"{run_dir.name} is a sweep", str(run_dir), "choose another --name")
+        raise ConfigError(
+            f"{run_dir.name} is a sweep", str(run_dir), "choose another --name", code="is-a-sweep"
+        )
     elif _has_history(run_dir):
         again = resume_command(run_dir.name, start.runs_dir)
         raise ConfigError(
-            f"run {run_dir.name} exists", str(run_dir), f"{again}, or give another --name"
+            f"run {run_dir.name} exists",
+            str(run_dir),
+            f"{again}, or give another --name",
+            code="run-exists",
         )
 
 
@@ -297,6 +306,7 @@ def _check_same_run(config: TrainConfig, saved: TrainConfig) -> None:
                 f"{key} is {value!r}, but the run was started with {first.get(key)!r}",
                 key,
                 "restore the old value, or start a new run with --name",
+                code="setting-changed",
             )
 
 

@@ -117,10 +117,14 @@ def _resolve(file: RunFile, is_section: _IsSection, seen: tuple[Path, ...]) -> Y
 def _parent(base: Any, document: YamlDocument, path: Path, seen: tuple[Path, ...]) -> RunFile:
     where = document.where(("extends",))
     if not isinstance(base, str):
-        raise ConfigError("extends must name one preset or file", where, "write one name")
+        raise ConfigError(
+            "extends must name one preset or file", where, "write one name", code="invalid-extends"
+        )
     parent = find_spec(base, relative_to=path.parent)
     if parent.path.resolve() in (*seen, path.resolve()):
-        raise ConfigError("extends leads back to itself", where, "remove the circle")
+        raise ConfigError(
+            "extends leads back to itself", where, "remove the circle", code="circular-extends"
+        )
     return parent
 
 

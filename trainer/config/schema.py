@@ -138,6 +138,7 @@ def apply_overrides(
             f"{source}, key epochs",
             "add max_steps=null",
             "epochs",
+            code="epochs-without-effect",
         )
     return changed
 
@@ -278,13 +279,16 @@ def _set_dotted(data: dict[str, Any], key: str, value: Any, source: str) -> None
                 f"{source}, key {key}",
                 f"set {whole} as a whole",
                 key,
+                code="no-sub-keys",
             )
     if key in KINDS and isinstance(value, str | Mapping):
         try:
             value = KINDS[key].over(place.get(last), value)
         except ValueError as error:
             hint = nearest(str(value), KINDS[key].registry, f"trainer options {key}")
-            raise ConfigError(f"{key}: {error}", f"{source}, key {key}", hint, key) from None
+            raise ConfigError(
+                f"{key}: {error}", f"{source}, key {key}", hint, key, code="invalid-value"
+            ) from None
     place[last] = value
 
 

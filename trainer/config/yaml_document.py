@@ -135,7 +135,10 @@ def read_yaml(path: Path) -> YamlDocument:
         ) from None
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"cannot read {path}: {error}", str(path), "give a YAML file in UTF-8"
+            f"cannot read {path}: {error}",
+            str(path),
+            "give a YAML file in UTF-8",
+            code="file-unreadable",
         ) from error
     return parse_yaml(text, str(path))
 
@@ -159,10 +162,15 @@ def parse_yaml(text: str, source: str) -> YamlDocument:
     except (yaml.YAMLError, RecursionError) as error:
         what, line = _problem(error)
         where = source if line is None else f"{source}:{line}"
-        raise ConfigError(f"not valid YAML: {what}", where, "correct the line") from None
+        raise ConfigError(
+            f"not valid YAML: {what}", where, "correct the line", code="invalid-yaml"
+        ) from None
     if not isinstance(data, dict):
         raise ConfigError(
-            "the file must hold a mapping of keys", source, "write it as `key: value` lines"
+            "the file must hold a mapping of keys",
+            source,
+            "write it as `key: value` lines",
+            code="no-mapping",
         )
     return YamlDocument(data, lines, source)
 
@@ -177,7 +185,10 @@ def parse_value(text: str, where: str) -> Any:
         return _load_yaml(text)[0]
     except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(
-            f"not valid YAML: {shortened(text, 80)} ({_problem(error)[0]})", where, "quote it"
+            f"not valid YAML: {shortened(text, 80)} ({_problem(error)[0]})",
+            where,
+            "quote it",
+            code="invalid-yaml",
         ) from None
 
 
@@ -200,6 +211,7 @@ def parse_override(text: str) -> tuple[str, Any]:
             f"{key}= has no value",
             f"command line, key {key}",
             f'write {key}=VALUE, or {key}=null, or {key}=""',
+            code="no-value",
         )
     return key, parse_value(value, f"command line, key {key}")
 
@@ -240,6 +252,7 @@ def _collect_lines(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], so
                     f"{key.start_mark.line + 1})",
                     f"{source}:{key.start_mark.line + 1}",
                     "remove one of them",
+                    code="key-twice",
                 )
             lines[child] = key.start_mark.line + 1
             _collect_lines(value, child, lines, source)

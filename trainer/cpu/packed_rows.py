@@ -15,20 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from transformers import (
-    AttentionInterface,
-    AttentionMaskInterface,
-    LlamaForCausalLM,
-    PreTrainedModel,
-    Qwen2ForCausalLM,
-    Qwen3ForCausalLM,
-)
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 NAME = "sdpa_or_packed"
-# model classes that pass `packing` and position ids through to each layer
-FAMILIES = (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 # positions; attention weights of longer sequences are recomputed in the backward pass
 LONGEST_KEPT = 512
 BLOCK = 64  # query block size; a block attends to all keys up to its last query
@@ -155,23 +146,45 @@ def _segments(prompt_lengths: Tensor, completion_lengths: tuple[Tensor, ...]) ->
 
 
 def use_packed_attention(model: PreTrainedModel) -> None:
-    """Enable packed rows for a model of `FAMILIES` that uses SDPA with full attention in every
-    layer.
+    """Enable packed rows for a model that uses SDPA with full attention in every layer.
 
-    Under ZeRO stage 3, where parameters are sharded, rows stay padded.
+    They are compared with padded rows first: a class of model that drops the packing or the
+    positions keeps its padded rows. Under ZeRO stage 3, where parameters are sharded, rows stay
+    padded.
     """
     layers = getattr(model.config, "layer_types", None) or ["full_attention"]
     is_sharded = model.get_input_embeddings().weight.dim() != 2
-    plain = model.config._attn_implementation == "sdpa" and set(layers) == {"full_attention"}
-    if type(model) in FAMILIES and plain and not is_sharded:
-        AttentionInterface.register(NAME, _attention_forward)
-        AttentionMaskInterface.register(NAME, sdpa_mask)
-        model.set_attn_implementation(NAME)
+    is_plain = model.config._attn_implementation == "sdpa" and set(layers) == {"full_attention"}
+    if is_sharded or not is_plain:
+        return
+    AttentionInterface.register(NAME, _attention_forward)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+    model.set_attn_implementation(NAME)
+    if not _gives_states_of_padded_rows(model):
+        model.set_attn_implementation("sdpa")
 
 
 def takes_packed_rows(model: PreTrainedModel) -> bool:
     """Return whether the model supports `packed_hidden_states`."""
     return bool(model.config._attn_implementation == NAME)
+
+
+@torch.no_grad()
+def _gives_states_of_padded_rows(model: PreTrainedModel) -> bool:
+    """Compare packed with padded rows on three short rows, two of them with the same prompt."""
+    vocabulary = model.get_input_embeddings().num_embeddings
+    ids = (torch.arange(3 * 7).view(3, 7) * 7 + 1) % vocabulary
+    ids[1, :4] = ids[0, :4]
+    prompt_lengths = torch.tensor([4, 4, 3])
+    completion_mask = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 1, 1]])
+    try:
+        packed = packed_hidden_states(model, pack(ids, prompt_lengths, completion_mask))
+    except (TypeError, RuntimeError):  # the model takes no further arguments, or other shapes
+        return False
+    rows, columns = completion_mask.nonzero(as_tuple=True)
+    hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    padded = hidden[rows, prompt_lengths[rows] + columns - 1]
+    return packed.shape == padded.shape and torch.allclose(packed, padded, rtol=1e-3, atol=1e-3)
 
 
 def packed_hidden_states(model: PreTrainedModel, packing: Packing) -> Tensor:
@@ -202,7 +215,8 @@ def _attention_forward(  # noqa: PLR0913  what transformers passes
     """Attention function for transformers: `packed_attention` if ``packing`` is given, else
     SDPA.
     """
-    if packing is None:
+    # a sliding window is left to sdpa, so that the comparison at load finds the model unfit
+    if packing is None or options.get("sliding_window") is not None:
         output: Tensor = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
         )[0]

@@ -42,6 +42,9 @@ def read_correctness(path: Path) -> Correctness:
                 )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise StorageError(
-            f"invalid correctness record: {error!r}", str(path), "remove the file"
+            f"invalid correctness record: {error!r}",
+            str(path),
+            "remove the file",
+            code="record-damaged",
         ) from None
     return by_set

@@ -63,7 +63,12 @@ class LoptiGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
     ) -> None:
         for key, value in {"ar_alpha": ar_alpha, "lopti_eta": lopti_eta}.items():
             if not 0 <= value <= 1:
-                raise ConfigError(f"{key} is {value}", key, "choose a number from 0 to 1; 0 is off")
+                raise ConfigError(
+                    f"{key} is {value}",
+                    key,
+                    "choose a number from 0 to 1; 0 is off",
+                    code="outside-0-to-1",
+                )
         if lopti_eta > 0:
             args = _with_two_passes(GRPOConfig() if args is None else args)
         self.ar_alpha = ar_alpha
@@ -139,7 +144,12 @@ def _with_two_passes(args: GRPOConfig) -> GRPOConfig:
             what = (
                 f"with {key}={getattr(args, key)} Lopti could not divide by all completion tokens"
             )
-            raise ConfigError(what, f"GRPOConfig.{key}", f"{advice}, or set lopti_eta to 0")
+            raise ConfigError(
+                what,
+                f"GRPOConfig.{key}",
+                f"{advice}, or set lopti_eta to 0",
+                code="lopti-not-possible",
+            )
     args = copy.copy(args)
     args.num_iterations *= _PASSES
     args.lopti_passes = _PASSES

@@ -32,16 +32,13 @@ def read_metrics(metrics: Sequence[Metrics], parallel: Parallel) -> dict[str, fl
     """Run the metric generators with one device transfer and one collective, and merge their
     results.
     """
-    asked = [next(reader) for reader in metrics]
-    sums = [
-        torch.as_tensor(value, dtype=torch.float64) for reader in asked for value in reader.values()
-    ]
-    far = [value.flatten() for value in sums if value.device.type != "cpu"]
-    read = iter(torch.cat(far).cpu().split([*map(len, far)]) if far else ())
-    on_host = iter(
-        [value if value.device.type == "cpu" else next(read).view_as(value) for value in sums]
-    )
-    of_rank = [{name: next(on_host) for name in reader} for reader in asked]
+    of_rank: list[dict[str, Tensor]] = []
+    for reader in metrics:
+        values = next(reader)
+        of_rank.append(
+            {name: torch.as_tensor(value, dtype=torch.float64) for name, value in values.items()}
+        )
+    _move_to_host(of_rank)
     everyone: list[list[dict[str, Tensor]]] = parallel.gather([of_rank])
     result: dict[str, float] = {}
     for reader, of_ranks in zip(metrics, zip(*everyone, strict=True), strict=True):
@@ -50,6 +47,24 @@ def read_metrics(metrics: Sequence[Metrics], parallel: Parallel) -> dict[str, fl
         except StopIteration as end:
             result |= end.value
     return result
+
+
+def _move_to_host(values: Sequence[dict[str, Tensor]]) -> None:
+    """Replace the tensors on the device by copies on the host, with one transfer."""
+    places = [
+        (index, name)
+        for index, tensors in enumerate(values)
+        for name, tensor in tensors.items()
+        if tensor.device.type != "cpu"
+    ]
+    if not places:
+        return
+    on_device = torch.cat([values[index][name].flatten() for index, name in places])
+    remaining = on_device.cpu()
+    for index, name in places:
+        tensor = values[index][name]
+        values[index][name] = remaining[: tensor.numel()].view_as(tensor)
+        remaining = remaining[tensor.numel() :]
 
 
 def over_ranks(everyone: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -153,25 +153,35 @@ def is_adapter(config: ModelConfig) -> bool:
     return (folder / SETTINGS_FILE).is_file() and not (folder / "config.json").is_file()
 
 
-def _base_of(config: ModelConfig, above: frozenset[Path] = frozenset()) -> ModelConfig:
-    """Return the configuration of an adapter's base model.
+def _base_of(config: ModelConfig) -> ModelConfig:
+    """Return the configuration of an adapter's base model, which may be an adapter, too.
 
     Raises:
-        MissingError: as in `adapter_base`, or a cycle of adapters.
+        MissingError: as in `adapter_base` for this adapter or one below it, or a cycle of adapters.
     """
-    folder = Path(config.name_or_path).expanduser().resolve()
-    if folder in above:
-        raise MissingError(
-            "circular adapters: the adapter is its own base model",
-            str(folder / SETTINGS_FILE),
-            "set base_model_name_or_path to the base model's folder or Hub name",
-            code="circular-adapters",
-        )
-    name, revision = adapter_base(folder)
-    base = config.model_copy(update={"name_or_path": name, "revision": revision})
-    if is_adapter(base):
-        _base_of(base, above | {folder})
+    base = _next_base(config)
+    below = base
+    seen = {_folder_of(config)}
+    while is_adapter(below):
+        if _folder_of(below) in seen:
+            raise MissingError(
+                "circular adapters: the adapter is its own base model",
+                str(_folder_of(below) / SETTINGS_FILE),
+                "set base_model_name_or_path to the base model's folder or Hub name",
+                code="circular-adapters",
+            )
+        seen.add(_folder_of(below))
+        below = _next_base(below)
     return base
+
+
+def _next_base(config: ModelConfig) -> ModelConfig:
+    name, revision = adapter_base(_folder_of(config))
+    return config.model_copy(update={"name_or_path": name, "revision": revision})
+
+
+def _folder_of(config: ModelConfig) -> Path:
+    return Path(config.name_or_path).expanduser().resolve()
 
 
 def model_source(config: ModelConfig) -> str:
@@ -270,11 +280,8 @@ def _check_loaded(model: PreTrainedModel, keys: Mapping[str, Any], config: Model
     infinite = [
         name for name, weight in model.named_parameters() if not weight.detach().sum().isfinite()
     ]
-    for fault, names in (
-        ("lack", missing),
-        ("have other shapes:", shapes),
-        ("are NaN or infinite in", infinite),
-    ):
+    faults = {"lack": missing, "have other shapes:": shapes, "are NaN or infinite in": infinite}
+    for fault, names in faults.items():
         if names:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             raise MissingError(
@@ -288,7 +295,10 @@ def _check_loaded(model: PreTrainedModel, keys: Mapping[str, Any], config: Model
         names = sorted(keys["unexpected_keys"])
         _log.warning(
             "%s: ignored %d weights that %s does not have, for example %s",
-            *(config.name_or_path, len(names), type(model).__name__, names[0]),
+            config.name_or_path,
+            len(names),
+            type(model).__name__,
+            names[0],
         )
 
 

@@ -173,9 +173,10 @@ def _check_rows(
         if time.monotonic() > end:
             break
     if wrong and len(wrong) == checked:
+        why = f": {reason}" if reason else ""
         raise ConfigError(
             f"reward {judge} finds none of the {checked} answers correct as its own completion"
-            + f": {reason}" * bool(reason),
+            f"{why}",
             f"{wrong[0].place}: {shortened(repr(wrong[0].answer), 60)}",
             "use a reward that supports these answers, set data.task to the kind of the data, or "
             "correct the answers",

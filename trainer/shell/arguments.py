@@ -44,7 +44,7 @@ def parse_arguments(
         else None
     )
     if hint is not None:
-        raise ConfigError(f"unknown option {unknown}", "command line", hint)
+        raise ConfigError(f"unknown option {unknown}", "command line", hint, code="unknown-option")
     # argparse only assigns overrides before the first option; the rest end up in `rest`
     if rest and (unknown is not None or "overrides" not in arguments):
         meant = get_close_matches(

@@ -51,9 +51,11 @@ def run_main(command: Callable[[], int]) -> int:
             if isinstance(error, BrokenPipeError):
                 return 128 + signal.SIGPIPE  # conventional exit code of SIGPIPE
             what = f"cannot write the output: {error.strerror}"
-            fault = StorageError(what, output, "redirect it elsewhere")
+            fault = StorageError(what, output, "redirect it elsewhere", code="output-not-written")
         if error.errno == errno.EMFILE:
-            fault = MissingError("too many open files", "this shell's limit", "ulimit -n 4096")
+            fault = MissingError(
+                "too many open files", "this shell's limit", "ulimit -n 4096", code="too-many-files"
+            )
         if fault is None:
             raise
         print(fault, file=sys.stderr)

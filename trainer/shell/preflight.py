@@ -54,4 +54,6 @@ def check_port(port: int, again: str, host: str = "127.0.0.1") -> None:
             if error.errno == errno.EADDRINUSE
             else f"of {host} cannot be used: {error.strerror}"
         )
-        raise ConfigError(f"port {port} {fault}", "--port", f"{again} --port {port + 1}") from None
+        raise ConfigError(
+            f"port {port} {fault}", "--port", f"{again} --port {port + 1}", code="port-in-use"
+        ) from None

@@ -54,6 +54,7 @@ def check_inputs(
             str(RunFolder(folder).inputs),
             f"restore the old version, start a new {what} with --name, or continue and record "
             "the change with --accept-changes",
+            code="inputs-changed",
         )
     return changes
 
@@ -111,6 +112,7 @@ def _recorded(folder: Path) -> dict[str, Any]:
             f"cannot check whether data or reward files have changed: {first_line(error)}",
             str(path),
             "restore the file, or delete it to skip this check",
+            code="inputs-unreadable",
         ) from error
 
 

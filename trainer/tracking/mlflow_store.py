@@ -152,6 +152,7 @@ def prepare_store(uri: str) -> None:
             f"cannot create the MLflow store: {error}",
             uri,
             "create its folder, or set tracking.uri",
+            code="store-not-created",
         ) from None
     with lock:
         _schema_exists(path)  # waits for locks, and raises if the file is not a database
@@ -179,6 +180,7 @@ def check_store(uri: str) -> None:
             f"not a valid MLflow tracking URI: {uri}",
             f"tracking.uri, {_URI_VARIABLE}",
             _KNOWN_STORES,
+            code="invalid-tracking-uri",
         )
     prepare_store(uri)
     client = connect(uri)
@@ -205,6 +207,7 @@ def connect(uri: str) -> "MlflowClient":
             "the MLflow store does not exist or is empty",
             str(path),
             "restore it, or start a run or sweep without --offline to create one",
+            code="no-mlflow-store",
         )
     _quiet_mlflow()
     from mlflow import MlflowClient
@@ -306,6 +309,7 @@ def find_experiment(client: "MlflowClient", uri: str, name: str) -> str:
             f"experiment {name} was deleted in MLflow",
             uri,
             "restore it there, or choose another name",
+            code="experiment-deleted",
         )
     return str(experiment.experiment_id)
 
@@ -400,7 +404,9 @@ def _schema_exists(path: Path) -> bool:
                 if locked
                 else "restore it or move it away"
             )
-            raise StorageError(f"cannot read the MLflow store: {error}", str(path), held) from None
+            raise StorageError(
+                f"cannot read the MLflow store: {error}", str(path), held, code="store-unreadable"
+            ) from None
 
 
 @contextlib.contextmanager

@@ -134,6 +134,7 @@ class TrackingState:
                 f"cannot read the tracking state: {error}",
                 str(path),
                 "remove it to send the run anew",
+                code="state-unreadable",
             ) from None
 
     def save(self, run_dir: Path) -> None:

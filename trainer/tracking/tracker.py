@@ -71,25 +71,15 @@ class Tracker:
         declared: bool = True,
         close_limit_s: float = _CLOSE_LIMIT_S,
     ) -> None:
-        self.run_dir = context.run_dir
         folder = RunFolder(context.run_dir)
+        self.run_dir = context.run_dir
         self._attempt = Attempt(context.run_dir, context.attempt)
-        self._attempt.check()
         self._close_limit_s = close_limit_s
-        self._shipper: Shipper | None = None
-        try:
-            self.run_dir.mkdir(parents=context.attempt == 0, exist_ok=True)
-            write_atomically(folder.config, dump_yaml(config.model_dump(mode="json")))
-            self._state = _load_state(config, context)
-            self._state.save(self.run_dir)
-        except OSError as error:
-            raise storage_error("begin the run's record", self.run_dir, error) from error
-        if not config.tracking.offline:
-            uri = tracking_uri(config.tracking, context.runs_dir)
-            monitored = config.tracking.system_metrics
-            self._shipper = Shipper(self.run_dir, uri, self._state, self._attempt.check, monitored)
-            if must_connect:
-                self._shipper.connect()
+        self._attempt.check()
+        self._state = _begin_record(config, context)
+        self._shipper = self._make_shipper(config, context)
+        if self._shipper is not None and must_connect:
+            self._shipper.connect()
         self._metrics = JsonLines(folder.metrics)
         self._completions = JsonLines(folder.completions)
         self._correctness = JsonLines(folder.correctness)
@@ -99,6 +89,14 @@ class Tracker:
         self._earlier_end = 0  # bytes of the record that earlier processes wrote
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
+
+    def _make_shipper(self, config: Tracked, context: RunContext) -> Shipper | None:
+        """Return the uploader to MLflow, or None if the run is offline."""
+        if config.tracking.offline:
+            return None
+        uri = tracking_uri(config.tracking, context.runs_dir)
+        monitored = config.tracking.system_metrics
+        return Shipper(self.run_dir, uri, self._state, self._attempt.check, monitored)
 
     def log(self, metrics: MetricValues, step: int) -> None:
         """Record the metrics of a step. Never blocks on MLflow.
@@ -215,7 +213,10 @@ class Tracker:
             lines.append(*records)
         except StorageError as error:
             raise StorageError(
-                f"{error.what}; the record of step {step} is missing", error.where, error.hint
+                f"{error.what}; the record of step {step} is missing",
+                error.where,
+                error.hint,
+                code=error.code,
             ) from error
 
     def _start_shipping(self) -> None:
@@ -288,7 +289,10 @@ def upload(run_dir: Path, uri: str | None = None, tags: Mapping[str, str] | None
     state = TrackingState.load(run_dir)
     if state is None or not folder.config.exists():
         raise MissingError(
-            "no run in this folder", str(run_dir), "give a folder that contains tracking.json"
+            "no run in this folder",
+            str(run_dir),
+            "give a folder that contains tracking.json",
+            code="no-such-run",
         )
     state.tags |= tags or {}
     settings = TrackingConfig.model_validate(read_yaml(folder.config).data.get("tracking", {}))
@@ -300,6 +304,23 @@ def upload(run_dir: Path, uri: str | None = None, tags: Mapping[str, str] | None
     retry(lambda: shipper.finish("KILLED", times and times[1]), target)
     assert state.run_id is not None
     return state.run_id
+
+
+def _begin_record(config: Tracked, context: RunContext) -> TrackingState:
+    """Write the run's configuration and tracking state to its folder, and return the state.
+
+    Raises:
+        StorageError: the folder is not writable.
+    """
+    run_dir = context.run_dir
+    try:
+        run_dir.mkdir(parents=context.attempt == 0, exist_ok=True)
+        write_atomically(RunFolder(run_dir).config, dump_yaml(config.model_dump(mode="json")))
+        state = _load_state(config, context)
+        state.save(run_dir)
+    except OSError as error:
+        raise storage_error("begin the run's record", run_dir, error) from error
+    return state
 
 
 def _load_state(config: Tracked, context: RunContext) -> TrackingState:

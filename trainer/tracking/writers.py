@@ -73,7 +73,10 @@ def check_installed(config: Tracked) -> None:
         # without an origin it is a namespace package: a folder of the same name
         if module is None or module.origin is None:
             raise ConfigError(
-                f"{name} is not installed", "tracking.report_to", f"pip install {name}"
+                f"{name} is not installed",
+                "tracking.report_to",
+                f"pip install {name}",
+                code="tracker-not-installed",
             )
 
 
@@ -94,7 +97,10 @@ class Writers:
             except Exception as error:
                 self.close()
                 raise ConfigError(
-                    f"{name} failed to start: {error}", "tracking.report_to", f"{name} init"
+                    f"{name} failed to start: {error}",
+                    "tracking.report_to",
+                    f"{name} init",
+                    code="tracker-failed",
                 ) from error
 
     def log(self, metrics: MetricValues, step: int) -> None:

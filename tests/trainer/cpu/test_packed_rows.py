@@ -4,6 +4,8 @@ import json
 import pytest
 import torch
 from transformers import (
+    GemmaConfig,
+    GemmaForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -12,6 +14,8 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
 )
 
 from tests.trainer.grouped_rows import rows_of
@@ -110,10 +114,16 @@ def model_of(kind):
         return LlamaForCausalLM(LlamaConfig(**SHAPE))
     if kind == "qwen3":
         return Qwen3ForCausalLM(Qwen3Config(**SHAPE, head_dim=8))
+    if kind == "mistral":
+        return MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=None))
+    if kind == "gemma":
+        return GemmaForCausalLM(GemmaConfig(**SHAPE, head_dim=8))
+    if kind == "smollm3":
+        return SmolLM3ForCausalLM(SmolLM3Config(**SHAPE, pad_token_id=0))
     return Qwen2ForCausalLM(Qwen2Config(**SHAPE))
 
 
-@pytest.mark.parametrize("kind", ["qwen2", "llama", "qwen3"])
+@pytest.mark.parametrize("kind", ["qwen2", "llama", "qwen3", "mistral", "gemma", "smollm3"])
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_log_probabilities_and_gradients_are_those_of_padded_rows(kind, checkpointing):
     original = model_of(kind)
@@ -138,18 +148,48 @@ def test_log_probabilities_and_gradients_are_those_of_padded_rows(kind, checkpoi
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-3, atol=1e-3, msg=name)
 
 
-def test_other_families_sliding_windows_and_other_attention_take_padded_rows():
+def test_sliding_windows_and_other_attention_take_padded_rows():
     sliding = Qwen2ForCausalLM(
         Qwen2Config(**SHAPE, use_sliding_window=True, sliding_window=8, max_window_layers=1)
     )
-    other = MistralForCausalLM(MistralConfig(**SHAPE))
+    window_everywhere = MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=8))
     eager = model_of("llama")
     eager.set_attn_implementation("eager")
-    for model in (sliding, other, eager):
+    for model in (sliding, window_everywhere, eager):
         before = model.config._attn_implementation
         use_packed_attention(model)
         assert not takes_packed_rows(model)
         assert model.config._attn_implementation == before
+
+
+def without_packing(forward):
+    return lambda *args, packing=None, **options: forward(*args, **options)
+
+
+def with_other_shapes(forward):
+    return lambda hidden, *args, **options: forward(hidden.expand(2, -1, -1), *args, **options)
+
+
+def without_positions(forward):
+    return lambda *args, position_ids=None, **options: forward(*args, **options)
+
+
+def strict(forward):
+    return lambda input_ids, attention_mask=None, position_ids=None, use_cache=None: forward(
+        input_ids=input_ids, use_cache=use_cache
+    )
+
+
+@pytest.mark.parametrize("changed", [without_packing, with_other_shapes, without_positions, strict])
+def test_a_model_that_loses_the_packing_keeps_padded_rows(changed):
+    model = model_of("llama")
+    changes_model = changed in (strict, without_positions)
+    modules = [model.model] if changes_model else [layer.self_attn for layer in model.model.layers]
+    for module in modules:
+        module.forward = changed(module.forward)
+    use_packed_attention(model)
+    assert model.config._attn_implementation == "sdpa"
+    assert not takes_packed_rows(model)
 
 
 def test_padded_rows_and_decoding_with_a_cache_are_those_of_torch():
