@@ -86,13 +86,20 @@ def read_json(path: Path) -> Iterator[Values]:
             parsed = json.loads(
                 text.rstrip("\n"), object_pairs_hook=partial(_as_object, f"{path}, line {number}")
             )
-        except (ValueError, RecursionError) as error:
-            line = number + getattr(error, "lineno", 1) - 1
+        except json.JSONDecodeError as error:
+            hint = "correct the line" if whole else "write one JSON object per line"
             raise ConfigError(
-                f"invalid JSON: {getattr(error, 'msg', first_line(error))}",
-                f"{path}, line {line}",
-                "write one JSON object per line",
+                f"invalid JSON: {error.msg}",
+                f"{path}, line {number + error.lineno - 1}",
+                hint,
                 code="json-invalid",
+            ) from error
+        except (ValueError, RecursionError) as error:  # a number too long, or nested too deeply
+            raise ConfigError(
+                f"cannot read the JSON: {first_line(error)}",
+                f"{path}, line {number}",
+                "shorten the number, or nest the values less deeply",
+                code="json-unreadable",
             ) from error
         for index, item in enumerate(parsed if whole else [parsed], start=1):
             where = f"{path}, row {index}" if whole else f"{path}, line {number}"

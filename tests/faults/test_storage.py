@@ -35,7 +35,10 @@ def test_a_real_disk_that_is_full_at_the_start_too_small_or_full_in_a_step_costs
     ballast = fill(disk)
     code, _, err = sweep("run", space, *here, "--offline", "--cpus", 2)
     assert code == 4, err
-    assert "error: cannot write the sweep's folder: No space left on device\nwhere: " in err
+    assert (
+        "error: cannot write the sweep's folder: No space left on device [not-written]\nwhere: "
+        in err
+    )
     assert f"{folder}/lock, 0 MiB free" in err
     assert not (folder / "space.lock.yaml").exists()
 

@@ -101,6 +101,25 @@ def test_a_non_finite_loss_stops_before_the_weights_change():
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
+class Overflowing(Parallel):
+    """A gradient norm beyond float32, which clipping would hide."""
+
+    def step(self, *arguments):
+        return math.inf
+
+
+def test_a_gradient_norm_that_overflows_stops_the_run():
+    model = LogprobModel(random_model(), 1.0, 16)
+    algorithm = AlgorithmConfig(kl_coef=0.0)
+    batch, plan = scored(model, algorithm)
+    optimizer = torch.optim.SGD(model.parameters())
+    updater = Updater(model, optimizer, algorithm, 1.0, Overflowing(), 8)
+    with pytest.raises(DivergedError) as error:
+        updater.run_pass(batch, batch.completion_mask, plan, UpdateStatistics.of(batch), step=7)
+    diverged = error.value
+    assert (diverged.step, diverged.quantity, diverged.value) == (7, "gradient norm", math.inf)
+
+
 @pytest.mark.parametrize(
     ("schedule", "warmup", "expected"),
     [

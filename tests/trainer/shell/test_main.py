@@ -24,7 +24,7 @@ def test_an_output_that_is_full_is_named_and_not_the_working_folder(unbuffered):
             env={"PYTHONUNBUFFERED": unbuffered},
         )
     assert done.stderr.splitlines()[:2] == [
-        "error: cannot write the output: No space left on device",
+        "error: cannot write the output: No space left on device [output-not-written]",
         "where: /dev/full",
     ]
     assert done.returncode == 4
@@ -72,7 +72,7 @@ def test_a_limit_on_open_files_is_named(capsys):
 
     assert run_main(command) == 3
     error = capsys.readouterr().err
-    assert error.startswith("error: too many open files\n") and "next:  ulimit -n" in error
+    assert "[too-many-files]\n" in error and "next:  ulimit -n" in error
 
 
 def test_a_disk_that_is_full_is_no_fault_of_the_output(capsys):

@@ -1,6 +1,8 @@
 import asyncio
 import stat
 
+import pytest
+
 from tests.refusals import refused
 from trainer.errors import StorageError
 from trainer.rollouts.vllm.guard import TOKEN_VARIABLE, Guard, server_token
@@ -25,10 +27,16 @@ def ask(path="/update_weights", kind="http", **headers):
     return sent[0].get("status", sent[0]["type"])
 
 
-def test_a_route_asks_for_the_token(monkeypatch):
+@pytest.mark.parametrize(
+    "path",
+    ["/pause", "/update_weights", "/collective_rpc", "/v1/models", "/server_info", "/metrics"],
+)
+def test_every_route_asks_for_the_token(monkeypatch, path):
     monkeypatch.setenv(TOKEN_VARIABLE, "right")
-    assert [ask(), ask(authorization="Bearer wrong"), ask(authorization="right")] == [401] * 3
-    assert ask(authorization="Bearer right") == "passed"
+    assert ask(path) == 401
+    assert ask(path, authorization="Bearer wrong") == 401
+    assert ask(path, authorization="right") == 401
+    assert ask(path, authorization="Bearer right") == "passed"
 
 
 def test_web_pages_are_refused_even_with_the_token(monkeypatch):
