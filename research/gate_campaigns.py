@@ -244,7 +244,6 @@ SCENARIOS = {
     "gains of 3 SD": ((3.0,), 0.0),
     "gains of 1 SD, drift": ((1.0,), 0.05),
 }
-HARMFUL = 0.0
 
 
 def proposals(gains: tuple[float, ...], rng: np.random.Generator) -> list[float]:
@@ -259,6 +258,8 @@ RULES: dict[str, Rule] = {
     "three seeds, +1.0 SD": fixed(3, 1.0),
     "three seeds, +1.5 SD": fixed(3, 1.5),
     "three seeds, +2 SD": fixed(3, 2.0),
+    "six seeds, +0.8 SD": fixed(6, 0.8),
+    "six seeds, +1.0 SD": fixed(6, 1.0),
     "six seeds, +1.2 SD": fixed(6, 1.2),
     "bootstrap, five seeds": bootstrapped(5),
     "gate, LORD++": gated(),
