@@ -15,6 +15,7 @@ pytestmark = pytest.mark.slow
 
 PACKAGED = (
     "dashboards",
+    "loptune",
     "rewards",
     "search_spaces",
     "sweep",

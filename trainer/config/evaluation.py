@@ -80,7 +80,7 @@ class EvaluationConfig(Section):
     def longest_completion(self, default: int) -> int:
         """Return the largest completion limit of any set [tokens]; ``default`` is training's."""
         limits = [self.of_set(name).max_new_tokens for name in self.sets]
-        return max(limit or default for limit in limits)
+        return max((limit or default for limit in limits), default=default)
 
     @model_validator(mode="after")
     def _check_pass_at_k(self) -> "EvaluationConfig":

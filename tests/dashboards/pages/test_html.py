@@ -16,7 +16,10 @@ def test_a_page_holds_style_script_and_figures_and_escapes_the_rest():
         '<th scope="col" class="number"><button type="button">score &lt;b&gt;</button></th>' in page
     )
     assert '<td class="number" data-value="0.7912" data-heading="score &lt;b&gt;">0.79</td>' in page
-    assert '<td class="" data-value="a&#34;b" data-heading="score &lt;b&gt;">a&#34;b</td>' in page
+    assert (
+        '<td class="number" data-value="a&#34;b" data-heading="score &lt;b&gt;">a&#34;b</td>'
+        in page
+    )
     for text in ("demo &lt;1&gt;", "Score &amp; alpha", "No &lt;trial&gt;.", "&lt;a&gt;"):
         assert text in page
     assert (

@@ -40,7 +40,7 @@ def test_table_has_every_trial_the_failed_last():
     names = [row[0][0] for row in rows]
     assert len(names) == 10 and names[0] == "1-s1" and names[-1] == "4-s1"
     assert rows[-1][-1] == ("diverged <b>", "diverged <b>", "reason")
-    assert rows[0][4] == ("0.8000", "0.8", "number") and rows[0][-2][0] == "1.5"
+    assert rows[0][4] == ("0.8000", "0.8", "number") and rows[0][-2][0] == "1.50"
 
 
 def strange_sweeps():

@@ -253,8 +253,8 @@ def test_bos_is_added_where_the_tokenizer_adds_one_and_the_text_has_none():
             "text-invalid",
         ),
         ("a.json", '[{"prompt": "ok"}, {"a": {"b": ["\\udc00"]}}]', "row 2", "text-invalid"),
-        ("a.jsonl", "[" * 100_000, "line 1", "json-invalid"),
-        ("a.jsonl", '{"answer": ' + "9" * 5000 + "}", "line 1", "json-invalid"),
+        ("a.jsonl", "[" * 100_000, "line 1", "json-unreadable"),
+        ("a.jsonl", '{"answer": ' + "9" * 5000 + "}", "line 1", "json-unreadable"),
     ],
 )
 def test_json_that_no_tokenizer_can_take_is_refused_with_its_place(

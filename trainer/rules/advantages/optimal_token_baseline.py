@@ -2,7 +2,7 @@
 
 from typing import ClassVar, Literal
 
-from trainer.rules.groups import centered
+from trainer.rules.groups import centered, group_means
 from trainer.rules.interface import Advantage, AdvantageInputs
 from trainer.types import Tensor
 
@@ -28,17 +28,19 @@ class OptimalTokenBaseline(Advantage):
         assert inputs.gradient_norms is not None
         mask = inputs.completion_mask.double()
         weights = (inputs.gradient_norms.double().square() * mask).cumsum(dim=1) * mask
-        rewards = inputs.rewards.double()
-        has_spread = centered(inputs.rewards, inputs.group_ids) != 0
-        advantages = mask.new_zeros(mask.shape)
-        for group in inputs.group_ids.unique():
-            rows = (inputs.group_ids == group).nonzero().flatten()
-            returns = rewards[rows].to(mask.device)[:, None] * mask[rows]
-            if len(rows) == 1:
-                advantages[rows] = returns
-            elif has_spread[rows].any():
-                baseline = (returns * weights[rows]).sum(dim=0)
-                baseline = baseline / (weights[rows].sum(dim=0) + _EPSILON)
-                baseline = baseline * (mask[rows].sum(dim=0) > 1)
-                advantages[rows] = (returns - baseline) * mask[rows]
-        return advantages
+        _, group = inputs.group_ids.unique(return_inverse=True)
+        count = int(group.max()) + 1
+        _, sizes = group_means(inputs.rewards, inputs.group_ids)
+        is_alone = (sizes == 1).to(mask.device)[:, None]
+        has_spread = (centered(inputs.rewards, inputs.group_ids) != 0).to(mask.device)[:, None]
+        returns = inputs.rewards.double().to(mask.device)[:, None] * mask
+        group = group.to(mask.device)
+
+        def summed(values: Tensor) -> Tensor:
+            """Return the sums over each completion's group, [B, T]."""
+            zeros = values.new_zeros((count, values.shape[1]))
+            return zeros.index_add(0, group, values)[group]
+
+        baseline = summed(returns * weights) / (summed(weights) + _EPSILON)
+        baseline = baseline * (summed(mask) > 1)
+        return (returns - baseline * ~is_alone) * mask * (is_alone | has_spread)
