@@ -32,10 +32,15 @@ class _OwnPackages(MetaPathFinder):
 def find_own_packages_first() -> None:
     """Make this process find our packages first, whatever is in the current folder.
 
+    On the nodes of a cluster, Ray unpacks each package into a folder of its own and puts these
+    folders first on ``sys.path``: there is nothing to do.
+
     Raises:
         ImportError: a user's file of such a name has been imported already. Its message names the
             file and what to do.
     """
+    if not (_ROOT / OWN_PACKAGES[0] / "__init__.py").is_file():
+        return
     for name in OWN_PACKAGES:
         module = sys.modules.get(name)
         if module is not None and not _is_ours(module):

@@ -28,6 +28,7 @@ class SweepFolder:
         self.root = root = self.runs_dir / self.name
         # the search space with the trainer configuration resolved
         self.space = root / "space.lock.yaml"
+        self.source = root / "space.source.json"  # which file the space was read from
         # event log: one line per submitted trial and result; the source of truth
         self.ledger = root / "events.jsonl"
         self.lock = root / "lock"  # held by the driver and naming it
@@ -155,7 +156,8 @@ def free_name(folder: SweepFolder) -> None:
     """Remove the files of a start that failed before any trial was submitted; keep all other
     files.
     """
-    for path in (RunFolder(folder.root).inputs, folder.space, folder.lock, folder.log, folder.stop):
+    written = (folder.space, folder.source, folder.lock, folder.log, folder.stop)
+    for path in (RunFolder(folder.root).inputs, *written):
         path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # not empty, or gone
         folder.root.rmdir()

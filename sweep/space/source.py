@@ -19,7 +19,12 @@ from trainer.files import write_atomically
 _NAME = "space.source.json"  # in the sweep's folder
 _LONGEST = 80  # characters of a value
 # written by `sweep run` itself
-_OWN = ("search.warm_start", "search.earlier_seeds", "trainer.sealed", "program.tracking.offline")
+_OWN = (
+    "search.warm_start",
+    "search.earlier_seeds",
+    "trainer.held_out_set",
+    "program.tracking.offline",
+)
 _OWN_TRACKING = ("trainer.config.tracking.offline",)
 
 

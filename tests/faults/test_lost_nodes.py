@@ -76,7 +76,7 @@ def test_more_than_all_nodes_have_exits_3_and_leaves_the_name_free(simulated, tm
     with running(*arguments("run", simulated, space)) as process:
         code, _, err = finish(process)
     assert code == 3
-    what = err.splitlines()[0]
+    (what,) = [line for line in err.splitlines() if line.startswith("error: ")]
     assert what.endswith("[too-few-resources]")
     assert "10 GPUs and 10 CPUs" in what and "8 GPUs and 8 CPUs on 2 nodes" in what
     assert not (tmp_path / "fake").exists()
