@@ -1,8 +1,8 @@
 """How many changes do campaigns of proposals keep, and how many of them are no gain?
 
-Replays campaigns of 100 proposals with the noise of real trainings: the residuals of configurations
-around their own means, seed by seed, so that two configurations agree on a seed as much as they
-did there. The true gains are planted. Each rule sees only the scores of the runs that it asks for.
+Replays campaigns of 100 proposals with planted gains. The noise is normal, with a correlation of
+two configurations on one seed, or that of a study of `real_runs.csv.gz`. Each rule sees only the
+scores of the runs that it asks for.
 
     python -m research.gate_campaigns                       # all scenarios, 1,000 campaigns each
     python -m research.gate_campaigns --campaigns 100 --scenario "gains of 1 SD"
@@ -119,9 +119,9 @@ class Arm:
         return float(np.mean(list(self.runs.values())))
 
 
-def fixed(seeds: int, threshold: float, *, fresh: bool = False) -> Rule:
-    """Return the rule that runs each proposal on so many seeds and keeps what exceeds the
-    baseline's mean by ``threshold`` (in SD).
+def with_seeds(seeds: int, is_kept: Callable[[World, Arm, Arm], bool]) -> Rule:
+    """Return the rule that runs each proposal on so many seeds and compares it with the baseline,
+    which is the last proposal that was kept.
     """
 
     def rule(world: World, gains: Iterator[float], _: float) -> list[Kept]:
@@ -133,16 +133,21 @@ def fixed(seeds: int, threshold: float, *, fresh: bool = False) -> Rule:
             world.next_proposal()
             proposal = Arm(world, baseline.truth + gain)
             proposal.ensure(places)
-            if proposal.mean() - baseline.mean() > threshold:
+            if is_kept(world, proposal, baseline):
                 kept.append(Kept(gain))
                 baseline = proposal
-                if fresh:
-                    places = [place + seeds for place in places]
-                    baseline.runs = {}
-                    baseline.ensure(places)
         return kept
 
     return rule
+
+
+def fixed(seeds: int, threshold: float) -> Rule:
+    """Return the rule that keeps what exceeds the baseline's mean by ``threshold`` (in SD)."""
+
+    def is_kept(world: World, proposal: Arm, baseline: Arm) -> bool:
+        return proposal.mean() - baseline.mean() > threshold
+
+    return with_seeds(seeds, is_kept)
 
 
 def bootstrapped(seeds: int) -> Rule:
@@ -150,25 +155,14 @@ def bootstrapped(seeds: int) -> Rule:
     means excludes 0.
     """
 
-    def rule(world: World, gains: Iterator[float], _: float) -> list[Kept]:
-        kept = []
-        places = list(range(seeds))
-        baseline = Arm(world, 0.0)
-        baseline.ensure(places)
-        for gain in gains:
-            world.next_proposal()
-            proposal = Arm(world, baseline.truth + gain)
-            proposal.ensure(places)
-            ours = np.array(list(proposal.runs.values()))
-            theirs = np.array([baseline.runs[seed] for seed in places])
-            draws = world.rng.integers(seeds, size=(2, 400, seeds))
-            means = ours[draws[0]].mean(axis=1) - theirs[draws[1]].mean(axis=1)
-            if np.quantile(means, 0.025) > 0:
-                kept.append(Kept(gain))
-                baseline = proposal
-        return kept
+    def is_kept(world: World, proposal: Arm, baseline: Arm) -> bool:
+        ours = np.array(list(proposal.runs.values()))
+        theirs = np.array(list(baseline.runs.values()))
+        draws = world.rng.integers(seeds, size=(2, 400, seeds))
+        means = ours[draws[0]].mean(axis=1) - theirs[draws[1]].mean(axis=1)
+        return float(np.quantile(means, 0.025)) > 0
 
-    return rule
+    return with_seeds(seeds, is_kept)
 
 
 def gated(

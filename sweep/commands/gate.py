@@ -110,10 +110,11 @@ def _start(arguments: argparse.Namespace) -> int:
     from sweep.gate.campaign import CampaignSpec, start_campaign
     from sweep.space.file import find_space, load_space
 
-    spec = None
+    spec = path = None
     metric, mode, worthwhile = arguments.metric, arguments.mode, arguments.worthwhile
     if arguments.space is not None:
-        spec = load_space(find_space(arguments.space))
+        path = find_space(arguments.space)
+        spec = load_space(path)
         if metric not in (None, spec.objective.metric):
             raise ConfigError(
                 f"the space's objective is {spec.objective.metric}, not {metric}",
@@ -155,7 +156,7 @@ def _start(arguments: argparse.Namespace) -> int:
     campaign = start_campaign(
         arguments.campaign,
         CampaignSpec(
-            space=None if arguments.space is None else str(find_space(arguments.space).resolve()),
+            space=None if path is None else str(path.resolve()),
             settings=settings,
             metric=metric or "score",
             mode=mode or "max",
@@ -257,7 +258,6 @@ def _show(campaign: "Campaign", verdict: "Verdict", *, as_json: bool) -> int:
 def _as_json(campaign: "Campaign", verdict: "Verdict") -> dict[str, Any]:
     model = campaign.model()
     answer = verdict.answer
-    sign = 1.0 if campaign.spec.mode == "max" else -1.0
     numbers: dict[str, Any] = {}
     if answer is not None:
         numbers = {
@@ -283,7 +283,7 @@ def _as_json(campaign: "Campaign", verdict: "Verdict") -> dict[str, Any]:
             "kept_from": campaign.kept[-1] if campaign.kept else None,
         },
         "metric": campaign.spec.metric,
-        "larger_is_better": sign > 0,
+        "larger_is_better": campaign.spec.mode == "max",
         "sd": None if model is None else model.sd,
         "correlation": None if model is None else model.correlation,
         "proposals": len(campaign.proposals),

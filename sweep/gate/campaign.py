@@ -10,9 +10,7 @@ Everything else follows from these events. A proposal that is kept becomes the n
 fresh seeds: its own scores were chosen for being good.
 """
 
-import json
 import math
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,13 +21,13 @@ from pydantic import Field
 
 from dashboards.statistics import gate
 from dashboards.statistics.online_levels import lord_level
+from sweep.search.ledger import read_checked, with_checksum
 from trainer.config.yaml_document import dump_yaml, read_yaml, validate
-from trainer.errors import ConfigError, MissingError, StorageError
-from trainer.files import JsonLines, Record, read_json_lines, storage_error, write_atomically
+from trainer.errors import ConfigError, MissingError
+from trainer.files import JsonLines, Record, storage_error, write_atomically
 from trainer.section import Count, Positive, Section
 from trainer.shell.run_folder import hold
 
-_CHECKSUM = "crc32"
 _FRESH = 1000  # distance of the seeds of successive baselines
 BASELINE: Final = "baseline"
 PROPOSAL: Final = "proposal"
@@ -127,7 +125,8 @@ class Campaign:
         self.baselines: list[Arm] = []
         self.proposals: list[Proposal] = []
         self._writer: JsonLines | None = None
-        for event in _read_events(folder / "events.jsonl"):
+        path = folder / "events.jsonl"
+        for _, event in read_checked(path, advice=_DAMAGED, code="campaign-checksum"):
             self._apply(event)
 
     @property
@@ -316,35 +315,25 @@ class Campaign:
 
     def model(self) -> gate.SeedModel | None:
         """Return how scores vary between seeds, from all runs of the campaign."""
-        sign = self._sign
-        arms = [
-            {seed: sign * score for seed, score in arm.scores.items()}
-            for arm in (*self.baselines, *self.proposals)
-            if arm.scores
-        ]
+        arms = [self._gains(arm) for arm in (*self.baselines, *self.proposals) if arm.scores]
         pairs = [
-            (
-                {seed: sign * score for seed, score in proposal.scores.items()},
-                {
-                    seed: sign * score
-                    for seed, score in self.baselines[proposal.baseline].scores.items()
-                },
-            )
+            (self._gains(proposal), self._gains(self.baselines[proposal.baseline]))
             for proposal in self.proposals
         ]
         return gate.seed_model(arms, pairs)
 
-    @property
-    def _sign(self) -> float:
-        return 1.0 if self.spec.mode == "max" else -1.0
+    def _gains(self, arm: Arm) -> gate.Runs:
+        """Return the scores of an arm by seed, oriented so that larger is better."""
+        sign = 1.0 if self.spec.mode == "max" else -1.0
+        return {seed: sign * score for seed, score in arm.scores.items()}
 
     def _answer(self) -> gate.Answer:
         assert self.open is not None
         model = self.model()
         assert model is not None  # the baseline has its first seeds
         return gate.answer(
-            {seed: self._sign * score for seed, score in self.open.scores.items()},
-            {seed: self._sign * score for seed, score in self.baseline.scores.items()},
+            self._gains(self.open),
+            self._gains(self.baseline),
             model=model,
             worthwhile=self.spec.worthwhile,
             level=lord_level(self.kept, self.open.number, self.spec.false_keeps),
@@ -440,7 +429,7 @@ class Campaign:
 
     def _add(self, event: Record) -> None:
         assert self._writer is not None, "hold the campaign with change() first"
-        self._writer.append({**event, _CHECKSUM: _checksum(event)})
+        self._writer.append(with_checksum(event))
         self._apply(event)
 
     def _apply(self, event: Record) -> None:
@@ -496,29 +485,12 @@ def start_campaign(folder: Path, spec: CampaignSpec) -> Campaign:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         first = {"event": "baseline", "settings": spec.settings, "command": None, "revision": None}
-        JsonLines(folder / "events.jsonl").append({**first, _CHECKSUM: _checksum(first)})
+        JsonLines(folder / "events.jsonl").append(with_checksum(first))
         # Last: a folder without this file is no campaign.
         write_atomically(folder / "campaign.yaml", dump_yaml(spec.model_dump(mode="json")))
     except OSError as error:
         raise storage_error("start the campaign", folder, error) from error
     return Campaign(folder)
-
-
-def _read_events(path: Path) -> Iterator[Record]:
-    for number, (record, _) in enumerate(read_json_lines(path, advice=_DAMAGED), start=1):
-        checksum = record.pop(_CHECKSUM, None)
-        if checksum != _checksum(record):
-            raise StorageError(
-                f"{path} was edited or is damaged: a checksum differs",
-                f"{path}:{number}",
-                _DAMAGED,
-                code="campaign-checksum",
-            )
-        yield record
-
-
-def _checksum(record: Record) -> str:
-    return f"{zlib.crc32(json.dumps(record, sort_keys=True).encode()):08x}"
 
 
 def _reason(answer: gate.Answer, spec: CampaignSpec) -> str:

@@ -31,7 +31,33 @@ class Ledger:
 
     def append(self, *records: Record) -> None:
         """Append all records or none; raises StorageError like ``JsonLines.append``."""
-        self._lines.append(*({**record, CHECKSUM: _checksum(record)} for record in records))
+        self._lines.append(*map(with_checksum, records))
+
+
+def with_checksum(record: Record) -> Record:
+    """Return a record as it stands in the file."""
+    return {**record, CHECKSUM: _checksum(record)}
+
+
+def read_checked(path: Path, *, advice: str, code: str) -> Iterator[tuple[int, Record]]:
+    """Yield the number and the record, without its checksum, of each complete line; safe while a
+    writer appends.
+
+    Args:
+        path: file of JSON lines with checksums.
+        advice: hint for a damaged line.
+        code: of the error for a checksum that differs.
+
+    Raises:
+        StorageError: a line is damaged; the error names it.
+    """
+    for number, (record, _) in enumerate(read_json_lines(path, advice=advice), start=1):
+        checksum = record.pop(CHECKSUM, None)
+        if checksum != _checksum(record):
+            raise StorageError(
+                f"{path} is damaged: a checksum differs", f"{path}:{number}", advice, code=code
+            )
+        yield number, record
 
 
 def read_ledger(path: Path) -> Iterator[Record]:
@@ -43,15 +69,7 @@ def read_ledger(path: Path) -> Iterator[Record]:
     """
     proposed = 0
     ended: set[tuple[int, int]] = set()
-    for number, (record, _) in enumerate(read_json_lines(path, advice=_ADVICE), 1):
-        checksum = record.pop(CHECKSUM, None)
-        if checksum != _checksum(record):
-            raise StorageError(
-                f"{path} is damaged: a checksum differs",
-                f"{path}:{number}",
-                _ADVICE,
-                code="ledger-checksum",
-            )
+    for number, record in read_checked(path, advice=_ADVICE, code="ledger-checksum"):
         trial = record.get("configuration", -1), record.get("seed", -1)
         if record["event"] == ENDED:
             if trial in ended:
