@@ -223,13 +223,7 @@ class Trainer:
                     {"train": [r for group in scored.groups for r in group.rollouts]}, step
                 )
             batch = with_rewards(batch, scored.groups, config.reward.functions)
-            batch = replace(
-                batch,
-                step=step,
-                total_steps=self.total_steps,
-                advantage_state=self.rule_states["advantage"],
-                loss_state=self.rule_states["loss"],
-            )
+            batch = self._with_rule_inputs(batch, step)
             batch = estimate_advantages(batch, algorithm, parallel.sum)
             batch = choose_tokens(batch, algorithm, split_generator, parallel.gather)
             batch = reweight_advantages(batch, algorithm)
@@ -257,6 +251,16 @@ class Trainer:
         )
         metrics |= state_metrics(self.rule_states)
         return metrics | self.engine.metrics() | time_metrics(stopwatch, batch, parallel)
+
+    def _with_rule_inputs(self, batch: TrainBatch, step: int) -> TrainBatch:
+        """Return the batch with what rules may read besides it: the step and their own states."""
+        return replace(
+            batch,
+            step=step,
+            total_steps=self.total_steps,
+            advantage_state=self.rule_states["advantage"],
+            loss_state=self.rule_states["loss"],
+        )
 
     def _summary(self, metrics: Mapping[str, float]) -> StepSummary:
         """Return the step that has just ended in the numbers that a rule's state may depend on."""
