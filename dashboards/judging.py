@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from dashboards.results import Results
-    from dashboards.sources.question import Question
+    from dashboards.sources.run_columns import RunColumns
     from dashboards.statistics.arm_table import ArmRow
     from dashboards.statistics.verdict import Verdict
 
@@ -67,31 +67,31 @@ def judge(
         seed: column of the seed.
         fresh: True if nothing was chosen by looking at these seeds; or a second table with the
             chosen configurations on fresh seeds.
-        **options: the other fields of `dashboards.sources.question.Question`.
+        **options: the other fields of `dashboards.sources.run_columns.RunColumns`.
 
     Raises:
         ConfigError: the table cannot give a verdict.
     """
     from dashboards.pictures.verdict import verdict
-    from dashboards.sources.question import Question
+    from dashboards.sources.run_columns import RunColumns
     from dashboards.sources.runs import read_runs, with_fresh
 
-    question = Question(by=by, baseline=baseline, score=score, seed=seed, **options)
-    results = read_runs(table, question, adaptive=fresh is not True)
+    columns = RunColumns(by=by, baseline=baseline, score=score, seed=seed, **options)
+    results = read_runs(table, columns, adaptive=fresh is not True)
     if not isinstance(fresh, bool):
-        results = with_fresh(results, fresh, question)
+        results = with_fresh(results, fresh, columns)
         assert results.fresh is not None
-        results = replace(results, fresh=_as_asked(results.fresh, question))
-    results = _as_asked(results, question)
+        results = replace(results, fresh=_as_asked(results.fresh, columns))
+    results = _as_asked(results, columns)
     return Judgement(results, verdict(results))
 
 
-def _as_asked(results: "Results", question: "Question") -> "Results":
+def _as_asked(results: "Results", columns: "RunColumns") -> "Results":
     """Add how the arms are to be compared."""
     return replace(
         results,
-        pairing=question.pairing,
-        against=question.against,
-        not_worse_by=question.not_worse_by,
-        objective=replace(results.objective, worthwhile=question.worthwhile),
+        pairing=columns.pairing,
+        against=columns.against,
+        not_worse_by=columns.not_worse_by,
+        objective=replace(results.objective, worthwhile=columns.worthwhile),
     )

@@ -46,7 +46,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from dashboards.statistics.arms import compare_arms
+from dashboards.statistics.arms import Pairing, compare_arms
 from dashboards.statistics.dunnett import FALSE_CLAIMS
 from dashboards.statistics.sequential import Design, boundaries, looks_up_to
 from dashboards.statistics.verdict import MIN_SEEDS
@@ -560,41 +560,57 @@ def drawn_apart(
     return np.array(rows)
 
 
-def claims_any(scores: Array, shared: int) -> bool:
+def claims_any(scores: Array, shared: int, pairing: Pairing = "auto") -> bool:
     """Return whether `compare_arms` finds an arm of one case, [C, runs], better than the first."""
     runs = scores.shape[1]
     arms = {}
     for place, row in enumerate(scores):
         seeds = [seed if seed < shared else (place, seed) for seed in range(runs)]
         arms[str(place)] = dict(zip(seeds, map(float, row), strict=True))
-    comparison, _ = compare_arms(arms, "0")
+    comparison, _ = compare_arms(arms, "0", pairing)
     return any(decision.better for decision in comparison.decisions)
 
 
+def claims_of_paths(
+    finalists: int, runs: int, shared: int, cases: int, paths: Sequence[Pairing]
+) -> dict[Pairing, tuple[list[float], list[float]]]:
+    """Return for each way of comparing the rates of claims by study: at equal means, and on real
+    differences. All ways see the same cases.
+    """
+    rates: dict[Pairing, tuple[list[float], list[float]]] = {path: ([], []) for path in paths}
+    for number, table in enumerate(studies().values()):
+        generator = np.random.default_rng(number)
+        centered = table - table.mean(axis=1, keepdims=True)
+        false = dict.fromkeys(paths, 0)
+        found = dict.fromkeys(paths, 0)
+        for _ in range(cases):
+            equal = drawn_apart(centered, finalists, runs, shared, generator)
+            equal = widened(equal[None])[0]
+            real = drawn_apart(table, finalists, runs, shared, generator)
+            for path in paths:
+                false[path] += claims_any(equal, shared, path)
+                found[path] += claims_any(real, shared, path)
+        for path in paths:
+            rates[path][0].append(false[path] / cases)
+            rates[path][1].append(found[path] / cases)
+    return rates
+
+
 def print_shared(cases: int) -> None:
-    """Print false positives and claims on real differences where all, some or no seeds are
-    shared.
+    """Print false positives and claims on real differences where all, some or no seeds are shared:
+    compared as the seeds decide, and by --paired and --unpaired.
     """
     rows = []
     for finalists, runs, shared in SHARED_LAYOUTS:
-        levels = []
-        finds = []
-        for number, table in enumerate(studies().values()):
-            generator = np.random.default_rng(number)
-            centered = table - table.mean(axis=1, keepdims=True)
-            false = found = 0
-            for _ in range(cases):
-                equal = drawn_apart(centered, finalists, runs, shared, generator)
-                false += claims_any(widened(equal[None])[0], shared)
-                real = drawn_apart(table, finalists, runs, shared, generator)
-                found += claims_any(real, shared)
-            levels.append(false / cases)
-            finds.append(found / cases)
-        error = 100 * np.std(levels, ddof=1) / np.sqrt(len(levels))
-        row = [f"{finalists} x {runs}", str(shared), f"{100 * np.mean(levels):.1f} ± {error:.1f}"]
-        rows.append([*row, f"{100 * max(levels):.1f}", f"{100 * np.mean(finds):.1f}"])
-    headings = ["finalists x runs", "shared seeds", "false at equal means", "worst study"]
-    print_rows("All, some and no shared seeds, %", [*headings, "real: claims in"], rows)
+        paths: list[Pairing] = ["auto", "paired", "unpaired"] if shared else ["auto", "unpaired"]
+        rates = claims_of_paths(finalists, runs, shared, cases, paths)
+        for path, (levels, finds) in rates.items():
+            row = [f"{finalists} x {runs}", str(shared), path]
+            row += [f"{100 * np.mean(levels):.1f} ± {100 * error_of(levels):.1f}"]
+            rows.append([*row, f"{100 * max(levels):.1f}", f"{100 * np.mean(finds):.1f}"])
+    headings = ["finalists x runs", "shared seeds", "compared", "false at equal means"]
+    headings += ["worst study", "real: claims in"]
+    print_rows("All, some and no shared seeds, %", headings, rows)
 
 
 if __name__ == "__main__":

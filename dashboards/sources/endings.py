@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from dashboards.sources.question import Question
+from dashboards.sources.run_columns import RunColumns
 from dashboards.trial import TrialRecord
 from trainer.errors import ConfigError
 from trainer.shell.table import counted
@@ -13,13 +13,13 @@ _TOLERANCE = 0.05  # of the longest run: logging at other steps does not make a 
 _MAX_NAMED = 6
 
 
-def ended_without_score(rows: pd.DataFrame, question: Question, evaluated: set[float]) -> bool:
+def ended_without_score(rows: pd.DataFrame, columns: RunColumns, evaluated: set[float]) -> bool:
     """Return whether a run diverged: at steps at which some run has a score, its rows have one at
     first and none at the end.
 
     A run that lacks scores at such steps earlier, too, is evaluated on another schedule.
     """
-    points = rows[rows[question.step].isin(evaluated)].groupby(question.step)[question.score]
+    points = rows[rows[columns.step].isin(evaluated)].groupby(columns.step)[columns.score]
     scored = points.count().sort_index() > 0
     if scored.all() or not scored.any():
         return False
@@ -27,14 +27,14 @@ def ended_without_score(rows: pd.DataFrame, question: Question, evaluated: set[f
     return not scored.iloc[first_blank:].any()
 
 
-def check_endings(trials: Sequence[TrialRecord], question: Question) -> None:
-    """Refuse runs that ended well before others, unless the question allows them.
+def check_endings(trials: Sequence[TrialRecord], columns: RunColumns) -> None:
+    """Refuse runs that ended well before others, unless that is allowed.
 
     Raises:
         ConfigError: names the short runs and the last step that all have.
     """
     complete = [trial for trial in trials if trial.state == "COMPLETE" and trial.step == trial.step]
-    if not complete or question.allow_unequal:
+    if not complete or columns.allow_unequal:
         return
     longest = max(trial.step for trial in complete)
     short = [trial for trial in complete if trial.step < (1 - _TOLERANCE) * longest]
@@ -46,7 +46,7 @@ def check_endings(trials: Sequence[TrialRecord], question: Question) -> None:
     raise ConfigError(
         f"{counted(len(short), 'run')} of {len(complete)} ended before step {longest:.0f}, the "
         f"end of the longest: {', '.join(named[:_MAX_NAMED])}{more}",
-        question.step,
+        columns.step,
         f"compare all at their last common step with --at-step {common:.0f}; or take each run as "
         "it ended with --allow-unequal; if they failed, say so with --failed COLUMN=VALUE",
         code="unequal-steps",

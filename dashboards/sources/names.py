@@ -1,4 +1,4 @@
-"""Find the columns that a question names, and split the names of runs into columns."""
+"""Find the columns that a person names, and split the names of runs into columns."""
 
 import re
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 import pandas as pd
 
 from dashboards.sources.conditions import Condition
-from dashboards.sources.question import Question
+from dashboards.sources.run_columns import RunColumns
 from trainer.config.yaml_document import nearest
 from trainer.errors import ConfigError
 from trainer.shell.table import counted
@@ -51,66 +51,66 @@ def find_column(name: str, table: pd.DataFrame, *, anywhere: bool = False) -> st
     return min(plain, default=None)
 
 
-def with_columns(question: Question, table: pd.DataFrame) -> tuple[Question, list[str]]:
-    """Return the question with the names of the table's own columns, and notes on which were meant.
+def with_columns(columns: RunColumns, table: pd.DataFrame) -> tuple[RunColumns, list[str]]:
+    """Return the roles with the names of the table's own columns, and notes on which were meant.
 
     Raises:
         ConfigError: a column is missing or ambiguous.
     """
-    columns = [str(column) for column in table]
+    available = [str(column) for column in table]
     meant: dict[str, str] = {}
 
     def found(name: str, *, anywhere: bool = True, optional: bool = False) -> str:
         column = find_column(name, table, anywhere=anywhere)
         if column is None and not optional:
-            hint = nearest(name, columns)
+            hint = nearest(name, available)
             if hint.startswith("valid") and name.isidentifier():
                 hint += f"; {{{name}}} in a file pattern makes a column of a part of the path"
-                if set(RUN_NAMES) & set(columns):
+                if set(RUN_NAMES) & set(available):
                     hint += f", --names '{{...}}-{{{name}}}' one of a part of runs' names"
-            raise ConfigError(f"no column {name}", question.source, hint, code="unknown-column")
+            raise ConfigError(f"no column {name}", columns.source, hint, code="unknown-column")
         if column is not None and column != name:
             meant[name] = column
         return column or name
 
-    by = [found(name) for name in question.by]
+    by = [found(name) for name in columns.by]
     baseline = {}
-    for name, value in question.baseline.items():
+    for name, value in columns.baseline.items():
         column = find_column(name, table[by], anywhere=True)
         column = column or find_column(name, table, anywhere=True)
         baseline[column or name] = value
     failed = [
         Condition(found(condition.column), condition.operator, condition.value)
-        for condition in question.failed
+        for condition in columns.failed
     ]
     resolved = replace(
-        question,
+        columns,
         by=by,
         baseline=baseline,
-        score=found(question.score, anywhere=False),
-        seed=found(question.seed),
-        tuned=[found(name) for name in question.tuned],
-        ignore=[found(name) for name in question.ignore],
-        step=found(question.step, optional=question.step == "step"),
-        trial=found(question.trial, optional=question.trial == "trial"),
+        score=found(columns.score, anywhere=False),
+        seed=found(columns.seed),
+        tuned=[found(name) for name in columns.tuned],
+        ignore=[found(name) for name in columns.ignore],
+        step=found(columns.step, optional=columns.step == "step"),
+        trial=found(columns.trial, optional=columns.trial == "trial"),
         failed=failed,
     )
-    if resolved.step not in columns:
+    if resolved.step not in available:
         resolved = replace(resolved, step=_step_column(table, resolved) or resolved.step)
-        if resolved.step in columns:
+        if resolved.step in available:
             meant["step"] = resolved.step
     notes = [f"{name} is the column {column}." for name, column in meant.items()]
     return resolved, notes
 
 
-def _step_column(table: pd.DataFrame, question: Question) -> str | None:
+def _step_column(table: pd.DataFrame, columns: RunColumns) -> str | None:
     """Return the column of steps of a table with several rows per run, or None."""
-    of_run = [*dict.fromkeys([*question.point, question.seed])]
-    scored = table[table[question.score].notna()]
+    of_run = [*dict.fromkeys([*columns.point, columns.seed])]
+    scored = table[table[columns.score].notna()]
     if not scored.duplicated(of_run).any():
         return None
     for column in _STEPS:
-        if column not in table or column in question.columns:
+        if column not in table or column in columns.every:
             continue
         steps = pd.to_numeric(scored[column], errors="coerce")
         whole = (steps % 1 == 0).all()  # False for a blank

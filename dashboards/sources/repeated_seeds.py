@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from dashboards.sources.question import Question
+from dashboards.sources.run_columns import RunColumns
 from dashboards.sources.settings import FILES
 from dashboards.sources.states import COLUMNS
 from dashboards.sources.wandb_tables import RUN_COLUMNS
@@ -19,7 +19,7 @@ _SETTINGS = (
 _REPEATED = 0.2
 
 
-def with_seeds_apart(runs: pd.DataFrame, question: Question) -> tuple[pd.DataFrame, list[str]]:
+def with_seeds_apart(runs: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFrame, list[str]]:
     """Return the runs with a label of its own for each run that repeats a seed of its
     configuration, such as ``7 (2)``, and a note on them.
 
@@ -27,31 +27,31 @@ def with_seeds_apart(runs: pd.DataFrame, question: Question) -> tuple[pd.DataFra
     setting or have the same scores, or if too many seeds repeat. With ``--unpaired`` seeds are
     labels, and only runs with the same scores stay.
     """
-    unpaired = question.pairing == "unpaired"
-    key = [*question.point, question.seed]
-    evaluation = [*key, question.step] if question.step in runs else key
-    scored = runs[runs[question.score].notna()]
+    unpaired = columns.pairing == "unpaired"
+    key = [*columns.point, columns.seed]
+    evaluation = [*key, columns.step] if columns.step in runs else key
+    scored = runs[runs[columns.score].notna()]
     twice = scored[scored.duplicated(evaluation, keep=False)]
     if twice.empty:
         return runs, []
-    name = _name_of_runs(runs, evaluation, question)
+    name = _name_of_runs(runs, evaluation, columns)
     if name is None:
-        if not unpaired or question.step in runs:
+        if not unpaired or columns.step in runs:
             return runs, []
         number = runs.groupby(key, sort=False).cumcount()
     else:
         number = runs.groupby(key, sort=False)[name].transform(lambda names: names.factorize()[0])
-    labels = runs[question.seed].where(
-        number == 0, runs[question.seed] + " (" + (number + 1).astype(str) + ")"
+    labels = runs[columns.seed].where(
+        number == 0, runs[columns.seed] + " (" + (number + 1).astype(str) + ")"
     )
-    if twice.duplicated([*evaluation, question.score]).any():
+    if twice.duplicated([*evaluation, columns.score]).any():
         return runs, []
-    labelled = runs.assign(**{question.seed: labels})
-    one_row_each = labelled.drop_duplicates([*question.point, question.seed])
+    labelled = runs.assign(**{columns.seed: labels})
+    one_row_each = labelled.drop_duplicates([*columns.point, columns.seed])
     repeats = (number > 0).loc[one_row_each.index]
     if not unpaired:
-        of_arm = repeats.groupby([one_row_each[column] for column in question.point]).mean()
-        if (of_arm > _REPEATED).any() or _differ(twice, key, question):
+        of_arm = repeats.groupby([one_row_each[column] for column in columns.point]).mean()
+        if (of_arm > _REPEATED).any() or _differ(twice, key, columns):
             return runs, []
     note = (
         f"{counted(int(repeats.sum()), 'run')} on a seed that their configuration has already: "
@@ -60,22 +60,22 @@ def with_seeds_apart(runs: pd.DataFrame, question: Question) -> tuple[pd.DataFra
     return labelled, [note]
 
 
-def _name_of_runs(runs: pd.DataFrame, evaluation: list[str], question: Question) -> str | None:
+def _name_of_runs(runs: pd.DataFrame, evaluation: list[str], columns: RunColumns) -> str | None:
     """Return the first column of names that tells all rows with the same evaluation apart."""
-    scored = runs[runs[question.score].notna()]
+    scored = runs[runs[columns.score].notna()]
     for column in _NAMES:
-        if column not in runs or column in question.columns or runs[column].isna().any():
+        if column not in runs or column in columns.every or runs[column].isna().any():
             continue
         if not scored.duplicated([*evaluation, column]).any():
             return column
     return None
 
 
-def _differ(twice: pd.DataFrame, key: list[str], question: Question) -> bool:
+def _differ(twice: pd.DataFrame, key: list[str], columns: RunColumns) -> bool:
     """Return whether runs with one seed differ in a setting: a column of texts, or of a program's
     parameters, other than names.
     """
-    described = {*question.columns, *_NAMES, *_OF_RUNS}
+    described = {*columns.every, *_NAMES, *_OF_RUNS}
     for column in map(str, twice):
         texts = not pd.api.types.is_numeric_dtype(twice[column])
         setting = column.startswith(_SETTINGS)

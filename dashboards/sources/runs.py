@@ -13,8 +13,8 @@ from dashboards.sources.conditions import equal
 from dashboards.sources.endings import check_endings, ended_without_score
 from dashboards.sources.files import NOTES
 from dashboards.sources.names import RUN_NAMES, with_columns
-from dashboards.sources.question import Question
 from dashboards.sources.repeated_seeds import with_seeds_apart
+from dashboards.sources.run_columns import RunColumns
 from dashboards.sources.settings import FILES
 from dashboards.sources.shapes import one_row_per_run, without_lists
 from dashboards.sources.states import row_states, run_state, state_column
@@ -43,7 +43,7 @@ _ROUNDING = 1e-3  # tolerance for scores rounded in the table
 _TOO_LARGE = (1e100, np.finfo(float).max)  # finite, but too large to square
 
 
-def read_runs(table: pd.DataFrame, question: Question, *, adaptive: bool = True) -> Results:
+def read_runs(table: pd.DataFrame, columns: RunColumns, *, adaptive: bool = True) -> Results:
     """Return the results of a table; ``adaptive`` is described in `Results`.
 
     A trial has failed only if its rows say so. A configuration without a row for a seed that others
@@ -52,89 +52,89 @@ def read_runs(table: pd.DataFrame, question: Question, *, adaptive: bool = True)
     Raises:
         ConfigError: the table cannot give a verdict.
     """
-    table = without_lists(one_row_per_run(table, question))
-    _check_question(table, question)
-    question, notes = with_columns(question, table)
-    _check_roles(question)
+    table = without_lists(one_row_per_run(table, columns))
+    _check_columns(table, columns)
+    columns, notes = with_columns(columns, table)
+    _check_roles(columns)
     notes = [*table.attrs.get(NOTES, ()), *notes]
-    runs = _typed(table, question)
-    state = state_column(runs, question)
-    runs[_STATE] = row_states(runs, question)
-    runs, left_out = _without_running(runs, question, state)
+    runs = _typed(table, columns)
+    state = state_column(runs, columns)
+    runs[_STATE] = row_states(runs, columns)
+    runs, left_out = _without_running(runs, columns, state)
     if state is not None:
         notes.append(f"How each run ended is read from the column {state}.")
     notes += left_out
-    runs, repeated = with_seeds_apart(runs, question)
+    runs, repeated = with_seeds_apart(runs, columns)
     notes += repeated
-    points = list(dict.fromkeys(runs[question.point].itertuples(index=False, name=None)))
+    points = list(dict.fromkeys(runs[columns.point].itertuples(index=False, name=None)))
     numbers = {point: str(number) for number, point in enumerate(points)}
-    notes += _check_apart(runs, question, state)
-    arm = _arm_names(points, question)
-    trials = _trials(runs, question, numbers, arm)
-    arms, baseline = _baseline(numbers, arm, question)
-    check_endings(trials, question)
-    check_units(trials, question)
-    _check_seeds(trials, question)
-    if question.at_step is not None:
-        longest = runs[question.step].max() if question.step in runs else question.at_step
+    notes += _check_apart(runs, columns, state)
+    arm = _arm_names(points, columns)
+    trials = _trials(runs, columns, numbers, arm)
+    arms, baseline = _baseline(numbers, arm, columns)
+    check_endings(trials, columns)
+    check_units(trials, columns)
+    _check_seeds(trials, columns)
+    if columns.at_step is not None:
+        longest = runs[columns.step].max() if columns.step in runs else columns.at_step
         notes.append(
-            f"Runs are compared at step {question.at_step}; the longest reached {longest:.0f}."
+            f"Runs are compared at step {columns.at_step}; the longest reached {longest:.0f}."
         )
-    if question.take == "best":
+    if columns.take == "best":
         notes.append(
             "The score is the best of each run's evaluations, which is biased: it favors noisy "
             "runs and runs with many evaluations."
         )
-    window = question.window if question.step in runs and question.take == "last" else 1
+    window = columns.window if columns.step in runs and columns.take == "last" else 1
     results = Results(
         name="",
-        objective=Objective(question.metric, question.mode, window),
+        objective=Objective(columns.metric, columns.mode, window),
         trials=tuple(trials),
-        searched=tuple(question.keys),
+        searched=tuple(columns.keys),
         kinds={
             key: _kind(runs[column])
-            for key, column in zip(question.keys, question.point, strict=True)
+            for key, column in zip(columns.keys, columns.point, strict=True)
         },
-        source=question.source,
+        source=columns.source,
         adaptive=adaptive,
         baseline=baseline,
-        arms=arms if question.tuned else (),
+        arms=arms if columns.tuned else (),
         warnings=tuple(notes),
     )
-    return results if question.problems is None else _with_problems(results, question.problems)
+    return results if columns.problems is None else _with_problems(results, columns.problems)
 
 
 def _trials(
     runs: pd.DataFrame,
-    question: Question,
+    columns: RunColumns,
     numbers: Mapping[tuple[Any, ...], str],
     arm: Mapping[tuple[Any, ...], str],
 ) -> list[TrialRecord]:
     """Return a trial for every configuration and seed that has rows."""
     evaluated: set[float] = set()
-    if question.step in runs:
-        evaluated = set(runs.loc[runs[question.score].notna(), question.step])
+    if columns.step in runs:
+        evaluated = set(runs.loc[runs[columns.score].notna(), columns.step])
     trials = []
-    for (*point, seed), rows in runs.groupby([*question.point, question.seed], sort=False):
+    for (*point, seed), rows in runs.groupby([*columns.point, columns.seed], sort=False):
         values = tuple(point)
         trial = TrialRecord(
             name=f"c{numbers[values]}-s{seed}",
             configuration=numbers[values],
             seed=str(seed),
             state="FAIL",
-            parameters=dict(zip(question.keys, values, strict=True)),
+            parameters=dict(zip(columns.keys, values, strict=True)),
             rule=arm[values],
-            arm=arm[values] if question.tuned else "",
+            arm=arm[values] if columns.tuned else "",
         )
-        if question.trial in rows:
-            trial = replace(trial, name=str(rows[question.trial].iloc[0]))
-        trials.append(_with_scores(trial, rows, question, evaluated))
+        if columns.trial in rows:
+            trial = replace(trial, name=str(rows[columns.trial].iloc[0]))
+        trials.append(_with_scores(trial, rows, columns, evaluated))
     trials.sort(key=lambda trial: (int(trial.configuration), len(trial.seed), trial.seed))
     return trials
 
 
 def _without_running(
-    runs: pd.DataFrame, question: Question, state: str | None
+    runs: pd.DataFrame, columns: RunColumns, state: str | None
 ) -> tuple[pd.DataFrame, list[str]]:
     """Leave out runs that have not ended, whose scores are not final; return a note on them.
 
@@ -151,28 +151,28 @@ def _without_running(
             f"wait for them; if they crashed, add --failed {state}={runs[state].iloc[0]}",
             code="no-run-ended",
         )
-    named = runs.loc[running, [*question.point, question.seed]].drop_duplicates()
+    named = runs.loc[running, [*columns.point, columns.seed]].drop_duplicates()
     return runs[~running], [
         f"Left out: {counted(len(named), 'run')} not ended yet, according to the column {state}. "
         f"After a crash, add --failed {state}={runs.loc[running, state].iloc[0]}."
     ]
 
 
-def with_fresh(results: Results, table: pd.DataFrame, question: Question) -> Results:
+def with_fresh(results: Results, table: pd.DataFrame, columns: RunColumns) -> Results:
     """Add a second table as results on fresh seeds.
 
     Raises:
         ConfigError: the second table repeats a seed or has other configurations.
     """
     chosen = read_runs(
-        table, replace(question, problems=None, source="second table"), adaptive=False
+        table, replace(columns, problems=None, source="second table"), adaptive=False
     )
     repeated = {trial.seed for trial in results.trials} & {trial.seed for trial in chosen.trials}
     if repeated:
         named = ", ".join(sorted(repeated))
         raise ConfigError(
             f"seeds {named} are in both tables: they are not fresh",
-            question.seed,
+            columns.seed,
             "use other seeds",
             code="seeds-not-fresh",
         )
@@ -207,23 +207,23 @@ def with_fresh(results: Results, table: pd.DataFrame, question: Question) -> Res
     return replace(results, fresh=fresh)
 
 
-def _check_question(table: pd.DataFrame, question: Question) -> None:
-    if not question.by:
+def _check_columns(table: pd.DataFrame, columns: RunColumns) -> None:
+    if not columns.by:
         raise ConfigError(
             "no column defines a configuration", "--by", "name columns with --by", code="no-by"
         )
     if table.empty:
         raise ConfigError(
             "the table has no rows",
-            question.source,
+            columns.source,
             "name rows that exist with --where",
             code="no-rows",
         )
 
 
-def _check_roles(question: Question) -> None:
-    for column in question.columns:
-        if question.columns.count(column) > 1:
+def _check_roles(columns: RunColumns) -> None:
+    for column in columns.every:
+        if columns.every.count(column) > 1:
             raise ConfigError(
                 f"{column} is named twice",
                 "command line",
@@ -232,42 +232,42 @@ def _check_roles(question: Question) -> None:
             )
 
 
-def _typed(table: pd.DataFrame, question: Question) -> pd.DataFrame:
+def _typed(table: pd.DataFrame, columns: RunColumns) -> pd.DataFrame:
     """Convert columns that hold only numbers, and write seeds as strings."""
     runs = table.copy()
-    for column in question.point:
+    for column in columns.point:
         runs[column] = _numbers(runs[column].astype(object).where(runs[column].notna(), "none"))
-    blank = runs[question.seed].isna().sum()
+    blank = runs[columns.seed].isna().sum()
     if blank:
         raise ConfigError(
             f"{counted(int(blank), 'row')} without a seed",
-            question.seed,
-            f"leave them out with --where '{question.seed}!=none', or give each its seed",
+            columns.seed,
+            f"leave them out with --where '{columns.seed}!=none', or give each its seed",
             code="no-seed",
         )
-    runs[question.seed] = [str(seed).strip().removesuffix(".0") for seed in runs[question.seed]]
-    runs[question.score] = _scores(runs, question)
-    if question.step in runs:
-        steps = pd.to_numeric(runs[question.step], errors="coerce")
-        scored = runs[question.score].notna()
+    runs[columns.seed] = [str(seed).strip().removesuffix(".0") for seed in runs[columns.seed]]
+    runs[columns.score] = _scores(runs, columns)
+    if columns.step in runs:
+        steps = pd.to_numeric(runs[columns.step], errors="coerce")
+        scored = runs[columns.score].notna()
         if not (steps[scored] % 1 == 0).all():
             raise ConfigError(
                 "a row with a score has a step that is not a whole number",
-                question.step,
+                columns.step,
                 "name the column with --step",
                 code="no-whole-step",
             )
-        runs[question.step] = steps
+        runs[columns.step] = steps
     return runs
 
 
-def _scores(runs: pd.DataFrame, question: Question) -> "pd.Series[float]":
+def _scores(runs: pd.DataFrame, columns: RunColumns) -> "pd.Series[float]":
     """Return the scores as numbers; texts that stand for a failed run become NaN.
 
     Raises:
         ConfigError: another text, or a number that is too large to square; or no score at all.
     """
-    raw = runs[question.score]
+    raw = runs[columns.score]
     scores = pd.to_numeric(raw, errors="coerce")
     failed = raw.astype(str).str.strip().str.lower().isin(_NO_SCORE)
     wrong = raw[(scores.isna() & raw.notna() & ~failed) | scores.abs().between(*_TOO_LARGE)]
@@ -276,13 +276,10 @@ def _scores(runs: pd.DataFrame, question: Question) -> "pd.Series[float]":
         hint = "write a number, or leave it blank for a failed run"
         if "," in value:
             hint = "write a point before the decimals, and no commas between thousands"
-        raise ConfigError(f"'{value}' is not a valid score", question.score, hint, code="no-number")
+        raise ConfigError(f"'{value}' is not a valid score", columns.score, hint, code="no-number")
     if scores.isna().all():
         raise ConfigError(
-            "no row has a score",
-            question.score,
-            "name another column with --score",
-            code="no-score",
+            "no row has a score", columns.score, "name another column with --score", code="no-score"
         )
     return scores.astype(float)
 
@@ -298,30 +295,28 @@ def _kind(values: "pd.Series[Any]") -> str:
     return "loguniform" if values.min() > 0 and values.max() >= 30 * values.min() else "uniform"
 
 
-def _check_apart(runs: pd.DataFrame, question: Question, state: str | None) -> list[str]:
+def _check_apart(runs: pd.DataFrame, columns: RunColumns, state: str | None) -> list[str]:
     """Refuse runs that differ in a setting outside --by and --tuned.
 
     If --by is a column of names, such as W&B's ``Name``, a configuration stands for all of its
     settings, and the return value is a note on those in which configurations differ.
     """
-    spoken = {*question.columns, question.trial, _STATE, state}
+    spoken = {*columns.every, columns.trial, _STATE, state}
     if is_run_table(runs):
         spoken |= set(RUN_COLUMNS)
     others = [str(column) for column in runs if column not in spoken]
-    trials = runs.groupby([*question.point, question.seed], sort=False)[others].nunique(
-        dropna=False
-    )
+    trials = runs.groupby([*columns.point, columns.seed], sort=False)[others].nunique(dropna=False)
     settings = [column for column in others if (trials[column] == 1).all()]
-    runs = runs[[*question.point, question.seed, *settings]].drop_duplicates()
-    values = runs.groupby(question.point, sort=False)[settings].nunique(dropna=False)
-    by_seed = runs.groupby(question.seed)[settings].nunique(dropna=False)
-    several = runs.groupby(question.point).size().gt(1).any()
-    named_by = any(column in RUN_NAMES for column in question.by)
+    runs = runs[[*columns.point, columns.seed, *settings]].drop_duplicates()
+    values = runs.groupby(columns.point, sort=False)[settings].nunique(dropna=False)
+    by_seed = runs.groupby(columns.seed)[settings].nunique(dropna=False)
+    several = runs.groupby(columns.point).size().gt(1).any()
+    named_by = any(column in RUN_NAMES for column in columns.by)
     apart = []
     of_names = []
     for column in settings:
         different = runs[column].nunique(dropna=False)
-        if different == 1 or not several or _repeats_point(runs, column, question):
+        if different == 1 or not several or _repeats_point(runs, column, columns):
             continue
         fixed = (values[column] == 1).all()
         mixed = (
@@ -348,12 +343,12 @@ def _check_apart(runs: pd.DataFrame, question: Question, state: str | None) -> l
     return [f"Configurations differ in {', '.join(of_names[:_MAX_NAMED])}{more}."]
 
 
-def _repeats_point(runs: pd.DataFrame, column: str, question: Question) -> bool:
+def _repeats_point(runs: pd.DataFrame, column: str, columns: RunColumns) -> bool:
     """Return whether a column only repeats the configuration, as in ``out/dapo`` for ``dapo``: its
     texts are all the same without that of the configuration.
     """
     rest = set()
-    for values in runs[[column, *question.point]].drop_duplicates().itertuples(index=False):
+    for values in runs[[column, *columns.point]].drop_duplicates().itertuples(index=False):
         text = str(values[0])
         for value in values[1:]:
             text = text.replace(str(value).strip(), "{}")
@@ -368,7 +363,7 @@ def _quoted_list(names: Sequence[str]) -> str:
 
 
 def _with_scores(
-    trial: TrialRecord, rows: pd.DataFrame, question: Question, evaluated: set[float]
+    trial: TrialRecord, rows: pd.DataFrame, columns: RunColumns, evaluated: set[float]
 ) -> TrialRecord:
     """Return a trial with the evaluations in its rows.
 
@@ -378,63 +373,63 @@ def _with_scores(
     state = run_state(rows[_STATE])
     if state == "FAIL":
         return replace(trial, reason="its row says so")
-    stepwise = question.step in rows
-    if stepwise and question.at_step is not None:
-        rows = rows[rows[question.step] <= question.at_step]
-        evaluated = {step for step in evaluated if step <= question.at_step}
-    scored = rows[rows[question.score].notna()]
+    stepwise = columns.step in rows
+    if stepwise and columns.at_step is not None:
+        rows = rows[rows[columns.step] <= columns.at_step]
+        evaluated = {step for step in evaluated if step <= columns.at_step}
+    scored = rows[rows[columns.score].notna()]
     if stepwise:  # the logs of a run's checkpoints repeat each other
-        scored = scored.drop_duplicates([question.step, question.score])
-    steps = scored[question.step] if stepwise else scored[question.score] * 0
+        scored = scored.drop_duplicates([columns.step, columns.score])
+    steps = scored[columns.step] if stepwise else scored[columns.score] * 0
     if steps.duplicated().any():
-        raise _same_twice(scored, question, trial)
-    if scored.empty and question.at_step is not None:
+        raise _same_twice(scored, columns, trial)
+    if scored.empty and columns.at_step is not None:
         raise ConfigError(
-            f"{trial.rule} seed {trial.seed} has no evaluation up to step {question.at_step}",
+            f"{trial.rule} seed {trial.seed} has no evaluation up to step {columns.at_step}",
             "--at-step",
             "name a later step",
             code="no-evaluation",
         )
-    values = scored[question.score].set_axis(steps).sort_index()
-    if values.empty or not np.isfinite(values.iloc[-question.window :]).all():
+    values = scored[columns.score].set_axis(steps).sort_index()
+    if values.empty or not np.isfinite(values.iloc[-columns.window :]).all():
         return replace(trial, reason="no score")
-    if stepwise and ended_without_score(rows, question, evaluated):
+    if stepwise and ended_without_score(rows, columns, evaluated):
         return replace(trial, reason="no score in its last evaluations")
     curve = Curve(tuple(map(int, values.index)), tuple(map(float, values)))
-    score = curve.score(question)
-    if question.take == "best":
+    score = curve.score(columns)
+    if columns.take == "best":
         finite = [value for value in curve.values if np.isfinite(value)]
-        score = max(finite) if question.mode == "max" else min(finite)
+        score = max(finite) if columns.mode == "max" else min(finite)
     trial = replace(trial, state=state, score=score)
     if stepwise:
         trial = replace(trial, step=float(curve.steps[-1]))
     if len(curve.steps) > 1:
-        trial = replace(trial, curves={question.metric: curve})
+        trial = replace(trial, curves={columns.metric: curve})
     return trial
 
 
-def _same_twice(rows: pd.DataFrame, question: Question, trial: TrialRecord) -> ConfigError:
+def _same_twice(rows: pd.DataFrame, columns: RunColumns, trial: TrialRecord) -> ConfigError:
     setting = shortened(_text(trial.parameters), _MAX_CHARS)
-    if question.step in rows and rows[question.step].nunique() > 1:
-        repeated = rows[question.step][rows[question.step].duplicated()].iloc[0]
-        rows = rows[rows[question.step] == repeated]
-        setting += f" at {question.step} {repeated:.0f}"
+    if columns.step in rows and rows[columns.step].nunique() > 1:
+        repeated = rows[columns.step][rows[columns.step].duplicated()].iloc[0]
+        rows = rows[rows[columns.step] == repeated]
+        setting += f" at {columns.step} {repeated:.0f}"
     differ = [
         str(column)
         for column in rows
-        if rows[column].nunique() > 1 and column not in (question.score, question.step)
+        if rows[column].nunique() > 1 and column not in (columns.score, columns.step)
     ]
     named = f"; its rows differ in {', '.join(differ[:_MAX_NAMED])}" if differ else ""
     return ConfigError(
         f"{setting} has seed {trial.seed} several times{named}",
-        question.source,
+        columns.source,
         "drop the repeated run, or name the column that distinguishes the rows with --by, --step "
         "or --where; if these are separate runs, add --unpaired",
         code="repeated-run",
     )
 
 
-def _check_seeds(trials: Sequence[TrialRecord], question: Question) -> None:
+def _check_seeds(trials: Sequence[TrialRecord], columns: RunColumns) -> None:
     """Refuse a single seed, and seeds without effect."""
     scores: dict[str, list[float]] = defaultdict(list)
     for trial in trials:
@@ -444,63 +439,65 @@ def _check_seeds(trials: Sequence[TrialRecord], question: Question) -> None:
     if not repeated:
         raise ConfigError(
             "every configuration has one seed, so noise cannot be estimated",
-            question.seed,
+            columns.seed,
             "run the baseline and what you compare with it on at least 3 seeds each",
             code="one-seed",
         )
     if all(len(set(row)) == 1 for row in repeated):
         raise ConfigError(
             "all seeds of a configuration have exactly the same score: the runs are identical",
-            question.seed,
+            columns.seed,
             "check that the seed reaches data order and sampling, then run again",
             code="identical-runs",
         )
 
 
-def _arm_names(points: Sequence[tuple[Any, ...]], question: Question) -> dict[tuple[Any, ...], str]:
-    columns = [question.names[column] for column in question.by]
-    names = short_names(columns)
+def _arm_names(
+    points: Sequence[tuple[Any, ...]], columns: RunColumns
+) -> dict[tuple[Any, ...], str]:
+    keys = [columns.names[column] for column in columns.by]
+    names = short_names(keys)
     texts = {}
     for point in points:
-        values = zip(columns, point[: len(columns)], strict=True)
+        values = zip(keys, point[: len(keys)], strict=True)
         texts[point] = " ".join(f"{names[column]}={shown(value)}" for column, value in values)
     return texts
 
 
 def _baseline(
-    numbers: Mapping[tuple[Any, ...], str], arm: Mapping[tuple[Any, ...], str], question: Question
+    numbers: Mapping[tuple[Any, ...], str], arm: Mapping[tuple[Any, ...], str], columns: RunColumns
 ) -> tuple[tuple[str, ...], str | None]:
     """Return the arms, baseline first, and the baseline's configuration number if nothing is
     tuned.
     """
-    if question.against is not None:  # a number is the baseline: the first arm only stands for it
+    if columns.against is not None:  # a number is the baseline: the first arm only stands for it
         names = list(dict.fromkeys(arm.values()))
         return tuple(names), next(iter(numbers.values()))
-    for column in question.baseline:
-        if column not in question.by:
+    for column in columns.baseline:
+        if column not in columns.by:
             raise ConfigError(
                 f"the baseline names {column}, which is not in --by",
                 "--baseline",
-                nearest(column, question.by),
+                nearest(column, columns.by),
                 code="baseline-not-in-by",
             )
     matching = []
     for point in numbers:
-        settings = dict(zip(question.by, point, strict=False))
-        if all(equal(settings[column], value) for column, value in question.baseline.items()):
+        settings = dict(zip(columns.by, point, strict=False))
+        if all(equal(settings[column], value) for column, value in columns.baseline.items()):
             matching.append(point)
     arms = list(dict.fromkeys(arm[point] for point in matching))
     if len(arms) != 1:
         count = f"matches {len(arms)} configurations" if arms else "matches no configuration"
         named = "; ".join(dict.fromkeys(arm.values()))
         raise ConfigError(
-            f"the baseline {_text(question.baseline)} {count}",
+            f"the baseline {_text(columns.baseline)} {count}",
             "--baseline",
             f"choose among: {shortened(named, _MAX_LISTED_CHARS)}",
             code="no-baseline",
         )
     others = [name for name in dict.fromkeys(arm.values()) if name != arms[0]]
-    return (arms[0], *others), None if question.tuned else numbers[matching[0]]
+    return (arms[0], *others), None if columns.tuned else numbers[matching[0]]
 
 
 def _text(parameters: Mapping[str, Any]) -> str:

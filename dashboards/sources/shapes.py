@@ -2,33 +2,33 @@
 
 import pandas as pd
 
-from dashboards.sources.question import Question
+from dashboards.sources.run_columns import RunColumns
 
 
-def one_row_per_run(table: pd.DataFrame, question: Question) -> pd.DataFrame:
+def one_row_per_run(table: pd.DataFrame, columns: RunColumns) -> pd.DataFrame:
     """Return the table with one row per run.
 
     Two shapes are recognized, if the table has no column of the score: a column of seeds beside a
     column per configuration, one of which is the baseline; and a column of configurations beside a
     column per seed, named by whole numbers.
     """
-    if question.score in table or len(question.by) != 1 or question.tuned:
+    if columns.score in table or len(columns.by) != 1 or columns.tuned:
         return table
-    (by,) = question.by
-    columns = {str(column).strip(): column for column in table}
-    if question.seed in columns and by not in columns:
-        if str(question.baseline.get(by)) not in columns:
+    (by,) = columns.by
+    available = [str(column).strip() for column in table]
+    if columns.seed in available and by not in available:
+        if str(columns.baseline.get(by)) not in available:
             return table
-        others = [name for name in columns if name not in (question.seed, *question.ignore)]
+        others = [name for name in available if name not in (columns.seed, *columns.ignore)]
         return table.rename(columns=str).melt(
-            id_vars=[question.seed], value_vars=others, var_name=by, value_name=question.score
+            id_vars=[columns.seed], value_vars=others, var_name=by, value_name=columns.score
         )
-    if by in columns and question.seed not in columns:
-        seeds = [name for name in columns if name.removeprefix("seed").strip("_ -").isdigit()]
+    if by in available and columns.seed not in available:
+        seeds = [name for name in available if name.removeprefix("seed").strip("_ -").isdigit()]
         if len(seeds) < 2:
             return table
         return table.rename(columns=str).melt(
-            id_vars=[by], value_vars=seeds, var_name=question.seed, value_name=question.score
+            id_vars=[by], value_vars=seeds, var_name=columns.seed, value_name=columns.score
         )
     return table
 

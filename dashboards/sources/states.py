@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from dashboards.sources.question import Question
+from dashboards.sources.run_columns import RunColumns
 from dashboards.trial import State
 
 COLUMNS = ("State", "state", "status", "Status", "_state", "run_state", "run_status", "STATUS")
@@ -26,12 +26,12 @@ _WORDS = {word: state for state, words in _STATES.items() for word in words}
 _ORDER: tuple[State, ...] = ("COMPLETE", "RUNNING", "PRUNED", "FAIL")
 
 
-def state_column(table: pd.DataFrame, question: Question) -> str | None:
+def state_column(table: pd.DataFrame, columns: RunColumns) -> str | None:
     """Return the column that says how each run ended, or None: its values are all known words, and
     it has no other role.
     """
     for column in COLUMNS:
-        if column not in table or column in {*question.point, question.score, question.seed}:
+        if column not in table or column in {*columns.point, columns.score, columns.seed}:
             continue
         words = table[column].dropna().astype(str).map(_word)
         if len(words) and words.isin(_WORDS).all():
@@ -39,15 +39,15 @@ def state_column(table: pd.DataFrame, question: Question) -> str | None:
     return None
 
 
-def row_states(table: pd.DataFrame, question: Question) -> "pd.Series[str]":
+def row_states(table: pd.DataFrame, columns: RunColumns) -> "pd.Series[str]":
     """Return what each row says about its run: COMPLETE, FAIL, RUNNING or PRUNED."""
     states = pd.Series("COMPLETE", index=table.index, dtype=object)
-    column = state_column(table, question)
+    column = state_column(table, columns)
     if column is not None:
         states = table[column].map(
             lambda value: "COMPLETE" if pd.isna(value) else _WORDS[_word(value)]
         )
-    for condition in question.failed:
+    for condition in columns.failed:
         states = states.mask(condition.holds(table[condition.column]), "FAIL")
     return states
 

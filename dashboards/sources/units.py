@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from dashboards.sources.question import Question
+from dashboards.sources.run_columns import RunColumns
 from dashboards.trial import TrialRecord
 from trainer.config.variants import shown
 from trainer.errors import ConfigError
@@ -12,7 +12,7 @@ _SMALLEST_RATIO = 25
 _LARGEST_RATIO = 400
 
 
-def check_units(trials: Sequence[TrialRecord], question: Question) -> None:
+def check_units(trials: Sequence[TrialRecord], columns: RunColumns) -> None:
     """Refuse configurations of which some score as fractions and others as percentages.
 
     Raises:
@@ -25,7 +25,7 @@ def check_units(trials: Sequence[TrialRecord], question: Question) -> None:
     rules = {trial.configuration: trial.rule for trial in trials}
     fractions = {name: row for name, row in scores.items() if 0 < max(row) <= 1 and min(row) >= 0}
     percentages = {name: row for name, row in scores.items() if min(row) > 1 and max(row) <= 100}
-    if question.same_unit or not fractions or not percentages:
+    if columns.same_unit or not fractions or not percentages:
         return
     typical = [sorted(row)[len(row) // 2] for row in (*fractions.values(), *percentages.values())]
     small = sorted(typical[: len(fractions)])
@@ -40,7 +40,7 @@ def check_units(trials: Sequence[TrialRecord], question: Question) -> None:
     raise ConfigError(
         f"some scores look like fractions and others like percentages: {small_range}, but "
         f"{large_range}",
-        question.score,
+        columns.score,
         "give all scores in one unit; if they are, add --same-unit",
         code="mixed-units",
     )

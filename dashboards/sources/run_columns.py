@@ -1,4 +1,4 @@
-"""What is asked of a table of runs: the roles of its columns, and how a run's score is taken."""
+"""The roles of a table's columns, how a run's score is taken and how arms are compared."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from dashboards.statistics.verdict import Mode
 
 
 @dataclass(frozen=True)
-class Question:
+class RunColumns:
     """The roles of a table's columns."""
 
     by: Sequence[str]  # columns that define what is compared
@@ -45,7 +45,7 @@ class Question:
         return [*self.by, *self.tuned]
 
     @property
-    def columns(self) -> list[str]:
+    def every(self) -> list[str]:
         """Every column with a role; ``step`` is optional."""
         return [*self.point, self.score, self.seed, *self.ignore, self.step]
 
