@@ -28,7 +28,7 @@ from typing import Any, get_args
 import numpy as np
 
 from research.tables import mean, print_rows
-from sweep.search.history import Configuration, Result
+from sweep.search.history import Configuration, open_trial
 from sweep.search.study import FAILED_AS, FailedAs, propose
 from sweep.space.file import resolve_space
 from sweep.space.parameters import ParameterSpec
@@ -200,11 +200,14 @@ def search(
             surface.truth(configurations[number].parameters)
             + surface.noise * random.standard_normal()
         )
-        result = Result("COMPLETE", score, 1, "", 0.0)
+        result = replace(
+            open_trial(configurations[number], seed), state="COMPLETE", score=score, step=1, time=0
+        )
         if math.isnan(score) or (surface.failing and random.random() < surface.failing):
             # The reason decides what the sampler is told. A trial that fails whatever its settings
             # has the same one here, to measure what it costs to blame the settings.
-            result = Result("FAIL", None, 1, "diverged at step 1: loss is nan", 0.0)
+            reason = "diverged at step 1: loss is nan"
+            result = replace(result, state="FAIL", score=math.nan, reason=reason)
         results = {**configurations[number].results, seed: result}
         configurations[number] = replace(configurations[number], results=results)
         if len(results) == len(spec.seeds):
@@ -218,12 +221,8 @@ def best_mean(configurations: list[Configuration]) -> Configuration:
 
 
 def score_of(configuration: Configuration) -> float:
-    """The mean of its seeds."""
-    return float(
-        np.mean(
-            [result.score for result in configuration.results.values() if result.score is not None]
-        )
-    )
+    """The mean of its seeds that have a score."""
+    return float(np.nanmean([result.score for result in configuration.results.values()]))
 
 
 WAYS = ("one seed", "three seeds")

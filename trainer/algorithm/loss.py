@@ -7,7 +7,13 @@ from torch import Tensor
 
 from trainer.algorithm.engine_correction import importance_weights, ratio_bounds
 from trainer.config.algorithm import AlgorithmConfig, EngineCorrection
-from trainer.rules.interface import Aggregation, LossInputs, TokenLosses, UpdateTotals
+from trainer.rules.interface import (
+    Aggregation,
+    LossInputs,
+    TokenLosses,
+    UpdateTotals,
+    without_rounding,
+)
 from trainer.types import LossOutput
 
 _LARGEST_K3 = 10.0  # as in verl, OpenRLHF and NeMo-RL [nats]
@@ -41,7 +47,7 @@ def update_loss(inputs: LossInputs, config: AlgorithmConfig) -> LossOutput:
     if config.off_policy_threshold is not None:
         losses = losses * _near_policy(inputs, config.off_policy_threshold, config.isolates)
     if config.log_ratio_coef > 0:
-        losses = losses + config.log_ratio_coef * inputs.log_ratio.square()
+        losses = losses + config.log_ratio_coef * without_rounding(inputs.log_ratio).square()
     loss = (losses * weights).sum()
     if inputs.ref_logprobs is not None and config.kl_coef > 0 and config.kl_in_loss:
         penalty = kl_penalty(inputs.logprobs, inputs.ref_logprobs, config)
@@ -122,11 +128,13 @@ def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, config: AlgorithmConfig) 
     loss the estimate is differentiated directly, which is the default of verl, OpenRLHF and slime.
     With ``kl_importance_ratio`` `update_loss` multiplies it by ``pi / pi_old`` first
     [arXiv:2512.02556, section 3.1], so that its gradient is that of the KL divergence also off
-    policy.
+    policy. In k2 and k3 a difference that is only rounding counts as 0: before the first optimizer
+    step the policy is the reference.
     """
     difference = ref_logprobs - logprobs
-    if config.kl_estimator == "k1":
+    if config.kl_estimator == "k1":  # its gradient does not depend on the difference
         return -difference
+    difference = without_rounding(difference)
     if config.kl_estimator == "k2":
         return 0.5 * difference.square()
     bound = config.kl_log_ratio_clamp

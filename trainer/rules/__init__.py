@@ -22,6 +22,7 @@ from trainer.rules.interface import (
     PolicyLoss,
     TokenLosses,
     UpdateTotals,
+    without_rounding,
 )
 from trainer.rules.rule import RuleState, StepSummary
 from trainer.section import NonNegative, Positive, Probability
@@ -49,4 +50,5 @@ __all__ = [
     "group_std",
     "mean_and_variance",
     "whiten",
+    "without_rounding",
 ]

@@ -22,6 +22,8 @@ Gather = Callable[[list[Any]], list[Any]]
 # larger log-ratios could overflow exp() in float32 and make the gradient NaN, even if the ratio is
 # clipped
 MAX_LOG_RATIO = 20.0
+# a log-ratio of two float32 forward passes with the same weights is up to about this large
+_ROUNDING = 1e-5
 _ABSENT: Any = None  # of inputs that a test builds by hand; training always sets them
 KlPlacement = Literal["loss", "reward"]
 Aggregation = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "constant"]
@@ -135,6 +137,15 @@ class LossInputs:
     def log_ratio(self) -> Tensor:
         """``logprob - old_logprob`` clamped to ±20, [B, T]; no gradient where clamped."""
         return (self.logprobs - self.old_logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+
+
+def without_rounding(log_ratio: Tensor) -> Tensor:
+    """Return the log-ratio, 0 without gradient where it is so small that rounding explains it.
+
+    Penalties of a log-ratio use it. Without an advantage such a remainder would be the whole
+    gradient, and Adam makes a full step of any gradient.
+    """
+    return log_ratio.where(log_ratio.detach().abs() > _ROUNDING, 0.0)
 
 
 def _shared(kind: type[Any], batch: TrainBatch) -> dict[str, Any]:

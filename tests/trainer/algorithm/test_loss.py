@@ -104,3 +104,28 @@ def test_k3_is_bounded(log_ratio_clamp, far_below, far_above):
     assert kl_penalty(torch.tensor([0.0]), torch.tensor([-20.0]), config).item() == pytest.approx(
         far_above
     )
+
+
+@pytest.mark.parametrize(
+    "penalty",
+    [
+        {"kl_coef": 0.1, "kl_estimator": "k3"},
+        {"kl_coef": 0.1, "kl_estimator": "k3", "kl_log_ratio_clamp": None},
+        {"kl_coef": 0.1, "kl_estimator": "k2"},
+        {"kl_coef": 0.1, "kl_importance_ratio": True},
+        {"kl_coef": 0.0, "log_ratio_coef": 0.1},
+    ],
+)
+def test_a_penalty_of_a_rounding_error_has_no_gradient(penalty):
+    old = torch.linspace(-3, -0.1, 12).view(3, 4)
+
+    def gradient(error):
+        logprobs = (old + error * torch.tensor([1.0, -1.0, 0.5, 0.0])).requires_grad_()
+        inputs = loss_inputs(
+            logprobs, old, torch.zeros(3, 4), UpdateTotals(12, 3), ref_logprobs=old
+        )
+        update_loss(inputs, AlgorithmConfig(**penalty)).loss.backward()
+        return logprobs.grad
+
+    assert gradient(2e-6).abs().max() == 0.0
+    assert gradient(1e-3)[:, :3].abs().min() > 1e-6

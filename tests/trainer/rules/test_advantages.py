@@ -55,20 +55,21 @@ def test_the_penalty_of_reinforce_plus_plus_is_in_the_reward_or_in_the_loss(sett
     assert advantages[mask.bool()].tolist() == pytest.approx(whitened, abs=1e-6)
 
 
-def advantages_of(name, rewards, group_size, mask=None):
+def advantages_of(name, rewards, group_size, mask=None, log_ratio=None):
     rewards = torch.tensor(rewards)
     mask = torch.ones(len(rewards), 3) if mask is None else mask
+    old = mask * -1.0
     return ADVANTAGE.read(name)(
         AdvantageInputs(
             rewards=rewards,
             group_ids=torch.arange(len(rewards)) // group_size,
             completion_mask=mask,
-            old_logprobs=mask * -1.0,
-            ref_logprobs=None,
+            old_logprobs=old,
+            ref_logprobs=None if log_ratio is None else old - log_ratio,
             entropies=None,
             reward_parts=[{"a": 0.5 * r, "b": 0.5 * r} for r in rewards.tolist()],
             part_weights={"a": 0.5, "b": 0.5},
-            kl_coef=0.0,
+            kl_coef=0.0 if log_ratio is None else 0.01,
             sum_over_ranks=lambda tensor: tensor,
         )
     )
@@ -94,3 +95,11 @@ def test_rewards_that_differ_by_rounding_alone_have_no_advantage(name, reward):
 def test_rewards_that_differ_by_more_than_rounding_have_one(name):
     advantages = advantages_of(name, [0.1, 0.1001] * 4, 4)
     assert (advantages.reshape(8, -1)[:, 0] > 0).tolist() == [False, True] * 4
+
+
+@pytest.mark.parametrize("name", ["reinforce_plus_plus", "reinforce_baseline"])
+@pytest.mark.parametrize("reward", [0.0, 0.7, -3.0])
+def test_a_penalty_in_the_reward_does_not_whiten_rounding(name, reward):
+    log_ratio = torch.linspace(-1, 1, 24).view(8, 3)
+    assert not advantages_of(name, [reward] * 8, 4, log_ratio=4e-7 * log_ratio).any()
+    assert advantages_of(name, [reward] * 8, 4, log_ratio=0.1 * log_ratio).any()

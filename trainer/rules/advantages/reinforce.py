@@ -3,14 +3,15 @@
 from typing import Literal
 
 from trainer.rules.groups import whiten
-from trainer.rules.interface import Advantage, AdvantageInputs
+from trainer.rules.interface import Advantage, AdvantageInputs, without_rounding
 from trainer.section import Probability
 from trainer.types import Tensor
 
 
 class ReinforcePlusPlus(Advantage):
-    """Discounted returns of token rewards, whitened over the completion tokens of all ranks. Same
-    as verl.
+    """``A_t = (G_t - mean of G) / sqrt(variance of G + 1e-8)`` over the completion tokens of all
+    ranks, with the returns ``G_t = r_t + gamma G_{t+1}`` of the token rewards ``r_t = [t is last] r
+    - kl_coef (log pi_old - log pi_ref)`` [arXiv:2501.03262, section 3.2]. Same as verl.
     """
 
     kl_placements = ("reward", "loss")
@@ -36,7 +37,7 @@ def token_rewards(inputs: AdvantageInputs) -> Tensor:
     rewards = is_last * inputs.rewards.to(mask, non_blocking=True)[:, None]
     if inputs.ref_logprobs is None:
         return rewards
-    return rewards - inputs.kl_coef * (inputs.old_logprobs - inputs.ref_logprobs)
+    return rewards - inputs.kl_coef * without_rounding(inputs.old_logprobs - inputs.ref_logprobs)
 
 
 def discounted_returns(per_token_rewards: Tensor, completion_mask: Tensor, gamma: float) -> Tensor:

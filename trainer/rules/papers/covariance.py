@@ -19,6 +19,7 @@ from trainer.rules import (
     Probability,
     TokenLosses,
     TrainBatch,
+    without_rounding,
 )
 from trainer.rules.losses.clipped import surrogate
 from trainer.types import Tensor
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     import torch
 
 COVARIANCE_RANGE = (1.0, 5.0)  # of Clip-Cov's candidates
-_ROUNDING = 1e-5  # of a log-ratio in float32
 
 
 class ClipCov(PolicyLoss):
@@ -85,8 +85,8 @@ class KlCov(PolicyLoss):
         losses = -tokens.advantages * tokens.log_ratio.exp()
         if tokens.chosen is None:
             return TokenLosses(losses)
-        distance = tokens.log_ratio.abs()
-        return TokenLosses(losses + self.coef * distance * (tokens.chosen & (distance > _ROUNDING)))
+        distance = without_rounding(tokens.log_ratio).abs()
+        return TokenLosses(losses + self.coef * distance * tokens.chosen)
 
 
 def covariances(advantages: Tensor, logprobs: Tensor, tokens: Tensor, gather: Gather) -> Tensor:

@@ -6,7 +6,14 @@ trainer run base algorithm.advantage=reinforce_baseline
 
 from typing import ClassVar, Literal
 
-from trainer.rules import Advantage, AdvantageInputs, KlPlacement, centered, whiten
+from trainer.rules import (
+    Advantage,
+    AdvantageInputs,
+    KlPlacement,
+    centered,
+    whiten,
+    without_rounding,
+)
 from trainer.types import Tensor
 
 
@@ -24,7 +31,8 @@ class ReinforceBaseline(Advantage):
         mask = inputs.completion_mask
         rewards = inputs.rewards
         if inputs.ref_logprobs is not None and inputs.kl_coef > 0:
-            penalty = ((inputs.old_logprobs - inputs.ref_logprobs) * mask).sum(dim=1)
+            log_ratios = without_rounding(inputs.old_logprobs - inputs.ref_logprobs)
+            penalty = (log_ratios * mask).sum(dim=1)
             rewards = rewards - inputs.kl_coef * penalty.to(rewards.device)
         per_token = centered(rewards, inputs.group_ids).to(mask, non_blocking=True)[:, None] * mask
         return whiten(per_token, mask, inputs.sum_over_ranks)

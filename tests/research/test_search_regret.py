@@ -1,0 +1,9 @@
+from research.search_regret import FAILURES, SAMPLERS, search, space_of
+
+
+def test_a_search_records_scores_and_divergence():
+    surface = FAILURES["60% diverge"]
+    ended = search(space_of(surface.parameters, SAMPLERS["GP, 4 random"], 0), surface, 8)
+    results = [configuration.results[0] for configuration in ended]
+    assert {result.state for result in results} == {"COMPLETE", "FAIL"}
+    assert all((result.state == "FAIL") == (result.score != result.score) for result in results)
