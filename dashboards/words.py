@@ -295,7 +295,7 @@ def noise(verdict: Verdict) -> str:
         "No variation between seeds is detected beyond evaluation noise."
         if verdict.by_problem
         else "",
-        f"The standard deviation between seeds is {number(verdict.deviation, 2)}. "
+        f"The standard deviation between seeds is {number(verdict.sd, 2)}. "
         f"With {_runs_of(verdict)}, an improvement of {number(verdict.detectable, 2)} "
         "would be detected with 80% power, if all configurations are equally noisy.",
         caveats(verdict, verdict.failed, verdict.seeds if verdict.claim != "none" else 0),

@@ -47,13 +47,11 @@ class Sweep:
             sweeps: simulated ones.
         """
         generator = np.random.default_rng(3)
-        deviation = np.sqrt(1 - share)
+        sd = np.sqrt(1 - share)
         means = (
-            generator.standard_normal((sweeps, self.configurations + 1))
-            * deviation
-            / np.sqrt(self.seeds)
+            generator.standard_normal((sweeps, self.configurations + 1)) * sd / np.sqrt(self.seeds)
         )
-        means[:, 1] += effect * deviation
+        means[:, 1] += effect * sd
         weight = (1 - share) * self.extra / (self.seeds + self.extra)
         difference = means[:, 1:] - means[:, :1]
         variance = 2 * (1 - share) / self.seeds

@@ -50,7 +50,7 @@ def in_rounds(design: Design, scores: Array) -> tuple[Array, Array, Array]:
         seeds[running & (decided[:, 0] == 0)] = look
         trials += np.where(running, (alive.sum(axis=1) + 1) * (look - before), 0)
         gain = (scores[:, 1:, :look] - scores[:, :1, :look]).mean(axis=2)
-        error = INTERIM.deviations(scores[:, :, :look]) / np.sqrt(look)
+        error = INTERIM.sds(scores[:, :, :look]) / np.sqrt(look)
         # equal scores on all seeds are coarse
         varied = squares(scores[:, :, :look])[:, None] > 1e-18
         better = alive & varied & (gain > design.better[place] * error)

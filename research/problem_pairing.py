@@ -32,7 +32,7 @@ def solve(
     """
     configurations, seeds, problems = shape
     easy = SPREAD * generator.standard_normal(problems)
-    evaluation, moved = deviations(problems, training)
+    evaluation, moved = sds(problems, training)
     shift = moved * generator.standard_normal((configurations, seeds, 1))
     shift[1] += gain * float(np.hypot(evaluation, moved))
     probability = np.clip(0.5 + easy + shift, 0.02, 0.98)
@@ -41,7 +41,7 @@ def solve(
     return (generator.random(shape) < probability).astype(float)
 
 
-def deviations(problems: int, training: float) -> tuple[float, float]:
+def sds(problems: int, training: float) -> tuple[float, float]:
     """Standard deviations of a score by evaluation and by training."""
     evaluation = np.sqrt((0.25 - SPREAD**2) / problems)
     if training == 1:
@@ -57,7 +57,7 @@ def components(repeats: int) -> None:
             splits = [
                 split(*solve(generator, (2, seeds, problems), share)[::-1]) for _ in range(repeats)
             ]
-            evaluation, training = (2 * deviation**2 for deviation in deviations(problems, share))
+            evaluation, training = (2 * sd**2 for sd in sds(problems, share))
             rows.append(
                 [
                     f"{seeds} x {problems}",

@@ -67,40 +67,40 @@ class Rule:
         configurations, seeds = y.shape[1:]
         gains = (y[:, 1:] - y[:, :1]).mean(axis=2)
         critical = critical_value(configurations - 1, (configurations - 1) * (seeds - 1))
-        shown = np.sqrt(seeds) * gains > critical * self.deviations(y, answers)
+        shown = np.sqrt(seeds) * gains > critical * self.sds(y, answers)
         # equal scores on all seeds are coarse scores, not the absence of noise
         return np.asarray(shown & (squares(y)[:, None] > 1e-18))
 
-    def deviations(self, y: Array, answers: Array | None = None) -> Array:
+    def sds(self, y: Array, answers: Array | None = None) -> Array:
         """Return the deviation of every configuration's difference on one seed, [N, C - 1]; answers
         [N, C, S, P].
         """
         sweeps, configurations, seeds = y.shape
-        freedom = (configurations - 1) * (seeds - 1)
-        others_freedom = (configurations - 2) * (seeds - 1)
+        dof = (configurations - 1) * (seeds - 1)
+        others_dof = (configurations - 2) * (seeds - 1)
         base = None
         others = None
-        if self.baseline_guard and others_freedom:
-            others = squares(y[:, 1:]) / others_freedom
+        if self.baseline_guard and others_dof:
+            others = squares(y[:, 1:]) / others_dof
             base = (y[:, 0] - y[:, 1:].mean(axis=1)).var(axis=1, ddof=1) - others / (
                 configurations - 1
             )
             base = np.maximum(base, 0)
         blocks = seeds_are_blocks(y)
         of_runs = y.var(axis=2, ddof=1)
-        deviations = np.empty((sweeps, configurations - 1))
+        sds = np.empty((sweeps, configurations - 1))
         for place in range(1, configurations):
             variances = Variances(
-                pooled=squares(y) / freedom,
-                freedom=freedom,
+                pooled=squares(y) / dof,
+                dof=dof,
                 own=(y[:, place] - y[:, 0]).var(axis=1, ddof=1)
                 if self.own_guard
                 else np.zeros(sweeps),
-                own_freedom=seeds - 1 if self.own_guard else 0,
+                own_dof=seeds - 1 if self.own_guard else 0,
                 base=base,
-                base_freedom=seeds - 1,
+                base_dof=seeds - 1,
                 others=others,
-                others_freedom=others_freedom,
+                others_dof=others_dof,
             )
             if self.own_guard:
                 unpaired = np.where(blocks, 0.0, of_runs[:, place] + of_runs[:, 0])
@@ -108,12 +108,12 @@ class Rule:
             if answers is not None:
                 pairs = zip(answers[:, place], answers[:, 0], strict=True)
                 evaluation = np.array([split(ours, theirs).evaluation for ours, theirs in pairs])
-                freedoms = (seeds - 1) * (answers.shape[3] - 1)
-                variances = replace(variances, evaluation=evaluation, evaluation_freedom=freedoms)
-            deviations[:, place - 1] = difference_noise(
+                dofs = (seeds - 1) * (answers.shape[3] - 1)
+                variances = replace(variances, evaluation=evaluation, evaluation_dof=dofs)
+            sds[:, place - 1] = difference_noise(
                 variances, configurations - 1, own_counts_half=self.own_counts_half
             )
-        return deviations
+        return sds
 
 
 def counted(scores: Array) -> Array:
@@ -142,13 +142,13 @@ def squares(y: Array) -> Array:
 def seeds_are_blocks(y: Array) -> NDArray[np.bool_]:
     """Return whether the scores of each sweep [N, C, S] clearly depend on the seed, [N]."""
     configurations, seeds = y.shape[1:]
-    freedom = (configurations - 1) * (seeds - 1)
+    dof = (configurations - 1) * (seeds - 1)
     means = y.mean(axis=1)
     of_seeds = configurations * ((means - means.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = (of_seeds / (seeds - 1)) / (squares(y) / freedom)
+        ratio = (of_seeds / (seeds - 1)) / (squares(y) / dof)
     ratio = np.nan_to_num(ratio, nan=0.0)
-    return np.asarray(stats.f.sf(ratio, seeds - 1, freedom) < BLOCKS)
+    return np.asarray(stats.f.sf(ratio, seeds - 1, dof) < BLOCKS)
 
 
 def normal(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -369,18 +369,18 @@ def own_test(fresh: Array, search: Array | None = None) -> Array:
         search: their scores on the search's seeds, [N, 2, M], which add to the noise estimate.
     """
     stages = [fresh] if search is None else [fresh, search]
-    freedom = sum(stage.shape[2] - 1 for stage in stages)
+    dof = sum(stage.shape[2] - 1 for stage in stages)
     own = np.zeros(len(fresh))
     unpaired = np.zeros(len(fresh))
     of_seeds = np.zeros(len(fresh))
     for stage in stages:
         weight = stage.shape[2] - 1
-        own += weight * (stage[:, 1] - stage[:, 0]).var(axis=1, ddof=1) / freedom
-        unpaired += weight * stage.var(axis=2, ddof=1).sum(axis=1) / freedom
-        of_seeds += 2 * weight * stage.mean(axis=1).var(axis=1, ddof=1) / freedom
-    blocks = stats.f.sf(of_seeds / (own / 2), freedom, freedom) < BLOCKS
+        own += weight * (stage[:, 1] - stage[:, 0]).var(axis=1, ddof=1) / dof
+        unpaired += weight * stage.var(axis=2, ddof=1).sum(axis=1) / dof
+        of_seeds += 2 * weight * stage.mean(axis=1).var(axis=1, ddof=1) / dof
+    blocks = stats.f.sf(of_seeds / (own / 2), dof, dof) < BLOCKS
     variance = np.where(blocks, own, (own + np.maximum(own, unpaired)) / 2)
-    need = critical_value(1, freedom) * np.sqrt(variance / fresh.shape[2])
+    need = critical_value(1, dof) * np.sqrt(variance / fresh.shape[2])
     return np.asarray((fresh[:, 1] - fresh[:, 0]).mean(axis=1) > need)
 
 

@@ -194,19 +194,19 @@ def moderated(scores: Array) -> NDArray[np.bool_]:
     """limma's moderated t test of the paired differences; a paired t test with one finalist."""
     differences = scores[:, 1:] - scores[:, :1]
     finalists, seeds = differences.shape[1:]
-    freedom = seeds - 1
+    dof = seeds - 1
     variance = np.maximum(differences.var(axis=2, ddof=1), COARSE**2)
     known = np.zeros(len(scores))
     common = np.ones(len(scores))
     if finalists > 1:
-        log = np.log(variance) - special.digamma(freedom / 2) + math.log(freedom / 2)
-        spread = log.var(axis=1, ddof=1) - special.polygamma(1, freedom / 2)
+        log = np.log(variance) - special.digamma(dof / 2) + math.log(dof / 2)
+        spread = log.var(axis=1, ddof=1) - special.polygamma(1, dof / 2)
         known = np.array([2 * inverse_trigamma(value) if value > 0 else 1e6 for value in spread])
         common = np.exp(log.mean(axis=1) + special.digamma(known / 2) - np.log(known / 2))
-    shrunken = (known * common)[:, None] + freedom * variance
-    shrunken /= (known + freedom)[:, None]
+    shrunken = (known * common)[:, None] + dof * variance
+    shrunken /= (known + dof)[:, None]
     t = differences.mean(axis=2) / np.sqrt(shrunken / seeds)
-    p = stats.t.sf(t, np.minimum(known + freedom, finalists * freedom)[:, None])
+    p = stats.t.sf(t, np.minimum(known + dof, finalists * dof)[:, None])
     return np.asarray((p < level_of(scores)) & (differences.std(axis=2) > COARSE))
 
 
@@ -226,7 +226,7 @@ def hierarchical(scores: Array) -> NDArray[np.bool_]:
     """Claim differences that are positive with 95% probability in a hierarchical normal model."""
     finalists = scores.shape[1] - 1
     seeds = scores.shape[2]
-    freedom = (finalists + 1) * (seeds - 1)
+    dof = (finalists + 1) * (seeds - 1)
     within = scores.var(axis=2, ddof=1).mean(axis=1)
     gains = (scores[:, 1:] - scores[:, :1]).mean(axis=2)
     middle = gains.mean(axis=1)
@@ -236,7 +236,7 @@ def hierarchical(scores: Array) -> NDArray[np.bool_]:
     # Quantiles of the noise's posterior; the spread of differences has a half-Cauchy prior whose
     # scale is the noise.
     for quantile in (np.arange(12) + 0.5) / 12:
-        noise = within * freedom / stats.chi2.ppf(quantile, freedom) + COARSE**2
+        noise = within * dof / stats.chi2.ppf(quantile, dof) + COARSE**2
         for place in (np.arange(16) + 0.5) / 16:
             spread = noise * math.tan(math.pi / 2 * place) ** 2
             seen = spread + noise / seeds
@@ -318,8 +318,8 @@ def bootstrap(scores: Array) -> NDArray[np.bool_]:
 
 def bars_apart(scores: Array) -> NDArray[np.bool_]:
     mean = scores.mean(axis=2)
-    deviation = scores.std(axis=2, ddof=1)
-    return np.asarray(mean[:, 1:] - deviation[:, 1:] > mean[:, :1] + deviation[:, :1])
+    sd = scores.std(axis=2, ddof=1)
+    return np.asarray(mean[:, 1:] - sd[:, 1:] > mean[:, :1] + sd[:, :1])
 
 
 TESTS: dict[str, Test] = {

@@ -208,9 +208,9 @@ def _correlated(samples: _Samples, comparisons: int) -> bool:
     if base.std() == 0 or arm.std() == 0:
         return False
     correlation = float(np.clip(np.corrcoef(base, arm)[0, 1], -1 + 1e-12, 1 - 1e-12))
-    freedom = len(shared) - 2
-    t = correlation * math.sqrt(freedom / (1 - correlation**2))
-    return float(special.stdtr(freedom, -t)) < _CORRELATED / comparisons
+    dof = len(shared) - 2
+    t = correlation * math.sqrt(dof / (1 - correlation**2))
+    return float(special.stdtr(dof, -t)) < _CORRELATED / comparisons
 
 
 def _unpaired(
@@ -248,24 +248,20 @@ def _partly_paired(
 
 
 def _tested(
-    decision: Decision,
-    error: float,
-    freedom: int,
-    comparisons: int,
-    probability: float | None = None,
+    decision: Decision, error: float, dof: int, comparisons: int, probability: float | None = None
 ) -> Decision:
     """Add Bonferroni's interval and p values at `dunnett.level` (or at ``probability``); none
     without an estimate of the noise.
     """
-    if freedom < 1 or not error > 0:
+    if dof < 1 or not error > 0:
         return decision
-    exceeding = level(freedom) if probability is None else probability
-    needed = float(special.stdtrit(freedom, 1 - exceeding / comparisons))
+    exceeding = level(dof) if probability is None else probability
+    needed = float(special.stdtrit(dof, 1 - exceeding / comparisons))
     corrected = comparisons * FALSE_CLAIMS / exceeding
     t = decision.gain / error
     return replace(
         decision,
         interval=(decision.gain - needed * error, decision.gain + needed * error),
-        p_value=min(1.0, corrected * float(special.stdtr(freedom, -t))),
-        p_worse=min(1.0, corrected * float(special.stdtr(freedom, t))),
+        p_value=min(1.0, corrected * float(special.stdtr(dof, -t))),
+        p_worse=min(1.0, corrected * float(special.stdtr(dof, t))),
     )

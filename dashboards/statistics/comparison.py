@@ -162,7 +162,7 @@ def compare(
     values = np.array([score for row in stages[0].scores.values() for score in row.values()])
     # Equal scores on all seeds mean coarse scores, not zero noise; any residual is rounding error.
     rounding = max(1e-9 * float(np.ptp(values)), 1e-13 * float(np.abs(values).max()))
-    measurable = noise.freedom > 0 and noise.deviation > rounding
+    measurable = noise.dof > 0 and noise.sd > rounding
     same_seeds = len({frozenset(pair.by_seed) for pair in candidates.values()}) == 1
     if comparisons is not None:
         same_seeds = same_seeds and comparisons == len(candidates)
@@ -224,18 +224,18 @@ def _variances(stages: list[_Stage], name: str, noise: Noise, evaluation: Noise)
         of_one = of_one.pooled(stage.own(name))
         base = base.pooled(stage_base)
         others = others.pooled(stage_others)
-    both_vary = base.freedom > 0 and others.freedom > 0
+    both_vary = base.dof > 0 and others.dof > 0
     return Variances(
-        pooled=np.array([noise.deviation**2]),
-        freedom=noise.freedom,
-        own=np.array([of_one.deviation**2]),
-        own_freedom=of_one.freedom,
-        base=np.array([base.deviation**2]) if both_vary else None,
-        base_freedom=base.freedom,
-        others=np.array([others.deviation**2]) if both_vary else None,
-        others_freedom=others.freedom,
-        evaluation=np.array([evaluation.deviation**2]) if evaluation.freedom else None,
-        evaluation_freedom=evaluation.freedom,
+        pooled=np.array([noise.sd**2]),
+        dof=noise.dof,
+        own=np.array([of_one.sd**2]),
+        own_dof=of_one.dof,
+        base=np.array([base.sd**2]) if both_vary else None,
+        base_dof=base.dof,
+        others=np.array([others.sd**2]) if both_vary else None,
+        others_dof=others.dof,
+        evaluation=np.array([evaluation.sd**2]) if evaluation.dof else None,
+        evaluation_dof=evaluation.dof,
     )
 
 
@@ -243,7 +243,7 @@ def _unpaired_variance(stages: list[_Stage], name: str, baseline: str) -> np.nda
     """Return the sum of the variances of the configuration's and the baseline's scores, [1]."""
     of_one = functools.reduce(Noise.pooled, [stage.of_runs(name) for stage in stages])
     of_base = functools.reduce(Noise.pooled, [stage.of_runs(baseline) for stage in stages])
-    return np.array([of_one.deviation**2 + of_base.deviation**2])
+    return np.array([of_one.sd**2 + of_base.sd**2])
 
 
 def _decided(
@@ -255,17 +255,15 @@ def _decided(
     same_seeds: bool,
 ) -> Decision:
     """Add interval and p value."""
-    deviation = difference_noise(variances, comparisons, own_counts_half=thresholds is None)
-    error = float(deviation[0]) / math.sqrt(decision.seeds)
+    sd = difference_noise(variances, comparisons, own_counts_half=thresholds is None)
+    error = float(sd[0]) / math.sqrt(decision.seeds)
     p_value = p_worse = None
     if thresholds is None:
         t = decision.gain / error
-        freedom = variances.freedom
-        p_value = dunnett.p_value(t, comparisons, freedom, same_seeds=same_seeds)
-        p_worse = dunnett.p_value(-t, comparisons, freedom, same_seeds=same_seeds)
-        needed = (
-            dunnett.critical_value(comparisons, variances.freedom, same_seeds=same_seeds),
-        ) * 2
+        dof = variances.dof
+        p_value = dunnett.p_value(t, comparisons, dof, same_seeds=same_seeds)
+        p_worse = dunnett.p_value(-t, comparisons, dof, same_seeds=same_seeds)
+        needed = (dunnett.critical_value(comparisons, variances.dof, same_seeds=same_seeds),) * 2
     else:
         reached = thresholds(decision.seeds)
         if reached is None:

@@ -18,60 +18,60 @@ _NORMAL = np.polynomial.hermite_e.hermegauss(80)
 _UNIFORM = np.polynomial.legendre.leggauss(80)
 
 
-def level(freedom: int) -> float:
+def level(dof: int) -> float:
     """Return the level at which a test on normal scores makes ``FALSE_CLAIMS`` on real trainings.
 
     Scores of real trainings are not normal, and a noise estimate with few degrees of freedom cannot
     show it: at 5%, t tests on three seeds report 7 to 8% false positives. With many degrees of
     freedom the level is ``FALSE_CLAIMS``.
     """
-    return FALSE_CLAIMS * freedom / (freedom + _SCARCE)
+    return FALSE_CLAIMS * dof / (dof + _SCARCE)
 
 
-def p_value(t: float, comparisons: int, freedom: int, *, same_seeds: bool) -> float:
+def p_value(t: float, comparisons: int, dof: int, *, same_seeds: bool) -> float:
     """Return the probability that the largest t reaches ``t`` when no configuration differs, times
     ``FALSE_CLAIMS`` / `level`, at most 1.
     """
     if same_seeds:
-        p = 1 - _below(t, comparisons, freedom)
+        p = 1 - _below(t, comparisons, dof)
     else:
-        p = comparisons * float(special.stdtr(freedom, -t))
-    return min(1.0, p * FALSE_CLAIMS / level(freedom))
+        p = comparisons * float(special.stdtr(dof, -t))
+    return min(1.0, p * FALSE_CLAIMS / level(dof))
 
 
 @functools.cache
 def critical_value(
-    comparisons: int, freedom: int, *, same_seeds: bool = True, probability: float | None = None
+    comparisons: int, dof: int, *, same_seeds: bool = True, probability: float | None = None
 ) -> float:
     """Return the value that the largest t exceeds with a probability of `level` (or of
     ``probability``).
 
     Dunnett's if all configurations share the same seeds, else Bonferroni's.
     """
-    exceeding = level(freedom) if probability is None else probability
+    exceeding = level(dof) if probability is None else probability
     if not same_seeds:
-        return float(special.stdtrit(freedom, 1 - exceeding / comparisons))
+        return float(special.stdtrit(dof, 1 - exceeding / comparisons))
 
     def lacking(t: float) -> float:
-        return 1 - exceeding - _below(t, comparisons, freedom)
+        return 1 - exceeding - _below(t, comparisons, dof)
 
     return float(optimize.brentq(lacking, 0.0, 1000.0, xtol=1e-6))
 
 
-def _below(t: float, comparisons: int, freedom: int) -> float:
+def _below(t: float, comparisons: int, dof: int) -> float:
     """Return the probability that all of k equally correlated t statistics stay below ``t``.
 
     The mean of Phi(sqrt(2) t s + z)^k over the baseline's normal deviate z and the estimated
     deviation s.
     """
-    deviations, z, weights = _nodes(freedom)
-    inside = special.ndtr(math.sqrt(2) * t * deviations[:, None] + z) ** comparisons
+    sds, z, weights = _nodes(dof)
+    inside = special.ndtr(math.sqrt(2) * t * sds[:, None] + z) ** comparisons
     return float((weights * inside).sum())
 
 
 @functools.cache
-def _nodes(freedom: int) -> tuple[Vector, Vector, Vector]:
+def _nodes(dof: int) -> tuple[Vector, Vector, Vector]:
     z, normal = _NORMAL
     points, uniform = _UNIFORM
-    chi_square = 2 * special.gammaincinv(freedom / 2, (points + 1) / 2)
-    return np.sqrt(chi_square / freedom), z, np.outer(uniform / 2, normal / normal.sum())
+    chi_square = 2 * special.gammaincinv(dof / 2, (points + 1) / 2)
+    return np.sqrt(chi_square / dof), z, np.outer(uniform / 2, normal / normal.sum())

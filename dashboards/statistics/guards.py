@@ -27,17 +27,17 @@ class Variances:
     """Estimated variances, each [N] for N sweeps of one layout."""
 
     pooled: Vector  # of one score, all configurations together
-    freedom: int
+    dof: int
     own: Vector  # of one configuration's differences to the baseline, seed by seed
     # of one score of the baseline; None if there are too few other configurations
     base: Vector | None = None
-    base_freedom: int = 0
+    base_dof: int = 0
     others: Vector | None = None  # of one score of the other configurations
-    others_freedom: int = 0
+    others_dof: int = 0
     # evaluation's part of the variance of the configuration's differences
     evaluation: Vector | None = None
-    evaluation_freedom: int = 0
-    own_freedom: int = 0
+    evaluation_dof: int = 0
+    own_dof: int = 0
     # sum of the variances of the configuration's and of the baseline's scores, as if seeds were no
     # blocks; None if seeds clearly are blocks
     unpaired: Vector | None = None
@@ -47,20 +47,20 @@ def difference_noise(
     variances: Variances, comparisons: int, *, own_counts_half: bool = True
 ) -> Vector:
     """Return the standard deviation of the best difference on one seed, [N], for a test with
-    ``variances.freedom`` degrees of freedom.
+    ``variances.dof`` degrees of freedom.
 
     It comes from evaluation alone if no other variance is detected, else from the scores. A
     deviation with other degrees of freedom is scaled by the ratio of the critical values.
     ``own_counts_half`` is False for interim analyses: a noisy finalist that is better would be
     dropped for futility too often.
     """
-    deviation = _guarded(variances, comparisons, own_counts_half=own_counts_half)
+    sd = _guarded(variances, comparisons, own_counts_half=own_counts_half)
     if variances.evaluation is None:
-        return deviation
-    needed = critical_value(comparisons, variances.evaluation_freedom) / critical_value(
-        comparisons, variances.freedom
+        return sd
+    needed = critical_value(comparisons, variances.evaluation_dof) / critical_value(
+        comparisons, variances.dof
     )
-    return np.where(evaluation_alone(variances), needed * np.sqrt(variances.evaluation), deviation)
+    return np.where(evaluation_alone(variances), needed * np.sqrt(variances.evaluation), sd)
 
 
 def evaluation_alone(variances: Variances) -> NDArray[np.bool_]:
@@ -74,11 +74,11 @@ def evaluation_alone(variances: Variances) -> NDArray[np.bool_]:
     if variances.evaluation is None:
         return np.zeros(len(variances.pooled), bool)
     unseen = np.ones(len(variances.pooled), bool)
-    estimates = [(2 * variances.pooled, variances.freedom), (variances.own, variances.own_freedom)]
-    for (variance, freedom), level in zip(estimates, UNSEEN, strict=True):
+    estimates = [(2 * variances.pooled, variances.dof), (variances.own, variances.own_dof)]
+    for (variance, dof), level in zip(estimates, UNSEEN, strict=True):
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.nan_to_num(variance / variances.evaluation, nan=np.inf)
-        unseen &= special.fdtrc(freedom, variances.evaluation_freedom, ratio) > level
+        unseen &= special.fdtrc(dof, variances.evaluation_dof, ratio) > level
     return unseen
 
 
@@ -94,28 +94,28 @@ def _guarded(variances: Variances, comparisons: int, *, own_counts_half: bool) -
     an F test at level ``NOISIER`` finds it noisier, or there are only two seeds, this sum has
     Welch's degrees of freedom.
     """
-    if own_counts_half and variances.freedom > variances.own_freedom >= _OWN_KNOWN:
+    if own_counts_half and variances.dof > variances.own_dof >= _OWN_KNOWN:
         variance = (2 * variances.pooled + variances.own) / 2
     else:
         variance = np.maximum(2 * variances.pooled, variances.own)
         if variances.unpaired is not None:
             variance = (variance + np.maximum(variance, variances.unpaired)) / 2
-    deviation = np.sqrt(variance)
+    sd = np.sqrt(variance)
     if variances.base is None or variances.others is None:
-        return deviation
+        return sd
     between = np.sqrt(variances.base + variances.others)
-    base_part = variances.base**2 / variances.base_freedom
-    others_part = variances.others**2 / variances.others_freedom
+    base_part = variances.base**2 / variances.base_dof
+    others_part = variances.others**2 / variances.others_dof
     with np.errstate(divide="ignore", invalid="ignore"):
         welch = np.clip(
-            np.nan_to_num(between**4 / (base_part + others_part), nan=1.0), 1, variances.freedom
+            np.nan_to_num(between**4 / (base_part + others_part), nan=1.0), 1, variances.dof
         )
         ratio = np.nan_to_num(variances.base / variances.others, nan=1.0)
     # whole numbers are common and must not be floored by rounding errors
     fewer = np.floor(welch + 1e-6).astype(np.int64)
-    if variances.base_freedom > 1:
-        noisier = special.fdtrc(variances.base_freedom, variances.others_freedom, ratio) < NOISIER
-        fewer = np.where(noisier, fewer, variances.freedom)
+    if variances.base_dof > 1:
+        noisier = special.fdtrc(variances.base_dof, variances.others_dof, ratio) < NOISIER
+        fewer = np.where(noisier, fewer, variances.dof)
     needed: Vector = np.vectorize(critical_value)(comparisons, fewer)
-    needed /= critical_value(comparisons, variances.freedom)
-    return np.maximum(deviation, needed * between)
+    needed /= critical_value(comparisons, variances.dof)
+    return np.maximum(sd, needed * between)

@@ -16,37 +16,35 @@ _FOUND = 0.8
 
 
 def minimum_detectable_effect(
-    deviation: float, seeds: int, configurations: int = 2, known_freedom: int = 0
+    sd: float, seeds: int, configurations: int = 2, known_dof: int = 0
 ) -> float:
     """Return the smallest true gain over the baseline that the verdict detects with 80% power.
 
     Args:
-        deviation: standard deviation of one score between seeds, such as that of baseline
+        sd: standard deviation of one score between seeds, such as that of baseline
             replicates.
         seeds: per configuration, at least 2.
         configurations: number of configurations, baseline included.
-        known_freedom: degrees of freedom that other seeds add for two configurations.
+        known_dof: degrees of freedom that other seeds add for two configurations.
     """
     if seeds < 2 or configurations < 2:
         raise ValueError("power needs at least 2 seeds and 2 configurations")
-    error = deviation * math.sqrt(2 / seeds)
+    error = sd * math.sqrt(2 / seeds)
     if configurations == 2:
-        return error * _detectable_alone(seeds - 1 + known_freedom)
+        return error * _detectable_alone(seeds - 1 + known_dof)
     return error * _detectable_t(seeds, configurations)
 
 
-def seeds_for(
-    effect: float, deviation: float, configurations: int = 2, known_freedom: int = 0
-) -> int | None:
+def seeds_for(effect: float, sd: float, configurations: int = 2, known_dof: int = 0) -> int | None:
     """Return the fewest seeds per configuration with which a true gain ``effect`` is found 8 times
     in 10.
 
-    None above ``MAX_SEEDS`` or for no effect. ``known_freedom`` counts for two configurations, on
+    None above ``MAX_SEEDS`` or for no effect. ``known_dof`` counts for two configurations, on
     fresh seeds.
     """
 
     def enough(seeds: int) -> bool:
-        return minimum_detectable_effect(deviation, seeds, configurations, known_freedom) <= effect
+        return minimum_detectable_effect(sd, seeds, configurations, known_dof) <= effect
 
     if effect <= 0 or not enough(MAX_SEEDS):
         return None
@@ -54,27 +52,27 @@ def seeds_for(
 
 
 @functools.cache
-def _detectable_alone(freedom: int) -> float:
+def _detectable_alone(dof: int) -> float:
     """Return the gain, in true standard errors, that the verdict on one configuration detects with
     80% power if seeds are no blocks.
     """
     generator = np.random.default_rng(1)
     # The variances of two configurations and of their differences are those of a Wishart matrix.
-    of_one = generator.chisquare(freedom, _DRAWS)
+    of_one = generator.chisquare(dof, _DRAWS)
     shared = generator.standard_normal(_DRAWS)
     common = shared * np.sqrt(of_one)
     of_base = shared**2
-    if freedom > 1:
-        of_base += generator.chisquare(freedom - 1, _DRAWS)
+    if dof > 1:
+        of_base += generator.chisquare(dof - 1, _DRAWS)
     differences = of_one + of_base - 2 * common
     variances = Variances(
-        pooled=differences / 2 / freedom,
-        freedom=freedom,
-        own=differences / freedom,
-        own_freedom=freedom,
-        unpaired=(of_one + of_base) / freedom,
+        pooled=differences / 2 / dof,
+        dof=dof,
+        own=differences / dof,
+        own_dof=dof,
+        unpaired=(of_one + of_base) / dof,
     )
-    needed = difference_noise(variances, 1) / math.sqrt(2) * critical_value(1, freedom)
+    needed = difference_noise(variances, 1) / math.sqrt(2) * critical_value(1, dof)
     return _shift_found(needed)
 
 
@@ -115,24 +113,22 @@ def _needed_t(configurations: int, seeds: int) -> Vector:
     w = generator.standard_normal((_DRAWS, repeats))
     best = mean + w * math.sqrt((others - 1) / others)
     differences = best - base
-    others_freedom = (others - 1) * repeats
+    others_dof = (others - 1) * repeats
     left = generator.chisquare((others - 2) * repeats, _DRAWS) if others > 2 else 0.0
     of_others = (w**2).sum(axis=1) + left
     of_base = (u**2).sum(axis=1)
-    other_variance = of_others / others_freedom
+    other_variance = of_others / others_dof
     variances = Variances(
         pooled=(of_others + of_base) / (others * repeats),
-        freedom=others * repeats,
+        dof=others * repeats,
         own=(differences**2).sum(axis=1) / repeats,
-        own_freedom=repeats,
+        own_dof=repeats,
         unpaired=((best**2).sum(axis=1) + (base**2).sum(axis=1)) / repeats,
         base=np.maximum(0, configurations / others * of_base / repeats - other_variance / others),
-        base_freedom=repeats,
+        base_dof=repeats,
         others=other_variance,
-        others_freedom=others_freedom,
+        others_dof=others_dof,
     )
     return (
-        difference_noise(variances, others)
-        / math.sqrt(2)
-        * critical_value(others, variances.freedom)
+        difference_noise(variances, others) / math.sqrt(2) * critical_value(others, variances.dof)
     )

@@ -35,18 +35,18 @@ class PairedDifference:
 class Noise(NamedTuple):
     """An estimate of the noise of one score between seeds."""
 
-    deviation: float  # standard deviation; NaN without residual degrees of freedom
-    freedom: int  # degrees of freedom of that estimate
+    sd: float  # standard deviation; NaN without residual degrees of freedom
+    dof: int  # degrees of freedom of that estimate
 
     def pooled(self, other: "Noise") -> "Noise":
         """Pool two estimates of the same noise."""
-        if not other.freedom:
+        if not other.dof:
             return self
-        if not self.freedom:
+        if not self.dof:
             return other
-        freedom = self.freedom + other.freedom
-        squares = self.freedom * self.deviation**2 + other.freedom * other.deviation**2
-        return Noise(math.sqrt(squares / freedom), freedom)
+        dof = self.dof + other.dof
+        squares = self.dof * self.sd**2 + other.dof * other.sd**2
+        return Noise(math.sqrt(squares / dof), dof)
 
 
 def paired_differences(scores: Scores, baseline: str) -> dict[str, PairedDifference]:
@@ -79,10 +79,10 @@ def seed_noise(scores: Scores) -> Noise:
     The residual standard deviation of the additive model ``score = configuration + seed + noise``
     (least squares; configurations may lack some seeds).
     """
-    left, _, freedom = _additive(scores)
-    if freedom == 0:
+    left, _, dof = _additive(scores)
+    if dof == 0:
         return Noise(math.nan, 0)
-    return Noise(math.sqrt(float(left @ left) / freedom), freedom)
+    return Noise(math.sqrt(float(left @ left) / dof), dof)
 
 
 def seeds_are_blocks(stages: Sequence[Scores]) -> bool:
@@ -92,23 +92,23 @@ def seeds_are_blocks(stages: Sequence[Scores]) -> bool:
     with seeds of its own.
     """
     of_seeds = left_over = 0.0
-    seeds_freedom = freedom = 0
+    seeds_dof = dof = 0
     for scores in stages:
-        left, _, left_freedom = _additive(scores)
-        within = within_freedom = 0.0
+        left, _, residual_dof = _additive(scores)
+        within = within_dof = 0.0
         for row in finite_scores(scores).values():
             values = np.array(list(row.values()))
             if len(values):
                 within += float(((values - values.mean()) ** 2).sum())
-                within_freedom += len(values) - 1
+                within_dof += len(values) - 1
         of_seeds += within - float(left @ left)
-        seeds_freedom += int(within_freedom) - left_freedom
+        seeds_dof += int(within_dof) - residual_dof
         left_over += float(left @ left)
-        freedom += left_freedom
-    if seeds_freedom < 1 or freedom < 1 or left_over <= 1e-24:
+        dof += residual_dof
+    if seeds_dof < 1 or dof < 1 or left_over <= 1e-24:
         return False
-    ratio = (of_seeds / seeds_freedom) / (left_over / freedom)
-    return float(special.fdtrc(seeds_freedom, freedom, ratio)) < BLOCKS
+    ratio = (of_seeds / seeds_dof) / (left_over / dof)
+    return float(special.fdtrc(seeds_dof, dof, ratio)) < BLOCKS
 
 
 def baseline_noise(scores: Scores, baseline: str) -> tuple[Noise, Noise]:
@@ -120,16 +120,16 @@ def baseline_noise(scores: Scores, baseline: str) -> tuple[Noise, Noise]:
     """
     finite = finite_scores(scores)
     others = {name: row for name, row in finite.items() if name != baseline and row}
-    left, effects, freedom = _additive(others)
+    left, effects, dof = _additive(others)
     seeds = [seed for seed in finite[baseline] if seed in effects]
-    if freedom == 0 or len(seeds) < 2:
+    if dof == 0 or len(seeds) < 2:
         return Noise(math.nan, 0), Noise(math.nan, 0)
-    noise = float(left @ left) / freedom
-    deviations = np.array([finite[baseline][seed] - effects[seed] for seed in seeds])
+    noise = float(left @ left) / dof
+    sds = np.array([finite[baseline][seed] - effects[seed] for seed in seeds])
     scores_of_seed = np.array([sum(seed in row for row in others.values()) for seed in seeds])
     in_effects = noise * float(np.mean(1 / scores_of_seed))
-    own_variance = max(0.0, float(deviations.var(ddof=1)) - in_effects)
-    return Noise(math.sqrt(own_variance), len(seeds) - 1), Noise(math.sqrt(noise), freedom)
+    own_variance = max(0.0, float(sds.var(ddof=1)) - in_effects)
+    return Noise(math.sqrt(own_variance), len(seeds) - 1), Noise(math.sqrt(noise), dof)
 
 
 def _additive(scores: Scores) -> tuple[Vector, dict[Hashable, float], int]:

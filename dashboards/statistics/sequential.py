@@ -84,12 +84,12 @@ def make_design(noise: Noise | None, worthwhile: float, finalists: int, max_seed
         max_seeds: upper limit on seeds, even if the design needs more.
     """
     seeds = max_seeds
-    if noise is not None and noise.freedom:
+    if noise is not None and noise.dof:
         # The last analysis leaves nothing undecided: its two bounds are `worthwhile` apart.
         wide = 3.4
         for _ in range(4):
             seeds = (
-                math.ceil(2 * (wide * noise.deviation / worthwhile) ** 2 - 1e-9)
+                math.ceil(2 * (wide * noise.sd / worthwhile) ** 2 - 1e-9)
                 if worthwhile
                 else max_seeds
             )

@@ -115,9 +115,9 @@ def standings(
             continue
         tuned = np.mean([np.mean(variances[one.parameters]) for one in (rule_tuning, base)])
         error = math.sqrt(float(values.var(ddof=1)) / len(values) + tuned)
-        freedom = len(values) - 1
-        half = float(special.stdtrit(freedom, 1 - FALSE_CLAIMS / len(paired))) * error
-        p_value = min(1.0, len(paired) * float(special.stdtr(freedom, -sign * difference / error)))
+        dof = len(values) - 1
+        half = float(special.stdtrit(dof, 1 - FALSE_CLAIMS / len(paired))) * error
+        p_value = min(1.0, len(paired) * float(special.stdtr(dof, -sign * difference / error)))
         standings.append(
             RuleStanding(rule, difference, (difference - half, difference + half), p_value)
         )

@@ -71,8 +71,8 @@ class Tested(Difference):
     interval: tuple[float, float]  # each bound has 95% coverage, simultaneous over all comparisons
     p_value: float  # one-sided, corrected for selecting the best of `comparisons`
     median: float  # median of the differences by seed
-    deviation: float  # standard deviation of one score between seeds
-    freedom: int  # degrees of freedom of that estimate
+    sd: float  # standard deviation of one score between seeds
+    dof: int  # degrees of freedom of that estimate
     # the interval rests on the noise of evaluation, beyond which seeds do not differ
     by_problem: bool
     # empirical Bayes estimate of the difference, corrected for selection
@@ -185,9 +185,9 @@ def _concluded(
         return _unmatched(scores, baseline, sign, result.failed)
     best = _best(result)
     noise = result.noises.get(best.name, result.noise)
-    deviation = noise.deviation
-    if not noise.freedom and baseline in scores:
-        deviation = _noise_of(scores, baseline)
+    sd = noise.sd
+    if not noise.dof and baseline in scores:
+        sd = _noise_of(scores, baseline)
     measured = Difference(
         best=best.name,
         baseline=baseline,
@@ -199,16 +199,16 @@ def _concluded(
         layout=layouts.get(best.name, "paired"),
         runs=(len(scores[best.name]), len(scores.get(baseline, ()))),
         sign=int(sign),
-        deciding_seeds=seeds_for(abs(best.gain), deviation) if deviation > 0 else None,
+        deciding_seeds=seeds_for(abs(best.gain), sd) if sd > 0 else None,
         without_failed=_without_failed(scores, best.name, baseline, layouts),
     )
     if best.interval is None or best.p_value is None:
         return Undecided(**vars(measured), why="one seed" if best.seeds < 2 else "no spread")
     means = {decision.name: decision.gain for decision in result.decisions}
     seeds = {decision.name: decision.seeds for decision in result.decisions}
-    shrunken = shrunken_difference(means, seeds, best.name, deviation)
+    shrunken = shrunken_difference(means, seeds, best.name, sd)
     # The test on fresh seeds also uses the search's seeds; these scores may be the search's own.
-    freedom = len((earlier or scores).get(baseline, ())) - 1
+    dof = len((earlier or scores).get(baseline, ())) - 1
     low, high = sorted(sign * bound for bound in best.interval)
     return Tested(
         **vars(measured),
@@ -216,8 +216,8 @@ def _concluded(
         interval=(low, high),
         p_value=best.p_value,
         median=sign * best.median,
-        deviation=deviation,
-        freedom=noise.freedom,
+        sd=sd,
+        dof=noise.dof,
         by_problem=best.by_problem,
         shrunken=sign * shrunken,
         largest_gain=max(
@@ -225,9 +225,9 @@ def _concluded(
             for decision in result.decisions
         ),
         detectable=minimum_detectable_effect(
-            deviation, best.seeds, len(result.decisions) + 1, 0 if earlier is None else freedom
+            sd, best.seeds, len(result.decisions) + 1, 0 if earlier is None else dof
         ),
-        confirmation_seeds=seeds_for(shrunken, deviation, known_freedom=freedom),
+        confirmation_seeds=seeds_for(shrunken, sd, known_dof=dof),
     )
 
 
@@ -319,7 +319,7 @@ def _unmatched(scores: Scores, baseline: str, sign: float, failed: Mapping[str, 
 
 
 def shrunken_difference(
-    gains: Mapping[str, float], seeds: Mapping[str, int], best: str, deviation: float
+    gains: Mapping[str, float], seeds: Mapping[str, int], best: str, sd: float
 ) -> float:
     """Return the best difference as empirical Bayes estimates it.
 
@@ -332,14 +332,14 @@ def shrunken_difference(
         gains: configuration -> mean difference to the baseline, larger is better.
         seeds: configuration -> seeds of that mean.
         best: the configuration with the best gain.
-        deviation: standard deviation of one score between seeds.
+        sd: standard deviation of one score between seeds.
     """
     means = np.array(list(gains.values()))
     counts = np.array([seeds[name] for name in gains])
     value = gains[best]
-    noise = deviation**2 / seeds[best]
+    noise = sd**2 / seeds[best]
     if len(means) < 3:
         return max(0.0, 1 - 2 * noise / value**2) * value if value else 0.0
-    effects = max(0.0, float(means.var(ddof=1)) - float(np.mean(deviation**2 / counts)))
+    effects = max(0.0, float(means.var(ddof=1)) - float(np.mean(sd**2 / counts)))
     center = float(means.mean())
     return center + effects / (effects + noise) * (value - center)

@@ -28,8 +28,8 @@ _NOISE_SUFFIX = "-noise"
 class NoiseForecast:
     """Forecast of the gains that a plan can detect."""
 
-    deviation: float  # of one score between seeds
-    freedom: int  # its degrees of freedom
+    sd: float  # of one score between seeds
+    dof: int  # its degrees of freedom
     source: str
     detectable: float | None  # gain detected with 80% power; None with one seed
     # name -> gain, seeds per configuration, most seeds in a sequential confirmation
@@ -78,19 +78,19 @@ def forecast_noise(
     noise, source = measured
     detectable = None
     if len(spec.seeds) > 1 and planned > 1:
-        detectable = minimum_detectable_effect(noise.deviation, len(spec.seeds), planned)
+        detectable = minimum_detectable_effect(noise.sd, len(spec.seeds), planned)
     wanted = {"worthwhile": spec.objective.worthwhile}
     if spec.objective.published is not None:
         wanted["published"] = spec.objective.published
     return NoiseForecast(
-        deviation=noise.deviation,
-        freedom=noise.freedom,
+        sd=noise.sd,
+        dof=noise.dof,
         source=source,
         detectable=detectable,
         wanted={
             name: (
                 gain,
-                seeds_for(gain, noise.deviation, max(2, planned)),
+                seeds_for(gain, noise.sd, max(2, planned)),
                 make_design(noise, gain, 1, MAX_SEEDS).looks[-1],
             )
             for name, gain in wanted.items()
@@ -106,8 +106,8 @@ def noise_lines(forecast: NoiseForecast | None, spec: SweepSpec, planned: int) -
             lines.append("this sweep measures it: plan again when trials have ended on two seeds")
         return lines
     lines = [
-        f"the standard deviation between seeds is {forecast.deviation:.2g} "
-        f"({forecast.source}, {counted(forecast.freedom, 'degree')} of freedom)"
+        f"the standard deviation between seeds is {forecast.sd:.2g} "
+        f"({forecast.source}, {counted(forecast.dof, 'degree')} of freedom)"
     ]
     seeds = f"with {counted(len(spec.seeds), 'seed')} of {counted(planned, 'configuration')}"
     if forecast.detectable is None:
@@ -162,9 +162,7 @@ def _measured(spec: SweepSpec, earlier: Iterable[SweepRecord]) -> tuple[Noise, s
                 paired[other.folder.name] = sweep_noise(other)
                 unpaired[other.folder.name] = unpaired_noise(other)
     for noises, note in ((paired, ""), (unpaired, ", not paired")):
-        varying = {
-            name: noise for name, noise in noises.items() if noise.freedom and noise.deviation > 0
-        }
+        varying = {name: noise for name, noise in noises.items() if noise.dof and noise.sd > 0}
         if varying:
             return functools.reduce(
                 Noise.pooled, varying.values()

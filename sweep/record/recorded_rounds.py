@@ -59,7 +59,5 @@ def recorded_rounds(sweep: SweepRecord) -> RecordedRounds | None:
         key: tuple(value) if isinstance(value, list) else value
         for key, value in plan["design"].items()
     }
-    noise = Noise(
-        plan["deviation"] if plan["deviation"] is not None else float("nan"), plan["freedom"]
-    )
+    noise = Noise(plan["sd"] if plan["sd"] is not None else float("nan"), plan["dof"])
     return RecordedRounds(Design(**design), noise, tuple(looks))

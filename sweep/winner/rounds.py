@@ -135,7 +135,7 @@ def _create(sweep: SweepRecord, options: RoundsOptions) -> None:
             code="nothing-to-confirm",
         )
     noise = sweep_noise(sweep)
-    if noise.deviation <= 1e-9:  # equal scores mean coarse scores, not zero noise
+    if noise.sd <= 1e-9:  # equal scores mean coarse scores, not zero noise
         noise = Noise(float("nan"), 0)
     design = make_design(noise, spec.objective.worthwhile, len(chosen) - 1, options.max_seeds)
     # The budget is checked before each round, over all rounds.
@@ -151,8 +151,8 @@ def _create(sweep: SweepRecord, options: RoundsOptions) -> None:
             {
                 "event": PLAN,
                 "design": asdict(design),
-                "deviation": noise.deviation if noise.freedom else None,
-                "freedom": noise.freedom,
+                "sd": noise.sd if noise.dof else None,
+                "dof": noise.dof,
                 "time": time.time(),
             }
         )
@@ -228,10 +228,10 @@ def _price(fresh: SweepRecord, sweep: SweepRecord) -> float:
 def _plan_text(rounds: RecordedRounds, spec: SweepSpec) -> str:
     design = rounds.design
     noise = rounds.known
-    spread = f"the standard deviation between seeds is {noise.deviation:.2g}"
+    spread = f"the standard deviation between seeds is {noise.sd:.2g}"
     return (
         f"plan: {counted(design.finalists, 'finalist')} and the baseline, with interim analyses "
         f"after {', '.join(map(str, design.looks))} fresh seeds each; an improvement of "
         f"{design.worthwhile:g} in {spec.objective.metric} is worthwhile; "
-        f"{spread if noise.freedom else 'seed noise is unknown'}"
+        f"{spread if noise.dof else 'seed noise is unknown'}"
     )

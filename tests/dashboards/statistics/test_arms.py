@@ -67,7 +67,7 @@ def test_pilots_change_nobodys_noise_and_lack_seeds_instead_of_failing():
     }
     alone = judge(frame(**rows), **ASKED)
     pilots = judge(frame(**rows, pilot={0: 0.1, 1: 0.12}, other={2: 0.2, 3: 0.17}), **ASKED)
-    assert pilots.verdict.deviation == pytest.approx(alone.verdict.deviation)
+    assert pilots.verdict.sd == pytest.approx(alone.verdict.sd)
     before, after = (result.arms[1] for result in (alone, pilots))
     assert after.difference == pytest.approx(before.difference)
     assert after.p_value == pytest.approx(

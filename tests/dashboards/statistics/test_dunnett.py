@@ -6,7 +6,7 @@ from dashboards.statistics.dunnett import FALSE_CLAIMS, critical_value, level, p
 
 
 @pytest.mark.parametrize(
-    ("comparisons", "freedom", "published"),
+    ("comparisons", "dof", "published"),
     [
         (1, 10, 1.81),
         (2, 10, 2.15),
@@ -17,9 +17,9 @@ from dashboards.statistics.dunnett import FALSE_CLAIMS, critical_value, level, p
         (9, 10**6, 2.42),
     ],
 )
-def test_critical_values_are_those_of_dunnetts_table(comparisons, freedom, published):
+def test_critical_values_are_those_of_dunnetts_table(comparisons, dof, published):
     """C. W. Dunnett, J. Am. Stat. Assoc. 50 (1955), table 1a: one-sided, 5%."""
-    needed = critical_value(comparisons, freedom, probability=0.05)
+    needed = critical_value(comparisons, dof, probability=0.05)
     assert needed == pytest.approx(published, abs=0.02)
 
 
@@ -41,7 +41,7 @@ def test_scores_of_different_seeds_need_no_correlation():
 
 
 def test_few_degrees_of_freedom_take_a_smaller_level():
-    assert [level(freedom) for freedom in (2, 4, 18)] == pytest.approx([0.025, 0.05 * 2 / 3, 0.045])
+    assert [level(dof) for dof in (2, 4, 18)] == pytest.approx([0.025, 0.05 * 2 / 3, 0.045])
     assert level(10**6) == pytest.approx(FALSE_CLAIMS, rel=1e-5)
     # A t statistic at the critical value has p = 5%.
     assert p_value(critical_value(1, 2), 1, 2, same_seeds=True) == pytest.approx(0.05, rel=1e-4)

@@ -24,8 +24,8 @@ def test_detectable_effect_needs_two_seeds():
 def test_known_noise_saves_seeds():
     # With the noise known for certain: (1.645 + 0.842) sqrt(2 / n) <= 1 from n = 13 on, had the
     # guard no price.
-    assert 13 <= seeds_for(1.0, 1.0, known_freedom=10**6) <= 15
-    assert seeds_for(3.0, 1.0, known_freedom=18) < seeds_for(3.0, 1.0)
+    assert 13 <= seeds_for(1.0, 1.0, known_dof=10**6) <= 15
+    assert seeds_for(3.0, 1.0, known_dof=18) < seeds_for(3.0, 1.0)
 
 
 @pytest.mark.parametrize(

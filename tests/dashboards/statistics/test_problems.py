@@ -42,10 +42,10 @@ def test_the_noise_of_evaluation_needs_records_of_every_seed():
     noise = evaluation_noise(answers, "a", "base", [0, 1])
     assert noise == (pytest.approx(math.sqrt(1 / 18)), 2)  # as by hand above
     three = {name: {**rows, 2: rows[0]} for name, rows in answers.items()}
-    assert evaluation_noise(three, "a", "base", [0, 1, 2]).freedom == 4  # (3 - 1) * (3 - 1)
+    assert evaluation_noise(three, "a", "base", [0, 1, 2]).dof == 4  # (3 - 1) * (3 - 1)
     for seeds in ([0], [0, 1, 2]):
-        assert evaluation_noise(answers, "a", "base", seeds).freedom == 0
-    assert evaluation_noise({}, "a", "base", [0, 1]).freedom == 0
+        assert evaluation_noise(answers, "a", "base", seeds).dof == 0
+    assert evaluation_noise({}, "a", "base", [0, 1]).dof == 0
     assert paired_answers(answers, "base", "base") is None
     other_set = {**answers, "base": {0: theirs[0], 1: theirs[1][:2]}}
-    assert evaluation_noise(other_set, "a", "base", [0, 1]).freedom == 0
+    assert evaluation_noise(other_set, "a", "base", [0, 1]).dof == 0

@@ -44,9 +44,9 @@ def test_a_baseline_without_a_score_is_named():
 def test_deviation_is_what_configuration_and_seed_leave_over():
     # Residuals in ninths: 2 -1 -1, -1 -4 5, -1 5 -4; their squares sum to 90/81 over 4 degrees of
     # freedom.
-    deviation, freedom = seed_noise(HAND)
-    assert freedom == 4
-    assert deviation == pytest.approx(math.sqrt(10 / 36))
+    sd, dof = seed_noise(HAND)
+    assert dof == 4
+    assert sd == pytest.approx(math.sqrt(10 / 36))
 
 
 def test_deviation_with_a_missing_score_is_that_of_least_squares():
@@ -54,15 +54,15 @@ def test_deviation_with_a_missing_score_is_that_of_least_squares():
     # filled-in value that leaves no residual there is the one of the additive model, so filling it
     # in must change nothing.
     incomplete = {**HAND, "b": {0: 1.0, 1: 3.0}}
-    deviation, freedom = seed_noise(incomplete)
-    assert freedom == 3
+    sd, dof = seed_noise(incomplete)
+    assert dof == 3
     candidates = np.linspace(2, 5, 3001)
     smallest = min(
         seed_noise({**HAND, "b": {0: 1.0, 1: 3.0, 2: y}})[0] ** 2 * 4 for y in candidates
     )
-    assert deviation**2 * 3 == pytest.approx(smallest, abs=1e-6)
-    deviation, freedom = seed_noise({"base": {0: 1.0}, "a": {0: 2.0}})
-    assert math.isnan(deviation) and freedom == 0
+    assert sd**2 * 3 == pytest.approx(smallest, abs=1e-6)
+    sd, dof = seed_noise({"base": {0: 1.0}, "a": {0: 2.0}})
+    assert math.isnan(sd) and dof == 0
 
 
 def test_two_estimates_of_one_noise_are_pooled_by_their_freedom():
@@ -91,11 +91,8 @@ def test_the_noise_of_a_baseline_by_hand():
     base, others = baseline_noise({**scores, "running": {1: 3.0}}, "base")
     assert base == pytest.approx((math.sqrt(7 / 4 - (1 / 2 + 1 / 3 + 1 / 2) / 3 / 2), 2))
     assert others == pytest.approx((math.sqrt(1 / 2), 2))
-    assert [noise.freedom for noise in baseline_noise({**scores, "base": {0: 1.0}}, "base")] == [
-        0,
-        0,
-    ]
+    assert [noise.dof for noise in baseline_noise({**scores, "base": {0: 1.0}}, "base")] == [0, 0]
 
 
 def test_a_baseline_beside_one_other_has_no_noise_to_be_told_from_it():
-    assert baseline_noise({"base": {0: 1.0, 1: 2.0}, "a": {0: 2.0, 1: 4.0}}, "base")[1].freedom == 0
+    assert baseline_noise({"base": {0: 1.0, 1: 2.0}, "a": {0: 2.0, 1: 4.0}}, "base")[1].dof == 0

@@ -61,10 +61,10 @@ def test_a_verdict_is_the_same_in_every_unit(scores, factor, shift, fresh, fails
     assert same(unscaled.difference, scaled.difference / factor)
     if not isinstance(unscaled, Tested):
         return
-    for name in ("claim", "freedom", "by_problem", "confirmation_seeds"):
+    for name in ("claim", "dof", "by_problem", "confirmation_seeds"):
         assert getattr(unscaled, name) == getattr(scaled, name), name
     assert same(unscaled.p_value, scaled.p_value)
-    for name in ("interval", "median", "shrunken", "deviation", "detectable"):
+    for name in ("interval", "median", "shrunken", "sd", "detectable"):
         assert same(np.array(getattr(unscaled, name)), np.array(getattr(scaled, name)) / factor), (
             name
         )

@@ -36,9 +36,7 @@ def test_verdict_by_hand():
     assert judged.claim == "none"
     # Two differences are shrunk towards zero: 4/3 (1 - 2 (10/36) / 3 / (16/9)).
     assert judged.shrunken == pytest.approx(4 / 3 * (1 - 20 / 108 * 9 / 16))
-    assert judged.confirmation_seeds == seeds_for(
-        judged.shrunken, math.sqrt(10 / 36), known_freedom=2
-    )
+    assert judged.confirmation_seeds == seeds_for(judged.shrunken, math.sqrt(10 / 36), known_dof=2)
 
 
 def test_seeds_that_steered_a_search_name_a_candidate_and_no_more():
@@ -88,7 +86,7 @@ def test_a_single_finalist_by_hand_with_the_searchs_seeds_in_its_noise():
     # each; unpaired runs have (1 + 0) / 2 + (7/3 + 1) / 2. Four degrees take two thirds of the
     # level.
     error = math.sqrt((2 / 3 + 1 / 2 + 5 / 3) / 2 / 3)
-    assert judged.freedom == 4 and judged.p_value == pytest.approx(
+    assert judged.dof == 4 and judged.p_value == pytest.approx(
         3 / 2 * stats.t.sf(4 / 3 / error, 4), rel=1e-4
     )
     assert judged.difference == pytest.approx(4 / 3)  # the search's scores tell of the noise alone
@@ -120,7 +118,7 @@ def test_the_best_of_many_is_shrunk_by_the_share_of_noise_in_what_sets_them_apar
     scores = {"base": {0: 0.0, 1: 0.0}, **differences}
     judged = verdict(scores, "base")
     # The differences vary by 1, of which half of the squared deviation is noise; their mean is 2.
-    noise = judged.deviation**2 / 2
+    noise = judged.sd**2 / 2
     assert judged.shrunken == pytest.approx(2 + (1 - noise) * 1)
 
 
@@ -167,7 +165,7 @@ def test_problems_narrow_the_interval_where_seeds_differ_by_nothing_else():
     half = dunnett.critical_value(3, 199) * math.sqrt(rest / 200 / 2)
     assert paired.interval == pytest.approx((paired.difference - half, paired.difference + half))
     assert paired.interval[1] - paired.interval[0] < unpaired.interval[1] - unpaired.interval[0]
-    assert paired.deviation == unpaired.deviation  # what is promised of other seeds does not change
+    assert paired.sd == unpaired.sd  # what is promised of other seeds does not change
 
 
 def test_the_difference_without_failed_seeds_is_given_unless_failures_clearly_differ():

@@ -36,12 +36,12 @@ def test_an_earlier_sweep_tells_what_the_plan_can_find(tmp_path):
     spec = write_sweep(tmp_path / "other", "planned", {}, seeds=[0, 1, 2], objective=PUBLISHED).spec
     forecast = forecast_noise(spec, readable_sweeps(tmp_path), 8)
     assert forecast is not None
-    assert (forecast.deviation, forecast.freedom, forecast.source) == (*noise, "measured in before")
-    assert forecast.detectable == minimum_detectable_effect(noise.deviation, 3, 8)
-    assert forecast.wanted["published"][:2] == (0.14, seeds_for(0.14, noise.deviation, 8))
+    assert (forecast.sd, forecast.dof, forecast.source) == (*noise, "measured in before")
+    assert forecast.detectable == minimum_detectable_effect(noise.sd, 3, 8)
+    assert forecast.wanted["published"][:2] == (0.14, seeds_for(0.14, noise.sd, 8))
     lines = noise_lines(forecast, spec, 8)
     assert lines[0].endswith(
-        f"between seeds is {noise.deviation:.2g} (measured in before, 6 degrees of freedom)"
+        f"between seeds is {noise.sd:.2g} (measured in before, 6 degrees of freedom)"
     )
     assert lines[1].startswith("with 3 seeds of 8 configurations, an improvement of 0.0")
     _, everywhere, alone = forecast.wanted["published"]
@@ -53,7 +53,7 @@ def test_two_seeds_of_one_baseline_are_an_upper_bound(tmp_path):
     spec = write_sweep(tmp_path, "noise", {0: {0: 0.5, 1: 0.52}}).spec
     forecast = forecast_noise(spec, readable_sweeps(tmp_path), 4)
     assert forecast is not None and forecast.source == "measured in noise, not paired"
-    assert forecast.deviation == pytest.approx(0.02 / math.sqrt(2)) and forecast.freedom == 1
+    assert forecast.sd == pytest.approx(0.02 / math.sqrt(2)) and forecast.dof == 1
 
 
 def test_another_evaluation_has_another_noise(tmp_path):
@@ -82,6 +82,6 @@ def test_sweeps_that_train_alike_are_pooled(tmp_path):
     first, second = (sweep_noise(open_sweep(tmp_path, name)) for name in ("a", "b"))
     forecast = forecast_noise(open_sweep(tmp_path, "a").spec, readable_sweeps(tmp_path), 4)
     assert forecast is not None and forecast.source == "measured in a, b"  # of c nothing is paired
-    squares = first.freedom * first.deviation**2 + second.freedom * second.deviation**2
-    assert forecast.freedom == first.freedom + second.freedom == 8
-    assert forecast.deviation == pytest.approx(math.sqrt(squares / 8))
+    squares = first.dof * first.sd**2 + second.dof * second.sd**2
+    assert forecast.dof == first.dof + second.dof == 8
+    assert forecast.sd == pytest.approx(math.sqrt(squares / 8))

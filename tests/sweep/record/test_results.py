@@ -122,7 +122,7 @@ def test_finalists_come_under_the_numbers_of_the_sweep_that_chose_them(tmp_path)
     confirms = {"sweep": "demo", "configurations": [0, 2]}
     write_sweep(tmp_path, "demo-confirm", {0: {2: 0.5}, 1: {2: 0.6}}, confirms=confirms)
     design = Design((3, 6), 1, 0.02, (3.0, 2.0), (2.0, 1.5))
-    plan = {"event": "plan", "design": vars(design), "deviation": 0.01, "freedom": 4, "time": 1.0}
+    plan = {"event": "plan", "design": vars(design), "sd": 0.01, "dof": 4, "time": 1.0}
     standings = (
         Standing("1", 3, 0.05, None, None, "open"),
         Standing("1", 6, 0.04, 0.01, 0.07, "better"),

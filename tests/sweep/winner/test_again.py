@@ -18,11 +18,11 @@ SEARCHED = {0: {0: 0.50}, 1: {0: 0.56}, 2: {0: 0.53}}
 PLACE = {"parameters": {"algorithm.ar_alpha": {"uniform": [0.0, 0.5]}}}
 
 
-def scores(gains, first, seeds, deviation):
+def scores(gains, first, seeds, sd):
     """Return scores around 0.5 plus a gain, the same for every run of this test."""
     return {
         number: {
-            seed: round(0.5 + gain + np.random.default_rng([seed, number]).normal(0, deviation), 6)
+            seed: round(0.5 + gain + np.random.default_rng([seed, number]).normal(0, sd), 6)
             for seed in range(first, first + seeds)
         }
         for number, gain in enumerate(gains)
@@ -87,8 +87,8 @@ def test_the_new_confirmation_is_judged_alone_with_doubled_p_values(undecided):
 
 def test_a_difference_that_only_one_confirmation_would_show_is_not_claimed(undecided):
     runs, _ = undecided
-    for deviation in np.linspace(0.02, 0.2, 100):
-        results = scores([0, 0.08], 4, 5, deviation)
+    for sd in np.linspace(0.02, 0.2, 100):
+        results = scores([0, 0.08], 4, 5, sd)
         write_confirmation(runs, "demo-confirm-2", [0, 1], results)
         read = read_results(open_sweep(runs, "demo"))
         if 0.05 <= read.fresh_verdict.p_value < 0.1:

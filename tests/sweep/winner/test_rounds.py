@@ -28,7 +28,7 @@ def found_sweep(runs):
     return write_sweep(runs, "demo", RESULTS, objective={"worthwhile": 0.02})
 
 
-def trains(truth, failing=lambda alpha, seed: False, deviation=0.01):
+def trains(truth, failing=lambda alpha, seed: False, sd=0.01):
     """Stands in for Ray: gives every open trial a score around the truth of its alpha."""
 
     def run(fresh):
@@ -39,7 +39,7 @@ def trains(truth, failing=lambda alpha, seed: False, deviation=0.01):
                 return 0
             alpha = proposal["parameters"]["algorithm.ar_alpha"]
             seed = proposal["seed"]
-            noise = np.random.default_rng([seed, round(100 * alpha)]).normal(0, deviation)
+            noise = np.random.default_rng([seed, round(100 * alpha)]).normal(0, sd)
             score = math.nan if failing(alpha, seed) else truth[alpha] + noise
             searcher.on_trial_complete(f"t{number}", {"score": score, "step": 4, "finished": True})
         raise AssertionError
@@ -191,7 +191,7 @@ def test_nothing_to_decide_is_said(tmp_path):
 def test_equal_scores_are_coarse_and_decide_nothing(tmp_path):
     flat = {0: {0: 0.5, 1: 0.5}, 1: {0: 0.6, 1: 0.6}}
     sweep = write_sweep(tmp_path, "flat", flat, seeds=[0, 1])
-    run = trains({0.0: 0.5, 0.1: 0.6}, deviation=0.0)
+    run = trains({0.0: 0.5, 0.1: 0.6}, sd=0.0)
     _, rounds = decide(sweep, RoundsOptions(max_seeds=5), run, lambda line: None)
     assert rounds.outcome == "undecided"
     assert rounds.looks[-1] == (Standing("1", 5, pytest.approx(0.1), None, None, "open"),)
