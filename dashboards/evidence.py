@@ -25,7 +25,7 @@ HEADINGS = (
 
 
 @dataclass(frozen=True)
-class Measured:
+class RuleComparison:
     """A rule compared with the baseline's rule on one sweep's fresh seeds. A comparison that is
     left out has no numbers.
     """
@@ -50,7 +50,7 @@ class Measured:
         return [*words, signed(self.gain), f"{low} to {high}", str(self.seeds), self.chosen]
 
 
-def measured_in(results: Results) -> list[Measured]:
+def rule_comparisons(results: Results) -> list[RuleComparison]:
     """Compare each rule that a sweep tried with the baseline's rule. Its finalist with the best
     search score stands for the rule.
 
@@ -62,7 +62,7 @@ def measured_in(results: Results) -> list[Measured]:
     started = results.table[results.table.state != "FAIL"]
     of = dict(zip(started.configuration, started.rule, strict=True))
     metric = "/".join(results.objective.metric.split("/")[:2])
-    nothing = Measured(results.name, results.model, results.task, metric, "", "")
+    nothing = RuleComparison(results.name, results.model, results.task, metric, "", "")
     if fresh is None:
         return [replace(nothing, left_out="not confirmed on fresh seeds")]
     base = fresh.baseline_label
@@ -89,7 +89,9 @@ def measured_in(results: Results) -> list[Measured]:
     ]
 
 
-def _judged(results: Results, fresh: Results, label: str, nothing: Measured) -> Measured:
+def _judged(
+    results: Results, fresh: Results, label: str, nothing: RuleComparison
+) -> RuleComparison:
     judged = results.verdict_on_fresh(label)
     if judged is None:
         return replace(nothing, left_out="the baseline has no score on fresh seeds")
@@ -98,10 +100,10 @@ def _judged(results: Results, fresh: Results, label: str, nothing: Measured) -> 
     interval = judged.interval
     if results.arms:  # rules at their own best: this interval includes tuning variance
         arm = results.arm_of[fresh.numbers[label]]
-        standing = next(rule for rule in results.arm_standings if rule.rule == arm)
-        if standing.interval is None:
-            return replace(nothing, left_out=refusal(standing))
-        interval = standing.interval
+        result = next(rule for rule in results.arm_results if rule.rule == arm)
+        if result.interval is None:
+            return replace(nothing, left_out=refusal(result))
+        interval = result.interval
     sign = results.objective.sign
     low, high = interval[::sign]
     return replace(
@@ -112,16 +114,18 @@ def _judged(results: Results, fresh: Results, label: str, nothing: Measured) -> 
     )
 
 
-def gathered(sweeps: Sequence[Results]) -> tuple[list[Measured], list[Measured]]:
+def collect_comparisons(
+    sweeps: Sequence[Results],
+) -> tuple[list[RuleComparison], list[RuleComparison]]:
     """Return the comparisons that count (largest improvement first within a rule) and those that
     are left out.
 
     Each pair of model and task counts once per rule: the sweep with the most fresh seeds is used.
     """
-    settings: dict[tuple[str, ...], Measured] = {}
+    settings: dict[tuple[str, ...], RuleComparison] = {}
     left = []
     for row in sorted(
-        (row for results in sweeps for row in measured_in(results)), key=lambda row: -row.seeds
+        (row for results in sweeps for row in rule_comparisons(results)), key=lambda row: -row.seeds
     ):
         if row.left_out:
             left.append(row)

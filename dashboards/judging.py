@@ -31,7 +31,7 @@ class Judgement:
     @property
     def verdict(self) -> "Verdict | None":
         """The numbers behind the verdict, on fresh seeds if any were run. None if rules were tuned:
-        see `Results.arm_standings`.
+        see `Results.arm_results`.
         """
         if self.results.arms:
             return None

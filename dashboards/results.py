@@ -14,10 +14,10 @@ from dashboards.labels import configuration_labels
 from dashboards.statistics import peaks, tournament
 from dashboards.statistics.arm_table import ArmRow, arm_rows
 from dashboards.statistics.arms import Layout, Pairing, compare_arms, compare_with_number
-from dashboards.statistics.comparison import compare, count_failures
+from dashboards.statistics.comparison import compare, impute_failures
 from dashboards.statistics.problems import Answers
 from dashboards.statistics.seed_noise import Scores
-from dashboards.statistics.sequential import Standing
+from dashboards.statistics.sequential import InterimResult
 from dashboards.statistics.verdict import (
     Verdict,
     corrected_for_repeats,
@@ -63,24 +63,24 @@ class Rounds:
     worthwhile: float
     outcome: str  # better, not better, undecided or open
     # in order of the analyses; finalists numbered as in the search
-    standings: tuple[Standing, ...]
+    results: tuple[InterimResult, ...]
 
     @property
-    def last(self) -> list[Standing]:
+    def last(self) -> list[InterimResult]:
         """The latest result of each finalist."""
-        newest: dict[str, Standing] = {}
-        for standing in self.standings:
-            newest.pop(standing.finalist, None)
-            newest[standing.finalist] = standing
+        newest: dict[str, InterimResult] = {}
+        for result in self.results:
+            newest.pop(result.finalist, None)
+            newest[result.finalist] = result
         return list(newest.values())
 
     @property
-    def winner(self) -> Standing | None:
+    def winner(self) -> InterimResult | None:
         """Among finalists shown to be better, the one with the largest gain (larger is better in
         both modes).
         """
-        better = [standing for standing in self.last if standing.decision == "better"]
-        return max(better, key=lambda standing: standing.gain, default=None)
+        better = [result for result in self.last if result.decision == "better"]
+        return max(better, key=lambda result: result.gain, default=None)
 
 
 @dataclass(frozen=True)
@@ -268,8 +268,8 @@ class Results:
 
     @property
     def imputed_scores(self) -> Scores:
-        """Seed scores with failed seeds imputed as in the verdict (`count_failures`)."""
-        return count_failures(self.seed_scores, self.baseline_label or "", self.objective.sign)
+        """Seed scores with failed seeds imputed as in the verdict (`impute_failures`)."""
+        return impute_failures(self.seed_scores, self.baseline_label or "", self.objective.sign)
 
     @cached_property
     def answers(self) -> Answers:
@@ -402,7 +402,7 @@ class Results:
         return {arm: means[means.index.map(self.arm_of) == arm] for arm in self.arms}
 
     @cached_property
-    def arm_standings(self) -> list[tournament.RuleStanding]:
+    def arm_results(self) -> list[tournament.RuleResult]:
         """Each other arm compared with the first on fresh seeds, best first; empty before the first
         arm has run on them.
         """
@@ -412,9 +412,9 @@ class Results:
         parameters = self._varied_in_arms.sum(axis="columns")
         means = self.arm_means
         tunings = {arm: tournament.Tuning(list(means[arm]), int(parameters[arm])) for arm in fresh}
-        standings = tournament.standings(fresh, self.arms[0], tunings, self.objective.mode)
+        results = tournament.compare_rules(fresh, self.arms[0], tunings, self.objective.mode)
         factor = 1 if self.fresh is None else repeats_factor(self.fresh.earlier_confirmations)
-        return [standing.corrected(factor) for standing in standings]
+        return [result.corrected(factor) for result in results]
 
     @cached_property
     def fresh_arm_scores(self) -> Scores:
@@ -423,7 +423,7 @@ class Results:
         for trial in () if self.fresh is None else self.fresh.trials:
             if trial.state in ("COMPLETE", "FAIL"):
                 scores.setdefault(self.arm_of[trial.configuration], {})[trial.seed] = trial.score
-        return count_failures(scores, self.arms[0], self.objective.sign)
+        return impute_failures(scores, self.arms[0], self.objective.sign)
 
     @cached_property
     def grid(self) -> peaks.Grid | None:
@@ -443,7 +443,7 @@ class Results:
         cells = cells.pivot_table(index=["arm", "value"], columns="seed", values="score")
         levels = sorted(values.dropna().unique())
         every = cells.reindex(pd.MultiIndex.from_product([self.arms, levels]))
-        if len(levels) < peaks.FITTED_VALUES or len(cells.columns) < peaks.FEWEST_SEEDS:
+        if len(levels) < peaks.FITTED_VALUES or len(cells.columns) < peaks.MIN_PEAK_SEEDS:
             return None
         if levels[0] <= 0 or every.isna().any(axis=None):
             return None

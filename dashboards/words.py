@@ -7,17 +7,22 @@ from typing import Any
 
 from dashboards.statistics.arm_table import ArmRow
 from dashboards.statistics.arms import Layout, Pairing
-from dashboards.statistics.peaks import PeakStanding
+from dashboards.statistics.peaks import PeakResult
 from dashboards.statistics.power import MAX_SEEDS
-from dashboards.statistics.sequential import Decision, Standing
-from dashboards.statistics.tournament import FEWEST_OF_TWO, FEWEST_TRIALS, Refusal, RuleStanding
+from dashboards.statistics.sequential import Decision, InterimResult
+from dashboards.statistics.tournament import (
+    MIN_TRIALS,
+    MIN_TRIALS_TWO_PARAMETERS,
+    Refusal,
+    RuleResult,
+)
 from dashboards.statistics.verdict import (
     MIN_SEEDS,
     Mode,
     Tested,
     Undecided,
     Verdict,
-    unseen_collapse,
+    collapse_bound,
 )
 from trainer.shell.table import counted
 
@@ -36,7 +41,7 @@ _LAYOUTS: Mapping[Layout, str] = {
     "partly paired": "On shared and on other seeds",
     "unpaired": "Without pairing, because fewer than half of the seeds are shared",
 }
-REPAIR = "Fix what makes trials fail, then retry them."
+FIX_FAILURES = "Fix what makes trials fail, then retry them."
 _REMEDIES = {
     "alone": "Run the other configurations.",
     "no shared seed": "Run the baseline and the best configurations on at least 3 seeds each.",
@@ -44,19 +49,19 @@ _REMEDIES = {
     "no spread": "Check that the setting and the seed reach the program. If they do, evaluate on "
     "more problems, or run more seeds.",
 }
-REFUSALS: Mapping[Refusal, str] = {
-    "few trials": f"estimating tuning variance takes at least {FEWEST_TRIALS} complete "
+REFUSAL_TEXT: Mapping[Refusal, str] = {
+    "few trials": f"estimating tuning variance takes at least {MIN_TRIALS} complete "
     "trials of each rule",
     "smaller budget": "the baseline has fewer than half as many complete trials as the rule",
     "baseline tunes more": "the baseline tunes more parameters, so tuning leaves it "
     "further from its optimum",
     "few trials of two": "estimating the tuning variance of two parameters takes at least "
-    f"{FEWEST_OF_TWO} complete trials",
+    f"{MIN_TRIALS_TWO_PARAMETERS} complete trials",
     "many parameters": "the tuning variance of three or more parameters cannot be estimated",
     "no spread": "it shares fewer than two fresh seeds with the baseline, or its "
     "differences on them are all equal",
 }
-_DECISIONS: Mapping[Decision, str] = {
+_DECISION_TEXT: Mapping[Decision, str] = {
     "better": "is better than the baseline",
     "not better": "is not better by as much as {:g}",
     "worse": "is worse than the baseline",
@@ -310,7 +315,7 @@ def caveats(verdict: Verdict, failed: Mapping[str, int], seeds: int) -> str:
     sentences = [
         f"The median difference over seeds is {signed(verdict.median)}: a few seeds determine "
         "the mean."
-        if isinstance(verdict, Tested) and verdict.few_seeds_make_it
+        if isinstance(verdict, Tested) and verdict.driven_by_few_seeds
         else "",
         hidden(seeds) if seeds else "",
         failures(failed),
@@ -326,7 +331,7 @@ def hidden(seeds: int) -> str:
     """State the collapse rate that this many seeds cannot exclude."""
     return (
         f"{counted(seeds, 'seed')} cannot exclude a collapse rate of up to "
-        f"{unseen_collapse(seeds):.0%} (95% bound)."
+        f"{collapse_bound(seeds):.0%} (95% bound)."
     )
 
 
@@ -380,59 +385,59 @@ def next_step(verdict: Verdict) -> str:
     )
 
 
-def bounds(stands: Standing) -> str:
+def bounds(result: InterimResult) -> str:
     """Format a finalist's gain with its bounds."""
-    if stands.low is None or stands.high is None or stands.low != stands.low:
-        return signed(stands.gain)
-    return f"{signed(stands.gain)} ({signed(stands.low)} to {signed(stands.high)})"
+    if result.low is None or result.high is None or result.low != result.low:
+        return signed(result.gain)
+    return f"{signed(result.gain)} ({signed(result.low)} to {signed(result.high)})"
 
 
-def standing(name: str, stands: Standing, worthwhile: float) -> str:
+def interim_result_text(name: str, result: InterimResult, worthwhile: float) -> str:
     """State the decision on a finalist after its latest interim analysis."""
-    decided = _DECISIONS[stands.decision].format(worthwhile)
-    return f"{name} {decided} after {counted(stands.seeds, 'seed')}: {bounds(stands)}"
+    decided = _DECISION_TEXT[result.decision].format(worthwhile)
+    return f"{name} {decided} after {counted(result.seeds, 'seed')}: {bounds(result)}"
 
 
-def rule_bounds(rule: RuleStanding) -> str:
+def rule_bounds(rule: RuleResult) -> str:
     """Format a rule's difference with its interval."""
     if rule.interval is None:
         return f"{signed(rule.difference)}, not compared: {refusal(rule)}"
     return f"{signed(rule.difference)}, {between(rule.interval)}"
 
 
-def refusal(rule: RuleStanding) -> str:
+def refusal(rule: RuleResult) -> str:
     """State why a rule is not compared with the baseline; empty if it is."""
-    return "" if rule.refusal is None else REFUSALS[rule.refusal]
+    return "" if rule.refusal is None else REFUSAL_TEXT[rule.refusal]
 
 
-def rules(standings: Sequence[RuleStanding], baseline: str) -> str:
+def rules(results: Sequence[RuleResult], baseline: str) -> str:
     """State which rules, each at its own best, beat the baseline's rule on fresh seeds."""
     sentences = [
-        f"{rule.rule} beats {baseline} by {rule_bounds(rule)}" for rule in standings if rule.better
+        f"{rule.rule} beats {baseline} by {rule_bounds(rule)}" for rule in results if rule.better
     ]
-    others = [rule for rule in standings if rule.interval is not None and not rule.better]
+    others = [rule for rule in results if rule.interval is not None and not rule.better]
     if others:
         rest = "no other" if sentences else "none"
         nearest = f"the nearest is {others[0].rule}: {rule_bounds(others[0])}"
         sentences.append(f"{rest} is shown to beat {baseline} at its best ({nearest})")
-    sentences += [f"{rule.rule} {rule_bounds(rule)}" for rule in standings if rule.interval is None]
+    sentences += [f"{rule.rule} {rule_bounds(rule)}" for rule in results if rule.interval is None]
     text = f"Rules at their own best, on fresh seeds: {'; '.join(sentences)}."
-    if all(rule.interval is None for rule in standings):
+    if all(rule.interval is None for rule in results):
         return text
     return (
-        f"{text} Intervals are corrected for {counted(len(standings), 'comparison')} and "
+        f"{text} Intervals are corrected for {counted(len(results), 'comparison')} and "
         "include tuning variance."
     )
 
 
-def peaks(standings: Sequence[PeakStanding], parameter: str, shared: str) -> str:
+def peaks(results: Sequence[PeakResult], parameter: str, shared: str) -> str:
     """State each rule's difference to the first: with both at one value of the parameter, and with
     each at its own peak.
     """
     sentences = []
-    for standing in standings[1:]:
-        at_same = standing.at_same
-        at_best = standing.at_best
+    for interim_result_text in results[1:]:
+        at_same = interim_result_text.at_same
+        at_best = interim_result_text.at_best
         assert at_same is not None
         best = (
             "not compared at its best, because one of the two rules has no peak within the "
@@ -444,8 +449,8 @@ def peaks(standings: Sequence[PeakStanding], parameter: str, shared: str) -> str
             f"{signed(at_same.mean)} with both at {parameter} {shared} "
             f"({between(at_same.interval)})"
         )
-        sentences.append(f"{standing.rule} {best}, {same}")
-    return f"On one grid, compared with {standings[0].rule}: {'; '.join(sentences)}."
+        sentences.append(f"{interim_result_text.rule} {best}, {same}")
+    return f"On one grid, compared with {results[0].rule}: {'; '.join(sentences)}."
 
 
 def changes(changed: Mapping[str, tuple[Any, Any]]) -> str:

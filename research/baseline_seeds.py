@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dashboards.statistics.dunnett import FALSE_CLAIMS
+from dashboards.statistics.dunnett import SIGNIFICANCE_LEVEL
 from research.tables import percent, print_rows
 
 Array = NDArray[np.float64]
@@ -70,7 +70,7 @@ class Sweep:
         noise.
         """
         critical = np.quantile(
-            self.statistics(share, 0.0, 4 * sweeps).max(axis=1), 1 - FALSE_CLAIMS
+            self.statistics(share, 0.0, 4 * sweeps).max(axis=1), 1 - SIGNIFICANCE_LEVEL
         )
         statistics = self.statistics(share, effect, sweeps)
         return (statistics.argmax(axis=1) == 0) & (statistics[:, 0] > critical)

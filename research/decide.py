@@ -21,7 +21,7 @@ from scipy import stats
 
 from dashboards.statistics.dunnett import critical_value
 from dashboards.statistics.seed_noise import Noise
-from dashboards.statistics.sequential import MISSED, Design, make_design
+from dashboards.statistics.sequential import FUTILITY_ERROR, Design, make_design
 from research.tables import mean, percent, print_rows
 from research.verdict_errors import INTERIM, lognormal, normal, squares, student
 
@@ -45,19 +45,19 @@ def in_rounds(design: Design, scores: Array) -> tuple[Array, Array, Array]:
     trials = np.zeros(paths)
     running = np.ones(paths, bool)
     before = 0
-    for place, look in enumerate(design.looks):
+    for place, analysis in enumerate(design.analyses):
         alive = (decided == 0) & running[:, None]
-        seeds[running & (decided[:, 0] == 0)] = look
-        trials += np.where(running, (alive.sum(axis=1) + 1) * (look - before), 0)
-        gain = (scores[:, 1:, :look] - scores[:, :1, :look]).mean(axis=2)
-        error = INTERIM.sds(scores[:, :, :look]) / np.sqrt(look)
+        seeds[running & (decided[:, 0] == 0)] = analysis
+        trials += np.where(running, (alive.sum(axis=1) + 1) * (analysis - before), 0)
+        gain = (scores[:, 1:, :analysis] - scores[:, :1, :analysis]).mean(axis=2)
+        error = INTERIM.sds(scores[:, :, :analysis]) / np.sqrt(analysis)
         # equal scores on all seeds are coarse
-        varied = squares(scores[:, :, :look])[:, None] > 1e-18
-        better = alive & varied & (gain > design.better[place] * error)
-        too_small = alive & ~better & (gain + design.futile[place] * error < design.worthwhile)
+        varied = squares(scores[:, :, :analysis])[:, None] > 1e-18
+        better = alive & varied & (gain > design.efficacy[place] * error)
+        too_small = alive & ~better & (gain + design.futility[place] * error < design.worthwhile)
         decided += better.astype(int) - too_small
         running &= (decided == 0).any(axis=1) & ~(decided == 1).any(axis=1)
-        before = look
+        before = analysis
     return decided, seeds, trials
 
 
@@ -74,7 +74,7 @@ def fixed_seeds(worthwhile: float, finalists: int) -> int:
     for seeds in range(2, MAX_SEEDS):
         scores = generator.standard_normal((10_000, finalists + 1, seeds))
         scores[:, 1] += worthwhile
-        if at_once(seeds, scores).mean() >= 1 - MISSED:
+        if at_once(seeds, scores).mean() >= 1 - FUTILITY_ERROR:
             return seeds
     return MAX_SEEDS
 
@@ -101,7 +101,7 @@ def cell(
         variance = float(stats.chi2.ppf(quantile, KNOWN)) / KNOWN
         design = make_design(Noise(math.sqrt(variance), KNOWN), worthwhile, finalists, MAX_SEEDS)
         fixed = fixed_seeds(round(worthwhile / math.sqrt(variance), 3), finalists)
-        scores = noise(generator, (paths // PLANS, finalists + 1, max(design.looks[-1], fixed)))
+        scores = noise(generator, (paths // PLANS, finalists + 1, max(design.analyses[-1], fixed)))
         scores[:, 1] += effect
         outcome, used, spent = in_rounds(design, scores)
         decisions.append(outcome)

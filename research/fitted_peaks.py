@@ -15,7 +15,7 @@ from unittest import mock
 import numpy as np
 
 from dashboards.statistics import peaks
-from dashboards.statistics.peaks import Grid, peak_standings
+from dashboards.statistics.peaks import Grid, compare_peaks
 
 TIMES = 1000
 OCTAVES = np.arange(7) / 2
@@ -43,7 +43,7 @@ def simulate(
     without = 0
     for _ in range(TIMES):
         noise = spread * generator.standard_normal((*means.shape, seeds))
-        _, *rivals = peak_standings(Grid("lr", rules, 2**OCTAVES, means[:, :, None] + noise))
+        _, *rivals = compare_peaks(Grid("lr", rules, 2**OCTAVES, means[:, :, None] + noise))
         differences = [rival.at_best for rival in rivals]
         claims += any(
             difference is not None and difference.interval[0] > 0 for difference in differences

@@ -143,7 +143,7 @@ def report(scores: Scores, seeds: list[int], *, planned: bool = True) -> None:
     for rule, peak in whole.items():
         low, high = jackknife(peak.score, [part[rule].score for part in parts])
         edge = "" if peak.inside else ", at the edge"
-        place = f"at {2**peak.octave:.3g}{edge}, misfit {peak.misfit:.4f}"
+        place = f"at {2**peak.octave:.3g}{edge}, max_residual {peak.max_residual:.4f}"
         print(f"{rule}: peak {peak.score:.4f} [{low:.4f}, {high:.4f}] {place}")
     pairs = [
         PRIMARY,

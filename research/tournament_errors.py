@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from dashboards.statistics.dunnett import FALSE_CLAIMS
+from dashboards.statistics.dunnett import SIGNIFICANCE_LEVEL
 from dashboards.statistics.seed_noise import Scores
-from dashboards.statistics.tournament import Tuning, standings
+from dashboards.statistics.tournament import Tuning, compare_rules
 from research.tables import percent, print_rows
 
 Array = NDArray[np.float64]
@@ -132,15 +132,15 @@ def claims(layout: Layout, sweeps: int) -> tuple[Array, Array, float]:
             fresh.append(truth + gain + generator.standard_normal(layout.seeds))
         apart = np.array(fresh[1:]) - fresh[0]
         t = apart.mean(axis=1) / (apart.std(axis=1, ddof=1) / np.sqrt(layout.seeds))
-        alone[sweep] = (t > stats.t.isf(FALSE_CLAIMS / (rules - 1), layout.seeds - 1))[
+        alone[sweep] = (t > stats.t.isf(SIGNIFICANCE_LEVEL / (rules - 1), layout.seeds - 1))[
             : 1 if layout.gain else None
         ].any()
         named: Scores = {str(rule): dict(enumerate(row.tolist())) for rule, row in enumerate(fresh)}
-        compared = standings(named, "0", tunings)
+        compared = compare_rules(named, "0", tunings)
         verdict[sweep] = any(
-            standing.better and (not layout.gain or standing.rule == "1") for standing in compared
+            result.better and (not layout.gain or result.rule == "1") for result in compared
         )
-        refused += sum(standing.refusal is not None for standing in compared)
+        refused += sum(result.refusal is not None for result in compared)
     return alone, verdict, refused / (sweeps * (rules - 1))
 
 

@@ -29,11 +29,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from dashboards.statistics.dunnett import FALSE_CLAIMS, critical_value
+from dashboards.statistics.dunnett import SIGNIFICANCE_LEVEL, critical_value
 from dashboards.statistics.guards import Variances, difference_noise
 from dashboards.statistics.problems import split
 from dashboards.statistics.seed_noise import BLOCKS
-from dashboards.statistics.verdict import EXCLUDED, Tested, Verdict, verdict
+from dashboards.statistics.verdict import COLLAPSE_LEVEL, Tested, Verdict, verdict
 from research.evaluation_intervals import CORRELATION
 from research.tables import percent, print_rows
 
@@ -193,7 +193,7 @@ def collapse(sweeps: int) -> None:
         shown, _ = AFTER(scores)
         differences = scores[shown, 1] - scores[shown, 0]
         share = np.median(differences, axis=1) / differences.mean(axis=1)
-        unseen = 1 - EXCLUDED ** (1 / seeds)
+        unseen = 1 - COLLAPSE_LEVEL ** (1 / seeds)
         cells = [percent(shown), percent((share <= 0.5) | (share >= 2)), f"{100 * unseen:.0f}"]
         rows.append([f"{100 * rate:g}", str(seeds), *cells])
     headings = ["collapses in", "seeds", "false claims", "median contradicts", "not excluded"]
@@ -393,7 +393,7 @@ def alone_tests(fresh: Array) -> Array:
     differences = fresh[:, 1:] - fresh[:, :1]
     error = differences.std(axis=2, ddof=1) / math.sqrt(seeds)
     return np.asarray(
-        differences.mean(axis=2) > stats.t.isf(FALSE_CLAIMS / finalists, seeds - 1) * error
+        differences.mean(axis=2) > stats.t.isf(SIGNIFICANCE_LEVEL / finalists, seeds - 1) * error
     )
 
 
@@ -522,7 +522,11 @@ def skewed(sweeps: int) -> None:
         ]
         gains = (right[1] - right[0]).mean(axis=2) / completions
         truth = (chances[1] - chances[0]).mean(axis=2)[:, 0]
-        half = stats.t.isf(FALSE_CLAIMS, seeds - 1) * gains.std(axis=1, ddof=1) / math.sqrt(seeds)
+        half = (
+            stats.t.isf(SIGNIFICANCE_LEVEL, seeds - 1)
+            * gains.std(axis=1, ddof=1)
+            / math.sqrt(seeds)
+        )
         held = gains.mean(axis=1) - half <= truth, truth <= gains.mean(axis=1) + half
         rows.append(
             [

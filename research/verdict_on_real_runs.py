@@ -47,8 +47,8 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from dashboards.statistics.arms import Pairing, compare_arms
-from dashboards.statistics.dunnett import FALSE_CLAIMS
-from dashboards.statistics.sequential import Design, boundaries, looks_up_to
+from dashboards.statistics.dunnett import SIGNIFICANCE_LEVEL
+from dashboards.statistics.sequential import Design, boundaries, schedule_analyses
 from dashboards.statistics.verdict import MIN_SEEDS
 from research.decide import in_rounds
 from research.png import write_png
@@ -70,7 +70,7 @@ LAYOUTS = [
 ROUNDS = 8  # seeds up to which rounds look
 # A test holds its level if it claims so much falsely on average, but for a standard error over
 # studies, and no more than twice that in any.
-WORST = 2 * FALSE_CLAIMS
+WORST = 2 * SIGNIFICANCE_LEVEL
 _CASES_OF_BOOTSTRAPS = 60  # a study
 BETTER = 1.5  # in standard deviations of a study's scores
 _RESAMPLES = 1000
@@ -116,7 +116,7 @@ def widened(scores: Array) -> Array:
 
 
 def level_of(scores: Array) -> float:
-    return FALSE_CLAIMS / (scores.shape[1] - 1)
+    return SIGNIFICANCE_LEVEL / (scores.shape[1] - 1)
 
 
 def verdict(scores: Array) -> NDArray[np.bool_]:
@@ -162,7 +162,7 @@ def holm(p: Array) -> NDArray[np.bool_]:
     """Whether each p value, [N, C], is significant by Holm's correction."""
     finalists = p.shape[1]
     order = p.argsort(axis=1)
-    passed = np.take_along_axis(p, order, axis=1) < FALSE_CLAIMS / np.arange(finalists, 0, -1)
+    passed = np.take_along_axis(p, order, axis=1) < SIGNIFICANCE_LEVEL / np.arange(finalists, 0, -1)
     passed = np.logical_and.accumulate(passed, axis=1)
     claims = np.zeros(p.shape, bool)
     np.put_along_axis(claims, order, passed, axis=1)
@@ -253,7 +253,7 @@ def hierarchical(scores: Array) -> NDArray[np.bool_]:
             total += weight
             positive += weight[:, None] * special.ndtr(mean / np.sqrt(variance)[:, None])
     varied = scores.std(axis=2).max(axis=1) > COARSE
-    return np.asarray(varied[:, None] & (positive > (1 - FALSE_CLAIMS) * total[:, None]))
+    return np.asarray(varied[:, None] & (positive > (1 - SIGNIFICANCE_LEVEL) * total[:, None]))
 
 
 def improvement_probability(scores: Array) -> NDArray[np.bool_]:
@@ -361,7 +361,8 @@ class Measured:
         """
         rates = [self.levels] + ([self.beside] if self.beside else [])
         return all(
-            np.mean(each) - error_of(each) <= FALSE_CLAIMS and max(each) <= WORST for each in rates
+            np.mean(each) - error_of(each) <= SIGNIFICANCE_LEVEL and max(each) <= WORST
+            for each in rates
         )
 
 
@@ -411,7 +412,7 @@ def draw(levels: dict[str, list[float]], finds: dict[str, float]) -> go.Figure:
         drawing.add_scatter(
             x=[rates.mean()], y=[row], mode="markers", marker={"color": color, "size": 11}
         )
-    drawing.add_vline(x=100 * FALSE_CLAIMS, line={"color": "#c0392b", "dash": "dot"})
+    drawing.add_vline(x=100 * SIGNIFICANCE_LEVEL, line={"color": "#c0392b", "dash": "dot"})
     drawing.update_layout(
         height=380, showlegend=False, font={"size": 14}, margin={"l": 10, "r": 20, "t": 20, "b": 50}
     )
@@ -491,7 +492,7 @@ def print_layout(layout: str, measurements: Mapping[str, Measured], cases: int) 
     headings = ["finalists x seeds", "test", "false at equal means", "worst study"]
     headings += ["false beside a better one", "worst study", "finds that one"]
     print_rows("Real runs, %", [*headings, "real: claims in", "of them wrong"], rows)
-    allowed = f"{FALSE_CLAIMS:.0%} on average and {WORST:.0%} in every study"
+    allowed = f"{SIGNIFICANCE_LEVEL:.0%} on average and {WORST:.0%} in every study"
     finders = sorted(holding.items(), key=lambda finder: -finder[1])
     listed = ", ".join(f"{name} ({finds:.1f})" for name, finds in finders) or "none"
     print(f"{layout}, holds {allowed}, the one that finds most first: {listed}", flush=True)
@@ -517,8 +518,8 @@ def print_rounds(cases: int) -> None:
     """
     rows = []
     for finalists in (1, 2, 3):
-        for name, looks in (("one look", (ROUNDS,)), ("rounds", looks_up_to(ROUNDS))):
-            design = Design(looks, finalists, 0.0, *boundaries(looks, finalists))
+        for name, analyses in (("one look", (ROUNDS,)), ("rounds", schedule_analyses(ROUNDS))):
+            design = Design(analyses, finalists, 0.0, *boundaries(analyses, finalists))
             studied = [
                 rounds_on(table, design, cases, number)
                 for number, table in enumerate(studies().values())
@@ -568,7 +569,7 @@ def claims_any(scores: Array, shared: int, pairing: Pairing = "auto") -> bool:
         seeds = [seed if seed < shared else (place, seed) for seed in range(runs)]
         arms[str(place)] = dict(zip(seeds, map(float, row), strict=True))
     comparison, _ = compare_arms(arms, "0", pairing)
-    return any(decision.better for decision in comparison.decisions)
+    return any(estimate.better for estimate in comparison.estimates)
 
 
 def claims_of_paths(

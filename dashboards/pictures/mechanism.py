@@ -5,7 +5,7 @@ import re
 import pandas as pd
 
 from dashboards.labels import colors
-from dashboards.pictures.theme import MUTED, Picture, figure, word_axis
+from dashboards.pictures.theme import MUTED, Picture, category_axis, figure
 from dashboards.results import Results
 
 _BAND = re.compile(r"tokens/(\w+)/([\d.]+-[\d.]+)")
@@ -43,7 +43,7 @@ def probability_bands(results: Results) -> Picture | None:
             name="fraction of the tokens",
             marker={"symbol": "line-ew", "size": 34, "line": {"width": 3, "color": MUTED}},
         )
-        word_axis(drawing, list(tokens.index))
+        category_axis(drawing, list(tokens.index))
         drawing.update_yaxes(tickformat=".0%", rangemode="tozero")
         drawings.append(drawing)
     title = "Where the update comes from: token-probability bands"

@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from dashboards.labels import colors
-from dashboards.pictures.theme import Picture, add_points, figure, hover, rows, word_axis
+from dashboards.pictures.theme import Picture, add_points, category_axis, figure, hover, rows
 from dashboards.results import Results
 from dashboards.words import number
 from trainer.config.variants import short_names, shown
@@ -31,7 +31,7 @@ def score_against(results: Results, parameter: str) -> Picture | None:
     if not pd.api.types.is_numeric_dtype(table[parameter]):
         words = table[parameter].map(shown, na_action="ignore")
         table = table.assign(**{parameter: words})
-        word_axis(drawing, sorted(words.dropna().unique()))
+        category_axis(drawing, sorted(words.dropna().unique()))
     # a running trial has no final score yet
     scored = table[table.state.isin(["COMPLETE", "PRUNED"]) & table.score.notna()]
     compared = scored.trial.isin(trials.trial)

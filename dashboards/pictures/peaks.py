@@ -7,7 +7,7 @@ import html
 from dashboards.labels import colors
 from dashboards.pictures.theme import Picture, add_points, figure
 from dashboards.results import Results
-from dashboards.statistics.peaks import PeakDifference, nearest, peak_standings
+from dashboards.statistics.peaks import PeakDifference, compare_peaks, nearest
 from dashboards.words import number, peaks, signed
 from trainer.config.variants import shown
 from trainer.shell.table import counted
@@ -18,13 +18,13 @@ def fitted_peaks(results: Results) -> Picture | None:
     grid = results.grid
     if grid is None:
         return None
-    standings = peak_standings(grid)
+    peak_results = compare_peaks(grid)
     drawing = figure(grid.parameter, results.objective.metric, height=420)
     drawing.update_xaxes(
         type="log", tickvals=grid.values, ticktext=[shown(value) for value in grid.values]
     )
     shades = arm_colors(results)
-    for rule, scores, standing in zip(grid.rules, grid.scores, standings, strict=True):
+    for rule, scores, result in zip(grid.rules, grid.scores, peak_results, strict=True):
         means = scores.mean(axis=1)
         named = html.escape(rule)
         notes = [
@@ -35,17 +35,15 @@ def fitted_peaks(results: Results) -> Picture | None:
             drawing, grid.values, means, notes, name=rule, marker={"color": shades[rule], "size": 9}
         )
         line = {"color": shades[rule], "width": 2}
-        octaves, curve = standing.peak.parabola.linspace()
+        octaves, curve = result.peak.parabola.linspace()
         add_points(drawing, 2**octaves, curve, "", mode="lines", name=rule, line=line)
-        if standing.peak.inside:
-            note = (
-                f"{named}: peak {number(standing.peak.score)} at {number(2**standing.peak.octave)}"
-            )
+        if result.peak.inside:
+            note = f"{named}: peak {number(result.peak.score)} at {number(2**result.peak.octave)}"
             diamond = {"color": shades[rule], "size": 13, "symbol": "diamond"}
             add_points(
                 drawing,
-                [2**standing.peak.octave],
-                [standing.peak.score],
+                [2**result.peak.octave],
+                [result.peak.score],
                 [note],
                 name=rule,
                 marker=diamond,
@@ -63,17 +61,17 @@ def fitted_peaks(results: Results) -> Picture | None:
         "difference, each at its peak",
         "90% interval",
     ]
-    headings += ["difference, all at one value", "90% interval", "misfit"]
+    headings += ["difference, all at one value", "90% interval", "max_residual"]
     table = [
         [
-            standing.rule,
-            number(2**standing.peak.octave) if standing.peak.inside else "none",
-            standing.peak.score,
-            *_cells(standing.at_best),
-            *_cells(standing.at_same),
-            number(standing.peak.misfit, 2),
+            result.rule,
+            number(2**result.peak.octave) if result.peak.inside else "none",
+            result.peak.score,
+            *_cells(result.at_best),
+            *_cells(result.at_same),
+            number(result.peak.max_residual, 2),
         ]
-        for standing in standings
+        for result in peak_results
     ]
     return Picture("peaks", "Rules on one grid", text, (drawing,), (headings, table))
 
@@ -93,14 +91,14 @@ def peak_line(results: Results) -> str:
     grid = results.grid
     if grid is None:
         return ""
-    standings = peak_standings(grid)
-    shared = shown(grid.values[nearest(grid, standings[0].peak)])
+    peak_results = compare_peaks(grid)
+    shared = shown(grid.values[nearest(grid, peak_results[0].peak)])
     size = (
         f"{len(grid.values)} values of {grid.parameter} on "
         f"{counted(grid.scores.shape[2], 'seed')} each"
     )
     return (
-        f"{peaks(standings, grid.parameter, shared)} This uses {size}. Intervals are "
+        f"{peaks(peak_results, grid.parameter, shared)} This uses {size}. Intervals are "
         "corrected for the number of rules."
     )
 

@@ -11,9 +11,9 @@ from dashboards.statistics.verdict import Verdict
 from dashboards.words import number
 
 # above this fraction of the variance, evaluation limits the verdict; below it, seeds do
-_HALF = 0.5
+_LIMITING_FRACTION = 0.5
 # gain that is detected with 80% power, in standard errors
-_FOUND = float(stats.norm.ppf(0.95) + stats.norm.ppf(0.8))
+_STANDARD_ERRORS_AT_80_POWER = float(stats.norm.ppf(0.95) + stats.norm.ppf(0.8))
 
 
 def precision(results: Results) -> Picture | None:
@@ -42,7 +42,7 @@ def _what_limits(verdict: Verdict, ours: Array, theirs: Array, worthwhile: float
         f"Of the variance of the paired difference between {verdict.best} and "
         f"{verdict.baseline}, {share:.0%} comes from evaluating on few problems and "
         f"{1 - share:.0%} from training differences between seeds. More "
-        f"{'problems' if share > _HALF else 'seeds'} would narrow the interval most."
+        f"{'problems' if share > _LIMITING_FRACTION else 'seeds'} would narrow the interval most."
     )
     return text + _hidden(parts, worthwhile)
 
@@ -51,7 +51,7 @@ def _hidden(parts: ProblemSplit, worthwhile: float) -> str:
     """State how many problems a worthwhile improvement takes, if evaluation noise alone hides
     it.
     """
-    alone = _FOUND * math.sqrt(parts.evaluation / parts.seeds)
+    alone = _STANDARD_ERRORS_AT_80_POWER * math.sqrt(parts.evaluation / parts.seeds)
     if alone <= worthwhile:
         return ""
     needed = math.ceil(parts.problems * (alone / worthwhile) ** 2)

@@ -129,7 +129,7 @@ def dots_and_means(
     )
 
 
-def word_axis(drawing: go.Figure, words: Sequence[str]) -> None:
+def category_axis(drawing: go.Figure, words: Sequence[str]) -> None:
     """Label the x axis with words, broken after underscores, slashes and hyphens."""
     broken = [
         html.escape(re.sub("([_/-])", r"\1<br>", word)).replace("&lt;br&gt;", "<br>")

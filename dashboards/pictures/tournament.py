@@ -10,8 +10,8 @@ import pandas as pd
 from dashboards.pictures.peaks import arm_colors, peak_line
 from dashboards.pictures.theme import MUTED, Picture, add_points, figure, label_rows, rows
 from dashboards.results import Results
-from dashboards.statistics.tournament import RuleStanding
-from dashboards.words import REPAIR, failures, number, rule_bounds, rules
+from dashboards.statistics.tournament import RuleResult
+from dashboards.words import FIX_FAILURES, failures, number, rule_bounds, rules
 
 # default of `sweep confirm` after tuning arms (same number as `sweep.space.arms.ARM_SEEDS`)
 _SEEDS = 8
@@ -34,7 +34,7 @@ def tournament(results: Results) -> Picture | None:
         return None
     curves = tuning_curves(results)
     shades = arm_colors(results)
-    compared = [standing for standing in results.arm_standings if standing.interval is not None]
+    compared = [result for result in results.arm_results if result.interval is not None]
     drawing = figure("tuning trials per rule", f"best {results.objective.metric} so far")
     for arm, curve in curves.groupby("arm"):
         notes = [
@@ -88,17 +88,19 @@ def tuning_curves(results: Results) -> pd.DataFrame:
 def tournament_line(results: Results) -> str:
     """State the result on rules, or the next step if there are no fresh seeds yet."""
     base = results.arms[0]
-    standings = results.arm_standings
+    compared = results.arm_results
     counts = results.table[results.table.arm != ""].groupby("arm").configuration.nunique()
     budget = (
         f"{counts.min()} to {counts.max()}" if counts.min() != counts.max() else f"{counts.max()}"
     )
     tuned = f"{len(results.arms)} rules were tuned with {budget} configurations each"
-    if not standings and results.grid is not None:
+    if not compared and results.grid is not None:
         return f"{peak_line(results)} {tuned}."
-    if not standings and results.fresh is not None and results.fresh.finished:
-        return f"{tuned}. {base} has no score on fresh seeds, so nothing is compared. {REPAIR}"
-    if not standings:
+    if not compared and results.fresh is not None and results.fresh.finished:
+        return (
+            f"{tuned}. {base} has no score on fresh seeds, so nothing is compared. {FIX_FAILURES}"
+        )
+    if not compared:
         trials = len(results.arms) * _SEEDS
         step = (
             f"run the best of every rule on {_SEEDS} fresh seeds, then judge again with those "
@@ -117,25 +119,25 @@ def tournament_line(results: Results) -> str:
     failed = Counter(
         results.arm_of[trial.configuration] for trial in fresh if trial.state == "FAIL"
     )
-    return f"{rules(standings, base)} {tuned}. {failures(failed)}".rstrip()
+    return f"{rules(compared, base)} {tuned}. {failures(failed)}".rstrip()
 
 
 def rule_table(results: Results) -> tuple[list[str], list[list[object]]]:
     """Return headings and one row per rule: budget, best setting, scores, gain from tuning,
     difference and interval.
     """
-    standings = {standing.rule: standing for standing in results.arm_standings}
+    compared = {result.rule: result for result in results.arm_results}
     curves = tuning_curves(results)
     fresh = results.fresh_arm_scores
     table: list[list[object]] = []
     for arm in results.arms:
         curve = curves[curves.arm == arm]
-        standing = standings.get(arm)
+        result = compared.get(arm)
         median = results.arm_means[arm].median()
         mean = pd.Series(fresh.get(arm, {}), dtype=float).mean()
         label, best = (curve.label.iloc[-1], curve.best.iloc[-1]) if len(curve) else ("", None)
         trials = results.table[results.table.arm == arm].configuration.nunique()
-        low, high = (standing.interval or (None, None)) if standing else (None, None)
+        low, high = (result.interval or (None, None)) if result else (None, None)
         table.append(
             [
                 arm,
@@ -145,40 +147,40 @@ def rule_table(results: Results) -> tuple[list[str], list[list[object]]]:
                 best,
                 mean,
                 mean - median,
-                standing and standing.difference,
+                result and result.difference,
                 low,
                 high,
             ]
         )
-    shown = len(_HEADINGS) + 3 if standings else _HEADINGS.index("fresh seeds")
+    shown = len(_HEADINGS) + 3 if compared else _HEADINGS.index("fresh seeds")
     return [*_HEADINGS, f"against {results.arms[0]}", "low", "high"][:shown], [
         row[:shown] for row in table
     ]
 
 
-def _differences(results: Results, standings: list[RuleStanding], shades: dict[str, str]) -> object:
+def _differences(results: Results, compared: list[RuleResult], shades: dict[str, str]) -> object:
     drawing = figure(
-        f"difference to {results.arms[0]} on fresh seeds", height=90 + 52 * len(standings)
+        f"difference to {results.arms[0]} on fresh seeds", height=90 + 52 * len(compared)
     )
     drawing.add_vline(x=0, line={"color": MUTED, "width": 1, "dash": "dot"})
-    for standing in standings:
-        low, high = standing.interval or (standing.difference, standing.difference)
-        note = html.escape(f"{standing.rule}: {rule_bounds(standing)}")
+    for result in compared:
+        low, high = result.interval or (result.difference, result.difference)
+        note = html.escape(f"{result.rule}: {rule_bounds(result)}")
         bar = {
             "type": "data",
             "symmetric": False,
-            "array": [high - standing.difference],
-            "arrayminus": [standing.difference - low],
+            "array": [high - result.difference],
+            "arrayminus": [result.difference - low],
         }
-        diamond = {"color": shades[standing.rule], "size": 13, "symbol": "diamond"}
+        diamond = {"color": shades[result.rule], "size": 13, "symbol": "diamond"}
         add_points(
             drawing,
-            [standing.difference],
-            [standing.rule],
+            [result.difference],
+            [result.rule],
             note,
-            name=standing.rule,
+            name=result.rule,
             marker=diamond,
             error_x=bar,
         )
-    label_rows(drawing, [standing.rule for standing in reversed(standings)])
+    label_rows(drawing, [result.rule for result in reversed(compared)])
     return drawing

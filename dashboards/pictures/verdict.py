@@ -16,8 +16,8 @@ from dashboards.words import device_time, number, signed
 from trainer.config.variants import short_names, shown
 from trainer.shell.table import counted
 
-_SEEDS_TO_TELL = 5  # proposed if a sweep's own seeds cannot decide
-_WORDS = {
+_DEFAULT_FRESH_SEEDS = 5  # proposed if a sweep's own seeds cannot decide
+_STATE_TEXT = {
     "COMPLETE": "complete",
     "PRUNED": "stopped early",
     "FAIL": "failed",
@@ -47,7 +47,7 @@ def verdict(results: Results) -> list[str]:
         front.sentence,
         front.step,
         *_about_arms(results),
-        _apart(results, judged),
+        _changed_settings(results, judged),
         _noise(judged) if judged is not None and fresh is None else "",
         _on_fresh_seeds(results, fresh) if fresh else "",
         words.repeated(fresh.earlier_confirmations) if fresh else "",
@@ -56,7 +56,7 @@ def verdict(results: Results) -> list[str]:
         if fresh and judged
         else "",
         _cost(results, fresh),
-        _counts(results),
+        _trial_counts(results),
     ]
     return _named_once([line for line in lines if line], set(results.table.label))
 
@@ -200,7 +200,7 @@ def _of_fresh_seeds(results: Results, fresh: Results) -> Headline | None:
                 "Undecided: fresh seeds do not yet separate any finalist from the baseline.",
                 _after_rounds(results, fresh.rounds),
             )
-            return undecided if fresh.rounds.standings else None
+            return undecided if fresh.rounds.results else None
         label = fresh.labels.get(best.finalist, f"#{best.finalist}")
         sentence = (
             f"Confirmed: {label} beats the baseline {base}: {signed(best.gain)} "
@@ -210,7 +210,7 @@ def _of_fresh_seeds(results: Results, fresh: Results) -> Headline | None:
     judged = results.fresh_verdict
     if judged is None and fresh.finished:
         return Headline(
-            "Not confirmed: the baseline failed on every fresh seed.", f"Next: {words.REPAIR}"
+            "Not confirmed: the baseline failed on every fresh seed.", f"Next: {words.FIX_FAILURES}"
         )
     if judged is None or judged.best == judged.baseline:
         return None
@@ -232,11 +232,11 @@ def _confirm_again(results: Results, judged: Verdict) -> str:
     """Advise what to run after an undecided confirmation, with the command."""
     step = words.next_step(judged)
     if isinstance(judged, Undecided):
-        seeds = _SEEDS_TO_TELL if judged.why in ("one seed", "no shared seed") else None
+        seeds = _DEFAULT_FRESH_SEEDS if judged.why in ("one seed", "no shared seed") else None
     elif judged.claim == "too few seeds" or judged.improves:
         seeds = judged.confirmation_seeds
         if judged.claim == "too few seeds":
-            seeds = max(_SEEDS_TO_TELL, seeds or 0)
+            seeds = max(_DEFAULT_FRESH_SEEDS, seeds or 0)
     else:
         seeds = judged.deciding_seeds
     if seeds is None or not results.name or results.fresh is None:
@@ -251,7 +251,7 @@ def _after_rounds(results: Results, rounds: Rounds) -> str:
     """Advise what to run after rounds that decided nothing; empty while rounds are left."""
     if rounds.outcome != "undecided" or not results.name:
         return ""
-    nearest = max(rounds.last, key=lambda stands: stands.gain)
+    nearest = max(rounds.last, key=lambda result: result.gain)
     seeds = 2 * rounds.planned[-1]
     command = (
         f"sweep confirm {results.name} --again --configurations {nearest.finalist} --seeds {seeds}"
@@ -274,13 +274,13 @@ def _on_fresh_seeds(results: Results, fresh: Results) -> str:
 
 def _decided(results: Results, fresh: Results, decision: Rounds) -> str:
     """State the decision on each finalist, the cost, and the caveats of the winner."""
-    finalists = dict.fromkeys(stands.finalist for stands in decision.standings)
+    finalists = dict.fromkeys(result.finalist for result in decision.results)
     labels = {name: fresh.labels.get(name, f"#{name}") for name in finalists}
-    decisions = [
-        words.standing(labels[stands.finalist], stands, decision.worthwhile)
-        for stands in decision.last
+    estimates = [
+        words.interim_result_text(labels[result.finalist], result, decision.worthwhile)
+        for result in decision.last
     ]
-    if not decisions:
+    if not estimates:
         return (
             "On fresh seeds nothing is decided yet: the first interim analysis is after "
             f"{decision.planned[0]} seeds per configuration."
@@ -288,7 +288,7 @@ def _decided(results: Results, fresh: Results, decision: Rounds) -> str:
     winner = decision.winner
     text = (
         f"On at most {decision.planned[-1]} fresh seeds per configuration: "
-        f"{'; '.join(decisions)}. This took {fresh.ended} of at most "
+        f"{'; '.join(estimates)}. This took {fresh.ended} of at most "
         f"{(len(labels) + 1) * decision.planned[-1]} trials, "
         f"{device_time(sum(fresh.cost), fresh.device)}."
     )
@@ -305,7 +305,7 @@ def _no_baseline(results: Results) -> str:
     return f"the baseline #{results.baseline} has not finished"
 
 
-def _apart(results: Results, judged: Verdict | None) -> str:
+def _changed_settings(results: Results, judged: Verdict | None) -> str:
     """List the settings in which the best differs from the baseline, if there are several: the gain
     cannot be attributed to one.
     """
@@ -347,11 +347,11 @@ def _next_step(results: Results, judged: Verdict) -> str:
     if isinstance(judged, Tested):
         seeds = judged.confirmation_seeds
         if judged.claim != "none":
-            seeds = max(_SEEDS_TO_TELL, seeds or 0)
+            seeds = max(_DEFAULT_FRESH_SEEDS, seeds or 0)
         elif not judged.improves:
             seeds = None
     else:
-        seeds = _SEEDS_TO_TELL if judged.why in ("one seed", "no shared seed") else None
+        seeds = _DEFAULT_FRESH_SEEDS if judged.why in ("one seed", "no shared seed") else None
         step = "Run the best configuration and the baseline on fresh seeds." if seeds else step
     if seeds is None or not results.name:
         return f"Next: {step}"
@@ -363,12 +363,12 @@ def _next_step(results: Results, judged: Verdict) -> str:
     return f"Next: {step} Run `{command}`: {trials} trials{cost}.{rounds}"
 
 
-def _counts(results: Results) -> str:
+def _trial_counts(results: Results) -> str:
     if results.table.empty:
         return "The sweep has no trials yet."
     states = results.table.state.value_counts()
     counts = ", ".join(
-        f"{count} {_WORDS.get(str(state), str(state))}" for state, count in states.items()
+        f"{count} {_STATE_TEXT.get(str(state), str(state))}" for state, count in states.items()
     )
     whole = {trial.configuration for trial in results.trials if trial.state == "COMPLETE"}
     left_out = len(whole - set(results.comparable.configuration))

@@ -68,7 +68,7 @@ def read_runs(table: pd.DataFrame, columns: RunColumns, *, adaptive: bool = True
     notes += repeated
     points = list(dict.fromkeys(runs[columns.point].itertuples(index=False, name=None)))
     numbers = {point: str(number) for number, point in enumerate(points)}
-    notes += _check_apart(runs, columns, state)
+    notes += _check_unlisted_settings(runs, columns, state)
     arm = _arm_names(points, columns)
     trials = _trials(runs, columns, numbers, arm)
     arms, baseline = _baseline(numbers, arm, columns)
@@ -295,7 +295,9 @@ def _kind(values: "pd.Series[Any]") -> str:
     return "loguniform" if values.min() > 0 and values.max() >= 30 * values.min() else "uniform"
 
 
-def _check_apart(runs: pd.DataFrame, columns: RunColumns, state: str | None) -> list[str]:
+def _check_unlisted_settings(
+    runs: pd.DataFrame, columns: RunColumns, state: str | None
+) -> list[str]:
     """Refuse runs that differ in a setting outside --by and --tuned.
 
     If --by is a column of names, such as W&B's ``Name``, a configuration stands for all of its

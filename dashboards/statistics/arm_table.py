@@ -13,8 +13,8 @@ from typing import Literal
 import numpy as np
 
 from dashboards.statistics.arms import Layout
-from dashboards.statistics.comparison import Comparison, Decision
-from dashboards.statistics.dunnett import FALSE_CLAIMS
+from dashboards.statistics.comparison import Comparison, GainEstimate
+from dashboards.statistics.dunnett import SIGNIFICANCE_LEVEL
 from dashboards.statistics.seed_noise import Scores, finite_scores
 from dashboards.statistics.verdict import MIN_SEEDS
 
@@ -45,7 +45,7 @@ class ArmRow:
             return self
         p_value = min(1.0, factor * self.p_value)
         outcome = self.outcome
-        if outcome in ("better", "worse") and p_value >= 2 * FALSE_CLAIMS:
+        if outcome in ("better", "worse") and p_value >= 2 * SIGNIFICANCE_LEVEL:
             outcome = "undecided"
         return replace(self, p_value=p_value, outcome=outcome)
 
@@ -68,7 +68,7 @@ def arm_rows(
         layouts: arm -> how it was compared; paired if it is not there.
         not_worse_by: the margin of a non-inferiority test, in units of the score.
     """
-    decisions = {decision.name: decision for decision in comparison.decisions}
+    estimates = {estimate.name: estimate for estimate in comparison.estimates}
     blocks: set[object] = set()
     for name, row in scores.items():
         if layouts.get(name, "paired") not in ("unpaired", "against a number"):
@@ -89,8 +89,8 @@ def arm_rows(
         )
         if name == baseline:
             rows.append(replace(arm, outcome="baseline"))
-        elif name in decisions:
-            rows.append(_compared(arm, decisions[name], layout, sign, not_worse_by))
+        elif name in estimates:
+            rows.append(_compared(arm, estimates[name], layout, sign, not_worse_by))
         else:
             rows.append(arm)
 
@@ -102,24 +102,24 @@ def arm_rows(
 
 
 def _compared(
-    arm: ArmRow, decision: Decision, layout: Layout, sign: int, not_worse_by: float | None
+    arm: ArmRow, estimate: GainEstimate, layout: Layout, sign: int, not_worse_by: float | None
 ) -> ArmRow:
     """Add the difference to the baseline, and what it shows."""
-    arm = replace(arm, difference=sign * decision.gain, layout=layout, outcome="undecided")
-    if decision.interval is None:
+    arm = replace(arm, difference=sign * estimate.gain, layout=layout, outcome="undecided")
+    if estimate.interval is None:
         return arm
-    low, high = decision.interval
+    low, high = estimate.interval
     outcome: Outcome = "undecided"
-    if decision.seeds < MIN_SEEDS:
+    if estimate.seeds < MIN_SEEDS:
         outcome = "undecided"
     elif low > 0:
         outcome = "better"
     elif high < 0:
         outcome = "worse"
-    if not_worse_by is not None and decision.seeds >= MIN_SEEDS and low > -not_worse_by:
+    if not_worse_by is not None and estimate.seeds >= MIN_SEEDS and low > -not_worse_by:
         outcome = "better" if low > 0 else "not worse"
     p_value = None
-    if decision.p_value is not None and decision.p_worse is not None:
-        p_value = min(1.0, 2 * min(decision.p_value, decision.p_worse))
+    if estimate.p_value is not None and estimate.p_worse is not None:
+        p_value = min(1.0, 2 * min(estimate.p_value, estimate.p_worse))
     bounds = (low, high) if sign > 0 else (-high, -low)
     return replace(arm, interval=bounds, p_value=p_value, outcome=outcome)

@@ -28,10 +28,10 @@ from typing import Literal
 import numpy as np
 from scipy import special
 
-from dashboards.statistics.comparison import Comparison, Decision, compare, count_failures
-from dashboards.statistics.dunnett import FALSE_CLAIMS, level
+from dashboards.statistics.comparison import Comparison, GainEstimate, compare, impute_failures
+from dashboards.statistics.dunnett import SIGNIFICANCE_LEVEL, level
 from dashboards.statistics.problems import Answers
-from dashboards.statistics.seed_noise import Noise, Scores, finite_scores, require
+from dashboards.statistics.seed_noise import Noise, Scores, finite_scores, require_baseline
 
 Layout = Literal["paired", "partly paired", "unpaired", "against a number"]
 Pairing = Literal["auto", "paired", "unpaired"]
@@ -93,8 +93,8 @@ def compare_arms(
     Raises:
         ValueError: the baseline has no score.
     """
-    require(finite_scores(scores), baseline)
-    counted = count_failures(scores, baseline)
+    require_baseline(finite_scores(scores), baseline)
+    counted = impute_failures(scores, baseline)
     base = counted[baseline]
     names = [name for name in counted if name != baseline and counted[name]]
     layouts = {name: layout_of(base, counted[name], pairing) for name in names}
@@ -108,7 +108,7 @@ def compare_arms(
     # What an arm without some seeds adds to the noise must not change the others' results.
     whole = {name: counted[name] for name in [baseline, *complete]}
     others = compare(whole, baseline, answers=answers, comparisons=len(names))
-    decisions = {decision.name: decision for decision in others.decisions}
+    estimates = {estimate.name: estimate for estimate in others.estimates}
     variances = _variances(counted)
     within = _within(counted)
     noises = {}
@@ -119,21 +119,21 @@ def compare_arms(
         if layouts[name] != "paired":
             noises[name] = within
         if layouts[name] == "unpaired":
-            decisions[name] = _unpaired(name, samples, variances, baseline, len(names))
+            estimates[name] = _unpaired(name, samples, variances, baseline, len(names))
         elif layouts[name] == "partly paired":
-            decisions[name] = _partly_paired(name, samples, variances, baseline, len(names))
-        elif name not in decisions and samples.shared:
+            estimates[name] = _partly_paired(name, samples, variances, baseline, len(names))
+        elif name not in estimates and samples.shared:
             among = compare(
                 {**whole, name: counted[name]}, baseline, answers=answers, comparisons=len(names)
             )
-            decisions |= {each.name: each for each in among.decisions if each.name == name}
+            estimates |= {each.name: each for each in among.estimates if each.name == name}
             noises[name] = among.noise
     failed = {
         name: sum(not math.isfinite(score) for score in row.values())
         for name, row in scores.items()
     }
     comparison = Comparison(
-        tuple(decisions[name] for name in names if name in decisions),
+        tuple(estimates[name] for name in names if name in estimates),
         {},
         others.noise,
         {name: count for name, count in failed.items() if count},
@@ -148,26 +148,26 @@ def compare_with_number(scores: Scores, number: float) -> tuple[Comparison, dict
 
     Failed runs count as the worst score of all.
     """
-    counted = count_failures(scores, "")
-    decisions = []
+    counted = impute_failures(scores, "")
+    estimates = []
     for name, row in counted.items():
         values = np.array(list(row.values()))
         if not len(values):
             continue
         gain = float(values.mean() - number)
-        decision = Decision(name, len(values), gain, float(np.median(values) - number))
+        estimate = GainEstimate(name, len(values), gain, float(np.median(values) - number))
         if len(values) > 1:
             error = float(values.std(ddof=1)) / math.sqrt(len(values))
-            decision = _tested(
-                decision, error, len(values) - 1, len(counted), probability=FALSE_CLAIMS
+            estimate = _tested(
+                estimate, error, len(values) - 1, len(counted), probability=SIGNIFICANCE_LEVEL
             )
-        decisions.append(decision)
+        estimates.append(estimate)
     failed = {
         name: sum(not math.isfinite(score) for score in row.values())
         for name, row in scores.items()
     }
     comparison = Comparison(
-        tuple(decisions),
+        tuple(estimates),
         {},
         _within(counted),
         {name: count for name, count in failed.items() if count},
@@ -215,21 +215,21 @@ def _correlated(samples: _Samples, comparisons: int) -> bool:
 
 def _unpaired(
     name: str, samples: _Samples, variances: Mapping[str, float], baseline: str, comparisons: int
-) -> Decision:
+) -> GainEstimate:
     """Compare the means of all runs of both arms."""
     base = np.array(list(samples.base.values()))
     arm = np.array(list(samples.arm.values()))
     seeds = min(len(base), len(arm))
-    decision = Decision(
+    estimate = GainEstimate(
         name, seeds, float(arm.mean() - base.mean()), float(np.median(arm) - np.median(base))
     )
     error = math.sqrt(variances[baseline] / len(base) + variances[name] / len(arm))
-    return _tested(decision, error, seeds - 1, comparisons)
+    return _tested(estimate, error, seeds - 1, comparisons)
 
 
 def _partly_paired(
     name: str, samples: _Samples, variances: Mapping[str, float], baseline: str, comparisons: int
-) -> Decision:
+) -> GainEstimate:
     """Combine the differences on shared seeds with the difference of means over other seeds."""
     shared = samples.shared
     differences = np.array([samples.arm[seed] - samples.base[seed] for seed in shared])
@@ -244,24 +244,28 @@ def _partly_paired(
     error = math.sqrt(weight**2 * of_shared + (1 - weight) ** 2 * variance_of_rest)
     median = float(np.median(list(samples.arm.values())) - np.median(list(samples.base.values())))
     seeds = min(len(samples.arm), len(samples.base))
-    return _tested(Decision(name, seeds, gain, median), error, seeds - 1, comparisons)
+    return _tested(GainEstimate(name, seeds, gain, median), error, seeds - 1, comparisons)
 
 
 def _tested(
-    decision: Decision, error: float, dof: int, comparisons: int, probability: float | None = None
-) -> Decision:
+    estimate: GainEstimate,
+    error: float,
+    dof: int,
+    comparisons: int,
+    probability: float | None = None,
+) -> GainEstimate:
     """Add Bonferroni's interval and p values at `dunnett.level` (or at ``probability``); none
     without an estimate of the noise.
     """
     if dof < 1 or not error > 0:
-        return decision
+        return estimate
     exceeding = level(dof) if probability is None else probability
     needed = float(special.stdtrit(dof, 1 - exceeding / comparisons))
-    corrected = comparisons * FALSE_CLAIMS / exceeding
-    t = decision.gain / error
+    corrected = comparisons * SIGNIFICANCE_LEVEL / exceeding
+    t = estimate.gain / error
     return replace(
-        decision,
-        interval=(decision.gain - needed * error, decision.gain + needed * error),
+        estimate,
+        interval=(estimate.gain - needed * error, estimate.gain + needed * error),
         p_value=min(1.0, corrected * float(special.stdtr(dof, -t))),
         p_worse=min(1.0, corrected * float(special.stdtr(dof, t))),
     )

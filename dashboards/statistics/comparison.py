@@ -48,7 +48,7 @@ from dashboards.statistics.seed_noise import (
     baseline_noise,
     finite_scores,
     paired_differences,
-    require,
+    require_baseline,
     seed_noise,
     seeds_are_blocks,
 )
@@ -58,7 +58,7 @@ Thresholds = Callable[[int], tuple[float, float] | None]
 
 
 @dataclass(frozen=True)
-class Decision:
+class GainEstimate:
     """A configuration's gain over the baseline."""
 
     name: str
@@ -84,7 +84,7 @@ class Decision:
 class Comparison:
     """All configurations compared with the baseline, as gains (larger is better)."""
 
-    decisions: tuple[Decision, ...]
+    estimates: tuple[GainEstimate, ...]
     paired: Mapping[str, PairedDifference]  # of those configurations
     noise: Noise  # of one score
     failed: Mapping[str, int]  # configuration -> its failed seeds
@@ -142,12 +142,12 @@ def compare(
     Raises:
         ValueError: the baseline has no score.
     """
-    require(finite_scores(scores), baseline)
+    require_baseline(finite_scores(scores), baseline)
     failed = {
         name: sum(not math.isfinite(score) for score in row.values())
         for name, row in scores.items()
     }
-    counted = count_failures(scores, baseline)
+    counted = impute_failures(scores, baseline)
     paired = paired_differences(counted, baseline)
     candidates = {name: pair for name, pair in paired.items() if len(pair.by_seed) > 1} or paired
     stages = [_Stage(_matched(counted, baseline, candidates), baseline)]
@@ -166,32 +166,32 @@ def compare(
     same_seeds = len({frozenset(pair.by_seed) for pair in candidates.values()}) == 1
     if comparisons is not None:
         same_seeds = same_seeds and comparisons == len(candidates)
-    decisions = []
+    estimates = []
     for name, pair in candidates.items():
         gains = np.array(list(pair.by_seed.values()))
-        decision = Decision(name, len(gains), pair.mean, float(np.median(gains)))
+        estimate = GainEstimate(name, len(gains), pair.mean, float(np.median(gains)))
         if measurable and len(gains) > 1:
             evaluation = evaluation_noise(answers or {}, name, baseline, list(pair.by_seed))
             variances = _variances(stages, name, noise, evaluation)
             if not blocks:
                 variances = replace(variances, unpaired=_unpaired_variance(stages, name, baseline))
-            decision = _decided(
-                decision,
+            estimate = _decided(
+                estimate,
                 variances,
                 comparisons or len(candidates),
                 thresholds,
                 same_seeds=same_seeds,
             )
-        decisions.append(decision)
+        estimates.append(estimate)
     return Comparison(
-        tuple(decisions),
+        tuple(estimates),
         candidates,
         noise,
         {name: count for name, count in failed.items() if count},
     )
 
 
-def count_failures(scores: Scores, baseline: str, sign: float = 1) -> Scores:
+def impute_failures(scores: Scores, baseline: str, sign: float = 1) -> Scores:
     """Impute failed seeds: the worst score of all, or the best for the baseline.
 
     A baseline that failed on every seed stays without a score. ``sign`` is -1 if smaller is better.
@@ -247,31 +247,31 @@ def _unpaired_variance(stages: list[_Stage], name: str, baseline: str) -> np.nda
 
 
 def _decided(
-    decision: Decision,
+    estimate: GainEstimate,
     variances: Variances,
     comparisons: int,
     thresholds: Thresholds | None,
     *,
     same_seeds: bool,
-) -> Decision:
+) -> GainEstimate:
     """Add interval and p value."""
     sd = difference_noise(variances, comparisons, own_counts_half=thresholds is None)
-    error = float(sd[0]) / math.sqrt(decision.seeds)
+    error = float(sd[0]) / math.sqrt(estimate.seeds)
     p_value = p_worse = None
     if thresholds is None:
-        t = decision.gain / error
+        t = estimate.gain / error
         dof = variances.dof
         p_value = dunnett.p_value(t, comparisons, dof, same_seeds=same_seeds)
         p_worse = dunnett.p_value(-t, comparisons, dof, same_seeds=same_seeds)
         needed = (dunnett.critical_value(comparisons, variances.dof, same_seeds=same_seeds),) * 2
     else:
-        reached = thresholds(decision.seeds)
+        reached = thresholds(estimate.seeds)
         if reached is None:
-            return decision
+            return estimate
         needed = reached
     return replace(
-        decision,
-        interval=(decision.gain - needed[0] * error, decision.gain + needed[1] * error),
+        estimate,
+        interval=(estimate.gain - needed[0] * error, estimate.gain + needed[1] * error),
         p_value=p_value,
         p_worse=p_worse,
         by_problem=bool(evaluation_alone(variances)[0]),

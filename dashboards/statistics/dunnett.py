@@ -9,7 +9,7 @@ from scipy import optimize, special
 
 Vector = NDArray[np.float64]
 
-FALSE_CLAIMS = 0.05  # one-sided, because only improvements over the baseline are claimed
+SIGNIFICANCE_LEVEL = 0.05  # one-sided, because only improvements over the baseline are claimed
 # In `level`: chosen on real trainings, where runs collapse at different rates
 # (research/verdict_on_real_runs.py).
 _SCARCE = 2
@@ -19,24 +19,25 @@ _UNIFORM = np.polynomial.legendre.leggauss(80)
 
 
 def level(dof: int) -> float:
-    """Return the level at which a test on normal scores makes ``FALSE_CLAIMS`` on real trainings.
+    """Return the level at which a test on normal scores makes ``SIGNIFICANCE_LEVEL`` on real
+    trainings.
 
     Scores of real trainings are not normal, and a noise estimate with few degrees of freedom cannot
     show it: at 5%, t tests on three seeds report 7 to 8% false positives. With many degrees of
-    freedom the level is ``FALSE_CLAIMS``.
+    freedom the level is ``SIGNIFICANCE_LEVEL``.
     """
-    return FALSE_CLAIMS * dof / (dof + _SCARCE)
+    return SIGNIFICANCE_LEVEL * dof / (dof + _SCARCE)
 
 
 def p_value(t: float, comparisons: int, dof: int, *, same_seeds: bool) -> float:
     """Return the probability that the largest t reaches ``t`` when no configuration differs, times
-    ``FALSE_CLAIMS`` / `level`, at most 1.
+    ``SIGNIFICANCE_LEVEL`` / `level`, at most 1.
     """
     if same_seeds:
         p = 1 - _below(t, comparisons, dof)
     else:
         p = comparisons * float(special.stdtr(dof, -t))
-    return min(1.0, p * FALSE_CLAIMS / level(dof))
+    return min(1.0, p * SIGNIFICANCE_LEVEL / level(dof))
 
 
 @functools.cache

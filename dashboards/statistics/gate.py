@@ -29,9 +29,9 @@ from scipy import special
 Outcome = Literal["keep", "discard", "more"]
 Runs = Mapping[int, float]  # seed -> score; larger is better
 
-LOOKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # seeds of a proposal at interim analyses
+ANALYSES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # seeds of a proposal at interim analyses
 FIRST_CLAIM = 3  # nothing is kept on fewer seeds
-MISSED = 0.2  # probability of discarding a gain of exactly the worthwhile size
+FUTILITY_ERROR = 0.2  # probability of discarding a gain of exactly the worthwhile size
 _KEEP_SPENDING = 1.0  # exponents of the fraction of information in the two spending functions
 _DISCARD_SPENDING = 0.7
 _GRID = 301  # points of the numerical integration
@@ -202,10 +202,10 @@ def make_schedule(
     """
     level = _round_down(level)
     # Sequential boundaries are a little wider than those of a single analysis.
-    needed = _INFLATION * float(-special.stdtrit(model.dof, level) - special.ndtri(MISSED))
+    needed = _INFLATION * float(-special.stdtrit(model.dof, level) - special.ndtri(FUTILITY_ERROR))
     seeds: list[int] = []
     information: list[float] = []
-    for count in (*(look for look in LOOKS if look < most_seeds), most_seeds):
+    for count in (*(analysis for analysis in ANALYSES if analysis < most_seeds), most_seeds):
         variance = relative_variance(count, baseline_seeds, model.correlation)
         seeds.append(count)
         information.append(round(1 / variance, 6))
@@ -215,7 +215,7 @@ def make_schedule(
     keep = [math.inf] * (len(seeds) - claims)
     if claims:
         keep += boundaries(tuple(information[-claims:]), level, _KEEP_SPENDING)
-    discard = boundaries(tuple(information), MISSED, _DISCARD_SPENDING)
+    discard = boundaries(tuple(information), FUTILITY_ERROR, _DISCARD_SPENDING)
     return Schedule(seeds=tuple(seeds), keep=tuple(keep), discard=discard)
 
 

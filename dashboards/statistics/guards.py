@@ -12,14 +12,14 @@ Vector = NDArray[np.float64]
 
 # Level of the F test for a noisier baseline. Slightly above 0.1: a variance ratio of nine with two
 # degrees of freedom each has p = 0.1 up to rounding.
-NOISIER = 0.1000001
+NOISIER_LEVEL = 0.1000001
 # Degrees of freedom of a configuration's own variance from which on it is averaged with the pooled
 # variance; with fewer the larger of the two counts. Those of five seeds.
 _OWN_KNOWN = 4
 # Levels of two F tests, over all configurations and for the best alone. Both must fail to detect
 # training noise beyond evaluation noise. They are far above the usual level, because variance that
 # they miss is missing from the interval.
-UNSEEN = (0.5, 0.25)
+POOLING_LEVELS = (0.5, 0.25)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def difference_noise(
     ``own_counts_half`` is False for interim analyses: a noisy finalist that is better would be
     dropped for futility too often.
     """
-    sd = _guarded(variances, comparisons, own_counts_half=own_counts_half)
+    sd = _score_noise(variances, comparisons, own_counts_half=own_counts_half)
     if variances.evaluation is None:
         return sd
     needed = critical_value(comparisons, variances.evaluation_dof) / critical_value(
@@ -67,22 +67,22 @@ def evaluation_alone(variances: Variances) -> NDArray[np.bool_]:
     """Return whether evaluation noise alone explains the variance between seeds, [N] of bool.
 
     Evaluation variance is estimated from many problems, variance between seeds from few seeds. If F
-    tests at the levels ``UNSEEN`` detect nothing beyond evaluation variance, it is used for both:
-    pooling after a preliminary test at a high level (Bancroft, Annals of Mathematical Statistics
-    15, 1944), here without pooling in the estimate from seeds.
+    tests at the levels ``POOLING_LEVELS`` detect nothing beyond evaluation variance, it is used for
+    both: pooling after a preliminary test at a high level (Bancroft, Annals of Mathematical
+    Statistics 15, 1944), here without pooling in the estimate from seeds.
     """
     if variances.evaluation is None:
         return np.zeros(len(variances.pooled), bool)
     unseen = np.ones(len(variances.pooled), bool)
     estimates = [(2 * variances.pooled, variances.dof), (variances.own, variances.own_dof)]
-    for (variance, dof), level in zip(estimates, UNSEEN, strict=True):
+    for (variance, dof), level in zip(estimates, POOLING_LEVELS, strict=True):
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.nan_to_num(variance / variances.evaluation, nan=np.inf)
         unseen &= special.fdtrc(dof, variances.evaluation_dof, ratio) > level
     return unseen
 
 
-def _guarded(variances: Variances, comparisons: int, *, own_counts_half: bool) -> Vector:
+def _score_noise(variances: Variances, comparisons: int, *, own_counts_half: bool) -> Vector:
     """Return `difference_noise` from the scores alone.
 
     Twice the pooled variance, but
@@ -91,7 +91,7 @@ def _guarded(variances: Variances, comparisons: int, *, own_counts_half: bool) -
       seeds: at least the variance of its own differences, averaged with the unpaired variance where
       that is larger, because few differences often vary little by chance. Else: the mean of both;
     - at least the sum of the baseline's and the others' variance: the baseline may be noisier. If
-    an F test at level ``NOISIER`` finds it noisier, or there are only two seeds, this sum has
+    an F test at level ``NOISIER_LEVEL`` finds it noisier, or there are only two seeds, this sum has
     Welch's degrees of freedom.
     """
     if own_counts_half and variances.dof > variances.own_dof >= _OWN_KNOWN:
@@ -114,7 +114,7 @@ def _guarded(variances: Variances, comparisons: int, *, own_counts_half: bool) -
     # whole numbers are common and must not be floored by rounding errors
     fewer = np.floor(welch + 1e-6).astype(np.int64)
     if variances.base_dof > 1:
-        noisier = special.fdtrc(variances.base_dof, variances.others_dof, ratio) < NOISIER
+        noisier = special.fdtrc(variances.base_dof, variances.others_dof, ratio) < NOISIER_LEVEL
         fewer = np.where(noisier, fewer, variances.dof)
     needed: Vector = np.vectorize(critical_value)(comparisons, fewer)
     needed /= critical_value(comparisons, variances.dof)

@@ -24,10 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from dashboards.statistics.dunnett import FALSE_CLAIMS
+from dashboards.statistics.dunnett import SIGNIFICANCE_LEVEL
 
 FITTED_VALUES = 5  # values around the best; three points would fit any parabola exactly
-FEWEST_SEEDS = 3
+MIN_PEAK_SEEDS = 3
 
 Floats = NDArray[np.float64]
 
@@ -50,7 +50,7 @@ class Peak:
     score: float
     octave: float  # log2 of the parameter at the peak
     inside: bool  # whether it is the parabola's vertex rather than an end of the fitted range
-    misfit: float  # largest residual of the fit
+    max_residual: float  # largest residual of the fit
     # in log2 of the parameter; its domain is the fitted range
     parabola: np.polynomial.Polynomial
 
@@ -66,7 +66,7 @@ class PeakDifference:
 
 
 @dataclass(frozen=True)
-class PeakStanding:
+class PeakResult:
     """A rule compared with the first one."""
 
     rule: str
@@ -85,8 +85,8 @@ def fitted_peak(octaves: Floats, means: Floats, sign: int = 1) -> Peak:
     roots = [float(root) for root in np.real(parabola.deriv().roots())]
     vertices = [root for root in roots if ends[0] < root < ends[1]]
     octave = max([*ends, *vertices], key=lambda place: sign * float(parabola(place)))
-    misfit = float(np.abs(parabola(octaves) - means).max())
-    return Peak(float(parabola(octave)), octave, octave in vertices, misfit, parabola)
+    max_residual = float(np.abs(parabola(octaves) - means).max())
+    return Peak(float(parabola(octave)), octave, octave in vertices, max_residual, parabola)
 
 
 def _peak_around_best(octaves: Floats, means: Floats, sign: int) -> Peak:
@@ -97,7 +97,7 @@ def _peak_around_best(octaves: Floats, means: Floats, sign: int) -> Peak:
 
 
 def jackknife(
-    whole: float, parts: Sequence[float], outside: float = FALSE_CLAIMS
+    whole: float, parts: Sequence[float], outside: float = SIGNIFICANCE_LEVEL
 ) -> tuple[float, float]:
     """Return the jackknife interval of an estimate from its leave-one-seed-out values; each bound
     misses with probability ``outside``.
@@ -113,7 +113,7 @@ def nearest(grid: Grid, peak: Peak) -> int:
     return int(np.abs(np.log2(grid.values) - peak.octave).argmin())
 
 
-def peak_standings(grid: Grid) -> list[PeakStanding]:
+def compare_peaks(grid: Grid) -> list[PeakResult]:
     """Compare every rule with the first, which comes first in the list."""
     octaves = np.log2(grid.values)
 
@@ -123,12 +123,14 @@ def peak_standings(grid: Grid) -> list[PeakStanding]:
     def difference(of: Callable[[Floats], float]) -> PeakDifference:
         mean = of(grid.scores)
         parts = [of(np.delete(grid.scores, seed, axis=2)) for seed in range(grid.scores.shape[2])]
-        return PeakDifference(mean, jackknife(mean, parts, FALSE_CLAIMS / (len(grid.rules) - 1)))
+        return PeakDifference(
+            mean, jackknife(mean, parts, SIGNIFICANCE_LEVEL / (len(grid.rules) - 1))
+        )
 
     first = peak(grid.scores, 0)
     shared = nearest(grid, first)
 
-    def standing(rule: int) -> PeakStanding:
+    def result(rule: int) -> PeakResult:
         best = peak(grid.scores, rule)
         at_best = None
         if first.inside and best.inside:
@@ -136,7 +138,7 @@ def peak_standings(grid: Grid) -> list[PeakStanding]:
         at_same = difference(
             lambda scores: float((scores[rule, shared] - scores[0, shared]).mean())
         )
-        return PeakStanding(grid.rules[rule], best, at_best, at_same)
+        return PeakResult(grid.rules[rule], best, at_best, at_same)
 
-    others = [standing(rule) for rule in range(1, len(grid.rules))]
-    return [PeakStanding(grid.rules[0], first, None, None), *others]
+    others = [result(rule) for rule in range(1, len(grid.rules))]
+    return [PeakResult(grid.rules[0], first, None, None), *others]

@@ -12,7 +12,7 @@ from dashboards.statistics.guards import Variances, difference_noise
 
 MAX_SEEDS = 100  # larger numbers of seeds per configuration are not reported
 _DRAWS = 20_000  # Monte Carlo draws of the estimated noise; power is accurate to 0.003
-_FOUND = 0.8
+_STANDARD_ERRORS_AT_80_POWER = 0.8
 
 
 def minimum_detectable_effect(
@@ -90,7 +90,7 @@ def _shift_found(needed: Vector) -> float:
     """
 
     def lacking(shift: float) -> float:
-        return float(special.ndtr(shift - needed).mean()) - _FOUND
+        return float(special.ndtr(shift - needed).mean()) - _STANDARD_ERRORS_AT_80_POWER
 
     return float(optimize.brentq(lacking, 0.0, 10 * float(needed.mean()) + 10, xtol=1e-6))
 

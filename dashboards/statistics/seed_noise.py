@@ -54,7 +54,7 @@ def paired_differences(scores: Scores, baseline: str) -> dict[str, PairedDiffere
     without a shared seed are left out.
     """
     finite = finite_scores(scores)
-    require(finite, baseline)
+    require_baseline(finite, baseline)
     differences = {}
     for name, by_seed in finite.items():
         shared = {
@@ -162,7 +162,7 @@ def finite_scores(scores: Scores) -> dict[str, dict[Hashable, float]]:
     }
 
 
-def require(scores: Scores, baseline: str) -> None:
+def require_baseline(scores: Scores, baseline: str) -> None:
     """Raise a ValueError that names the baseline if it has no score."""
     if not scores.get(baseline):
         raise ValueError(

@@ -27,15 +27,16 @@ from dashboards.statistics.verdict import MIN_SEEDS, Mode, oriented
 
 Decision = Literal["better", "not better", "worse", "open"]
 
-MISSED = 0.1  # probability of dropping a finalist that is better by exactly the worthwhile amount
+# probability of dropping a finalist that is better by exactly the worthwhile amount
+FUTILITY_ERROR = 0.1
 # exponents of the fraction of seeds in the two spending functions: the futility error is spent
 # early
-_SPENDING = (1.0, 0.7)
-_ROUNDS = 8
+_SPENDING_EXPONENTS = (1.0, 0.7)
+_MAX_ANALYSES = 8
 # Seeds at the first interim analysis. Analyses at three and four seeds report too many false
 # positives on real trainings with equal means, and add no power in the end
 # (research/verdict_on_real_runs.py).
-_FIRST = 5
+_FIRST_ANALYSIS_SEEDS = 5
 PATHS = 100_000  # simulated confirmations; boundaries are accurate to about 0.01 to 0.02
 
 
@@ -43,23 +44,24 @@ PATHS = 100_000  # simulated confirmations; boundaries are accurate to about 0.0
 class Design:
     """Schedule and boundaries of the interim analyses."""
 
-    looks: tuple[int, ...]  # seeds per configuration at each interim analysis
+    analyses: tuple[int, ...]  # seeds per configuration at each interim analysis
     finalists: int
     worthwhile: float  # the smallest difference that matters, in units of the score
-    better: tuple[float, ...]  # at each analysis, the t statistic above which a finalist is better
+    # at each analysis, the t statistic above which a finalist is better
+    efficacy: tuple[float, ...]
     # and the t statistic of (worthwhile - difference) above which it is futile
-    futile: tuple[float, ...]
+    futility: tuple[float, ...]
 
     def thresholds(self, seeds: int) -> tuple[float, float] | None:
         """Return both boundaries of the latest analysis reached with ``seeds`` seeds; None before
         the first.
         """
-        reached = sum(look <= seeds for look in self.looks)
-        return (self.better[reached - 1], self.futile[reached - 1]) if reached else None
+        reached = sum(analysis <= seeds for analysis in self.analyses)
+        return (self.efficacy[reached - 1], self.futility[reached - 1]) if reached else None
 
 
 @dataclass(frozen=True)
-class Standing:
+class InterimResult:
     """The result of a finalist at an interim analysis. All numbers are gains: larger is better in
     both modes.
     """
@@ -93,40 +95,44 @@ def make_design(noise: Noise | None, worthwhile: float, finalists: int, max_seed
                 if worthwhile
                 else max_seeds
             )
-            seeds = min(max_seeds, max(_FIRST, seeds))
-            better, futile = boundaries(looks_up_to(seeds), finalists)
-            if wide >= better[-1] + futile[-1] - 1e-9:
+            seeds = min(max_seeds, max(_FIRST_ANALYSIS_SEEDS, seeds))
+            efficacy, futility = boundaries(schedule_analyses(seeds), finalists)
+            if wide >= efficacy[-1] + futility[-1] - 1e-9:
                 break
-            wide = better[-1] + futile[-1]
-    looks = looks_up_to(seeds)
-    return Design(looks, finalists, worthwhile, *boundaries(looks, finalists))
+            wide = efficacy[-1] + futility[-1]
+    analyses = schedule_analyses(seeds)
+    return Design(analyses, finalists, worthwhile, *boundaries(analyses, finalists))
 
 
-def looks_up_to(seeds: int) -> tuple[int, ...]:
-    """Spread at most ``_ROUNDS`` interim analyses evenly, starting at ``_FIRST`` seeds."""
-    count = max(1, min(_ROUNDS, seeds - _FIRST + 1))
-    places = np.linspace(_FIRST, seeds, count) if count > 1 else np.array([seeds])
+def schedule_analyses(seeds: int) -> tuple[int, ...]:
+    """Spread at most ``_MAX_ANALYSES`` interim analyses evenly, starting at
+    ``_FIRST_ANALYSIS_SEEDS`` seeds.
+    """
+    count = max(1, min(_MAX_ANALYSES, seeds - _FIRST_ANALYSIS_SEEDS + 1))
+    places = np.linspace(_FIRST_ANALYSIS_SEEDS, seeds, count) if count > 1 else np.array([seeds])
     return tuple(int(place) for place in np.round(places))
 
 
 @functools.lru_cache(maxsize=64)
 def boundaries(
-    looks: tuple[int, ...], finalists: int
+    analyses: tuple[int, ...], finalists: int
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the boundaries of both tests at every look, from `null_paths`."""
-    fractions = np.array(looks) / looks[-1]
-    paths = null_paths(looks, finalists)
+    """Return the boundaries of both tests at every interim analysis, from `null_paths`."""
+    fractions = np.array(analyses) / analyses[-1]
+    paths = null_paths(analyses, finalists)
     # As many degrees of freedom as at the first analysis, where most false positives are reported.
-    claims = level(finalists * (looks[0] - 1))
-    better = spend(paths.max(axis=2), claims * fractions ** _SPENDING[0])
+    claims = level(finalists * (analyses[0] - 1))
+    efficacy = spend(paths.max(axis=2), claims * fractions ** _SPENDING_EXPONENTS[0])
     # Each finalist is dropped on its own, with the noise of its own differences: it may be noisier
     # than the rest.
-    futile = spend(null_paths(looks, 1)[:, :, 0], MISSED * fractions ** _SPENDING[1])
-    return tuple(better.tolist()), tuple(futile.tolist())
+    futility = spend(
+        null_paths(analyses, 1)[:, :, 0], FUTILITY_ERROR * fractions ** _SPENDING_EXPONENTS[1]
+    )
+    return tuple(efficacy.tolist()), tuple(futility.tolist())
 
 
-def null_paths(looks: Sequence[int], finalists: int) -> Vector:
-    """Simulate the t statistics of all finalists under the null hypothesis, [paths, looks,
+def null_paths(analyses: Sequence[int], finalists: int) -> Vector:
+    """Simulate the t statistics of all finalists under the null hypothesis, [paths, analyses,
     finalists].
 
     Every configuration has a standard normal score on each seed; seeds are blocks, and all share
@@ -136,14 +142,14 @@ def null_paths(looks: Sequence[int], finalists: int) -> Vector:
     arms = finalists + 1
     sums = np.zeros((PATHS, arms))
     squares = np.zeros(PATHS)
-    statistics = np.empty((PATHS, len(looks), finalists))
+    statistics = np.empty((PATHS, len(analyses), finalists))
     seeds = 0
-    for place, look in enumerate(looks):
-        for _ in range(look - seeds):
+    for place, analysis in enumerate(analyses):
+        for _ in range(analysis - seeds):
             scores = generator.standard_normal((PATHS, arms))
             sums += scores
             squares += arms * scores.var(axis=1)  # around the mean of the seed
-        seeds = look
+        seeds = analysis
         noise = (squares - arms * sums.var(axis=1) / seeds) / (finalists * (seeds - 1))
         gains = (sums[:, 1:] - sums[:, :1]) / seeds
         statistics[:, place] = gains / np.sqrt(2 * noise / seeds)[:, None]
@@ -151,10 +157,10 @@ def null_paths(looks: Sequence[int], finalists: int) -> Vector:
 
 
 def spend(statistics: Vector, spent: ArrayLike) -> Vector:
-    """Return boundaries [looks] such that null paths [paths, looks] first cross each with the
+    """Return boundaries [analyses] such that null paths [paths, analyses] first cross each with the
     probability to be spent there.
 
-    ``spent`` [looks] is the cumulative crossing probability by each look, non-decreasing.
+    ``spent`` [analyses] is the cumulative crossing probability by each analysis, non-decreasing.
     """
     crossing = np.diff(np.asarray(spent, dtype=float), prepend=0.0) * len(statistics)
     alive = np.ones(len(statistics), bool)
@@ -168,18 +174,22 @@ def spend(statistics: Vector, spent: ArrayLike) -> Vector:
     return np.array(bounds)
 
 
-def standings(design: Design, scores: Scores, baseline: str, mode: Mode) -> list[Standing]:
+def interim_results(
+    design: Design, scores: Scores, baseline: str, mode: Mode
+) -> list[InterimResult]:
     """Return the result of each finalist at the latest interim analysis that its seeds have
     reached.
     """
     gains = oriented(scores, 1.0 if mode == "max" else -1.0)
     decided = []
-    for decision in compare(gains, baseline, design.thresholds).decisions:
+    for decision in compare(gains, baseline, design.thresholds).estimates:
         low, high = decision.interval or (None, None)
         outcome: Decision = "open"
         if decision.interval is not None and decision.seeds >= MIN_SEEDS:
             outcome = decide(*decision.interval, design.worthwhile)
-        decided.append(Standing(decision.name, decision.seeds, decision.gain, low, high, outcome))
+        decided.append(
+            InterimResult(decision.name, decision.seeds, decision.gain, low, high, outcome)
+        )
     return decided
 
 

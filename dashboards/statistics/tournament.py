@@ -23,12 +23,13 @@ from typing import Literal
 import numpy as np
 from scipy import special
 
-from dashboards.statistics.dunnett import FALSE_CLAIMS
+from dashboards.statistics.dunnett import SIGNIFICANCE_LEVEL
 from dashboards.statistics.seed_noise import Scores, paired_differences
 
 _SPLITS = 100
-FEWEST_TRIALS = 8  # complete trials per rule; with fewer, the halves are too small
-FEWEST_OF_TWO = 24  # per rule that tunes two parameters; with three, no number is enough
+MIN_TRIALS = 8  # complete trials per rule; with fewer, the halves are too small
+# per rule that tunes two parameters; with three, no number is enough
+MIN_TRIALS_TWO_PARAMETERS = 24
 
 Refusal = Literal[
     "few trials",
@@ -49,7 +50,7 @@ class Tuning:
 
 
 @dataclass(frozen=True)
-class RuleStanding:
+class RuleResult:
     """A rule at its best compared with the baseline rule at its best."""
 
     rule: str
@@ -62,10 +63,10 @@ class RuleStanding:
     @property
     def better(self) -> bool:
         """Whether a gain is shown."""
-        return self.p_value is not None and self.p_value < FALSE_CLAIMS
+        return self.p_value is not None and self.p_value < SIGNIFICANCE_LEVEL
 
-    def corrected(self, factor: int) -> "RuleStanding":
-        """Return the standing with its p-value multiplied, for repeated confirmations."""
+    def corrected(self, factor: int) -> "RuleResult":
+        """Return the result with its p-value multiplied, for repeated confirmations."""
         if self.p_value is None:
             return self
         return replace(self, p_value=min(1.0, factor * self.p_value))
@@ -81,9 +82,9 @@ def tuning_variance(scores: Sequence[float]) -> float:
     return float(np.mean(apart**2)) / 2
 
 
-def standings(
+def compare_rules(
     fresh: Scores, baseline: str, tunings: Mapping[str, Tuning], mode: Literal["max", "min"] = "max"
-) -> list[RuleStanding]:
+) -> list[RuleResult]:
     """Compare every rule with the baseline; best first.
 
     ``fresh`` is rule -> fresh seed -> score of its best setting, with failed seeds imputed.
@@ -94,11 +95,11 @@ def standings(
     sign = 1.0 if mode == "max" else -1.0
     variances: dict[int, list[float]] = {}  # by the number of parameters
     for tuning in tunings.values():
-        if len(tuning.scores) >= FEWEST_TRIALS:
+        if len(tuning.scores) >= MIN_TRIALS:
             variance = tuning_variance([sign * score for score in tuning.scores])
             variances.setdefault(tuning.parameters, []).append(variance)
     paired = paired_differences(fresh, baseline)
-    standings = []
+    compare_rules = []
     for rule, pair in paired.items():
         values = np.array(list(pair.by_seed.values()))
         difference = pair.mean
@@ -111,17 +112,17 @@ def standings(
         if len(values) < 2 or float(np.ptp(values)) == 0:
             refusal = "no spread"
         if refusal is not None:
-            standings.append(RuleStanding(rule, difference, refusal=refusal))
+            compare_rules.append(RuleResult(rule, difference, refusal=refusal))
             continue
         tuned = np.mean([np.mean(variances[one.parameters]) for one in (rule_tuning, base)])
         error = math.sqrt(float(values.var(ddof=1)) / len(values) + tuned)
         dof = len(values) - 1
-        half = float(special.stdtrit(dof, 1 - FALSE_CLAIMS / len(paired))) * error
+        half = float(special.stdtrit(dof, 1 - SIGNIFICANCE_LEVEL / len(paired))) * error
         p_value = min(1.0, len(paired) * float(special.stdtr(dof, -sign * difference / error)))
-        standings.append(
-            RuleStanding(rule, difference, (difference - half, difference + half), p_value)
+        compare_rules.append(
+            RuleResult(rule, difference, (difference - half, difference + half), p_value)
         )
-    return sorted(standings, key=lambda one: -sign * one.difference)
+    return sorted(compare_rules, key=lambda one: -sign * one.difference)
 
 
 def incomparable(
@@ -130,7 +131,7 @@ def incomparable(
     """Return why a rule and the baseline cannot be compared, given their trials and tuned
     parameters; None if they can.
     """
-    if min(trials, baseline_trials) < FEWEST_TRIALS:
+    if min(trials, baseline_trials) < MIN_TRIALS:
         return "few trials"
     if 2 * baseline_trials < trials:
         return "smaller budget"
@@ -138,8 +139,8 @@ def incomparable(
         return "baseline tunes more"
     if parameters > 2:
         return "many parameters"
-    if parameters == 2 and trials < FEWEST_OF_TWO:
+    if parameters == 2 and trials < MIN_TRIALS_TWO_PARAMETERS:
         return "few trials of two"
-    if baseline_parameters == 2 and baseline_trials < FEWEST_OF_TWO:
+    if baseline_parameters == 2 and baseline_trials < MIN_TRIALS_TWO_PARAMETERS:
         return "few trials of two"
     return None

@@ -13,8 +13,8 @@ from typing import Literal
 import numpy as np
 
 from dashboards.statistics.arms import Layout, Pairing, compare_arms, compare_with_number
-from dashboards.statistics.comparison import Comparison, Decision, compare
-from dashboards.statistics.dunnett import FALSE_CLAIMS
+from dashboards.statistics.comparison import Comparison, GainEstimate, compare
+from dashboards.statistics.dunnett import SIGNIFICANCE_LEVEL
 from dashboards.statistics.power import minimum_detectable_effect, seeds_for
 from dashboards.statistics.problems import Answers
 from dashboards.statistics.seed_noise import Scores, finite_scores
@@ -26,7 +26,7 @@ Why = Literal["alone", "no shared seed", "one seed", "no spread"]
 Claim = Literal["evidence", "candidate", "too few seeds", "none"]
 
 MIN_SEEDS = 3  # fewer never give evidence: on real runs two report too many false positives
-EXCLUDED = 0.05  # probability of seeing no collapse at the excluded rate
+COLLAPSE_LEVEL = 0.05  # probability of seeing no collapse at the excluded rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ class Tested(Difference):
         return self.largest_gain < max(worthwhile, 0.0) or self.largest_gain <= 0
 
     @property
-    def few_seeds_make_it(self) -> bool:
+    def driven_by_few_seeds(self) -> bool:
         """Whether the median contradicts the mean: by its sign, or by a factor of two."""
         return not 0.5 < self.median / self.difference < 2 if self.difference else False
 
@@ -161,7 +161,7 @@ def corrected_for_repeats(judged: Verdict, earlier_confirmations: int) -> Verdic
     if earlier_confirmations == 0 or isinstance(judged, Undecided):
         return judged
     p_value = min(1.0, repeats_factor(earlier_confirmations) * judged.p_value)
-    claim = judged.claim if p_value < FALSE_CLAIMS else "none"
+    claim = judged.claim if p_value < SIGNIFICANCE_LEVEL else "none"
     return replace(judged, p_value=p_value, claim=claim)
 
 
@@ -181,7 +181,7 @@ def _concluded(
 ) -> Verdict:
     """Return the verdict that a comparison of all configurations gives."""
     sign = _sign(mode)
-    if not result.decisions:
+    if not result.estimates:
         return _unmatched(scores, baseline, sign, result.failed)
     best = _best(result)
     noise = result.noises.get(best.name, result.noise)
@@ -193,7 +193,7 @@ def _concluded(
         baseline=baseline,
         difference=sign * best.gain,
         seeds=best.seeds,
-        comparisons=len(result.decisions),
+        comparisons=len(result.estimates),
         improves=best.gain > 0,
         failed=result.failed,
         layout=layouts.get(best.name, "paired"),
@@ -204,8 +204,8 @@ def _concluded(
     )
     if best.interval is None or best.p_value is None:
         return Undecided(**vars(measured), why="one seed" if best.seeds < 2 else "no spread")
-    means = {decision.name: decision.gain for decision in result.decisions}
-    seeds = {decision.name: decision.seeds for decision in result.decisions}
+    means = {estimate.name: estimate.gain for estimate in result.estimates}
+    seeds = {estimate.name: estimate.seeds for estimate in result.estimates}
     shrunken = shrunken_difference(means, seeds, best.name, sd)
     # The test on fresh seeds also uses the search's seeds; these scores may be the search's own.
     dof = len((earlier or scores).get(baseline, ())) - 1
@@ -221,11 +221,11 @@ def _concluded(
         by_problem=best.by_problem,
         shrunken=sign * shrunken,
         largest_gain=max(
-            math.inf if decision.interval is None else decision.interval[1]
-            for decision in result.decisions
+            math.inf if estimate.interval is None else estimate.interval[1]
+            for estimate in result.estimates
         ),
         detectable=minimum_detectable_effect(
-            sd, best.seeds, len(result.decisions) + 1, 0 if earlier is None else dof
+            sd, best.seeds, len(result.estimates) + 1, 0 if earlier is None else dof
         ),
         confirmation_seeds=seeds_for(shrunken, sd, known_dof=dof),
     )
@@ -246,7 +246,7 @@ def _without_failed(
     from scipy.stats import fisher_exact  # takes a second to import
 
     rates = [[count, len(scored)] for count, scored in zip(failed, ended, strict=True)]
-    if fisher_exact(np.array(rates)).pvalue < EXCLUDED:
+    if fisher_exact(np.array(rates)).pvalue < COLLAPSE_LEVEL:
         return None
     if layouts.get(best, "paired") == "paired":
         shared = [seed for seed in ended[0] if seed in ended[1]]
@@ -256,7 +256,7 @@ def _without_failed(
     return float(np.mean(list(ended[0].values())) - np.mean(list(ended[1].values())))
 
 
-def _claim(best: Decision, *, adaptive: bool) -> Claim:
+def _claim(best: GainEstimate, *, adaptive: bool) -> Claim:
     """Return what a gain on these seeds amounts to."""
     if not best.better:
         return "none"
@@ -271,11 +271,11 @@ def _noise_of(scores: Scores, name: str) -> float:
     return float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
 
 
-def unseen_collapse(seeds: int) -> float:
+def collapse_bound(seeds: int) -> float:
     """Return the largest collapse rate that ``seeds`` seeds without a collapse do not exclude (95%
     bound).
     """
-    return 1 - math.pow(EXCLUDED, 1 / seeds)
+    return 1 - math.pow(COLLAPSE_LEVEL, 1 / seeds)
 
 
 def oriented(scores: Scores, sign: float) -> Scores:
@@ -285,16 +285,16 @@ def oriented(scores: Scores, sign: float) -> Scores:
     }
 
 
-def _best(result: Comparison) -> Decision:
+def _best(result: Comparison) -> GainEstimate:
     """Return the largest mean gain among significant ones, else among all; ties up to rounding go
     to the first.
     """
-    shown = [decision for decision in result.decisions if decision.better]
-    decisions = shown or result.decisions
-    top = max(decision.gain for decision in decisions)
+    shown = [estimate for estimate in result.estimates if estimate.better]
+    estimates = shown or result.estimates
+    top = max(estimate.gain for estimate in estimates)
     pairs = [abs(gain) for pair in result.paired.values() for gain in pair.by_seed.values()]
     spread = max(pairs, default=abs(top))
-    return next(decision for decision in decisions if decision.gain >= top - 1e-9 * spread)
+    return next(estimate for estimate in estimates if estimate.gain >= top - 1e-9 * spread)
 
 
 def _unmatched(scores: Scores, baseline: str, sign: float, failed: Mapping[str, int]) -> Undecided:

@@ -224,7 +224,7 @@ def _as_json(judgement: "Judgement", page: Path) -> dict[str, object]:
         if verdict is None
         else {"kind": type(verdict).__name__.lower(), **asdict(verdict)},
         "arms": [asdict(arm) for arm in judgement.arms],
-        "tuned": [asdict(standing) for standing in judgement.results.arm_standings]
+        "tuned": [asdict(result) for result in judgement.results.arm_results]
         if judgement.results.arms
         else [],
         "report": str(page),

@@ -58,12 +58,12 @@ def _report(arguments: argparse.Namespace) -> int:
 
 
 def _evidence(arguments: argparse.Namespace) -> int:
-    from dashboards.evidence import HEADINGS, gathered
+    from dashboards.evidence import HEADINGS, collect_comparisons
     from dashboards.sources.mlflow import read_sweeps
 
     uri = tracking_uri(TrackingConfig(uri=arguments.store), arguments.runs_dir)
     connect(uri)  # reading would create a missing store
-    counted, left = gathered(read_sweeps(uri))
+    counted, left = collect_comparisons(read_sweeps(uri))
     if arguments.json:
         print_json(
             {

@@ -203,7 +203,7 @@ def _run_rounds(sweep: SweepRecord, arguments: argparse.Namespace) -> int:
     code, rounds = decide(
         sweep, options, lambda fresh: resume_sweep(fresh, run), partial(print, flush=True)
     )
-    if rounds.looks:
+    if rounds.analyses:
         _report_on(sweep, sweep.folder.confirmation.log, ended=rounds.outcome != "open")
     return code
 

@@ -91,7 +91,7 @@ def forecast_noise(
             name: (
                 gain,
                 seeds_for(gain, noise.sd, max(2, planned)),
-                make_design(noise, gain, 1, MAX_SEEDS).looks[-1],
+                make_design(noise, gain, 1, MAX_SEEDS).analyses[-1],
             )
             for name, gain in wanted.items()
         },

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dashboards.statistics.seed_noise import Noise
-from dashboards.statistics.sequential import Design, Standing
+from dashboards.statistics.sequential import Design, InterimResult
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import ANALYSIS, PLAN
 
@@ -20,16 +20,16 @@ class RecordedRounds:
     design: Design
     known: Noise  # seed noise, from the sweep being confirmed
     # per interim analysis: the finalists that were still open
-    looks: tuple[tuple[Standing, ...], ...] = ()
+    analyses: tuple[tuple[InterimResult, ...], ...] = ()
 
     @property
     def retired(self) -> set[str]:
         """Finalists that need no further seeds."""
         return {
-            standing.finalist
-            for look in self.looks
-            for standing in look
-            if standing.decision != "open"
+            result.finalist
+            for analysis in self.analyses
+            for result in analysis
+            if result.decision != "open"
         }
 
     @property
@@ -37,22 +37,22 @@ class RecordedRounds:
         """better: a finalist is better. not better: none is better by the worthwhile gain.
         undecided: no analysis is left. open: more analyses follow.
         """
-        if any(standing.decision == "better" for look in self.looks for standing in look):
+        if any(result.decision == "better" for analysis in self.analyses for result in analysis):
             return "better"
         if len(self.retired) == self.design.finalists:
             return "not better"
-        return "undecided" if len(self.looks) == len(self.design.looks) else "open"
+        return "undecided" if len(self.analyses) == len(self.design.analyses) else "open"
 
 
 def recorded_rounds(sweep: SweepRecord) -> RecordedRounds | None:
     """Return the rounds on record; None if the sweep does not run in rounds."""
     plan = None
-    looks = []
+    analyses = []
     for record in sweep.events:
         if record.get("event") == PLAN:
             plan = record
         elif record.get("event") == ANALYSIS:
-            looks.append(tuple(Standing(**standing) for standing in record["standings"]))
+            analyses.append(tuple(InterimResult(**result) for result in record["results"]))
     if plan is None:
         return None
     design: dict[str, Any] = {
@@ -60,4 +60,4 @@ def recorded_rounds(sweep: SweepRecord) -> RecordedRounds | None:
         for key, value in plan["design"].items()
     }
     noise = Noise(plan["sd"] if plan["sd"] is not None else float("nan"), plan["dof"])
-    return RecordedRounds(Design(**design), noise, tuple(looks))
+    return RecordedRounds(Design(**design), noise, tuple(analyses))

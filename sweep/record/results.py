@@ -252,13 +252,13 @@ def _rounds(sweep: SweepRecord) -> Rounds | None:
     recorded = recorded_rounds(sweep)
     if recorded is None:
         return None
-    standings = (standing for look in recorded.looks for standing in look)
+    results = (result for analysis in recorded.analyses for result in analysis)
     return Rounds(
-        planned=recorded.design.looks,
+        planned=recorded.design.analyses,
         worthwhile=recorded.design.worthwhile,
         outcome=recorded.outcome,
-        standings=tuple(
-            dataclasses.replace(stands, finalist=str(spec.reported(int(stands.finalist))))
-            for stands in standings
+        results=tuple(
+            dataclasses.replace(result, finalist=str(spec.reported(int(result.finalist))))
+            for result in results
         ),
     )

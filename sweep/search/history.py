@@ -24,7 +24,7 @@ _DIVERGED = re.compile(r"diverged at step|score is")
 _ENDED_WITH_CODE = re.compile(r"the command ended with \d+:")
 _MEMORY = re.compile(r"out ?of ?memory|MemoryError|cannot allocate memory", re.IGNORECASE)
 PLAN = "plan"  # design of a sequential confirmation, see sweep/winner/rounds.py
-ANALYSIS = "look"  # results of an interim analysis
+ANALYSIS = "analysis"  # results of an interim analysis
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ def replay(records: Iterable[Record]) -> list[Configuration]:
         elif record.get("event") == RETRIED:
             _take_back(configurations, record)
         elif record.get("event") == ANALYSIS:
-            for standing in record["standings"]:
-                number = int(standing["finalist"])
-                retired = standing["decision"] != "open"
+            for result in record["results"]:
+                number = int(result["finalist"])
+                retired = result["decision"] != "open"
                 configurations[number] = replace(configurations[number], retired=retired)
     return configurations
 

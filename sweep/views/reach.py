@@ -4,10 +4,15 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from dashboards.statistics.peaks import FEWEST_SEEDS, FITTED_VALUES
-from dashboards.statistics.tournament import FEWEST_OF_TWO, FEWEST_TRIALS, Refusal, incomparable
+from dashboards.statistics.peaks import FITTED_VALUES, MIN_PEAK_SEEDS
+from dashboards.statistics.tournament import (
+    MIN_TRIALS,
+    MIN_TRIALS_TWO_PARAMETERS,
+    Refusal,
+    incomparable,
+)
 from dashboards.statistics.verdict import MIN_SEEDS
-from dashboards.words import REFUSALS
+from dashboards.words import REFUSAL_TEXT
 from sweep.programs.base import Advice
 from sweep.record.sweep_record import planned_trials
 from sweep.space.arms import arms
@@ -77,7 +82,7 @@ def _is_fitted_grid(spec: SweepSpec) -> bool:
     """Return whether all arms run one grid of values that is long enough to fit their peaks, which
     compares them without fresh seeds.
     """
-    if len(spec.seeds) < FEWEST_SEEDS:
+    if len(spec.seeds) < MIN_PEAK_SEEDS:
         return False
     tuned_arms = list(arms(spec).values())
     grids = [
@@ -106,7 +111,10 @@ def _incomparable_arms(spec: SweepSpec) -> Iterator[Advice]:
         refusal = incomparable(*sizes[name], *sizes[baseline])
         if refusal is not None:
             refused.setdefault(refusal, []).append(name)
-    fewest: dict[Refusal, int] = {"few trials": FEWEST_TRIALS, "few trials of two": FEWEST_OF_TWO}
+    fewest: dict[Refusal, int] = {
+        "few trials": MIN_TRIALS,
+        "few trials of two": MIN_TRIALS_TWO_PARAMETERS,
+    }
     for refusal, names in refused.items():
         hint = "tune one parameter (or two) of every arm, and give the others a value"
         if refusal in fewest:
@@ -124,7 +132,7 @@ def _incomparable_arms(spec: SweepSpec) -> Iterator[Advice]:
             hint = f"give every value of {spec.search.tune_within} equally many different points"
         yield Advice(
             f"{', '.join(names)} cannot be compared with {baseline} at their best: "
-            f"{REFUSALS[refusal]}",
+            f"{REFUSAL_TEXT[refusal]}",
             f"search.configurations, search.tune_within: {spec.search.tune_within}",
             hint,
         )

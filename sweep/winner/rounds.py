@@ -11,8 +11,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass
 
 from dashboards.statistics.seed_noise import Noise
-from dashboards.statistics.sequential import Standing, make_design, standings
-from dashboards.words import standing
+from dashboards.statistics.sequential import InterimResult, interim_results, make_design
+from dashboards.words import interim_result_text
 from sweep.record.baseline import is_baseline
 from sweep.record.folder import read_spec, write_spec
 from sweep.record.noise import score, sweep_noise
@@ -62,18 +62,18 @@ def decide(
     budget = options.hours
     hours = "GPU-hours" if sweep.spec.resources.gpus_per_trial else "CPU-hours"
     while rounds.outcome == "open":
-        seeds = rounds.design.looks[len(rounds.looks)]
+        seeds = rounds.design.analyses[len(rounds.analyses)]
         numbers = [fresh.spec.seeds[0] + number for number in range(seeds)]
         fresh = SweepRecord(fresh.spec.model_copy(update={"seeds": numbers}), fresh.folder)
         price = _price(fresh, sweep)
         if budget is not None and price > budget:
             reason = "Not started: the first round needs"
-            if rounds.looks:
+            if rounds.analyses:
                 reason = "Stopped: the next round would bring the total to"
             say(f"{reason} {price:.3g} {hours}, but the budget is {budget:g}")
             say(f"Undecided. With a larger budget: {options.resume_command}")
             return code, rounds
-        total = " in total" if rounds.looks else ""
+        total = " in total" if rounds.analyses else ""
         say(f"next round: {counted(_missing(fresh), 'trial')}, about {price:.2g} {hours}{total}")
         code = run(fresh)
         fresh = fresh.reloaded()
@@ -81,10 +81,10 @@ def decide(
             say(f"Undecided. To continue: {options.resume_command}")
             return (code if code not in (0, 1) else INTERRUPTED), rounds
         rounds = _analyze(fresh, rounds)
-        place = f"round {len(rounds.looks)} of at most {len(rounds.design.looks)}"
-        for stands in rounds.looks[-1]:
-            name = f"#{_reported(stands, fresh.spec)}"
-            say(f"{place}: {standing(name, stands, rounds.design.worthwhile)}")
+        place = f"round {len(rounds.analyses)} of at most {len(rounds.design.analyses)}"
+        for result in rounds.analyses[-1]:
+            name = f"#{_reported(result, fresh.spec)}"
+            say(f"{place}: {interim_result_text(name, result, rounds.design.worthwhile)}")
     say(f"{sweep.folder.name}: {_outcome_text(rounds, fresh.spec)}")
     return code, rounds
 
@@ -118,9 +118,9 @@ def _open_confirmation(
     return fresh, rounds
 
 
-def _reported(standing: Standing, space: SweepSpec) -> str:
+def _reported(result: InterimResult, space: SweepSpec) -> str:
     """Return the finalist's number in the sweep that chose it."""
-    return str(space.reported(int(standing.finalist)))
+    return str(space.reported(int(result.finalist)))
 
 
 def _create(sweep: SweepRecord, options: RoundsOptions) -> None:
@@ -141,7 +141,7 @@ def _create(sweep: SweepRecord, options: RoundsOptions) -> None:
     # The budget is checked before each round, over all rounds.
     limits = spec.limits.model_copy(update={"gpu_hours": None, "time_budget_s": None})
     held_out = options.test is not None or spec.program.held_out_instead
-    space = fresh_space(sweep, chosen, design.looks[0], options.test, held_out=held_out)
+    space = fresh_space(sweep, chosen, design.analyses[0], options.test, held_out=held_out)
     space = space.model_copy(update={"limits": limits})
     folder = sweep.folder.confirmation
     folder.root.mkdir(parents=True, exist_ok=True)
@@ -174,32 +174,34 @@ def _analyze(fresh: SweepRecord, rounds: RecordedRounds) -> RecordedRounds:
             f"{fresh.command('status')} shows why",
             code="baseline-failed",
         )
-    every = standings(rounds.design, scores, _BASELINE, fresh.spec.objective.mode)
-    stands = tuple(standing for standing in every if standing.finalist not in rounds.retired)
+    every = interim_results(rounds.design, scores, _BASELINE, fresh.spec.objective.mode)
+    results = tuple(result for result in every if result.finalist not in rounds.retired)
     with hold(fresh.folder.root, "sweep"):
         Ledger(fresh.folder.ledger).append(
             {
                 "event": ANALYSIS,
-                "standings": [asdict(standing) for standing in stands],
+                "results": [asdict(result) for result in results],
                 "time": time.time(),
             }
         )
-    return RecordedRounds(rounds.design, rounds.known, (*rounds.looks, stands))
+    return RecordedRounds(rounds.design, rounds.known, (*rounds.analyses, results))
 
 
 def _outcome_text(rounds: RecordedRounds, space: SweepSpec) -> str:
     """Return the result of all rounds as a sentence."""
     worthwhile = rounds.design.worthwhile
-    latest: dict[str, Standing] = {}
-    for look in rounds.looks:
-        for stands in look:
-            latest[f"#{_reported(stands, space)}"] = stands
-    better = {name: stands for name, stands in latest.items() if stands.decision == "better"}
+    latest: dict[str, InterimResult] = {}
+    for analysis in rounds.analyses:
+        for result in analysis:
+            latest[f"#{_reported(result, space)}"] = result
+    better = {name: result for name, result in latest.items() if result.decision == "better"}
     if better:
         best = max(better, key=lambda name: better[name].gain)
-        return standing(best, better[best], worthwhile)
+        return interim_result_text(best, better[best], worthwhile)
     if rounds.outcome == "not better":
-        return "; ".join(standing(name, stands, worthwhile) for name, stands in latest.items())
+        return "; ".join(
+            interim_result_text(name, result, worthwhile) for name, result in latest.items()
+        )
     return f"undecided: no finalist is shown to be better, nor to be not better by {worthwhile:g}"
 
 
@@ -231,7 +233,7 @@ def _plan_text(rounds: RecordedRounds, spec: SweepSpec) -> str:
     spread = f"the standard deviation between seeds is {noise.sd:.2g}"
     return (
         f"plan: {counted(design.finalists, 'finalist')} and the baseline, with interim analyses "
-        f"after {', '.join(map(str, design.looks))} fresh seeds each; an improvement of "
+        f"after {', '.join(map(str, design.analyses))} fresh seeds each; an improvement of "
         f"{design.worthwhile:g} in {spec.objective.metric} is worthwhile; "
         f"{spread if noise.dof else 'seed noise is unknown'}"
     )

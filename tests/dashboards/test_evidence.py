@@ -4,8 +4,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from dashboards.evidence import gathered, measured_in
-from dashboards.words import REFUSALS
+from dashboards.evidence import collect_comparisons, rule_comparisons
+from dashboards.words import REFUSAL_TEXT
 from tests.dashboards.pictures.test_tournament import confirmed as tuned_and_confirmed
 from tests.dashboards.table import results_of, with_trials
 
@@ -32,7 +32,7 @@ def confirmed(name, task, gains, *others):
 
 
 def test_a_rule_is_measured_against_its_baseline_with_the_noise_of_both_stages():
-    (ar, lopti, *_) = measured_in(confirmed("one", "easy", [0.10, 0.14, 0.12]))
+    (ar, lopti, *_) = rule_comparisons(confirmed("one", "easy", [0.10, 0.14, 0.12]))
     assert ar.chosen == "chosen for its score"
     assert (ar.rule, ar.baseline, ar.seeds, ar.left_out) == ("grpo + AR", "grpo", 3, "")
     assert ar.gain == pytest.approx(0.12)
@@ -50,7 +50,7 @@ def test_a_rule_is_measured_against_its_baseline_with_the_noise_of_both_stages()
 def test_no_rule_is_chosen_for_its_luck_where_all_were_carried_to_fresh_seeds():
     sweep = confirmed("one", "easy", [0.10, 0.14, 0.12], ("2", 0.3))
     whole = with_trials(sweep, sweep.table[sweep.table.configuration.isin(["0", "1", "2"])])
-    assert {(row.rule, row.chosen) for row in measured_in(whole)} == {
+    assert {(row.rule, row.chosen) for row in rule_comparisons(whole)} == {
         ("grpo + AR", ""),
         ("grpo + Lopti", ""),
     }
@@ -60,7 +60,7 @@ def test_fresh_seeds_do_not_choose_among_finalists_of_a_rule():
     sweep = confirmed("one", "easy", [0.10, 0.14, 0.12], ("2", 0.3))
     assert sweep.fresh is not None
     alike = with_trials(sweep, sweep.table.assign(rule=["grpo"] * 2 + ["AR"] * 4 + ["rpp"] * 4))
-    (row, *_) = measured_in(alike)
+    (row, *_) = rule_comparisons(alike)
     # of 0.75 and 0.55 in the search, the first
     assert (row.rule, row.gain) == ("AR", pytest.approx(0.12))
 
@@ -70,20 +70,20 @@ def test_less_is_better_where_the_objective_says_so():
     least = replace(sweep.objective, mode="min")
     assert sweep.fresh is not None
     sweep = replace(sweep, objective=least, fresh=replace(sweep.fresh, objective=least))
-    (row, *_) = measured_in(sweep)
+    (row, *_) = rule_comparisons(sweep)
     assert row.gain == pytest.approx(-0.12) and row.interval[0] < -0.12 < row.interval[1] < 0
 
 
 def test_of_a_tournament_the_luck_of_tuning_counts():
     sweep = tuned_and_confirmed(gain=0.1)
-    (counted,) = [row for row in measured_in(sweep) if not row.left_out]
-    (standing,) = sweep.arm_standings
-    assert (counted.gain, counted.interval) == (pytest.approx(0.105), standing.interval)
+    (counted,) = [row for row in rule_comparisons(sweep) if not row.left_out]
+    (result,) = sweep.arm_results
+    assert (counted.gain, counted.interval) == (pytest.approx(0.105), result.interval)
     assert counted.chosen == ""  # every rule goes to fresh seeds
     # fresh seeds alone, t(1): 0.073
-    assert standing.interval is not None and standing.interval[0] < 0.07
+    assert result.interval is not None and result.interval[0] < 0.07
     few = with_trials(sweep, sweep.table.iloc[:10])
-    assert REFUSALS["few trials"] in {row.left_out for row in measured_in(few)}
+    assert REFUSAL_TEXT["few trials"] in {row.left_out for row in rule_comparisons(few)}
 
 
 def test_a_setting_counts_once_and_what_is_not_confirmed_not_at_all():
@@ -94,7 +94,7 @@ def test_a_setting_counts_once_and_what_is_not_confirmed_not_at_all():
         confirmed("d", "other", [-0.2, -0.21, -0.19]),
         replace(confirmed("e", "fifth", [0.1, 0.2]), fresh=None),
     ]
-    counted, left = gathered(sweeps)
+    counted, left = collect_comparisons(sweeps)
     assert [(row.sweep, row.task) for row in counted] == [
         ("b", "easy"),
         ("c", "hard"),

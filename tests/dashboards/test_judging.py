@@ -135,7 +135,7 @@ def test_what_was_tuned_is_compared_at_its_own_best():
     chosen = runs(first=2).query("loss != 'gspo'")
     fresh = chosen.assign(lr=chosen.loss.map({"grpo": 2, "dapo": 4}))
     confirmed = judge(tuned_runs(), tuned=["lr"], fresh=fresh, **ASKED)
-    assert [standing.rule for standing in confirmed.results.arm_standings] == ["loss=dapo"]
+    assert [result.rule for result in confirmed.results.arm_results] == ["loss=dapo"]
     with pytest.raises(ConfigError, match="loss=grpo has several settings on fresh seeds"):
         judge(
             tuned_runs(),

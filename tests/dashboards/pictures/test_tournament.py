@@ -98,7 +98,7 @@ def test_rules_are_compared_on_fresh_seeds():
     sweep = confirmed(gain=9.0)
     assert "AR beats plain by +9.005" in tournament_line(sweep)
     assert "beats" not in tournament_line(confirmed(gain=0.01))
-    assert [standing.better for standing in confirmed(gain=0.01).arm_standings] == [False]
+    assert [result.better for result in confirmed(gain=0.01).arm_results] == [False]
     assert verdict(sweep)[0] == tournament_line(sweep)
     judged = sweep.fresh_verdict
     assert isinstance(judged, Tested) and judged.claim == "too few seeds"
@@ -116,8 +116,8 @@ def test_a_failed_fresh_seed_counts_and_is_said():
     lost = [replace(trial, state="FAIL", score=math.nan) for trial in sweep.fresh.trials[3:]]
     fresh = replace(sweep.fresh, trials=(*sweep.fresh.trials[:3], *lost))
     sweep = replace(sweep, fresh=fresh)
-    (standing,) = sweep.arm_standings
-    assert standing.difference == pytest.approx((9.0 + 0.5 - 0.52) / 2)
+    (result,) = sweep.arm_results
+    assert result.difference == pytest.approx((9.0 + 0.5 - 0.52) / 2)
     assert tournament_line(sweep).endswith("AR (1).")
 
 
@@ -134,7 +134,7 @@ def test_the_picture_has_lines_differences_and_a_table():
     assert picture is not None and len(picture.figures) == 2
     assert [trace.name for trace in picture.figures[0].data] == ["AR", "plain"]
     few = with_trials(confirmed(gain=0.01), confirmed(gain=0.01).table.iloc[:14])
-    assert [standing.refusal for standing in few.arm_standings] == ["few trials"]
+    assert [result.refusal for result in few.arm_results] == ["few trials"]
     assert "AR +0.015" in tournament_line(few)
     assert "Intervals" not in tournament_line(few) and len(shown(tournament(few)).figures) == 1
     page = render_page("demo", "", ["Undecided."], {"Verdict": [picture]}, ([], []))

@@ -6,10 +6,10 @@ import pytest
 
 from dashboards.pictures.verdict import headline, verdict
 from dashboards.results import Rounds
-from dashboards.statistics.sequential import Standing
+from dashboards.statistics.sequential import InterimResult
 from dashboards.statistics.verdict import Tested
 from dashboards.trial import Curve
-from dashboards.words import REPAIR, next_step
+from dashboards.words import FIX_FAILURES, next_step
 from tests.dashboards.table import ALPHA, ETA, results_of, with_trials
 
 
@@ -175,8 +175,8 @@ def test_fresh_seeds_decide():
 def test_the_finalist_with_the_largest_gain_is_named_where_less_is_better():
     search = results_of("min")
     gains = [
-        Standing("1", 3, 0.02, 0.01, 0.03, "better"),
-        Standing("2", 3, 0.20, 0.10, 0.30, "better"),
+        InterimResult("1", 3, 0.02, 0.01, 0.03, "better"),
+        InterimResult("2", 3, 0.20, 0.10, 0.30, "better"),
     ]
     rounds = Rounds((3,), 0.01, "better", tuple(gains))
     answer = headline(replace(search, fresh=replace(search, rounds=rounds)))
@@ -201,7 +201,10 @@ def on_fresh_seeds(baseline, finalist, rounds=None):
 
 def test_a_few_seeds_that_make_the_mean_are_told_after_fixed_seeds_and_rounds():
     lucky = [0.5, 0.5, 0.5, 0.5, 1.0]
-    for rounds in (None, Rounds((5,), 0.01, "undecided", (Standing("1", 5, 0.1, -1, 1, "open"),))):
+    for rounds in (
+        None,
+        Rounds((5,), 0.01, "undecided", (InterimResult("1", 5, 0.1, -1, 1, "open"),)),
+    ):
         (line,) = [
             line
             for line in verdict(on_fresh_seeds([0.5, 0.5, 0.5, 0.5, 0.5], lucky, rounds))
@@ -211,9 +214,9 @@ def test_a_few_seeds_that_make_the_mean_are_told_after_fixed_seeds_and_rounds():
 
 
 def test_failed_fresh_seeds_are_told_after_rounds_too():
-    standing = Standing("1", 3, 0.05, -0.01, 0.10, "open")
+    result = InterimResult("1", 3, 0.05, -0.01, 0.10, "open")
     sweep = on_fresh_seeds(
-        [0.5, None, 0.5], [0.6, 0.61, None], Rounds((3,), 0.01, "open", (standing,))
+        [0.5, None, 0.5], [0.6, 0.61, None], Rounds((3,), 0.01, "open", (result,))
     )
     assert any("#0 grpo (1), #1 (1)." in line for line in verdict(sweep))
 
@@ -223,22 +226,22 @@ def test_a_configuration_that_failed_on_every_fresh_seed_is_not_forgotten():
     assert "#0 grpo" in lost.sentence and not lost.confirmed
     lost = headline(on_fresh_seeds([None, None, None], [0.5, 0.52, 0.54]))
     assert lost.configuration is None and not lost.confirmed
-    assert REPAIR in lost.step
+    assert FIX_FAILURES in lost.step
 
 
 def test_every_finalist_is_told_by_its_last_look_and_the_price_is_named():
     scores = {(0.0, 0.0): [0.50, 0.52], (0.3, 0.0): [0.60, 0.62], (0.9, 0.0): [0.3, 0.31]}
-    looks = (
-        Standing("1", 3, 0.05, -0.01, 0.10, "open"),
-        Standing("2", 3, -0.2, -0.26, -0.15, "worse"),
-        Standing("1", 6, 0.06, 0.02, 0.09, "better"),
+    analyses = (
+        InterimResult("1", 3, 0.05, -0.01, 0.10, "open"),
+        InterimResult("2", 3, -0.2, -0.26, -0.15, "worse"),
+        InterimResult("1", 6, 0.06, 0.02, 0.09, "better"),
     )
     search = sweep_with(scores)
-    rounds = Rounds((3, 6, 9), 0.02, "better", looks)
+    rounds = Rounds((3, 6, 9), 0.02, "better", analyses)
     lines = verdict(replace(search, fresh=replace(search, rounds=rounds)))
     (line,) = [line for line in lines if "-0.200 (-0.260 to -0.150)" in line]
     for fact in ("#2 grpo α 0.9", "3 seeds", "+0.060 (+0.020 to +0.090)", "6 seeds"):
         assert fact in line
     assert "6 of at most 27 trials" in line and "12 GPU-hours" in line and "39%" in line
-    unseen = replace(search, fresh=replace(search, rounds=replace(rounds, standings=())))
+    unseen = replace(search, fresh=replace(search, rounds=replace(rounds, results=())))
     assert any("the first interim analysis is after 3" in line for line in verdict(unseen))

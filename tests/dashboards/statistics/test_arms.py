@@ -106,7 +106,7 @@ def test_seeds_that_are_clearly_correlated_are_used_alone():
     arm = {seed: effects[seed] + 0.05 + generator.normal(0, 0.003) for seed in range(5, 15)}
     comparison, layouts = compare_arms({"base": base, "x": arm}, "base")
     assert layouts == {"x": "paired"}
-    assert comparison.decisions[0].gain == pytest.approx(0.05, abs=0.005)
+    assert comparison.estimates[0].gain == pytest.approx(0.05, abs=0.005)
 
 
 @pytest.mark.parametrize("direction", [1, -1])
@@ -123,7 +123,7 @@ def test_partly_shared_seeds_use_all_runs():
     comparison, layouts = compare_arms({"base": base, "x": arm}, "base")
     assert layouts == {"x": "partly paired"}
     # two pairs differ by 0.5 on average, two runs without a partner by 1.5 - 1.5: weights 1 and 1
-    assert comparison.decisions[0].gain == pytest.approx(0.25)
+    assert comparison.estimates[0].gain == pytest.approx(0.25)
 
 
 def test_two_seeds_confirm_nothing():

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dashboards.statistics.dunnett import FALSE_CLAIMS, critical_value, level, p_value
+from dashboards.statistics.dunnett import SIGNIFICANCE_LEVEL, critical_value, level, p_value
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_corrected_p_values_are_those_of_scipy():
     )
     for statistic, expected in zip(scipy_test.statistic, scipy_test.pvalue, strict=True):
         corrected = p_value(float(statistic), 3, 20, same_seeds=True)
-        assert corrected * level(20) / FALSE_CLAIMS == pytest.approx(expected, abs=0.002)
+        assert corrected * level(20) / SIGNIFICANCE_LEVEL == pytest.approx(expected, abs=0.002)
 
 
 def test_scores_of_different_seeds_need_no_correlation():
@@ -42,7 +42,7 @@ def test_scores_of_different_seeds_need_no_correlation():
 
 def test_few_degrees_of_freedom_take_a_smaller_level():
     assert [level(dof) for dof in (2, 4, 18)] == pytest.approx([0.025, 0.05 * 2 / 3, 0.045])
-    assert level(10**6) == pytest.approx(FALSE_CLAIMS, rel=1e-5)
+    assert level(10**6) == pytest.approx(SIGNIFICANCE_LEVEL, rel=1e-5)
     # A t statistic at the critical value has p = 5%.
     assert p_value(critical_value(1, 2), 1, 2, same_seeds=True) == pytest.approx(0.05, rel=1e-4)
     assert critical_value(1, 2) == pytest.approx(stats.t.isf(0.025, 2), rel=1e-4)

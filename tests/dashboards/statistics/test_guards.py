@@ -6,8 +6,8 @@ from scipy import stats
 
 from dashboards.statistics.dunnett import critical_value
 from dashboards.statistics.guards import (
-    NOISIER,
-    UNSEEN,
+    NOISIER_LEVEL,
+    POOLING_LEVELS,
     Variances,
     difference_noise,
     evaluation_alone,
@@ -54,7 +54,7 @@ def test_a_variance_below_that_of_unpaired_runs_is_averaged_with_it():
 
 def test_a_baseline_that_is_found_noisier_has_welchs_degrees_of_freedom():
     # F(2, 4) exceeds 4.32 in one of ten: 4 passes, 9 does not.
-    assert 4 < stats.f.isf(NOISIER, 2, 4) < 9
+    assert 4 < stats.f.isf(NOISIER_LEVEL, 2, 4) < 9
     sd = difference_noise(of(base=np.array([1.0, 4.0, 9.0])), 3)
     # (9 + 1)^2 / (9^2 / 2 + 1^2 / 4) = 2.45
     assert judged(sd, [6, 6, 2], 6) ** 2 == pytest.approx([2, 4 + 1, 9 + 1])
@@ -72,8 +72,8 @@ def test_two_seeds_allow_no_test_and_the_wider_interval_counts():
 def test_the_problems_tell_the_noise_where_seeds_show_no_more():
     evaluation_noise = {"evaluation": np.full(3, 2.0), "evaluation_dof": 198, "own_dof": 2}
     # The median of F(6, 198) is 0.89; a quarter of F(2, 198) lies above 1.40.
-    assert stats.f.isf(UNSEEN[0], 6, 198) == pytest.approx(0.894, abs=1e-3)
-    assert stats.f.isf(UNSEEN[1], 2, 198) == pytest.approx(1.396, abs=1e-3)
+    assert stats.f.isf(POOLING_LEVELS[0], 6, 198) == pytest.approx(0.894, abs=1e-3)
+    assert stats.f.isf(POOLING_LEVELS[1], 2, 198) == pytest.approx(1.396, abs=1e-3)
     quiet = (0.8, 2.0)
     loud = (1.0, 2.0)
     loud_best = (0.8, 3.0)

@@ -6,7 +6,7 @@ from scipy import stats
 from dashboards import judge
 from dashboards.pages.report import chapters_of
 from dashboards.pictures.verdict import verdict
-from dashboards.statistics.peaks import Grid, fitted_peak, jackknife, peak_standings
+from dashboards.statistics.peaks import Grid, compare_peaks, fitted_peak, jackknife
 
 RATES = np.array([1e-4, 2e-4, 4e-4, 8e-4, 1.6e-3, 3.2e-3])
 PLACE = {"grpo": -11.0, "lopti": -12.3, "ar": -11.0}  # log2 of the best learning rate
@@ -45,10 +45,10 @@ def judged(table, mode="max"):
     return judge(table, mode=mode, **asked).results
 
 
-def standings(table, mode="max"):
+def peak_results(table, mode="max"):
     grid = judged(table, mode).grid
     assert grid is not None
-    return peak_standings(grid)
+    return compare_peaks(grid)
 
 
 def test_an_exact_parabola_has_its_vertex_and_no_misfit():
@@ -59,7 +59,7 @@ def test_an_exact_parabola_has_its_vertex_and_no_misfit():
         pytest.approx(-11.3),
         True,
     )
-    assert peak.misfit < 1e-12
+    assert peak.max_residual < 1e-12
     lowest = fitted_peak(octaves, 0.3 + 0.02 * (octaves + 11.3) ** 2, sign=-1)
     assert (lowest.score, lowest.inside) == (pytest.approx(0.3), True)
     assert not fitted_peak(octaves, 0.3 + 0.02 * (octaves + 11.3) ** 2).inside  # opens upward
@@ -74,14 +74,14 @@ def test_the_jackknife_of_a_mean_is_the_interval_of_student():
 
 
 def test_a_larger_effective_learning_rate_is_no_gain_and_a_gain_is_one():
-    _, lopti, ar = standings(frame())
+    _, lopti, ar = peak_results(frame())
     assert ar.at_best is not None and ar.at_best.interval[0] > 0.08
     assert lopti.at_best is not None and lopti.at_best.interval[0] < 0 < lopti.at_best.interval[1]
     # at the rate that suits grpo
     assert lopti.at_same is not None and lopti.at_same.interval[1] < 0
-    least = standings(frame().assign(acc=lambda table: -table.acc), mode="min")
-    assert [standing.peak.octave for standing in least] == [
-        standing.peak.octave for standing in standings(frame())
+    least = peak_results(frame().assign(acc=lambda table: -table.acc), mode="min")
+    assert [result.peak.octave for result in least] == [
+        result.peak.octave for result in peak_results(frame())
     ]
 
 
@@ -95,7 +95,7 @@ def test_equal_peaks_are_rarely_called_different():
     compared = 0
     for _ in range(300):
         scores = means[:, :, None] + 0.02 * generator.standard_normal((3, 7, 4))
-        _, *rivals = peak_standings(Grid("lr", ["a", "b", "c"], 2**octaves, scores))
+        _, *rivals = compare_peaks(Grid("lr", ["a", "b", "c"], 2**octaves, scores))
         differences = [rival.at_best for rival in rivals if rival.at_best is not None]
         claims += any(difference.interval[0] > 0 for difference in differences)
         compared += len(differences)

@@ -12,11 +12,11 @@ from dashboards.statistics.sequential import (
     Design,
     boundaries,
     decide,
-    looks_up_to,
+    interim_results,
     make_design,
     null_paths,
+    schedule_analyses,
     spend,
-    standings,
 )
 from research.decide import in_rounds
 
@@ -51,23 +51,23 @@ def test_boundaries_are_those_published_for_large_samples(large_sample_paths, sp
 
 
 def test_a_single_look_of_several_finalists_is_dunnetts_test():
-    better, futile = boundaries((4,), 3)
-    assert better[0] == pytest.approx(critical_value(3, 9), rel=0.02)
-    assert futile[0] == pytest.approx(stats.t.isf(0.1, 3), rel=0.02)  # each is given up by itself
+    efficacy, futility = boundaries((4,), 3)
+    assert efficacy[0] == pytest.approx(critical_value(3, 9), rel=0.02)
+    assert futility[0] == pytest.approx(stats.t.isf(0.1, 3), rel=0.02)  # each is given up by itself
 
 
 def test_looks_are_spread_over_the_seeds():
-    assert looks_up_to(3) == (3,)
-    assert looks_up_to(7) == (5, 6, 7)
-    assert looks_up_to(41) == (5, 10, 15, 20, 26, 31, 36, 41)
+    assert schedule_analyses(3) == (3,)
+    assert schedule_analyses(7) == (5, 6, 7)
+    assert schedule_analyses(41) == (5, 10, 15, 20, 26, 31, 36, 41)
 
 
 def test_a_design_leaves_nothing_open_at_its_end():
     design = make_design(Noise(0.01, 18), 0.01, 1, 100)
-    reach = (design.better[-1] + design.futile[-1]) * 0.01 * math.sqrt(2 / design.looks[-1])
+    reach = (design.efficacy[-1] + design.futility[-1]) * 0.01 * math.sqrt(2 / design.analyses[-1])
     assert 0.9 * 0.01 < reach <= 0.01
-    assert make_design(Noise(0.01, 18), 0.001, 1, 20).looks[-1] == 20  # no more than allowed
-    assert make_design(None, 0.01, 1, 12).looks[-1] == 12
+    assert make_design(Noise(0.01, 18), 0.001, 1, 20).analyses[-1] == 20  # no more than allowed
+    assert make_design(None, 0.01, 1, 12).analyses[-1] == 12
 
 
 def test_a_finalist_is_judged_at_its_look():
@@ -78,18 +78,20 @@ def test_a_finalist_is_judged_at_its_look():
         "same": {0: 0.505, 1: 0.505, 2: 0.52},
     }
     by_finalist = {
-        standing.finalist: standing for standing in standings(design, scores, "base", "max")
+        result.finalist: result for result in interim_results(design, scores, "base", "max")
     }
     good = by_finalist["good"]
     assert (good.seeds, good.decision) == (3, "better") and good.gain == pytest.approx(0.06)
-    verdicts = compare(scores, "base", design.thresholds).decisions
+    verdicts = compare(scores, "base", design.thresholds).estimates
     assert (good.low, good.high) == verdicts[0].interval
     error = (good.high - good.low) / (3.0 + 2.5)
     assert good.low == pytest.approx(0.06 - 3.0 * error)
     assert error >= 0.01 / math.sqrt(3)  # at least that of its own differences, 0.05, 0.06 and 0.07
     assert by_finalist["same"].decision == "not better"
     before = {name: {seed: row[seed] for seed in (0, 1)} for name, row in scores.items()}
-    assert {standing.decision for standing in standings(design, before, "base", "max")} == {"open"}
+    assert {result.decision for result in interim_results(design, before, "base", "max")} == {
+        "open"
+    }
 
 
 def test_decisions():
@@ -106,7 +108,7 @@ def test_errors_of_the_whole_procedure(monkeypatch, finalists, finalist_noise):
     boundaries.cache_clear()
     design = make_design(Noise(1.0, 18), 1.5, finalists, 40)
     generator = np.random.default_rng(5)
-    scores = generator.standard_normal((4000, finalists + 1, design.looks[-1]))
+    scores = generator.standard_normal((4000, finalists + 1, design.analyses[-1]))
     scores[:, 1] *= finalist_noise
     assert (in_rounds(design, scores)[0] == 1).any(axis=1).mean() <= 0.05 + 2 * math.sqrt(
         0.05 * 0.95 / 4000
@@ -127,7 +129,7 @@ def test_finalists_of_a_look_share_their_noise_and_a_correction():
     bounds = {}
     for finalists in (("a",), ("a", "b")):
         some = {name: scores[name] for name in ("base", *finalists)}
-        first = standings(make_design(None, 0.02, 2, 8), some, "base", "max")[0]
+        first = interim_results(make_design(None, 0.02, 2, 8), some, "base", "max")[0]
         bounds[finalists] = first.low
     assert bounds["a",] > 0 > bounds["a", "b"]  # b is noisy
 
@@ -135,5 +137,5 @@ def test_finalists_of_a_look_share_their_noise_and_a_correction():
 def test_two_seeds_decide_nothing():
     design = Design((2,), 1, 0.01, (3.0,), (2.5,))
     scores = {"base": {0: 0.5, 1: 0.501}, "good": {0: 0.9, 1: 0.902}}
-    (standing,) = standings(design, scores, "base", "max")
-    assert standing.decision == "open" and standing.low is not None and standing.low > 0
+    (result,) = interim_results(design, scores, "base", "max")
+    assert result.decision == "open" and result.low is not None and result.low > 0

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dashboards.statistics.tournament import Tuning, standings, tuning_variance
+from dashboards.statistics.tournament import Tuning, compare_rules, tuning_variance
 from research.tournament_errors import Layout, claims
 from tests.tables import table
 
@@ -28,7 +28,7 @@ def test_a_rule_is_judged_by_fresh_seeds_and_the_luck_of_tuning(mode):
     tunings = dict.fromkeys(fresh, Tuning([sign * 1.0] * 8, 1)) | {
         "plain": Tuning([sign * 1.2, *[sign * 1.0] * 7], 1)
     }
-    best, level, worst = standings(fresh, "plain", tunings, mode)
+    best, level, worst = compare_rules(fresh, "plain", tunings, mode)
     assert [best.rule, level.rule, worst.rule] == ["better", "level", "worse"]
     error = math.sqrt(1 / 3 + 0.02 / 4)
     half = stats.t.isf(0.05 / 3, 2) * error
@@ -47,8 +47,8 @@ def test_what_the_trials_cannot_tell_is_not_compared(base, rule, refusal):
         for name, (trials, tuned) in (("plain", base), ("AR", rule))
     }
     fresh = {"plain": {0: 0.0, 1: 0.0, 2: 0.0}, "AR": {0: 99.0, 1: 98.0, 2: 97.0}}
-    (standing,) = standings(fresh, "plain", tunings)
-    assert (standing.refusal, standing.interval is None, standing.better) == (
+    (result,) = compare_rules(fresh, "plain", tunings)
+    assert (result.refusal, result.interval is None, result.better) == (
         refusal,
         bool(refusal),
         not refusal,

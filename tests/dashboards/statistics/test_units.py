@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dashboards.statistics.power import minimum_detectable_effect, seeds_for
 from dashboards.statistics.seed_noise import Noise
-from dashboards.statistics.sequential import Design, make_design, standings
+from dashboards.statistics.sequential import Design, interim_results, make_design
 from dashboards.statistics.verdict import Tested, verdict
 
 FACTORS = st.sampled_from([100.0, 0.01, 3.7, 1e-6, 1e4])
@@ -80,7 +80,9 @@ def test_rounds_are_the_same_in_every_unit(scores, factor, shift, mode):
     scaled = named(factor * (scores + shift))
     design = replace(DESIGN, worthwhile=factor * DESIGN.worthwhile)
     pairs = zip(
-        standings(DESIGN, rows, "c0", mode), standings(design, scaled, "c0", mode), strict=True
+        interim_results(DESIGN, rows, "c0", mode),
+        interim_results(design, scaled, "c0", mode),
+        strict=True,
     )
     for unscaled, other in pairs:
         assert (unscaled.decision, unscaled.low is None) == (other.decision, other.low is None)
@@ -101,4 +103,4 @@ def test_what_is_promised_is_the_same_in_every_unit(factor):
         unscaled, other = (
             make_design(Noise(0.03 * unit, 18), gain * unit, 1, 30) for unit in (1, factor)
         )
-        assert (unscaled.looks, unscaled.better) == (other.looks, other.better)
+        assert (unscaled.analyses, unscaled.efficacy) == (other.analyses, other.efficacy)

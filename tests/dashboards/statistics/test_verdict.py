@@ -5,9 +5,9 @@ import pytest
 from scipy import stats
 
 from dashboards.statistics import dunnett
-from dashboards.statistics.comparison import count_failures
+from dashboards.statistics.comparison import impute_failures
 from dashboards.statistics.power import seeds_for
-from dashboards.statistics.verdict import Undecided, unseen_collapse, verdict
+from dashboards.statistics.verdict import Undecided, collapse_bound, verdict
 from tests.tables import table
 
 HAND = {
@@ -52,21 +52,21 @@ def test_a_failed_seed_counts_with_the_worst_score_and_the_baselines_with_the_be
         "broken": {0: math.nan, 1: math.nan, 2: math.nan},
     }
     # the worst of all is 1
-    assert count_failures(lost, "base") == {
+    assert impute_failures(lost, "base") == {
         **HAND,
         "a": {0: 2.0, 1: 3.0, 2: 1.0},
         "broken": {0: 1.0, 1: 1.0, 2: 1.0},
     }
     judged = verdict(lost, "base")
-    without = verdict(count_failures(lost, "base"), "base")
+    without = verdict(impute_failures(lost, "base"), "base")
     assert (judged.best, judged.difference) == (without.best, without.difference)
     assert judged.failed == {"a": 1, "broken": 3} and judged.comparisons == 3
     lost = {**HAND, "base": {0: 1.0, 1: 2.0, 2: math.nan}}
-    assert count_failures(lost, "base")["base"] == {0: 1.0, 1: 2.0, 2: 5.0}
+    assert impute_failures(lost, "base")["base"] == {0: 1.0, 1: 2.0, 2: 5.0}
     judged = verdict(lost, "base")
     assert judged.difference == pytest.approx(10 / 3 - 8 / 3) and judged.failed == {"base": 1}
     # where less is better, the worst is 3
-    assert count_failures({**HAND, "a": {0: 2.0, 1: math.nan}}, "base", -1)["a"][1] == 3.0
+    assert impute_failures({**HAND, "a": {0: 2.0, 1: math.nan}}, "base", -1)["a"][1] == 3.0
     mirrored = verdict(
         {name: {s: -y for s, y in row.items()} for name, row in lost.items()}, "base", mode="min"
     )
@@ -108,9 +108,9 @@ def test_what_few_seeds_hide():
     collapsed = {"base": [0.5, 0.52, 0.51, 0.1], "a": [0.51, 0.52, 0.51, 0.52]}
     judged = verdict({name: dict(enumerate(values)) for name, values in collapsed.items()}, "base")
     assert judged.difference == pytest.approx(0.1075) and judged.median == pytest.approx(0.005)
-    assert judged.few_seeds_make_it
-    assert unseen_collapse(4) == pytest.approx(1 - 0.05**0.25)
-    assert unseen_collapse(8) == pytest.approx(0.312, abs=1e-3)
+    assert judged.driven_by_few_seeds
+    assert collapse_bound(4) == pytest.approx(1 - 0.05**0.25)
+    assert collapse_bound(8) == pytest.approx(0.312, abs=1e-3)
 
 
 def test_the_best_of_many_is_shrunk_by_the_share_of_noise_in_what_sets_them_apart():

@@ -6,7 +6,7 @@ import pytest
 
 from dashboards.results import unit_of
 from dashboards.sources.stored import pack, unpack
-from dashboards.statistics.sequential import Design, Standing
+from dashboards.statistics.sequential import Design, InterimResult
 from dashboards.trial import Objective
 from sweep.record.folder import sweep_folder
 from sweep.record.results import read_results
@@ -123,14 +123,12 @@ def test_finalists_come_under_the_numbers_of_the_sweep_that_chose_them(tmp_path)
     write_sweep(tmp_path, "demo-confirm", {0: {2: 0.5}, 1: {2: 0.6}}, confirms=confirms)
     design = Design((3, 6), 1, 0.02, (3.0, 2.0), (2.0, 1.5))
     plan = {"event": "plan", "design": vars(design), "sd": 0.01, "dof": 4, "time": 1.0}
-    standings = (
-        Standing("1", 3, 0.05, None, None, "open"),
-        Standing("1", 6, 0.04, 0.01, 0.07, "better"),
+    results = (
+        InterimResult("1", 3, 0.05, None, None, "open"),
+        InterimResult("1", 6, 0.04, 0.01, 0.07, "better"),
     )
-    looks = [
-        {"event": "look", "standings": [vars(standing)], "time": 1.0} for standing in standings
-    ]
-    Ledger(sweep_folder(tmp_path, "demo-confirm").ledger).append(plan, *looks)
+    analyses = [{"event": "analysis", "results": [vars(result)], "time": 1.0} for result in results]
+    Ledger(sweep_folder(tmp_path, "demo-confirm").ledger).append(plan, *analyses)
     fresh = read_results(open_sweep(tmp_path, "demo")).fresh
     assert fresh is not None and [trial.configuration for trial in fresh.trials] == ["0", "2"]
     assert fresh.rounds is not None and fresh.rounds.winner is not None

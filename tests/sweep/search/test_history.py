@@ -22,16 +22,16 @@ def result(number, seed, state, score, step=60):
 
 
 def test_a_look_retires_the_finalists_that_it_decides():
-    def look(*decisions):
-        standings = [
+    def analysis(*decisions):
+        results = [
             {"finalist": str(number), "decision": decision}
             for number, decision in enumerate(decisions)
         ]
-        return {"event": "look", "standings": standings}
+        return {"event": "analysis", "results": results}
 
-    records = [configuration(0), configuration(1), look("open", "not better")]
+    records = [configuration(0), configuration(1), analysis("open", "not better")]
     assert [replayed.retired for replayed in replay(records)] == [False, True]
-    assert [replayed.retired for replayed in replay([*records, look("better", "open")])] == [
+    assert [replayed.retired for replayed in replay([*records, analysis("better", "open")])] == [
         True,
         False,
     ]

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from dashboards.words import REFUSALS
+from dashboards.words import REFUSAL_TEXT
 from sweep.cli import main
 from sweep.record.sweep_record import open_sweep
 from sweep.space.file import load_space, published_spaces
@@ -28,13 +28,16 @@ def warned(folder, **changes):
 @pytest.mark.parametrize(
     ("changes", "fact"),
     [
-        ({"search": {"configurations": 7, **TUNED}, "parameters": ARMS}, REFUSALS["few trials"]),
+        (
+            {"search": {"configurations": 7, **TUNED}, "parameters": ARMS},
+            REFUSAL_TEXT["few trials"],
+        ),
         (
             {
                 "search": {"configurations": 23, **TUNED},
                 "parameters": {**ARMS, "algorithm.ar_alpha": {"uniform": [0.0, 0.5]}},
             },
-            REFUSALS["few trials of two"],
+            REFUSAL_TEXT["few trials of two"],
         ),
         (
             {
@@ -47,7 +50,7 @@ def warned(folder, **changes):
                     },
                 },
             },
-            REFUSALS["baseline tunes more"],
+            REFUSAL_TEXT["baseline tunes more"],
         ),
         ({"search": {"configurations": 5}, "parameters": LR}, None),
         ({"search": {"configurations": 5}}, "baseline"),  # no alpha is exactly 0

@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 
-from dashboards.statistics.sequential import Standing
+from dashboards.statistics.sequential import InterimResult
 from sweep.record.folder import read_spec, write_spec
 from sweep.record.recorded_rounds import recorded_rounds
 from sweep.record.sweep_record import SweepRecord
@@ -89,7 +89,7 @@ def test_a_finalist_that_is_given_up_costs_no_further_seeds(tmp_path):
     seeds = {
         configuration.number: len(configuration.results) for configuration in record.configurations
     }
-    assert rounds.looks[0][1].decision == "worse" and seeds[2] == 5
+    assert rounds.analyses[0][1].decision == "worse" and seeds[2] == 5
     assert seeds[0] == seeds[1] > 5
     assert sum(not row.ended for row in record.trials()) == 0
     assert record.planned == len(record.trials())  # nothing is left that `resume` would do
@@ -102,16 +102,16 @@ def test_a_failed_seed_counts_with_the_worst_score_and_ends_no_finalists_case(tm
     _, rounds = decide(
         sweep, RoundsOptions(), trains(truth, lambda *trial: trial == (0.1, 4)), lines.append
     )
-    first = rounds.looks[0][0]
+    first = rounds.analyses[0][0]
     assert first.decision == "open" and first.gain == pytest.approx((4 * 0.4 - 0.2) / 5, abs=0.02)
-    assert rounds.outcome == "better" and len(rounds.looks) > 1
+    assert rounds.outcome == "better" and len(rounds.analyses) > 1
 
 
 def test_a_finalist_that_always_fails_is_given_up(tmp_path):
     sweep = found_sweep(tmp_path)
     truth = {0.0: 0.5, 0.1: 0.9, 0.2: 0.5}
     _, rounds = decide(sweep, RoundsOptions(), trains(truth, lambda alpha, _: alpha == 0.1), print)
-    first, second = rounds.looks[0]
+    first, second = rounds.analyses[0]
     assert (first.finalist, first.decision) in {("1", "worse"), ("1", "not better")}
     assert second.finalist == "2" and rounds.outcome in ("not better", "undecided")
 
@@ -130,7 +130,7 @@ def test_the_smallest_loss_wins_where_less_is_better(tmp_path):
     objective = {"worthwhile": 0.02, "mode": "min"}
     sweep = write_sweep(tmp_path, "demo", losses, objective=objective)
     _, rounds = decide(sweep, RoundsOptions(), trains({0.0: 0.5, 0.1: 0.4, 0.2: 0.6}), print)
-    best, worst = rounds.looks[0]
+    best, worst = rounds.analyses[0]
     assert (best.finalist, best.decision, worst.decision) == ("1", "better", "worse")
     assert best.gain == pytest.approx(0.1, abs=0.02) and worst.gain < 0
 
@@ -140,7 +140,7 @@ def test_the_budget_is_counted_before_each_look(tmp_path):
     lines = []
     # The sweep's trials took 2 s on one CPU: 15 trials are 0.0083 CPU hours.
     code, rounds = decide(sweep, RoundsOptions(hours=0.008), trains({}), lines.append)
-    assert (code, rounds.outcome, rounds.looks) == (0, "open", ())
+    assert (code, rounds.outcome, rounds.analyses) == (0, "open", ())
     assert (
         lines[1] == "Not started: the first round needs 0.00833 CPU-hours, but the budget is 0.008"
     )
@@ -157,7 +157,7 @@ def test_an_interrupted_look_goes_on(tmp_path):
     lines = []
     asked = RoundsOptions(resume_command=sweep.command("confirm", "--rounds", "--cpus", "2"))
     code, rounds = decide(sweep, asked, lambda fresh: 130, lines.append)
-    assert (code, rounds.looks) == (INTERRUPTED, ())
+    assert (code, rounds.analyses) == (INTERRUPTED, ())
     assert lines[-1].endswith(f"sweep confirm demo --rounds --cpus 2 --runs-dir {tmp_path}")
     code, _ = decide(sweep, RoundsOptions(), lambda fresh: 0, lines.append)
     assert code == INTERRUPTED  # trials are missing, whatever the run said
@@ -194,4 +194,4 @@ def test_equal_scores_are_coarse_and_decide_nothing(tmp_path):
     run = trains({0.0: 0.5, 0.1: 0.6}, sd=0.0)
     _, rounds = decide(sweep, RoundsOptions(max_seeds=5), run, lambda line: None)
     assert rounds.outcome == "undecided"
-    assert rounds.looks[-1] == (Standing("1", 5, pytest.approx(0.1), None, None, "open"),)
+    assert rounds.analyses[-1] == (InterimResult("1", 5, pytest.approx(0.1), None, None, "open"),)

@@ -228,9 +228,9 @@ class Rank(Parallel):
         assert after_files, "the others would be given up while a rank is at files"
         self.items[self.rank] = items
         self.meeting.wait(20)
-        gathered = [item for rank in sorted(self.items) for item in self.items[rank]]
+        collect_comparisons = [item for rank in sorted(self.items) for item in self.items[rank]]
         self.meeting.wait(20)
-        return gathered
+        return collect_comparisons
 
 
 def test_every_rank_hashes_what_it_wrote(tmp_path, monkeypatch):
