@@ -3,6 +3,8 @@ what is.
 
     # cases a study; minutes on one core:
     python -m research.verdict_on_real_runs --cases 400
+    # a table: which of the tests that hold their level find more than the verdict:
+    python -m research.verdict_on_real_runs --goal --cases 1000
     # three finalists, five seeds:
     python -m research.verdict_on_real_runs --picture docs/pictures/real_runs.png
 
@@ -350,6 +352,7 @@ class Measured:
     # false claims about the other finalists if one of them is better, by study
     beside: list[float] = field(default_factory=list)
     finds_one: list[float] = field(default_factory=list)  # claims about this better one, by study
+    claims: list[float] = field(default_factory=list)  # cases with a claim on real ones, by study
     claimed: int = 0  # cases with a claim on real differences
     wrong: int = 0  # claims about a finalist that is no better on unseen seeds
     total: int = 0  # claims on real differences
@@ -391,6 +394,7 @@ def measured(test: Test, finalists: int, seeds: int, cases: int) -> Measured:
         real = drawn(table, finalists, cases, generator)
         claims = test(real[:, :, :seeds])
         unseen = real[:, :, seeds:].mean(axis=2)
+        measurement.claims.append(float(claims.any(axis=1).mean()))
         measurement.claimed += int(claims.any(axis=1).sum())
         measurement.wrong += int((claims & (unseen[:, 1:] <= unseen[:, :1])).sum())
         measurement.total += int(claims.sum())
@@ -451,6 +455,9 @@ def main() -> None:
         "--picture", type=Path, help="draw three finalists on five seeds into this file instead"
     )
     parser.add_argument(
+        "--goal", action="store_true", help="compare the tests that hold their level instead"
+    )
+    parser.add_argument(
         "--shared", action="store_true", help="vary how many seeds arms share instead"
     )
     arguments = parser.parse_args()
@@ -458,6 +465,9 @@ def main() -> None:
         print_shared(arguments.cases)
         return
     cases = arguments.cases
+    if arguments.goal:
+        print_goal(cases)
+        return
     if arguments.picture is not None:
         write_picture(arguments.picture, cases)
         return
@@ -496,6 +506,48 @@ def print_layout(layout: str, measurements: Mapping[str, Measured], cases: int) 
     finders = sorted(holding.items(), key=lambda finder: -finder[1])
     listed = ", ".join(f"{name} ({finds:.1f})" for name, finds in finders) or "none"
     print(f"{layout}, holds {allowed}, the one that finds most first: {listed}", flush=True)
+
+
+def print_goal(cases: int) -> None:
+    """Print, as a Markdown table, the tests of each layout that hold their level, and what they
+    find beyond the verdict.
+
+    The goal is that none of them claims more on real differences without finding a single better
+    finalist less often, by more than two standard errors over studies.
+    """
+    print(
+        "| Finalists x seeds | verdict: claims / finds one | rivals that hold, minus the verdict |"
+    )
+    print("|---|---|---|")
+    missed = []
+    for finalists, seeds in LAYOUTS:
+        if seeds < MIN_SEEDS:  # the verdict claims nothing there
+            continue
+        layout = f"{finalists} x {seeds}"
+        ours = measured(verdict, finalists, seeds, cases)
+        cells = []
+        for name, test in TESTS.items():
+            rival = measured(test, finalists, seeds, cases_of(name, cases))
+            if name == "verdict" or not rival.holds:
+                continue
+            if name in BOOTSTRAPS:  # of the same cases
+                ours_here = measured(verdict, finalists, seeds, cases_of(name, cases))
+            else:
+                ours_here = ours
+            more = np.subtract(rival.claims, ours_here.claims)
+            finds = np.subtract(rival.finds_one, ours_here.finds_one)
+            cells.append(f"{name} {_signed(more)} / {_signed(finds)}")
+            if more.mean() > 2 * error_of(more) and finds.mean() >= -2 * error_of(finds):
+                missed.append(f"{layout} ({name})")
+        held = "" if ours.holds else ", which does not hold"
+        row = f"{100 * np.mean(ours.claims):.1f} / {100 * np.mean(ours.finds_one):.1f}{held}"
+        print(f"| {layout} | {row} | {'; '.join(cells) or 'none'} |", flush=True)
+    print(f"\nA rival that holds finds more: {', '.join(missed) or 'nowhere'}")
+
+
+def _signed(differences: Sequence[float] | Array) -> str:
+    """Return a mean over studies with its standard error, in %."""
+    return f"{100 * np.mean(differences):+.1f} ± {100 * error_of(list(differences)):.1f}"
 
 
 def rounds_on(table: Array, design: Design, cases: int, number: int) -> tuple[float, float, float]:

@@ -16,6 +16,7 @@ from trainer.algorithm.loss import update_loss
 from trainer.algorithm.passes import choose_tokens
 from trainer.algorithm.rule_check import check_rules
 from trainer.config.algorithm import AlgorithmConfig
+from trainer.rules import StepSummary
 from trainer.rules.interface import AdvantageInputs, UpdateTotals
 from trainer.rules.papers import PAPER_ADVANTAGES, PAPER_LOSSES
 from trainer.rules.papers.gdpo import part_values
@@ -130,10 +131,12 @@ def test_every_rule_of_a_paper_is_found_by_name_and_passes_the_check():
 
 def test_every_example_passes_the_check_of_a_rule_of_ones_own():
     losses = (
+        "adaptive_entropy:AdaptiveEntropy",
         "ce_gppo:CeGppo",
         "clip_higher_schedule:ClipHigherSchedule",
         "entropy_ratio:EntropyRatio",
         "hard_prompts:HardPrompts",
+        "moving_stare:MovingStare",
     )
     advantages = ("entropy_shaped:EntropyShaped", "quantile_baseline:QuantileBaseline")
     rules = [{"loss": name} for name in losses] + [{"advantage": name} for name in advantages]
@@ -141,6 +144,21 @@ def test_every_example_passes_the_check_of_a_rule_of_ones_own():
     assert {name.partition(":")[0] for rule in rules for name in rule.values()} == files
     for rule in rules:
         check_rules(algorithm(rule))
+
+
+SHORT = [
+    "adaptive_entropy",
+    "clip_higher_schedule",
+    "entropy_ratio",
+    "hard_prompts",
+    "moving_stare",
+]
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_rules_with_a_state_or_statistics_take_at_most_20_lines(name):
+    lines = (ROOT / "examples" / "rules" / f"{name}.py").read_text().splitlines()
+    assert len(lines) <= 20
 
 
 def gradient_of(rule, logprobs, **fields):
@@ -218,3 +236,62 @@ def test_entropy_shaped_advantages_are_bounded_by_half_of_their_size():
     expected = torch.tensor([[a, a, a], [-a, -a, -a], [0.5, 0.5, 0.0]])
     bonus = (0.4 * ENTROPIES).minimum(expected.abs() / 2)
     torch.testing.assert_close(advantages, expected + bonus * MASK, rtol=1e-5, atol=1e-6)
+
+
+def test_moving_stare_weighs_by_its_state():
+    surprising = torch.tensor([[0, 1, 0], [0, 0, 1], [1, 0, 0]]).bool()
+    state = {"amplify": 1.3, "attenuate": 0.6}
+    ours = gradient_of("moving_stare:MovingStare", MOVED, chosen=surprising, state=state)
+    weight = torch.tensor([[1, 1.3, 1], [1, 1, 1.3], [0.6, 1, 1]])
+    torch.testing.assert_close(ours, by_equation(MOVED, weight))
+
+
+def test_moving_stare_moves_both_weights_with_the_entropy_within_bounds():
+    rule = algorithm({"loss": {"name": "moving_stare:MovingStare", "attenuate": 0.9}}).loss
+    low, high = summary_of(0.29), summary_of(0.31)
+    state = rule.next_state(rule.initial_state(), low)
+    assert state == {"amplify": pytest.approx(1.11), "attenuate": pytest.approx(0.89)}
+    state = rule.next_state(rule.next_state(state, high), high)
+    assert state == {"amplify": pytest.approx(1.09), "attenuate": pytest.approx(0.91)}
+    for summary, end in (
+        (low, {"amplify": 1.5, "attenuate": 0.5}),
+        (high, dict.fromkeys(state, 1)),
+    ):
+        for _ in range(60):
+            state = rule.next_state(state, summary)
+        assert state == end
+
+
+@pytest.mark.parametrize(("on", "coefficient"), [(1.0, 0.015), (0.0, 0.0)])
+def test_adaptive_entropy_subtracts_its_bonus_while_entropy_is_low(on, coefficient):
+    logprobs = MOVED.clone().requires_grad_()
+    entropies = (logprobs**2).where(MASK.bool(), 0.0)  # any function of the policy
+    rule = algorithm({"loss": "adaptive_entropy:AdaptiveEntropy"}).loss
+    inputs = loss_inputs(
+        logprobs, BATCH.old_logprobs, BATCH.advantages, UpdateTotals(8, 1), completion_mask=MASK
+    )
+    inputs = replace(inputs, entropies=entropies, state={"c": 0.015, "on": on})
+    (rule(inputs).losses * MASK).sum().backward()
+    bonus = (2 * coefficient * MOVED).where(MASK.bool(), 0.0)
+    torch.testing.assert_close(logprobs.grad, by_equation(MOVED, 1.0) - bonus)
+
+
+def test_the_weight_of_adaptive_entropy_follows_the_entropy():
+    rule = algorithm({"loss": "adaptive_entropy:AdaptiveEntropy"}).loss
+    state = rule.initial_state()
+    assert state["c"] == 0
+    for entropy, c, on in ((0.1, 0.005, 1), (0.2, 0.01, 1), (0.21, 0.005, 0), (3, 0, 0), (3, 0, 0)):
+        state = rule.next_state(state, summary_of(entropy))
+        assert state == {"c": pytest.approx(c), "on": on}
+
+
+def summary_of(entropy):
+    return StepSummary(
+        step=1,
+        total_steps=9,
+        reward=0.5,
+        accuracy=0.5,
+        entropy=entropy,
+        clip_fraction=0.0,
+        approx_kl=0.0,
+    )

@@ -14,6 +14,10 @@ RULES = {
     "entropy": {"algorithm.loss": "entropy_ratio:EntropyRatio"},
     "state": {"algorithm.loss": "clip_higher_schedule:ClipHigherSchedule"},
     "group": {"algorithm.loss": "hard_prompts:HardPrompts"},
+    "stare": {"algorithm.loss": "moving_stare:MovingStare"},
+    "bonus": {
+        "algorithm.loss": {"name": "adaptive_entropy:AdaptiveEntropy", "target": 9.0}  # always on
+    },
 }
 LAST = "checkpoints/step-4/manifest.json"
 
@@ -49,6 +53,19 @@ def test_a_resumed_run_equals_one_never_stopped(runs, name):
     resumed = json.loads((folder / f"{name}-stopped" / LAST).read_text())
     assert whole == resumed  # hashes of all files
     assert {"model.safetensors", "training_state.json"} <= whole.keys()
+
+
+@pytest.mark.parametrize(("name", "number"), [("stare", "amplify"), ("bonus", "c")])
+def test_the_states_of_all_ranks_are_equal_and_kept(runs, name, number):
+    _, first, second = runs
+    by_rank = [rank[f"{name}-whole"]["metrics"] for rank in first]
+    states = [
+        [metrics[str(step)][f"rule/loss/{number}"] for step in (1, 2, 3, 4)] for metrics in by_rank
+    ]
+    assert states[0] == states[1]
+    assert len(set(states[0])) > 1
+    resumed = [second[0][f"{name}-stopped"]["metrics"][str(step)] for step in (3, 4)]
+    assert [metrics[f"rule/loss/{number}"] for metrics in resumed] == states[0][2:]
 
 
 def test_the_state_moves_and_is_equal_on_all_ranks(runs):

@@ -59,3 +59,19 @@ def test_rivals_keep_their_level_on_normal_scores():
         assert test(scores + 3 * (np.arange(4) == 2)[:, None])[:, 1].mean() > 0.95
     p = np.array([[0.01, 0.024, 0.2], [0.02, 0.01, 0.04], [0.04, 0.04, 0.04]])
     assert holm(p).tolist() == [[True, True, False], [True, True, True], [False] * 3]
+
+
+def test_the_goal_is_missed_where_a_rival_that_holds_claims_more(monkeypatch, capsys):
+    noise = np.random.default_rng(0).standard_normal((60, 10))
+    apart = 2 * np.arange(60.0)[:, None] + noise
+    monkeypatch.setattr(verdict_on_real_runs, "studies", lambda: {"a": apart, "b": apart + 1})
+    monkeypatch.setattr(verdict_on_real_runs, "LAYOUTS", [(2, 5)])
+    silent = np.zeros((100, 2), bool)
+    tests = {"verdict": lambda scores: silent, "t": paired_holm, "mean": better_mean}
+    monkeypatch.setattr(verdict_on_real_runs, "verdict", tests["verdict"])
+    monkeypatch.setattr(verdict_on_real_runs, "TESTS", tests)
+    verdict_on_real_runs.print_goal(100)
+    _, _, row, _, answer = capsys.readouterr().out.splitlines()
+    assert row.startswith("| 2 x 5 | 0.0 / 0.0 | t +")
+    assert "mean" not in row  # it does not hold its level
+    assert answer == "A rival that holds finds more: 2 x 5 (t)"
