@@ -148,10 +148,10 @@ def soak_trials(trials: int, runs: Path) -> list[list[str]]:
     path = runs.parent / "space.yaml"
     path.write_text(yaml.safe_dump(space))
     folder = sweep_folder(runs, NAME).root
-    ledger = folder / "events.jsonl"
+    event_log = folder / "events.jsonl"
 
     def done() -> int:
-        return ledger.read_bytes().count(b'"result"') if ledger.exists() else 0
+        return event_log.read_bytes().count(b'"result"') if event_log.exists() else 0
 
     def find(driver: psutil.Process) -> dict[str, psutil.Process]:
         ranks = [process for process in sweep_processes(folder) if "RankWorker" in process.name()]

@@ -95,7 +95,7 @@ class Trainer:
         self.step = 0
         self.evaluations: list[tuple[int, float]] = []
         self.rule_states = initial_states(config.algorithm)
-        self.silent_steps = 0  # steps in which every group had zero reward variance
+        self.zero_variance_steps = 0  # steps in which every group had zero reward variance
         self.stopped = False  # stop decision shared by all ranks at the last step boundary
         self._stop_requested = False  # on this rank
         self._checkpoint = CheckpointWriter()
@@ -196,8 +196,10 @@ class Trainer:
         if self.done or self.stopped:
             self._checkpoint.wait()
         if self.done:
-            silent = {"final/silent_steps": self.silent_steps / max(1, self.step)}
-            self.tracker.summarize(final_metrics(self.evaluations) | silent)
+            zero_variance = {
+                "final/zero_variance_steps": self.zero_variance_steps / max(1, self.step)
+            }
+            self.tracker.summarize(final_metrics(self.evaluations) | zero_variance)
         return {**metrics, "step": float(self.step)}
 
     def training_step(self) -> dict[str, float]:
@@ -244,7 +246,7 @@ class Trainer:
                 metrics |= self._diagnostics(batch, statistics, lr)
             self.source.sync_weights(self.models.causal_lm, stopwatch)
         self.step = step
-        self.silent_steps += metrics["rollout/silent_groups"] == 1
+        self.zero_variance_steps += metrics["rollout/zero_variance_groups"] == 1
         check_finite(step, "loss", metrics["policy/loss"])
         self.rule_states = next_states(
             algorithm, self.rule_states, self._summary(metrics), parallel.gather
@@ -296,7 +298,7 @@ class Trainer:
         state = RunState(
             step=step,
             evaluations=[*self.evaluations],
-            silent_steps=self.silent_steps,
+            zero_variance_steps=self.zero_variance_steps,
             sampler=self.source.sampler.state_dict(),
             rule_states=self.rule_states,
         )
@@ -335,7 +337,7 @@ class Trainer:
             )
             self.step = self._saved_step = state.step
             self.evaluations = state.evaluations
-            self.silent_steps = state.silent_steps
+            self.zero_variance_steps = state.zero_variance_steps
             self.rule_states = restored_states(self.config.algorithm, state.rule_states)
             self.source.sampler.load_state_dict(state.sampler)
             self.engine.sync_weights(self.models.causal_lm)

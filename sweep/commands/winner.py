@@ -151,7 +151,7 @@ def _refuse_second(sweep: SweepRecord) -> None:
     from sweep.record.recorded_rounds import recorded_rounds  # scipy takes a second to import
 
     folder = sweep.folder.confirmation
-    if not folder.ledger.exists():
+    if not folder.event_log.exists():
         return
     last = SweepRecord(read_spec(folder), folder)
     if recorded_rounds(last) is not None:

@@ -109,7 +109,7 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
         error may only be a consequence.
         """
         folder = self.folder
-        parts = {"folder": folder.root, "ledger": folder.ledger, "search space": folder.space}
+        parts = {"folder": folder.root, "event log": folder.event_log, "search space": folder.space}
         for what, path in parts.items():
             if not path.exists():
                 raise StorageError(

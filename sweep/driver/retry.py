@@ -5,8 +5,8 @@ checkpoint.
 import time
 
 from sweep.record.sweep_record import SweepRecord
+from sweep.search.event_log import EventLog
 from sweep.search.history import RETRIED, TrialKey
-from sweep.search.ledger import Ledger
 from trainer.checkpoint.files import check_whole, newest_checkpoint, start_over, steps_on_disk
 from trainer.errors import StorageError
 from trainer.run_folder import RunFolder
@@ -31,7 +31,7 @@ def retry_failed(sweep: SweepRecord) -> list[str]:
         }
         for key in failed
     ]
-    Ledger(sweep.folder.ledger).append(*records)
+    EventLog(sweep.folder.event_log).append(*records)
     return [key.name for key in failed]
 
 

@@ -133,7 +133,7 @@ def start_sweep(sweep: SweepRecord, options: Options) -> int:
     """
     folder = sweep.folder
     raise_held(folder.root, "sweep")
-    if folder.exists() or folder.ledger.exists():
+    if folder.exists() or folder.event_log.exists():
         raise ConfigError(
             f"sweep {folder.name} exists already",
             str(folder.root),
@@ -160,7 +160,7 @@ def start_sweep(sweep: SweepRecord, options: Options) -> int:
     except ResumableError:
         raise
     except (ConfigError, MissingError, StorageError):
-        if not folder.ledger.exists():
+        if not folder.event_log.exists():
             free_name(folder)
         raise
 
@@ -262,7 +262,7 @@ def _search(session: _Session) -> None:
     control = session.control
     gate = Gate(sweep, control.check_folder, control.fail)
     searcher = ConfigurationSearcher(
-        spec, sweep.folder.ledger, gate.admit, sweep.configurations, session.capacity
+        spec, sweep.folder.event_log, gate.admit, sweep.configurations, session.capacity
     )
     with graceful_signals(control, say), _states_in_mlflow(session) as changed:
         events = TrialEvents(

@@ -21,7 +21,7 @@ from pydantic import Field
 
 from dashboards.statistics import gate
 from dashboards.statistics.online_levels import lord_level
-from sweep.search.ledger import read_checked, with_checksum
+from sweep.search.event_log import read_checked, with_checksum
 from trainer.config.yaml_document import dump_yaml, read_yaml, validate
 from trainer.errors import ConfigError, MissingError
 from trainer.files import JsonLines, Record, storage_error, write_atomically

@@ -9,8 +9,8 @@ from scipy import stats
 
 from dashboards.statistics.power import minimum_detectable_effect
 from sweep.gate.batch import Batch, run_batch
+from sweep.search.event_log import read_event_log
 from sweep.search.history import ENDED, STARTED
-from sweep.search.ledger import read_ledger
 from trainer.errors import ConfigError
 
 SEEDS_SHOWN = (2, 3, 5, 8, 12, 20)  # seeds of each of two configurations
@@ -93,7 +93,7 @@ def _minutes(path: Path) -> float | None:
     """Return the median minutes from a trial's start to its result."""
     started: dict[tuple[int, int], float] = {}
     lasted = []
-    for record in read_ledger(path):
+    for record in read_event_log(path):
         trial = record.get("configuration", -1), record.get("seed", -1)
         if record["event"] == STARTED:
             started[trial] = record["time"]

@@ -510,12 +510,15 @@ class LoptuneProgram(Program):
 
     def sample(self, possible: Values, problems: int) -> Sample:
         """Sample with the base configuration, for each possible group size."""
-        from trainer.evaluation.look import look_at  # which imports torch
+        # which imports torch
+        from trainer.evaluation.pretraining_check import check_before_training
 
         sizes = sorted(set(self._possible(possible, "rollout.group_size")))
-        look = look_at(self.base, problems, sizes)
-        error = look.error_on(self.base, next(iter(look.set_sizes)))
-        return Sample(look.lines(self.base, sizes), error, list(look.advice()), look.as_json(sizes))
+        check = check_before_training(self.base, problems, sizes)
+        error = check.error_on(self.base, next(iter(check.set_sizes)))
+        return Sample(
+            check.lines(self.base, sizes), error, list(check.advice()), check.as_json(sizes)
+        )
 
 
 def _lookup(data: Mapping[str, Any], key: str) -> Any:

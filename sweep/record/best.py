@@ -56,7 +56,7 @@ def choose_best(sweep: SweepRecord, results: "Results | None" = None) -> BestWit
     """
     spec = sweep.spec
     winner = best(sweep.configurations, spec.seeds, spec.objective)
-    confirmed = sweep.folder.confirmation.ledger.exists()
+    confirmed = sweep.folder.confirmation.event_log.exists()
     if winner is None and not confirmed:
         return BestWithCaveats(None, [])
     candidate = scored_configuration(sweep, None if winner is None else str(winner.number))

@@ -30,7 +30,7 @@ class SweepFolder:
         self.space = root / "space.lock.yaml"
         self.source = root / "space.source.json"  # which file the space was read from
         # event log: one line per submitted trial and result; the source of truth
-        self.ledger = root / "events.jsonl"
+        self.event_log = root / "events.jsonl"
         self.lock = root / "lock"  # held by the driver and naming it
         # asks the driver and every rank to stop at the next training step
         self.stop = root / "stop"
@@ -53,7 +53,7 @@ class SweepFolder:
         started: list[SweepFolder] = []
         for number in itertools.count(1):
             folder = self.numbered_confirmation(number)
-            if not folder.ledger.exists():
+            if not folder.event_log.exists():
                 return started
             started.append(folder)
         raise AssertionError("the count never ends")
@@ -91,16 +91,16 @@ def existing_sweep(runs_dir: Path, name: str) -> SweepFolder:
     """
     folder = sweep_folder(runs_dir, name)
     if folder.exists():
-        is_empty = not folder.ledger.exists() or folder.ledger.stat().st_size == 0
+        is_empty = not folder.event_log.exists() or folder.event_log.stat().st_size == 0
         if is_empty and folder.trials.exists():
             raise StorageError(
                 f"the event log of sweep {name} is missing",
-                str(folder.ledger),
+                str(folder.event_log),
                 "restore the file from a backup, or run the space again with another --name",
                 code="event-log-missing",
             )
         return folder
-    if folder.ledger.exists():
+    if folder.event_log.exists():
         raise StorageError(
             f"the search space of sweep {name} is missing",
             str(folder.space),

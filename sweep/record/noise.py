@@ -158,7 +158,7 @@ def _measured(spec: SweepSpec, earlier: Iterable[SweepRecord]) -> tuple[Noise, s
     unpaired: dict[str, Noise] = {}
     for other in earlier:
         if _alike(other.spec, spec):
-            with contextlib.suppress(UserError):  # a damaged ledger
+            with contextlib.suppress(UserError):  # a damaged event log
                 paired[other.folder.name] = sweep_noise(other)
                 unpaired[other.folder.name] = unpaired_noise(other)
     for noises, note in ((paired, ""), (unpaired, ", not paired")):

@@ -42,7 +42,7 @@ def read_results(sweep: SweepRecord, *, may_run: bool = True) -> Results:
     if not may_run:
         results = dataclasses.replace(results, running=False)
     folder = sweep.folder.confirmation
-    if not folder.ledger.exists():
+    if not folder.event_log.exists():
         return results
     fresh = _results(SweepRecord(read_spec(folder), folder), results.searched)
     earlier = len(sweep.folder.confirmations) - 1

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from dashboards.trial import TrialRecord
 from sweep.record.folder import SweepFolder, all_sweeps, existing_sweep, read_spec
+from sweep.search.event_log import read_event_log
 from sweep.search.history import Configuration, open_trial, replay
-from sweep.search.ledger import read_ledger
 from sweep.space.arms import arms
 from sweep.space.checks import MAX_GRID
 from sweep.space.points import Space, fingerprint
@@ -39,7 +39,7 @@ class SweepRecord:
     @cached_property
     def events(self) -> list[Record]:
         """The records of its event log; safe to read while the driver writes."""
-        return list(read_ledger(self.folder.ledger)) if self.folder.ledger.exists() else []
+        return list(read_event_log(self.folder.event_log)) if self.folder.event_log.exists() else []
 
     @cached_property
     def configurations(self) -> list[Configuration]:

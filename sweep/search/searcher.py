@@ -1,7 +1,7 @@
 """Ray Tune searcher over a search space: baselines first, every configuration once per seed.
 
-The ledger (``events.jsonl``) is the only state. The study is built from it for every proposal and
-the sampler is seeded by the proposal's number, so a driver that is killed at any moment can be
+The event log (``events.jsonl``) is the only state. The study is built from it for every proposal
+and the sampler is seeded by the proposal's number, so a driver that is killed at any moment can be
 restarted: trials without a result are submitted again.
 """
 
@@ -16,6 +16,7 @@ from typing import Any
 from ray.tune.search import Searcher
 
 from dashboards.trial import EndState
+from sweep.search.event_log import EventLog
 from sweep.search.history import (
     ENDED,
     PROPOSED,
@@ -25,7 +26,6 @@ from sweep.search.history import (
     add_result,
     configuration_of,
 )
-from sweep.search.ledger import Ledger
 from sweep.search.study import propose_next
 from sweep.search.trial_report import SCORE, TrialReport
 from sweep.space.points import Parameters, Space, fingerprint
@@ -49,17 +49,17 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
 
     Args:
         spec: the checked search space.
-        ledger_path: ``events.jsonl``, created if missing; its folder must exist.
+        event_log_path: ``events.jsonl``, created if missing; its folder must exist.
         before_trial: called with the next trial's name and the names of running trials; returns
             the attempt number, or calls ``stop``.
-        configurations: as replayed from the ledger, and kept up to date.
+        configurations: as replayed from the event log, and kept up to date.
         capacity: returns how many trials may run concurrently; called before each trial.
     """
 
     def __init__(
         self,
         spec: SweepSpec,
-        ledger_path: Path,
+        event_log_path: Path,
         before_trial: Callable[[str, Sequence[str]], int],
         configurations: list[Configuration],
         capacity: Callable[[], int],
@@ -67,19 +67,19 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         super().__init__(metric=SCORE, mode=spec.objective.mode)
         self.spec = spec
         self.space = Space(spec.parameters)
-        self.ledger = Ledger(ledger_path)
+        self.event_log = EventLog(event_log_path)
         self.configurations = configurations
         self.running: dict[str, TrialKey] = {}  # Tune's trial id -> trial
         self.stopped = False
         self._before_trial = before_trial
         self._capacity = capacity
-        self.failure: StorageError | None = None  # of the ledger
+        self.failure: StorageError | None = None  # of the event log
 
     def suggest(self, trial_id: str) -> Any:
         """Return the next trial, None if no more trials may run now, or ``Searcher.FINISHED``.
 
         Raises:
-            StorageError: the ledger or the trial's folder cannot be written.
+            StorageError: the event log or the trial's folder cannot be written.
         """
         self._raise_failure()
         if not self.stopped and len(self.running) >= self._capacity():
@@ -194,7 +194,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         # as it will be read back
         record: Record = json.loads(json.dumps({**values, "time": time.time()}))
         try:
-            self.ledger.append(record)
+            self.event_log.append(record)
             return record
         except StorageError as error:
             self.failure = error

@@ -65,7 +65,7 @@ def again_of(sweep: SweepRecord, numbers: Sequence[int]) -> list[Configuration]:
 
     name = sweep.folder.name
     folder = sweep.folder.confirmation
-    if not folder.ledger.exists():
+    if not folder.event_log.exists():
         raise MissingError(
             f"{name} has no confirmation yet",
             str(folder.root),

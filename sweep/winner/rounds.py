@@ -18,8 +18,8 @@ from sweep.record.folder import read_spec, write_spec
 from sweep.record.noise import score, sweep_noise
 from sweep.record.recorded_rounds import RecordedRounds, recorded_rounds
 from sweep.record.sweep_record import SweepRecord
+from sweep.search.event_log import EventLog
 from sweep.search.history import ANALYSIS, PLAN
-from sweep.search.ledger import Ledger
 from sweep.space.arms import MAX_SEEDS
 from sweep.space.spec import SweepSpec
 from sweep.winner.confirm import finalists_of, fresh_space
@@ -94,7 +94,7 @@ def _open_confirmation(
 ) -> tuple[SweepRecord, RecordedRounds]:
     """Return the finalists' sweep, created if missing, and its decision so far."""
     folder = sweep.folder.confirmation
-    if not folder.ledger.exists():
+    if not folder.event_log.exists():
         _create(sweep, options)
     fresh = SweepRecord(read_spec(folder), folder)
     rounds = recorded_rounds(fresh)
@@ -147,7 +147,7 @@ def _create(sweep: SweepRecord, options: RoundsOptions) -> None:
     folder.root.mkdir(parents=True, exist_ok=True)
     with hold(folder.root, "sweep"):
         write_spec(folder, space)
-        Ledger(folder.ledger).append(
+        EventLog(folder.event_log).append(
             {
                 "event": PLAN,
                 "design": asdict(design),
@@ -177,7 +177,7 @@ def _analyze(fresh: SweepRecord, rounds: RecordedRounds) -> RecordedRounds:
     every = interim_results(rounds.design, scores, _BASELINE, fresh.spec.objective.mode)
     results = tuple(result for result in every if result.finalist not in rounds.retired)
     with hold(fresh.folder.root, "sweep"):
-        Ledger(fresh.folder.ledger).append(
+        EventLog(fresh.folder.event_log).append(
             {
                 "event": ANALYSIS,
                 "results": [asdict(result) for result in results],

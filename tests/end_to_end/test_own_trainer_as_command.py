@@ -11,7 +11,7 @@ import pytest
 from sweep.record.results import read_results
 from sweep.record.sweep_record import open_sweep
 from tests.run_cli import run_cli
-from tests.sweep.harness import ledger, metrics, results
+from tests.sweep.harness import event_log, metrics, results
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -63,12 +63,12 @@ def sweeps(tmp_path_factory):
     return runs / "program", runs / "command"
 
 
-def test_ledger_and_scores_are_the_same(sweeps):
+def test_event_log_and_scores_are_the_same(sweeps):
     proposed = []
     scores = []
     for root in sweeps:
         proposed.append(
-            [record.get("parameters") for record in ledger(root) if "parameters" in record]
+            [record.get("parameters") for record in event_log(root) if "parameters" in record]
         )
         scores.append({trial: result["score"] for trial, result in results(root).items()})
     assert proposed[0] == proposed[1] and len(proposed[0]) == 2

@@ -4,7 +4,7 @@
     python -m tests.faults.chaos --seed 0 --faults 20
 
 Kills the driver, a rank, Ray's raylet and control server, and MLflow for up to a minute; stops a
-process for some seconds; removes the lock; renames the folder or the ledger until the driver has
+process for some seconds; removes the lock; renames the folder or the event log until the driver has
 ended; takes a rank's memory or its open files away; damages the newest checkpoint of a trial whose
 rank it kills; kills what scores; sets the clock that Python reads back by an hour; fills the disk
 where root may mount a small one. Resumes whenever the sweep has stopped. ``--kinds`` names the

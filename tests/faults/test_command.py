@@ -15,9 +15,9 @@ from sweep.cli import main
 from sweep.record.folder import sweep_folder
 from tests.run_cli import start_cli
 from tests.sweep.harness import (
+    event_log,
     finish,
     kill,
-    ledger,
     metrics,
     results,
     states,
@@ -71,7 +71,7 @@ def test_every_trial_is_there_once_with_every_evaluation(project):
     for name in states(root):
         evaluated = [line["step"] for line in metrics(root, name) if "eval/accuracy" in line]
         assert evaluated == list(range(1, 11))
-    trials = [record for record in ledger(root) if record["event"] == "trial"]
+    trials = [record for record in event_log(root) if record["event"] == "trial"]
     assert sum(record["configuration"] == 0 for record in trials) > 2  # again after the kill
 
 

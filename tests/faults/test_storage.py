@@ -7,9 +7,9 @@ import pytest
 
 from tests.faults.chaos import fill
 from tests.sweep.harness import (
+    event_log,
     finish,
     history,
-    ledger,
     metrics,
     results,
     running,
@@ -68,7 +68,7 @@ def test_a_real_disk_that_is_full_at_the_start_too_small_or_full_in_a_step_costs
     code, out, err = sweep("resume", "fake", *here, "--cpus", 2, "--retry-failed")
     assert code == 0, err
     assert "retrying: c000-s0" in out
-    ends = [record["state"] for record in ledger(folder) if record["event"] == "result"]
+    ends = [record["state"] for record in event_log(folder) if record["event"] == "result"]
     assert ends == ["FAIL", "COMPLETE", "COMPLETE", "COMPLETE"]
     assert history(folder, "c000-s0", "resume")[-1]["step"] == 2
     for trial in ("c000-s0", "c001-s0", "c002-s0"):

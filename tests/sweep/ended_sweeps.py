@@ -6,7 +6,7 @@ from typing import Any
 
 from sweep.record.folder import sweep_folder
 from sweep.record.sweep_record import SweepRecord, open_sweep
-from sweep.search.ledger import Ledger
+from sweep.search.event_log import EventLog
 from tests.sweep.harness import write_space
 
 SCORES: dict[int, dict[int, float | str]] = {
@@ -53,5 +53,5 @@ def write_sweep(
                 f'{{"step": 3, "time": 1.0, "time/step": 2.0, "data/of_trial": {number}.{seed}}}\n'
                 '{"step": 4, "time": 3'
             )
-    Ledger(folder.ledger).append(*events)
+    EventLog(folder.event_log).append(*events)
     return open_sweep(runs, name)

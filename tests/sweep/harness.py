@@ -102,15 +102,15 @@ def kill(process: subprocess.Popen[str]) -> None:
             pipe.close()
 
 
-def ledger(folder: Path) -> list[dict[str, Any]]:
-    """The whole lines of a sweep's ledger."""
+def event_log(folder: Path) -> list[dict[str, Any]]:
+    """The whole lines of a sweep's event log."""
     return read_records(folder / "events.jsonl")
 
 
 def results(folder: Path) -> dict[str, dict[str, Any]]:
     """The results of a sweep by trial; asserts that no trial has two."""
     by_trial: dict[str, dict[str, Any]] = {}
-    for record in ledger(folder):
+    for record in event_log(folder):
         if record["event"] == "result":
             name = f"c{record['configuration']:03d}-s{record['seed']}"
             assert name not in by_trial, f"{name} has two results"

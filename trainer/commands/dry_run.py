@@ -13,7 +13,7 @@ from rewards.sandbox import RewardPool, ScoredText
 from trainer.algorithm.rule_check import check_rules
 from trainer.config.schema import TrainConfig
 from trainer.errors import printable, shortened
-from trainer.evaluation.look import take_look
+from trainer.evaluation.pretraining_check import run_pretraining_check
 from trainer.parallel.device import local_device, memory_of
 from trainer.parallel.models import load_frozen
 from trainer.planning.advice import advise, advise_data
@@ -53,13 +53,13 @@ def dry_run(config: TrainConfig, sample: int | None = None) -> None:
         completion = _sample(config, model, tokenizer, prompt)
         _print_completion(config, problems[0], completion, prepared.rewards)
         sizes = [config.rollout.group_size]
-        look = take_look(config, model, prepared, sample, sizes) if sample else None
+        check = run_pretraining_check(config, model, prepared, sample, sizes) if sample else None
     _print_plan(config, model, len(problems), {name: len(of_set) for name, of_set in sets.items()})
     context = getattr(model.config, "max_position_embeddings", None)
     advice = [*advise(config), *advise_data(config, problems, sets, context)]
-    if look is not None:
-        _print_labeled("sample", look.lines(config, sizes))
-        advice += look.advice()
+    if check is not None:
+        _print_labeled("sample", check.lines(config, sizes))
+        advice += check.advice()
     for entry in advice:
         print(f"\n{entry}")
 

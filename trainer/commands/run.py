@@ -16,7 +16,7 @@ from trainer.parallel.start import make_parallel
 from trainer.planning.advice import advise_data
 from trainer.run_folder import RunFolder
 from trainer.shell.interrupt import graceful_stop, shutdown_warning
-from trainer.shell.progress import Progress, silent_warning
+from trainer.shell.progress import Progress, zero_variance_warning
 from trainer.shell.run_folder import resume_command
 from trainer.tracking.inputs import change_tags
 from trainer.tracking.mlflow_store import prepare_store, tracking_uri
@@ -131,9 +131,9 @@ def report_outcome(outcome: RunOutcome) -> int:
         code = 0
         stream = sys.stdout
     if trainer.parallel.is_main:
-        if done and trainer.silent_steps == step:
+        if done and trainer.zero_variance_steps == step:
             print(
-                silent_warning("its only step" if step == 1 else f"all {step} steps"),
+                zero_variance_warning("its only step" if step == 1 else f"all {step} steps"),
                 file=sys.stderr,
             )
         print("\n".join(lines), file=stream, flush=True)

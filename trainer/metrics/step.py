@@ -121,7 +121,7 @@ def rollout_metrics(sample: SampledGroups) -> Metrics:
     without_variance = is_constant(rewards.double()) & (rewards.shape[1] > 1)
     sums_over_groups: dict[str, Tensor | float] = {
         "rollout/reward_std": spread.sum(),
-        "rollout/silent_groups": without_variance.sum(),
+        "rollout/zero_variance_groups": without_variance.sum(),
     }
     counts: dict[str, Tensor | float] = {"completions": len(rollouts), "groups": len(groups)}
     totals = over_ranks((yield sums | sums_over_groups | counts))

@@ -34,7 +34,7 @@ def sample_with_spread(
     """
     sampled: list[RolloutGroup] = []
     with_spread: list[RolloutGroup] = []
-    silent: list[RolloutGroup] = []
+    zero_variance: list[RolloutGroup] = []
     number = 0
     for _ in range(max_rounds):
         missing = wanted - len(with_spread)
@@ -47,10 +47,10 @@ def sample_with_spread(
             varied = len(group.rollouts) == 1 or (
                 len(scored) > 1 and has_spread([raw_reward(rollout) for rollout in scored])
             )
-            (with_spread if varied else silent).append(group)
+            (with_spread if varied else zero_variance).append(group)
         if len(with_spread) >= wanted:
             break
-    chosen = [*with_spread, *silent][:wanted]
+    chosen = [*with_spread, *zero_variance][:wanted]
     return SampledGroups(
         chosen[parallel.rank :: parallel.world_size], sampled, dropped=number - wanted
     )

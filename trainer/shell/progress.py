@@ -25,7 +25,7 @@ from trainer.shell.logs import progress_is_shown
 _logger = logging.getLogger(__name__)
 
 _REPORT_EVERY_S = 30.0  # interval of progress lines for long phases outside of a terminal
-_SILENT_STEPS = 3  # warn if this many first steps have only zero-variance groups
+_ZERO_VARIANCE_STEPS = 3  # warn if this many first steps have only zero-variance groups
 
 _STEP_PARTS = (
     ("rollout/reward", "reward {:.3f}"),
@@ -45,7 +45,7 @@ _EVALUATION_PARTS = (
     ("time/evaluation", "{:.1f} s"),
 )
 _BY_DIFFICULTY = "eval/accuracy/"
-_SILENT = "rollout/silent_groups"
+_ZERO_VARIANCE = "rollout/zero_variance_groups"
 _CUT = "rollout/importance_cut"
 _MOST_CUT = 0.5  # warn above this fraction of tokens
 
@@ -59,7 +59,7 @@ def learning_warning(step: int, metrics: MetricValues) -> str | None:
             f"{step}\nwhere:   algorithm.engine_correction\nnext:    raise cap or lower "
             "floor, lower optim.lr, or check why rollout/engine_ratio is far from 1"
         )
-    if metrics.get("optim/updates") == 0 and metrics.get(_SILENT, 1.0) < 1:
+    if metrics.get("optim/updates") == 0 and metrics.get(_ZERO_VARIANCE, 1.0) < 1:
         return (
             f"warning: step {step} had no gradient, and the weights were left as they "
             "are\nwhere:   algorithm.engine_correction, algorithm.mask_truncated, "
@@ -69,7 +69,7 @@ def learning_warning(step: int, metrics: MetricValues) -> str | None:
     return None
 
 
-def silent_warning(steps: str) -> str:
+def zero_variance_warning(steps: str) -> str:
     """Return the warning for a run in which all groups had zero reward variance."""
     return (
         f"warning: in {steps} all completions of every prompt had the same reward: nothing "
@@ -104,7 +104,7 @@ class Progress(ProgressReport):
         self._reported = 0.0  # time of the last progress line
         self._warned = False  # whether `learning_warning` was shown
         self._limit_warned = False  # whether a step was too long for the launcher's time limit
-        self._silent_steps: int | None = 0  # None after a step whose rewards differed
+        self._zero_variance_steps: int | None = 0  # None after a step whose rewards differed
         columns = (
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),
@@ -164,10 +164,14 @@ class Progress(ProgressReport):
         if warning is not None and not self._warned:
             self._warned = True
             _logger.warning("%s", warning)
-        if self._silent_steps is not None and _SILENT in metrics:
-            self._silent_steps = self._silent_steps + 1 if metrics[_SILENT] == 1 else None
-            if self._silent_steps == _SILENT_STEPS:
-                _logger.warning("%s", silent_warning(f"the first {_SILENT_STEPS} steps"))
+        if self._zero_variance_steps is not None and _ZERO_VARIANCE in metrics:
+            self._zero_variance_steps = (
+                self._zero_variance_steps + 1 if metrics[_ZERO_VARIANCE] == 1 else None
+            )
+            if self._zero_variance_steps == _ZERO_VARIANCE_STEPS:
+                _logger.warning(
+                    "%s", zero_variance_warning(f"the first {_ZERO_VARIANCE_STEPS} steps")
+                )
 
     def evaluation(self, step: int, metrics: MetricValues) -> None:
         """Show an evaluation."""

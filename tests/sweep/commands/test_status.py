@@ -9,7 +9,7 @@ from tests.sweep.ended_sweeps import SCORES, write_sweep
 from trainer.files import read_records
 
 
-def test_status_reads_ledger_and_folders(tmp_path, typed):
+def test_status_reads_event_log_and_folders(tmp_path, typed):
     write_sweep(tmp_path)
     status = json.loads(typed("sweep status demo --json"))
     states = {trial["trial"]: trial["state"] for trial in status["trials"]}

@@ -17,13 +17,13 @@ from trainer.errors import StorageError
 def folder(tmp_path):
     new_folder = SweepFolder(tmp_path, "demo")
     new_folder.root.mkdir()
-    new_folder.ledger.touch()
+    new_folder.event_log.touch()
     new_folder.space.touch()
     return new_folder
 
 
 @pytest.mark.parametrize(
-    ("part", "what"), [("root", "folder"), ("ledger", "ledger"), ("space", "search space")]
+    ("part", "what"), [("root", "folder"), ("event_log", "event log"), ("space", "search space")]
 )
 def test_the_part_that_has_disappeared_is_named(folder, part, what):
     stop = control(folder)

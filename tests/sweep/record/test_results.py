@@ -11,7 +11,7 @@ from dashboards.trial import Objective
 from sweep.record.folder import sweep_folder
 from sweep.record.results import read_results
 from sweep.record.sweep_record import open_sweep
-from sweep.search.ledger import Ledger
+from sweep.search.event_log import EventLog
 from tests.dashboards.table import ALPHA, ETA
 from tests.sweep.ended_sweeps import write_sweep
 from trainer.errors import StorageError
@@ -128,7 +128,7 @@ def test_finalists_come_under_the_numbers_of_the_sweep_that_chose_them(tmp_path)
         InterimResult("1", 6, 0.04, 0.01, 0.07, "better"),
     )
     analyses = [{"event": "analysis", "results": [vars(result)], "time": 1.0} for result in results]
-    Ledger(sweep_folder(tmp_path, "demo-confirm").ledger).append(plan, *analyses)
+    EventLog(sweep_folder(tmp_path, "demo-confirm").event_log).append(plan, *analyses)
     fresh = read_results(open_sweep(tmp_path, "demo")).fresh
     assert fresh is not None and [trial.configuration for trial in fresh.trials] == ["0", "2"]
     assert fresh.rounds is not None and fresh.rounds.winner is not None

@@ -11,7 +11,7 @@ from sweep.cli import main
 from sweep.record.folder import sweep_folder
 from sweep.record.results import read_results
 from sweep.record.sweep_record import SweepRecord, open_sweep
-from sweep.search.ledger import Ledger
+from sweep.search.event_log import EventLog
 from sweep.search.study import propose, write_study
 from sweep.space.points import Space, fingerprint
 from tests.json_values import UNHURRIED
@@ -53,11 +53,11 @@ def sweep_over(runs, values, scores=None, name="values"):
         point = {"x": value}
         proposal = {"event": "configuration", "configuration": number, "time": 1.0}
         proposal |= {"parameters": point, "resolved": point, "fingerprint": fingerprint(point)}
-        Ledger(folder.ledger).append(proposal)
+        EventLog(folder.event_log).append(proposal)
         for seed in (0, 1):
             result = {"event": "result", "configuration": number, "seed": seed, "time": 2.0}
             result |= {"state": "COMPLETE", "score": score, "step": 4, "reason": ""}
-            Ledger(folder.ledger).append(result)
+            EventLog(folder.event_log).append(result)
             run_dir = folder.trial(f"c{number:03d}-s{seed}")
             run_dir.mkdir(parents=True)
             record = {"step": 4, "time": 1.0, "eval/accuracy": score, "lr": number + seed / 2}

@@ -2,7 +2,7 @@ from sweep.cli import main
 from sweep.record.folder import sweep_folder, write_spec
 from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.record.warm_start import warm_started
-from sweep.search.ledger import Ledger
+from sweep.search.event_log import EventLog
 from sweep.space.file import load_space
 from sweep.winner.confirm import finalists_of, fresh_space
 from tests.refusals import refused
@@ -49,7 +49,7 @@ def test_the_best_of_an_earlier_sweep_run_after_the_baselines(tmp_path):
 def test_every_arm_takes_as_many(tmp_path):
     arms = {ALPHA: {"choice": [0.0, 0.1]}, "optim.lr": {"uniform": [1e-5, 1e-3]}}
     write_sweep(tmp_path, "before", {}, parameters=arms, baselines=[])
-    ledger = Ledger(sweep_folder(tmp_path, "before").ledger)
+    event_log = EventLog(sweep_folder(tmp_path, "before").event_log)
     for number, (alpha, rate, score) in enumerate(
         [(0.0, 1e-4, 0.5), (0.1, 2e-4, 0.7), (0.1, 3e-4, 0.9)]
     ):
@@ -67,8 +67,8 @@ def test_every_arm_takes_as_many(tmp_path):
             "reason": "",
             "time": 2.0,
         }
-        ledger.append({"event": "configuration", "configuration": number, **proposal})
-        ledger.append({"event": "result", "configuration": number, **result})
+        event_log.append({"event": "configuration", "configuration": number, **proposal})
+        event_log.append({"event": "result", "configuration": number, **result})
     listed = [{ALPHA: alpha, "optim.lr": 5e-4} for alpha in (0.0, 0.1)]
     warm = space(tmp_path, parameters=arms, baselines=listed, search={"tune_within": ALPHA})
     taken = warm_started(warm, tmp_path, "")[0].baselines[2:]

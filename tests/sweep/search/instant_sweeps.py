@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from sweep.search.event_log import read_event_log
 from sweep.search.history import replay
-from sweep.search.ledger import read_ledger
 from sweep.search.searcher import ConfigurationSearcher
 from sweep.search.trial_report import TrialReport
 from sweep.space.spec import SweepSpec
@@ -45,10 +45,10 @@ def searcher_in(
     spec: SweepSpec | None = None,
     before_trial: Callable[[str, Sequence[str]], int] = lambda trial, running: 0,
 ) -> ConfigurationSearcher:
-    ledger = folder / "events.jsonl"
-    earlier = replay(read_ledger(ledger)) if ledger.exists() else []
+    event_log = folder / "events.jsonl"
+    earlier = replay(read_event_log(event_log)) if event_log.exists() else []
     return ConfigurationSearcher(
-        spec or make_spec(folder), ledger, before_trial, earlier, lambda: 1000
+        spec or make_spec(folder), event_log, before_trial, earlier, lambda: 1000
     )
 
 

@@ -54,7 +54,7 @@ def test_a_finalist_that_is_decided_gets_no_more_seeds(tmp_path):
     searcher.suggest("b")
     searcher.suggest("c")  # the second configuration
     results = [{"finalist": "0", "decision": "better"}, {"finalist": "1", "decision": "open"}]
-    searcher.ledger.append({"event": "analysis", "results": results, "time": 0.0})
+    searcher.event_log.append({"event": "analysis", "results": results, "time": 0.0})
     resumed = searcher_in(tmp_path)
     assert [key.name for key in resumed.open_trials] == ["c001-s0", "c001-s1"]
 
@@ -112,12 +112,12 @@ def test_killed_at_any_byte_every_trial_ends_exactly_once(tmp_path, changes):
     spec = make_spec(tmp_path, **changes)
     path = tmp_path / "events.jsonl"
     expected = {s["trial"]: s["parameters"] for s in drain(searcher_in(tmp_path, spec), parallel=1)}
-    ledger = path.read_bytes()
-    lines = [position + 1 for position, byte in enumerate(ledger) if byte == ord("\n")]
+    event_log = path.read_bytes()
+    lines = [position + 1 for position, byte in enumerate(event_log) if byte == ord("\n")]
     # Every line end, the bytes around it, and random bytes in between.
-    near = {p + d for p in [0, *lines] for d in (-1, 0, 1) if 0 <= p + d <= len(ledger)}
-    for cut in sorted(near | set(random.Random(0).sample(range(len(ledger)), 40))):
-        path.write_bytes(ledger[:cut])
+    near = {p + d for p in [0, *lines] for d in (-1, 0, 1) if 0 <= p + d <= len(event_log)}
+    for cut in sorted(near | set(random.Random(0).sample(range(len(event_log)), 40))):
+        path.write_bytes(event_log[:cut])
         drain(searcher_in(tmp_path, spec), parallel=1)
         records = [record for record, _ in read_json_lines(path)]
         results = [
@@ -132,7 +132,7 @@ def test_killed_at_any_byte_every_trial_ends_exactly_once(tmp_path, changes):
         assert again == expected, f"cut at byte {cut}"
 
 
-def test_a_lost_ledger_ends_the_sweep_and_is_not_made_anew(tmp_path):
+def test_a_lost_event_log_ends_the_sweep(tmp_path):
     folder = tmp_path / "kk"
     folder.mkdir()
     searcher = searcher_in(folder, make_spec(tmp_path))

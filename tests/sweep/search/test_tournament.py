@@ -1,4 +1,4 @@
-"""Arms tuned on equal budgets: each by a study of its own, inside one sweep and one ledger."""
+"""Arms tuned on equal budgets: each by a study of its own, inside one sweep and one event log."""
 
 import itertools
 import math

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from sweep.record.folder import sweep_folder
 from sweep.record.sweep_record import open_sweep
-from sweep.search.ledger import Ledger
+from sweep.search.event_log import EventLog
 from sweep.views.live import live_table
 from tests.sweep.ended_sweeps import write_sweep
 
@@ -16,12 +16,12 @@ from tests.sweep.ended_sweeps import write_sweep
 def test_a_terminal_shows_the_running_trials_below_the_lines(tmp_path):
     search = {"sampler": "random", "configurations": 3}
     write_sweep(tmp_path, "demo", {0: {0: 0.5}, 1: {}}, search=search)
-    ledger = Ledger(sweep_folder(tmp_path, "demo").ledger)
+    event_log = EventLog(sweep_folder(tmp_path, "demo").event_log)
     key = {"trial_id": "x", "seed": 0, "configuration": 0}
     ended = {"state": "COMPLETE", "score": 0.5, "reason": "", "step": 4}
-    ledger.append({"event": "retry", **key, "time": 2.0})
-    ledger.append({"event": "trial", **key, "time": 100.0})
-    ledger.append({"event": "result", **key, **ended, "time": 180.0})
+    event_log.append({"event": "retry", **key, "time": 2.0})
+    event_log.append({"event": "trial", **key, "time": 100.0})
+    event_log.append({"event": "result", **key, **ended, "time": 180.0})
     sweep = open_sweep(tmp_path, "demo")
     folder = sweep.folder.trial("c001-s0")
     folder.mkdir(parents=True)

@@ -6,7 +6,7 @@ import pytest
 
 from sweep.record.folder import sweep_folder
 from sweep.record.sweep_record import open_sweep
-from sweep.search.ledger import Ledger
+from sweep.search.event_log import EventLog
 from sweep.views import time_left
 from sweep.views.time_left import seconds_left
 from tests.sweep.ended_sweeps import write_sweep
@@ -24,12 +24,12 @@ def test_a_trial_takes_as_long_as_whole_ones_did(tmp_path):
     write_sweep(
         tmp_path, "demo", {0: {0: 0.5}, 1: {}}, search={"sampler": "random", "configurations": 3}
     )
-    ledger = Ledger(sweep_folder(tmp_path, "demo").ledger)
+    event_log = EventLog(sweep_folder(tmp_path, "demo").event_log)
     key = {"trial_id": "x", "seed": 0}
-    ledger.append({"event": "retry", "configuration": 0, **key, "time": 2.0})
-    ledger.append({"event": "trial", "configuration": 0, **key, "time": 100.0})
+    event_log.append({"event": "retry", "configuration": 0, **key, "time": 2.0})
+    event_log.append({"event": "trial", "configuration": 0, **key, "time": 100.0})
     ended = {"state": "COMPLETE", "score": 0.5, "reason": "", "step": 4}
-    ledger.append({"event": "result", "configuration": 0, **key, **ended, "time": 180.0})
+    event_log.append({"event": "result", "configuration": 0, **key, **ended, "time": 180.0})
     sweep = open_sweep(tmp_path, "demo")
     left, all_left = seconds_left(sweep, rows_of(sweep, step=1))
     assert left == {"c001-s0": 60.0}
@@ -43,8 +43,8 @@ def test_the_first_trials_take_their_time_for_their_share_of_the_steps(tmp_path,
     now = time.time()
     monkeypatch.setattr(time_left, "time", SimpleNamespace(time=lambda: now))
     started = {"event": "trial", "trial_id": "x", "seed": 0, "time": now - 30}
-    ledger = Ledger(sweep_folder(tmp_path, "demo").ledger)
-    ledger.append({**started, "configuration": 0}, {**started, "configuration": 1})
+    event_log = EventLog(sweep_folder(tmp_path, "demo").event_log)
+    event_log.append({**started, "configuration": 0}, {**started, "configuration": 1})
     sweep = open_sweep(tmp_path, "demo")
     rows = rows_of(sweep, step=1)
     rows[1] = replace(rows[1], step=3)

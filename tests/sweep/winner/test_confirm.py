@@ -1,7 +1,7 @@
 import pytest
 
 from sweep.record.sweep_record import SweepRecord, open_sweep, planned_trials
-from sweep.search.ledger import Ledger, read_ledger
+from sweep.search.event_log import EventLog, read_event_log
 from sweep.space.spec import ConfirmsSpec
 from sweep.winner.confirm import choose, finalists_of, fresh_space
 from tests.refusals import refused
@@ -31,13 +31,13 @@ def with_sets(sweep, sets):
 
 
 def with_parameters(sweep, parameters):
-    """The sweep with other parameters of its configurations in the ledger."""
-    ledger = list(read_ledger(sweep.folder.ledger))
-    for event in ledger:
+    """The sweep with other parameters of its configurations in the event log."""
+    event_log = list(read_event_log(sweep.folder.event_log))
+    for event in event_log:
         if event["event"] == "configuration":
             event["parameters"] = event["resolved"] = parameters[event["configuration"]]
-    sweep.folder.ledger.unlink()
-    Ledger(sweep.folder.ledger).append(*ledger)
+    sweep.folder.event_log.unlink()
+    EventLog(sweep.folder.event_log).append(*event_log)
     return sweep.reloaded()
 
 
@@ -69,7 +69,7 @@ def test_of_every_arm_the_best_goes_to_fresh_seeds(tmp_path):
     }
     sweep = with_parameters(open_sweep(tmp_path, "demo"), parameters)
     folder = sweep.folder
-    ledger = list(read_ledger(sweep.folder.ledger))
+    event_log = list(read_event_log(sweep.folder.event_log))
     # 1 lost a seed
     assert [finalist.number for finalist in choose(sweep.spec, sweep.configurations, 9)] == [
         4,
@@ -79,11 +79,11 @@ def test_of_every_arm_the_best_goes_to_fresh_seeds(tmp_path):
     space = confirmation(sweep, finalists=9, seeds=2)
     assert [point["algorithm.ar_alpha"] for point in space.baselines] == [0.1, 0.2, 0.3]
     assert space.search.tune_within is None and not space.adaptive and planned_trials(space) == 6
-    folder.ledger.unlink()
-    Ledger(folder.ledger).append(
+    folder.event_log.unlink()
+    EventLog(folder.event_log).append(
         *(
             record
-            for record in ledger
+            for record in event_log
             if (record["event"], record["configuration"] % 2) != ("result", 0)
         )
     )

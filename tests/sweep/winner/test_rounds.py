@@ -177,7 +177,7 @@ def test_rounds_do_not_follow_fixed_seeds(tmp_path):
     folder = sweep.folder.confirmation
     folder.root.mkdir()
     write_spec(folder, fresh_space(sweep, finalists_of(sweep, 1), 3))
-    folder.ledger.touch()
+    folder.event_log.touch()
     with refused("confirmed-on-fixed-seeds", ConfigError):
         decide(sweep, RoundsOptions(), trains({}), lambda line: None)
 

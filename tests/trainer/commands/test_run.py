@@ -19,7 +19,7 @@ class FakeTrainer:
     total_steps = 9
     models = SimpleNamespace(causal_lm=SimpleNamespace(config=None))
     request_stop = None
-    silent_steps = 0
+    zero_variance_steps = 0
 
     def __init__(self, ends):
         self.config = OFFLINE
@@ -82,7 +82,12 @@ def ended_trainer(tmp_path, world_size=1, is_main=True):
     context = RunContext(tmp_path / "r", tmp_path, "trainer", "r")
     parallel = SimpleNamespace(world_size=world_size, is_main=is_main)
     return SimpleNamespace(
-        context=context, step=4, total_steps=9, silent_steps=0, parallel=parallel, stopped=True
+        context=context,
+        step=4,
+        total_steps=9,
+        zero_variance_steps=0,
+        parallel=parallel,
+        stopped=True,
     )
 
 

@@ -177,4 +177,4 @@ def test_a_run_that_learns_nothing_says_so_at_its_end(tmp_path, capsys, monkeypa
         in capsys.readouterr().err
     )
     metrics = (tmp_path / "runs" / "r" / "metrics.jsonl").read_text()
-    assert '"final/silent_steps": 1.0' in metrics
+    assert '"final/zero_variance_steps": 1.0' in metrics

@@ -31,15 +31,15 @@ def mismatched_metrics(**settings):
 
 
 @pytest.mark.parametrize(
-    ("rewards", "silent"), [([1.0, 1.0], 1.0), ([1.0, 0.0], 0.0), ([1.0], 0.0)]
+    ("rewards", "zero_variance"), [([1.0, 1.0], 1.0), ([1.0, 0.0], 0.0), ([1.0], 0.0)]
 )
-def test_a_group_of_one_is_not_silent(rewards, silent):
+def test_a_group_of_size_1_has_no_zero_variance(rewards, zero_variance):
     completion = SimpleNamespace(token_ids=[1], finish_reason="stop")
     parts = {"completion": completion, "correct": True, "scoring": "ok", "parsed": True}
     rollouts = [SimpleNamespace(reward=reward, reward_breakdown={}, **parts) for reward in rewards]
     sample = SimpleNamespace(sampled=[SimpleNamespace(rollouts=rollouts)], dropped=0)
     metrics = read_metrics([rollout_metrics(sample)], Parallel())
-    assert metrics["rollout/silent_groups"] == silent
+    assert metrics["rollout/zero_variance_groups"] == zero_variance
 
 
 TOKENS = 5 + 9 + 3 + 12 + 7 + 1 + 4 + 8

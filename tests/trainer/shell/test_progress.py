@@ -84,7 +84,7 @@ def test_rewards_without_differences_are_warned_of_once(shares, warned, caplog):
     stream = io.StringIO()
     progress = Progress(stream)
     for step, share in enumerate(shares, start=1):
-        progress.step(step, {"rollout/silent_groups": share})
+        progress.step(step, {"rollout/zero_variance_groups": share})
     assert len([record for record in caplog.records if record.levelname == "WARNING"]) == warned
 
 
@@ -106,11 +106,23 @@ def test_a_terminal_gets_the_lines_and_a_bar():
     [
         ({"rollout/importance_cut": 0.6, "optim/updates": 2}, "algorithm.engine_correction"),
         (
-            {"rollout/importance_cut": 0.2, "optim/updates": 0, "rollout/silent_groups": 0.5},
+            {
+                "rollout/importance_cut": 0.2,
+                "optim/updates": 0,
+                "rollout/zero_variance_groups": 0.5,
+            },
             "algorithm.mask_truncated",
         ),
-        ({"rollout/importance_cut": 0.5, "optim/updates": 2, "rollout/silent_groups": 0.5}, None),
-        ({"optim/updates": 0, "rollout/silent_groups": 1.0}, None),  # has a warning of its own
+        (
+            {
+                "rollout/importance_cut": 0.5,
+                "optim/updates": 2,
+                "rollout/zero_variance_groups": 0.5,
+            },
+            None,
+        ),
+        # has a warning of its own
+        ({"optim/updates": 0, "rollout/zero_variance_groups": 1.0}, None),
     ],
 )
 def test_a_step_that_learns_little_is_warned_of_with_the_key(metrics, key):

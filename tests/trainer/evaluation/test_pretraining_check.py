@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from sweep.cli import main as sweep
-from trainer.evaluation.look import Look
+from trainer.evaluation.pretraining_check import PretrainingCheck
 from trainer.types import Completion, Problem, Rollout, RolloutGroup
 
 
-def look(rewards, truncated=0.0):
+def check(rewards, truncated=0.0):
     values = np.array(rewards, float)
     cut = np.arange(values.size).reshape(values.shape) < truncated * values.size
     problem = Problem("p", "", "", "", "generated")
@@ -31,28 +31,28 @@ def look(rewards, truncated=0.0):
         )
         for index, (row, cut_row) in enumerate(zip(values.tolist(), cut, strict=True))
     ]
-    return Look(groups, {"dev": 50})
+    return PretrainingCheck(groups, {"dev": 50})
 
 
-def test_silent_groups_are_those_of_all_groups_that_can_be_drawn():
+def test_zero_variance_groups_count_all_groups_that_can_be_drawn():
     rewards = [[1, 1, 1, 0, 0.5], [0, 0, 0, 0, 0], [1, 0, 1, 0, 1]]
-    sample = look(rewards)
+    sample = check(rewards)
     for size in (1, 2, 3, 5):
         groups = [group for row in rewards for group in itertools.combinations(row, size)]
-        assert sample.silent(size) == pytest.approx(
+        assert sample.zero_variance(size) == pytest.approx(
             np.mean([len(set(group)) == 1 for group in groups])
         )
 
 
-def test_silent_groups_and_the_error_of_an_evaluation_have_no_bias():
+def test_zero_variance_groups_and_an_evaluations_error_have_no_bias():
     chance = np.random.default_rng(0)
     accuracy = np.array([0.05, 0.3, 0.8])
-    looks = [look(chance.random((3, 8)) < accuracy[:, None]) for _ in range(4000)]
-    silent = [sample.silent(4) for sample in looks]
-    assert np.mean(silent) == pytest.approx(
-        np.mean(accuracy**4 + (1 - accuracy) ** 4), abs=4 * np.std(silent) / 4000**0.5
+    checks = [check(chance.random((3, 8)) < accuracy[:, None]) for _ in range(4000)]
+    zero_variance = [sample.zero_variance(4) for sample in checks]
+    assert np.mean(zero_variance) == pytest.approx(
+        np.mean(accuracy**4 + (1 - accuracy) ** 4), abs=4 * np.std(zero_variance) / 4000**0.5
     )
-    squares = [sample.evaluation_error(100, 4) ** 2 for sample in looks]
+    squares = [sample.evaluation_error(100, 4) ** 2 for sample in checks]
     expected = np.mean(accuracy * (1 - accuracy)) / 400
     assert np.mean(squares) == pytest.approx(expected, abs=4 * np.std(squares) / 4000**0.5)
 
@@ -60,8 +60,8 @@ def test_silent_groups_and_the_error_of_an_evaluation_have_no_bias():
 @pytest.mark.parametrize(
     ("sample", "what"),
     [
-        (look([[0, 0], [0, 0]]), "none of 4 completions was correct"),
-        (look([[1, 1], [1, 1]]), "none of 4 completions differs in reward"),
+        (check([[0, 0], [0, 0]]), "none of 4 completions was correct"),
+        (check([[1, 1], [1, 1]]), "none of 4 completions differs in reward"),
     ],
 )
 def test_what_forbids_learning_is_said(sample, what):
@@ -77,7 +77,7 @@ def test_what_forbids_learning_is_said(sample, what):
     ],
 )
 def test_truncated_completions_explain_equal_rewards(truncated, places):
-    sample = look([[0, 0], [0, 0]], truncated)
+    sample = check([[0, 0], [0, 0]], truncated)
     assert [advice.where for advice in sample.advice()] == places
 
 
@@ -100,11 +100,11 @@ def test_plan_and_dry_run_sample_the_start_policy(
         "[0, 1]\n"
     )
     drawn = json.loads(typed("sweep plan --sample 3 --json", space))["sample"]
-    assert (drawn["problems"], drawn["completions_per_problem"], set(drawn["silent_groups"])) == (
-        3,
-        16,
-        {"2", "16"},
-    )
+    assert (
+        drawn["problems"],
+        drawn["completions_per_problem"],
+        set(drawn["zero_variance_groups"]),
+    ) == (3, 16, {"2", "16"})
     assert sweep(["plan", str(space), "--sample", "3"]) == 0
     shown = capsys.readouterr()
     assert re.search(r"group size 16: 100% ", shown.out)

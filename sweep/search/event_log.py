@@ -21,7 +21,7 @@ _ADVICE = (
 )
 
 
-class Ledger:
+class EventLog:
     """The only writer of an event log. The folder must exist; raises StorageError if the file
     cannot be read or written.
     """
@@ -60,7 +60,7 @@ def read_checked(path: Path, *, advice: str, code: str) -> Iterator[tuple[int, R
         yield number, record
 
 
-def read_ledger(path: Path) -> Iterator[Record]:
+def read_event_log(path: Path) -> Iterator[Record]:
     """Yield the records of an event log without checksums; safe while its driver writes.
 
     Raises:
@@ -69,7 +69,7 @@ def read_ledger(path: Path) -> Iterator[Record]:
     """
     proposed = 0
     ended: set[tuple[int, int]] = set()
-    for number, record in read_checked(path, advice=_ADVICE, code="ledger-checksum"):
+    for number, record in read_checked(path, advice=_ADVICE, code="event-log-checksum"):
         trial = record.get("configuration", -1), record.get("seed", -1)
         if record["event"] == ENDED:
             if trial in ended:
@@ -77,7 +77,7 @@ def read_ledger(path: Path) -> Iterator[Record]:
                     f"{path} is damaged: a second result of one trial",
                     f"{path}:{number}",
                     _ADVICE,
-                    code="ledger-second-result",
+                    code="event-log-second-result",
                 )
             ended.add(trial)
         if record["event"] == RETRIED:
@@ -89,7 +89,7 @@ def read_ledger(path: Path) -> Iterator[Record]:
                 "line was lost, or two files were concatenated",
                 f"before {path}:{number}",
                 "restore it from a backup, or start a sweep under another name",
-                code="ledger-lost-configuration",
+                code="event-log-lost-configuration",
             )
         if record["event"] == PROPOSED:
             proposed += 1

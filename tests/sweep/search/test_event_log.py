@@ -1,4 +1,4 @@
-"""The ledger and the stored space under damage: refused, or without effect."""
+"""The event log and the stored space under damage: refused, or without effect."""
 
 import contextlib
 import json
@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 
 from sweep.record.folder import SweepFolder, read_spec, write_spec
+from sweep.search.event_log import EventLog, read_event_log
 from sweep.search.history import replay
-from sweep.search.ledger import Ledger, read_ledger
 from tests.json_values import FINITE, UNHURRIED
 from tests.refusals import refused
 from tests.sweep.search.instant_sweeps import drain, searcher_in
@@ -25,7 +25,7 @@ def small_spec(folder):
 
 
 @pytest.fixture
-def ledger(tmp_path):
+def event_log(tmp_path):
     """Of a sweep of three configurations with two seeds each."""
     drain(searcher_in(tmp_path, small_spec(tmp_path)))
     return tmp_path / "events.jsonl"
@@ -51,12 +51,12 @@ def index_of(path, event, place=0):
     return indexes[place]
 
 
-def test_of_flipped_bits_none_changes_what_is_read(ledger):
-    before = replay(read_ledger(ledger))
+def test_of_flipped_bits_none_changes_what_is_read(event_log):
+    before = replay(read_event_log(event_log))
     refused = 0
-    for _ in flips(ledger, 1500):
+    for _ in flips(event_log, 1500):
         try:
-            assert replay(read_ledger(ledger)) == before
+            assert replay(read_event_log(event_log)) == before
         except StorageError as error:
             assert re.search(r"events\.jsonl:\d+$", error.where)
             refused += 1
@@ -87,64 +87,64 @@ def test_a_changed_space_is_refused_until_its_heading_is_removed(tmp_path):
     assert read_spec(folder).limits.max_failures == 5
 
 
-def test_a_lost_result_is_trained_again(ledger, tmp_path):
-    lines = lines_of(ledger)
-    lost = json.loads(lines.pop(index_of(ledger, "result", 2)))
-    ledger.write_bytes(b"".join(lines))
+def test_a_lost_result_is_trained_again(event_log, tmp_path):
+    lines = lines_of(event_log)
+    lost = json.loads(lines.pop(index_of(event_log, "result", 2)))
+    event_log.write_bytes(b"".join(lines))
     searcher = searcher_in(tmp_path, small_spec(tmp_path))
     again = [(suggestion["configuration"], suggestion["seed"]) for suggestion in drain(searcher)]
     assert again == [(lost["configuration"], lost["seed"])]
 
 
-def test_a_lost_configuration_is_named(ledger):
-    lines = lines_of(ledger)
-    place = index_of(ledger, "configuration", 1)
+def test_a_lost_configuration_is_named(event_log):
+    lines = lines_of(event_log)
+    place = index_of(event_log, "configuration", 1)
     lines.pop(place)
-    ledger.write_bytes(b"".join(lines))
-    with refused("ledger-lost-configuration", StorageError) as raised:
-        list(read_ledger(ledger))
+    event_log.write_bytes(b"".join(lines))
+    with refused("event-log-lost-configuration", StorageError) as raised:
+        list(read_event_log(event_log))
     assert "configuration 1 " in raised.value.what
     assert raised.value.where.startswith("before ")
 
 
 @pytest.mark.parametrize(("event", "change", "code", "configuration"), table("impossible_records"))
 def test_a_record_that_cannot_be_is_refused_with_a_right_checksum_too(
-    ledger, event, change, code, configuration
+    event_log, event, change, code, configuration
 ):
-    records = [record for record in read_ledger(ledger) if record["event"] == event]
+    records = [record for record in read_event_log(event_log) if record["event"] == event]
     record = records[0] if records else {"event": event, "seed": 0}
-    Ledger(ledger).append(
+    EventLog(event_log).append(
         {**record, **({"configuration": 3} if event == "configuration" else {}), **change}
     )
     with refused(code, StorageError) as raised:
-        list(read_ledger(ledger))
+        list(read_event_log(event_log))
     if configuration is not None:
         assert f"configuration {configuration} " in raised.value.what
 
 
-def test_a_trial_that_is_retried_may_end_again(ledger):
-    result = next(record for record in read_ledger(ledger) if record["event"] == "result")
-    Ledger(ledger).append({**result, "event": "retry"}, {**result, "score": 0.25})
-    again = replay(read_ledger(ledger))[result["configuration"]].results[result["seed"]]
+def test_a_trial_that_is_retried_may_end_again(event_log):
+    result = next(record for record in read_event_log(event_log) if record["event"] == "result")
+    EventLog(event_log).append({**result, "event": "retry"}, {**result, "score": 0.25})
+    again = replay(read_event_log(event_log))[result["configuration"]].results[result["seed"]]
     assert again.score == 0.25
 
 
-def test_a_line_of_brackets_is_refused_by_its_number(ledger):
-    ledger.write_bytes(ledger.read_bytes() + b"[" * 200_000 + b"\n")
+def test_a_line_of_brackets_is_refused_by_its_number(event_log):
+    event_log.write_bytes(event_log.read_bytes() + b"[" * 200_000 + b"\n")
     with pytest.raises(StorageError) as raised:
-        list(read_ledger(ledger))
-    assert raised.value.where == f"{ledger}:{len(lines_of(ledger))}"
+        list(read_event_log(event_log))
+    assert raised.value.where == f"{event_log}:{len(lines_of(event_log))}"
 
 
-def test_a_ledger_cut_under_its_writer_loses_one_line(ledger):
-    records = list(read_ledger(ledger))
-    writer = Ledger(ledger)
-    os.truncate(ledger, ledger.stat().st_size - 5)
+def test_an_event_log_cut_under_its_writer_loses_one_line(event_log):
+    records = list(read_event_log(event_log))
+    writer = EventLog(event_log)
+    os.truncate(event_log, event_log.stat().st_size - 5)
     retry = {"event": "retry", "configuration": 0, "seed": 0}
     writer.append(retry)
-    lines = lines_of(ledger)
-    ledger.write_bytes(b"".join([*lines[:-2], lines[-1]]))  # as the advice says
-    assert list(read_ledger(ledger)) == [*records[:-1], retry]
+    lines = lines_of(event_log)
+    event_log.write_bytes(b"".join([*lines[:-2], lines[-1]]))  # as the advice says
+    assert list(read_event_log(event_log)) == [*records[:-1], retry]
 
 
 @UNHURRIED
@@ -153,5 +153,5 @@ def test_a_ledger_cut_under_its_writer_loses_one_line(ledger):
 def test_any_value_keeps_its_checksum(tmp_path_factory, value):
     path = tmp_path_factory.mktemp("sweep") / "events.jsonl"
     proposal = {"event": "configuration", "configuration": 0, "parameters": value}
-    Ledger(path).append(proposal)
-    assert list(read_ledger(path)) == [proposal]
+    EventLog(path).append(proposal)
+    assert list(read_event_log(path)) == [proposal]

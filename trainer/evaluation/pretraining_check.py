@@ -36,7 +36,7 @@ _DIGITS = 9  # decimals; rewards that round to the same value count as equal
 
 
 @dataclass(frozen=True)
-class Look:
+class PretrainingCheck:
     """Completions of the initial policy, the same number for each problem, sampled and scored as in
     training.
     """
@@ -49,7 +49,7 @@ class Look:
         """All completions."""
         return [rollout for group in self.groups for rollout in group.rollouts]
 
-    def silent(self, group_size: int) -> float:
+    def zero_variance(self, group_size: int) -> float:
         """Return an unbiased estimate of the fraction of zero-variance groups, which give
         group-relative rules no gradient.
 
@@ -101,7 +101,7 @@ class Look:
             # mean -logprob of the sampled tokens [nats], unbiased at temperature 1
             "entropy": -sum(sum(completion.rollout_logprobs) for completion in completions)
             / sum(lengths),
-            "silent_groups": {str(size): self.silent(size) for size in group_sizes},
+            "zero_variance_groups": {str(size): self.zero_variance(size) for size in group_sizes},
         }
 
     def lines(self, config: TrainConfig, group_sizes: Sequence[int]) -> list[str]:
@@ -111,9 +111,9 @@ class Look:
         right, of = correct_by_problem(self.rollouts)
         prompts = config.rollout.prompts_per_step
         groups = [
-            f"group size {size}: {silent:.0%} zero-variance groups, so "
-            f"{prompts * (1 - silent):.1f} of {prompts} prompts per step give a gradient"
-            for size, silent in values["silent_groups"].items()
+            f"group size {size}: {zero_variance:.0%} zero-variance groups, so "
+            f"{prompts * (1 - zero_variance):.1f} of {prompts} prompts per step give a gradient"
+            for size, zero_variance in values["zero_variance_groups"].items()
         ]
         return [
             f"{len(right)} problems x {of[0]} completions: accuracy {values['accuracy']:.3f} (95% "
@@ -159,7 +159,9 @@ class Look:
         )
 
 
-def look_at(config: TrainConfig, problems: int, group_sizes: Sequence[int]) -> Look:
+def check_before_training(
+    config: TrainConfig, problems: int, group_sizes: Sequence[int]
+) -> PretrainingCheck:
     """Load the run's model and data, and run the pre-training check.
 
     Raises:
@@ -167,16 +169,16 @@ def look_at(config: TrainConfig, problems: int, group_sizes: Sequence[int]) -> L
     """
     with prepare(config) as prepared:
         model = load_frozen(config, local_device(config.parallel.device))
-        return take_look(config, model, prepared, problems, group_sizes)
+        return run_pretraining_check(config, model, prepared, problems, group_sizes)
 
 
-def take_look(
+def run_pretraining_check(
     config: TrainConfig,
     model: PreTrainedModel,
     prepared: Prepared,
     problems: int,
     group_sizes: Sequence[int],
-) -> Look:
+) -> PretrainingCheck:
     """Sample ``problems`` random training problems with max(8, largest group size) completions
     each, and score them.
     """
@@ -203,4 +205,4 @@ def take_look(
             groups += score_groups(sampled, prepared.rewards)
     finally:
         engine.close()
-    return Look(groups, {name: len(of_set) for name, of_set in prepared.sets.items()})
+    return PretrainingCheck(groups, {name: len(of_set) for name, of_set in prepared.sets.items()})
