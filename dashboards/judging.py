@@ -53,7 +53,7 @@ def judge(
     by: Sequence[str],
     baseline: Mapping[str, Any],
     score: str,
-    seed: str,
+    seed: str = "",
     fresh: "bool | pd.DataFrame" = False,
     **options: Any,
 ) -> Judgement:
@@ -64,7 +64,8 @@ def judge(
         by: columns that define a configuration.
         baseline: column -> value of the configuration to beat.
         score: column of the score.
-        seed: column of the seed.
+        seed: column of the seed. By default the column ``seed``; without one, every run counts by
+            itself.
         fresh: True if nothing was chosen by looking at these seeds; or a second table with the
             chosen configurations on fresh seeds.
         **options: the other fields of `dashboards.sources.run_columns.RunColumns`.

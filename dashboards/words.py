@@ -79,6 +79,8 @@ def number(value: float, digits: int = 3) -> str:
         return f"{value:.{digits - 1}e}"
     if value == int(value):
         return str(int(value))
+    if abs(value) >= 10**digits:
+        return f"{value:.0f}"
     return f"{value:#.{digits}g}".rstrip(".")
 
 

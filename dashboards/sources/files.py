@@ -24,6 +24,7 @@ _PATTERNS = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
 _MAX_REASON = 200  # characters
 _MAX_NAMED = 5
 EVENTS = "folder of event files"  # column that is dropped in the end
+EMPTY = "file without rows"  # column that is dropped in the end
 # names of the files in a folder that hold results, the most telling first
 _RESULTS = (
     "trainer_state.json", "all_results.json", "results.csv", "progress.csv", "metrics.csv",
@@ -76,6 +77,9 @@ def read_files(pattern: str) -> pd.DataFrame:
     if EVENTS in table:
         notes += _check_scalars(table, pattern)
         table = table.drop(columns=EVENTS)
+    if EMPTY in table:
+        notes += _check_rows(table, pattern)
+        table = table.drop(columns=EMPTY)
     for part in tables:
         notes += part.attrs.get(NOTES, ())
     table.attrs[NOTES] = notes
@@ -98,9 +102,29 @@ def _check_scalars(table: pd.DataFrame, pattern: str) -> list[str]:
             "leave them out, or log scalars with add_scalar",
             code="no-scalars",
         )
-    named = ", ".join(without.iloc[:_MAX_NAMED])
-    more = f" and {len(without) - _MAX_NAMED} more" if len(without) > _MAX_NAMED else ""
-    return [f"Without a scalar, so they count as failed: {named}{more}."]
+    return [f"Without a scalar, so they count as failed: {_listed(without)}."]
+
+
+def _check_rows(table: pd.DataFrame, pattern: str) -> list[str]:
+    """Return a note on files that hold only a header: runs that crashed at their start.
+
+    Raises:
+        StorageError: no file has a row.
+    """
+    without = table[EMPTY].dropna()
+    if len(without) == len(table):
+        raise StorageError(
+            "no rows; a failed run needs one row with a blank score",
+            pattern,
+            "name the files that have results",
+            code="unreadable-file",
+        )
+    return [f"Only a header, so they count as failed: {_listed(without)}."]
+
+
+def _listed(names: "pd.Series[str]") -> str:
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(names.iloc[:_MAX_NAMED]) + more
 
 
 def _expression(part: str) -> str:
@@ -153,7 +177,9 @@ def _read_file(path: Path) -> pd.DataFrame:
         return _read_events(path.parent)
     table = format_of(path).read(path)
     if table.empty:
-        raise ValueError("no rows; a failed run needs one row with a blank score")
+        if not len(table.columns):
+            raise ValueError("no rows; a failed run needs one row with a blank score")
+        table = pd.DataFrame([{**dict.fromkeys(table.columns), EMPTY: str(path)}])
     return table.assign(**settings_beside(path))
 
 

@@ -23,6 +23,7 @@ from mlflow.exceptions import MlflowException
 
 from dashboards.results import Results
 from dashboards.sources.content import database_tables
+from dashboards.sources.mlflow_folders import folder_of, readable_folder
 from dashboards.sources.stored import RESULTS_FILE, unpack
 from trainer.config.yaml_document import nearest
 from trainer.errors import ConfigError, MissingError, StorageError, first_line
@@ -102,7 +103,9 @@ def read_experiment(uri: str, name: str | None, score: str, seed: str) -> pd.Dat
 
     Columns: ``params.*``, ``tags.*``, trial, status, step and score, and experiment if ``name`` is
     None, which stands for all experiments. A run that never logged the score has one row without
-    it. ``score`` and ``seed`` may leave out the prefix ``params.``.
+    it. ``score`` and ``seed`` may leave out the prefix ``params.``. If ``seed`` is empty and
+    no run has the parameter seed, the column ``run_id`` tells runs apart, and finished runs without
+    the score are left out.
 
     Raises:
         ConfigError: no run has the score or the seed.
@@ -112,6 +115,8 @@ def read_experiment(uri: str, name: str | None, score: str, seed: str) -> pd.Dat
     with opened_store(uri) as client:
         experiments = _experiments(client, uri, name)
         runs = search_runs(client, list(experiments), "")
+        if not seed and any("seed" in run.data.params for run in runs):
+            seed = "seed"
         rows: list[dict[str, Any]] = []
         metrics: set[str] = set()
         settings_of_all: set[str] = set()
@@ -130,15 +135,18 @@ def read_experiment(uri: str, name: str | None, score: str, seed: str) -> pd.Dat
             }
             metrics |= set(run.data.metrics)
             settings_of_all |= set(settings)
-            if seed not in settings and f"params.{seed}" not in settings:
+            if seed and seed not in settings and f"params.{seed}" not in settings:
                 continue
+            if not seed:
+                settings["run_id"] = run.info.run_id
             settings["trial"] = run.info.run_name
             settings["status"] = run.info.status
             if name is None and len(experiments) > 1:
                 settings["experiment"] = experiments[run.info.experiment_id]
             points = client.get_metric_history(run.info.run_id, score)
-            if not points and run.info.run_id in parents:
-                continue  # only groups its nested runs
+            other = run.info.run_id in parents or (not seed and run.info.status == "FINISHED")
+            if not points and other:
+                continue  # only groups its nested runs, or does something else
             # a resumed run repeats steps: the last value counts
             values: dict[int, float | None] = {point.step: point.value for point in points}
             for step, value in (values or {0: None}).items():
@@ -188,9 +196,14 @@ def opened_store(uri: str) -> Iterator[Any]:
     Raises:
         StorageError: the store cannot be read.
     """
+    folder = folder_of(uri)
     try:
-        yield MlflowClient(uri)
-    except (MlflowException, OSError) as error:
+        if folder is None:
+            yield MlflowClient(uri)
+        else:
+            with readable_folder(folder) as readable:
+                yield MlflowClient(readable.as_uri())
+    except (MlflowException, OSError, ValueError) as error:  # ValueError: a damaged metric
         raise StorageError(
             f"cannot read the store: {first_line(error)[:200]}",
             uri,

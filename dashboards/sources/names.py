@@ -2,6 +2,8 @@
 
 import re
 from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
 
 import pandas as pd
 
@@ -12,7 +14,7 @@ from trainer.errors import ConfigError
 from trainer.shell.table import counted
 
 # of what a program logs once per evaluation; the first that holds whole numbers is the step
-_STEPS = (
+STEPS = (
     "_step", "global_step", "Step", "steps", "training_iteration", "time/total_timesteps",
     "timesteps_total", "num_env_steps_sampled_lifetime", "total_timesteps", "env_step", "env_steps",
     "frame", "frames", "TotalEnvInteracts", "iteration", "iter", "round", "episode", "Episode",
@@ -20,6 +22,12 @@ _STEPS = (
 )  # fmt: skip
 # columns whose values name a run, and may name its configuration
 RUN_NAMES = ("run", "Name", "name", "run_name", "Run", "trial", "exp_name", "experiment", "Group")
+_NO_FILTER = ",none"  # after the metrics of lm-eval without a filter
+# names of the files that a program writes once per run
+_OF_ONE_RUN = (
+    "trainer_state.json", "*tfevents*", "progress.*", "*monitor.csv", "result.json", "metrics.*",
+    "all_results.json",
+)  # fmt: skip
 _PREFIXES = ("params.", "config.", "hparams.", "tags.", "summary.", "params_", "user_attrs_")
 
 
@@ -35,6 +43,8 @@ def find_column(name: str, table: pd.DataFrame, *, anywhere: bool = False) -> st
     names = [str(column) for column in table]
     if name in names:
         return name
+    if name.removesuffix(_NO_FILTER) in names:  # as lm-eval writes it
+        return name.removesuffix(_NO_FILTER)
     plain = {column for column in names if column.split(":", 1)[-1] == name and ":" in column}
     plain |= {f"{prefix}{name}" for prefix in _PREFIXES} & set(names)
     if not plain and anywhere:
@@ -60,18 +70,22 @@ def with_columns(columns: RunColumns, table: pd.DataFrame) -> tuple[RunColumns, 
     available = [str(column) for column in table]
     meant: dict[str, str] = {}
 
-    def found(name: str, *, anywhere: bool = True, optional: bool = False) -> str:
+    def found(
+        name: str, *, anywhere: bool = True, optional: bool = False, absent: str | None = None
+    ) -> str:
         column = find_column(name, table, anywhere=anywhere)
         if column is None and not optional:
-            hint = nearest(name, available)
-            if hint.startswith("valid") and name.isidentifier():
-                hint += f"; {{{name}}} in a file pattern makes a column of a part of the path"
-                if set(RUN_NAMES) & set(available):
-                    hint += f", --names '{{...}}-{{{name}}}' one of a part of runs' names"
-            raise ConfigError(f"no column {name}", columns.source, hint, code="unknown-column")
-        if column is not None and column != name:
+            raise ConfigError(
+                f"no column {name}",
+                columns.source,
+                _where_to_find(name, available, columns.source),
+                code="unknown-column",
+            )
+        if column is None:
+            return name if absent is None else absent
+        if column != name:
             meant[name] = column
-        return column or name
+        return column
 
     by = [found(name) for name in columns.by]
     baseline = {}
@@ -88,19 +102,42 @@ def with_columns(columns: RunColumns, table: pd.DataFrame) -> tuple[RunColumns, 
         by=by,
         baseline=baseline,
         score=found(columns.score, anywhere=False),
-        seed=found(columns.seed),
+        seed=found(columns.seed or "seed", optional=not columns.seed, absent=columns.seed),
         tuned=[found(name) for name in columns.tuned],
         ignore=[found(name) for name in columns.ignore],
         step=found(columns.step, optional=columns.step == "step"),
         trial=found(columns.trial, optional=columns.trial == "trial"),
         failed=failed,
     )
-    if resolved.step not in available:
-        resolved = replace(resolved, step=_step_column(table, resolved) or resolved.step)
-        if resolved.step in available:
-            meant["step"] = resolved.step
     notes = [f"{name} is the column {column}." for name, column in meant.items()]
+    if not columns.seed and resolved.seed:
+        notes.append(f"The seed is the column {resolved.seed}.")
     return resolved, notes
+
+
+def _where_to_find(name: str, available: list[str], source: str) -> str:
+    """Return which column may be meant, or how to make one of a part of the path or the name."""
+    hint = nearest(name, available)
+    if not hint.startswith("valid") or not name.isidentifier():
+        return hint
+    place = Path(source)
+    if any(fnmatchcase(place.name, pattern) for pattern in _OF_ONE_RUN) and place.is_file():
+        pattern = f"'{{{name}}}-s{{seed}}/{place.name}'"
+        return f"{place.name} holds one run: name the files of all runs, such as {pattern}; {hint}"
+    hint += f"; {{{name}}} in a file pattern makes a column of a part of the path"
+    if set(RUN_NAMES) & set(available):
+        hint += f", --names '{{...}}-{{{name}}}' one of a part of runs' names"
+    return hint
+
+
+def with_step(columns: RunColumns, table: pd.DataFrame) -> tuple[RunColumns, list[str]]:
+    """Return the roles with the column of steps, and a note on it if it was not named."""
+    if columns.step in table:
+        return columns, []
+    step = _step_column(table, columns)
+    if step is None:
+        return columns, []
+    return replace(columns, step=step), [f"step is the column {step}."]
 
 
 def _step_column(table: pd.DataFrame, columns: RunColumns) -> str | None:
@@ -109,7 +146,7 @@ def _step_column(table: pd.DataFrame, columns: RunColumns) -> str | None:
     scored = table[table[columns.score].notna()]
     if not scored.duplicated(of_run).any():
         return None
-    for column in _STEPS:
+    for column in STEPS:
         if column not in table or column in columns.every:
             continue
         steps = pd.to_numeric(scored[column], errors="coerce")

@@ -3,6 +3,7 @@
 The one module of dashboards that imports Optuna.
 """
 
+import logging
 import shutil
 import tempfile
 from pathlib import Path
@@ -27,7 +28,8 @@ def read_study(path: Path) -> pd.DataFrame:
     """Return one row per trial of every study in the file, with the columns ``study``, ``value``,
     ``state``, ``params_NAME`` and ``user_attrs_NAME``.
 
-    The file is copied first, because opening an Optuna storage writes to it.
+    The file is copied first, because opening an Optuna storage writes to it. A copy that an older
+    Optuna wrote is upgraded.
 
     Raises:
         StorageError: Optuna cannot read it, or it has no trial.
@@ -49,6 +51,7 @@ def read_study(path: Path) -> pd.DataFrame:
         shutil.copyfile(path, copy)
         try:
             if is_database(copy):
+                _upgrade(copy)
                 storage = RDBStorage(f"sqlite:///{copy}")
             else:
                 storage = JournalStorage(JournalFileBackend(str(copy)))
@@ -69,3 +72,18 @@ def read_study(path: Path) -> pd.DataFrame:
     times = ["number", "datetime_start", "datetime_complete", "duration"]
     trials: pd.DataFrame = pd.concat(tables, ignore_index=True)
     return trials.drop(columns=times, errors="ignore")
+
+
+def _upgrade(copy: Path) -> None:
+    """Bring a database to the schema of the installed Optuna; a current one stays as it is."""
+    from optuna.storages import RDBStorage
+
+    storage = RDBStorage(f"sqlite:///{copy}", skip_compatibility_check=True)
+    if storage.get_current_version() == storage.get_head_version():
+        return
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # Alembic sets its own level when it starts
+    try:
+        storage.upgrade()
+    finally:
+        logging.disable(before)

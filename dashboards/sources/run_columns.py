@@ -19,8 +19,8 @@ class RunColumns:
 
     by: Sequence[str]  # columns that define what is compared
     score: str
-    seed: str
     baseline: Mapping[str, Any]  # column of ``by`` -> value
+    seed: str = ""  # if empty, the column seed; without one, every run counts by itself
     tuned: Sequence[str] = ()  # tuned within each of ``by``
     step: str = "step"  # if present, there is one row per evaluation
     trial: str = "trial"  # name of a run, for `problems`

@@ -12,13 +12,15 @@ from dashboards.results import Results
 from dashboards.sources.conditions import equal
 from dashboards.sources.endings import check_endings, ended_without_score
 from dashboards.sources.files import NOTES
-from dashboards.sources.names import RUN_NAMES, with_columns
+from dashboards.sources.names import RUN_NAMES, STEPS, with_columns, with_step
 from dashboards.sources.repeated_seeds import with_seeds_apart
 from dashboards.sources.run_columns import RunColumns
 from dashboards.sources.settings import FILES
 from dashboards.sources.shapes import one_row_per_run, without_lists
 from dashboards.sources.states import row_states, run_state, state_column
 from dashboards.sources.units import check_units
+from dashboards.sources.unseeded_runs import LABELS, with_labels
+from dashboards.sources.unseeded_runs import NOTE as UNSEEDED
 from dashboards.sources.wandb_tables import RUN_COLUMNS, is_run_table
 from dashboards.trial import Curve, Objective, TrialRecord
 from trainer.config.variants import short_names, shown
@@ -54,9 +56,14 @@ def read_runs(table: pd.DataFrame, columns: RunColumns, *, adaptive: bool = True
     """
     table = without_lists(one_row_per_run(table, columns))
     _check_columns(table, columns)
+    read = list(table.attrs.get(NOTES, ()))
     columns, notes = with_columns(columns, table)
+    if not columns.seed:
+        table, columns = with_labels(table, columns, STEPS)
+        notes.append(UNSEEDED)
+    columns, of_step = with_step(columns, table)
     _check_roles(columns)
-    notes = [*table.attrs.get(NOTES, ()), *notes]
+    notes = [*read, *notes, *of_step]
     runs = _typed(table, columns)
     state = state_column(runs, columns)
     runs[_STATE] = row_states(runs, columns)
@@ -72,6 +79,7 @@ def read_runs(table: pd.DataFrame, columns: RunColumns, *, adaptive: bool = True
     arm = _arm_names(points, columns)
     trials = _trials(runs, columns, numbers, arm)
     arms, baseline = _baseline(numbers, arm, columns)
+    _check_stopped(trials, baseline, state)
     check_endings(trials, columns)
     check_units(trials, columns)
     _check_seeds(trials, columns)
@@ -168,7 +176,7 @@ def with_fresh(results: Results, table: pd.DataFrame, columns: RunColumns) -> Re
         table, replace(columns, problems=None, source="second table"), adaptive=False
     )
     repeated = {trial.seed for trial in results.trials} & {trial.seed for trial in chosen.trials}
-    if repeated:
+    if repeated and UNSEEDED not in chosen.warnings:
         named = ", ".join(sorted(repeated))
         raise ConfigError(
             f"seeds {named} are in both tables: they are not fresh",
@@ -431,6 +439,25 @@ def _same_twice(rows: pd.DataFrame, columns: RunColumns, trial: TrialRecord) -> 
     )
 
 
+def _check_stopped(trials: Sequence[TrialRecord], baseline: str | None, state: str | None) -> None:
+    """Refuse runs of which a pruner stopped some of every configuration, or of the baseline: the
+    scores of the others were chosen.
+    """
+    stopped = {trial.configuration for trial in trials if trial.state == "PRUNED"}
+    left = {trial.configuration for trial in trials} - stopped
+    if not stopped or (len(left) > 1 and baseline not in stopped):
+        return
+    raise ConfigError(
+        "runs of the baseline were pruned"
+        if baseline in stopped
+        else "runs of every other configuration were pruned",
+        f"column {state}",
+        "run them without a pruner: the scores of those that it let go on are too good; to look at "
+        f"these alone, add --where {state}=COMPLETE",
+        code="runs-pruned",
+    )
+
+
 def _check_seeds(trials: Sequence[TrialRecord], columns: RunColumns) -> None:
     """Refuse a single seed, and seeds without effect."""
     scores: dict[str, list[float]] = defaultdict(list)
@@ -440,8 +467,8 @@ def _check_seeds(trials: Sequence[TrialRecord], columns: RunColumns) -> None:
     repeated = [row for row in scores.values() if len(row) > 1]
     if not repeated:
         raise ConfigError(
-            "every configuration has one seed, so noise cannot be estimated",
-            columns.seed,
+            "every configuration has one run, so noise cannot be estimated",
+            columns.source if columns.seed == LABELS else columns.seed,
             "run the baseline and what you compare with it on at least 3 seeds each",
             code="one-seed",
         )

@@ -15,20 +15,21 @@ def one_row_per_run(table: pd.DataFrame, columns: RunColumns) -> pd.DataFrame:
     if columns.score in table or len(columns.by) != 1 or columns.tuned:
         return table
     (by,) = columns.by
+    seed = columns.seed or "seed"
     available = [str(column).strip() for column in table]
-    if columns.seed in available and by not in available:
+    if seed in available and by not in available:
         if str(columns.baseline.get(by)) not in available:
             return table
-        others = [name for name in available if name not in (columns.seed, *columns.ignore)]
+        others = [name for name in available if name not in (seed, *columns.ignore)]
         return table.rename(columns=str).melt(
-            id_vars=[columns.seed], value_vars=others, var_name=by, value_name=columns.score
+            id_vars=[seed], value_vars=others, var_name=by, value_name=columns.score
         )
-    if by in available and columns.seed not in available:
+    if by in available and seed not in available:
         seeds = [name for name in available if name.removeprefix("seed").strip("_ -").isdigit()]
         if len(seeds) < 2:
             return table
         return table.rename(columns=str).melt(
-            id_vars=[by], value_vars=seeds, var_name=columns.seed, value_name=columns.score
+            id_vars=[by], value_vars=seeds, var_name=seed, value_name=columns.score
         )
     return table
 

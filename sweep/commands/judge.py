@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dashboards.judging import Judgement
 
 _MLFLOW = "mlflow:"
+_TABLE_WIDTH = 240  # outside of a terminal, so that no cell is wrapped
 
 
 def add_commands(commands: Commands) -> None:
@@ -58,9 +59,13 @@ def _add_roles(judge: argparse.ArgumentParser) -> None:
     for option, text in {
         "--by": "comma-separated columns that define a configuration",
         "--score": "column of the score",
-        "--seed": "column of the seed",
     }.items():
         judge.add_argument(option, required=True, help=text)
+    judge.add_argument(
+        "--seed",
+        default="",
+        help="column of the seed (default: seed, if there is one; else every run counts by itself)",
+    )
     for option, text in {
         "--baseline": "COLUMN=VALUE,... of the configuration to beat",
         "--tuned": "comma-separated columns that were tuned for each value of --by",
@@ -210,7 +215,7 @@ def _judge(arguments: argparse.Namespace) -> int:
     if judgement.arms:
         from dashboards.pictures.differences import arm_cells
 
-        print_table(*arm_cells(judgement.results))
+        print_table(*arm_cells(judgement.results), width=_TABLE_WIDTH)
     print(f"report: {page}")
     return 0
 
@@ -252,12 +257,17 @@ def _store(arguments: argparse.Namespace) -> str:
     Raises:
         StorageError: there is no store, or it does not answer.
     """
+    from dashboards.sources.mlflow_folders import folder_of
+
     store = arguments.store
     if store is not None and Path(store).is_dir():
         store = Path(store).resolve().as_uri()
     elif store is not None and Path(store).is_file():
         store = f"sqlite:///{store}"
     uri = tracking_uri(TrackingConfig(uri=store), arguments.runs_dir)
+    folder = folder_of(uri)
+    if folder is not None:
+        return uri  # it is checked when it is opened: MLflow would create a missing one
     try:
         connect(uri)  # reading would create a missing store
     except StorageError as error:

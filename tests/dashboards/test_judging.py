@@ -178,7 +178,7 @@ TWICE = pd.concat([runs(), runs().iloc[:1].assign(acc=0.7)])
     ("table", "asked", "what"),
     [
         *((runs(), *row) for row in table("judging_errors")),
-        (runs().query("seed == 0"), {}, "every configuration has one seed"),
+        (runs().query("seed == 0"), {}, "every configuration has one run"),
         (runs().assign(acc="high"), {}, "'high'"),
         (runs().assign(acc=1e308), {}, "'1e.308'"),
         (runs().assign(acc=np.nan), {}, "no row has a score"),

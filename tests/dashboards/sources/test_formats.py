@@ -231,6 +231,34 @@ def test_trials_of_optuna_are_a_row_each(tmp_path, journal):
     assert path.read_bytes() == before
 
 
+def test_studies_of_an_older_optuna_are_read(tmp_path):
+    import sqlite3
+
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    path = tmp_path / "study.db"
+    study = optuna.create_study(storage=f"sqlite:///{path}")
+    study.optimize(lambda trial: trial.suggest_float("lr", 0, 1), n_trials=1)
+    with sqlite3.connect(path) as database:  # as Optuna 3.0 left it
+        database.execute("DROP INDEX ix_trials_study_id")
+        database.execute("UPDATE alembic_version SET version_num = 'v3.0.0.d'")
+    before = path.read_bytes()
+    assert len(read_files(str(path))) == 1 and path.read_bytes() == before
+
+
+def test_a_file_with_only_a_header_is_a_failed_run(tmp_path):
+    for name, row in (("a-s0", "1,0.5\n"), ("a-s1", "")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "progress.csv").write_text(f"step,acc\n{row}")
+    for place in (tmp_path, tmp_path / "{opt}-s{seed}/progress.csv"):
+        table = read_files(str(place))
+        assert table.acc.isna().tolist() == [False, True]
+        assert any("a-s1" in note for note in table.attrs[NOTES])
+    with refused("unreadable-file"):
+        read_files(str(tmp_path / "a-s1/progress.csv"))
+
+
 @pytest.mark.parametrize("name", ["a.npy", "a.npz", "a.pkl", "a.xlsx", "a.0", "a"])
 def test_what_is_not_read_is_named(tmp_path, name):
     (tmp_path / name).touch()

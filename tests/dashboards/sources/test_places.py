@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from dashboards.sources.files import NOTES
+from dashboards.sources.mlflow import read_experiment
 from dashboards.sources.places import read_place, select
 from tests.refusals import refused
 from trainer.errors import ConfigError
@@ -92,6 +93,52 @@ def test_nested_runs_have_their_parents_settings(tmp_path):
     table = read_place(str(tmp_path / "runs.db"), "acc", "seed")
     found = sorted(zip(table["params.optimizer"], table["params.seed"], strict=True))
     assert found == [("adam", "0"), ("adam", "1"), ("sgd", "0"), ("sgd", "1")]
+
+
+def test_a_folder_of_mlflow_stays_as_it_is(mlruns, tmp_path):
+    before = sorted(tmp_path.rglob("*"))
+    read_place(str(mlruns), "acc", "random_state")
+    assert sorted(tmp_path.rglob("*")) == before  # MLflow would add .trash
+    with refused("no-mlflow-store"):
+        read_experiment((tmp_path / "none").as_uri(), "exp", "acc", "seed")
+    assert not (tmp_path / "none").exists()
+
+
+def test_ids_of_digits_and_blank_metrics_are_read(mlruns):
+    experiment = mlruns / "111"
+    runs = sorted(run for run in experiment.iterdir() if run.is_dir())
+    run = runs[0].rename(experiment / f"{1:032d}")
+    described = (run / "meta.yaml").read_text()
+    (run / "meta.yaml").write_text(described.replace(runs[0].name, run.name).replace("r0", "7"))
+    (runs[1] / "metrics/acc").write_text("")
+    table = read_place(str(mlruns), "acc", "random_state").set_index("params.random_state")
+    assert table.trial["0"].tolist() == ["7", "7"] and pd.isna(table.acc["1"])
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("meta.yaml", ""), ("meta.yaml", "a: [b\n c: }"), ("metrics/acc", "x y z\n")]
+)
+def test_damaged_runs_of_mlflow_are_named(mlruns, name, text):
+    run = next(run for run in (mlruns / "111").iterdir() if run.is_dir())
+    (run / name).write_text(text)
+    with refused("unreadable-store"):
+        read_place(str(mlruns), "acc", "random_state")
+
+
+def test_without_seeds_every_run_of_mlflow_with_the_score_counts(tmp_path):
+    client = mlflow_client(tmp_path)
+    experiment = client.create_experiment("ppo")
+    for status in ("FINISHED", "FAILED", "FINISHED"):
+        run = client.create_run(experiment).info.run_id
+        if status == "FINISHED":
+            client.log_metric(run, "acc", 0.5)
+        client.set_terminated(run, status)
+    other = client.create_run(experiment).info.run_id
+    client.set_terminated(other)
+    table = read_place(str(tmp_path / "runs.db"), "acc", "")
+    assert table.run_id.nunique() == 3 and table.acc.isna().sum() == 1
+    client.log_param(other, "seed", 3)
+    assert read_place(str(tmp_path / "runs.db"), "acc", "")["params.seed"].tolist() == ["3"]
 
 
 def test_a_store_without_runs_is_named(tmp_path):

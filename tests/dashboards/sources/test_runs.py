@@ -274,3 +274,19 @@ def test_repeated_seeds_may_hide_a_setting_or_a_run_started_twice():
     assert len(trials(table, pairing="unpaired")) == 20
     with refused("repeated-run"):  # a row given twice
         trials(pd.concat([table, table.iloc[:1]]), pairing="unpaired")
+
+
+def test_a_file_of_one_run_asks_for_those_of_all(tmp_path):
+    path = tmp_path / "trainer_state.json"
+    path.touch()
+    table = pd.DataFrame({"step": [5], "eval_loss": [0.5]})
+    with refused("unknown-column") as caught:
+        judge(table, by=["lr"], baseline={"lr": 1}, score="eval_loss", source=str(path))
+    assert "{lr}-s{seed}/trainer_state.json" in caught.value.hint
+
+
+def test_metrics_of_lm_eval_are_found_with_their_filter():
+    table = runs().rename(columns={"acc": "results.gsm8k.exact_match"})
+    options = {"by": ["loss"], "baseline": {"loss": "grpo"}, "seed": "seed"}
+    verdict = judge(table, score="results.gsm8k.exact_match,none", **options)
+    assert verdict.verdict.difference > 0
