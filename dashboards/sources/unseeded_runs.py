@@ -48,7 +48,7 @@ def _labels(table: pd.DataFrame, columns: RunColumns, steps: list[str]) -> "pd.S
     for step in steps:
         for name in names:
             if not table.duplicated([name, step]).any():
-                return table[name].factorize()[0] + 1  # type: ignore[no-any-return]
+                return table.groupby(name, sort=False).ngroup() + 1
         if not table.duplicated([*columns.point, step]).any():
             return table.groupby(columns.point, dropna=False).ngroup() + 1
     several = [step for step in steps if table[step].nunique() > 1]
