@@ -17,7 +17,7 @@ from trainer.algorithm.engine_correction import importance_weights
 from trainer.algorithm.loss import token_weights, update_loss
 from trainer.algorithm.passes import high_entropy_tokens
 from trainer.config.algorithm import AlgorithmConfig, EngineCorrection
-from trainer.rollouts.dynamic_sampling import has_spread
+from trainer.rollouts.dynamic_sampling import has_reward_variance
 from trainer.rollouts.overlong import overlong_penalty
 from trainer.rules.groups import centered
 from trainer.rules.interface import LossInputs, UpdateTotals
@@ -339,9 +339,9 @@ def check_optimal_token_baseline(case: Case) -> Iterator[float]:
     batch = replace(batch_of(inputs), gradient_norms=norms * mask)
     config = AlgorithmConfig(advantage="optimal_token_baseline")
     ours = estimate_advantages(batch, config).advantages
-    has_spread = centered(batch.rewards, batch.group_ids) != 0
+    has_reward_variance = centered(batch.rewards, batch.group_ids) != 0
     # in a group with equal rewards verl trains on the tail that one completion has alone
-    expected = torch.tensor(case["expected"]["advantages"]) * has_spread[:, None]
+    expected = torch.tensor(case["expected"]["advantages"]) * has_reward_variance[:, None]
     yield relative_error(ours, expected)
 
 
@@ -404,7 +404,7 @@ def check_dynamic_sampling(case: Case) -> Iterator[float]:
     rewards = case["inputs"]["rewards"]
     ids = case["inputs"]["group_ids"]
     groups = {i: [r for r, j in zip(rewards, ids, strict=True) if j == i] for i in ids}
-    ours = [float(has_spread(groups[i])) for i in ids]
+    ours = [float(has_reward_variance(groups[i])) for i in ids]
     yield relative_error(torch.tensor(ours), case["expected"]["mask"])
 
 

@@ -52,8 +52,8 @@ from trainer.problems.load import encode_prompt
 from trainer.problems.sampler import ProblemSampler, training_steps
 from trainer.progress import ProgressReport
 from trainer.rollouts.build import build_engine
-from trainer.rollouts.collect import RolloutSource, derive_seed
-from trainer.rollouts.engine import EngineRun
+from trainer.rollouts.collect import RolloutSampler, derive_seed
+from trainer.rollouts.engine import EngineContext
 from trainer.rollouts.prepared import prepare
 from trainer.rules.rule import StepSummary
 from trainer.run_folder import RunFolder
@@ -139,21 +139,21 @@ class Trainer:
             self.models.cached_forward,
         )
         self.progress.phase("starting the rollout engine")
-        engine_run = EngineRun(
+        engine_run = EngineContext(
             tuple(encode_prompt(self.tokenizer, self.problems[0])),
             self.context.run_dir / f"vllm-{self.parallel.rank}.log",
-            self.context.is_one_of_many,
+            self.context.shares_process,
             lambda count: self.progress.completed(count),
         )
-        whole_weights = partial(self.parallel.full_parameters, self.models.policy)
+        full_weights = partial(self.parallel.full_parameters, self.models.policy)
         self.engine = build_engine(
-            config, self.models.causal_lm, self.tokenizer, whole_weights, engine_run
+            config, self.models.causal_lm, self.tokenizer, full_weights, engine_run
         )
         self.engine.sync_weights(self.models.causal_lm)
         sampler = ProblemSampler(
             self.problems, config.seed, config.data.shuffle, config.data.drop_last
         )
-        self.source = RolloutSource(
+        self.source = RolloutSampler(
             config, sampler, self.tokenizer, self.engine, self.rewards, self.parallel, self.progress
         )
 

@@ -166,7 +166,7 @@ class RunContext:
     experiment: str
     run_name: str
     tags: Mapping[str, str] = field(default_factory=dict)
-    is_one_of_many: bool = False  # another run may follow in this process
+    shares_process: bool = False  # another run may follow in this process
     attempt: int = 0  # attempt number of a trial, see `trainer.attempt`
 
     @classmethod

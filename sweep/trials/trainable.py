@@ -195,7 +195,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             experiment=spec.experiment,
             run_name=trial_name(spec, key, variant),
             tags=tags,
-            is_one_of_many=True,
+            shares_process=True,
             attempt=config.get("attempt", 0),
         )
         self._assignment = Assignment(

@@ -32,7 +32,7 @@ from sweep.trials.nodes import (
 )
 from trainer.errors import one_line
 from trainer.parallel.gpus import SHARE_VARIABLE
-from trainer.policy.cache import cache_folder, own_folder
+from trainer.policy.cache import cache_folder, exclusive_folder
 from trainer.run_folder import RunFolder
 
 logger = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class RankWorker:
         assert "torch" not in sys.modules, "the environment must be set before torch is imported"
         os.environ.update(environment)
         if shares_gpu:
-            os.environ[VLLM_CACHE] = str(own_folder(Path(environment[VLLM_CACHE])))
+            os.environ[VLLM_CACHE] = str(exclusive_folder(Path(environment[VLLM_CACHE])))
 
     def build(self, program: RunnableProgram, assignment: Assignment) -> int:
         """Start the trial, or resume from its folder, and return the step."""

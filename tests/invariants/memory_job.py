@@ -59,7 +59,7 @@ def work(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     for name, overrides in job["cases"].items():
         config = small_config(Path(job["model"]), once | overrides)
         runs = [folder / f"{name}-{number}" for number in range(TRIALS)]
-        contexts = [RunContext(run, folder, "test", "", is_one_of_many=True) for run in runs]
+        contexts = [RunContext(run, folder, "test", "", shares_process=True) for run in runs]
         trials = [
             Assignment(context.run_dir.name, config, context, folder / "stop")
             for context in contexts

@@ -155,7 +155,7 @@ def open_tracker(assignment: Assignment) -> Any:
     from trainer.tracking.tracker import Tracker
 
     context = replace(
-        assignment.context, run_name=assignment.trial, is_one_of_many=False, attempt=0
+        assignment.context, run_name=assignment.trial, shares_process=False, attempt=0
     )
     return Tracker(assignment.config, context, must_connect=False)
 

@@ -15,7 +15,7 @@ from trainer.checkpoint.files import steps_on_disk, write_checkpoint
 from trainer.config.schema import apply_overrides, load_config
 from trainer.errors import DivergedError, RewardError, StorageError
 from trainer.loop import Trainer
-from trainer.policy.adapters import adapter_off
+from trainer.policy.adapters import adapter_disabled
 from trainer.policy.load import load_policy
 from trainer.policy.weights import optimizer_tensors
 from trainer.progress import ProgressReport
@@ -171,7 +171,7 @@ def test_a_run_with_an_adapter_resumes_as_if_never_stopped_and_keeps_the_adapter
     ids = torch.arange(3, 7)[None]
     with torch.no_grad():
         torch.testing.assert_close(theirs(input_ids=ids).logits, ours(input_ids=ids).logits)
-        with theirs.disable_adapter(), adapter_off(ours):
+        with theirs.disable_adapter(), adapter_disabled(ours):
             torch.testing.assert_close(theirs(input_ids=ids).logits, ours(input_ids=ids).logits)
 
 

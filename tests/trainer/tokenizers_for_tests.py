@@ -5,7 +5,7 @@ template.
 from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
-from trainer.policy.random_model import byte_level
+from trainer.policy.random_model import byte_level_tokenizer
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}</{{ "
@@ -19,7 +19,7 @@ NO_SYSTEM_TEMPLATE = (
 
 def byte_tokenizer(chat_template: str | None = None, bos: bool = False) -> PreTrainedTokenizerFast:
     """One token per byte, ``<s>`` and ``</s>`` besides."""
-    tokenizer = byte_level()
+    tokenizer = byte_level_tokenizer()
     if bos:
         tokenizer.post_processor = processors.TemplateProcessing(
             single="<s> $A", special_tokens=[("<s>", 0)]

@@ -15,7 +15,7 @@ from trainer.config.schema import TrainConfig
 from trainer.errors import printable, shortened
 from trainer.evaluation.pretraining_check import run_pretraining_check
 from trainer.parallel.device import local_device, memory_of
-from trainer.parallel.models import load_frozen
+from trainer.parallel.models import load_policy_for_inference
 from trainer.planning.advice import advise, advise_data
 from trainer.planning.memory import footprint
 from trainer.policy.architectures import ModelSize
@@ -49,7 +49,7 @@ def dry_run(config: TrainConfig, sample: int | None = None) -> None:
         prompt = encode_prompt(tokenizer, problems[0])
         _print_prompt(problems[0], prompt, tokenizer)
         check_rules(config.algorithm)
-        model = load_frozen(config, local_device(config.parallel.device))
+        model = load_policy_for_inference(config, local_device(config.parallel.device))
         completion = _sample(config, model, tokenizer, prompt)
         _print_completion(config, problems[0], completion, prepared.rewards)
         sizes = [config.rollout.group_size]

@@ -11,11 +11,11 @@ from rewards.sandbox import MAX_FAILURE_RATE
 from trainer.config.schema import TrainConfig
 from trainer.evaluation.evaluate import EvaluationResult, completion_rows, evaluate
 from trainer.evaluation.table import Row, evaluation_rows
-from trainer.parallel.models import load_frozen
+from trainer.parallel.models import load_policy_for_inference
 from trainer.parallel.ranks import Parallel
 from trainer.parallel.start import make_parallel
 from trainer.rollouts.build import build_engine
-from trainer.rollouts.prepared import Prepared, prepare
+from trainer.rollouts.prepared import RunInputs, prepare
 from trainer.run_folder import RunFolder
 from trainer.shell.table import print_table
 from trainer.tracking.mlflow_store import prepare_store, tracking_uri
@@ -77,11 +77,11 @@ def _open_tracker(config: TrainConfig, name: str, runs_dir: Path) -> Any:
 
 
 def _evaluate_model(
-    config: TrainConfig, prepared: Prepared, parallel: Parallel
+    config: TrainConfig, prepared: RunInputs, parallel: Parallel
 ) -> EvaluationResult:
     if parallel.is_main:
         _announce(config, prepared)
-    policy = load_frozen(config, parallel.device)
+    policy = load_policy_for_inference(config, parallel.device)
     engine = build_engine(config, policy, prepared.tokenizer)
     try:
         engine.sync_weights(policy)
@@ -92,7 +92,7 @@ def _evaluate_model(
         engine.close()
 
 
-def _announce(config: TrainConfig, prepared: Prepared) -> None:
+def _announce(config: TrainConfig, prepared: RunInputs) -> None:
     for name, problems in prepared.sets.items():
         count = len(problems) * config.evaluation.of_set(name).completions_per_problem
         print(f"{name}: {len(problems)} problems, {count} completions", file=sys.stderr)

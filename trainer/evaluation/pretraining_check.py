@@ -14,7 +14,7 @@ from trainer.config.schema import TrainConfig
 from trainer.evaluation.estimators import accuracy_interval
 from trainer.evaluation.evaluate import correct_by_problem, measured
 from trainer.parallel.device import local_device
-from trainer.parallel.models import load_frozen
+from trainer.parallel.models import load_policy_for_inference
 from trainer.planning.advice import Advice
 from trainer.rollouts.build import build_engine
 from trainer.rollouts.collect import (
@@ -24,7 +24,7 @@ from trainer.rollouts.collect import (
     sampling_params,
     score_groups,
 )
-from trainer.rollouts.prepared import Prepared, prepare
+from trainer.rollouts.prepared import RunInputs, prepare
 from trainer.types import Rollout, RolloutGroup
 
 _FEWEST = 8  # minimum completions per problem
@@ -168,14 +168,14 @@ def check_before_training(
         ConfigError, MissingError, RewardError: the run could not start.
     """
     with prepare(config) as prepared:
-        model = load_frozen(config, local_device(config.parallel.device))
+        model = load_policy_for_inference(config, local_device(config.parallel.device))
         return run_pretraining_check(config, model, prepared, problems, group_sizes)
 
 
 def run_pretraining_check(
     config: TrainConfig,
     model: PreTrainedModel,
-    prepared: Prepared,
+    prepared: RunInputs,
     problems: int,
     group_sizes: Sequence[int],
 ) -> PretrainingCheck:

@@ -13,7 +13,7 @@ from trainer.config.optim import OptimConfig
 from trainer.config.schema import TrainConfig
 from trainer.parallel.device import compute_dtype
 from trainer.parallel.ranks import Parallel
-from trainer.policy.adapters import adapter_off, add_adapter
+from trainer.policy.adapters import adapter_disabled, add_adapter
 from trainer.policy.load import frozen_copy, load_policy
 from trainer.policy.logprobs import CachedForward, LogprobModel, check_logits, tokens_per_chunk
 
@@ -31,7 +31,7 @@ class Models:
     parallel: Parallel
     cached_forward: CachedForward | None  # None if no forward pass can be reused
 
-    def whole_weights(self) -> AbstractContextManager[None]:
+    def full_weights(self) -> AbstractContextManager[None]:
         """Return a context that gathers the policy's full parameters for reading."""
         return self.parallel.full_parameters(self.policy)
 
@@ -44,7 +44,7 @@ def recorded_base(name: str) -> str:
     return str(folder.resolve()) if folder.exists() else name
 
 
-def load_frozen(config: TrainConfig, device: torch.device) -> PreTrainedModel:
+def load_policy_for_inference(config: TrainConfig, device: torch.device) -> PreTrainedModel:
     """Load the policy for sampling only, without gradients. Raises like `load_policy`."""
     dtype = compute_dtype(config.model, device)
     return load_policy(config.model, device, dtype).requires_grad_(False)
@@ -80,7 +80,7 @@ def load_models(config: TrainConfig, parallel: Parallel) -> Models:
     scores = logprob_model(causal_lm, config, stored_dtype)
     policy, optimizer = parallel.prepare(scores, _adamw(causal_lm, config.optim))
     if with_adapter and with_reference:
-        reference = WithoutAdapter(policy, causal_lm)
+        reference = AdapterDisabled(policy, causal_lm)
     # Reuse needs an unwrapped policy (DDP allows no extra forward before a backward) and no dropout
     # (active only in updates).
     is_reusable = policy is scores and not config.model.lora.dropout
@@ -97,23 +97,23 @@ def load_models(config: TrainConfig, parallel: Parallel) -> Models:
         parallel=parallel,
         cached_forward=CachedForward() if uses_cache else None,
     )
-    with models.whole_weights():
+    with models.full_weights():
         check_logits(causal_lm)
     return models
 
 
-class WithoutAdapter(Module):
+class AdapterDisabled(Module):
     """Reference policy that reuses the policy's weights with the adapter disabled."""
 
     def __init__(self, policy: Module, causal_lm: PreTrainedModel) -> None:
         super().__init__()
         # a tuple hides them from this module's parameters
-        self._owned_elsewhere = (policy, causal_lm)
+        self._output_embeddings = (policy, causal_lm)
 
     def forward(self, *inputs: Any) -> Any:
         """Run the `LogprobModel` with the adapter disabled."""
-        policy, causal_lm = self._owned_elsewhere
-        with adapter_off(causal_lm):
+        policy, causal_lm = self._output_embeddings
+        with adapter_disabled(causal_lm):
             return policy(*inputs)
 
 

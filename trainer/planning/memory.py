@@ -229,12 +229,12 @@ class RunMemory:
         elif self.config.algorithm.kl_coef > 0:
             weights += self.size.parameters * self.computed
         optimizer = self.trained * (_MOMENTS + (_FLOAT32 if self.stage else 0))
-        whole_weights = (
+        full_weights = (
             0 if offload == "parameters" else weights / (self.ranks if self.stage == 3 else 1)
         )
         own_optimizer = 0 if offload != "none" else optimizer / (self.ranks if self.stage else 1)
         gradients = self.trained * _FLOAT32 / (self.ranks if self.stage >= 2 else 1)
-        return round(whole_weights + own_optimizer + gradients)
+        return round(full_weights + own_optimizer + gradients)
 
     def training(self) -> int:
         """Return a rank's peak device memory during training."""

@@ -78,7 +78,7 @@ def has_adapter(model: Module) -> bool:
 
 
 @contextmanager
-def adapter_off(model: Module) -> Iterator[None]:
+def adapter_disabled(model: Module) -> Iterator[None]:
     """Disable the adapter in this context; outputs are exactly those of the base model."""
     layers = _layers(model)
     for layer in layers:
@@ -200,7 +200,7 @@ def adapter_base(folder: Path) -> tuple[str, str | None]:
     return name, revision
 
 
-def with_adapter_merged(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
+def merge_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
     """Merge an adapter into the model's weights in place.
 
     Raises:

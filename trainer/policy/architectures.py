@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 TINY = "tiny"  # the name of the built-in model
-MAX_SETTINGS_BYTES = 8 << 20  # size limit of config.json and similar files
+MAX_CONFIG_BYTES = 8 << 20  # size limit of config.json and similar files
 TINY_FOLDER = Path(__file__).with_name("tiny")
 # Maximum bytes of float32 logits per chunk, by on_gpu: small chunks suit CPU caches, large ones
 # keep a GPU busy.
@@ -37,7 +37,7 @@ def model_size(name: str) -> ModelSize | None:
     if name in KNOWN:
         return KNOWN[name]
     file = _config_file(name)
-    if file is not None and file.stat().st_size > MAX_SETTINGS_BYTES:
+    if file is not None and file.stat().st_size > MAX_CONFIG_BYTES:
         return None
     parameters = file and sum(_tensor_elements(path) for path in file.parent.glob("*.safetensors"))
     if file is None or not parameters:

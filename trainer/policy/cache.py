@@ -9,7 +9,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-_held: list[FileLock] = []  # locks of `own_folder`, held until the process exits
+_held: list[FileLock] = []  # locks of `exclusive_folder`, held until the process exits
 
 
 def cache_folder() -> Path:
@@ -17,7 +17,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("LOPTUNE_CACHE") or Path.home() / ".cache" / "loptune")
 
 
-def own_folder(folder: Path) -> Path:
+def exclusive_folder(folder: Path) -> Path:
     """Return a numbered subfolder that is locked for this process until it exits."""
     numbers = count(1)
     while True:

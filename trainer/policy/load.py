@@ -23,8 +23,8 @@ from trainer.config.yaml_document import nearest
 from trainer.cpu.packed_rows import use_packed_attention
 from trainer.errors import ConfigError, MissingError, UserError, first_line
 from trainer.hub import hub_answers
-from trainer.policy.adapters import SETTINGS_FILE, adapter_base, with_adapter_merged
-from trainer.policy.architectures import MAX_SETTINGS_BYTES, local_folder
+from trainer.policy.adapters import SETTINGS_FILE, adapter_base, merge_adapter
+from trainer.policy.architectures import MAX_CONFIG_BYTES, local_folder
 from trainer.policy.gguf import PACKAGED, SUFFIX, ensure_converted, ensure_gguf
 
 _log = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ def load_policy(
         ConfigError: unknown or uninstalled attention implementation.
     """
     if is_adapter(config):
-        return with_adapter_merged(
+        return merge_adapter(
             load_policy(_base_of(config), device, dtype), Path(config.name_or_path).expanduser()
         )
     source = model_source(config)
@@ -225,10 +225,10 @@ def model_source(config: ModelConfig) -> str:
 def _check_sizes(folder: Path) -> None:
     """Raise if a config file is too large to parse quickly."""
     for file in [*folder.glob("*config.json"), *folder.glob("*.jinja")]:
-        if file.stat().st_size > MAX_SETTINGS_BYTES:
+        if file.stat().st_size > MAX_CONFIG_BYTES:
             raise MissingError(
                 f"{file.name} has {file.stat().st_size >> 20} MiB (limit "
-                f"{MAX_SETTINGS_BYTES >> 20} MiB)",
+                f"{MAX_CONFIG_BYTES >> 20} MiB)",
                 str(file),
                 "download the model again, or save it with save_pretrained",
                 code="config-too-large",

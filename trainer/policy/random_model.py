@@ -19,7 +19,7 @@ _SHAPE = {
 }
 
 
-def byte_level() -> Tokenizer:
+def byte_level_tokenizer() -> Tokenizer:
     """Return a tokenizer with one token per byte; ``<s>`` is 0 and ``</s>`` is 1."""
     vocabulary = {"<s>": 0, "</s>": 1}
     for letter in sorted(pre_tokenizers.ByteLevel.alphabet()):
@@ -36,16 +36,16 @@ def write_random_model(folder: Path) -> None:
     Raises:
         OSError: the folder cannot be written.
     """
-    of_bytes = byte_level()
+    byte_tokenizer = byte_level_tokenizer()
     special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<s>"}
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=of_bytes, clean_up_tokenization_spaces=False, **special
+        tokenizer_object=byte_tokenizer, clean_up_tokenization_spaces=False, **special
     )
     tokens = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = Qwen2ForCausalLM(
-            Qwen2Config(vocab_size=of_bytes.get_vocab_size(), **_SHAPE, **tokens)
+            Qwen2Config(vocab_size=byte_tokenizer.get_vocab_size(), **_SHAPE, **tokens)
         )
     disable_progress_bar()  # saving is instantaneous
     # save_pretrained imports DeepSpeed, which would warn about missing GPUs

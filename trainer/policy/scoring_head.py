@@ -30,7 +30,7 @@ class ScoringHead(nn.Module):
     ) -> None:
         super().__init__()
         # a tuple hides it from this module's parameters
-        self._owned_elsewhere = (output_embeddings,)
+        self._output_embeddings = (output_embeddings,)
         self.temperature = temperature
         self.chunk_tokens = chunk_tokens
         self.proxy_min_p = proxy_min_p
@@ -38,7 +38,7 @@ class ScoringHead(nn.Module):
     @property
     def output_embeddings(self) -> nn.Linear:
         """The model's output embedding (LM head)."""
-        return self._owned_elsewhere[0]
+        return self._output_embeddings[0]
 
     def forward(
         self, hidden: Tensor, targets: Tensor, with_entropy: bool
@@ -112,7 +112,7 @@ class _Scores(torch.autograd.Function):
                 # -logprob - sum(difference * logits).
                 difference = (logits - log_normalizers[chunk, None]).exp_()
                 if proxy_logprobs is not None:
-                    share = _proxy_share(difference, target, options.proxy_min_p)
+                    share = _proxy_mass(difference, target, options.proxy_min_p)
                     proxy_logprobs[chunk] = logprobs[chunk] - share.log()
                 difference.scatter_add_(-1, target, difference.new_full(target.shape, -1.0))
                 gradient_norms[chunk] = torch.linalg.vector_norm(difference, dim=-1)
@@ -151,9 +151,9 @@ class _Scores(torch.autograd.Function):
             if grad_entropies is None:
                 grad = table.exp_().mul_(-scaled)
             else:
-                of_entropies = (grad_entropies[chunk, None] / options.temperature).float()
+                entropy_grad = (grad_entropies[chunk, None] / options.temperature).float()
                 grad = table.exp().mul_(
-                    -(table.add_(entropies[chunk, None]).mul_(of_entropies).add_(scaled))
+                    -(table.add_(entropies[chunk, None]).mul_(entropy_grad).add_(scaled))
                 )
             grad.scatter_add_(-1, targets[chunk, None], scaled)
             if grad_bias is not None:
@@ -188,7 +188,7 @@ class _Layer:
         return logits.div_(self._temperature)
 
 
-def _proxy_share(probabilities: Tensor, target: Tensor, min_p: float) -> Tensor:
+def _proxy_mass(probabilities: Tensor, target: Tensor, min_p: float) -> Tensor:
     """Return the probability mass that the proxy keeps, [n], from probabilities [n, V]; inf if it
     drops the target [n, 1].
     """

@@ -20,7 +20,14 @@ from trainer.problems.prompts import (
     check_template,
     ending_with_user,
 )
-from trainer.problems.rows import Row, check_fields, find_column, need_column, read_rows, value_at
+from trainer.problems.rows import (
+    Row,
+    check_fields,
+    find_column,
+    read_rows,
+    require_column,
+    value_at,
+)
 from trainer.problems.tasks import TASKS, Task, addition, puzzle_generator
 from trainer.problems.tasks.knights_knaves import compact_prompt
 from trainer.types import Problem
@@ -103,7 +110,7 @@ def _load(
         problems = _generated(dataset, data, tokenizer)
     else:
         problems = _from_rows(dataset, data, tokenizer)
-    for problem in problems if _wants_compact(tokenizer) else ():
+    for problem in problems if _is_word_level(tokenizer) else ():
         _check_vocabulary(tokenizer, problem.prompt + problem.prefill, f"source {dataset.source}")
     encoded = tokenizer([p.prompt + p.prefill for p in problems], add_special_tokens=False)[
         "input_ids"
@@ -168,7 +175,7 @@ def _puzzles(
     prompts = PromptBuilder(TASKS[data.task], data, tokenizer)
     problems = []
     for puzzle in puzzles[: dataset.limit]:
-        if _wants_compact(tokenizer):
+        if _is_word_level(tokenizer):
             prompt = compact_prompt(puzzle)
             prefill = TASKS[data.task].prefill if data.prefill is None else data.prefill
         else:
@@ -209,8 +216,8 @@ def _from_rows(
 ) -> list[Problem]:
     rows = read_rows(dataset)
     task = TASKS[data.task]
-    prompt_column = need_column(rows[0], "prompt", dataset.columns, task.prompt_columns)
-    answer_column = need_column(rows[0], "answer", dataset.columns, task.answer_columns)
+    prompt_column = require_column(rows[0], "prompt", dataset.columns, task.prompt_columns)
+    answer_column = require_column(rows[0], "answer", dataset.columns, task.answer_columns)
     difficulty_column = find_column(rows[0], "difficulty", dataset.columns, task.difficulty_columns)
     source_column = find_column(rows[0], "source", dataset.columns, ("data_source", "source"))
     levels = [value_at(row, difficulty_column) if difficulty_column else None for row in rows]
@@ -289,7 +296,7 @@ def _read(row: Row, prompt_column: str, answer_column: str, task: Task) -> tuple
         ) from error
 
 
-def _wants_compact(tokenizer: PreTrainedTokenizerBase) -> bool:
+def _is_word_level(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Return whether the tokenizer is word-level and needs compact prompts (set in the tiny model's
     tokenizer config).
     """

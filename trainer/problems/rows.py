@@ -37,8 +37,8 @@ _OTHER_FILE_TYPES = (
 _SAVED_BY_LIBRARY = ("state.json", "dataset_dict.json")
 # Memory limit when reading: bytes per byte of the file plus a minimum (Arrow alone reserves 1 GiB).
 # Legitimate files need less.
-_UNPACKING = 50
-_LEAST_MEMORY_MIB = 2560
+_MEMORY_PER_FILE_BYTE = 50
+_MIN_MEMORY_MIB = 2560
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,9 @@ def read_rows(dataset: DatasetConfig) -> list[Row]:
         )
     else:
         rows = _read_file(path)
-    limit_mib = _LEAST_MEMORY_MIB
+    limit_mib = _MIN_MEMORY_MIB
     if path.is_file():
-        limit_mib += _UNPACKING * path.stat().st_size // 2**20
+        limit_mib += _MEMORY_PER_FILE_BYTE * path.stat().st_size // 2**20
     try:
         # no limit for the Hub: its library memory-maps files, which needs address space but no
         # memory
@@ -133,16 +133,18 @@ def find_column(
         if _at(row.values, columns[field]) is _ABSENT:
             raise ConfigError(
                 f"no column {columns[field]} for {field}; available: "
-                f"{', '.join(_dotted(row.values))}",
+                f"{', '.join(_column_names(row.values))}",
                 row.place,
-                nearest(columns[field], _dotted(row.values)),
+                nearest(columns[field], _column_names(row.values)),
                 code="column-unknown",
             )
         return columns[field]
     return next((column for column in defaults if _at(row.values, column) is not _ABSENT), None)
 
 
-def need_column(row: Row, field: str, columns: Mapping[str, str], defaults: Sequence[str]) -> str:
+def require_column(
+    row: Row, field: str, columns: Mapping[str, str], defaults: Sequence[str]
+) -> str:
     """Like `find_column`, but raise if there is none.
 
     Raises:
@@ -152,7 +154,7 @@ def need_column(row: Row, field: str, columns: Mapping[str, str], defaults: Sequ
     if column is None:
         raise ConfigError(
             f"no column for {field} (looked for {', '.join(defaults)}); available: "
-            f"{', '.join(_dotted(row.values))}",
+            f"{', '.join(_column_names(row.values))}",
             row.place,
             f"map it, e.g. columns: {{{field}: {next(iter(row.values), 'NAME')}}}",
             code="column-missing",
@@ -256,10 +258,12 @@ def _at(values: Any, column: str) -> Any:
     return _at(values.get(head), rest) if rest else _ABSENT
 
 
-def _dotted(values: Values, prefix: str = "") -> list[str]:
+def _column_names(values: Values, prefix: str = "") -> list[str]:
     names: list[str] = []
     for name, value in values.items():
         names += (
-            _dotted(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [prefix + name]
+            _column_names(value, f"{prefix}{name}.")
+            if isinstance(value, Mapping)
+            else [prefix + name]
         )
     return names

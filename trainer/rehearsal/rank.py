@@ -83,7 +83,7 @@ def _compared_step(trainer: Trainer) -> dict[str, float]:
 
 def _trainer(config: TrainConfig, run_dir: Path) -> Trainer:
     # vLLM starts only one engine per process, which all trainers of this rehearsal use in turn.
-    context = RunContext(run_dir, run_dir.parent, "rehearsal", run_dir.name, is_one_of_many=True)
+    context = RunContext(run_dir, run_dir.parent, "rehearsal", run_dir.name, shares_process=True)
     return Trainer(config, context, NullTracker(), parallel=make_parallel(config))
 
 

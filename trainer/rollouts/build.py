@@ -16,9 +16,9 @@ from trainer.config.schema import TrainConfig
 from trainer.errors import ConfigError
 from trainer.parallel.device import compute_dtype, dtype_name
 from trainer.policy.vocabulary import unknown_token_ids
-from trainer.rollouts.engine import NO_RUN, EngineRun, RolloutEngine
+from trainer.rollouts.engine import NO_CONTEXT, EngineContext, RolloutEngine
 from trainer.rollouts.transformers import TransformersEngine
-from trainer.rollouts.vllm.engine import engine_for
+from trainer.rollouts.vllm.engine import get_engine
 from trainer.rollouts.vllm.setup import (
     check_dense,
     check_excluded,
@@ -29,9 +29,9 @@ from trainer.rollouts.vllm.setup import (
 
 logger = logging.getLogger(__name__)
 
-_WORKERS_A_CORE = 4  # more than one, because some rewards wait for a compiler or an LLM judge
+_WORKERS_PER_CORE = 4  # more than one, because some rewards wait for a compiler or an LLM judge
 _USUAL_PADDING = 0.02  # fraction of a model's ids that its tokenizer may lack without a warning
-_WORKER_BYTES = 64 << 20  # minimum memory of a scoring process
+_MIN_WORKER_BYTES = 64 << 20  # minimum memory of a scoring process
 
 SLOW = (
     "sampling on this GPU with the transformers engine, which does not use CUDA graphs; vLLM "
@@ -43,8 +43,8 @@ def build_engine(
     config: TrainConfig,
     model: PreTrainedModel,
     tokenizer: Any,
-    whole_weights: Callable[[], AbstractContextManager[None]] = nullcontext,
-    run: EngineRun = NO_RUN,
+    full_weights: Callable[[], AbstractContextManager[None]] = nullcontext,
+    run: EngineContext = NO_CONTEXT,
 ) -> RolloutEngine:
     """Create the configured rollout engine.
 
@@ -56,11 +56,13 @@ def build_engine(
     """
     wanted = config.rollout.engine
     device = next(model.parameters()).device
-    in_ranks = wanted == "vllm" or (wanted == "auto" and device.type == "cuda" and vllm_installed())
+    use_local_vllm = wanted == "vllm" or (
+        wanted == "auto" and device.type == "cuda" and vllm_installed()
+    )
     is_main = not dist.is_initialized() or dist.get_rank() == 0
     if is_main:
         _warn_of_unknown_ids(tokenizer, model)
-    if in_ranks or config.rollout.uses_servers:
+    if use_local_vllm or config.rollout.uses_servers:
         check_dense(model)
         check_excluded(len(unknown_token_ids(tokenizer, _rows(model))))
     if config.rollout.uses_servers:
@@ -68,18 +70,18 @@ def build_engine(
 
         dtype = dtype_name(compute_dtype(config.model, device))
         return VllmServerEngine(
-            config.rollout.vllm, context_length(config, model), dtype, run.check_ids
+            config.rollout.vllm, context_length(config, model), dtype, run.probe_ids
         )
-    if in_ranks:
+    if use_local_vllm:
         ranks = dist.get_world_size() if dist.is_initialized() else 1
-        return engine_for(model, engine_setup(config, model, ranks), run)
+        return get_engine(model, engine_setup(config, model, ranks), run)
     if device.type == "cuda" and is_main:
         logger.warning(SLOW)
     return TransformersEngine(
         model,
         pad_token_id=tokenizer.pad_token_id,
         compute_dtype=compute_dtype(config.model, device),
-        whole_weights=whole_weights,
+        full_weights=full_weights,
         on_finished=run.on_finished,
     )
 
@@ -111,7 +113,7 @@ def build_rewards(config: RewardConfig, max_failure_rate: float = 1.0) -> Reward
         ConfigError: unknown reward function, failed import, or too many workers for this machine.
     """
     cores = os.cpu_count() or 1
-    most = min(_WORKERS_A_CORE * cores, psutil.virtual_memory().available // _WORKER_BYTES)
+    most = min(_WORKERS_PER_CORE * cores, psutil.virtual_memory().available // _MIN_WORKER_BYTES)
     if config.workers > most:
         what = (
             f"{config.workers} scoring processes are too many: with {cores} cores and the "

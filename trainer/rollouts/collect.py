@@ -19,9 +19,9 @@ from trainer.policy.vocabulary import embedding_rows, end_token_ids, unknown_tok
 from trainer.problems.load import encode_prompt
 from trainer.problems.sampler import ProblemSampler
 from trainer.progress import ProgressReport
-from trainer.rollouts.dynamic_sampling import sample_with_spread
+from trainer.rollouts.dynamic_sampling import sample_until_varied
 from trainer.rollouts.engine import IntegerRows, RolloutEngine, Sampler, SamplingParams
-from trainer.rollouts.overlong import punish_overlong
+from trainer.rollouts.overlong import apply_overlong_penalty
 from trainer.types import Completion, Problem, Rollout, RolloutGroup, SampledGroups
 
 _logger = logging.getLogger(__name__)
@@ -206,7 +206,7 @@ class StepGroups:
 
 
 @dataclass
-class RolloutSource:
+class RolloutSampler:
     """Source of the sampled and scored groups of each training step.
 
     Handles problem order, seeds, dynamic sampling and the overlong penalty.
@@ -235,7 +235,7 @@ class RolloutSource:
         rollout = self.config.rollout
         scores: Future[SampledGroups] = Future()
         if rollout.dynamic_sampling:  # needs the rewards before it can continue
-            sampled = sample_with_spread(
+            sampled = sample_until_varied(
                 lambda first, count: self._sample_and_score(step, first, count, stopwatch),
                 rollout.prompts_per_step,
                 rollout.max_sampling_rounds,
@@ -275,7 +275,7 @@ class RolloutSource:
         reward = self.config.reward
         if reward.overlong_buffer == 0:
             return scored
-        return punish_overlong(scored, self._params.max_new_tokens, reward)
+        return apply_overlong_penalty(scored, self._params.max_new_tokens, reward)
 
     def _score_all(self, groups: Sequence[RolloutGroup]) -> SampledGroups:
         scored = self._score(groups)

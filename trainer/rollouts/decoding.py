@@ -33,7 +33,8 @@ from trainer.rollouts.engine import IntegerRows
 FAMILIES = (LlamaForCausalLM, Qwen2ForCausalLM)
 Operation = Callable[[Tensor], Tensor]
 MIN_GROWTH = 8  # minimum growth of the KV buffers, in positions
-_VARYING_ROPE = ("dynamic", "longrope")  # RoPE types whose angles depend on the sequence length
+# RoPE types whose angles depend on the sequence length
+_DYNAMIC_ROPE_TYPES = ("dynamic", "longrope")
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Prefill:
     positions: Tensor  # [P], of the last prompt token
 
 
-def read_prompts(model: PreTrainedModel, prompts: IntegerRows, pad_token_id: int) -> Prefill:
+def prefill_prompts(model: PreTrainedModel, prompts: IntegerRows, pad_token_id: int) -> Prefill:
     """Prefill the prompts, none of which may be empty."""
     length = max(map(len, prompts))
     device = next(model.parameters()).device
@@ -123,7 +124,7 @@ def is_supported(model: PreTrainedModel) -> bool:
     return (
         type(model) in FAMILIES
         and set(layer_types) == {"full_attention"}
-        and config.rope_parameters["rope_type"] not in _VARYING_ROPE
+        and config.rope_parameters["rope_type"] not in _DYNAMIC_ROPE_TYPES
         and all(
             type(base_layer(module)) is nn.Linear
             for name, module in model.named_modules()
@@ -148,9 +149,9 @@ class SharedPrefixBatch:
         self._head = model.lm_head
         self.logits = prefill.logits[prompt_of_row]
         self._prompt_of_row = prompt_of_row
-        self._arrangement = _Arrangement(prompt_of_row, len(prefill.mask))
+        self._arrangement = _PromptGrid(prompt_of_row, len(prefill.mask))
         self._layers = [
-            _KeysValues(layer.keys, layer.values, len(prompt_of_row))
+            _LayerCache(layer.keys, layer.values, len(prompt_of_row))
             for layer in prefill.cache.layers
         ]
         mask = torch.zeros(prefill.mask.shape, dtype=model.dtype, device=prefill.mask.device)
@@ -170,7 +171,7 @@ class SharedPrefixBatch:
             layer.select(rows)
         self._positions = self._positions[rows]
         self._prompt_of_row = self._prompt_of_row[rows]
-        self._arrangement = _Arrangement(self._prompt_of_row, self._arrangement.n_prompts)
+        self._arrangement = _PromptGrid(self._prompt_of_row, self._arrangement.n_prompts)
 
     def step(self, tokens: Tensor) -> None:
         """Append one token [R] to every row."""
@@ -191,7 +192,7 @@ class SharedPrefixBatch:
         return self._norm(hidden)
 
     def _attend(
-        self, block: "_Block", states: "_KeysValues", x: Tensor, rotation: tuple[Tensor, Tensor]
+        self, block: "_Block", states: "_LayerCache", x: Tensor, rotation: tuple[Tensor, Tensor]
     ) -> Tensor:
         """Attend from one new token per row, x [R, hidden], to its prompt and completion."""
         rows = x.shape[0]
@@ -262,7 +263,7 @@ def _norm(norm: Any) -> Operation:
     )
 
 
-class _Arrangement:
+class _PromptGrid:
     """Index mapping between rows [R] and a dense [P, S] layout by prompt; unused slots repeat some
     row.
     """
@@ -277,7 +278,7 @@ class _Arrangement:
         self._dense = n_prompts * size == len(prompt_of_row)
         # [P * S]
         self._row_of_place = (first[:, None] + places).clamp_(max=len(prompt_of_row) - 1).flatten()
-        self._place_of_row = prompt_of_row * size + numbers - first[prompt_of_row]  # [R]
+        self._slot_of_row = prompt_of_row * size + numbers - first[prompt_of_row]  # [R]
 
     def to_prompts(self, states: Tensor) -> Tensor:
         """Rearrange rows [K, R, n, d] to prompts [K * P, S * n, d]."""
@@ -289,10 +290,10 @@ class _Arrangement:
     def to_rows(self, states: Tensor, heads: int) -> Tensor:
         """Inverse of `to_prompts`."""
         states = states.view(heads, self._row_of_place.shape[0], -1, states.shape[-1])
-        return states if self._dense else states.index_select(1, self._place_of_row)
+        return states if self._dense else states.index_select(1, self._slot_of_row)
 
 
-class _KeysValues:
+class _LayerCache:
     """KV cache of one layer: the prompts' (given as [P, K, L, D]) and growing buffers for the
     rows.
     """

@@ -9,7 +9,7 @@ from trainer.types import RolloutGroup, SampledGroups
 _MIN_SPREAD = 1e-6
 
 
-def has_spread(rewards: Sequence[float]) -> bool:
+def has_reward_variance(rewards: Sequence[float]) -> bool:
     """Return whether a group's rewards differ, so that its advantages are non-zero
     [arXiv:2503.14476, equation 11].
 
@@ -18,7 +18,7 @@ def has_spread(rewards: Sequence[float]) -> bool:
     return len(rewards) == 1 or max(rewards) - min(rewards) > _MIN_SPREAD
 
 
-def sample_with_spread(
+def sample_until_varied(
     collect: Callable[[int, int], list[RolloutGroup]],
     wanted: int,
     max_rounds: int,
@@ -33,11 +33,11 @@ def sample_with_spread(
     multiple of their number.
     """
     sampled: list[RolloutGroup] = []
-    with_spread: list[RolloutGroup] = []
+    with_reward_variance: list[RolloutGroup] = []
     zero_variance: list[RolloutGroup] = []
     number = 0
     for _ in range(max_rounds):
-        missing = wanted - len(with_spread)
+        missing = wanted - len(with_reward_variance)
         count = -(-missing // parallel.world_size) * parallel.world_size
         of_rank = collect(number, count)
         number += count
@@ -45,12 +45,12 @@ def sample_with_spread(
         for group in parallel.gather(of_rank):
             scored = [r for r in group.rollouts if r.scoring == "ok"]  # others leave the update
             varied = len(group.rollouts) == 1 or (
-                len(scored) > 1 and has_spread([raw_reward(rollout) for rollout in scored])
+                len(scored) > 1 and has_reward_variance([raw_reward(rollout) for rollout in scored])
             )
-            (with_spread if varied else zero_variance).append(group)
-        if len(with_spread) >= wanted:
+            (with_reward_variance if varied else zero_variance).append(group)
+        if len(with_reward_variance) >= wanted:
             break
-    chosen = [*with_spread, *zero_variance][:wanted]
+    chosen = [*with_reward_variance, *zero_variance][:wanted]
     return SampledGroups(
         chosen[parallel.rank :: parallel.world_size], sampled, dropped=number - wanted
     )

@@ -32,18 +32,18 @@ class SamplingParams:
 
 
 @dataclass(frozen=True)
-class EngineRun:
+class EngineContext:
     """What an engine needs to know about its run."""
 
     # prompt used to compare engine and policy after the first sync; synthetic tokens if empty
-    check_ids: tuple[int, ...] = ()
+    probe_ids: tuple[int, ...] = ()
     log_file: Path | None = None  # log file for the engine's messages; None discards them
-    is_one_of_many: bool = False  # whether a later run in this process may reuse the engine
+    shares_process: bool = False  # whether a later run in this process may reuse the engine
     # callback with the number of newly finished completions
     on_finished: Callable[[int], None] = lambda count: None
 
 
-NO_RUN = EngineRun()
+NO_CONTEXT = EngineContext()
 
 # vLLM sampling options that return prompt log-probabilities
 PROMPT_OPTIONS = {

@@ -21,7 +21,7 @@ def raw_reward(rollout: Rollout) -> float:
     return rollout.reward - rollout.reward_breakdown.get(_COMPONENT, 0.0)
 
 
-def punish_overlong(
+def apply_overlong_penalty(
     groups: Sequence[RolloutGroup], max_new_tokens: int, config: RewardConfig
 ) -> list[RolloutGroup]:
     """Subtract the overlong penalty from every reward and add it to the breakdown.

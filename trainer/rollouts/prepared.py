@@ -30,7 +30,7 @@ _NUMERIC = ("math", "last_number")  # rewards that leave out what is wrapped aro
 
 
 @dataclass(frozen=True)
-class Prepared:
+class RunInputs:
     """Tokenizer, problems and reward pool. As a context manager it closes the pool on exit."""
 
     tokenizer: Any
@@ -45,7 +45,7 @@ class Prepared:
         self.rewards.close()
 
 
-def prepare(config: TrainConfig, trains: bool = True, max_failure_rate: float = 1.0) -> Prepared:
+def prepare(config: TrainConfig, trains: bool = True, max_failure_rate: float = 1.0) -> RunInputs:
     """Check the weights, load tokenizer and data, start the reward pool, and score one problem as a
     test.
 
@@ -64,7 +64,7 @@ def prepare(config: TrainConfig, trains: bool = True, max_failure_rate: float = 
         except BaseException:
             rewards.close()
             raise
-    return Prepared(tokenizer, problems, sets, rewards)
+    return RunInputs(tokenizer, problems, sets, rewards)
 
 
 def load_data(

@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from trainer.planning.memory import CPU_BATCH_TOKENS, cache_bytes_per_position
-from trainer.rollouts.decoding import CachedBatch, SharedPrefixBatch, is_supported, read_prompts
+from trainer.rollouts.decoding import CachedBatch, SharedPrefixBatch, is_supported, prefill_prompts
 from trainer.rollouts.engine import IntegerRows, SamplingParams
 from trainer.types import Completion
 
@@ -29,8 +29,8 @@ from trainer.types import Completion
 # decoding step
 _COMPACT_FRACTION = 1 / 8
 # fraction of free GPU memory for the KV cache; the rest is for prefill activations
-_USED_SHARE = 0.8
-_LOGITS_BYTES = 32  # bytes per row and vocabulary entry needed to sample a token
+_MEMORY_FRACTION = 0.8
+_BYTES_PER_LOGIT = 32  # bytes per row and vocabulary entry needed to sample a token
 
 
 @dataclass(eq=False)
@@ -40,7 +40,7 @@ class TransformersEngine:
     Args:
         model: a Hugging Face causal language model with a KV cache. pad_token_id: any valid token
         id; padding is masked out. compute_dtype: autocast dtype if the model is stored in float32.
-        whole_weights: returns a context that gathers the full parameters. If that is a collective,
+        full_weights: returns a context that gathers the full parameters. If that is a collective,
         so is ``generate``. on_finished: callback with the number of newly finished completions.
     """
 
@@ -48,7 +48,7 @@ class TransformersEngine:
     _: KW_ONLY
     pad_token_id: int
     compute_dtype: torch.dtype = torch.float32
-    whole_weights: Callable[[], AbstractContextManager[None]] = nullcontext
+    full_weights: Callable[[], AbstractContextManager[None]] = nullcontext
     on_finished: Callable[[int], None] = lambda count: None
 
     def __post_init__(self) -> None:
@@ -67,8 +67,8 @@ class TransformersEngine:
         """
         samples: dict[tuple[int, int], Completion] = {}
         longest = max(map(len, prompts), default=0)
-        with self.whole_weights(), _evaluating(self.model), torch.no_grad(), self._autocast():
-            budget = self._tokens_in_memory(longest + params.max_new_tokens)
+        with self.full_weights(), _evaluating(self.model), torch.no_grad(), self._autocast():
+            budget = self._token_budget(longest + params.max_new_tokens)
             for rows in _split(prompts, seeds, params.max_new_tokens, budget):
                 samples.update(zip(rows, self._decode(rows, prompts, seeds, params), strict=True))
         return [[samples[p, g] for g in range(len(row_seeds))] for p, row_seeds in enumerate(seeds)]
@@ -93,7 +93,7 @@ class TransformersEngine:
         is_lower = self.model.dtype == torch.float32 != self.compute_dtype
         return torch.autocast(self.model.device.type, self.compute_dtype, enabled=is_lower)
 
-    def _tokens_in_memory(self, row_length: int) -> int:
+    def _token_budget(self, row_length: int) -> int:
         """Return the number of KV cache positions that fit in free memory, for rows of
         ``row_length``.
         """
@@ -103,7 +103,9 @@ class TransformersEngine:
         torch.cuda.empty_cache()
         free, _ = torch.cuda.mem_get_info(device)
         return int(
-            _USED_SHARE * free / bytes_per_position(self.model.config, self.model.dtype, row_length)
+            _MEMORY_FRACTION
+            * free
+            / bytes_per_position(self.model.config, self.model.dtype, row_length)
         )
 
     def _decode(
@@ -115,7 +117,7 @@ class TransformersEngine:
     ) -> list[Completion]:
         """Decode one batch of (prompt, completion) indices with one prefill per prompt."""
         unique = list(dict.fromkeys(p for p, _ in places))
-        prefill = read_prompts(self.model, [prompts[p] for p in unique], self.pad_token_id)
+        prefill = prefill_prompts(self.model, [prompts[p] for p in unique], self.pad_token_id)
         device = prefill.logits.device
         prompt_of_row = torch.tensor([unique.index(p) for p, _ in places], device=device)
         batch = self._batch_class(self.model, prefill, prompt_of_row, params.max_new_tokens)
@@ -179,7 +181,7 @@ def bytes_per_position(config: Any, dtype: torch.dtype, row_length: int) -> floa
     text = config.get_text_config()
     cache = cache_bytes_per_position(text.to_dict(), dtype.itemsize)
     # sampling a token needs logits, probabilities and float64 cumulative sums
-    return float(cache + text.vocab_size * _LOGITS_BYTES / row_length)
+    return float(cache + text.vocab_size * _BYTES_PER_LOGIT / row_length)
 
 
 def _split(
@@ -245,7 +247,7 @@ def sample_tokens(
         tokens = logits.argmax(dim=-1)
     else:
         logprobs = torch.log_softmax(logits / params.temperature, dim=-1)
-        if processors := truncations(params):
+        if processors := truncation_processors(params):
             logprobs = torch.log_softmax(processors(None, logprobs), dim=-1)
         cumulative = logprobs.exp().cumsum(dim=-1, dtype=torch.float64)
         threshold = uniforms[:, None] * cumulative[:, -1:]
@@ -258,7 +260,7 @@ def sample_tokens(
     return tokens, logprobs.gather(-1, tokens[:, None])[:, 0]
 
 
-def truncations(params: SamplingParams) -> LogitsProcessorList:
+def truncation_processors(params: SamplingParams) -> LogitsProcessorList:
     """Return the truncation processors in vLLM's order: min_p, top_k, top_p.
 
     min_p is relative to the largest probability. top_k keeps ties with the last token. top_p keeps

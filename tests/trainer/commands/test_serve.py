@@ -33,7 +33,7 @@ def test_a_server_has_the_runs_context_placeholder_weights_and_listens_on_loopba
     assert json.loads(option(command, "--weight-transfer-config")) == {"backend": "loptune_http"}
     assert option(command, "--logprobs-mode") == "processed_logprobs"
     assert "--trust-remote-code" not in command
-    assert option(command, "--middleware") == "trainer.rollouts.vllm.guard.Guard"
+    assert option(command, "--middleware") == "trainer.rollouts.vllm.guard.TokenMiddleware"
 
 
 def test_a_server_on_gpus(config):

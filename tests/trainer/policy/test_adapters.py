@@ -14,7 +14,7 @@ from trainer.config.model import LoraConfig, ModelConfig
 from trainer.config.schema import load_config
 from trainer.errors import ConfigError, MissingError, StorageError
 from trainer.policy.adapters import (
-    adapter_off,
+    adapter_disabled,
     adapter_tensors,
     add_adapter,
     base_parameters,
@@ -72,7 +72,7 @@ def test_switched_off_it_is_the_model_of_before_exactly(causal_lm):
     before = causal_lm(input_ids=IDS).logits
     adapted(causal_lm)
     assert not torch.allclose(causal_lm(input_ids=IDS).logits, before, atol=1e-2)
-    with adapter_off(causal_lm):
+    with adapter_disabled(causal_lm):
         assert torch.equal(causal_lm(input_ids=IDS).logits, before)
     assert all(tensor.requires_grad for tensor in adapter_tensors(causal_lm).values())
 

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from trainer.policy.cache import ensure_folder, own_folder
+from trainer.policy.cache import ensure_folder, exclusive_folder
 
 
 def test_a_folder_is_made_once(tmp_path):
@@ -32,12 +32,12 @@ def test_an_interrupted_folder_is_not_there(tmp_path):
 def test_processes_have_folders_of_their_own_and_the_next_ones_find_them(tmp_path):
     folder = tmp_path / "vllm"
     program = (
-        "from pathlib import Path; from trainer.policy.cache import own_folder; "
-        f"own_folder(Path('{folder}'))"
+        "from pathlib import Path; from trainer.policy.cache import exclusive_folder; "
+        f"exclusive_folder(Path('{folder}'))"
     )
-    assert own_folder(folder).name == "1"
+    assert exclusive_folder(folder).name == "1"
     subprocess.run([sys.executable, "-c", program], check=True)  # takes 2, and ends
-    assert [own_folder(folder).name, own_folder(folder).name] == ["2", "3"]
+    assert [exclusive_folder(folder).name, exclusive_folder(folder).name] == ["2", "3"]
 
 
 def test_processes_that_ask_at_once_share_one_making(tmp_path):

@@ -11,7 +11,7 @@ from trainer.config.model import ModelConfig
 from trainer.config.schema import load_config
 from trainer.errors import ConfigError, MissingError
 from trainer.planning.memory import footprint
-from trainer.policy.architectures import MAX_SETTINGS_BYTES, model_size
+from trainer.policy.architectures import MAX_CONFIG_BYTES, model_size
 from trainer.policy.load import check_weights, load_policy, load_tokenizer
 from trainer.policy.logprobs import LogprobModel
 
@@ -87,7 +87,7 @@ def test_settings_that_make_the_model_fail_are_refused(folder):
 @pytest.mark.parametrize("name", ["config.json", "chat_template.jinja"])
 def test_settings_of_many_megabytes_are_not_read(folder, name):
     with (folder / name).open("w") as file:
-        file.truncate(MAX_SETTINGS_BYTES + 1)
+        file.truncate(MAX_CONFIG_BYTES + 1)
     with pytest.raises(MissingError, match=f"{name} has 8 MiB"):
         load_tokenizer(ModelConfig(name_or_path=str(folder)))
     assert name != "config.json" or model_size(str(folder)) is None

@@ -13,7 +13,7 @@ from tests.refusals import refused
 from trainer import text_tables
 from trainer.config.data import DatasetConfig
 from trainer.errors import MissingError
-from trainer.problems.rows import Row, check_fields, need_column, read_rows, value_at
+from trainer.problems.rows import Row, check_fields, read_rows, require_column, value_at
 
 KNIGHTS = DATA / "knights_knaves.parquet"
 
@@ -111,10 +111,10 @@ def test_values_are_reached_by_dotted_names_and_empty_ones_are_none(column, valu
 def test_missing_columns_name_those_there_are():
     row = Row({"text": "a", "reward_model": {"truth": "1"}}, "file", 1)
     with refused("column-missing") as caught:
-        need_column(row, "prompt", {}, ("prompt",))
+        require_column(row, "prompt", {}, ("prompt",))
     assert "text, reward_model.truth" in caught.value.what
     with refused("column-unknown") as caught:
-        need_column(row, "prompt", {"prompt": "tex"}, ("prompt",))
+        require_column(row, "prompt", {"prompt": "tex"}, ("prompt",))
     assert "text" in caught.value.hint
     with refused("field-unknown") as caught:
         check_fields(DatasetConfig(source="file", columns={"promt": "text"}))

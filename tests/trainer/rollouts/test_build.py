@@ -25,7 +25,7 @@ def made(monkeypatch):
     """The engines of vLLM that were asked for, which are words here."""
     asked = []
     monkeypatch.setattr(
-        build, "engine_for", lambda model, setup, run: asked.append("vllm") or "vllm"
+        build, "get_engine", lambda model, setup, run: asked.append("vllm") or "vllm"
     )
     monkeypatch.setattr(build, "engine_setup", lambda config, model, ranks: None)
     monkeypatch.setattr(build, "context_length", lambda config, model: 512)

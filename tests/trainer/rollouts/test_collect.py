@@ -9,7 +9,7 @@ from trainer.metrics.step import Stopwatch
 from trainer.parallel.ranks import Parallel
 from trainer.problems.sampler import ProblemSampler
 from trainer.progress import ProgressReport
-from trainer.rollouts.collect import GroupRequest, RolloutSource, sample_groups, score_groups
+from trainer.rollouts.collect import GroupRequest, RolloutSampler, sample_groups, score_groups
 from trainer.rollouts.engine import SamplingParams
 from trainer.types import Completion, Problem, Rollout, RolloutGroup
 
@@ -123,7 +123,7 @@ def source_of(rewards):
     engine = NotingEngine()
     sampler = ProblemSampler(PROBLEMS, 0, shuffle=False)
     progress = ProgressReport()
-    return RolloutSource(
+    return RolloutSampler(
         config, sampler, byte_tokenizer(), engine, rewards, Parallel(), progress
     ), engine
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from tests.conftest import random_model
-from trainer.rollouts.decoding import is_supported, next_logits, read_prompts
+from trainer.rollouts.decoding import is_supported, next_logits, prefill_prompts
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10]]
 
@@ -26,11 +26,11 @@ def test_a_family_that_returns_all_logits_is_cut_to_the_last(monkeypatch):
     positions = torch.arange(3)[None]
     arguments = (ids, torch.ones(1, 3, dtype=torch.int64), positions)
     kept = next_logits(
-        model, *arguments, read_prompts(model, [[1]], 0).cache.__class__(config=model.config)
+        model, *arguments, prefill_prompts(model, [[1]], 0).cache.__class__(config=model.config)
     )
     monkeypatch.setattr(type(model), "forward", of_all_positions)
     cut = next_logits(
-        model, *arguments, read_prompts(model, [[1]], 0).cache.__class__(config=model.config)
+        model, *arguments, prefill_prompts(model, [[1]], 0).cache.__class__(config=model.config)
     )
     assert cut.shape == (1, model.config.vocab_size)
     torch.testing.assert_close(cut, kept)

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from tests.trainer.algorithm.batches import make_groups
 from trainer.parallel.ranks import Parallel
-from trainer.rollouts.dynamic_sampling import sample_with_spread
+from trainer.rollouts.dynamic_sampling import sample_until_varied
 
 
 class Source:
@@ -28,7 +28,7 @@ def numbers(groups):
 
 def test_later_rounds_ask_for_what_is_missing():
     source = Source({0, 4, 6, 7})
-    sample = sample_with_spread(source, wanted=4, max_rounds=5, parallel=Parallel())
+    sample = sample_until_varied(source, wanted=4, max_rounds=5, parallel=Parallel())
     assert source.asked == [(0, 4), (4, 3), (7, 1)]
     assert numbers(sample.groups) == [0, 4, 6, 7]
     assert numbers(sample.sampled) == list(range(8))
@@ -36,7 +36,7 @@ def test_later_rounds_ask_for_what_is_missing():
 
 
 def test_after_the_last_round_the_batch_is_filled_with_what_has_no_spread():
-    sample = sample_with_spread(Source({2}), wanted=3, max_rounds=2, parallel=Parallel())
+    sample = sample_until_varied(Source({2}), wanted=3, max_rounds=2, parallel=Parallel())
     assert numbers(sample.groups) == [2, 0, 1]
     assert sample.dropped == 2
 
@@ -66,7 +66,7 @@ def test_ranks_agree_on_the_groups_and_share_them():
             parallel.others = groups[1 - rank :: 2]
             return groups[rank::2]
 
-        sample = sample_with_spread(collect, wanted=4, max_rounds=3, parallel=parallel)
+        sample = sample_until_varied(collect, wanted=4, max_rounds=3, parallel=parallel)
         assert source.asked == [(0, 4), (4, 2)]
         shares.append(numbers(sample.groups))
     assert shares == [[1, 4], [2, 5]]

@@ -22,7 +22,7 @@ from trainer.rollouts.transformers import (
     bytes_per_position,
     row_uniforms,
     sample_tokens,
-    truncations,
+    truncation_processors,
 )
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10], [5] * 17]
@@ -68,7 +68,7 @@ def make_model(family="qwen2"):
 
 def sample(model, params=PARAMS, budget=10_000):
     engine = TransformersEngine(model, pad_token_id=0)
-    engine._tokens_in_memory = lambda row_length: budget
+    engine._token_budget = lambda row_length: budget
     return engine.generate(PROMPTS, SEEDS, params)
 
 
@@ -251,8 +251,8 @@ def test_the_batch_takes_the_free_memory_of_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (40 * 10**9, 80 * 10**9))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     engine = TransformersEngine(model, pad_token_id=0)
-    assert engine._tokens_in_memory(4496) == int(0.8 * 40e9 / each)
-    assert TransformersEngine(make_model(), pad_token_id=0)._tokens_in_memory(4496) == 131072
+    assert engine._token_budget(4496) == int(0.8 * 40e9 / each)
+    assert TransformersEngine(make_model(), pad_token_id=0)._token_budget(4496) == 131072
 
 
 PROBABILITIES = [0.4, 0.1, 0.3, 0.2]
@@ -282,7 +282,7 @@ def test_temperature_sharpens_the_distribution():
 
 @pytest.mark.parametrize(("options", "kept"), table("kept_tokens"))
 def test_kept_tokens(options, kept):
-    left = truncations(SamplingParams(1.0, **options))(None, LOGITS)
+    left = truncation_processors(SamplingParams(1.0, **options))(None, LOGITS)
     assert left.isfinite().tolist() == [kept]
     assert torch.equal(left[left.isfinite()], LOGITS[left.isfinite()])
 

@@ -11,7 +11,7 @@ from trainer.errors import ConfigError
 
 Split = Literal["train", "dev", "test"]
 
-_SPLIT_OF_TENTH: tuple[Split, ...] = ("train",) * 6 + ("dev",) * 2 + ("test",) * 2
+_SPLIT_BY_HASH: tuple[Split, ...] = ("train",) * 6 + ("dev",) * 2 + ("test",) * 2
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,7 @@ def split_of(left: int, right: int) -> Split:
     in the same split.
     """
     pair = f"{min(left, right)}+{max(left, right)}".encode()
-    return _SPLIT_OF_TENTH[
-        int.from_bytes(hashlib.blake2b(pair, digest_size=8).digest(), "big") % 10
-    ]
+    return _SPLIT_BY_HASH[int.from_bytes(hashlib.blake2b(pair, digest_size=8).digest(), "big") % 10]
 
 
 def generate(split: Split, digits: Sequence[int], size: int, seed: int = 0) -> list[Sum]:

@@ -45,7 +45,7 @@ RAW_TEMPLATE = """<|im_start|>system
 <|im_start|>assistant
 """
 
-_SPOKEN = (
+_SPEECH_TEMPLATES = (
     '"{claim}," {name} claimed.',
     '"{claim}," {name} declared.',
     '"{claim}," {name} mentioned.',
@@ -107,7 +107,9 @@ class Puzzle:
         """
         rng = random.Random(self.key)
         spoken = [
-            rng.choice(_SPOKEN).format(name=name, claim=_claim(statement, self.names, _PROSE))
+            rng.choice(_SPEECH_TEMPLATES).format(
+                name=name, claim=_claim(statement, self.names, _PROSE)
+            )
             for name, statement in zip(self.names, self.statements, strict=True)
         ]
         return (
@@ -171,7 +173,7 @@ def solve(statements: Sequence[Statement]) -> list[tuple[bool, ...]]:
     operations per statement.
     """
     people = len(statements)
-    fitting = _everything(people)
+    fitting = _all_rows(people)
     for person, statement in enumerate(statements):
         disagreeing = truth_table(statement, people) ^ knight_table(person, people)
         fitting &= ~disagreeing
@@ -195,7 +197,7 @@ def knight_table(person: int, people: int) -> int:
     return sum(1 << row for row in range(1 << people) if row >> person & 1)
 
 
-def _everything(people: int) -> int:
+def _all_rows(people: int) -> int:
     return (1 << (1 << people)) - 1
 
 
@@ -207,10 +209,10 @@ def truth_table(statement: Statement, people: int) -> int:
     if kind == "telling-truth":
         return knight_table(statement[1], people)
     if kind == "lying":
-        return _everything(people) & ~knight_table(statement[1], people)
+        return _all_rows(people) & ~knight_table(statement[1], people)
     left = truth_table(statement[1], people)
     if kind == "not":
-        return _everything(people) & ~left
+        return _all_rows(people) & ~left
     right = truth_table(statement[2], people)
     combined = {
         "and": left & right,
@@ -220,7 +222,7 @@ def truth_table(statement: Statement, people: int) -> int:
     }
     if kind not in combined:
         raise ValueError(f"invalid statement: {statement!r}")
-    return _everything(people) & combined[kind]
+    return _all_rows(people) & combined[kind]
 
 
 def _enumerate(names: Sequence[str]) -> str:

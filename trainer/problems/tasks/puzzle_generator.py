@@ -33,16 +33,20 @@ from trainer.problems.tasks.knights_knaves import (
 Split = Literal["train", "dev", "test"]
 
 # tenths of the hash space
-_SPLIT_SHARES: dict[Split, range] = {"train": range(0, 8), "dev": range(8, 9), "test": range(9, 10)}
+_SPLIT_BUCKETS: dict[Split, range] = {
+    "train": range(0, 8),
+    "dev": range(8, 9),
+    "test": range(9, 10),
+}
 _SALT = 38  # chosen so that even the few two-person puzzles split about 8 : 1 : 1
 # enumerated number of puzzles, for those numbers of people where a request can exceed it
-EXISTING: dict[int, dict[Split, int]] = {
+PUZZLE_COUNTS: dict[int, dict[Split, int]] = {
     2: {"train": 547, "dev": 74, "test": 66},
     3: {"train": 116_712, "dev": 13_544, "test": 14_798},
 }
 
 # (people that the statement depends on, truth table over them)
-Meaning = tuple[tuple[int, ...], int]
+ReducedTable = tuple[tuple[int, ...], int]
 
 
 def canonical_form(statements: Sequence[Statement]) -> tuple[Statement, ...]:
@@ -57,7 +61,7 @@ def canonical_form(statements: Sequence[Statement]) -> tuple[Statement, ...]:
     )
 
 
-def logical_form(statements: Sequence[Statement]) -> tuple[Meaning, ...]:
+def logical_form(statements: Sequence[Statement]) -> tuple[ReducedTable, ...]:
     """Return the truth table of each statement, under the numbering that sorts first.
 
     Equal if and only if two puzzles are logically equivalent.
@@ -72,7 +76,7 @@ def logical_form(statements: Sequence[Statement]) -> tuple[Meaning, ...]:
 def split_of(statements: Sequence[Statement]) -> Split:
     """Return a puzzle's split: 80% of equivalence classes train, 10% dev, 10% test."""
     share = int(digest((_SALT, logical_form(statements))), 16) % 10
-    return next(split for split, shares in _SPLIT_SHARES.items() if share in shares)
+    return next(split for split, shares in _SPLIT_BUCKETS.items() if share in shares)
 
 
 def generate(split: Split, people: Sequence[int], size: int, seed: int = 0) -> list[Puzzle]:
@@ -95,7 +99,7 @@ def generate(split: Split, people: Sequence[int], size: int, seed: int = 0) -> l
 
 def existing(split: Split, people: int) -> int | None:
     """Return the number of puzzles in a split, or None if it is practically unlimited."""
-    return EXISTING.get(people, {}).get(split)
+    return PUZZLE_COUNTS.get(people, {}).get(split)
 
 
 def _check_size(split: Split, people: Sequence[int], size: int) -> None:
@@ -113,13 +117,13 @@ def _check_size(split: Split, people: Sequence[int], size: int) -> None:
             )
 
 
-def _meanings(statements: Sequence[Statement]) -> list[Meaning]:
+def _meanings(statements: Sequence[Statement]) -> list[ReducedTable]:
     people = len(statements)
     return [_meaning(truth_table(statement, people), people) for statement in statements]
 
 
 @lru_cache(maxsize=4096)
-def _meaning(table: int, people: int) -> Meaning:
+def _meaning(table: int, people: int) -> ReducedTable:
     """Return the people that a truth table depends on, and the table restricted to them."""
     depends = tuple(
         person
@@ -127,16 +131,16 @@ def _meaning(table: int, people: int) -> Meaning:
         if (table & knight_table(person, people)) >> (1 << person)
         != table & ~knight_table(person, people)
     )
-    return depends, _rearranged(table, depends)
+    return depends, _project(table, depends)
 
 
-def _renumber_meaning(meaning: Meaning, numbers: Mapping[int, int]) -> Meaning:
+def _renumber_meaning(meaning: ReducedTable, numbers: Mapping[int, int]) -> ReducedTable:
     depends, table = meaning
     order = sorted(range(len(depends)), key=lambda bit: numbers[depends[bit]])
-    return tuple(numbers[depends[bit]] for bit in order), _rearranged(table, order)
+    return tuple(numbers[depends[bit]] for bit in order), _project(table, order)
 
 
-def _rearranged(table: int, places: Sequence[int]) -> int:
+def _project(table: int, places: Sequence[int]) -> int:
     """Return the truth table over ``places``: person i of the result is person places[i] of
     ``table``, and all others are knaves.
     """
@@ -147,7 +151,9 @@ def _rearranged(table: int, places: Sequence[int]) -> int:
     return rearranged
 
 
-def _numberings(meanings: Sequence[Meaning]) -> Iterator[tuple[tuple[int, ...], dict[int, int]]]:
+def _numberings(
+    meanings: Sequence[ReducedTable],
+) -> Iterator[tuple[tuple[int, ...], dict[int, int]]]:
     """Yield candidate orders of the people, each with the number of every person.
 
     People are ranked by numbering-independent signatures (their statement and the ranks of the
@@ -169,7 +175,7 @@ def _numberings(meanings: Sequence[Meaning]) -> Iterator[tuple[tuple[int, ...], 
         yield order, {person: number for number, person in enumerate(order)}
 
 
-def _signature(meaning: Meaning, speaker: int, ranks: Sequence[int]) -> tuple[Any, ...]:
+def _signature(meaning: ReducedTable, speaker: int, ranks: Sequence[int]) -> tuple[Any, ...]:
     """Return a numbering-independent signature: the number of true rows, and for each person the
     statement depends on, the rank and the number of true rows in which that person is a knight.
     """

@@ -26,7 +26,7 @@ _START = "start one with `trainer serve SPEC`, and name it in rollout.vllm.serve
 BACKENDS = {"http": "loptune_http", "nccl": "nccl"}
 
 
-class VllmServer:
+class VllmClient:
     """Client of one vLLM server."""
 
     def __init__(self, url: str) -> None:
@@ -103,7 +103,7 @@ class VllmServer:
         """Return the server's number of workers."""
         return int(self._call("GET", "get_world_size").json()["world_size"])
 
-    def begin_update(self) -> None:
+    def pause_for_update(self) -> None:
         """Pause sampling and mark the weights as incomplete."""
         self._call("POST", "pause", params={"mode": "abort"})
         self._call("POST", "update_weight_version", json={"new_version": _INCOMPLETE})
@@ -122,7 +122,7 @@ class VllmServer:
             self._call("POST", "finish_weight_update", json={"weight_version": _INCOMPLETE})
             self._call("POST", "start_weight_update")
 
-    def abandon_update(self) -> None:
+    def abort_update(self) -> None:
         """Close a failed update so that other runs can use the server. Its weights stay marked as
         incomplete.
         """
@@ -134,7 +134,7 @@ class VllmServer:
         """Send the workers one update_info for their weight-transfer backend."""
         self._call("POST", "update_weights", json={"update_info": update_info})
 
-    def end_update(self, name: str) -> None:
+    def finish_update(self, name: str) -> None:
         """Finish the update, set the weight version, and resume sampling."""
         self._call("POST", "finish_weight_update", json={"weight_version": name})
         self._call("POST", "resume")
@@ -205,10 +205,10 @@ class VllmServer:
                 **{"timeout": _TIMEOUTS_S, **options},
             )
         except requests.RequestException as error:
-            raise self._gone(route, error) from error
+            raise self._unreachable(route, error) from error
         if response.ok or response.status_code in allowed:
             return response
-        raise self._refused(route, response.status_code, response.text)
+        raise self._http_error(route, response.status_code, response.text)
 
     async def _ask(self, session: aiohttp.ClientSession, route: str, body: Any) -> Any:
         try:
@@ -219,10 +219,10 @@ class VllmServer:
                     return await response.json(content_type=None)
                 text = await response.text()
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise self._gone(route, error) from error
-        raise self._refused(route, response.status, text)
+            raise self._unreachable(route, error) from error
+        raise self._http_error(route, response.status, text)
 
-    def _gone(self, route: str, error: Exception) -> EngineError:
+    def _unreachable(self, route: str, error: Exception) -> EngineError:
         return EngineError(
             f"lost the vLLM server at {self.url} ({type(error).__name__} at /{route})",
             "rollout.vllm.server_base_urls",
@@ -230,7 +230,7 @@ class VllmServer:
             code="server-lost",
         )
 
-    def _refused(self, route: str, status: int, text: str) -> EngineError:
+    def _http_error(self, route: str, status: int, text: str) -> EngineError:
         reason = (text.strip().splitlines() or [""])[0][:300]
         if status == 401:
             return EngineError(

@@ -16,8 +16,8 @@ from trainer.parallel.device import compute_dtype, dtype_name, local_device
 from trainer.parallel.gpus import check_compiler
 from trainer.policy.load import model_source
 from trainer.rollouts.vllm.client import BACKENDS
-from trainer.rollouts.vllm.containment import NO_FLASHINFER_SAMPLER
-from trainer.rollouts.vllm.guard import TOKEN_VARIABLE, Guard, server_token
+from trainer.rollouts.vllm.guard import TOKEN_VARIABLE, TokenMiddleware, server_token
+from trainer.rollouts.vllm.isolation import NO_FLASHINFER_SAMPLER
 from trainer.rollouts.vllm.setup import (
     INSTALL,
     EngineSetup,
@@ -45,8 +45,8 @@ def serve(config: TrainConfig, host: str, port: int, gpu_memory_utilization: flo
     if device.type == "cuda":
         check_compiler()
     command = server_command(config, host, port, share)
-    # Dev mode enables vLLM's weight-update routes for everyone; `Guard` restricts them to the
-    # token.
+    # Dev mode enables vLLM's weight-update routes for everyone; `TokenMiddleware` restricts them to
+    # the token.
     mode = {"VLLM_SERVER_DEV_MODE": "1", TOKEN_VARIABLE: server_token()}
     os.execve(command[0], command, {**NO_FLASHINFER_SAMPLER, **environment, **mode})
 
@@ -83,7 +83,7 @@ def server_command(
         "gpu_memory_utilization": gpu_memory_utilization,
         "host": host,
         "port": port,
-        "middleware": f"{Guard.__module__}.{Guard.__name__}",
+        "middleware": f"{TokenMiddleware.__module__}.{TokenMiddleware.__name__}",
         "enable_scale_out": True,
         "weight_transfer_config": {"backend": BACKENDS[settings.server_weight_transfer]},
     }

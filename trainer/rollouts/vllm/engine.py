@@ -16,33 +16,33 @@ from trainer.background import in_background
 from trainer.errors import ConfigError, EngineError
 from trainer.parallel.gpus import check_compiler
 from trainer.rollouts.engine import (
-    NO_RUN,
-    EngineRun,
+    NO_CONTEXT,
+    EngineContext,
     Request,
     RequestEngine,
     SamplingParams,
     sampling_options,
 )
-from trainer.rollouts.vllm.containment import (
-    default_group_kept,
+from trainer.rollouts.vllm.failures import engine_errors
+from trainer.rollouts.vllm.isolation import (
+    disable_cpu_shared_memory,
     eager_on_cpu,
-    heap_frozen,
-    keep_off_shared_memory,
-    process_state_kept,
-    random_state_kept,
-    send_log_to,
+    freeze_gc_heap,
+    preserve_default_group,
+    preserve_process_state,
+    preserve_random_state,
+    redirect_log,
     tolerate_neighbours,
 )
-from trainer.rollouts.vllm.failures import failures_named
 from trainer.rollouts.vllm.setup import INSTALL, EngineSetup, llm_options, vllm_installed
-from trainer.rollouts.vllm.sync import check_weights_arrived, engine_logprobs, load_weights
+from trainer.rollouts.vllm.sync import check_synced_weights, engine_logprobs, load_weights
 from trainer.types import Completion
 
 _MEMORY = ("weights", "kv_cache")  # vLLM's sleep-mode tags
 _kept: list["VllmEngine"] = []  # at most one engine, left by a finished run for the next one
 
 
-def engine_for(model: PreTrainedModel, setup: EngineSetup, run: EngineRun) -> "VllmEngine":
+def get_engine(model: PreTrainedModel, setup: EngineSetup, run: EngineContext) -> "VllmEngine":
     """Reuse the engine of the previous run in this process if its setup is equal, or create a new
     one.
 
@@ -51,7 +51,7 @@ def engine_for(model: PreTrainedModel, setup: EngineSetup, run: EngineRun) -> "V
     if _kept:
         engine = _kept.pop()
         if engine.setup == setup:
-            engine.begin_run(run)
+            engine.start_run(run)
             return engine
         engine.shut_down()
     return VllmEngine(model, setup, run)
@@ -71,7 +71,9 @@ class VllmEngine(RequestEngine):
         MissingError: no C compiler, which a GPU needs.
     """
 
-    def __init__(self, model: PreTrainedModel, setup: EngineSetup, run: EngineRun = NO_RUN) -> None:
+    def __init__(
+        self, model: PreTrainedModel, setup: EngineSetup, run: EngineContext = NO_CONTEXT
+    ) -> None:
         if not vllm_installed():
             raise ConfigError(
                 "vLLM is not installed",
@@ -95,28 +97,28 @@ class VllmEngine(RequestEngine):
         if self.device.type == "cuda":
             check_compiler()
         self._asleep: set[str] = set()  # tags of `_MEMORY` that are freed
-        self.begin_run(run)
+        self.start_run(run)
         self.llm: Any = None
         self.llm = self._start(llm_options(setup, self.device, world_size))
 
-    def begin_run(self, run: EngineRun) -> None:
+    def start_run(self, run: EngineContext) -> None:
         """Attach the engine to a run. Its first weight sync is verified again."""
         self._serves = run
         self._checked = False
         self.news = {}
-        send_log_to(run.log_file)
+        redirect_log(run.log_file)
 
     def _start(self, options: dict[str, Any]) -> Any:
         with (
-            random_state_kept(),
-            process_state_kept(self.device.index or 0),
+            preserve_random_state(),
+            preserve_process_state(self.device.index or 0),
             eager_on_cpu(self.device),
         ):
-            with failures_named("as it starts"):
+            with engine_errors("as it starts"):
                 # Something keeps references to the frames of this import, and thereby to the run.
                 # Importing in a thread avoids that.
                 llm_of = in_background(lambda: import_module("vllm").LLM, "import of vLLM").result()
-                keep_off_shared_memory(self.device)
+                disable_cpu_shared_memory(self.device)
                 tolerate_neighbours(self.device)
                 try:
                     llm = llm_of(**options)
@@ -135,8 +137,8 @@ class VllmEngine(RequestEngine):
             first sync, engine and policy log-probabilities differ.
         """
         self._wake("weights")
-        with random_state_kept(), eager_on_cpu(self.device):
-            with failures_named("while it takes over the weights"):
+        with preserve_random_state(), eager_on_cpu(self.device):
+            with engine_errors("while it takes over the weights"):
                 load_weights(self.llm, policy_model)
             if not self._checked:
                 self.wake()
@@ -144,12 +146,12 @@ class VllmEngine(RequestEngine):
 
     def _check(self, policy_model: nn.Module) -> None:
         try:
-            with failures_named("while its weights were checked"):
-                difference = check_weights_arrived(
+            with engine_errors("while its weights were checked"):
+                difference = check_synced_weights(
                     partial(engine_logprobs, self.llm),
                     policy_model,
                     self.setup.dtype,
-                    self._serves.check_ids,
+                    self._serves.probe_ids,
                 )
         except EngineError:
             self.shut_down()
@@ -162,7 +164,7 @@ class VllmEngine(RequestEngine):
         level 2 discards them.
         """
         if self.sleep_level and not self._asleep:
-            with failures_named("while it hands back its memory"), heap_frozen():
+            with engine_errors("while it hands back its memory"), freeze_gc_heap():
                 self.llm.sleep(level=self.sleep_level)
             self._asleep = set(_MEMORY)
 
@@ -175,7 +177,7 @@ class VllmEngine(RequestEngine):
         sleeping = [tag for tag in tags if tag in self._asleep]
         if sleeping:
             torch.cuda.empty_cache()
-            with failures_named("as it wakes up"), heap_frozen():
+            with engine_errors("as it wakes up"), freeze_gc_heap():
                 self.llm.wake_up(tags=sleeping)
             self._asleep.difference_update(sleeping)
 
@@ -183,9 +185,9 @@ class VllmEngine(RequestEngine):
         """End the run: keep the sleeping engine for the next run in this process, or shut it
         down.
         """
-        if self._serves.is_one_of_many and self.llm is not None:
+        if self._serves.shares_process and self.llm is not None:
             self.sleep()
-            self.begin_run(NO_RUN)
+            self.start_run(NO_CONTEXT)
             _kept.append(self)
         else:
             self.shut_down()
@@ -203,7 +205,7 @@ class VllmEngine(RequestEngine):
 
     def _release(self) -> None:
         """Stop vLLM's core, or what a failed start has left of it, and free the memory."""
-        with nullcontext() if self._owns_default_group else default_group_kept():
+        with nullcontext() if self._owns_default_group else preserve_default_group():
             if self.llm is None:
                 from vllm.distributed import cleanup_dist_env_and_memory
 
@@ -246,7 +248,7 @@ class VllmEngine(RequestEngine):
             VllmParams(**sampling_options(params, seed), flat_logprobs=True) for _, seed in requests
         ]
         asked = [{"prompt_token_ids": list(token_ids)} for token_ids, _ in requests]
-        with random_state_kept(), eager_on_cpu(self.device), failures_named("while sampling"):
+        with preserve_random_state(), eager_on_cpu(self.device), engine_errors("while sampling"):
             outputs = self.llm.generate(asked, options, use_tqdm=False)
         return [_sample(index, output) for index, output in enumerate(outputs)]
 

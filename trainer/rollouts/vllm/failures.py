@@ -12,7 +12,7 @@ _MEMORY_WORDS = ("memory", "kv cache", "cache block")
 
 
 @contextmanager
-def failures_named(when: str) -> Iterator[None]:
+def engine_errors(when: str) -> Iterator[None]:
     """Convert exceptions in this context to EngineError; ``when`` describes the phase.
 
     Covers AssertionError (vLLM asserts that sleep freed memory) and CalledProcessError (Triton runs
@@ -21,7 +21,7 @@ def failures_named(when: str) -> Iterator[None]:
     try:
         yield
     except (ImportError, RuntimeError, ValueError, AssertionError, CalledProcessError) as error:
-        if is_short_of_memory(error):
+        if is_out_of_memory(error):
             raise EngineError(
                 f"vLLM ran out of memory {when}: {first_line(error)}",
                 "rollout.vllm.gpu_memory_utilization",
@@ -40,7 +40,7 @@ def failures_named(when: str) -> Iterator[None]:
         ) from error
 
 
-def is_short_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
     """Return whether an error is about memory."""
     text = str(error).lower()
     return isinstance(error, torch.OutOfMemoryError) or any(word in text for word in _MEMORY_WORDS)

@@ -19,7 +19,7 @@ from trainer.files import write_atomically
 from trainer.policy.cache import cache_folder
 
 TOKEN_VARIABLE = "LOPTUNE_SERVER_TOKEN"
-_OPEN_ROUTES = ("/health",)  # health check, for launchers that wait for the server
+_PUBLIC_ROUTES = ("/health",)  # health check, for launchers that wait for the server
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -36,7 +36,7 @@ def server_token() -> str:
     given = os.environ.get(TOKEN_VARIABLE)
     path = cache_folder() / "server-token"
     try:
-        return given or _kept_token(path)
+        return given or _stored_token(path)
     except OSError as error:
         raise StorageError(
             f"cannot store the vLLM server token: {error.strerror}",
@@ -51,7 +51,7 @@ def authorization() -> dict[str, str]:
     return {"Authorization": f"Bearer {server_token()}"}
 
 
-def _kept_token(path: Path) -> str:
+def _stored_token(path: Path) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_name(f"{path.name}.lock")):
         if not path.exists():
@@ -59,7 +59,7 @@ def _kept_token(path: Path) -> str:
     return path.read_text().strip()
 
 
-class Guard:
+class TokenMiddleware:
     """ASGI middleware that authenticates every request."""
 
     def __init__(self, app: App) -> None:
@@ -74,7 +74,7 @@ class Guard:
         headers = dict(scope["headers"])
         if b"origin" in headers:  # browsers set Origin on cross-origin requests
             await _refuse(scope, send, 403, b"not for web pages\n")
-        elif scope.get("path") not in _OPEN_ROUTES and not hmac.compare_digest(
+        elif scope.get("path") not in _PUBLIC_ROUTES and not hmac.compare_digest(
             headers.get(b"authorization", b""), self._expected
         ):
             await _refuse(scope, send, 401, b"the token is missing or wrong\n")

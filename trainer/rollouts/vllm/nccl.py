@@ -20,7 +20,7 @@ from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 from trainer.errors import EngineError, UserError
 from trainer.parallel.interface import own_address_towards
 from trainer.policy.adapters import base_parameters
-from trainer.rollouts.vllm.client import VllmServer
+from trainer.rollouts.vllm.client import VllmClient
 from trainer.rollouts.vllm.sync import named_weights
 
 
@@ -28,7 +28,7 @@ from trainer.rollouts.vllm.sync import named_weights
 class NcclTransfer:
     """Broadcast of weights in ``dtype`` from rank 0 to the servers' GPUs."""
 
-    servers: Sequence[VllmServer]
+    servers: Sequence[VllmClient]
     rank: int
     dtype: torch.dtype
     sender: Any = None  # vLLM's sender, once connected
@@ -95,7 +95,7 @@ class PolicyWeights(WeightSource):  # type: ignore[misc]
 class _AllServers:
     """vLLM's client protocol for several servers, whose workers get consecutive ranks."""
 
-    def __init__(self, servers: Sequence[VllmServer], sizes: Sequence[int]) -> None:
+    def __init__(self, servers: Sequence[VllmClient], sizes: Sequence[int]) -> None:
         self._servers = servers
         self._offsets = list(accumulate(sizes, initial=0))[:-1]
 
@@ -103,7 +103,7 @@ class _AllServers:
         """Connect all servers; returns when all workers have joined."""
         first = init_info["rank_offset"]
         infos = [{**init_info, "rank_offset": first + offset} for offset in self._offsets]
-        _at_once(lambda server, info: server.connect(info), self._servers, infos)
+        _call_all(lambda server, info: server.connect(info), self._servers, infos)
 
     def start_weight_update(self) -> None:
         """Open the update on all servers."""
@@ -112,7 +112,7 @@ class _AllServers:
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
         """Make all servers receive the weights; returns when they have them."""
-        _at_once(
+        _call_all(
             lambda server, info: server.update(info),
             self._servers,
             [update_info] * len(self._servers),
@@ -122,8 +122,8 @@ class _AllServers:
         """No-op: the engine sets the weight version when it ends the update."""
 
 
-def _at_once(
-    call: Callable[[VllmServer, Any], None], servers: Sequence[VllmServer], infos: Sequence[Any]
+def _call_all(
+    call: Callable[[VllmClient, Any], None], servers: Sequence[VllmClient], infos: Sequence[Any]
 ) -> None:
     with ThreadPoolExecutor(len(servers), thread_name_prefix="weights") as pool:
         list(pool.map(call, servers, infos))

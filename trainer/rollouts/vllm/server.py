@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from trainer.config.rollout import VllmConfig
 from trainer.errors import ConfigError
 from trainer.rollouts.engine import Request, RequestEngine, SamplingParams
-from trainer.rollouts.vllm.client import VllmServer, sampling_session
+from trainer.rollouts.vllm.client import VllmClient, sampling_session
 from trainer.rollouts.vllm.setup import INSTALL, vllm_installed
-from trainer.rollouts.vllm.sync import check_weights_arrived, named_weights
+from trainer.rollouts.vllm.sync import check_synced_weights, named_weights
 from trainer.types import Completion
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class VllmServerEngine(RequestEngine):
     the server returns with every completion. A completion from other weights (another run, or a
     restarted server) raises an error, so it is never trained on. ``max_model_len`` is the longest
     request. Policy and servers compute in ``dtype`` (float32 or bfloat16) and are compared on the
-    prompt ``check_ids``.
+    prompt ``probe_ids``.
 
     Raises:
         MissingError: a server is not up in time.
@@ -45,22 +45,22 @@ class VllmServerEngine(RequestEngine):
     """
 
     def __init__(
-        self, settings: VllmConfig, max_model_len: int, dtype: str, check_ids: Sequence[int] = ()
+        self, settings: VllmConfig, max_model_len: int, dtype: str, probe_ids: Sequence[int] = ()
     ) -> None:
         rank = dist.get_rank() if dist.is_initialized() else 0
-        self._servers = [VllmServer(url) for url in settings.server_base_urls]
-        self._pushed_to = self._servers if rank == 0 else []
+        self._servers = [VllmClient(url) for url in settings.server_base_urls]
+        self._sync_targets = self._servers if rank == 0 else []
         self._own = self._servers[rank % len(self._servers)]
         self.dtype = dtype
         name = [uuid.uuid4().hex]
         if dist.is_initialized():
             dist.broadcast_object_list(name)
         self._run = name[0]
-        self._synchronizations = 0
+        self._n_syncs = 0
         self._checked = False
-        self._check_ids = check_ids
+        self._check_ids = probe_ids
         transfer = settings.server_weight_transfer
-        for server in self._pushed_to or [self._own]:
+        for server in self._sync_targets or [self._own]:
             server.wait(settings.server_timeout_s)
             server.check(max_model_len, dtype, transfer)
         self._transfer = _transfer(transfer, self._servers, rank, getattr(torch, dtype))
@@ -73,28 +73,28 @@ class VllmServerEngine(RequestEngine):
             EngineError: a server rejected them, or, on the first sync, its log-probabilities differ
             from the policy's.
         """
-        self._synchronizations += 1
+        self._n_syncs += 1
         try:
-            for server in self._pushed_to:
-                server.begin_update()
+            for server in self._sync_targets:
+                server.pause_for_update()
             self._transfer.send(policy_model)
-            for server in self._pushed_to:
-                server.end_update(self._name())
+            for server in self._sync_targets:
+                server.finish_update(self._name())
         except BaseException:
-            for server in self._pushed_to:
-                server.abandon_update()
+            for server in self._sync_targets:
+                server.abort_update()
             raise
         if dist.is_initialized():
             dist.barrier()  # no rank samples before the servers have the weights
         if not self._checked:
-            difference = check_weights_arrived(
+            difference = check_synced_weights(
                 self._own.prompt_logprobs, policy_model, self.dtype, self._check_ids
             )
             self.news = {"rollout/sync_difference": difference}
             self._checked = True
 
     def _name(self) -> str:
-        return f"{self._run}-{self._synchronizations}"
+        return f"{self._run}-{self._n_syncs}"
 
     def complete(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """Return one completion per request, in order.
@@ -138,7 +138,7 @@ class VllmServerEngine(RequestEngine):
 class HttpTransfer:
     """HTTP transfer of weights: rank 0 sends them as safetensors, `CHUNK_BYTES` per request."""
 
-    def __init__(self, servers: Sequence[VllmServer], rank: int, dtype: torch.dtype) -> None:
+    def __init__(self, servers: Sequence[VllmClient], rank: int, dtype: torch.dtype) -> None:
         self._servers = servers if rank == 0 else ()
         self._dtype = dtype
 
@@ -154,7 +154,7 @@ class HttpTransfer:
 
 
 def _transfer(
-    kind: Literal["http", "nccl"], servers: Sequence[VllmServer], rank: int, dtype: torch.dtype
+    kind: Literal["http", "nccl"], servers: Sequence[VllmClient], rank: int, dtype: torch.dtype
 ) -> "HttpTransfer | NcclTransfer":
     if kind == "http":
         return HttpTransfer(servers, rank, dtype)

@@ -18,14 +18,14 @@ from trainer.rollouts.engine import MAX_EXCLUDED
 
 # vLLM reserves memory for this many prefill tokens, and for the logits of max_num_seqs requests.
 # Its defaults on large GPUs (16,384 and 1,024) would take 2 to 4 GB from the trainer.
-_GPU_STEP_TOKENS = 8192
+_GPU_MAX_BATCHED_TOKENS = 8192
 # fraction of the memory left after weights that goes to the KV cache; the rest is for activations
 # and CUDA graphs
 _CACHE_FRACTION = 0.8
-FEWEST_REQUESTS = 16
-MOST_REQUESTS = 512
+MIN_NUM_SEQS = 16
+MAX_NUM_SEQS = 512
 CPU_KV_CACHE_MB = 256
-CPU_STEP_TOKENS = 4096
+CPU_MAX_BATCHED_TOKENS = 4096
 CPU_BLOCK_SIZE = 32  # minimum on a CPU; prefix caching only shares full blocks
 INSTALL = "run make install-gpu in the loptune repository"
 
@@ -133,7 +133,7 @@ def engine_setup(config: TrainConfig, model: PreTrainedModel, ranks: int) -> Eng
         MissingError: no such model.
     """
     dtype = dtype_name(compute_dtype(config.model, next(model.parameters()).device))
-    settings = _on_a_share(config.rollout.vllm, model, dtype)
+    settings = _for_shared_gpu(config.rollout.vllm, model, dtype)
     requests = -(
         -config.rollout.prompts_per_step
         * config.rollout.group_size
@@ -145,13 +145,13 @@ def engine_setup(config: TrainConfig, model: PreTrainedModel, ranks: int) -> Eng
         context_length(config, model),
         dtype,
         settings,
-        settings.max_num_seqs or min(MOST_REQUESTS, max(FEWEST_REQUESTS, requests)),
+        settings.max_num_seqs or min(MAX_NUM_SEQS, max(MIN_NUM_SEQS, requests)),
         config.model.revision,
         config.model.trust_remote_code,
     )
 
 
-def _on_a_share(settings: VllmConfig, model: PreTrainedModel, dtype: str) -> VllmConfig:
+def _for_shared_gpu(settings: VllmConfig, model: PreTrainedModel, dtype: str) -> VllmConfig:
     """Scale the engine settings to this trial's fraction of a shared GPU.
 
     By default vLLM sizes its KV cache from the GPU's free memory, and fails if another process
@@ -210,10 +210,10 @@ def llm_options(setup: EngineSetup, device: torch.device, ranks: int) -> dict[st
             # With chunked prefill vLLM rewinds a request's generator, which CPU generators do not
             # support.
             "enable_chunked_prefill": False,
-            "max_num_batched_tokens": max(CPU_STEP_TOKENS, setup.max_model_len),
+            "max_num_batched_tokens": max(CPU_MAX_BATCHED_TOKENS, setup.max_model_len),
         }
     else:
-        options["max_num_batched_tokens"] = _GPU_STEP_TOKENS
+        options["max_num_batched_tokens"] = _GPU_MAX_BATCHED_TOKENS
         if settings.kv_cache_mb:
             options["kv_cache_memory_bytes"] = settings.kv_cache_mb << 20
     return options

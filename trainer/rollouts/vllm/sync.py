@@ -11,7 +11,7 @@ from trainer.policy.adapters import base_parameters
 from trainer.rollouts.engine import PROMPT_OPTIONS
 from trainer.rollouts.vllm.output import repack_output_embedding
 
-MOST_CHECKED = 512  # tokens
+MAX_CHECK_TOKENS = 512  # tokens
 _CHECK_TOKENS = 32  # tokens of the synthetic check sequence
 # Maximum mean |difference| of log-probabilities in the weight check [nats]. Correct implementations
 # differ only by rounding: 1e-5 in float32, 0.05 in bfloat16. A missing weight causes several nats,
@@ -51,7 +51,7 @@ def _repack_worker(worker: Any) -> None:
     repack_output_embedding(worker.model_runner.get_model())
 
 
-def check_weights_arrived(
+def check_synced_weights(
     engine_logprobs: Callable[[list[int]], Tensor],
     model: nn.Module,
     dtype: str,
@@ -67,7 +67,7 @@ def check_weights_arrived(
         EngineError: the difference exceeds rounding, so the sampling policy would not be the
         trained policy.
     """
-    token_ids = list(prompt[-MOST_CHECKED:])
+    token_ids = list(prompt[-MAX_CHECK_TOKENS:])
     if len(token_ids) < 2:
         vocabulary = model.get_input_embeddings().num_embeddings  # type: ignore[operator]
         stride = max(1, vocabulary // _CHECK_TOKENS) | 1

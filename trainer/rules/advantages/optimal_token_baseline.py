@@ -32,7 +32,9 @@ class OptimalTokenBaseline(Advantage):
         count = int(group.max()) + 1
         _, sizes = group_means(inputs.rewards, inputs.group_ids)
         is_alone = (sizes == 1).to(mask.device)[:, None]
-        has_spread = (centered(inputs.rewards, inputs.group_ids) != 0).to(mask.device)[:, None]
+        has_reward_variance = (centered(inputs.rewards, inputs.group_ids) != 0).to(mask.device)[
+            :, None
+        ]
         returns = inputs.rewards.double().to(mask.device)[:, None] * mask
         group = group.to(mask.device)
 
@@ -43,4 +45,4 @@ class OptimalTokenBaseline(Advantage):
 
         baseline = summed(returns * weights) / (summed(weights) + _EPSILON)
         baseline = baseline * (summed(mask) > 1)
-        return (returns - baseline * ~is_alone) * mask * (is_alone | has_spread)
+        return (returns - baseline * ~is_alone) * mask * (is_alone | has_reward_variance)

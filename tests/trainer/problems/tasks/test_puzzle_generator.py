@@ -11,7 +11,7 @@ from tests.trainer.problems.tasks.plain_logic import holds
 from trainer.errors import ConfigError
 from trainer.problems.tasks.knights_knaves import NAMES, OPERATORS, solve
 from trainer.problems.tasks.puzzle_generator import (
-    EXISTING,
+    PUZZLE_COUNTS,
     canonical_form,
     generate,
     logical_form,
@@ -128,7 +128,7 @@ def test_the_number_of_existing_puzzles():
         == len(set(map(logical_form, pairs)))
         == 57
     )
-    assert Counter(map(split_of, pairs)) == EXISTING[2]
+    assert Counter(map(split_of, pairs)) == PUZZLE_COUNTS[2]
     different = {split: set() for split in SPLITS}
     for puzzle in pairs:
         different[split_of(puzzle)].add(logical_form(puzzle))
@@ -147,7 +147,7 @@ def test_the_number_of_existing_puzzles_of_three_in_each_split():
     split = {
         form: split_of(puzzle) for form, puzzle in dict(zip(forms, puzzles, strict=True)).items()
     }
-    assert Counter(split[form] for form in forms) == EXISTING[3]
+    assert Counter(split[form] for form in forms) == PUZZLE_COUNTS[3]
     assert Counter(split.values()) == {"train": 2785, "dev": 349, "test": 346}
 
 

@@ -16,7 +16,7 @@ from trainer.config.rollout import VllmConfig
 from trainer.errors import ConfigError, EngineError, MissingError
 from trainer.rollouts.engine import SamplingParams
 from trainer.rollouts.vllm import server as vllm_server
-from trainer.rollouts.vllm.client import VllmServer
+from trainer.rollouts.vllm.client import VllmClient
 from trainer.rollouts.vllm.guard import authorization
 from trainer.rollouts.vllm.server import VllmServerEngine
 from trainer.types import Completion
@@ -116,7 +116,7 @@ def server():
 @pytest.fixture
 def engine(server, monkeypatch):
     # the fake has no model
-    monkeypatch.setattr(vllm_server, "check_weights_arrived", lambda *_: 0.0)
+    monkeypatch.setattr(vllm_server, "check_synced_weights", lambda *_: 0.0)
     return VllmServerEngine(VllmConfig(server_base_urls=[server.url]), 64, "float32")
 
 
@@ -157,7 +157,7 @@ def test_an_update_pauses_the_server_and_carries_every_weight_once(server, engin
 
 
 def test_weights_travel_in_the_dtype_the_servers_compute_in(server, monkeypatch):
-    monkeypatch.setattr(vllm_server, "check_weights_arrived", lambda *_: 0.0)
+    monkeypatch.setattr(vllm_server, "check_synced_weights", lambda *_: 0.0)
     server.options["model_config"]["dtype"] = "torch.bfloat16"
     VllmServerEngine(VllmConfig(server_base_urls=[server.url]), 64, "bfloat16").sync_weights(
         random_model()
@@ -211,7 +211,7 @@ def test_requests_and_answers(server, engine):
 
 
 def test_prompt_log_probabilities_are_those_of_the_prompts_own_tokens(server):
-    assert VllmServer(server.url).prompt_logprobs([3, 4, 6]).tolist() == [-4.0, -6.0]
+    assert VllmClient(server.url).prompt_logprobs([3, 4, 6]).tolist() == [-4.0, -6.0]
 
 
 @pytest.mark.parametrize(

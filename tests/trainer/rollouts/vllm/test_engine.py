@@ -24,10 +24,10 @@ from tests.trainer.rollouts.vllm.models import (
 from trainer.config.model import LoraConfig
 from trainer.config.rollout import VllmConfig
 from trainer.errors import EngineError
-from trainer.policy.adapters import adapter_off, adapter_tensors, add_adapter
-from trainer.rollouts.engine import EngineRun, SamplingParams
+from trainer.policy.adapters import adapter_disabled, adapter_tensors, add_adapter
+from trainer.rollouts.engine import EngineContext, SamplingParams
 from trainer.rollouts.vllm import sync
-from trainer.rollouts.vllm.engine import VllmEngine, engine_for
+from trainer.rollouts.vllm.engine import VllmEngine, get_engine
 from trainer.rollouts.vllm.setup import EngineSetup
 
 pytest.importorskip("vllm")
@@ -133,7 +133,7 @@ def test_agrees_with_a_policy_whose_adapter_is_trained(start):
         difference = largest_difference(model, asked, samples, 0.7)
         print(f"step {step + 1}: largest difference {difference:.2e} nats")
         assert difference < AGREEMENT
-        with adapter_off(model):
+        with adapter_disabled(model):
             assert largest_difference(model, asked, samples, 0.7) > 0.05, (
                 "the adapter must be seen in the samples"
             )
@@ -173,22 +173,22 @@ def test_the_next_run_takes_over_an_engine_of_the_same_setup_and_checks_it_again
     second = random_qwen(tied=True, seed=1)
     asked = prompts(LENGTHS)
     params = SamplingParams(temperature=1.0, max_new_tokens=8)
-    run = EngineRun(tuple(asked[0]), tmp_path / "vllm.log", is_one_of_many=True)
+    run = EngineContext(tuple(asked[0]), tmp_path / "vllm.log", shares_process=True)
     setup = EngineSetup(saved_config(tmp_path / "model", first), 256)
-    engine = engine_for(first, setup, run)
+    engine = get_engine(first, setup, run)
     engine.sync_weights(first)
     engine.close()
     assert engine.llm is not None
     with pytest.raises(AssertionError, match=r"sync_weights\(\)"):
         engine.generate(asked, SEEDS, params)
-    again = engine_for(second, setup, run)
+    again = get_engine(second, setup, run)
     assert again is engine
     again.sync_weights(second)
     assert set(again.metrics()) == {"rollout/sync_difference"}
     assert again.metrics() == {}
     assert largest_difference(second, asked, again.generate(asked, SEEDS, params), 1.0) < AGREEMENT
     again.close()
-    other = engine_for(second, dataclasses.replace(setup, max_model_len=128), EngineRun())
+    other = get_engine(second, dataclasses.replace(setup, max_model_len=128), EngineContext())
     assert other is not engine
     assert engine.llm is None
     assert "Starting to load model" in (tmp_path / "vllm.log").read_text()

@@ -3,7 +3,7 @@ import torch
 
 from tests.refusals import refused
 from trainer.errors import EngineError
-from trainer.rollouts.vllm.failures import failures_named
+from trainer.rollouts.vllm.failures import engine_errors
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ from trainer.rollouts.vllm.failures import failures_named
     ],
 )
 def test_a_failed_start_names_the_knobs(message, knob):
-    with pytest.raises(EngineError) as failed, failures_named("as it starts"):
+    with pytest.raises(EngineError) as failed, engine_errors("as it starts"):
         raise ValueError(message)
     assert knob in str(failed.value) and message.splitlines()[0] in failed.value.what
 
@@ -41,7 +41,7 @@ def test_a_failed_start_names_the_knobs(message, knob):
     ],
 )
 def test_a_failure_says_when_it_happened_and_which_setting_mends_it(error, where, code, what):
-    with refused(code, EngineError) as failed, failures_named("while it samples"):
+    with refused(code, EngineError) as failed, engine_errors("while it samples"):
         raise error
     assert failed.value.where == where
     assert failed.value.what.endswith(f" while it samples: {what}")
@@ -49,7 +49,7 @@ def test_a_failure_says_when_it_happened_and_which_setting_mends_it(error, where
 
 
 def test_what_is_no_failure_of_the_engine_passes():
-    with pytest.raises(KeyboardInterrupt), failures_named("now"):
+    with pytest.raises(KeyboardInterrupt), engine_errors("now"):
         raise KeyboardInterrupt
-    with pytest.raises(KeyError), failures_named("now"):
+    with pytest.raises(KeyError), engine_errors("now"):
         raise KeyError("a fault of ours")

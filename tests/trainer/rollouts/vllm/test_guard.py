@@ -5,7 +5,7 @@ import pytest
 
 from tests.refusals import refused
 from trainer.errors import StorageError
-from trainer.rollouts.vllm.guard import TOKEN_VARIABLE, Guard, server_token
+from trainer.rollouts.vllm.guard import TOKEN_VARIABLE, TokenMiddleware, server_token
 
 
 def ask(path="/update_weights", kind="http", **headers):
@@ -23,7 +23,7 @@ def ask(path="/update_weights", kind="http", **headers):
         "path": path,
         "headers": [(k.encode(), v.encode()) for k, v in headers.items()],
     }
-    asyncio.run(Guard(app)(scope, None, send))
+    asyncio.run(TokenMiddleware(app)(scope, None, send))
     return sent[0].get("status", sent[0]["type"])
 
 

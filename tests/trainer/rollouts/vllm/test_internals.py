@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from trainer.rollouts.vllm.containment import tolerate_neighbours
+from trainer.rollouts.vllm.isolation import tolerate_neighbours
 
 vllm = pytest.importorskip("vllm")
 pytestmark = pytest.mark.vllm
@@ -15,8 +15,8 @@ TRANSFER = "vllm.distributed.weight_transfer"
 
 # what vLLM documents nowhere -> the file that needs it
 PRIVATE = {
-    f"{CPU}._all_group_ranks_share_shm_group_name": "containment.py",
-    "vllm.v1.worker.gpu_worker:Worker.sleep": "containment.py",
+    f"{CPU}._all_group_ranks_share_shm_group_name": "isolation.py",
+    "vllm.v1.worker.gpu_worker:Worker.sleep": "isolation.py",
     "vllm.distributed:cleanup_dist_env_and_memory": "engine.py",
     "vllm.distributed.parallel_state:get_tp_group": "engine.py",
     f"{RELOAD}:finalize_layerwise_reload": "receiver.py",

@@ -42,7 +42,7 @@ def sent(monkeypatch):
         "packed_nccl_broadcast_producer",
         lambda iterator, **_: broadcast.extend(iterator),
     )
-    monkeypatch.setattr(vllm_server, "check_weights_arrived", lambda *_: 0.0)
+    monkeypatch.setattr(vllm_server, "check_synced_weights", lambda *_: 0.0)
     return broadcast
 
 

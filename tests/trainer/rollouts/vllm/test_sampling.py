@@ -14,7 +14,7 @@ from tests.trainer.rollouts.vllm.models import (
 )
 from trainer.errors import EngineError
 from trainer.rollouts.engine import SamplingParams
-from trainer.rollouts.transformers import TransformersEngine, truncations
+from trainer.rollouts.transformers import TransformersEngine, truncation_processors
 from trainer.rollouts.vllm.engine import VllmEngine
 from trainer.rollouts.vllm.setup import EngineSetup
 
@@ -65,7 +65,7 @@ def test_truncated_logprobs_are_renormalized_over_the_kept_tokens(shared, trunca
             logprobs = (completion_logits(model, prompt, sample.token_ids) / 0.8).log_softmax(
                 dim=-1
             )
-            kept = truncations(params)(None, logprobs).log_softmax(dim=-1)
+            kept = truncation_processors(params)(None, logprobs).log_softmax(dim=-1)
             expected = kept.gather(-1, torch.tensor(sample.token_ids)[:, None])[:, 0]
             assert sample.rollout_logprobs == pytest.approx(expected.tolist(), abs=AGREEMENT)
 

@@ -211,7 +211,7 @@ def test_another_run_on_the_same_server_is_noticed(served):
 def test_a_trainer_that_died_amid_an_update_leaves_a_server_for_the_next(served):
     model, server = served
     dying = connect(server)
-    dying._own.begin_update()
+    dying._own.pause_for_update()
     dying._own.start_update()
     dying._own.update(as_safetensors(dict(list(model.state_dict().items())[:2])))
     engine = connect(server)
@@ -226,11 +226,11 @@ def test_a_refused_weight_does_not_spoil_the_next_update(served):
         f"{layer}.k_proj.weight": torch.ones(7, 7),
     }
     engine = connect(server)
-    engine._own.begin_update()
+    engine._own.pause_for_update()
     engine._own.start_update()
     with pytest.raises(EngineError, match="refused /update_weights"):
         engine._own.update(as_safetensors(wrong))
-    engine._own.abandon_update()
+    engine._own.abort_update()
     assert_takes_over(engine, model)
 
 

@@ -9,7 +9,7 @@ import torch
 from tests.conftest import random_model
 from tests.refusals import refused
 from trainer.errors import EngineError
-from trainer.rollouts.engine import EngineRun
+from trainer.rollouts.engine import EngineContext
 from trainer.rollouts.vllm import engine as vllm
 from trainer.rollouts.vllm.setup import EngineSetup
 
@@ -44,7 +44,7 @@ def engine(monkeypatch):
     """An engine as on a GPU, of a run that may be followed by another."""
     monkeypatch.setattr(vllm, "vllm_installed", lambda: True)
     monkeypatch.setattr(vllm.VllmEngine, "_start", lambda self, options: FakeLlm())
-    monkeypatch.setattr(vllm, "check_weights_arrived", lambda *_: 0.04)
+    monkeypatch.setattr(vllm, "check_synced_weights", lambda *_: 0.04)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     engine = vllm.VllmEngine(random_model(), EngineSetup("unused", 64))
     engine.sleep_level = 2
@@ -125,12 +125,12 @@ def test_a_cache_that_cannot_be_forgotten_is_an_error(engine):
 
 
 def test_a_kept_engine_sleeps_until_the_next_run_and_its_first_sync_wakes_it_whole(engine):
-    engine.begin_run(EngineRun(is_one_of_many=True))
+    engine.start_run(EngineContext(shares_process=True))
     engine.sync_weights(random_model())
     llm = engine.llm
     engine.close()
     llm.calls.clear()
-    assert vllm.engine_for(random_model(), EngineSetup("unused", 64), EngineRun()) is engine
+    assert vllm.get_engine(random_model(), EngineSetup("unused", 64), EngineContext()) is engine
     engine.sync_weights(random_model())
     assert llm.calls == [
         ("wake", "weights"),

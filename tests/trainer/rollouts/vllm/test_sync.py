@@ -6,7 +6,7 @@ import torch
 from tests.conftest import random_model
 from tests.refusals import refused
 from trainer.errors import EngineError
-from trainer.rollouts.vllm.sync import MOST_CHECKED, check_weights_arrived
+from trainer.rollouts.vllm.sync import MAX_CHECK_TOKENS, check_synced_weights
 
 PROMPT = [5, 9, 13, 2, 40, 7]
 
@@ -30,7 +30,7 @@ def engine_off_by(nats):
 
 def test_a_prompt_of_the_run_is_compared():
     logprobs, model, asked = engine_off_by(0.005)
-    assert check_weights_arrived(logprobs, model, "float32", PROMPT) == pytest.approx(
+    assert check_synced_weights(logprobs, model, "float32", PROMPT) == pytest.approx(
         0.005, abs=1e-5
     )
     assert asked == [PROMPT]
@@ -38,26 +38,24 @@ def test_a_prompt_of_the_run_is_compared():
 
 def test_of_a_long_prompt_the_end():
     logprobs, _, asked = engine_off_by(0.0)
-    prompt = [i % 61 for i in range(MOST_CHECKED + 3)]
-    check_weights_arrived(logprobs, random_model(max_position_embeddings=1024), "float32", prompt)
+    prompt = [i % 61 for i in range(MAX_CHECK_TOKENS + 3)]
+    check_synced_weights(logprobs, random_model(max_position_embeddings=1024), "float32", prompt)
     assert asked == [prompt[3:]]
 
 
 def test_without_a_prompt_any_tokens_serve():
     logprobs, model, asked = engine_off_by(0.0)
-    check_weights_arrived(logprobs, model, "float32")
+    check_synced_weights(logprobs, model, "float32")
     assert len(set(asked[0])) > 20
 
 
 def test_rounding_of_bfloat16_does_not_stop_a_run_and_other_weights_do():
     logprobs, model, _ = engine_off_by(0.2)
-    assert check_weights_arrived(logprobs, model, "bfloat16", PROMPT) == pytest.approx(
-        0.2, abs=0.05
-    )
+    assert check_synced_weights(logprobs, model, "bfloat16", PROMPT) == pytest.approx(0.2, abs=0.05)
     with refused("weights-differ", EngineError) as caught:
-        check_weights_arrived(logprobs, model, "float32", PROMPT)
+        check_synced_weights(logprobs, model, "float32", PROMPT)
     assert "5 tokens" in caught.value.what and " 0.2" in caught.value.what
     logprobs, model, _ = engine_off_by(2.0)
     with refused("weights-differ", EngineError) as caught:
-        check_weights_arrived(logprobs, model, "bfloat16", PROMPT)
+        check_synced_weights(logprobs, model, "bfloat16", PROMPT)
     assert "bfloat16: 0.5" in caught.value.what

@@ -26,7 +26,7 @@ NO_FLASHINFER_SAMPLER = {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
 _NEIGHBOUR_ASSERTION = "Memory usage increased after sleeping"
 
 
-def send_log_to(path: Path | None) -> None:
+def redirect_log(path: Path | None) -> None:
     """Redirect vLLM's log messages to a file, or discard them."""
     if _OWN_LOGGING in os.environ:
         return
@@ -46,7 +46,7 @@ def send_log_to(path: Path | None) -> None:
 
 
 @contextmanager
-def random_state_kept() -> Iterator[None]:
+def preserve_random_state() -> Iterator[None]:
     """Preserve the global random states of Python, numpy and torch."""
     python_state = random.getstate()
     numpy_state = np.random.get_state()
@@ -60,7 +60,7 @@ def random_state_kept() -> Iterator[None]:
 
 
 @contextmanager
-def process_state_kept(local_rank: int) -> Iterator[None]:
+def preserve_process_state(local_rank: int) -> Iterator[None]:
     """Preserve the environment and torch's thread count, which starting vLLM changes.
 
     ``LD_PRELOAD`` would affect every later child process, and ``LOCAL_WORLD_SIZE`` any code that
@@ -89,7 +89,7 @@ def process_state_kept(local_rank: int) -> Iterator[None]:
         os.environ.update(before)
 
 
-def keep_off_shared_memory(device: torch.device) -> None:
+def disable_cpu_shared_memory(device: torch.device) -> None:
     """Make CPU tensor-parallel ranks communicate through their process group.
 
     With AVX-512, vLLM uses a shared-memory segment whose name is the same for all runs on a
@@ -135,7 +135,7 @@ def eager_on_cpu(device: torch.device) -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def heap_frozen() -> Iterator[None]:
+def freeze_gc_heap() -> Iterator[None]:
     """Exclude existing objects from the garbage collections that vLLM triggers on sleep and wake.
     With a trial's 1.3 million objects a collection took 0.5 s on an H200, and 0.03 s without them.
     """
@@ -147,7 +147,7 @@ def heap_frozen() -> Iterator[None]:
 
 
 @contextmanager
-def default_group_kept() -> Iterator[None]:
+def preserve_default_group() -> Iterator[None]:
     """Prevent vLLM's shutdown from destroying the trainer's default process group."""
     destroy = dist.destroy_process_group
 

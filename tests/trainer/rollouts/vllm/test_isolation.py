@@ -10,12 +10,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from trainer.rollouts.vllm.containment import (
-    default_group_kept,
+from trainer.rollouts.vllm.isolation import (
     eager_on_cpu,
-    process_state_kept,
-    random_state_kept,
-    send_log_to,
+    preserve_default_group,
+    preserve_process_state,
+    preserve_random_state,
+    redirect_log,
 )
 
 
@@ -26,7 +26,7 @@ def test_random_numbers_go_on_as_if_there_had_been_no_engine():
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     expected = draw()
     random.setstate(states[0]), np.random.set_state(states[1]), torch.set_rng_state(states[2])
-    with pytest.raises(RuntimeError), random_state_kept():
+    with pytest.raises(RuntimeError), preserve_random_state():
         random.seed(1), np.random.seed(1), torch.manual_seed(1)
         raise RuntimeError
     assert draw() == expected
@@ -47,7 +47,7 @@ def test_the_environment_is_as_before_but_for_what_is_vllms_own(monkeypatch):
     set_num_threads = torch.set_num_threads
     threads = torch.get_num_threads()
     monkeypatch.setattr(torch, "set_num_threads", set_num_threads)
-    with pytest.raises(RuntimeError), process_state_kept(local_rank=3):
+    with pytest.raises(RuntimeError), preserve_process_state(local_rank=3):
         assert os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
         assert (os.environ["LOCAL_RANK"], os.environ["VLLM_NO_USAGE_STATS"]) == ("3", "1")
         assert os.environ["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
@@ -68,7 +68,7 @@ def test_warnings_about_the_future_of_vllm_alone_are_dropped():
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with process_state_kept(local_rank=0):
+        with preserve_process_state(local_rank=0):
             warn("vllm.config")
             warn("torch.nn")
     assert len(caught) == 1
@@ -78,7 +78,7 @@ def test_the_trainers_process_group_outlives_an_engine(monkeypatch):
     destroyed = []
     monkeypatch.setattr(dist, "destroy_process_group", destroyed.append)
     before = dist.destroy_process_group
-    with default_group_kept():
+    with preserve_default_group():
         dist.destroy_process_group()
         dist.destroy_process_group(dist.group.WORLD)
         dist.destroy_process_group("a group of vLLM's")
@@ -116,13 +116,13 @@ def vllm_logger(monkeypatch):
 
 def test_messages_go_to_the_file_of_the_run_that_is_sampled_for(vllm_logger, tmp_path, caplog):
     for name in ("one", "two"):
-        send_log_to(tmp_path / f"{name}.log")
+        redirect_log(tmp_path / f"{name}.log")
         logging.getLogger("vllm.core").info("says %s", name)
     assert (tmp_path / "one.log").read_text().endswith("INFO vllm.core: says one\n")
     assert (tmp_path / "two.log").read_text().endswith("INFO vllm.core: says two\n")
     assert len((tmp_path / "one.log").read_text().splitlines()) == 1
     assert os.environ["VLLM_CONFIGURE_LOGGING"] == "0"
-    send_log_to(None)
+    redirect_log(None)
     vllm_logger.error("lost")
     assert len((tmp_path / "two.log").read_text().splitlines()) == 1
     assert caplog.messages == []
@@ -132,7 +132,7 @@ def test_who_sets_the_level_gets_the_messages_where_vllm_sends_them(
     vllm_logger, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
-    send_log_to(tmp_path / "vllm.log")
+    redirect_log(tmp_path / "vllm.log")
     vllm_logger.error("seen")
     assert not (tmp_path / "vllm.log").exists()
     assert os.environ["VLLM_CONFIGURE_LOGGING"] == "1"
