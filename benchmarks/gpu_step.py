@@ -7,10 +7,11 @@ GRPOTrainer.
     python -m benchmarks.gpu_step --model tiny --prompts 2 --tokens 16 --steps 1
 
 Every row runs in a process of its own: plain GRPO, AR, Lopti, both, plain GRPO without gradient
-checkpointing, and TRL where `pip install trl==1.16` has been done. vLLM samples on both sides where
-it is installed, else the transformers library. Prints seconds by phase, tokens per second of the
-update, its model FLOP utilization (6 P + 12 layers x width x length FLOPs a token), peak memory,
-and Lopti's cost as a ratio (table 6 of arXiv:2505.12929: training 2.0x, a whole step 1.45x).
+checkpointing, the same with compiled layers, and TRL where `pip install trl==1.16` has been done.
+vLLM samples on both sides where it is installed, else the transformers library. Prints seconds by
+phase, tokens per second of the update, its model FLOP utilization (6 P + 12 layers x width x length
+FLOPs a token), peak memory, and Lopti's cost as a ratio (table 6 of arXiv:2505.12929: training
+2.0x, a whole step 1.45x).
 
 Never run on a GPU as a whole; on a CPU with --model tiny.
 """
@@ -33,13 +34,15 @@ from trainer.policy.architectures import model_size
 
 WORDS = 60  # that prompts are made of
 ALPHA = 0.3
-# AR, Lopti, gradient checkpointing
-RULES = {
-    "plain": (False, False, True),
-    "AR": (True, False, True),
-    "Lopti": (False, True, True),
-    "AR + Lopti": (True, True, True),
-    "plain, activations kept": (False, False, False),
+KEPT = {"model.gradient_checkpointing": False}
+# row -> AR, Lopti, and settings besides
+RULES: dict[str, tuple[bool, bool, dict[str, Any]]] = {
+    "plain": (False, False, {}),
+    "AR": (True, False, {}),
+    "Lopti": (False, True, {}),
+    "AR + Lopti": (True, True, {}),
+    "plain, activations kept": (False, False, KEPT),
+    "plain, compiled layers": (False, False, KEPT | {"model.compile": "layers"}),
 }
 PHASES = ("rollout", "logprobs", "update", "sync", "step")
 MODELS = {"tiny": "tiny", **{size: f"Qwen/Qwen2.5-{size}" for size in ("0.5B", "1.5B", "3B", "7B")}}
@@ -54,7 +57,7 @@ def prompts(arguments: argparse.Namespace) -> list[str]:
 
 def run_ours(folder: Path, arguments: argparse.Namespace) -> list[dict[str, float]]:
     """Seconds by phase of every step."""
-    from trainer.config.schema import TrainConfig
+    from trainer.config.schema import TrainConfig, apply_overrides
     from trainer.loop import Trainer
     from trainer.tracking.tracker import NullTracker
     from trainer.types import RunContext
@@ -63,13 +66,13 @@ def run_ours(folder: Path, arguments: argparse.Namespace) -> list[dict[str, floa
     data.write_text(
         "\n".join(json.dumps({"prompt": text, "answer": "-"}) for text in prompts(arguments))
     )
-    reweighted, isolated, checkpointing = RULES[arguments.side]
+    reweighted, isolated, settings = RULES[arguments.side]
     # A random model gives every token about this probability: with the paper's 0.5 the second pass
     # would be empty.
     eta = 1 / model_size(MODELS[arguments.model]).settings["vocab_size"]
     config = TrainConfig.model_validate(
         {
-            "model": {"name_or_path": str(folder), "gradient_checkpointing": checkpointing},
+            "model": {"name_or_path": str(folder), "gradient_checkpointing": True},
             "data": {"task": "custom", "train": str(data), "prompt_format": "raw"},
             "reward": {"functions": {"trainer.doctor.random_model:reward_tokens": 1.0}},
             "rollout": {
@@ -89,6 +92,7 @@ def run_ours(folder: Path, arguments: argparse.Namespace) -> list[dict[str, floa
             "max_steps": arguments.steps + 1,
         }
     )
+    config = apply_overrides(config, settings)
     trainer = Trainer(
         config, RunContext(folder / "run", folder, "benchmark", "benchmark"), NullTracker()
     )

@@ -47,6 +47,8 @@ _RESUMABLE = (
     # where and how the run computes: a checkpoint can be read by any number of ranks
     "parallel.",
     "optim.tokens_per_microbatch",
+    "model.compile",
+    "model.packing",
 )
 # marks the folder of a sweep
 SWEEP_FILE = "space.lock.yaml"

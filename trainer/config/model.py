@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from trainer.section import Positive, Section, needs
 
@@ -43,6 +43,29 @@ class ModelConfig(Section):
     """attention kernel: sdpa, eager or flash_attention_2"""
     gradient_checkpointing: bool = False
     """recompute activations in the backward pass"""
+    compile: Literal["none", "layers"] = "none"
+    """layers: compile each decoder layer with torch.compile; never run on a GPU"""
+    packing: bool = False
+    """compute a microbatch's rows in one line without padding, which needs flash_attention_2 on a
+    GPU; never run on a GPU
+    """
     trust_remote_code: bool = False
     """allow Python code from the model folder or Hub repository"""
     lora: LoraConfig = LoraConfig()
+
+    @model_validator(mode="after")
+    def _check(self) -> "ModelConfig":
+        if self.compile == "none":
+            return self
+        if self.lora.r > 0:
+            raise ValueError(
+                "compile layers does not work with lora: with and without the adapter, a layer is "
+                "compiled to different code, so the KL penalty would not start at 0; set "
+                "model.compile to none, or model.lora.r to 0"
+            )
+        if self.packing:
+            raise ValueError(
+                "compile layers does not work with packing, whose kernels have not been compiled: "
+                "set model.compile to none, or model.packing to false"
+            )
+        return self

@@ -78,6 +78,14 @@ class TrainConfig(Section):
                 "dynamic sampling needs more than one completion per prompt: set "
                 "rollout.group_size to 2 or more, or rollout.dynamic_sampling to false"
             )
+        parallel = self.parallel
+        shards = parallel.strategy == "deepspeed" and parallel.zero_stage == 3
+        if shards and self.model.compile != "none":
+            raise ValueError(
+                "model.compile layers does not work with parallel.zero_stage 3, which gathers "
+                "parameters in hooks inside of the layers: set model.compile to none, or "
+                "parallel.zero_stage to 2 or lower"
+            )
         completions = self.rollout.prompts_per_step * self.rollout.group_size
         if completions > MOST_COMPLETIONS:
             raise ValueError(

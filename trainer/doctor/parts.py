@@ -307,10 +307,12 @@ def _phases(machine: Machine) -> Part:
     if not machine.checkout:
         return Part("phases", question, limit_s=LIMIT_S, command=None, missing=_NO_CHECKOUT)
     size = ["--model", "tiny", "--steps", "1", "--prompts", "2", "--tokens", "16"]
+    sides = ["plain", "Lopti", "plain, activations kept"]
     if machine.gpus:
         size = ["--model", "1.5B", "--steps", "2", "--prompts", "16"]
-    sides = ["--sides", "plain", "Lopti", "plain, activations kept"]
-    command = _python("-m", "benchmarks.gpu_step", *size, *sides)
+        sides.append("plain, compiled layers")
+        question += ", compiled layers"
+    command = _python("-m", "benchmarks.gpu_step", *size, "--sides", *sides)
     return Part("phases", question, limit_s=LIMIT_S, command=command)
 
 

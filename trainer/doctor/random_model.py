@@ -34,7 +34,8 @@ def save_tokenizer(folder: Path, vocabulary: int, in_prompts: int) -> None:
     # tokens.
     words = [f"w{i}" for i in range(vocabulary)]
     ids = {word: i for i, word in enumerate([*words, "</s>"])}
-    tokenizer = Qwen2Tokenizer(vocab=ids, eos_token="</s>", pad_token="w0", unk_token="w0")
+    # An unknown token may lie beyond the embedding, other tokens may not.
+    tokenizer = Qwen2Tokenizer(vocab=ids, eos_token="</s>", pad_token="w0", unk_token="</s>")
     added = words[1 : in_prompts + 1]
     tokenizer.add_tokens([AddedToken(word, normalized=False, single_word=True) for word in added])
     tokenizer.save_pretrained(folder)

@@ -14,6 +14,8 @@ from trainer.config.schema import TrainConfig
 from trainer.parallel.device import compute_dtype
 from trainer.parallel.ranks import Parallel
 from trainer.policy.adapters import adapter_disabled, add_adapter
+from trainer.policy.compiled_layers import CompiledLayers
+from trainer.policy.fast_forward import check_fast_forward
 from trainer.policy.load import frozen_copy, load_policy
 from trainer.policy.logprobs import CachedForward, LogprobModel, check_logits, tokens_per_chunk
 
@@ -99,6 +101,7 @@ def load_models(config: TrainConfig, parallel: Parallel) -> Models:
     )
     with models.full_weights():
         check_logits(causal_lm)
+        check_fast_forward(scores, config.model)
     return models
 
 
@@ -131,6 +134,8 @@ def logprob_model(
         tokens_per_chunk(vocabulary, causal_lm.device.type == "cuda"),
         compute_dtype(config.model, causal_lm.device) if in_float32 else torch.float32,
         config.algorithm.loss.proxy_min_p,
+        in_line=config.model.packing,
+        compiled=CompiledLayers(causal_lm) if config.model.compile == "layers" else None,
     )
 
 
@@ -163,6 +168,9 @@ def _reference(
         torch.manual_seed(config.seed)
         reference = load_policy(config.model, parallel.device, stored_dtype)
     else:
-        reference = frozen_copy(causal_lm, compute_dtype(config.model, parallel.device))
+        # compiled layers agree bit by bit only if their weights are stored alike
+        compiled = config.model.compile != "none"
+        dtype = stored_dtype if compiled else compute_dtype(config.model, parallel.device)
+        reference = frozen_copy(causal_lm, dtype)
     scores = logprob_model(reference.requires_grad_(False), config, stored_dtype)
     return parallel.prepare_frozen(scores.eval())

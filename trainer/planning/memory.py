@@ -227,7 +227,8 @@ class RunMemory:
         if self.config.model.lora.r > 0:
             weights += self.size.parameters * self.module
         elif self.config.algorithm.kl_coef > 0:
-            weights += self.size.parameters * self.computed
+            compiled = self.config.model.compile != "none"
+            weights += self.size.parameters * (self.stored if compiled else self.computed)
         optimizer = self.trained * (_MOMENTS + (_FLOAT32 if self.stage else 0))
         full_weights = (
             0 if offload == "parameters" else weights / (self.ranks if self.stage == 3 else 1)

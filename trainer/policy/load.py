@@ -120,7 +120,8 @@ def load_policy(
         raise load_error("model", config, error) from error
     _disable_dropout(model)
     _restore_buffers(model)
-    if device.type == "cpu" and dtype == torch.float32:
+    is_plain = config.compile == "none" and not config.packing
+    if is_plain and device.type == "cpu" and dtype == torch.float32:
         use_packed_attention(model)
     if config.gradient_checkpointing:
         model.train()  # gradient checkpointing is only active in training mode

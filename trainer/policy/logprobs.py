@@ -11,6 +11,8 @@ from transformers import PreTrainedModel
 from trainer.cpu.packed_rows import pack, packed_hidden_states, takes_packed_rows
 from trainer.errors import ConfigError
 from trainer.policy.architectures import CHUNK_BYTES
+from trainer.policy.compiled_layers import CompiledLayers
+from trainer.policy.packing import hidden_states_in_line, line_up
 from trainer.policy.scoring_head import ScoringHead
 
 
@@ -35,7 +37,8 @@ class LogprobModel(nn.Module):
     Computes ``log_softmax(logits / temperature)`` at completion tokens only, in float32 and in
     chunks whose logits are recomputed in the backward pass. A full [B, T, vocabulary] tensor never
     exists. If the model takes packed rows (float32 on a CPU), adjacent rows with the same prompt
-    compute it once. It is an nn.Module so that DDP and DeepSpeed wrap its ``forward``.
+    compute it once. With ``in_line``, rows are computed in one line without padding. It is an
+    nn.Module so that DDP and DeepSpeed wrap its ``forward``.
     """
 
     def __init__(
@@ -45,9 +48,13 @@ class LogprobModel(nn.Module):
         chunk_tokens: int,
         compute_dtype: torch.dtype = torch.float32,
         proxy_min_p: float = 0.0,
+        in_line: bool = False,
+        compiled: CompiledLayers | None = None,
     ) -> None:
         super().__init__()
         self.causal_lm = causal_lm
+        self.in_line = in_line
+        self.compiled = compiled  # None: the layers are not compiled
         self.head = ScoringHead(
             causal_lm.get_output_embeddings(), temperature, chunk_tokens, proxy_min_p
         )
@@ -86,6 +93,10 @@ class LogprobModel(nn.Module):
                 packing = pack(input_ids, prompt_lengths, completion_mask)
                 predicting = packed_hidden_states(self.causal_lm, packing)
                 computed = packing.input_ids.numel()
+            elif self.in_line:
+                line = line_up(prompt_lengths, completion_mask)
+                predicting = hidden_states_in_line(self.causal_lm, input_ids, line)
+                computed = line.rows.numel()
             else:
                 hidden = self.causal_lm.base_model(
                     input_ids=input_ids, use_cache=False

@@ -118,6 +118,8 @@ def shrunken(config: TrainConfig, model: Path, engine: str, device: str = "cpu")
     """Return the configuration with small sizes and generated puzzles, in the dtype of a GPU."""
     rollout = config.rollout
     attention = config.model.attn_implementation
+    if device == "cpu" and attention not in ("sdpa", "eager"):
+        attention = "sdpa"
     several = rollout.prompts_per_step * rollout.group_size > config.optim.update_batch_size
     return apply_overrides(
         config,
@@ -125,7 +127,7 @@ def shrunken(config: TrainConfig, model: Path, engine: str, device: str = "cpu")
             **read_yaml(_SHRUNKEN).data,
             "model.name_or_path": str(model),
             "model.dtype": "bfloat16" if config.model.dtype == "auto" else config.model.dtype,
-            "model.attn_implementation": attention if attention in ("sdpa", "eager") else "sdpa",
+            "model.attn_implementation": attention,
             "reward.overlong_buffer": min(config.reward.overlong_buffer, 8),
             "rollout.engine": engine if rollout.engine != "transformers" else rollout.engine,
             "optim.update_batch_size": 8 if several else 16,

@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -123,7 +123,8 @@ class VllmEngine(RequestEngine):
                 try:
                     llm = llm_of(**options)
                 except Exception:
-                    self._release()
+                    with self._preserve_default_group():
+                        import_module("vllm.distributed").cleanup_dist_env_and_memory()
                     raise
             # vLLM freezes the heap, which would keep the run's models alive forever
             gc.unfreeze()
@@ -201,21 +202,16 @@ class VllmEngine(RequestEngine):
         with suppress(EngineError):
             self._wake(*_MEMORY)
         self._asleep = set()
-        self._release()
-
-    def _release(self) -> None:
-        """Stop vLLM's core, or what a failed start has left of it, and free the memory."""
-        with nullcontext() if self._owns_default_group else preserve_default_group():
-            if self.llm is None:
-                from vllm.distributed import cleanup_dist_env_and_memory
-
-                cleanup_dist_env_and_memory()
-            else:
-                self.llm.llm_engine.engine_core.shutdown()
+        with self._preserve_default_group():
+            self.llm.llm_engine.engine_core.shutdown()
         self.llm = None
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+
+    def _preserve_default_group(self) -> AbstractContextManager[None]:
+        """Keep the default process group in this context, unless it is vLLM's own."""
+        return nullcontext() if self._owns_default_group else preserve_default_group()
 
     def complete(self, requests: Sequence[Request], params: SamplingParams) -> list[Completion]:
         """Return one completion per request, in order.

@@ -23,8 +23,6 @@ from vllm.model_executor.model_loader.reload import (
 )
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
-from trainer.rollouts.vllm.output import repack_output_embedding
-
 BACKEND = "loptune_http"
 
 
@@ -93,3 +91,12 @@ class HttpWeightTransferEngine(WeightTransferEngine[HttpInit, HttpUpdate]):  # t
             info.loaded_weights.clear()
             info.load_numel = 0
         finalize_layerwise_reload(self.model, self.model_config)
+
+
+def repack_output_embedding(model: Any) -> None:
+    """Rebuild the packed copy of a tied output embedding, which vLLM creates on CPUs but does not
+    update when weights are reloaded.
+    """
+    lm_head = getattr(model, "lm_head", None)
+    if lm_head is not None and hasattr(lm_head, "cpu_linear"):
+        lm_head.quant_method.process_weights_after_loading(lm_head)

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from trainer.errors import EngineError
 from trainer.policy.adapters import base_parameters
 from trainer.rollouts.engine import PROMPT_OPTIONS
-from trainer.rollouts.vllm.output import repack_output_embedding
 
 MAX_CHECK_TOKENS = 512  # tokens
 _CHECK_TOKENS = 32  # tokens of the synthetic check sequence
@@ -48,6 +47,8 @@ def load_weights(llm: Any, model: nn.Module) -> None:
 
 def _repack_worker(worker: Any) -> None:
     """Call `repack_output_embedding` on a worker's model."""
+    from trainer.rollouts.vllm.receiver import repack_output_embedding  # imports vLLM
+
     repack_output_embedding(worker.model_runner.get_model())
 
 

@@ -104,7 +104,9 @@ def test_agrees_with_the_policy_after_every_optimizer_step(model, start):
 def test_self_check_catches_a_sync_without_the_output_embedding(model, start, monkeypatch):
     engine = start(model)
     if model.config.tie_word_embeddings:
-        monkeypatch.setattr(sync, "repack_output_embedding", lambda worker: None)
+        monkeypatch.setattr(
+            "trainer.rollouts.vllm.receiver.repack_output_embedding", lambda model: None
+        )
     else:
         complete = sync.named_weights
         monkeypatch.setattr(

@@ -1,0 +1,81 @@
+"""Decoder layers compiled with torch.compile, the same code for scoring, update and reference."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from trainer.errors import ConfigError
+
+# Shapes are dynamic, so a model takes few variants: rows and a single row, policy and reference.
+# Models of several trials may share a process. Beyond the limit torch raises.
+_MOST_VARIANTS = 64
+
+
+class CompiledLayers:
+    """The decoder layers of one model, compiled in place.
+
+    Policy and reference must agree bit by bit before the first update, and scoring with the update,
+    but a graph compiled for inference fuses other operations than one for training. Every forward
+    pass without a cache therefore runs the training graph. Without gradients, each layer's saved
+    activations are freed before the next layer. Sampling, which has a cache, is not compiled.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        layers = [
+            module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)
+        ]
+        if not layers:
+            raise ConfigError(
+                f"{type(model).__name__} has no decoder layers that could be compiled",
+                "model.compile",
+                "use model.compile=none",
+                key="model.compile",
+                code="no-layers-to-compile",
+            )
+        self._is_on = True
+        for layer in layers:
+            # The graph depends on what requires gradients. The reference's gradients are never
+            # computed, because `_run` detaches its outputs.
+            layer.requires_grad_(True)
+            layer.forward = partial(self._run, layer)
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """Run the layers as they were, without compiling."""
+        self._is_on = False
+        try:
+            yield
+        finally:
+            self._is_on = True
+
+    def _run(self, layer: nn.Module, hidden_states: Tensor, **options: Any) -> Any:
+        """Run a layer on [b, L, H]; ``options`` are what transformers passes."""
+        forward = type(layer).forward
+        if not self._is_on or options.get("past_key_values") is not None:
+            return forward(layer, hidden_states, **options)
+        compiled = _compiled(forward)
+        if torch.is_grad_enabled():
+            return compiled(layer, hidden_states, **options)
+        with torch.enable_grad():
+            output = compiled(layer, hidden_states.detach().requires_grad_(), **options)
+        return output.detach()
+
+
+@cache
+def _compiled(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile the forward function of a class of layers."""
+    return torch.compile(
+        forward,
+        # a part that cannot be compiled, or a variant too many, is an error and not slower code
+        fullgraph=True,
+        dynamic=True,
+        # round between fused operations as without fusion
+        options={"emulate_precision_casts": True},
+        recompile_limit=_MOST_VARIANTS,
+    )

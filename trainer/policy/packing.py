@@ -1,0 +1,70 @@
+"""Rows of a microbatch in one line, without padding, for flash-attention's varlen kernels.
+
+transformers passes the rows' bounds on to flash-attention. With SDPA it builds a mask from the
+positions instead, of all tokens by all tokens: for tests on a CPU. The CPU's own packed rows, which
+share prompts, are in `trainer.cpu.packed_rows`.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True)
+class RowsInLine:
+    """Where the N tokens of b rows come from, and where their predictions are."""
+
+    rows: Tensor  # [N] row of each token
+    positions: Tensor  # [N] its position in the row
+    bounds: Tensor  # [b + 1] int32, the first token of each row, and N
+    longest: int  # tokens of the longest row
+    predicting: Tensor  # [M] token before each completion token, in row-major order
+
+    def to(self, device: torch.device) -> "RowsInLine":
+        """Return the line with its tensors on a device."""
+        tensors = (self.rows, self.positions, self.bounds, self.predicting)
+        rows, positions, bounds, predicting = (
+            tensor.to(device, non_blocking=True) for tensor in tensors
+        )
+        return RowsInLine(rows, positions, bounds, self.longest, predicting)
+
+
+def line_up(prompt_lengths: Tensor, completion_mask: Tensor) -> RowsInLine:
+    """Line up rows. Each ends before its last requested token.
+
+    Args:
+        prompt_lengths: [b].
+        completion_mask: [b, T], mask of the completion tokens to predict. If both are on the host,
+            the call does not synchronize with the device.
+    """
+    columns = torch.arange(1, completion_mask.shape[1] + 1, device=completion_mask.device)
+    last = (completion_mask.bool() * columns).amax(dim=1)  # completion tokens up to the last asked
+    lengths = prompt_lengths.to(last.device) + (last - 1).clamp_min(0)
+    longest = int(lengths.max())
+    bounds = torch.cat([lengths.new_zeros(1), lengths.cumsum(dim=0)])
+    is_token = torch.arange(longest, device=lengths.device) < lengths[:, None]
+    rows, positions = is_token.nonzero(as_tuple=True)
+    asked_rows, asked_columns = completion_mask.nonzero(as_tuple=True)
+    before = prompt_lengths.to(last.device)[asked_rows] + asked_columns - 1
+    predicting = bounds[asked_rows] + before
+    return RowsInLine(rows, positions, bounds.to(torch.int32), longest, predicting)
+
+
+def hidden_states_in_line(model: PreTrainedModel, input_ids: Tensor, line: RowsInLine) -> Tensor:
+    """Return the last hidden state before each completion token, [M, H], of rows ``input_ids``
+    [b, L].
+    """
+    line = line.to(input_ids.device)
+    hidden: Tensor = model.base_model(
+        input_ids=input_ids[line.rows, line.positions][None],
+        position_ids=line.positions[None],
+        use_cache=False,
+        # with them flash-attention need not find the rows' bounds, which synchronizes
+        cu_seq_lens_q=line.bounds,
+        cu_seq_lens_k=line.bounds,
+        max_length_q=line.longest,
+        max_length_k=line.longest,
+    ).last_hidden_state
+    return hidden[0].index_select(0, line.predicting)
