@@ -70,7 +70,7 @@ class CompiledLayers:
 @cache
 def _compiled(forward: Callable[..., Any]) -> Callable[..., Any]:
     """Compile the forward function of a class of layers."""
-    return torch.compile(
+    compiled: Callable[..., Any] = torch.compile(  # type: ignore[call-overload]  # recompile_limit
         forward,
         # a part that cannot be compiled, or a variant too many, is an error and not slower code
         fullgraph=True,
@@ -79,3 +79,4 @@ def _compiled(forward: Callable[..., Any]) -> Callable[..., Any]:
         options={"emulate_precision_casts": True},
         recompile_limit=_MOST_VARIANTS,
     )
+    return compiled
