@@ -48,7 +48,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from dashboards.statistics.arms import Pairing, compare_arms
+from dashboards.statistics.arms import Pairing, compare_arms, compare_with_number
 from dashboards.statistics.dunnett import SIGNIFICANCE_LEVEL
 from dashboards.statistics.sequential import Design, boundaries, schedule_analyses
 from dashboards.statistics.verdict import MIN_SEEDS
@@ -460,7 +460,13 @@ def main() -> None:
     parser.add_argument(
         "--shared", action="store_true", help="vary how many seeds arms share instead"
     )
+    parser.add_argument(
+        "--number", action="store_true", help="compare arms with a known number instead"
+    )
     arguments = parser.parse_args()
+    if arguments.number:
+        print_against_number(arguments.cases)
+        return
     if arguments.shared:
         print_shared(arguments.cases)
         return
@@ -647,6 +653,42 @@ def claims_of_paths(
             rates[path][0].append(false[path] / cases)
             rates[path][1].append(found[path] / cases)
     return rates
+
+
+# arms, runs of each
+NUMBER_LAYOUTS = [(1, 3), (1, 5), (1, 8), (3, 3), (3, 5), (8, 3), (8, 5)]
+
+
+def print_against_number(cases: int) -> None:
+    """Print false positives of arms that are compared with their own mean, a known number, and how
+    often one is found that is better by ``BETTER``.
+    """
+    rows = []
+    for arms, runs in NUMBER_LAYOUTS:
+        levels = []
+        finds = []
+        for number, table in enumerate(studies().values()):
+            generator = np.random.default_rng(number)
+            centered = table - table.mean(axis=1, keepdims=True)
+            scores = widened(drawn(centered, arms, cases, generator)[:, 1:, :runs])
+            false = found = 0
+            for case in scores:
+                false += any(_better_than_number(case))
+                case[0] += BETTER
+                found += _better_than_number(case)[0]
+            levels.append(false / cases)
+            finds.append(found / cases)
+        row = [f"{arms} x {runs}", f"{100 * np.mean(levels):.1f} ± {100 * error_of(levels):.1f}"]
+        rows.append([*row, f"{100 * max(levels):.1f}", f"{100 * np.mean(finds):.1f}"])
+    headings = ["arms x runs", "false at equal means", "worst study", "finds one better"]
+    print_rows("Against a number, %", headings, rows)
+
+
+def _better_than_number(scores: Array) -> list[bool]:
+    """Return which arms, [C, runs], `compare_with_number` finds better than 0."""
+    arms = {str(place): dict(enumerate(map(float, row))) for place, row in enumerate(scores)}
+    comparison, _ = compare_with_number(arms, 0.0)
+    return [estimate.better for estimate in comparison.estimates]
 
 
 def print_shared(cases: int) -> None:

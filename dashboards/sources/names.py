@@ -45,6 +45,9 @@ def find_column(name: str, table: pd.DataFrame, *, anywhere: bool = False) -> st
         return name
     if name.removesuffix(_NO_FILTER) in names:  # as lm-eval writes it
         return name.removesuffix(_NO_FILTER)
+    spaced = [column for column in names if column.strip() == name]
+    if len(spaced) == 1:
+        return spaced[0]
     plain = {column for column in names if column.split(":", 1)[-1] == name and ":" in column}
     plain |= {f"{prefix}{name}" for prefix in _PREFIXES} & set(names)
     if not plain and anywhere:

@@ -54,9 +54,10 @@ def read_runs(table: pd.DataFrame, columns: RunColumns, *, adaptive: bool = True
     Raises:
         ConfigError: the table cannot give a verdict.
     """
+    read = list(table.attrs.get(NOTES, ()))
+    table = table.reset_index(drop=True)  # tables put together may repeat numbers of rows
     table = without_lists(one_row_per_run(table, columns))
     _check_columns(table, columns)
-    read = list(table.attrs.get(NOTES, ()))
     columns, notes = with_columns(columns, table)
     if not columns.seed:
         table, columns = with_labels(table, columns, STEPS)
@@ -518,7 +519,7 @@ def _baseline(
     arms = list(dict.fromkeys(arm[point] for point in matching))
     if len(arms) != 1:
         count = f"matches {len(arms)} configurations" if arms else "matches no configuration"
-        named = "; ".join(dict.fromkeys(arm.values()))
+        named = "; ".join(shortened(name, _MAX_CHARS) for name in dict.fromkeys(arm.values()))
         raise ConfigError(
             f"the baseline {_text(columns.baseline)} {count}",
             "--baseline",

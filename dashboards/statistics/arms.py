@@ -13,10 +13,10 @@ arm is compared as its seeds allow:
 - *unpaired*: fewer seeds are shared. Welch's test of all runs, with as many degrees of freedom as
   the smaller arm has.
 
-In the last two, an arm's variance is at least the median of all arms' variances: with few runs,
-some arms look quiet by chance, and Welch's test alone reports too many false positives among
-several arms. A noisy arm, or one with failed runs, changes the median little.
-Several arms are corrected by Bonferroni's method.
+In the last two, and for arms that are compared with a number, an arm's variance is at least the
+median of all arms' variances: with few runs, some arms look quiet by chance, and a t test of their
+own variances reports too many false positives among several arms. A noisy arm, or one with failed
+runs, changes the median little. Several arms are corrected by Bonferroni's method.
 `research/verdict_on_real_runs.py` measures the three tests on public runs.
 """
 
@@ -144,11 +144,13 @@ def compare_arms(
 
 def compare_with_number(scores: Scores, number: float) -> tuple[Comparison, dict[str, Layout]]:
     """Compare the mean of every arm with a number, such as a published record (Student's t test of
-    one sample, Bonferroni's correction). ``number`` is oriented as the scores: larger is better.
+    one sample, Bonferroni's correction, variances of at least the median as of unpaired arms).
+    ``number`` is oriented as the scores: larger is better.
 
     Failed runs count as the worst score of all.
     """
     counted = impute_failures(scores, "")
+    variances = _variances(counted)
     estimates = []
     for name, row in counted.items():
         values = np.array(list(row.values()))
@@ -157,10 +159,8 @@ def compare_with_number(scores: Scores, number: float) -> tuple[Comparison, dict
         gain = float(values.mean() - number)
         estimate = GainEstimate(name, len(values), gain, float(np.median(values) - number))
         if len(values) > 1:
-            error = float(values.std(ddof=1)) / math.sqrt(len(values))
-            estimate = _tested(
-                estimate, error, len(values) - 1, len(counted), probability=SIGNIFICANCE_LEVEL
-            )
+            error = math.sqrt(variances[name] / len(values))
+            estimate = _tested(estimate, error, len(values) - 1, len(counted))
         estimates.append(estimate)
     failed = {
         name: sum(not math.isfinite(score) for score in row.values())
@@ -247,21 +247,14 @@ def _partly_paired(
     return _tested(GainEstimate(name, seeds, gain, median), error, seeds - 1, comparisons)
 
 
-def _tested(
-    estimate: GainEstimate,
-    error: float,
-    dof: int,
-    comparisons: int,
-    probability: float | None = None,
-) -> GainEstimate:
-    """Add Bonferroni's interval and p values at `dunnett.level` (or at ``probability``); none
-    without an estimate of the noise.
+def _tested(estimate: GainEstimate, error: float, dof: int, comparisons: int) -> GainEstimate:
+    """Add Bonferroni's interval and p values at `dunnett.level`; none without an estimate of the
+    noise.
     """
     if dof < 1 or not error > 0:
         return estimate
-    exceeding = level(dof) if probability is None else probability
-    needed = float(special.stdtrit(dof, 1 - exceeding / comparisons))
-    corrected = comparisons * SIGNIFICANCE_LEVEL / exceeding
+    needed = float(special.stdtrit(dof, 1 - level(dof) / comparisons))
+    corrected = comparisons * SIGNIFICANCE_LEVEL / level(dof)
     t = estimate.gain / error
     return replace(
         estimate,

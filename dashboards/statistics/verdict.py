@@ -188,6 +188,8 @@ def _concluded(
     sd = noise.sd
     if not noise.dof and baseline in scores:
         sd = _noise_of(scores, baseline)
+    # A number has no noise of its own, so a difference to it varies half as much.
+    noise_of_power = sd if baseline in scores else sd / math.sqrt(2)
     measured = Difference(
         best=best.name,
         baseline=baseline,
@@ -199,7 +201,7 @@ def _concluded(
         layout=layouts.get(best.name, "paired"),
         runs=(len(scores[best.name]), len(scores.get(baseline, ()))),
         sign=int(sign),
-        deciding_seeds=seeds_for(abs(best.gain), sd) if sd > 0 else None,
+        deciding_seeds=seeds_for(abs(best.gain), noise_of_power) if sd > 0 else None,
         without_failed=_without_failed(scores, best.name, baseline, layouts),
     )
     if best.interval is None or best.p_value is None:
@@ -208,7 +210,7 @@ def _concluded(
     seeds = {estimate.name: estimate.seeds for estimate in result.estimates}
     shrunken = shrunken_difference(means, seeds, best.name, sd)
     # The test on fresh seeds also uses the search's seeds; these scores may be the search's own.
-    dof = len((earlier or scores).get(baseline, ())) - 1
+    dof = max(0, len((earlier or scores).get(baseline, ())) - 1)
     low, high = sorted(sign * bound for bound in best.interval)
     return Tested(
         **vars(measured),
@@ -225,9 +227,9 @@ def _concluded(
             for estimate in result.estimates
         ),
         detectable=minimum_detectable_effect(
-            sd, best.seeds, len(result.estimates) + 1, 0 if earlier is None else dof
+            noise_of_power, best.seeds, len(result.estimates) + 1, 0 if earlier is None else dof
         ),
-        confirmation_seeds=seeds_for(shrunken, sd, known_dof=dof),
+        confirmation_seeds=seeds_for(shrunken, noise_of_power, known_dof=dof),
     )
 
 

@@ -276,6 +276,15 @@ def test_repeated_seeds_may_hide_a_setting_or_a_run_started_twice():
         trials(pd.concat([table, table.iloc[:1]]), pairing="unpaired")
 
 
+def test_tables_put_together_may_repeat_numbers_of_rows():
+    parts = pd.concat([rows for _, rows in runs().groupby("loss")])
+    repeated = pd.concat([rows.reset_index(drop=True) for _, rows in parts.groupby("loss")])
+    assert states(repeated) == states(runs().sort_values("loss", kind="stable"))
+    named = repeated.assign(ID=[f"r{number}" for number in range(len(repeated))])
+    named.loc[(named.loss == "dapo") & (named.seed == 1), "seed"] = 0
+    assert len(trials(named, pairing="unpaired")) == len(named)
+
+
 def test_a_file_of_one_run_asks_for_those_of_all(tmp_path):
     path = tmp_path / "trainer_state.json"
     path.touch()

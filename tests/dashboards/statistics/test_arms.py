@@ -148,9 +148,23 @@ def test_a_number_can_stand_for_the_baseline():
     asked = {**ASKED, "baseline": {}}
     judged = judge(frame(a=dict(enumerate(losses))), mode="min", against=3.28, **asked)
     test = stats.ttest_1samp(losses, 3.28, alternative="less")
-    assert judged.verdict.p_value == pytest.approx(test.pvalue)
+    assert judged.verdict.p_value == pytest.approx(test.pvalue * 5 / 3)  # level 0.05 * 3 / 5
     assert judged.verdict.difference == pytest.approx(-0.0125)
     assert "#0 beats 3.28" in judged.sentences[0] and "smaller is better" in judged.sentences[0]
+
+
+def test_quiet_arms_have_the_median_noise_against_a_number():
+    arms = {
+        "quiet": {0: 0.56, 1: 0.561, 2: 0.559},
+        "x": {0: 0.4, 1: 0.5, 2: 0.6},
+        "y": {0: 0.3, 1: 0.4, 2: 0.5},
+    }
+    for mode, number in (("max", 0.5), ("min", 0.6)):
+        judged = judge(frame(**arms), mode=mode, against=number, **{**ASKED, "baseline": {}})
+        row = next(row for row in judged.arms if row.name.endswith("quiet"))
+        half = (row.interval[1] - row.interval[0]) / 2
+        needed = stats.t.isf(0.025 / 3, 2)  # level 0.05 * 2 / 4, three arms
+        assert half == pytest.approx(needed * 0.1 / math.sqrt(3)) and row.outcome == "undecided"
 
 
 def test_arms_that_are_not_worse_by_a_margin_are_named():
