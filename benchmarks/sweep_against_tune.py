@@ -37,6 +37,7 @@ STEPS = 10
 MARK = "LOPTUNE_BENCHMARK"
 SAMPLE_S = 0.1
 MEMORY_S = 1.0
+PRELOAD = ["trl:GRPOTrainer", "trl:GRPOConfig", "examples.trl.train"]
 Report = Callable[[int, Mapping[str, float]], None]
 
 
@@ -107,6 +108,8 @@ def our_sweep(fixed: Mapping[str, Any], trials: int, folder: Path) -> list[str]:
             "command": ["python", "-m", "benchmarks.sweep_against_tune", "--trial"],
             "defaults": {"learning_rate": 3e-4, "loss_type": "dapo", **fixed},
             "evaluations": 2,
+            # Python's own modules where trials are idle
+            "preload": ["json"] if fixed["idle"] else PRELOAD,
         },
         "objective": {"metric": METRIC, "window": 1},
         "parameters": {
@@ -139,6 +142,9 @@ def their_sweep(fixed: Mapping[str, Any], trials: int, folder: Path) -> None:
     from ray import tune
     from ray.air.integrations.mlflow import MLflowLoggerCallback
     from ray.tune.search.optuna import OptunaSearch
+
+    # by its module: the functions of __main__ are pickled without the names of their annotations
+    from benchmarks.sweep_against_tune import train
 
     def objective(config: dict[str, Any]) -> None:
         train(

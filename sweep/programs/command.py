@@ -21,7 +21,8 @@ from sweep.programs.base import (
     Values,
 )
 from sweep.programs.process import OF_RECORD, CommandRun
-from sweep.programs.python_modules import find_module, run_modules
+from sweep.programs.python_modules import find_module, is_importable, run_modules
+from sweep.programs.warm_start import is_warmable
 from sweep.programs.words import check_words, fill, named_keys
 from trainer.config.tracking import TrackingConfig
 from trainer.config.yaml_document import YamlDocument
@@ -42,6 +43,7 @@ class CommandConfig(Section):
     values: dict[str, Any]
     seed: int
     tracking: TrackingConfig
+    preload: list[str] = Field([])
 
     @model_serializer
     def _record(self) -> dict[str, Any]:
@@ -79,6 +81,8 @@ class CommandProgram(Program):
     """evaluations per trial, for `sweep plan` and early stopping"""
     inputs: list[str] = Field([])
     """other files, besides scripts, that must not change during the sweep"""
+    preload: list[str] = Field([])
+    """modules, or module:name, that a rank imports once for all its trials: [trl:GRPOTrainer]"""
     tracking: TrackingConfig = TrackingConfig()
     """MLflow"""
 
@@ -98,6 +102,13 @@ class CommandProgram(Program):
                 "remove it from program.defaults, or rename it",
             )
         check_words(self.command, self._named, self._texts)
+        if self.preload and not is_warmable(self._words):
+            raise refusal(
+                "preload-without-python",
+                "program.preload needs a command that starts with `python SCRIPT` or "
+                "`python -m MODULE`, or a function",
+                "remove program.preload, or the words around python",
+            )
         return self
 
     @property
@@ -229,15 +240,17 @@ class CommandProgram(Program):
             raise MissingError(
                 f"command not found: {program}", "program.command", hint, code="no-command"
             )
-        for module in run_modules(self.command):
-            if module.is_checkable and not find_module(module.name, Path.cwd()):
-                raise MissingError(
-                    f"no module {module.name}",
-                    "program.command",
-                    hint,
-                    "program.command",
-                    code="no-module",
-                )
+        needed = [(each.name, "command") for each in run_modules(self.command) if each.is_checkable]
+        absent = [pair for pair in needed if not find_module(pair[0], Path.cwd())]
+        absent += [
+            (name, "preload")
+            for name in self.preload
+            if not is_importable(name.partition(":")[0], Path.cwd())
+        ]
+        for name, key in absent:
+            raise MissingError(
+                f"no module {name}", f"program.{key}", hint, f"program.{key}", code="no-module"
+            )
 
     @property
     def _scripts(self) -> list[str]:
@@ -277,7 +290,13 @@ class CommandProgram(Program):
                     code="another-type",
                 ) from None
         values = {**self.defaults, **changes, **dict.fromkeys(self.seeds, seed)}
-        return CommandConfig(command=self._words, values=values, seed=seed, tracking=self.tracking)
+        return CommandConfig(
+            command=self._words,
+            values=values,
+            seed=seed,
+            tracking=self.tracking,
+            preload=self.preload,
+        )
 
     def save(self, overrides: Overrides, path: Path) -> None:
         """Write all values as JSON, which is also valid YAML."""
@@ -357,7 +376,7 @@ class CommandProgram(Program):
 
     def scores_like(self, other: Program) -> bool:
         """Return whether another sweep runs the same command with the same defaults."""
-        apart = {"tracking", "inputs", "held_out"}
+        apart = {"tracking", "inputs", "held_out", "preload"}
         return isinstance(other, CommandProgram) and self.model_dump(
             exclude=apart
         ) == other.model_dump(exclude=apart)

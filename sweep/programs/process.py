@@ -19,6 +19,7 @@ from pydantic import NonNegativeInt, TypeAdapter
 from sweep.programs.base import Assignment
 from sweep.programs.environment import command_environment
 from sweep.programs.read_so_far import Position, ReadSoFar
+from sweep.programs.warm_start import WarmProcess, start_warm
 from trainer.config.yaml_document import nearest
 from trainer.errors import ConfigError, printable, shortened
 from trainer.files import Record, free_bytes, read_records
@@ -58,7 +59,7 @@ class CommandRun:
         self._run_dir = assignment.context.run_dir
         self._folder = self._run_dir / "out"
         self._errors = RunFolder(self._run_dir).stderr
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | WarmProcess | None = None
         self._lifeline = -1
         # lines that are read but not recorded yet, each with the position of the reader behind it
         self._waiting: deque[tuple[Record, dict[str, Position]]] = deque()
@@ -90,7 +91,7 @@ class CommandRun:
         self._read(ended=True)
         return self.step
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> subprocess.Popen[bytes] | WarmProcess:
         # Skip the rank's own lines.
         self._errors_before = self._errors.stat().st_size if self._errors.exists() else 0
         self._moved = time.monotonic()
@@ -113,22 +114,21 @@ class CommandRun:
             "PYTHONUNBUFFERED": "1",  # so that lines on standard output are seen at once
         }
         theirs, self._lifeline = os.pipe()
+        words = config.words(self._folder)
+        process: subprocess.Popen[bytes] | WarmProcess | None = None
         with RunFolder(self._run_dir).stdout.open("ab") as output:
-            process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    "sweep.programs.launch",
-                    str(theirs),
-                    *config.words(self._folder),
-                ],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                pass_fds=(theirs,),
-                start_new_session=True,
-            )
+            if config.preload:
+                process = start_warm(config.preload, words, environment, output, theirs)
+            if process is None:
+                launch = [sys.executable, "-P", "-m", "sweep.programs.launch", str(theirs)]
+                process = subprocess.Popen(
+                    [*launch, *words],
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    pass_fds=(theirs,),
+                    start_new_session=True,
+                )
         os.close(theirs)
         return process
 

@@ -62,6 +62,20 @@ def run_modules(command: Sequence[str]) -> list[RunModule]:
     return modules
 
 
+def is_importable(name: str, folder: Path) -> bool:
+    """Return whether ``import NAME`` finds a module, without importing anything.
+
+    ``folder`` is the one in which the command starts.
+    """
+    places: list[str] | None = [str(folder), *sys.path]
+    for part in name.split("."):
+        spec = PathFinder.find_spec(part, places) if places else None
+        if spec is None:
+            return part in sys.builtin_module_names
+        places = list(spec.submodule_search_locations or ())
+    return True
+
+
 def find_module(name: str, folder: Path) -> str:
     """Return the module that ``python -m`` executes, without importing anything: the module itself,
     or the ``__main__`` of a package; empty if there is none.

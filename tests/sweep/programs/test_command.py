@@ -210,22 +210,20 @@ def test_the_command_line_of_the_space_reaches_a_default(tmp_path):
 
 
 @contextmanager
-def trial(tmp_path, script, stall_s=60.0, launcher=""):
+def trial(tmp_path, script, stall_s=60.0, launcher="", *, preload=(), name="c000-s0"):
     """A trial of a Python script in the rank's own process, begun."""
     (tmp_path / "script.py").write_text(script)
-    run_dir = tmp_path / "trials" / "c000-s0"
+    run_dir = tmp_path / "trials" / name
     run_dir.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, str(tmp_path / "script.py"), "{out}"]
     if launcher:
         command = ["sh", "-c", launcher, *command]
-    program = CommandProgram(command=command, defaults={"x": 1.5}, tracking=OFFLINE)
+    program = CommandProgram(
+        command=command, defaults={"x": 1.5}, tracking=OFFLINE, preload=list(preload)
+    )
     context = RunContext(run_dir, tmp_path, "demo", "name")
     assignment = Assignment(
-        "c000-s0",
-        program.configure({"seed": 4}),
-        context,
-        tmp_path / "stop",
-        stall_timeout_s=stall_s,
+        name, program.configure({"seed": 4}), context, tmp_path / "stop", stall_timeout_s=stall_s
     )
     run = program.start(assignment)
     errors = os.dup(2)

@@ -1,0 +1,164 @@
+"""Start trials of a Python command from an interpreter that has imported ``program.preload``."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+_HEADER = struct.Struct("!I")
+_PER_TRIAL = ("LOPTUNE_CONFIG", "LOPTUNE_SEED", "LOPTUNE_OUT", "LOPTUNE_RESUME")
+
+
+def is_warmable(words: Sequence[str]) -> bool:
+    """Return whether `warm` runs a command line: ``python SCRIPT`` or ``python -m MODULE`` with the
+    sweep's own interpreter and no other option.
+    """
+    if not words or words[0] not in ("python", sys.executable):
+        return False
+    rest = list(words[1:])
+    if rest[:1] == ["-P"]:
+        rest = rest[1:]
+    return len(rest) > 1 if rest[:1] == ["-m"] else bool(rest) and not rest[0].startswith("-")
+
+
+class WarmProcess:
+    """A forked trial, with the methods of `subprocess.Popen` that a rank uses."""
+
+    def __init__(self, pid: int, interpreter: "WarmInterpreter") -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._interpreter = interpreter
+
+    def poll(self) -> int | None:
+        """Return the exit code; None while it runs."""
+        return self._look(0.0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the exit code.
+
+        Raises:
+            subprocess.TimeoutExpired: it still runs.
+        """
+        code = self._look(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
+        return code
+
+    def _look(self, timeout: float | None) -> int | None:
+        if self.returncode is None:
+            answer = self._interpreter.answer(timeout)
+            if answer is not None:
+                # an interpreter that is gone has taken the trial with it
+                self.returncode = int(answer.get("code", -signal.SIGKILL))
+        return self.returncode
+
+
+class WarmInterpreter:
+    """A process that has imported modules, and forks a trial on request; it ends with this one.
+
+    Args:
+        modules: what it imports.
+        environment: of its trials, without the variables of a single trial.
+    """
+
+    def __init__(self, modules: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.made_for = (tuple(modules), dict(environment), os.getcwd())
+        self._connection, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    str(Path(__file__).with_name("warm.py")),
+                    str(theirs.fileno()),
+                    *modules,
+                ],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+
+    def start(
+        self, words: Sequence[str], environment: Mapping[str, str], output: BinaryIO, lifeline: int
+    ) -> WarmProcess | str:
+        """Fork a trial, and return it; or the reason why a new interpreter must run it."""
+        request = json.dumps({"words": list(words), "environment": dict(environment)}).encode()
+        try:
+            socket.send_fds(
+                self._connection, [_HEADER.pack(len(request))], [output.fileno(), 2, lifeline]
+            )
+            self._connection.sendall(request)
+        except OSError as error:
+            return f"its interpreter is gone: {error.strerror}"
+        answer = self.answer(None) or {}
+        if "pid" in answer:
+            return WarmProcess(int(answer["pid"]), self)
+        return str(answer.get("problem", "its interpreter is gone"))
+
+    def answer(self, timeout: float | None) -> dict[str, Any] | None:
+        """Return the interpreter's next message, empty if it is gone; None if there is none within
+        ``timeout`` seconds.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            with contextlib.suppress(InterruptedError):
+                if not select.select([self._connection], [], [], left)[0]:
+                    return None
+                break
+        try:
+            header = self._connection.recv(_HEADER.size, socket.MSG_WAITALL)
+            if len(header) < _HEADER.size:
+                return {}
+            content = self._connection.recv(_HEADER.unpack(header)[0], socket.MSG_WAITALL)
+            answer: dict[str, Any] = json.loads(content)
+            return answer
+        except (OSError, ValueError):
+            return {}
+
+    def close(self) -> None:
+        """End the interpreter, with a trial that it runs."""
+        self._connection.close()
+        self._process.kill()
+        self._process.wait()
+
+
+_current: WarmInterpreter | None = None
+
+
+def start_warm(
+    modules: Sequence[str],
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    output: BinaryIO,
+    lifeline: int,
+) -> WarmProcess | None:
+    """Start a trial in a fork of this rank's interpreter; None if that is not possible, with the
+    reason on standard error. The first call starts the interpreter, and one with another
+    environment a new one.
+    """
+    global _current
+    shared = {name: value for name, value in environment.items() if name not in _PER_TRIAL}
+    if _current is not None and _current.made_for != (tuple(modules), shared, os.getcwd()):
+        _current.close()
+        _current = None
+    if _current is None:
+        _current = WarmInterpreter(modules, shared)
+    started = _current.start(words[1:], environment, output, lifeline)
+    if isinstance(started, WarmProcess):
+        return started
+    print(f"preload is not used: {started}", file=sys.stderr)
+    if started.startswith("its interpreter is gone"):
+        _current.close()
+        _current = None
+    return None
