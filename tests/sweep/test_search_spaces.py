@@ -13,8 +13,8 @@ from trainer.config.schema import apply_overrides, value_of
 from trainer.loop import Trainer
 from trainer.types import RunContext
 
-BESIDE_RULES = ROOT / "examples" / "rules" / "improbable_tokens.yaml"
-SPACES = [*sorted((ROOT / "search_spaces").glob("*.yaml")), BESIDE_RULES]
+BESIDE_RULES = ROOT / "examples" / "rules"
+SPACES = [*sorted((ROOT / "search_spaces").glob("*.yaml")), *sorted(BESIDE_RULES.glob("*.yaml"))]
 PUBLISHED = {path.stem: path for path in SPACES}
 ON_CPUS = (
     *(
@@ -23,6 +23,7 @@ ON_CPUS = (
         "hard_puzzles",
         "tournament",
         "improbable_tokens",
+        "recent_rules",
         "smollm2_sums",
     ),
     "lopti_learning_rate",
@@ -132,7 +133,8 @@ def test_the_two_by_two_is_part_of_the_grid():
         for name in PUBLISHED
     ],
 )
-def test_every_space_plans(name, tmp_path, typed):
+def test_every_space_plans(name, tmp_path, typed, monkeypatch):
+    monkeypatch.syspath_prepend(BESIDE_RULES)  # rules that stand beside a space
     assert "trials " in typed("sweep plan", PUBLISHED[name], "--step-seconds", "9")
     assert list(tmp_path.iterdir()) == []
 
