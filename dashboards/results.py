@@ -29,7 +29,7 @@ from dashboards.statistics.verdict import (
 from dashboards.trial import Objective, TrialRecord, best_first
 from trainer.config.variants import short_names
 from trainer.errors import printable
-from trainer.evaluation.history import mean
+from trainer.evaluation.score import mean
 from trainer.metrics.declared import METRICS
 
 TRAINING_CURVES = (

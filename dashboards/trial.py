@@ -1,4 +1,4 @@
-"""One trial, of a sweep or of anybody's runs, and the one way to its score.
+"""One trial, of a sweep or of anybody's runs, and the one ranking of scores.
 
 A sweep fills `TrialRecord` from its event log, `sweep judge` from a table. Sampler, status, export,
 report and verdict read it. Imports nothing heavy: a driver and every command load this module.
@@ -9,7 +9,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
-from trainer.evaluation.history import windowed_mean
+from trainer.evaluation.score import score
 
 TEST_SET = "test"  # held-out problems; only `sweep confirm` evaluates on them
 Mode = Literal["max", "min"]
@@ -42,29 +42,12 @@ class Objective:
         return 1 if self.mode == "max" else -1
 
 
-class Windowed(Protocol):
-    """An objective: a score is the mean of this many last evaluations."""
-
-    @property
-    def window(self) -> int:
-        """Number of evaluations."""
-
-
 class Directed(Protocol):
     """An objective: whether larger or smaller scores are better."""
 
     @property
     def mode(self) -> Mode:
         """Max or min."""
-
-
-def score(history: Mapping[int, float], objective: Windowed) -> float:
-    """Return a trial's score: the mean of its last ``objective.window`` finite evaluations; NaN
-    without one.
-
-    ``history`` maps training steps to values of the objective, in any order.
-    """
-    return windowed_mean(history, objective.window)
 
 
 def best_first(scores: Mapping[_Name, float], objective: Directed) -> list[_Name]:
@@ -80,9 +63,9 @@ class Curve:
     steps: tuple[int, ...]
     values: tuple[float, ...]
 
-    def score(self, objective: Windowed) -> float:
+    def score(self, objective: Objective) -> float:
         """Return the score of a trial with this curve; NaN without a finite value."""
-        return score(dict(zip(self.steps, self.values, strict=True)), objective)
+        return score(dict(zip(self.steps, self.values, strict=True)), objective.window)
 
 
 @dataclass(frozen=True)

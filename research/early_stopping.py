@@ -26,13 +26,13 @@ from ray.tune.schedulers import TrialScheduler
 from scipy.stats import spearmanr
 
 from research.tables import mean, percent, print_rows
-from sweep.record.sweep_record import evaluation_history
 from sweep.search.trial_report import EVALUATION, SCORE
 from sweep.space.file import resolve_space
 from sweep.space.spec import SchedulerSpec, SweepSpec
 from sweep.trials.scheduler import trial_scheduler
 from trainer.config.yaml_document import YamlDocument
-from trainer.evaluation.history import windowed_mean
+from trainer.evaluation.score import score
+from trainer.tracking.shipping import recorded_values
 
 EVALUATIONS = 10
 WINDOW = 3
@@ -94,11 +94,9 @@ def measured(sweep: Path) -> Curves:
     """The curves of a sweep's trials; a configuration's true score is the mean end of its seeds."""
     rows: dict[str, list[list[float]]] = {}
     for trial in sorted((sweep / "trials").glob("c*-s*")):
-        history = evaluation_history(trial / "metrics.jsonl", "eval/accuracy")
+        history = recorded_values(trial / "metrics.jsonl", "eval/accuracy")
         steps = sorted(step for step in history if step > 0)
-        values = [
-            windowed_mean({s: v for s, v in history.items() if s <= last}, WINDOW) for last in steps
-        ]
+        values = [score({s: v for s, v in history.items() if s <= last}, WINDOW) for last in steps]
         rows.setdefault(trial.name.split("-")[0], []).append(values)
     longest = max(len(row) for several in rows.values() for row in several)
     whole = {

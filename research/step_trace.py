@@ -10,6 +10,7 @@ processes that score completions are not.
 """
 
 import argparse
+import functools
 import statistics
 import sys
 import tempfile
@@ -42,7 +43,7 @@ class Trace:
     @property
     def codes(self) -> set[CodeType]:
         """The code of the functions called so far."""
-        return {code for code in self._called if _module(code)}
+        return {code for code in self._called if module_of(code, _PACKAGES)}
 
     def end(self) -> None:
         """Stop profiling this thread and those that start later."""
@@ -55,17 +56,18 @@ class Trace:
             self._called.add(frame.f_code)
 
 
-def _module(code: CodeType) -> str:
-    """Return the dotted module of a function in our packages, or an empty string."""
+@functools.cache
+def module_of(code: CodeType, packages: tuple[str, ...]) -> str:
+    """Return the dotted module of a function in these packages of ours, or an empty string."""
     try:
         path = Path(code.co_filename).resolve().relative_to(_ROOT)
     except ValueError:
         return ""
-    is_ours = path.parts[0] in _PACKAGES
+    is_ours = path.parts[0] in packages
     return ".".join(path.with_suffix("").parts) if is_ours else ""
 
 
-def _is_named(code: CodeType) -> bool:
+def is_named(code: CodeType) -> bool:
     """Return whether the code is a named function, not a lambda, comprehension or class body."""
     return not code.co_name.startswith("<")
 
@@ -96,8 +98,8 @@ def main() -> None:
             trainer.close()
     functions: dict[str, list[CodeType]] = defaultdict(list)
     for code in trace.codes:
-        if _is_named(code):
-            functions[_module(code)].append(code)
+        if is_named(code):
+            functions[module_of(code, _PACKAGES)].append(code)
     for module in sorted(functions):
         print(f"{len(functions[module]):4d}  {module}")
         if arguments.functions:

@@ -19,44 +19,31 @@ concurrently.
 
 import asyncio
 import functools
-import importlib
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, cast
 
 from rewards.score import BatchRewardFunction, Rows, Score
+from rewards.user_code import load_named
 
 Function = Callable[..., Any]  # a user's reward function, any signature
 
 _BATCH_PARAMETERS = ("texts", "answers")
 _PARAMETERS = ("text", "answer")
-OWN_PACKAGES = ("rewards", "trainer", "sweep", "dashboards", "search_spaces", "loptune")
 
 
 def load_function(name: str) -> Function:
     """Return the function behind ``module:function``.
 
     Raises:
-        ValueError: unknown module or function, or a function written for another trainer; the
+        ValueError: it cannot be loaded (`UserCodeError`), or was written for another trainer; the
         message suggests a fix.
     """
-    module_name, _, function_name = name.partition(":")
-    package = module_name.partition(".")[0]
-    why = ""
-    if package in OWN_PACKAGES:
-        why = f"; {package} is loptune's own package: give yours another name"
-        hidden = Path(*module_name.split(".")).with_suffix(".py")
-        if hidden.is_file():
-            why = f"; ./{hidden} is hidden by loptune's package {package}: move it"
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ValueError(f"reward {name}: cannot import {module_name} ({error}){why}") from error
-    function = getattr(module, function_name, None)
+    function = load_named(name, "reward")
     if not callable(function):
-        raise ValueError(f"reward {name}: {module_name} has no function {function_name}{why}")
+        raise ValueError(f"reward {name} is no function: it is {function!r}")
+    function_name = name.partition(":")[2]
     parameters = _parameters(function)
     if "completions" in parameters:
         raise ValueError(

@@ -31,7 +31,7 @@ from trainer.config.schema import TrainConfig
 from trainer.errors import check_finite
 from trainer.evaluation.correctness import correctness_record
 from trainer.evaluation.evaluate import completion_rows, correct_by_problem, evaluate
-from trainer.evaluation.history import best_evaluation, final_metrics
+from trainer.evaluation.score import best_evaluation, final_metrics
 from trainer.files import size_text
 from trainer.metrics.bands import band_metrics
 from trainer.metrics.step import (
@@ -55,7 +55,7 @@ from trainer.rollouts.build import build_engine
 from trainer.rollouts.collect import RolloutSampler, derive_seed
 from trainer.rollouts.engine import EngineContext
 from trainer.rollouts.prepared import prepare
-from trainer.rules.rule import StepSummary
+from trainer.rules.interface import StepSummary
 from trainer.run_folder import RunFolder
 from trainer.tracking.tracker import NullTracker, Tracker
 from trainer.types import Rollout, RunContext, TrainBatch
@@ -167,6 +167,11 @@ class Trainer:
         """Whether training has reached the last step and evaluated it."""
         return self.step >= self.total_steps and self._evaluated(self.step)
 
+    @property
+    def history(self) -> Mapping[int, float]:
+        """The objective by training step, as recorded; empty on ranks without a record."""
+        return self.tracker.history
+
     def request_stop(self) -> None:
         """Request a stop at the next step boundary; may be called from a signal handler, on any
         rank.
@@ -199,7 +204,8 @@ class Trainer:
             zero_variance = {
                 "final/zero_variance_steps": self.zero_variance_steps / max(1, self.step)
             }
-            self.tracker.summarize(final_metrics(self.evaluations) | zero_variance)
+            final = final_metrics(self.evaluations, self.context.window)
+            self.tracker.summarize(final | zero_variance)
         return {**metrics, "step": float(self.step)}
 
     def training_step(self) -> dict[str, float]:

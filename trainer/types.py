@@ -168,6 +168,10 @@ class RunContext:
     tags: Mapping[str, str] = field(default_factory=dict)
     shares_process: bool = False  # another run may follow in this process
     attempt: int = 0  # attempt number of a trial, see `trainer.attempt`
+    # the run's score is the mean of the last `window` evaluations of this metric; three as in
+    # arXiv:2505.12929
+    metric: str = "eval/accuracy"
+    window: int = 3
 
     @classmethod
     def of(cls, run_dir: str | Path) -> RunContext:

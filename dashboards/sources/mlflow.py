@@ -27,8 +27,7 @@ from dashboards.sources.mlflow_folders import folder_of, readable_folder
 from dashboards.sources.stored import RESULTS_FILE, unpack
 from trainer.config.yaml_document import nearest
 from trainer.errors import ConfigError, MissingError, StorageError, first_line
-from trainer.metrics.recorded_runs import search_runs
-from trainer.metrics.tags import CONFIRMS_TAG, PARENT_TAG, RUN_TAG, SWEEP_TAG
+from trainer.metrics.mlflow_runs import CONFIRMS_TAG, PARENT_TAG, RUN_TAG, SWEEP_TAG, search_runs
 
 _PARENT = "mlflow.parentRunId"
 

@@ -14,14 +14,14 @@ from sweep.record.best import arm_lines, choose_best
 from sweep.record.folder import all_sweeps, existing_sweep, read_spec, request_stop
 from sweep.record.identical_trials import identical_trials
 from sweep.record.sweep_record import SweepRecord, open_sweep
-from sweep.record.trial_table import duration, print_trials, table_row
+from sweep.record.trial_table import print_trials, table_row
 from sweep.search.history import best, outcome
 from sweep.views.time_left import seconds_left
 from trainer.errors import ConfigError, UserError
 from trainer.files import size_text
 from trainer.shell.arguments import Commands, add_json, add_runs_dir
 from trainer.shell.run_folder import holder
-from trainer.shell.table import number, print_json, print_table
+from trainer.shell.table import duration, number, print_json, print_table
 
 
 def add_commands(commands: Commands) -> None:

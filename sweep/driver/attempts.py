@@ -20,7 +20,7 @@ from ray.tune.experiment import Trial
 from sweep.record.disk import CheckpointSpace, shrink_ended
 from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import SweepRecord, failure_note
-from sweep.search.trial_report import GIVEN_UP, TrialReport, TuneResult
+from sweep.search.trial_report import GIVEN_UP, TrialReport
 from sweep.trials.nodes import is_lost_node
 from trainer.attempt import begin_attempt, newest_attempt
 from trainer.errors import StorageError, one_line
@@ -114,7 +114,7 @@ class Display(Protocol):
     def started(self, trial: str, parameters: Mapping[str, Any]) -> None:
         """A trial has its resources."""
 
-    def evaluated(self, trial: str, report: TrialReport, metrics: TuneResult) -> None:
+    def evaluated(self, trial: str, report: TrialReport) -> None:
         """A trial has evaluated its model."""
 
     def retried(self, trial: str, reason: str, failures: int | None, most: int) -> None:
@@ -176,7 +176,7 @@ class TrialEvents(tune.Callback):  # type: ignore[misc]
         """Tell a trial's evaluation."""
         report = TrialReport.of(result)
         if report.evaluation is not None:
-            self._tell("evaluated", trial.config["trial"], report, result)
+            self._tell("evaluated", trial.config["trial"], report)
 
     def on_trial_complete(self, trial: Trial, **info: Any) -> None:
         """Tell that a trial has ended; its last result has the state."""

@@ -2,8 +2,8 @@
 
 A stop has one name on its way from Ctrl-C to a rank: `request_stop` writes the stop file, which
 reaches every machine; each rank sees it at its next training step, saves a checkpoint and is
-``stopped``; so are the `Period` that the rank returns and the `TrialReport` of its trial, which
-therefore gets no result and is submitted again on resume.
+``stopped``; so is the `TrialReport` that it returns, and its trial therefore gets no result and is
+submitted again on resume.
 """
 
 import os

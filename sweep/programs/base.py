@@ -61,7 +61,6 @@ class Assignment:
     inputs: tuple[Path, ...] = ()  # on a cluster: paths that every node must see
     # relative paths and reward modules of the configuration are looked up here
     working_dir: Path = Path()
-    metric: str = "eval/accuracy"  # the objective
     stall_timeout_s: float = 1800
 
 
@@ -81,6 +80,12 @@ class TrialRun(Protocol):
     @property
     def done(self) -> bool:
         """Whether the trial has finished."""
+
+    @property
+    def history(self) -> Mapping[int, float]:
+        """The objective by training step, without steps that were abandoned; empty on ranks without
+        a record.
+        """
 
     def resume(self) -> int:
         """Resume from the trial's folder and return the step."""

@@ -6,9 +6,9 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 
+from rewards.user_code import load_named
 from trainer.run_folder import RunFolder
 
 
@@ -30,8 +30,5 @@ class Report:
 
 
 if __name__ == "__main__":
-    # the project's folder, which -P left out; appended, so that its files hide no installed package
-    sys.path.append(os.getcwd())
-    module, _, name = sys.argv[1].partition(":")
-    config = json.loads(Path(os.environ["LOPTUNE_CONFIG"]).read_text())
-    getattr(import_module(module), name)(config, Report())
+    train = load_named(sys.argv[1], "function")  # from the project's folder, which -P left out
+    train(json.loads(Path(os.environ["LOPTUNE_CONFIG"]).read_text()), Report())

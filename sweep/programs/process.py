@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -66,8 +66,8 @@ class CommandRun:
         self._earlier: _Values = {}  # recorded lines of earlier processes
         self._own: _Values = {}  # lines of this process
         self._files = {
-            "metrics": _Lines(RunFolder(self._folder).metrics, "", assignment.metric),
-            "stdout": _Lines(RunFolder(self._run_dir).stdout, _PREFIX, assignment.metric),
+            "metrics": _Lines(RunFolder(self._folder).metrics, "", assignment.context.metric),
+            "stdout": _Lines(RunFolder(self._run_dir).stdout, _PREFIX, assignment.context.metric),
         }
         self._read_so_far = ReadSoFar(self._run_dir, RunFolder(self._folder).correctness)
         self._abandoned_seconds = 0.0  # of dropped lines, not yet in the record again
@@ -76,6 +76,11 @@ class CommandRun:
         self._tracker = Tracker(
             assignment.config, assignment.context, must_connect=False, declared=False
         )
+
+    @property
+    def history(self) -> Mapping[int, float]:
+        """The objective by training step, without abandoned steps."""
+        return self._tracker.history
 
     def resume(self) -> int:
         """Read the lines that an earlier process wrote after the last recorded one. The first
@@ -139,7 +144,7 @@ class CommandRun:
             ConfigError: a line cannot be read, or the command ended without an evaluation.
             RuntimeError: the command failed, or wrote no line for too long.
         """
-        metric = self._assignment.metric
+        metric = self._assignment.context.metric
         stall_s = self._assignment.stall_timeout_s
         if self._process is None:
             self._moved = time.monotonic()
@@ -249,7 +254,7 @@ class CommandRun:
                 f"ended with {code}" if code > 0 else f"was ended by {signal.Signals(-code).name}"
             )
             raise RuntimeError(f"the command {cause}: {errors}")
-        metric = self._assignment.metric
+        metric = self._assignment.context.metric
         if all(name != metric for _, name in [*self._earlier, *self._own]):
             logged = sorted({name for _, name in [*self._earlier, *self._own]} - {"step"})
             hint = f'append lines such as {{"step": 20, "{metric}": 0.61}}'

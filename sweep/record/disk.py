@@ -12,7 +12,7 @@ from sweep.search.history import TrialKey
 from trainer.checkpoint.files import keep_weights, steps_on_disk
 from trainer.checkpoint.run_state import RunState
 from trainer.errors import StorageError
-from trainer.evaluation.history import best_evaluation
+from trainer.evaluation.score import best_evaluation
 from trainer.files import free_bytes, size_text
 from trainer.run_folder import RunFolder
 

@@ -21,7 +21,7 @@ from sweep.space.checks import MAX_GRID
 from sweep.space.points import Space, fingerprint
 from sweep.space.spec import SweepSpec
 from trainer.errors import UserError, one_line, printable
-from trainer.files import Record, read_json_lines, read_records
+from trainer.files import Record, read_records
 from trainer.run_folder import RunFolder
 
 _MAX_COUNTED = 1000  # largest finite space whose duplicate points are counted
@@ -184,17 +184,6 @@ def last_record(run_dir: Path) -> Record:
             with contextlib.suppress(ValueError, TypeError):  # truncated at either end
                 return dict(json.loads(line))
     return {}
-
-
-def evaluation_history(metrics_file: Path, metric: str) -> dict[int, float]:
-    """Return an evaluation metric by training step from ``metrics.jsonl``; NaN if not finite."""
-    if not metrics_file.exists():
-        return {}
-    return {
-        int(record["step"]): math.nan if record[metric] is None else float(record[metric])
-        for record, _ in read_json_lines(metrics_file)
-        if metric in record
-    }
 
 
 @contextlib.contextmanager

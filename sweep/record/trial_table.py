@@ -1,4 +1,4 @@
-"""The table of a sweep's trials, one row each."""
+"""A trial in words and as a row: in event lines, tables, ``--json`` and `load_results`."""
 
 import math
 from collections import Counter
@@ -78,12 +78,3 @@ def step_text(trial: TrialRecord) -> str:
     if not step and trial.state == "WAITING":
         return ""
     return f"{step}/{trial.total_steps}" if trial.total_steps else str(step)
-
-
-def duration(seconds: float) -> str:
-    """Write ``2h 05m``, ``3m 20s`` or ``12s``."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours}h {minutes:02d}m"
-    return f"{minutes}m {rest:02d}s" if minutes else f"{rest}s"

@@ -8,7 +8,7 @@ from typing import Literal
 
 from dashboards.trial import Directed, TrialRecord, best_first
 from sweep.space.points import Parameters
-from trainer.evaluation.history import mean
+from trainer.evaluation.score import mean
 from trainer.files import Record
 
 _ConfigurationState = Literal["RUNNING", "COMPLETE", "PRUNED", "FAIL"]

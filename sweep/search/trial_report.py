@@ -1,7 +1,15 @@
-"""What a trial reports to Ray Tune after each evaluation, and when it ends without one."""
+"""What a trial reports after each evaluation, and when it ends without one.
 
-from dataclasses import asdict, dataclass, fields
+A rank makes it, the trial hands it to Ray Tune, and searcher, scheduler and driver read it.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
+
+from trainer.errors import DivergedError
+from trainer.evaluation.score import score
 
 TuneResult = dict[str, Any]  # what a trial reports to Tune, and Tune passes on
 
@@ -10,6 +18,7 @@ SCORE = "score"
 EVALUATION = "evaluation"
 # config key with a trial's last failure, after which it is not retried
 GIVEN_UP = "given_up"
+_METRICS = "eval/"  # prefix of the metrics of an evaluation
 
 
 @dataclass(frozen=True)
@@ -29,15 +38,41 @@ class TrialReport:
     reason: str = ""  # failure that a retry would repeat
     # (what, where, hint, code) of a storage error that stopped it
     storage: tuple[str, str, str, str] | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)  # eval/* of this evaluation
 
-    def to_result(self, **metrics: Any) -> TuneResult:
+    def scored(self, history: Mapping[int, float], metric: str, window: int) -> "TrialReport":
+        """Return the report with the score of these evaluations, without a score if the last one is
+        not finite.
+
+        ``history`` maps training steps to values of ``metric``.
+
+        Raises:
+            DivergedError: the last two evaluations are not finite, or the last one of a trial that
+            has finished. One such evaluation between finite ones may be a failed evaluation.
+        """
+        values = [history[step] for step in sorted(history)] or [math.nan]
+        is_last_finite = math.isfinite(values[-1])
+        is_earlier_finite = len(values) == 1 or math.isfinite(values[-2])
+        if not is_last_finite and (self.finished or not is_earlier_finite):
+            raise DivergedError(self.step, metric, values[-1])
+        return replace(
+            self,
+            score=score(history, window) if is_last_finite else None,
+            evaluation=sum(1 for step in history if step > 0),
+        )
+
+    def to_result(self, **more: Any) -> TuneResult:
         """Return the result that Tune gets."""
         values = {name: value for name, value in asdict(self).items() if value is not None}
+        metrics = values.pop("metrics")
         is_done = self.finished or self.stopped or bool(self.reason)
-        return {**metrics, **values, "done": is_done}
+        return {**metrics, **more, **values, "done": is_done}
 
     @classmethod
     def of(cls, result: TuneResult | None) -> "TrialReport":
         """Read a Tune result; None means no result yet."""
-        names = [field.name for field in fields(cls)]
-        return cls(**{name: value for name, value in (result or {}).items() if name in names})
+        given = result or {}
+        names = {field.name for field in fields(cls)} - {"metrics"}
+        values = {name: value for name, value in given.items() if name in names}
+        metrics = {name: value for name, value in given.items() if name.startswith(_METRICS)}
+        return cls(**values, metrics=metrics)

@@ -9,7 +9,7 @@ from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import TrialKey
 from sweep.space.arms import arm_of
 from sweep.space.spec import SweepSpec
-from trainer.metrics.tags import (
+from trainer.metrics.mlflow_runs import (
     ARM_TAG,
     COLOUR_TAG,
     CONFIGURATION_TAG,

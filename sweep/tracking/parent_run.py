@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sweep.record.sweep_record import SweepRecord
 from sweep.tracking.outcomes import EndedTrial, ended_trials
 from sweep.tracking.view import save_view
-from trainer.metrics.recorded_runs import find_runs
-from trainer.metrics.tags import (
+from trainer.metrics.mlflow_runs import (
     CONFIRMS_TAG,
     NOTE_TAG,
     PARENT_TAG,
@@ -19,6 +18,7 @@ from trainer.metrics.tags import (
     RUN_TAG,
     STATE_TAG,
     SWEEP_TAG,
+    find_runs,
 )
 from trainer.run_folder import RunFolder
 from trainer.tracking.inputs import change_tags

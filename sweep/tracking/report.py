@@ -12,7 +12,7 @@ from sweep.record.best import choose_best
 from sweep.record.sweep_record import SweepRecord
 from sweep.tracking.parent_run import ParentRun
 from trainer.files import write_atomically
-from trainer.metrics.tags import NOTE_TAG
+from trainer.metrics.mlflow_runs import NOTE_TAG
 
 BEST_FILE = "best.yaml"
 

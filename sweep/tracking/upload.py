@@ -9,7 +9,7 @@ from sweep.record.sweep_record import SweepRecord
 from sweep.tracking.outcomes import ended_trials
 from sweep.tracking.parent_run import open_parent, with_progress
 from trainer.errors import StorageError
-from trainer.metrics.tags import PARENT_TAG
+from trainer.metrics.mlflow_runs import PARENT_TAG
 from trainer.run_folder import RunFolder
 from trainer.shell.run_folder import hold
 from trainer.tracking.mlflow_store import tracking_uri

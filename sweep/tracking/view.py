@@ -13,7 +13,7 @@ from typing import Any
 
 from sweep.space.spec import SweepSpec
 from trainer.config.variants import short_names
-from trainer.metrics.tags import SEED_TAG, STATE_TAG, SWEEP_TAG, VARIANT_TAG
+from trainer.metrics.mlflow_runs import SEED_TAG, STATE_TAG, SWEEP_TAG, VARIANT_TAG
 from trainer.tracking.mlflow_store import connect, retry
 
 TAG = "mlflow.sharedViewState."

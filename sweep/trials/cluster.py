@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from rewards.own import OWN_PACKAGES
+from rewards.user_code import OWN_PACKAGES
 from sweep.programs.base import ResourcesSpec
 from sweep.programs.environment import set_for_sweep
 from sweep.trials.credentials import plain_environment

@@ -6,13 +6,14 @@ from typing import Any
 
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 
-from dashboards.trial import score
-from sweep.record.sweep_record import SweepRecord, evaluation_history
+from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import TrialKey
 from sweep.search.trial_report import EVALUATION, SCORE
 from sweep.space.spec import SchedulerSpec, SweepSpec
 from sweep.trials.internals import forget_scores
+from trainer.evaluation.score import score
 from trainer.run_folder import RunFolder
+from trainer.tracking.shipping import recorded_values
 
 
 def make_scheduler(sweep: SweepRecord) -> TrialScheduler:
@@ -75,14 +76,13 @@ class _EndedTrial:
 
 def _replay(scheduler: TrialScheduler, ended: _EndedTrial, sweep: SweepRecord) -> None:
     objective = sweep.spec.objective
-    history = evaluation_history(
-        RunFolder(sweep.folder.trial(ended.trial_id)).metrics, objective.metric
-    )
+    run_folder = RunFolder(sweep.folder.trial(ended.trial_id))
+    history = recorded_values(run_folder.metrics, objective.metric)
     scheduler.on_trial_add(None, ended)
     evaluated = sorted(step for step in history if step > 0)
     for count, last in enumerate(evaluated, start=1):
         if not math.isfinite(history[last]):
             continue  # it was reported without a score
         seen = {step: value for step, value in history.items() if step <= last}
-        result = {EVALUATION: count, SCORE: score(seen, objective)}
+        result = {EVALUATION: count, SCORE: score(seen, objective.window)}
         scheduler.on_trial_result(None, ended, result)

@@ -6,8 +6,6 @@ reserved as one unit, counts toward concurrency, and is released when the trial 
 
 import contextlib
 import logging
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,16 +14,14 @@ import ray
 from ray import tune
 from ray.util import get_current_placement_group
 
-from dashboards.trial import score as score_of
 from sweep.programs.base import Assignment
 from sweep.record.folder import SweepFolder
-from sweep.record.sweep_record import evaluation_history
 from sweep.search.history import TrialKey
 from sweep.search.trial_report import GIVEN_UP, TrialReport, TuneResult
 from sweep.space.spec import SweepSpec
 from sweep.tracking.outcomes import trial_name, trial_tags
 from sweep.trials.nodes import WorkerLostError, exit_when_disconnected, leave_if_files_missing
-from sweep.trials.worker import START_TIMEOUT_S, Period, WorkerGroup
+from sweep.trials.worker import START_TIMEOUT_S, WorkerGroup
 from trainer.attempt import Attempt, begin_attempt
 from trainer.errors import (
     ConfigError,
@@ -37,7 +33,7 @@ from trainer.errors import (
     one_line,
 )
 from trainer.files import storage_fault
-from trainer.metrics.tags import PARENT_TAG, VARIANT_TAG
+from trainer.metrics.mlflow_runs import PARENT_TAG, VARIANT_TAG
 from trainer.run_folder import RunFolder
 from trainer.tracking.inputs import check_inputs
 from trainer.types import RunContext
@@ -129,16 +125,13 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         if self._given_up:
             return self._failed(WorkerLostError(self._given_up))
         try:
-            period = self._run_period()
-            self._last_step = period.step
-            if period.stopped:
+            report, ranks = self._run_period()
+            self._last_step = report.step
+            if report.stopped:
                 return self._stopped()
-            history = self._evaluations(period)
-            raise_if_diverged(history, period, self.plan.spec.objective.metric)
-            report = self._evaluated(period, history)
-            if period.done:
+            if report.finished:
                 self._close("FINISHED")
-            return report
+            return report.to_result(ranks=ranks)
         except (DivergedError, ConfigError, MissingError, RewardError) as error:
             return self._failed(error)
         except Exception as error:
@@ -197,6 +190,8 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             tags=tags,
             shares_process=True,
             attempt=config.get("attempt", 0),
+            metric=spec.objective.metric,
+            window=spec.objective.window,
         )
         self._assignment = Assignment(
             trial=key.name,
@@ -207,7 +202,6 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             environment=self.plan.environment,
             inputs=self.plan.inputs,
             working_dir=self.plan.working_dir,
-            metric=spec.objective.metric,
             stall_timeout_s=spec.limits.stall_timeout_s,
         )
         self._overrides = dict(config["overrides"])
@@ -215,10 +209,11 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         self._built = False
         self._last_step = 0
 
-    def _run_period(self) -> Period:
+    def _run_period(self) -> tuple[TrialReport, list[int]]:
+        """Return the report of the first rank, and the process ids of all ranks."""
         group = self._ready_group()
         metrics_file = self._run_folder.metrics
-        periods: list[Period] = group.call(
+        reports: list[TrialReport] = group.call(
             "run_period",
             timeout=self.plan.spec.limits.stall_timeout_s,
             progress=lambda: (
@@ -226,10 +221,10 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
                 self._assignment.stop_file.exists(),  # saving may take as long as a step
             ),
         )
-        steps = {period.step for period in periods}
+        steps = {report.step for report in reports}
         if len(steps) > 1:
             raise WorkerLostError(f"the ranks disagree on the training step: {sorted(steps)}")
-        return periods[0]
+        return reports[0], group.pids
 
     @property
     def _run_folder(self) -> RunFolder:
@@ -276,36 +271,6 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             again = f"restore it and run sweep resume {folder.name}, or add --accept-changes"
             raise StorageError(error.what, error.where, again, code=error.code) from None
 
-    def _evaluations(self, period: Period) -> dict[int, float]:
-        """Return step -> objective of all evaluations so far.
-
-        They are read from the record, because a resumed trial has earlier ones, and because a
-        restarted program may have abandoned some of them.
-        """
-        metric = self.plan.spec.objective.metric
-        history = evaluation_history(self._run_folder.metrics, metric)
-        if metric in period.metrics:
-            history[period.step] = float(period.metrics[metric])
-        return history
-
-    def _evaluated(self, period: Period, history: Mapping[int, float]) -> TuneResult:
-        """Return the report of an evaluation; without a score if the evaluation is not finite."""
-        score = None
-        if math.isfinite(history[max(history)]):
-            score = score_of(history, self.plan.spec.objective)
-        report = TrialReport(
-            step=period.step,
-            score=score,
-            evaluation=sum(1 for step in history if step > 0),
-            total_steps=period.total_steps,
-            finished=period.done,
-        )
-        evaluated = {
-            name: float(value) for name, value in period.metrics.items() if name.startswith("eval/")
-        }
-        assert self._group is not None, "a trial reports after its ranks have trained"
-        return report.to_result(**evaluated, ranks=self._group.pids)
-
     def _failed(self, error: Exception) -> TuneResult:
         step = error.step if isinstance(error, DivergedError) else self._last_step
         self._note_failure(error)
@@ -328,20 +293,6 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         if fault is not None:
             storage = (fault.what, fault.where, fault.hint, fault.code)
         return TrialReport(self._last_step, stopped=True, storage=storage).to_result()
-
-
-def raise_if_diverged(history: Mapping[int, float], period: Period, metric: str) -> None:
-    """Raise if the objective is not finite at a trial's last two evaluations, or at the last one of
-    a trial that has ended. One such evaluation between finite ones may be a failed evaluation.
-
-    Raises:
-        DivergedError: names the step and the value.
-    """
-    values = [history[step] for step in sorted(history)] or [math.nan]
-    is_last_finite = math.isfinite(values[-1])
-    were_two_nonfinite = len(values) > 1 and not math.isfinite(values[-2]) and not is_last_finite
-    if were_two_nonfinite or (period.done and not is_last_finite):
-        raise DivergedError(period.step, metric, values[-1])
 
 
 def bind_plan(plan: TrialPlan) -> type[SweepTrial]:

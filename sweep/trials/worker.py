@@ -12,7 +12,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from sweep.programs.base import Assignment, RunnableProgram, TrialRun
+from sweep.search.trial_report import TrialReport
 from sweep.trials.credentials import take_credentials
 from sweep.trials.limits import with_limits
 from sweep.trials.nodes import (
@@ -34,6 +34,7 @@ from trainer.errors import one_line
 from trainer.parallel.gpus import SHARE_VARIABLE
 from trainer.policy.cache import cache_folder, exclusive_folder
 from trainer.run_folder import RunFolder
+from trainer.types import RunContext
 
 logger = logging.getLogger(__name__)
 
@@ -45,22 +46,12 @@ POLL_S = 2.0
 _DEATH_NOTICE_S = 3.0
 
 
-@dataclass(frozen=True)
-class Period:
-    """A rank's report after one evaluation period; no metrics if it trained nothing."""
-
-    step: int
-    total_steps: int
-    done: bool
-    metrics: Mapping[str, float]
-    stopped: bool = False  # because the sweep is to stop
-
-
 class RankWorker:
     """One rank of a trial. It is reused when the next trial gets the same placement group."""
 
     def __init__(self) -> None:
         self._run: TrialRun | None = None
+        self._context: RunContext | None = None
         self._port = reserve_port()
 
     def describe(self) -> dict[str, Any]:
@@ -93,6 +84,7 @@ class RankWorker:
             os.chdir(assignment.working_dir)
         take_credentials(assignment.credentials)
         started = time.monotonic()
+        self._context = assignment.context
         self._run = program.start(assignment)
         step = self._run.resume()
         rank = os.environ.get("RANK", "0")
@@ -103,20 +95,35 @@ class RankWorker:
         )
         return step
 
-    def run_period(self) -> Period:
-        """Train to the next evaluation, or to the next training step when the sweep is to stop."""
+    def run_period(self) -> TrialReport:
+        """Train to the next evaluation, or to the next training step when the sweep is to stop.
+
+        Returns:
+            The report of the trial; only rank 0, which keeps the record, adds the score.
+
+        Raises:
+            DivergedError: as `TrialReport.scored`.
+        """
         run = self._run
-        assert run is not None, "build() comes first"
-        if run.done:  # stopped after its last step, before it could be reported
-            return Period(run.step, run.total_steps, True, {})
-        metrics = {name: value for name, value in run.run_period().items() if name != "step"}
-        return Period(
+        context = self._context
+        assert run is not None and context is not None, "build() comes first"
+        measured: Mapping[str, float] = {}
+        # done: stopped after its last step, before it could be reported
+        if not run.done:
+            measured = run.run_period()
+        evaluated = any(name != "step" for name in measured)
+        report = TrialReport(
             step=run.step,
             total_steps=run.total_steps,
-            done=run.done,
-            metrics=metrics,
-            stopped=run.stopped and not metrics,
+            finished=run.done,
+            stopped=run.stopped and not run.done and not evaluated,
+            metrics={
+                name: float(value) for name, value in measured.items() if name.startswith("eval/")
+            },
         )
+        if report.stopped or os.environ.get("RANK", "0") != "0":
+            return report
+        return report.scored(run.history, context.metric, context.window)
 
     def close(self, status: str) -> None:
         """End the trial's run; the process stays."""

@@ -16,7 +16,7 @@ from rich.text import Text
 from sweep.programs.base import ResourcesSpec
 from sweep.record.folder import SweepFolder
 from sweep.record.trial_table import parameter_text
-from sweep.search.trial_report import TrialReport, TuneResult
+from sweep.search.trial_report import TrialReport
 from sweep.trials.limits import with_limits
 from trainer.errors import printable
 from trainer.shell.logs import progress_is_shown
@@ -59,10 +59,12 @@ class EventLines:
         """Print that a trial has its resources."""
         _print_event(trial, f"started    {parameter_text(parameters)}")
 
-    def evaluated(self, trial: str, report: TrialReport, metrics: TuneResult) -> None:
+    def evaluated(self, trial: str, report: TrialReport) -> None:
         """Print a trial's evaluation."""
         self._startup_messages.clear()
-        shown = f"{_HEADLINE} {number(metrics[_HEADLINE])}" if _HEADLINE in metrics else ""
+        shown = ""
+        if _HEADLINE in report.metrics:
+            shown = f"{_HEADLINE} {number(report.metrics[_HEADLINE])}"
         if report.finished and not shown:
             return  # a command exits some time after its last evaluation
         total = f"/{report.total_steps}" if report.total_steps else ""

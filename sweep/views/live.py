@@ -9,10 +9,10 @@ from rich.live import Live
 from rich.table import Table
 
 from sweep.record.sweep_record import SweepRecord
-from sweep.record.trial_table import duration, parameter_text, step_text
+from sweep.record.trial_table import parameter_text, step_text
 from sweep.views.time_left import seconds_left
 from trainer.shell.logs import progress_is_shown
-from trainer.shell.table import number
+from trainer.shell.table import duration, number
 
 logger = logging.getLogger(__name__)
 

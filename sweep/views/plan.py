@@ -12,7 +12,7 @@ from dashboards.statistics.power import minimum_detectable_effect
 from sweep.programs.base import Footprint, Program, Sample
 from sweep.record.noise import NoiseForecast, forecast_noise, noise_lines, noise_overrides
 from sweep.record.sweep_record import SweepRecord, planned_trials, readable_sweeps
-from sweep.record.trial_table import duration, parameter_text, value_text
+from sweep.record.trial_table import parameter_text, value_text
 from sweep.space.arms import ARM_SEEDS, arms
 from sweep.space.file import automatic_sampler
 from sweep.space.parameters import ParameterSpec
@@ -20,7 +20,7 @@ from sweep.space.spec import SweepSpec
 from sweep.trials.cluster import Node, check_fit, node_text, slots
 from trainer.errors import MissingError
 from trainer.files import free_bytes, size_text
-from trainer.shell.table import counted, print_table
+from trainer.shell.table import counted, duration, print_table
 
 
 @dataclass(frozen=True)

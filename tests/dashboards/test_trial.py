@@ -2,7 +2,8 @@ import math
 
 import pytest
 
-from dashboards.trial import Curve, Objective, TrialRecord, best_first, score
+from dashboards.trial import Curve, Objective, TrialRecord, best_first
+from trainer.evaluation.score import score
 
 
 @pytest.mark.parametrize(
@@ -17,7 +18,7 @@ from dashboards.trial import Curve, Objective, TrialRecord, best_first, score
 )
 def test_the_score_is_the_mean_of_the_last_finite_evaluations(history, window, expected):
     objective = Objective(window=window)
-    assert score(history, objective) == pytest.approx(expected)
+    assert score(history, window) == pytest.approx(expected)
     steps = sorted(history)
     curve = Curve(tuple(steps), tuple(history[step] for step in steps))
     assert curve.score(objective) == pytest.approx(expected)
@@ -25,7 +26,7 @@ def test_the_score_is_the_mean_of_the_last_finite_evaluations(history, window, e
 
 @pytest.mark.parametrize("history", [{}, {10: math.nan, 20: math.inf}])
 def test_without_a_finite_evaluation_there_is_no_score(history):
-    assert math.isnan(score(history, Objective()))
+    assert math.isnan(score(history, 3))
 
 
 def test_the_best_comes_first_and_equal_scores_keep_their_order():

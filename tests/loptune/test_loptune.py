@@ -7,7 +7,7 @@ import pytest
 
 import loptune as lt
 from loptune import shadowing
-from rewards.own import OWN_PACKAGES
+from rewards.user_code import OWN_PACKAGES
 from tests.paths import ROOT
 
 TINY_RUN = """

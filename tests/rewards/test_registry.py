@@ -46,8 +46,8 @@ def test_minimum_is_the_weighted_sum_of_positive_weights():
         ("knights_knave", "did you mean knights_knaves?"),
         ("bleu", "format, knights_knaves, last_number, math"),
         ("no.such.module:f", "cannot import no.such.module"),
-        (f"{OWN}:nothing", "has no function nothing"),
-        (f"{OWN}:not_a_function", "has no function not_a_function"),
+        (f"{OWN}:nothing", "has no nothing"),
+        (f"{OWN}:not_a_function", "not_a_function is no function"),
     ],
 )
 def test_unknown_names_are_refused_with_a_fix(name, message):

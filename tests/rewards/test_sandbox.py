@@ -300,7 +300,7 @@ def test_the_number_of_processes_stays_and_none_is_left_after_close():
 
 def test_an_unknown_reward_is_refused_at_the_start_and_leaves_no_process():
     before = workers_alive(recursive=True)
-    with pytest.raises(ValueError, match="has no function nothing"):
+    with pytest.raises(ValueError, match="has no nothing"):
         pool(f"{OWN}:nothing")
     assert workers_alive(recursive=True) == before
 

@@ -8,6 +8,7 @@ Faults are those of ``fake_trainer``; ``rank`` names the one that meets them. Ra
 import json
 import os
 from pathlib import Path
+from typing import ClassVar
 
 import ray
 
@@ -68,6 +69,8 @@ class FakeRank(FakeTrainer):
 
 class SilentTracker(LocalTracker):
     """What ranks other than 0 have for a tracker."""
+
+    history: ClassVar[dict[int, float]] = {}
 
     def __init__(self) -> None:
         pass

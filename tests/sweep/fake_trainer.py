@@ -26,7 +26,7 @@ from sweep.programs.base import Assignment, ResourcesSpec, Values
 from sweep.programs.loptune import LoptuneProgram
 from trainer.errors import DivergedError
 from trainer.files import JsonLines
-from trainer.tracking.shipping import end_of_step, metrics_record
+from trainer.tracking.shipping import end_of_step, metrics_record, recorded_values
 
 
 class FakeTrainer:
@@ -52,6 +52,10 @@ class FakeTrainer:
     @property
     def done(self) -> bool:
         return self.step >= self.total_steps
+
+    @property
+    def history(self) -> Mapping[int, float]:
+        return self.tracker.history
 
     def run_period(self) -> Mapping[str, float]:
         metrics: dict[str, float] = {}
@@ -134,6 +138,10 @@ class LocalTracker:
     def __init__(self, run_dir: Path) -> None:
         self.path = run_dir / "metrics.jsonl"
         self.lines = JsonLines(self.path)
+
+    @property
+    def history(self) -> Mapping[int, float]:
+        return recorded_values(self.path, "eval/accuracy")
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         self.lines.append(metrics_record(metrics, step))

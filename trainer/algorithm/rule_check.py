@@ -20,10 +20,11 @@ from trainer.rules.interface import (
     AdvantageInputs,
     LossInputs,
     PolicyLoss,
+    Rule,
+    StepSummary,
     TokenLosses,
     UpdateTotals,
 )
-from trainer.rules.rule import Rule, StepSummary
 from trainer.types import TrainBatch
 
 _LENGTHS = (6, 4, 5, 2)

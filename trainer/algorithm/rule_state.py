@@ -6,7 +6,7 @@ from typing import Any
 
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.errors import ConfigError
-from trainer.rules.rule import Rule, RuleState, StepSummary
+from trainer.rules.interface import Rule, RuleState, StepSummary
 
 RuleStates = dict[str, dict[str, float]]  # by kind of rule: "advantage", "loss"
 

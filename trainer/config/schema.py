@@ -35,8 +35,8 @@ from trainer.config.yaml_document import (
 )
 from trainer.errors import ConfigError
 from trainer.files import write_atomically
+from trainer.rules.interface import Rule
 from trainer.rules.kinds import KINDS
-from trainer.rules.rule import Rule
 from trainer.section import MOST_COMPLETIONS, Count, Positive, Section, Seed
 
 

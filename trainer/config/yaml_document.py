@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from trainer.config.credentials import CREDENTIALS_IN_URL
 from trainer.errors import ConfigError, MissingError, shortened
-from trainer.rules.rule import Rule
+from trainer.rules.interface import Rule
 
 KeyPath = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)

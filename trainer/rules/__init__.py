@@ -20,11 +20,12 @@ from trainer.rules.interface import (
     KlPlacement,
     LossInputs,
     PolicyLoss,
+    RuleState,
+    StepSummary,
     TokenLosses,
     UpdateTotals,
     without_rounding,
 )
-from trainer.rules.rule import RuleState, StepSummary
 from trainer.section import NonNegative, Positive, Probability
 from trainer.types import TrainBatch
 

@@ -1,4 +1,5 @@
-"""The interface of update rules: what an advantage or a loss receives and returns.
+"""The interface of update rules: their base class, and what an advantage or a loss receives and
+returns.
 
 Neither this module nor any built-in rule imports torch, because loading a configuration imports the
 rule classes and must not wait for torch.
@@ -7,15 +8,19 @@ rule classes and must not wait for torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
-from trainer.rules.rule import Rule, RuleState
+from rewards.user_code import folder_of
+from trainer.rules.own import errors_located, load_again
+from trainer.section import Section
 from trainer.types import Tensor, TrainBatch
 
 if TYPE_CHECKING:
     import torch
 
+RuleState = Mapping[str, float]  # what a rule keeps from step to step
 SumOverRanks = Callable[[Tensor], Tensor]
 Gather = Callable[[list[Any]], list[Any]]
 
@@ -27,6 +32,65 @@ _ROUNDING = 1e-5
 _ABSENT: Any = None  # of inputs that a test builds by hand; training always sets them
 KlPlacement = Literal["loss", "reward"]
 Aggregation = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "constant"]
+
+
+class StepSummary(NamedTuple):
+    """A training step in numbers that are equal on all ranks, for `Rule.next_state`."""
+
+    step: int  # training step, from 1
+    total_steps: int  # of the run
+    reward: float  # mean over the step's completions
+    accuracy: float  # fraction of correct completions
+    # float, mean over completion tokens before the update [nats]; None with
+    # optim.old_logprobs=rollout: a rule that reads it sets `needs_distributions`
+    entropy: Any
+    clip_fraction: float  # fraction of updated tokens that the loss clips
+    approx_kl: float  # mean of old_logprob - logprob over updated tokens [nats]
+
+
+class Rule(Section):
+    """A rule (loss or advantage) that the configuration selects by name. Its fields are its
+    parameters.
+    """
+
+    # whether it needs entropies or proxy log-probabilities
+    needs_distributions: ClassVar[bool] = False
+    name: str = ""
+
+    def initial_state(self) -> RuleState:
+        """Return the rule's state before the first step: named numbers, none by default.
+
+        A rule receives its state as ``state`` of its inputs. A rule's object never changes.
+        """
+        return {}
+
+    def next_state(self, state: RuleState, summary: StepSummary) -> RuleState:
+        """Return the state for the next step, called once at the end of each step on all ranks.
+
+        Use the arguments only: they are equal on all ranks, so the states are, too. Checkpoints
+        store the state.
+        """
+        return state
+
+    @property
+    def is_own(self) -> bool:
+        """Whether a user's module defines the rule."""
+        return ":" in self.name
+
+    def errors_located(self) -> AbstractContextManager[None]:
+        """Return a context that turns the exceptions of a user's rule into a ConfigError with file
+        and line. Exceptions of built-in rules pass as they are.
+        """
+        return errors_located(self.name) if self.is_own else nullcontext()
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Pickle a user-defined rule as its parameters and its module's folder: the process that
+        reads it may run elsewhere.
+        """
+        if not self.is_own:
+            return super().__reduce__()
+        ancestors = (ancestor for ancestor in type(self).__mro__ if _is_ours(ancestor))
+        return load_again, (self.name, next(ancestors), folder_of(self.name), self.model_dump())
 
 
 class UpdateTotals(NamedTuple):
@@ -153,6 +217,10 @@ def _shared(kind: type[Any], batch: TrainBatch) -> dict[str, Any]:
     return {
         part.name: getattr(batch, part.name) for part in fields(kind) if hasattr(batch, part.name)
     }
+
+
+def _is_ours(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == "trainer"
 
 
 class TokenLosses(NamedTuple):

@@ -23,8 +23,7 @@ from trainer.config.credentials import split_credentials
 from trainer.config.tracking import TrackingConfig
 from trainer.errors import ConfigError, StorageError, first_line
 from trainer.files import storage_error
-from trainer.metrics.recorded_runs import find_runs
-from trainer.metrics.tags import RUN_TAG
+from trainer.metrics.mlflow_runs import RUN_TAG, find_runs
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -9,7 +9,7 @@ recomputes steps, they are uploaded again, and the newest value of a step is the
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from trainer.config.yaml_document import read_yaml
 from trainer.errors import StorageError
 from trainer.files import Record, read_json_lines, read_records, write_atomically
 from trainer.metrics.declared import COMPLETIONS_TABLE, declaration
-from trainer.metrics.tags import CHANGES_TAG
+from trainer.metrics.mlflow_runs import CHANGES_TAG
 from trainer.run_folder import RunFolder
 from trainer.tracking.mlflow_store import (
     connect,
@@ -97,6 +97,22 @@ def recorded_times(path: Path) -> tuple[int, int] | None:
     first = records[0]
     seconds = float(first.get("time/evaluation") or first.get("time/step") or 0)
     return round(1000 * (first["time"] - seconds)), round(1000 * records[-1]["time"])
+
+
+def recorded_values(path: Path, metric: str) -> dict[int, float]:
+    """Return a metric by training step from ``metrics.jsonl``; NaN if not finite. Empty without a
+    file.
+    """
+    return {} if not path.exists() else values_of(read_records(path), metric)
+
+
+def values_of(records: Iterable[Record], metric: str) -> dict[int, float]:
+    """Return a metric by training step; NaN where it was not finite."""
+    return {
+        int(record["step"]): math.nan if record[metric] is None else float(record[metric])
+        for record in records
+        if metric in record
+    }
 
 
 _saving = Lock()

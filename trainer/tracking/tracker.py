@@ -19,7 +19,7 @@ from trainer.config.tracking import Tracked, TrackingConfig
 from trainer.config.yaml_document import dump_yaml, read_yaml
 from trainer.errors import MissingError, StorageError
 from trainer.files import JsonLines, Record, read_json_lines, storage_error, write_atomically
-from trainer.metrics.tags import RUN_TAG
+from trainer.metrics.mlflow_runs import RUN_TAG
 from trainer.progress import MetricValues
 from trainer.run_folder import RunFolder
 from trainer.tracking.mlflow_store import prepare_store, reason, retry, tracking_uri
@@ -29,6 +29,8 @@ from trainer.tracking.shipping import (
     end_of_step,
     metrics_record,
     recorded_times,
+    recorded_values,
+    values_of,
 )
 from trainer.tracking.writers import Writers
 from trainer.types import RunContext
@@ -85,6 +87,9 @@ class Tracker:
         self._correctness = JsonLines(folder.correctness)
         self._writers = Writers(config, context)
         self._declared = declared
+        # values of the objective by training step, as the record has them
+        self.history = recorded_values(folder.metrics, context.metric)
+        self._metric = context.metric
         self._last_step = 0
         self._earlier_end = 0  # bytes of the record that earlier processes wrote
         self._thread: threading.Thread | None = None
@@ -107,6 +112,8 @@ class Tracker:
         """
         record = metrics_record(metrics, step, self._declared, self._attempt.number)
         self._append(self._metrics, step, record)
+        if self._metric in metrics:
+            self.history[step] = float(metrics[self._metric])
         self._last_step = max(self._last_step, step)
         self._start_shipping()
         self._writers.log(metrics, step)
@@ -141,6 +148,7 @@ class Tracker:
             raise storage_error("write the run's record", self.run_dir, error) from error
         for lines in (self._metrics, self._completions, self._correctness):
             lines.cut(end_of_step(lines.path, step))
+        self.history = {at: value for at, value in self.history.items() if at <= step}
         self._last_step = max(step, 0)
 
     def begin_process(self) -> None:
@@ -174,6 +182,7 @@ class Tracker:
             if self._shipper is not None:
                 stack.enter_context(self._shipper.rewriting())
             self._earlier_end = self._metrics.rewrite(kept, earlier_end)
+        self.history = values_of(kept, self._metric)
         return moved
 
     def close(self, status: str = "FINISHED") -> bool:
@@ -262,6 +271,9 @@ def _failure(action: Callable[[], None]) -> Exception | None:
 
 class NullTracker:
     """Tracker that records nothing, for ranks other than 0."""
+
+    def __init__(self) -> None:
+        self.history: dict[int, float] = {}
 
     def _ignore(self, *given: Any, **named: Any) -> None:
         pass

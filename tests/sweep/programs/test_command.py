@@ -16,7 +16,6 @@ from pydantic import ValidationError
 
 from sweep.programs.base import Assignment
 from sweep.programs.command import CommandProgram
-from sweep.record.sweep_record import evaluation_history
 from sweep.space.advice import advise_space
 from sweep.space.file import load_space
 from tests.refusals import refused
@@ -25,6 +24,7 @@ from tests.sweep.programs.scripts import SPACE, write_project
 from tests.tables import table
 from trainer.errors import ConfigError, MissingError
 from trainer.files import read_records
+from trainer.tracking.shipping import recorded_values
 from trainer.types import RunContext
 
 OFFLINE = {"offline": True}
@@ -342,7 +342,8 @@ def test_later_steps_of_an_abandoned_process_are_dropped(tmp_path, way, processe
             while not run.done:
                 run.run_period()
     root = tmp_path / "trials" / "c000-s0"
-    assert evaluation_history(root / "metrics.jsonl", "eval/accuracy") == last
+    assert recorded_values(root / "metrics.jsonl", "eval/accuracy") == last
+    assert run.history == last  # handed over without reading the record again
     abandoned = read_records(root / "abandoned.jsonl")
     assert [line["step"] for line in abandoned if "eval/accuracy" in line] == dropped
 

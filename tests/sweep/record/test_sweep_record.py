@@ -1,11 +1,10 @@
-import math
 import sys
 from pathlib import Path
 
 import pytest
 
 from sweep.record.folder import sweep_folder
-from sweep.record.sweep_record import SweepRecord, evaluation_history, last_record, planned_trials
+from sweep.record.sweep_record import SweepRecord, last_record, planned_trials
 from sweep.tracking.outcomes import ended_trials
 from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.spaces import make_spec
@@ -51,21 +50,6 @@ def test_the_last_record_is_read_from_the_end_of_whole_lines(tmp_path):
     )
     (tmp_path / "metrics.jsonl").write_text(lines + '{"step": 100, "ti')
     assert last_record(tmp_path)["step"] == 99
-
-
-def test_an_evaluation_that_was_no_number_is_read_back_as_nan(tmp_path):
-    file = tmp_path / "metrics.jsonl"
-    assert evaluation_history(file, "eval/accuracy") == {}
-    file.write_text(
-        '{"step": 0, "time": 1, "eval/accuracy": 0.25}\n{"step": 1, "time": 2, "rollout/reward": '
-        "1.0}\n"
-        '{"step": 2, "time": 3, "eval/accuracy": null, "nonfinite": {"eval/accuracy": '
-        '"nan"}}\n{"step": 4, "ev'
-    )
-    history = evaluation_history(file, "eval/accuracy")
-    assert history[0] == 0.25
-    assert math.isnan(history[2])
-    assert len(history) == 2
 
 
 def test_a_command_is_ready_to_be_typed(tmp_path, monkeypatch):

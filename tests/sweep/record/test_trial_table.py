@@ -4,8 +4,8 @@ import math
 import pytest
 
 from dashboards.trial import TrialRecord
-from sweep.record.trial_table import duration, parameter_text, print_trials, step_text, table_row
-from trainer.shell.table import number, print_json
+from sweep.record.trial_table import parameter_text, print_trials, step_text, table_row
+from trainer.shell.table import duration, number, print_json
 
 ROWS = [
     TrialRecord(

@@ -9,7 +9,7 @@ from tests.refusals import refused
 from tests.sweep.ended_sweeps import write_sweep
 from tests.trainer.tracking.store import config_for, history, runs_of, sqlite_store
 from trainer.errors import StorageError
-from trainer.metrics.recorded_runs import find_runs
+from trainer.metrics.mlflow_runs import find_runs
 from trainer.tracking.mlflow_store import connect
 from trainer.tracking.shipping import TrackingState, has_unsent
 from trainer.tracking.tracker import Tracker

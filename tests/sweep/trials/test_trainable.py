@@ -1,17 +1,14 @@
-import math
-from contextlib import nullcontext
 from typing import ClassVar
 
 import pytest
 
 from sweep.record.folder import SweepFolder
+from sweep.search.trial_report import TrialReport
 from sweep.space.file import load_space
 from sweep.trials import trainable
-from sweep.trials.trainable import TrialPlan, bind_plan, raise_if_diverged
-from sweep.trials.worker import Period
+from sweep.trials.trainable import TrialPlan, bind_plan
 from tests.sweep.harness import SEVERAL_RANKS, write_space
 from trainer.attempt import newest_attempt
-from trainer.errors import DivergedError
 
 
 def test_the_trials_own_process_takes_no_share_of_a_core(tmp_path):
@@ -42,7 +39,7 @@ class Ranks:
         self.trials += method == "build"
         if method in self.fails and (self.always or self.trials > 1):
             raise self.fails[method]
-        return [Period(2, 2, True, {"eval/accuracy": 0.5})] if method == "run_period" else [0]
+        return [TrialReport(2, 0.5, 1, 2, finished=True)] if method == "run_period" else [0]
 
     def kill(self):
         pass
@@ -68,6 +65,7 @@ def test_what_the_trial_before_left_in_its_ranks_is_no_failure_of_a_trial(
     spec = load_space(write_space(tmp_path / "s.yaml"))
     trial = object.__new__(bind_plan(TrialPlan(spec, folder)))
     trial.setup({"configuration": 0, "seed": 0, "overrides": {}, "attempt": 1})
+    assert trial._assignment.context.window == spec.objective.window
     assert trial.step()["finished"]
     ranks.fails = fails
     ranks.always = always
@@ -97,22 +95,3 @@ def test_an_attempt_that_cannot_shut_out_the_one_before_ends(tmp_path, monkeypat
     trial.setup({"configuration": 0, "seed": 0, "overrides": {}, "attempt": 1})
     stopped = trial.step()
     assert stopped["stopped"] and "(2) of c000-s0" in stopped["storage"][0]
-
-
-@pytest.mark.parametrize(
-    ("values", "done", "diverges"),
-    [
-        ([0.1, math.nan], False, False),  # one evaluation may fail
-        ([0.1, math.nan, 0.5], True, False),
-        ([0.1, math.nan, 0.5, math.inf], False, False),
-        ([math.nan, math.nan], False, True),
-        ([0.1, math.inf, math.nan], False, True),
-        ([0.1, math.nan], True, True),
-        ([], True, True),
-    ],
-)
-def test_an_objective_that_is_not_finite_twice_or_at_the_end_has_diverged(values, done, diverges):
-    history = dict(enumerate(values, start=1))
-    period = Period(len(values), 0, done, {})
-    with pytest.raises(DivergedError) if diverges else nullcontext():
-        raise_if_diverged(history, period, "eval/accuracy")

@@ -17,9 +17,10 @@ def lines(tmp_path):
 
 
 def test_a_trial_is_told_in_lines(lines, capsys):
-    report = TrialReport(step=20, total_steps=60, score=0.612345, evaluation=1)
+    metrics = {"eval/accuracy": 0.7, "eval/accuracy/2": 0.9}
+    report = TrialReport(step=20, total_steps=60, score=0.612345, evaluation=1, metrics=metrics)
     lines.started(TRIAL, {"actor.optim.lr": 1e-6, "critic.optim.lr": 1e-5})
-    lines.evaluated(TRIAL, report, {"eval/accuracy": 0.7, "eval/accuracy/2": 0.9})
+    lines.evaluated(TRIAL, report)
     lines.retried(TRIAL, "rank 0 died", 1, 2)
     lines.retried(TRIAL, "its node was lost", None, 2)
     lines.ended(TRIAL, TrialReport(step=60, score=0.612345, finished=True))
@@ -53,7 +54,8 @@ def test_an_end_is_told_as_what_it_is(lines, capsys, report, words):
 
 
 def test_an_evaluation_that_is_not_finite_is_told(lines, capsys):
-    lines.evaluated(TRIAL, TrialReport(step=4, evaluation=2), {"eval/accuracy": float("nan")})
+    metrics = {"eval/accuracy": float("nan")}
+    lines.evaluated(TRIAL, TrialReport(step=4, evaluation=2, metrics=metrics))
     told = capsys.readouterr().out
     assert "step 4" in told and "no score" in told and "nan" in told
 

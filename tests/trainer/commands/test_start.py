@@ -18,7 +18,7 @@ def files(folder):
     ("override", "code", "message"),
     [
         ("model.name_or_path=./absent", 3, "no such model folder"),
-        ("reward.functions={tests.rewards.own_rewards:nothing: 1}", 2, "has no function nothing"),
+        ("reward.functions={tests.rewards.own_rewards:nothing: 1}", 2, "has no nothing"),
         (
             "reward.functions={tests.trainer.failing_rewards:raising: 1}",
             2,

@@ -8,6 +8,7 @@ import pytest
 
 from tests.paths import ROOT
 from tests.trainer.tracking.store import config_for, context_for, history, lines_of, runs_of
+from trainer.tracking.shipping import recorded_values
 from trainer.tracking.tracker import Tracker
 
 
@@ -97,3 +98,18 @@ def test_steps_that_a_later_process_abandons_leave_the_record_while_it_logs(tmp_
     assert record == [(1, 1), (4, 2), (2, 2)]
     sent = history(uri, second._state.run_id, "policy/loss")
     assert {(4, 0.9), (2, 0.8)} <= set(sent)
+
+
+def test_an_evaluation_that_was_no_number_is_read_back_as_nan(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    assert recorded_values(file, "eval/accuracy") == {}
+    file.write_text(
+        '{"step": 0, "time": 1, "eval/accuracy": 0.25}\n{"step": 1, "time": 2, "rollout/reward": '
+        "1.0}\n"
+        '{"step": 2, "time": 3, "eval/accuracy": null, "nonfinite": {"eval/accuracy": '
+        '"nan"}}\n{"step": 4, "ev'
+    )
+    history = recorded_values(file, "eval/accuracy")
+    assert history[0] == 0.25
+    assert math.isnan(history[2])
+    assert len(history) == 2

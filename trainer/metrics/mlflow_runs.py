@@ -1,4 +1,10 @@
-"""MLflow tags, written by trainer and sweep and read by the dashboards."""
+"""How runs are found in MLflow: the tags that trainer and sweep write, and the search by tags."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 # Of every run.
 # stable id used to find a run after a restart: SWEEP/TRIAL or sweep/SWEEP
@@ -22,3 +28,26 @@ REASON_TAG = "loptune.reason"  # failure reason
 
 # Of a sweep's run.
 CONFIRMS_TAG = "loptune.confirms"  # confirmation sweep -> the sweep it confirms
+
+
+def find_runs(
+    client: "MlflowClient", experiment_ids: list[str], tags: Mapping[str, str]
+) -> list[Any]:
+    """Return the runs with all given tags, oldest first."""
+    return search_runs(
+        client, experiment_ids, " and ".join(f"tags.`{key}` = '{tags[key]}'" for key in tags)
+    )
+
+
+def search_runs(client: "MlflowClient", experiment_ids: list[str], condition: str) -> list[Any]:
+    """Return all runs that match an MLflow filter string, oldest first (paginated)."""
+    runs = []
+    token = None
+    while True:
+        page = client.search_runs(
+            experiment_ids, condition, order_by=["start_time ASC"], page_token=token
+        )
+        runs.extend(page)
+        token = page.token
+        if not token:
+            return runs

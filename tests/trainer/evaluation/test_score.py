@@ -1,14 +1,15 @@
 import pytest
 
-from trainer.evaluation.history import best_evaluation, final_metrics
+from trainer.evaluation.score import best_evaluation, final_metrics
 
 
 def test_the_best_is_the_earliest_of_equals_and_the_final_score_the_mean_of_the_last_three():
     evaluations = [(0, 0.1), (10, 0.7), (20, 0.4), (30, 0.7), (40, 0.1)]
     assert best_evaluation(evaluations) == (10, 0.7)
-    assert final_metrics(evaluations) == pytest.approx(
+    assert final_metrics(evaluations, window=3) == pytest.approx(
         {"final/best_accuracy": 0.7, "final/best_step": 10.0, "final/accuracy": 1.2 / 3}
     )
     assert best_evaluation([]) is None
     assert best_evaluation(evaluations, {20, 40}) == (20, 0.4)  # of those with a checkpoint
-    assert final_metrics(evaluations[:1])["final/accuracy"] == 0.1
+    assert final_metrics(evaluations, window=2)["final/accuracy"] == pytest.approx(0.4)
+    assert final_metrics(evaluations[:1], window=3)["final/accuracy"] == 0.1

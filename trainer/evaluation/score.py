@@ -1,10 +1,7 @@
-"""Evaluation history of a run, and the one score of it."""
+"""The one score of a run: the mean of its last evaluations."""
 
 import math
 from collections.abc import Container, Mapping, Sequence
-
-# final accuracy is the mean of this many last evaluations, as in arXiv:2505.12929
-_FINAL_WINDOW = 3
 
 Evaluation = tuple[int, float]  # training step, accuracy
 
@@ -17,7 +14,7 @@ def mean(values: Sequence[float]) -> float:
         return math.fsum(value / len(values) for value in values)
 
 
-def windowed_mean(history: Mapping[int, float], window: int) -> float:
+def score(history: Mapping[int, float], window: int) -> float:
     """Return the score of a run: the mean of its last ``window`` finite evaluations; NaN without
     one.
 
@@ -41,12 +38,14 @@ def best_evaluation(
     )
 
 
-def final_metrics(evaluations: Sequence[Evaluation]) -> dict[str, float]:
-    """Return the ``final/*`` metrics. Needs at least one evaluation."""
+def final_metrics(evaluations: Sequence[Evaluation], window: int) -> dict[str, float]:
+    """Return the ``final/*`` metrics of at least one evaluation. ``final/accuracy`` is the `score`
+    over ``window`` evaluations.
+    """
     best = best_evaluation(evaluations)
     assert best is not None
     return {
         "final/best_accuracy": best[1],
         "final/best_step": float(best[0]),
-        "final/accuracy": windowed_mean(dict(evaluations), _FINAL_WINDOW),
+        "final/accuracy": score(dict(evaluations), window),
     }

@@ -1,0 +1,103 @@
+"""The one way to a user's code: rewards, update rules and program functions, named
+``module:name``.
+
+Code is loaded here and nowhere else, so that each kind is looked up in the same places and fails
+with the same words: what could not be loaded, at which line or from which folder, and what to do.
+"""
+
+import difflib
+import importlib
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+OWN_PACKAGES = ("rewards", "trainer", "sweep", "dashboards", "search_spaces", "loptune")
+_MAX_MESSAGE = 300  # characters of a quoted exception
+
+
+class UserCodeError(ValueError):
+    """A user's code cannot be loaded. The message names the code, the place and what to do."""
+
+
+def load_named(name: str, kind: str, folder: str | Path | None = None) -> Any:
+    """Return the object behind ``module:name``.
+
+    Args:
+        name: ``module:name``; the module is searched on the import path, then in ``folder``.
+        kind: the kind of code in words, for the message: ``reward``.
+        folder: folder of the user's modules; the current folder if None.
+
+    Raises:
+        UserCodeError: the module cannot be imported, or has no such name.
+    """
+    module_name, _, attribute = name.partition(":")
+    module = _import_module(module_name, f"{kind} {name}", Path(folder or Path.cwd()))
+    value = getattr(module, attribute, None)
+    if value is None:
+        public = [other for other, item in vars(module).items() if callable(item)]
+        near = difflib.get_close_matches(attribute, public, n=1)
+        hint = f": did you mean {near[0]}?" if near else ""
+        place = getattr(module, "__file__", None) or module_name
+        raise UserCodeError(
+            f"{kind} {name}: {place} has no {attribute}{hint}{_hidden_file(module_name)}"
+        )
+    return value
+
+
+def folder_of(name: str) -> str:
+    """Return the folder on the import path in which the loaded module of ``module:name`` is."""
+    module_name = name.partition(":")[0]
+    file = Path(str(sys.modules[module_name].__file__))
+    is_package = file.name == "__init__.py"
+    return str(file.parents[module_name.count(".") + is_package])
+
+
+def described(error: BaseException) -> str:
+    """Return the type and the first line of an exception of a user's code."""
+    lines = str(error).splitlines()
+    text = lines[0][:_MAX_MESSAGE] if lines else ""
+    return f"{type(error).__name__}: {text}"
+
+
+def place_of(error: BaseException, name: str) -> str:
+    """Return ``file:line`` of the traceback's last frame in the module of ``module:name``, or an
+    empty string.
+    """
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}:{error.lineno}"
+    module_name = name.partition(":")[0]
+    file = f"/{module_name.replace('.', '/')}.py"
+    place = ""
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename.endswith(file):
+            place = f"{frame.filename}:{frame.lineno}"
+    return place
+
+
+def _import_module(module_name: str, code: str, folder: Path) -> ModuleType:
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))  # last, so that user files do not shadow installed modules
+    try:
+        return importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
+        file = f"{module_name.replace('.', '/')}.py"
+        place = place_of(error, module_name)
+        if not place:
+            place = f"run in the folder of {file}, or add it to PYTHONPATH; searched {folder}"
+        raise UserCodeError(
+            f"{code}: cannot import {module_name}: {described(error)}, {place}"
+            f"{_hidden_file(module_name)}"
+        ) from error
+
+
+def _hidden_file(module_name: str) -> str:
+    """Return a hint if the module has the name of a package of ours, else an empty string."""
+    package = module_name.partition(".")[0]
+    if package not in OWN_PACKAGES:
+        return ""
+    hidden = Path(*module_name.split(".")).with_suffix(".py")
+    if hidden.is_file():
+        return f"; ./{hidden} is hidden by loptune's package {package}: move it"
+    return f"; {package} is loptune's own package: give yours another name"

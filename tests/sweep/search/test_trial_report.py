@@ -1,0 +1,36 @@
+import math
+from contextlib import nullcontext
+
+import pytest
+
+from sweep.search.trial_report import TrialReport
+from trainer.errors import DivergedError
+
+
+@pytest.mark.parametrize(
+    ("values", "done", "diverges"),
+    [
+        ([0.1, math.nan], False, False),  # one evaluation may fail
+        ([0.1, math.nan, 0.5], True, False),
+        ([0.1, math.nan, 0.5, math.inf], False, False),
+        ([math.nan, math.nan], False, True),
+        ([0.1, math.inf, math.nan], False, True),
+        ([0.1, math.nan], True, True),
+        ([], True, True),
+    ],
+)
+def test_an_objective_that_is_not_finite_twice_or_at_the_end_has_diverged(values, done, diverges):
+    history = dict(enumerate(values, start=1))
+    report = TrialReport(len(values), finished=done)
+    with pytest.raises(DivergedError) if diverges else nullcontext():
+        report.scored(history, "eval/accuracy", 3)
+
+
+def test_a_report_is_read_back_from_tunes_result():
+    report = TrialReport(step=4, finished=True, metrics={"eval/accuracy": 0.5})
+    scored = report.scored({0: 0.9, 2: math.nan, 3: 0.25, 4: 0.5}, "eval/accuracy", 2)
+    assert (scored.score, scored.evaluation) == (0.375, 3)
+    result = scored.to_result(ranks=[7])
+    assert result["ranks"] == [7] and result["eval/accuracy"] == 0.5 and result["done"]
+    assert TrialReport.of({**result, "pid": 1}) == scored
+    assert TrialReport(4).scored({2: 0.5, 4: math.nan}, "eval/accuracy", 2).score is None
