@@ -41,23 +41,20 @@ def verdict(results: Results) -> list[str]:
     once, then only #N.
     """
     front = headline(results)
-    judged = None if results.comparable.empty or results.arms else results.verdict
+    judged = None
+    if not results.comparable.empty and not results.arms:
+        judged = results.verdict
     fresh = results.fresh
-    lines = [
-        front.sentence,
-        front.step,
-        *_about_arms(results),
-        _changed_settings(results, judged),
-        _noise(judged) if judged is not None and fresh is None else "",
-        _on_fresh_seeds(results, fresh) if fresh else "",
-        words.repeated(fresh.earlier_confirmations) if fresh else "",
-        "On the search's own seeds, where the best score is biased upward: "
-        f"{_in_search(results).sentence}"
-        if fresh and judged
-        else "",
-        _cost(results, fresh),
-        _trial_counts(results),
-    ]
+    lines = [front.sentence, front.step, *_about_arms(results), _changed_settings(results, judged)]
+    if fresh is not None:
+        lines.append(_on_fresh_seeds(results, fresh))
+        lines.append(words.repeated(fresh.earlier_confirmations))
+        if judged is not None:
+            biased = "On the search's own seeds, where the best score is biased upward:"
+            lines.append(f"{biased} {_in_search(results).sentence}")
+    elif judged is not None:
+        lines.append(_noise(judged))
+    lines += [_cost(results, fresh), _trial_counts(results)]
     return _named_once([line for line in lines if line], set(results.table.label))
 
 
@@ -72,23 +69,24 @@ def _scored(results: Results, sentence: str) -> str:
 def _ended_below_start(results: Results) -> str:
     """Warn if the mean score of every configuration is worse than the score before training."""
     metric = results.objective.metric
+    sign = results.objective.sign
     changes: dict[str, list[float]] = {}
     for trial in results.trials:
         curve = trial.curves.get(metric)
         if curve is not None and curve.steps[0] == 0 and trial.state == "COMPLETE":
-            change = results.objective.sign * (trial.score - curve.values[0])
+            change = sign * (trial.score - curve.values[0])
             changes.setdefault(trial.configuration, []).append(change)
     judged = set(results.comparable.configuration)
-    if not judged or judged != judged & set(changes):
+    if not judged or not judged <= changes.keys():
         return ""
-    if any(statistics.fmean(changes[configuration]) >= 0 for configuration in judged):
+    means = [statistics.fmean(changes[configuration]) for configuration in judged]
+    if max(means) >= 0:
         return ""
-    worst = min(statistics.fmean(changes[configuration]) for configuration in judged)
-    nearest = max(statistics.fmean(changes[configuration]) for configuration in judged)
-    sign = results.objective.sign
+    least = signed(sign * max(means))
+    most = signed(sign * min(means))
     return (
         "Training made every configuration worse: all scores ended below their start "
-        f"(change {signed(sign * nearest)} to {signed(sign * worst)} on average). Compare nothing "
+        f"(change {least} to {most} on average). Compare nothing "
         "before that is fixed, for example with a smaller learning rate."
     )
 
@@ -99,10 +97,9 @@ def _about_arms(results: Results) -> list[str]:
     """
     rows = results.arm_table
     judged = results if results.fresh is None else results.fresh
-    lines = [
-        words.layouts(rows, judged.pairing),
-        words.runs(rows) if judged.pairing is not None else "",
-    ]
+    lines = [words.layouts(rows, judged.pairing)]
+    if judged.pairing is not None:
+        lines.append(words.runs(rows))
     chosen_by_nothing = results.nothing_chosen or results.fresh is not None
     if chosen_by_nothing and len(rows) > 2:  # the headline states a single difference
         lines.append(words.worse(rows))
@@ -128,9 +125,13 @@ def confirmed(results: Results) -> list[str]:
     front = headline(results)
     fresh = results.fresh
     scores = finalists(results)
-    reason = "" if fresh is None else _on_fresh_seeds(results, fresh)
-    repeated = "" if fresh is None else words.repeated(fresh.earlier_confirmations)
-    lines = (front.sentence, reason, repeated, front.step, scores and scores.sentence)
+    lines = [front.sentence]
+    if fresh is not None:
+        lines.append(_on_fresh_seeds(results, fresh))
+        lines.append(words.repeated(fresh.earlier_confirmations))
+    lines.append(front.step)
+    if scores is not None:
+        lines.append(scores.sentence)
     return [line for line in lines if line]
 
 

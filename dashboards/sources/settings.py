@@ -115,8 +115,10 @@ def _columns(name: str, content: Mapping[Any, Any]) -> dict[str, Any]:
 
 def _overrides(content: Any) -> dict[str, str]:
     """Return Hydra's list of ``KEY=VALUE`` as a mapping."""
-    pairs = {}
-    for item in content if isinstance(content, list) else []:
+    pairs: dict[str, str] = {}
+    if not isinstance(content, list):
+        return pairs
+    for item in content:
         key, equals, value = str(item).partition("=")
         if equals:
             pairs[key.lstrip("+~")] = value

@@ -28,7 +28,13 @@ from typing import Literal
 import numpy as np
 from scipy import special
 
-from dashboards.statistics.comparison import Comparison, GainEstimate, compare, impute_failures
+from dashboards.statistics.comparison import (
+    Comparison,
+    GainEstimate,
+    compare,
+    failed_seeds,
+    impute_failures,
+)
 from dashboards.statistics.dunnett import SIGNIFICANCE_LEVEL, level
 from dashboards.statistics.problems import Answers
 from dashboards.statistics.seed_noise import Noise, Scores, finite_scores, require_baseline
@@ -98,11 +104,10 @@ def compare_arms(
     base = counted[baseline]
     names = [name for name in counted if name != baseline and counted[name]]
     layouts = {name: layout_of(base, counted[name], pairing) for name in names}
-    complete = [
-        name
-        for name in names
-        if layouts[name] == "paired" and all(seed in counted[name] for seed in base)
-    ]
+    complete = []
+    for name in names:
+        if layouts[name] == "paired" and base.keys() <= counted[name].keys():
+            complete.append(name)
     if len(complete) == len(names):
         return compare(scores, baseline, answers=answers), layouts
     # What an arm without some seeds adds to the noise must not change the others' results.
@@ -117,27 +122,22 @@ def compare_arms(
         if layouts[name] == "partly paired" and _correlated(samples, len(names)):
             layouts[name] = "paired"
         if layouts[name] != "paired":
+            combine = _unpaired if layouts[name] == "unpaired" else _partly_paired
+            estimates[name] = combine(name, samples, variances, baseline, len(names))
             noises[name] = within
-        if layouts[name] == "unpaired":
-            estimates[name] = _unpaired(name, samples, variances, baseline, len(names))
-        elif layouts[name] == "partly paired":
-            estimates[name] = _partly_paired(name, samples, variances, baseline, len(names))
         elif name not in estimates and samples.shared:
-            among = compare(
-                {**whole, name: counted[name]}, baseline, answers=answers, comparisons=len(names)
-            )
-            estimates |= {each.name: each for each in among.estimates if each.name == name}
+            with_arm = {**whole, name: counted[name]}
+            among = compare(with_arm, baseline, answers=answers, comparisons=len(names))
+            for estimate in among.estimates:
+                if estimate.name == name:
+                    estimates[name] = estimate
             noises[name] = among.noise
-    failed = {
-        name: sum(not math.isfinite(score) for score in row.values())
-        for name, row in scores.items()
-    }
     comparison = Comparison(
-        tuple(estimates[name] for name in names if name in estimates),
-        {},
-        others.noise,
-        {name: count for name, count in failed.items() if count},
-        noises,
+        estimates=tuple(estimates[name] for name in names if name in estimates),
+        paired={},
+        noise=others.noise,
+        failed=failed_seeds(scores),
+        noises=noises,
     )
     return comparison, layouts
 
@@ -162,30 +162,23 @@ def compare_with_number(scores: Scores, number: float) -> tuple[Comparison, dict
             error = math.sqrt(variances[name] / len(values))
             estimate = _tested(estimate, error, len(values) - 1, len(counted))
         estimates.append(estimate)
-    failed = {
-        name: sum(not math.isfinite(score) for score in row.values())
-        for name, row in scores.items()
-    }
     comparison = Comparison(
-        tuple(estimates),
-        {},
-        _within(counted),
-        {name: count for name, count in failed.items() if count},
+        estimates=tuple(estimates), paired={}, noise=_within(counted), failed=failed_seeds(scores)
     )
     return comparison, dict.fromkeys(counted, "against a number")
 
 
 def _variances(counted: Scores) -> dict[str, float]:
     """Return each arm's variance, at least the median of all arms; NaN for one run."""
-    own = {
-        name: float(np.var(list(row.values()), ddof=1)) if len(row) > 1 else math.nan
-        for name, row in counted.items()
-    }
-    known = [variance for variance in own.values() if not math.isnan(variance)]
+    variances = dict.fromkeys(counted, math.nan)
+    for name, row in counted.items():
+        if len(row) > 1:
+            variances[name] = float(np.var(list(row.values()), ddof=1))
+    known = [variance for variance in variances.values() if not math.isnan(variance)]
     if not known:
-        return own
+        return variances
     typical = float(np.median(known))
-    return {name: max(variance, typical) for name, variance in own.items()}
+    return {name: max(variance, typical) for name, variance in variances.items()}
 
 
 def _within(counted: Scores) -> Noise:

@@ -143,10 +143,6 @@ def compare(
         ValueError: the baseline has no score.
     """
     require_baseline(finite_scores(scores), baseline)
-    failed = {
-        name: sum(not math.isfinite(score) for score in row.values())
-        for name, row in scores.items()
-    }
     counted = impute_failures(scores, baseline)
     paired = paired_differences(counted, baseline)
     candidates = {name: pair for name, pair in paired.items() if len(pair.by_seed) > 1} or paired
@@ -183,12 +179,17 @@ def compare(
                 same_seeds=same_seeds,
             )
         estimates.append(estimate)
-    return Comparison(
-        tuple(estimates),
-        candidates,
-        noise,
-        {name: count for name, count in failed.items() if count},
-    )
+    return Comparison(tuple(estimates), candidates, noise, failed_seeds(scores))
+
+
+def failed_seeds(scores: Scores) -> dict[str, int]:
+    """Return the number of failed seeds of each configuration that has any."""
+    failed = {}
+    for name, row in scores.items():
+        count = sum(1 for score in row.values() if not math.isfinite(score))
+        if count > 0:
+            failed[name] = count
+    return failed
 
 
 def impute_failures(scores: Scores, baseline: str, sign: float = 1) -> Scores:
@@ -197,23 +198,28 @@ def impute_failures(scores: Scores, baseline: str, sign: float = 1) -> Scores:
     A baseline that failed on every seed stays without a score. ``sign`` is -1 if smaller is better.
     """
     finite = finite_scores(scores)
-    values = [score for row in finite.values() for score in row.values()]
-    worst = sign * min((sign * score for score in values), default=math.nan)
-    best = sign * max((sign * score for score in values), default=math.nan)
-    return {
-        name: {seed: finite[name].get(seed, best if name == baseline else worst) for seed in row}
-        for name, row in scores.items()
-        if finite[name] or name != baseline
-    }
+    oriented = [sign * score for row in finite.values() for score in row.values()]
+    worst = sign * min(oriented, default=math.nan)
+    best = sign * max(oriented, default=math.nan)
+    imputed = {}
+    for name, row in scores.items():
+        instead = worst
+        if name == baseline:
+            if not finite[name]:
+                continue
+            instead = best
+        imputed[name] = {seed: finite[name].get(seed, instead) for seed in row}
+    return imputed
 
 
 def _matched(scores: Scores, baseline: str, candidates: Mapping[str, PairedDifference]) -> Scores:
     """Return the scores of baseline and candidates on the baseline's seeds."""
-    names = [baseline, *(name for name in candidates if name in scores)]
-    return {
-        name: {seed: y for seed, y in scores[name].items() if seed in scores[baseline]}
-        for name in names
-    }
+    base = scores[baseline]
+    matched = {baseline: dict(base)}
+    for name in candidates:
+        if name in scores:
+            matched[name] = {seed: y for seed, y in scores[name].items() if seed in base}
+    return matched
 
 
 def _variances(stages: list[_Stage], name: str, noise: Noise, evaluation: Noise) -> Variances:

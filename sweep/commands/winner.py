@@ -217,8 +217,8 @@ def _report_on(sweep: SweepRecord, log: Path, ended: bool = False) -> None:
         from sweep.tracking.report import send_report, write_report
 
         results = read_results(sweep)
-        for line in confirmed(results) if ended else []:
-            print(line)
+        if ended:
+            print("\n".join(confirmed(results)))
         print(f"report: {write_report(sweep, results)}")
         if (parent := find_parent(sweep)) is not None:
             send_report(sweep, results, parent)

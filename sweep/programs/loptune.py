@@ -336,7 +336,9 @@ class LoptuneProgram(Program):
         if self.held_out_set is not None:
             yield self.held_out_run("", None).base
         for key, values in searched.items():
-            for value in values if key.startswith(_INPUTS) else ():
+            if not key.startswith(_INPUTS):
+                continue
+            for value in values:
                 with contextlib.suppress(ConfigError):  # valid only together with other values
                     yield self.configure({key: value})
 

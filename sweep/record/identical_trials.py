@@ -3,7 +3,6 @@
 import json
 import re
 from collections import defaultdict
-from itertools import chain
 
 from sweep.record.sweep_record import SweepRecord, last_record
 from sweep.search.history import TrialKey
@@ -25,21 +24,26 @@ def identical_trials(sweep: SweepRecord) -> list[str]:
             if result.state == "COMPLETE":
                 by_end[_text([last_record(folder.trial(trial))])].append(trial)
     groups = defaultdict(list)
-    # full metrics are read only for trials with equal last records
-    for trial in chain(*(trials for trials in by_end.values() if len(trials) > 1)):
-        if records := read_records(RunFolder(folder.trial(trial)).metrics):
-            groups[_text(records)].append(trial)
-    return [
-        f"{shortened(', '.join(group), 80)} have identical metrics: check that seed and "
-        "settings reach the program"
-        for group in groups.values()
-        if len(group) > 1
-    ]
+    for trials in by_end.values():
+        if len(trials) == 1:
+            continue  # full metrics are read only for trials with equal last records
+        for trial in trials:
+            records = read_records(RunFolder(folder.trial(trial)).metrics)
+            if records:
+                groups[_text(records)].append(trial)
+    warnings = []
+    for group in groups.values():
+        if len(group) > 1:
+            warnings.append(
+                f"{shortened(', '.join(group), 80)} have identical metrics: check that seed and "
+                "settings reach the program"
+            )
+    return warnings
 
 
 def _text(records: list[Record]) -> str:
     """Serialize records without timing metrics."""
-    lines = [
-        {name: value for name, value in line.items() if not _TIMES.search(name)} for line in records
-    ]
+    lines = []
+    for record in records:
+        lines.append({name: value for name, value in record.items() if not _TIMES.search(name)})
     return json.dumps(lines, sort_keys=True)

@@ -44,10 +44,10 @@ def warm_started(spec: SweepSpec, runs_dir: Path, where: str) -> tuple[SweepSpec
     def mark(point: Parameters) -> str:
         return fingerprint(space.resolve(point, spec.program))
 
-    points = {
-        mark(point): point
-        for point in (space.complete(baseline, spec.program) for baseline in spec.baselines)
-    }
+    points = {}
+    for baseline in spec.baselines:
+        point = space.complete(baseline, spec.program)
+        points[mark(point)] = point
     seeds: set[int] = set()
     for name in names:
         existing = [folder.name for folder in all_sweeps(runs_dir)]

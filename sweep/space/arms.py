@@ -21,16 +21,16 @@ def arms(spec: SweepSpec) -> dict[str, SweepSpec]:
     space = Space(spec.parameters)
     search = spec.search.model_copy(update={"tune_within": None})
     points = [space.complete(baseline, spec.program) for baseline in spec.baselines]
-    return {
-        str(value): spec.model_copy(
-            update={
-                "parameters": {**spec.parameters, key: ParameterSpec(value=value)},
-                "baselines": [point for point in points if arm_of(spec, point) == str(value)],
-                "search": search,
-            }
-        )
-        for value in spec.parameters[key].options or []
-    }
+    by_name = {}
+    for value in spec.parameters[key].options or []:
+        name = str(value)
+        changes = {
+            "parameters": {**spec.parameters, key: ParameterSpec(value=value)},
+            "baselines": [point for point in points if arm_of(spec, point) == name],
+            "search": search,
+        }
+        by_name[name] = spec.model_copy(update=changes)
+    return by_name
 
 
 def arm_of(spec: SweepSpec, parameters: Parameters) -> str:

@@ -8,7 +8,7 @@ inactive too.
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from sweep.programs.base import ABSENT, Overrides, SearchableProgram
@@ -48,11 +48,10 @@ class Space:
         """Return whether the conditions of a parameter hold, given the active parameters
         before it.
         """
-        return all(
-            parent in decided
-            and any(same_value(decided[parent], value) for value in allowed_values(values))
-            for parent, values in self.parameters[key].when.items()
-        )
+        for parent, values in self.parameters[key].when.items():
+            if parent not in decided or not _is_among(decided[parent], allowed_values(values)):
+                return False
+        return True
 
     def walk(self, choose: Callable[[str, ParameterSpec], Any]) -> Parameters:
         """Build a point by calling ``choose`` for every active parameter."""
@@ -111,7 +110,11 @@ class Space:
         below = program.values(named, list(self.parameters))
 
         def choose(key: str, parameter: ParameterSpec) -> Any:
-            value = baseline.get(key, parameter.value if parameter.kind == "value" else below[key])
+            value = below[key]
+            if key in baseline:
+                value = baseline[key]
+            elif parameter.kind == "value":
+                value = parameter.value
             if value is ABSENT:
                 raise KeyError(key)
             return value
@@ -144,23 +147,29 @@ class Space:
         """Return a parameter none of whose values satisfies all conditions of ``key`` and its
         parents; empty if there is no such conflict.
         """
-        allowed: dict[str, list[Any]] = {}
+        left: dict[str, list[Any]] = {}  # parent -> its values that satisfy the conditions so far
         waiting = [key]
         while waiting:
-            for parent, values in self.parameters[waiting.pop()].when.items():
-                options = allowed.get(parent, self.parameters[parent].options or [])
-                held = allowed_values(values)
-                allowed[parent] = [
-                    option for option in options if any(same_value(option, value) for value in held)
-                ]
+            conditions = self.parameters[waiting.pop()].when
+            for parent, values in conditions.items():
+                allowed = allowed_values(values)
+                options = left.get(parent, self.parameters[parent].options or [])
+                left[parent] = [option for option in options if _is_among(option, allowed)]
                 waiting.append(parent)
-        return next((parent for parent, options in allowed.items() if not options), "")
+        for parent, options in left.items():
+            if not options:
+                return parent
+        return ""
 
     def grid_size(self, limit: int) -> int:
         """Return the number of points of a finite space, at most ``limit``."""
         return sum(
             1 for _ in itertools.islice(self.grid(lambda parameter: parameter.options or []), limit)
         )
+
+
+def _is_among(value: Any, allowed: Iterable[Any]) -> bool:
+    return any(same_value(value, other) for other in allowed)
 
 
 def fingerprint(resolved: Overrides) -> str:

@@ -174,7 +174,9 @@ def prune_checkpoints(root: Path, keep_last: int, keep_steps: Collection[int]) -
     """
     steps = steps_on_disk(root)
     kept: list[int] = []
-    for step in steps if len(steps) > keep_last else []:
+    if len(steps) <= keep_last:
+        steps = []  # nothing to delete, so nothing is checked
+    for step in steps:
         if len(kept) == keep_last:
             if step not in keep_steps:
                 shutil.rmtree(root / f"step-{step}")
@@ -212,8 +214,9 @@ def keep_weights(root: Path, keep_steps: Collection[int]) -> None:
         needed = {name: sha for name, sha in hashes.items() if not fnmatch(name, _TENSORS)}
         if needed != hashes:
             write_atomically(folder / MANIFEST, json.dumps(needed, indent=1))
-        for path in folder.glob(_TENSORS) if needed else ():
-            path.unlink()
+        if needed:
+            for path in folder.glob(_TENSORS):
+                path.unlink()
 
 
 def keeps_weights_only(folder: Path) -> bool:

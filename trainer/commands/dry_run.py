@@ -69,9 +69,10 @@ def _print_prompt(problem: Problem, prompt: Sequence[int], tokenizer: Any) -> No
         printable(tokenizer.decode([token])).replace("\n", "\\n")
         for token in prompt[:_SHOWN_TOKENS]
     ]
-    more = f" | ... {len(prompt) - _SHOWN_TOKENS} more" if len(prompt) > _SHOWN_TOKENS else ""
+    if len(prompt) > _SHOWN_TOKENS:
+        pieces.append(f"... {len(prompt) - _SHOWN_TOKENS} more")
     print(f"\nprompt ({len(prompt)} tokens):\n{_indented(problem.prompt + problem.prefill)}")
-    print(f"tokens: {' | '.join(pieces)}{more}", flush=True)
+    print(f"tokens: {' | '.join(pieces)}", flush=True)
 
 
 def _sample(
@@ -94,25 +95,26 @@ def _print_completion(
 ) -> None:
     texts = [problem.prefill + completion.text, f"{problem.prefill}{problem.answer}"]
     sampled, alone = rewards.score(texts, [problem.answer] * 2, [problem.columns] * 2)
-    cut = ", truncated there" if completion.finish_reason == "length" else ""
-    print(f"\ncompletion ({len(completion.token_ids)} tokens{cut}):\n{_indented(completion.text)}")
+    length = f"{len(completion.token_ids)} tokens"
+    if completion.finish_reason == "length":
+        length += ", truncated there"
+    print(f"\ncompletion ({length}):\n{_indented(completion.text)}")
     print(f"reward: {_verdict(sampled)}")
     answer = shortened(printable(str(problem.answer)).replace("\n", " "), 40)
     print(f"reward of the reference answer {answer} as completion: {_verdict(alone)}")
-    print(
-        "functions:  "
-        f"{', '.join(f'{weight:g} x {name}' for name, weight in config.reward.functions.items())}\n"
-    )
+    functions = [f"{weight:g} x {name}" for name, weight in config.reward.functions.items()]
+    print(f"functions:  {', '.join(functions)}\n")
 
 
 def _verdict(scored: ScoredText) -> str:
     if scored.status != "ok":
         return f"none ({scored.status}: {scored.message})"
     score = scored.score
-    parts = ", ".join(f"{name} {value:g}" for name, value in score.breakdown.items())
-    return f"{score.reward:g}, {'correct' if score.correct else 'not correct'}" + (
-        f" ({parts})" if parts else ""
-    )
+    parts = [f"{name} {value:g}" for name, value in score.breakdown.items()]
+    text = f"{score.reward:g}, {'correct' if score.correct else 'not correct'}"
+    if parts:
+        text += f" ({', '.join(parts)})"
+    return text
 
 
 def _print_plan(
@@ -163,5 +165,6 @@ def _print_labeled(label: str, lines: Sequence[str]) -> None:
 
 
 def _indented(text: str) -> str:
-    shown = printable(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]} ...")
-    return "\n".join(f"    {line}" for line in shown.split("\n"))
+    if len(text) > _SHOWN_CHARACTERS:
+        text = f"{text[:_SHOWN_CHARACTERS]} ..."
+    return "\n".join(f"    {line}" for line in printable(text).split("\n"))

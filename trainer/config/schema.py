@@ -170,30 +170,30 @@ def check_key(key: str, source: str = "override") -> None:
         ConfigError: suggests the nearest valid key.
     """
     parts = key.split(".")
-    model: type[BaseModel] | None = TrainConfig
+    section: type[BaseModel] = TrainConfig
     for depth, part in enumerate(parts):
-        if model is None:
-            return  # inside a free mapping such as reward.functions
-        if part not in model.model_fields:
-            valid = [".".join([*parts[:depth], name]) for name in model.model_fields]
-            if depth == 0 or model is TrainConfig:
-                valid = dotted_keys()
-            listing = TrainConfig.explained_by.format(".".join(parts[:depth])).strip()
+        if part not in section.model_fields:
+            above = ".".join(parts[:depth])
+            valid = dotted_keys()
+            if above:
+                valid = [f"{above}.{name}" for name in section.model_fields]
             raise ConfigError(
                 f"unknown key {key}",
                 f"{source}, key {key}",
-                nearest(key, valid, listing),
+                nearest(key, valid, TrainConfig.explained_by.format(above).strip()),
                 key,
                 code="unknown-key",
             )
-        annotation: object = model.model_fields[part].annotation
-        model = section_of(annotation)
-    if model is not None and model is annotation:  # an optional section counts as a value, too
-        below = leaf_keys(model, f"{key}.")
+        annotation = section.model_fields[part].annotation
+        below = section_of(annotation)
+        if below is None:
+            return  # a value, or a free mapping such as reward.functions
+        section = below
+    if section is annotation:  # an optional section counts as a value, too
         raise ConfigError(
             f"{key} is a section, not a value",
             f"{source}, key {key}",
-            nearest(key, below),
+            nearest(key, leaf_keys(section, f"{key}.")),
             key,
             code="section-as-value",
         )
@@ -237,17 +237,17 @@ def idle_keys(section: Section, prefix: str = "") -> Iterator[tuple[str, str]]:
         needed = str(extra["needs"]) if isinstance(extra, dict) else ""
         key, _, values = needed.partition("=")
         given = getattr(section, key, None)
-        fits = str(given) in values.split("|") if values else bool(given)
+        fits = bool(given)
+        if values:
+            fits = str(given) in values.split("|")
         if needed and not fits and value != field.get_default(call_default_factory=True):
             yield f"{prefix}{name}", f"{prefix}{needed}"
             continue
-        parts = (
-            value.values()
-            if isinstance(value, dict)
-            else value
-            if isinstance(value, list)
-            else [value]
-        )
+        parts = [value]
+        if isinstance(value, dict):
+            parts = list(value.values())
+        elif isinstance(value, list):
+            parts = value
         for part in parts:
             if isinstance(part, Section):
                 yield from idle_keys(part, f"{prefix}{name}.")
@@ -268,18 +268,13 @@ def _set_dotted(data: dict[str, Any], key: str, value: Any, source: str) -> None
     *parents, last = key.split(".")
     place: Any = data
     for depth, part in enumerate(parents, start=1):
-        is_off = (
-            place.get(part) is None and submodel(TrainConfig, tuple(parents[:depth])) is not None
-        )
-        if is_off or part not in place:
+        is_section = submodel(TrainConfig, tuple(parents[:depth])) is not None
+        if part not in place or (is_section and place[part] is None):
             place[part] = {}
         place = place[part]
-        if (
-            isinstance(place, list)
-            and len(place) == 1
-            and key.split(".")[depth] in DatasetConfig.model_fields
-        ):
-            place = place[0]  # the only source of data.train
+        is_only_source = isinstance(place, list) and len(place) == 1  # of data.train
+        if is_only_source and key.split(".")[depth] in DatasetConfig.model_fields:
+            place = place[0]
         if not isinstance(place, dict):
             whole = ".".join(parents[:depth])
             raise ConfigError(

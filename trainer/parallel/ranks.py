@@ -248,30 +248,43 @@ def join_ranks(timeout_s: float, device: torch.device, servers: Sequence[str] = 
         end_with_parent()
     atexit.register(leave_ranks)
     if "RANK" not in os.environ:
-        os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": LOOPBACK}
-        os.environ["MASTER_PORT"] = str(free_port())
+        _become_the_only_rank()
     is_local = (
         os.environ["MASTER_ADDR"] == LOOPBACK
         and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # the launcher's own store
     )
     _choose_interfaces(device, servers, is_local)
-    timeout = timedelta(seconds=timeout_s)
-    options: dict[str, Any] = {"backend": backend_for(device), "timeout": timeout}
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    # with one rank, NCCL would split the communicator (DeepSpeed issue 8248)
-    if options["backend"] == "nccl" and os.environ.get("WORLD_SIZE") != "1":
-        options["device_id"] = device  # otherwise NCCL guesses the GPU from the rank
-    if is_local:
-        options["rank"] = int(os.environ["RANK"])
-        options["world_size"] = int(os.environ["WORLD_SIZE"])
-        options["store"] = _loopback_store(options["rank"], options["world_size"], timeout)
+    options = _group_options(timedelta(seconds=timeout_s), device, is_local)
     torch.distributed.init_process_group(**options)
     # Created here, because creating a group is a collective. The first use may be in the thread
     # that writes a checkpoint, while the main thread is in another collective. For the same reason
     # no group may be created on some ranks only: with a device_id, NCCL connects every new group at
     # once, so the call would never return.
     _file_group()
+
+
+def _become_the_only_rank() -> None:
+    """Set the variables of the rendezvous for a world of size 1."""
+    os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": LOOPBACK}
+    os.environ["MASTER_PORT"] = str(free_port())
+
+
+def _group_options(timeout: timedelta, device: torch.device, is_local: bool) -> dict[str, Any]:
+    """Return the arguments of ``init_process_group``. Ranks on one machine meet in a store that
+    listens on loopback.
+    """
+    options: dict[str, Any] = {"backend": backend_for(device), "timeout": timeout}
+    # with one rank, NCCL would split the communicator (DeepSpeed issue 8248)
+    if options["backend"] == "nccl" and os.environ.get("WORLD_SIZE") != "1":
+        options["device_id"] = device  # otherwise NCCL guesses the GPU from the rank
+    if is_local:
+        rank = int(os.environ["RANK"])
+        world_size = int(os.environ["WORLD_SIZE"])
+        store = _loopback_store(rank, world_size, timeout)
+        options |= {"rank": rank, "world_size": world_size, "store": store}
+    return options
 
 
 def backend_for(device: torch.device) -> Literal["nccl", "gloo"]:

@@ -65,8 +65,10 @@ class Footprint:
     @property
     def margin(self) -> int:
         """Free device memory at the peak; negative if the run does not fit."""
-        share = self.device.total_bytes // (1 if self.device.on_gpu else self.ranks)
-        return share - max(self.training, self.sampling)
+        available = self.device.total_bytes
+        if not self.device.on_gpu:  # the ranks share the host's memory
+            available //= self.ranks
+        return available - max(self.training, self.sampling)
 
     def as_json(self) -> dict[str, Any]:
         """Return the footprint as JSON values, margin included."""
@@ -99,8 +101,18 @@ def footprint(
     run = RunMemory(config, size, device or Device(), ranks)
     training = run.training()
     sampling = run.sampling()
-    host = run.host() if run.device.on_gpu else ranks * max(training, sampling)
-    return Footprint(ranks, run.device, run.held(), training, sampling, host, run.checkpoint())
+    host = ranks * max(training, sampling)  # on CPUs all memory is the host's
+    if run.device.on_gpu:
+        host = run.host()
+    return Footprint(
+        ranks=ranks,
+        device=run.device,
+        held=run.held(),
+        training=training,
+        sampling=sampling,
+        host=host,
+        checkpoint=run.checkpoint(),
+    )
 
 
 def check_fits(
@@ -223,25 +235,35 @@ class RunMemory:
         frozen base model.
         """
         offload = self.config.parallel.offload
-        weights = self.trained * self.stored
+        weights = float(self.trained * self.stored)
         if self.config.model.lora.r > 0:
             weights += self.size.parameters * self.module
         elif self.config.algorithm.kl_coef > 0:
             compiled = self.config.model.compile != "none"
             weights += self.size.parameters * (self.stored if compiled else self.computed)
-        optimizer = self.trained * (_MOMENTS + (_FLOAT32 if self.stage else 0))
-        full_weights = (
-            0 if offload == "parameters" else weights / (self.ranks if self.stage == 3 else 1)
-        )
-        own_optimizer = 0 if offload != "none" else optimizer / (self.ranks if self.stage else 1)
-        gradients = self.trained * _FLOAT32 / (self.ranks if self.stage >= 2 else 1)
-        return round(full_weights + own_optimizer + gradients)
+        optimizer = float(self.trained * _MOMENTS)
+        gradients = float(self.trained * _FLOAT32)
+        if self.stage > 0:
+            optimizer += self.trained * _FLOAT32  # master weights
+        # ZeRO shards the optimizer state from stage 1, gradients from 2, and weights at 3
+        if self.stage >= 1:
+            optimizer /= self.ranks
+        if self.stage >= 2:
+            gradients /= self.ranks
+        if self.stage == 3:
+            weights /= self.ranks
+        if offload == "parameters":
+            weights = 0
+        if offload != "none":
+            optimizer = 0
+        return round(weights + optimizer + gradients)
 
     def training(self) -> int:
         """Return a rank's peak device memory during training."""
         engine = self._vllm()
-        asleep = min(_ASLEEP_BYTES, engine) if self.config.rollout.vllm.sleep_level else engine
-        return self._taken() + asleep + self.microbatch() + self._exchanged()
+        if self.config.rollout.vllm.sleep_level:
+            engine = min(_ASLEEP_BYTES, engine)
+        return self._taken() + engine + self.microbatch() + self._exchanged()
 
     def sampling(self) -> int:
         """Return a rank's peak device memory during sampling: vLLM's share, or a KV cache plus
@@ -258,18 +280,20 @@ class RunMemory:
         if not self.device.on_gpu:
             positions = min(positions, CPU_BATCH_TOKENS)
         cache = positions * cache_bytes_per_position(self.size.settings, self.stored)
-        # on a GPU the transformers engine limits itself to free memory
-        return taken + (
-            min(cache, max(0, self.device.total_bytes - taken)) if self.device.on_gpu else cache
-        )
+        if self.device.on_gpu:  # there the transformers engine limits itself to free memory
+            cache = min(cache, max(0, self.device.total_bytes - taken))
+        return taken + cache
 
     def host(self) -> int:
         """Return the host memory of all GPU ranks: libraries plus the larger of loading (weights)
         and training (offloaded state and a checkpoint copy).
         """
         offload = self.config.parallel.offload
-        kept = self.trained * (_FLOAT32 + _MOMENTS) if offload != "none" else 0
-        kept += self.size.parameters * self.computed if offload == "parameters" else 0
+        kept = 0
+        if offload != "none":
+            kept += self.trained * (_FLOAT32 + _MOMENTS)
+        if offload == "parameters":
+            kept += self.size.parameters * self.computed
         reading = self.ranks * self.size.parameters * self.module
         return self.ranks * _PROCESS_BYTES[True] + max(reading, kept + self.checkpoint())
 
@@ -277,7 +301,10 @@ class RunMemory:
         """Return the checkpoint size: float32 trained weights and Adam's moments, plus a
         compute-dtype copy if the optimizer holds the master weights.
         """
-        return self.trained * (_FLOAT32 + _MOMENTS + (self.computed if self.stage else 0))
+        saved = _FLOAT32 + _MOMENTS
+        if self.stage:
+            saved += self.computed
+        return self.trained * saved
 
     def microbatch(self) -> int:
         """Return the activation memory of all layers, plus two chunks of logits and the head's
@@ -300,14 +327,17 @@ class RunMemory:
         )
         # Autocast runs only linear layers in the lower dtype, and copies their weights and inputs.
         autocast = self.module > self.computed
-        inputs = 5 if autocast else 2
+        inputs = 2
+        copies = 0
+        if autocast:
+            inputs = 5
+            copies = self.size.parameters * self.computed
         norms = hidden * (2 * _FLOAT32 + 2 * self.module + inputs * self.computed)
         linear = 2 * hidden + 2 * _key_size(settings) + 4 * inner
         of_layer = norms + linear * self.computed
         head = 2 * min(CHUNK_BYTES[self.device.on_gpu], tokens * vocabulary * _FLOAT32)
         if config.model.lora.r == 0:
             head += vocabulary * hidden * (_FLOAT32 + self.computed)
-        copies = self.size.parameters * self.computed if autocast else 0
         if not config.model.gradient_checkpointing:
             return copies + tokens * layers * of_layer + head
         gradients = 3 * inner * self.computed  # gradients of gate, up and product
@@ -345,5 +375,6 @@ class RunMemory:
         if not self.stage:
             return 0
         buckets = min(REDUCED_TOGETHER, self.trained) * (2 * self.computed + _FLOAT32)
-        whole = min(_WHOLE_TOGETHER, self.size.parameters) * self.computed
-        return buckets + (whole if self.stage == 3 and self.ranks > 1 else 0)
+        if self.stage < 3 or self.ranks == 1:
+            return buckets
+        return buckets + min(_WHOLE_TOGETHER, self.size.parameters) * self.computed

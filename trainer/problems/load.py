@@ -110,8 +110,10 @@ def _load(
         problems = _generated(dataset, data, tokenizer)
     else:
         problems = _from_rows(dataset, data, tokenizer)
-    for problem in problems if _is_word_level(tokenizer) else ():
-        _check_vocabulary(tokenizer, problem.prompt + problem.prefill, f"source {dataset.source}")
+    if _is_word_level(tokenizer):
+        for problem in problems:
+            text = problem.prompt + problem.prefill
+            _check_vocabulary(tokenizer, text, f"source {dataset.source}")
     encoded = tokenizer([p.prompt + p.prefill for p in problems], add_special_tokens=False)[
         "input_ids"
     ]
@@ -182,7 +184,14 @@ def _puzzles(
             prompt, prefill = prompts.build(as_question(puzzle.text))
         people = str(len(puzzle.names))
         problems.append(
-            Problem(puzzle.key, prompt, prefill, puzzle.solution_text, "generated", people)
+            Problem(
+                problem_id=puzzle.key,
+                prompt=prompt,
+                prefill=prefill,
+                answer=puzzle.solution_text,
+                source="generated",
+                difficulty=people,
+            )
         )
     return problems
 
@@ -196,16 +205,20 @@ def _sums(
         dataset.size,
     )
     prompts = PromptBuilder(TASKS[data.task], data, tokenizer)
-    return [
-        Problem(
-            f"{problem.left}+{problem.right}",
-            *prompts.build(as_question(problem.question)),
-            problem.answer,
-            "generated",
-            str(problem.digits),
+    problems = []
+    for addends in sums[: dataset.limit]:
+        prompt, prefill = prompts.build(as_question(addends.question))
+        problems.append(
+            Problem(
+                problem_id=f"{addends.left}+{addends.right}",
+                prompt=prompt,
+                prefill=prefill,
+                answer=addends.answer,
+                source="generated",
+                difficulty=str(addends.digits),
+            )
         )
-        for problem in sums[: dataset.limit]
-    ]
+    return problems
 
 
 _GENERATORS = {"knights_knaves": _puzzles, "addition": _sums}
@@ -241,16 +254,17 @@ def _from_rows(
         dropped_turns += len(asked.messages) < len(question.messages) and not asked.prefill
         prompt, prefill = prompts.build(asked)
         source = value_at(row, source_column) if source_column else None
+        difficulty = task.difficulty(answer) if level is None else _difficulty_label(level, banded)
         problems.append(
             Problem(
-                _problem_id(question, answer),
-                prompt,
-                prefill,
-                answer,
-                str(source or Path(dataset.source).stem),
-                task.difficulty(answer) if level is None else _difficulty_label(level, banded),
-                row.values,
-                row.where(answer_column),
+                problem_id=_problem_id(question, answer),
+                prompt=prompt,
+                prefill=prefill,
+                answer=answer,
+                source=str(source or Path(dataset.source).stem),
+                difficulty=difficulty,
+                columns=row.values,
+                place=row.where(answer_column),
             )
         )
     prompts.report(dataset.source)

@@ -44,7 +44,9 @@ _MAX_TABLE_ROWS = 800  # the full table is re-uploaded each time; completions.js
 def end_of_step(path: Path, step: int) -> int:
     """Return the byte offset after the last line of ``step``. Steps are logged in order."""
     cut = 0
-    for record, end in read_json_lines(path) if path.exists() else ():
+    if not path.exists():
+        return cut
+    for record, end in read_json_lines(path):
         if record.get("step", 0) > step:
             break
         cut = end
@@ -209,10 +211,10 @@ class Shipper:
             client,
             self.uri,
             experiment_id,
-            state.run_name,
-            state.tags,
-            state.key,
-            times and times[0],
+            run_name=state.run_name,
+            tags=state.tags,
+            key=state.key,
+            started=times and times[0],
         )
         retry(lambda: self._describe(client, run_id), self.uri)
         if (state.uri, state.run_id) != (self.uri, run_id):

@@ -141,13 +141,13 @@ def engine_setup(config: TrainConfig, model: PreTrainedModel, ranks: int) -> Eng
         // ranks
     )
     return EngineSetup(
-        model_source(config.model),
-        context_length(config, model),
-        dtype,
-        settings,
-        settings.max_num_seqs or min(MAX_NUM_SEQS, max(MIN_NUM_SEQS, requests)),
-        config.model.revision,
-        config.model.trust_remote_code,
+        source=model_source(config.model),
+        max_model_len=context_length(config, model),
+        dtype=dtype,
+        settings=settings,
+        requests=settings.max_num_seqs or min(MAX_NUM_SEQS, max(MIN_NUM_SEQS, requests)),
+        revision=config.model.revision,
+        trust_remote_code=config.model.trust_remote_code,
     )
 
 
