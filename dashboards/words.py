@@ -169,8 +169,9 @@ def confirmed(verdict: Verdict, worthwhile: float = 0.0, kind: str = "fresh seed
 
 def keeps_baseline(verdict: Verdict, worthwhile: float) -> bool:
     """Return whether the intervals exclude every worthwhile improvement."""
-    enough = isinstance(verdict, Tested) and verdict.seeds >= MIN_SEEDS
-    return enough and isinstance(verdict, Tested) and verdict.excludes(worthwhile)
+    if not isinstance(verdict, Tested) or verdict.seeds < MIN_SEEDS:
+        return False
+    return verdict.excludes(worthwhile)
 
 
 def repeated(earlier_confirmations: int) -> str:
@@ -214,24 +215,30 @@ def layouts(rows: Sequence[ArmRow], pairing: Pairing | None) -> str:
     for kind, text in _LAYOUTS.items():
         names = [row.name for row in compared if row.layout == kind]
         if names:
-            more = f" and {len(names) - _MOST_NAMED} more" if names[_MOST_NAMED:] else ""
-            parts.append(f"{text}: {', '.join(names[:_MOST_NAMED])}{more}")
+            parts.append(f"{text}: {_listed(names)}")
     return f"Compared as the seeds allow. {'. '.join(parts)}."
 
 
 def runs(rows: Sequence[ArmRow]) -> str:
     """Count missing and failed runs; empty if there are none."""
-    parts = []
-    for kind, counts in (
-        ("Missing, not counted", {row.name: row.missing for row in rows}),
-        ("Failed, counted as the worst score", {row.name: row.failed for row in rows}),
-    ):
-        named = [f"{name} ({count})" for name, count in counts.items() if count]
-        if named:
-            more = f" and {len(named) - _MOST_NAMED} more" if named[_MOST_NAMED:] else ""
-            total = counted(sum(counts.values()), "run")
-            parts.append(f"{kind}: {total}, {', '.join(named[:_MOST_NAMED])}{more}.")
-    return " ".join(parts)
+    missing = _counts("Missing, not counted", {row.name: row.missing for row in rows})
+    failed = _counts("Failed, counted as the worst score", {row.name: row.failed for row in rows})
+    return f"{missing} {failed}".strip()
+
+
+def _counts(what: str, counts: Mapping[str, int]) -> str:
+    """State how many runs each configuration has of a kind; empty if none has any."""
+    named = [f"{name} ({count})" for name, count in counts.items() if count]
+    if not named:
+        return ""
+    return f"{what}: {counted(sum(counts.values()), 'run')}, {_listed(named)}."
+
+
+def _listed(names: Sequence[str], separator: str = ", ") -> str:
+    """List the first names, and say how many more there are."""
+    text = separator.join(names[:_MOST_NAMED])
+    more = len(names) - _MOST_NAMED
+    return f"{text} and {more} more" if more > 0 else text
 
 
 def worse(rows: Sequence[ArmRow]) -> str:
@@ -243,8 +250,7 @@ def worse(rows: Sequence[ArmRow]) -> str:
     ]
     if not named:
         return ""
-    more = f" and {len(named) - _MOST_NAMED} more" if named[_MOST_NAMED:] else ""
-    return f"Worse than the baseline: {'; '.join(named[:_MOST_NAMED])}{more}."
+    return f"Worse than the baseline: {_listed(named, '; ')}."
 
 
 def not_worse(rows: Sequence[ArmRow], margin: float) -> str:
@@ -254,7 +260,9 @@ def not_worse(rows: Sequence[ArmRow], margin: float) -> str:
     if not shown_to_be:
         return f"No configuration is shown to be not worse by {margin:g}."
     text = f"Not worse than the baseline by {margin:g} or more: {', '.join(shown_to_be)}."
-    return f"{text} Not shown for {', '.join(others)}." if others else text
+    if others:
+        text += f" Not shown for {', '.join(others)}."
+    return text
 
 
 def reason(verdict: Verdict) -> str:
@@ -298,35 +306,39 @@ def noise(verdict: Verdict) -> str:
     """State the seed noise, the detectable improvement, and the caveats."""
     if isinstance(verdict, Undecided):
         return ""
-    sentences = [
-        "No variation between seeds is detected beyond evaluation noise."
-        if verdict.by_problem
-        else "",
+    sentences = []
+    if verdict.by_problem:
+        sentences.append("No variation between seeds is detected beyond evaluation noise.")
+    sentences.append(
         f"The standard deviation between seeds is {number(verdict.sd, 2)}. "
         f"With {_runs_of(verdict)}, an improvement of {number(verdict.detectable, 2)} "
-        "would be detected with 80% power, if all configurations are equally noisy.",
-        caveats(verdict, verdict.failed, verdict.seeds if verdict.claim != "none" else 0),
-    ]
-    return " ".join(sentence for sentence in sentences if sentence)
+        "would be detected with 80% power, if all configurations are equally noisy."
+    )
+    claimed_seeds = verdict.seeds if verdict.claim != "none" else 0
+    sentences.append(caveats(verdict, verdict.failed, claimed_seeds))
+    return " ".join(sentences).strip()
 
 
 def caveats(verdict: Verdict, failed: Mapping[str, int], seeds: int) -> str:
     """State the caveats of a gain: a mean that few seeds determine, collapse that ``seeds`` seeds
     cannot exclude, failed seeds.
     """
-    sentences = [
-        f"The median difference over seeds is {signed(verdict.median)}: a few seeds determine "
-        "the mean."
-        if isinstance(verdict, Tested) and verdict.driven_by_few_seeds
-        else "",
-        hidden(seeds) if seeds else "",
-        failures(failed),
-        f"Without failed seeds of {verdict.best} and {verdict.baseline}, the difference would be "
-        f"{signed(verdict.without_failed)}."
-        if verdict.without_failed is not None
-        else "",
-    ]
-    return " ".join(sentence for sentence in sentences if sentence)
+    sentences = []
+    if isinstance(verdict, Tested) and verdict.driven_by_few_seeds:
+        sentences.append(
+            f"The median difference over seeds is {signed(verdict.median)}: a few seeds determine "
+            "the mean."
+        )
+    if seeds:
+        sentences.append(hidden(seeds))
+    if failed:
+        sentences.append(failures(failed))
+    if verdict.without_failed is not None:
+        sentences.append(
+            f"Without failed seeds of {verdict.best} and {verdict.baseline}, the difference would "
+            f"be {signed(verdict.without_failed)}."
+        )
+    return " ".join(sentences)
 
 
 def hidden(seeds: int) -> str:
@@ -342,10 +354,9 @@ def failures(failed: Mapping[str, int]) -> str:
     if not failed:
         return ""
     named = [f"{name} ({count})" for name, count in failed.items()]
-    more = f" and {len(named) - _MOST_NAMED} more" if named[_MOST_NAMED:] else ""
     return (
         "Failed seeds count as the worst score of all, those of the baseline as the best. "
-        f"Failed: {', '.join(named[:_MOST_NAMED])}{more}."
+        f"Failed: {_listed(named)}."
     )
 
 
@@ -437,9 +448,9 @@ def peaks(results: Sequence[PeakResult], parameter: str, shared: str) -> str:
     each at its own peak.
     """
     sentences = []
-    for interim_result_text in results[1:]:
-        at_same = interim_result_text.at_same
-        at_best = interim_result_text.at_best
+    for result in results[1:]:
+        at_same = result.at_same
+        at_best = result.at_best
         assert at_same is not None
         best = (
             "not compared at its best, because one of the two rules has no peak within the "
@@ -451,7 +462,7 @@ def peaks(results: Sequence[PeakResult], parameter: str, shared: str) -> str:
             f"{signed(at_same.mean)} with both at {parameter} {shared} "
             f"({between(at_same.interval)})"
         )
-        sentences.append(f"{interim_result_text.rule} {best}, {same}")
+        sentences.append(f"{result.rule} {best}, {same}")
     return f"On one grid, compared with {results[0].rule}: {'; '.join(sentences)}."
 
 

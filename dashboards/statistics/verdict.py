@@ -239,23 +239,25 @@ def _without_failed(
     """Return `Difference.without_failed`, in units of the score."""
     if best not in scores or baseline not in scores:
         return None
-    rows = [scores[best], scores[baseline]]
     finite = finite_scores({"best": scores[best], "baseline": scores[baseline]})
-    ended = [finite["best"], finite["baseline"]]
-    failed = [len(row) - len(scored) for row, scored in zip(rows, ended, strict=True)]
-    if not any(failed):
+    ended = dict(finite["best"])
+    ended_of_base = dict(finite["baseline"])
+    failed = len(scores[best]) - len(ended)
+    failed_of_base = len(scores[baseline]) - len(ended_of_base)
+    if failed == 0 and failed_of_base == 0:
         return None
     from scipy.stats import fisher_exact  # takes a second to import
 
-    rates = [[count, len(scored)] for count, scored in zip(failed, ended, strict=True)]
-    if fisher_exact(np.array(rates)).pvalue < COLLAPSE_LEVEL:
+    rates = np.array([[failed, len(ended)], [failed_of_base, len(ended_of_base)]])
+    if fisher_exact(rates).pvalue < COLLAPSE_LEVEL:
         return None
     if layouts.get(best, "paired") == "paired":
-        shared = [seed for seed in ended[0] if seed in ended[1]]
-        ended = [{seed: scored[seed] for seed in shared} for scored in ended]
-    if not ended[0] or not ended[1]:
+        shared = [seed for seed in ended if seed in ended_of_base]
+        ended = {seed: ended[seed] for seed in shared}
+        ended_of_base = {seed: ended_of_base[seed] for seed in shared}
+    if not ended or not ended_of_base:
         return None
-    return float(np.mean(list(ended[0].values())) - np.mean(list(ended[1].values())))
+    return float(np.mean(list(ended.values())) - np.mean(list(ended_of_base.values())))
 
 
 def _claim(best: GainEstimate, *, adaptive: bool) -> Claim:
