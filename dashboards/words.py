@@ -16,14 +16,8 @@ from dashboards.statistics.tournament import (
     Refusal,
     RuleResult,
 )
-from dashboards.statistics.verdict import (
-    MIN_SEEDS,
-    Mode,
-    Tested,
-    Undecided,
-    Verdict,
-    collapse_bound,
-)
+from dashboards.statistics.verdict import MIN_SEEDS, Tested, Undecided, Verdict, collapse_bound
+from dashboards.trial import Mode
 from trainer.shell.table import counted
 
 _MOST_NAMED = 4  # configurations listed in a sentence

@@ -18,7 +18,7 @@ from trainer.algorithm.rule_state import initial_states, next_states, restored_s
 from trainer.algorithm.scoring import Scorer, check_scores
 from trainer.algorithm.update import Updater, UpdateStatistics, learning_rate
 from trainer.attempt import Attempt
-from trainer.checkpoint.files import (
+from trainer.checkpoint.on_disk import (
     newest_checkpoint,
     prune_checkpoints,
     steps_on_disk,
@@ -46,7 +46,7 @@ from trainer.metrics.step import (
 from trainer.parallel.device import memory_of, peak_bytes
 from trainer.parallel.models import load_models
 from trainer.parallel.ranks import Parallel
-from trainer.parallel.start import check_divisible, make_parallel
+from trainer.parallel.strategy import check_divisible, make_parallel
 from trainer.planning.memory import check_fits
 from trainer.problems.load import encode_prompt
 from trainer.problems.sampler import ProblemSampler, training_steps

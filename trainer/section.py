@@ -1,6 +1,6 @@
 """Base class and field types of configuration sections."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
@@ -38,6 +38,9 @@ def refusal(code: str, message: str, hint: str = "") -> PydanticCustomError:
 
 class Section(BaseModel):
     """A configuration section: frozen, rejects unknown keys and non-finite numbers."""
+
+    # whether one key holds all of it, such as a rule's: its fields are no keys of their own
+    is_value: ClassVar[bool] = False
 
     # each field is documented by the docstring below it
     model_config = ConfigDict(

@@ -10,7 +10,7 @@ from dashboards.results import FIELDS
 from dashboards.sources.conditions import Condition
 from dashboards.sources.settings import SETTINGS_FILE
 from dashboards.statistics.arms import Pairing
-from dashboards.statistics.verdict import Mode
+from dashboards.trial import Mode
 
 
 @dataclass(frozen=True)

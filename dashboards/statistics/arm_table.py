@@ -18,7 +18,7 @@ from dashboards.statistics.dunnett import SIGNIFICANCE_LEVEL
 from dashboards.statistics.seed_noise import Scores, finite_scores
 from dashboards.statistics.verdict import MIN_SEEDS
 
-Outcome = Literal["baseline", "better", "worse", "not worse", "undecided", "not compared"]
+ArmOutcome = Literal["baseline", "better", "worse", "not worse", "undecided", "not compared"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class ArmRow:
     interval: tuple[float, float] | None = None  # 90%, simultaneous over all arms
     p_value: float | None = None  # two-sided, corrected for the number of arms
     layout: Layout | None = None  # how the difference was taken; None for the baseline
-    outcome: Outcome = "not compared"
+    outcome: ArmOutcome = "not compared"
 
     def corrected(self, factor: int) -> "ArmRow":
         """Return the row with its p-value multiplied, for repeated confirmations; the interval
@@ -109,7 +109,7 @@ def _compared(
     if estimate.interval is None:
         return arm
     low, high = estimate.interval
-    outcome: Outcome = "undecided"
+    outcome: ArmOutcome = "undecided"
     if estimate.seeds < MIN_SEEDS:
         outcome = "undecided"
     elif low > 0:

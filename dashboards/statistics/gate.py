@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-Outcome = Literal["keep", "discard", "more"]
+GateOutcome = Literal["keep", "discard", "more"]
 Runs = Mapping[int, float]  # seed -> score; larger is better
 
 ANALYSES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # seeds of a proposal at interim analyses
@@ -52,7 +52,7 @@ class SeedModel:
 class Answer:
     """What the runs so far say of one proposal. All numbers are gains: larger is better."""
 
-    outcome: Outcome
+    outcome: GateOutcome
     gain: float  # estimate
     error: float  # its standard error
     low: float  # above 0 the proposal is kept
@@ -271,7 +271,7 @@ def answer(
     low = gain - _as_t(schedule.keep[place], model.dof) * error
     high = gain + _as_t(schedule.discard[place], model.dof) * error
     ended = reached == len(schedule.seeds)
-    outcome: Outcome = "more"
+    outcome: GateOutcome = "more"
     if reached and low > 0:
         outcome = "keep"
     elif reached and (high < worthwhile or ended):

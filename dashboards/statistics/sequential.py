@@ -23,7 +23,8 @@ from numpy.typing import ArrayLike
 from dashboards.statistics.comparison import compare
 from dashboards.statistics.dunnett import Vector, level
 from dashboards.statistics.seed_noise import Noise, Scores
-from dashboards.statistics.verdict import MIN_SEEDS, Mode, oriented
+from dashboards.statistics.verdict import MIN_SEEDS, oriented
+from dashboards.trial import Mode
 
 Decision = Literal["better", "not better", "worse", "open"]
 

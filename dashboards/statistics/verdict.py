@@ -18,8 +18,8 @@ from dashboards.statistics.dunnett import SIGNIFICANCE_LEVEL
 from dashboards.statistics.power import minimum_detectable_effect, seeds_for
 from dashboards.statistics.problems import Answers
 from dashboards.statistics.seed_noise import Scores, finite_scores
+from dashboards.trial import Mode
 
-Mode = Literal["max", "min"]
 Why = Literal["alone", "no shared seed", "one seed", "no spread"]
 # candidate: would be evidence if the seeds had not guided the search; too few seeds: would be
 # evidence on ``MIN_SEEDS`` seeds

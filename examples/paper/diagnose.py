@@ -49,7 +49,7 @@ from trainer.parallel.models import logprob_model
 from trainer.parallel.ranks import Parallel
 from trainer.policy.logprobs import LogprobModel
 from trainer.progress import ProgressReport
-from trainer.shell.progress import Progress
+from trainer.shell.progress_lines import Progress
 from trainer.tracking.tracker import NullTracker
 from trainer.types import RunContext, TrainBatch
 

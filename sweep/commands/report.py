@@ -40,7 +40,7 @@ def add_commands(commands: Commands) -> None:
 def _report(arguments: argparse.Namespace) -> int:
     from sweep.record.results import read_results
     from sweep.tracking.parent_run import find_parent
-    from sweep.tracking.report import send_report, write_report
+    from sweep.tracking.publish_report import send_report, write_report
     from sweep.tracking.upload import send_unsent
 
     sweep = open_sweep(arguments.runs_dir, arguments.name)

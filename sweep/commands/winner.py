@@ -214,7 +214,7 @@ def _report_on(sweep: SweepRecord, log: Path, ended: bool = False) -> None:
         from dashboards.pictures.verdict import confirmed
         from sweep.record.results import read_results
         from sweep.tracking.parent_run import find_parent
-        from sweep.tracking.report import send_report, write_report
+        from sweep.tracking.publish_report import send_report, write_report
 
         results = read_results(sweep)
         if ended:

@@ -7,7 +7,7 @@ import time
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.event_log import EventLog
 from sweep.search.history import RETRIED, TrialKey
-from trainer.checkpoint.files import check_whole, newest_checkpoint, start_over, steps_on_disk
+from trainer.checkpoint.on_disk import check_whole, newest_checkpoint, start_over, steps_on_disk
 from trainer.errors import StorageError
 from trainer.run_folder import RunFolder
 

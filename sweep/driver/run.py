@@ -437,7 +437,7 @@ def _write_report(
         results = read_results(sweep, may_run=False)
         best = choose_best(sweep, results).text(sweep.spec.objective)
         if options.report:
-            from sweep.tracking.report import send_report, write_report
+            from sweep.tracking.publish_report import send_report, write_report
 
             path = write_report(sweep, results)
             if parent is not None:

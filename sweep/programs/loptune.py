@@ -552,7 +552,7 @@ def _start_trainer(assignment: Assignment) -> "Trainer":
     """Build the trainer of ``trainer run``, for a rank."""
     from trainer.loop import Trainer
     from trainer.parallel.device import free_memory
-    from trainer.parallel.start import make_parallel
+    from trainer.parallel.strategy import make_parallel
     from trainer.tracking.tracker import NullTracker, Tracker
 
     config = assignment.config

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import TrialKey
-from trainer.checkpoint.files import keep_weights, steps_on_disk
+from trainer.checkpoint.on_disk import keep_weights, steps_on_disk
 from trainer.checkpoint.run_state import RunState
 from trainer.errors import StorageError
 from trainer.evaluation.score import best_evaluation

@@ -28,7 +28,7 @@ def upload_sweep(sweep: SweepRecord) -> Path:
         StorageError: MLflow cannot be reached.
     """
     # plotly and scipy take a second to import
-    from sweep.tracking.report import send_report, write_report
+    from sweep.tracking.publish_report import send_report, write_report
 
     folder = sweep.folder
     spec = sweep.spec

@@ -27,7 +27,7 @@ def make_scheduler(sweep: SweepRecord) -> TrialScheduler:
     for configuration in sweep.configurations:
         for seed, result in configuration.results.items():
             if result.state != "FAIL":
-                _replay(scheduler, _EndedTrial(TrialKey(configuration.number, seed).name), sweep)
+                _replay(scheduler, _ReplayedTrial(TrialKey(configuration.number, seed).name), sweep)
     return scheduler
 
 
@@ -70,11 +70,11 @@ class ForgettingASHA(ASHAScheduler):  # type: ignore[misc]
 
 
 @dataclass(frozen=True, eq=False)
-class _EndedTrial:
+class _ReplayedTrial:
     trial_id: str
 
 
-def _replay(scheduler: TrialScheduler, ended: _EndedTrial, sweep: SweepRecord) -> None:
+def _replay(scheduler: TrialScheduler, ended: _ReplayedTrial, sweep: SweepRecord) -> None:
     objective = sweep.spec.objective
     run_folder = RunFolder(sweep.folder.trial(ended.trial_id))
     history = recorded_values(run_folder.metrics, objective.metric)

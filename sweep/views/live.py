@@ -16,11 +16,13 @@ from trainer.shell.table import duration, number
 
 logger = logging.getLogger(__name__)
 
-Scores = Callable[[], Mapping[str, float | None]]  # running trial -> latest score, if it has one
+LatestScores = Callable[
+    [], Mapping[str, float | None]
+]  # running trial -> latest score, if it has one
 
 
 @contextmanager
-def live_table(sweep: SweepRecord, console: Console, scores: Scores) -> Iterator[None]:
+def live_table(sweep: SweepRecord, console: Console, scores: LatestScores) -> Iterator[None]:
     """Show the running trials at the bottom of a terminal; do nothing elsewhere."""
 
     def render() -> RenderableType:

@@ -16,7 +16,7 @@ from sweep.record.folder import sweep_folder
 from tests.paths import DATA
 from tests.run_cli import start_cli
 from tests.sweep.harness import kill, metrics, results, states, wait_until, wait_until_gone
-from trainer.checkpoint.files import intact_checkpoints
+from trainer.checkpoint.on_disk import intact_checkpoints
 from trainer.policy.adapters import WEIGHTS_FILE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

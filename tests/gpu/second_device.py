@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 import trainer.parallel.ranks
-import trainer.parallel.start
+import trainer.parallel.strategy
 from tests.paths import ROOT
 from trainer.rollouts.decoding import SharedPrefixBatch
 
@@ -196,7 +196,7 @@ def set_up() -> None:
     module.manual_seed_all = lambda seed: None
     in_inference_mode = SharedPrefixBatch._next_hidden  # which wrappers cannot be
     SharedPrefixBatch._next_hidden = torch.no_grad()(in_inference_mode.__wrapped__)
-    for user in (trainer.parallel.ranks, trainer.parallel.start):
+    for user in (trainer.parallel.ranks, trainer.parallel.strategy):
         user.local_device = lambda wanted="auto": torch.device(FAR, 0)
     gather = torch.distributed.all_gather_object
 

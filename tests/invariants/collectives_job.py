@@ -9,7 +9,7 @@ import torch
 from tests.invariants.ranks import be_a_rank
 from trainer.config.schema import TrainConfig, apply_overrides
 from trainer.errors import ConfigError
-from trainer.parallel.start import make_parallel
+from trainer.parallel.strategy import make_parallel
 
 
 def refusal(config: TrainConfig) -> str:

@@ -14,7 +14,7 @@ from tests.invariants.train_job import small_config
 from tests.trainer import test_loop
 from trainer.loop import Trainer
 from trainer.parallel.ranks import end_rank, leave_ranks
-from trainer.parallel.start import make_parallel
+from trainer.parallel.strategy import make_parallel
 from trainer.types import RunContext
 
 MOMENTS = ("exp_avg", "exp_avg_sq")

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from tests.invariants.ranks import be_a_rank
 from trainer.config.schema import TrainConfig, apply_overrides
 from trainer.parallel.models import load_models, logprob_model
-from trainer.parallel.start import make_parallel
+from trainer.parallel.strategy import make_parallel
 
 LENGTH = 2048
 

@@ -10,7 +10,7 @@ from tests.invariants.rules import RULES
 from tests.invariants.update_job import Updates, update_config
 from tests.rounding import largest_gradient
 from trainer.config.schema import TrainConfig
-from trainer.parallel.start import make_parallel
+from trainer.parallel.strategy import make_parallel
 
 
 def rule_config(name: str, model: Path, strategy: str, more: dict[str, Any]) -> TrainConfig:

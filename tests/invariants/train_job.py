@@ -12,7 +12,7 @@ from tests.trainer import test_loop
 from trainer.config.schema import TrainConfig
 from trainer.loop import Trainer
 from trainer.parallel.ranks import end_rank, leave_ranks
-from trainer.parallel.start import make_parallel
+from trainer.parallel.strategy import make_parallel
 from trainer.progress import ProgressReport
 from trainer.types import RunContext
 

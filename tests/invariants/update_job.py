@@ -25,13 +25,13 @@ from trainer.algorithm.reweighting import reweight_advantages
 from trainer.algorithm.scoring import Scorer
 from trainer.algorithm.update import Updater, UpdateStatistics
 from trainer.attempt import Attempt
-from trainer.checkpoint.files import write_checkpoint
+from trainer.checkpoint.on_disk import write_checkpoint
 from trainer.checkpoint.run_state import RunState
 from trainer.checkpoint.state import load_training_state, stage_training_state
 from trainer.config.schema import TrainConfig, apply_overrides
 from trainer.parallel import models
 from trainer.parallel.ranks import Parallel
-from trainer.parallel.start import make_parallel
+from trainer.parallel.strategy import make_parallel
 
 # Eight prompts with four completions each; the ranks get microbatches of unequal number.
 SIZES = [[5, 9, 3, 12], [7, 1, 4, 8], [30, 2, 2, 2], [3, 3, 3, 4]]

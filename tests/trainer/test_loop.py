@@ -11,7 +11,7 @@ from peft import PeftModel
 
 from tests.refusals import refused
 from tests.run_cli import run_cli, start_cli
-from trainer.checkpoint.files import steps_on_disk, write_checkpoint
+from trainer.checkpoint.on_disk import steps_on_disk, write_checkpoint
 from trainer.config.schema import apply_overrides, load_config
 from trainer.errors import DivergedError, RewardError, StorageError
 from trainer.loop import Trainer

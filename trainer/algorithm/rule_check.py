@@ -31,7 +31,7 @@ _LENGTHS = (6, 4, 5, 2)
 _MOST_S = 1.0  # time limit of a rule on this batch
 
 
-class _Problem(NamedTuple):
+class _Fault(NamedTuple):
     code: str  # the error's code
     text: str  # follows "rule NAME"
 
@@ -56,7 +56,7 @@ def check_rules(config: AlgorithmConfig) -> None:
             )
 
 
-def _advantage_problems(config: AlgorithmConfig) -> Iterator[_Problem]:
+def _advantage_problems(config: AlgorithmConfig) -> Iterator[_Fault]:
     rule = config.advantage
 
     def call(batch: TrainBatch) -> Tensor:
@@ -72,7 +72,7 @@ def _advantage_problems(config: AlgorithmConfig) -> Iterator[_Problem]:
     )
 
 
-def _loss_problems(config: AlgorithmConfig) -> Iterator[_Problem]:
+def _loss_problems(config: AlgorithmConfig) -> Iterator[_Fault]:
     rule = config.loss
     everything = replace(_random_batch(), loss_state=rule.initial_state())
     mask = everything.completion_mask
@@ -87,7 +87,7 @@ def _loss_problems(config: AlgorithmConfig) -> Iterator[_Problem]:
     )
     fails_without = not reads_entropies and _raises(lambda: call(batch, False))
     if fails_without and not _raises(lambda: call(batch, True)):
-        yield _Problem(
+        yield _Fault(
             "rule-needs-entropies",
             "reads tokens.entropies, which are None unless it sets `needs_entropies: "
             "ClassVar[bool] = True`",
@@ -96,29 +96,29 @@ def _loss_problems(config: AlgorithmConfig) -> Iterator[_Problem]:
     batch = choose_tokens(batch, config)
     yield from _output_problems(lambda: _losses(rule, batch, mask, reads_entropies)[0], [mask])
     if not _losses(rule, batch, mask, reads_entropies)[0].requires_grad:
-        yield _Problem(
+        yield _Fault(
             "rule-without-gradient",
             "has no gradient: compute the loss from tokens.logprobs or tokens.log_ratio",
         )
     whole = _gradient(rule, batch, mask, reads_entropies)
     if not whole.isfinite().all():
-        yield _Problem("rule-gradient-not-finite", "has NaN or infinite gradients")
+        yield _Fault("rule-gradient-not-finite", "has NaN or infinite gradients")
     if not whole.any():
-        yield _Problem("rule-zero-gradient", "has a gradient of 0 at every token")
+        yield _Fault("rule-zero-gradient", "has a gradient of 0 at every token")
     if (whole[0] * batch.advantages).sum() > 0:
-        yield _Problem(
+        yield _Fault(
             "rule-sign",
             "lowers the probability of tokens with a positive advantage: return a loss (it "
             "is minimized), not a reward",
         )
     if (whole * (1 - mask)).any():
-        yield _Problem(
+        yield _Fault(
             "rule-outside-mask",
             "has a gradient outside the completions: multiply by tokens.completion_mask",
         )
     without = choose_tokens(replace(batch, advantages=torch.zeros_like(mask)), config)
     if not rule.has_penalty and _gradient(rule, without, mask, reads_entropies).any():
-        yield _Problem(
+        yield _Fault(
             "rule-zero-advantage",
             "has a gradient where the advantage is 0: if that is intended, set `has_penalty: "
             "ClassVar[bool] = True`",
@@ -127,7 +127,7 @@ def _loss_problems(config: AlgorithmConfig) -> Iterator[_Problem]:
     halves = _gradient(rule, batch, low, reads_entropies)
     halves = halves + _gradient(rule, batch, mask - low, reads_entropies)
     if config.isolates and not torch.allclose(halves, whole, rtol=1e-4, atol=1e-6):
-        yield _Problem(
+        yield _Fault(
             "rule-not-summable",
             "cannot be combined with Lopti: the gradients of the two passes do not sum to "
             "the gradient of one pass, because a token's loss depends on tokens.token_mask "
@@ -135,25 +135,25 @@ def _loss_problems(config: AlgorithmConfig) -> Iterator[_Problem]:
         )
 
 
-def _output_problems(compute: Callable[[], Any], like: Sequence[Tensor]) -> Iterator[_Problem]:
+def _output_problems(compute: Callable[[], Any], like: Sequence[Tensor]) -> Iterator[_Fault]:
     """Yield the problems of a rule's output: slow, wrong shape, non-finite, or not
     deterministic.
     """
     start = time.monotonic()
     values = compute()
     if time.monotonic() - start > _MOST_S:
-        yield _Problem("rule-slow", f"took more than {_MOST_S:g} s for {sum(_LENGTHS)} tokens")
+        yield _Fault("rule-slow", f"took more than {_MOST_S:g} s for {sum(_LENGTHS)} tokens")
     shapes = [list(tensor.shape) for tensor in like]
     shape = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
     if shape not in shapes:
-        yield _Problem(
+        yield _Fault(
             "rule-shape",
             f"returns {shape}; expected a tensor of shape {' or '.join(map(str, shapes))}",
         )
     if not values.isfinite().all():
-        yield _Problem("rule-not-finite", "returns NaN or infinity")
+        yield _Fault("rule-not-finite", "returns NaN or infinity")
     if not torch.equal(values, compute()):
-        yield _Problem("rule-state", "is not deterministic: it keeps state or draws random numbers")
+        yield _Fault("rule-state", "is not deterministic: it keeps state or draws random numbers")
 
 
 def _declared(batch: TrainBatch, rule: Rule) -> TrainBatch:
@@ -165,10 +165,10 @@ def _declared(batch: TrainBatch, rule: Rule) -> TrainBatch:
 
 def _undeclared_problems(
     rule: Rule, declared: Callable[[], Any], everything: Callable[[], Any]
-) -> Iterator[_Problem]:
+) -> Iterator[_Fault]:
     """Yield a problem if a rule fails on what it declares, but not on everything."""
     if not rule.needs_distributions and _raises(declared) and not _raises(everything):
-        yield _Problem(
+        yield _Fault(
             "rule-needs-distributions",
             "reads entropies or gradient norms from before the update, which are None with "
             "optim.old_logprobs=rollout: set `needs_distributions: ClassVar[bool] = True`",
@@ -183,7 +183,7 @@ def _raises(call: Callable[[], Any]) -> bool:
     return False
 
 
-def _state_problems(rule: Rule) -> Iterator[_Problem]:
+def _state_problems(rule: Rule) -> Iterator[_Fault]:
     """Yield the problems of a rule's state over two steps."""
     state = rule.initial_state()
     yield from _undeclared_problems(
@@ -195,13 +195,13 @@ def _state_problems(rule: Rule) -> Iterator[_Problem]:
         summary = _summary(step)
         after = rule.next_state(state, summary)
         if after != rule.next_state(state, summary):
-            yield _Problem(
+            yield _Fault(
                 "rule-state", "has a next_state that keeps state itself or draws random numbers"
             )
         try:
             check_state(after, rule)
         except ValueError as error:
-            yield _Problem("rule-state-invalid", str(error))
+            yield _Fault("rule-state-invalid", str(error))
             return
         state = after
 
@@ -248,12 +248,12 @@ def _gradient(
     return torch.stack(torch.autograd.grad(total, (logprobs, entropies)))
 
 
-def _sending_problem(rule: Rule) -> _Problem | None:
+def _sending_problem(rule: Rule) -> _Fault | None:
     try:
         rule.model_dump(mode="json")
         pickle.dumps(rule)
     except Exception as error:
-        return _Problem(
+        return _Fault(
             "rule-not-picklable",
             f"cannot be sent to another process ({type(error).__name__}): use only numbers "
             "and strings as parameters",

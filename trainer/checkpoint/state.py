@@ -17,7 +17,7 @@ from trainer.checkpoint.any_layout import (
     rank_file,
     recorded_layout,
 )
-from trainer.checkpoint.files import raise_if_ended
+from trainer.checkpoint.on_disk import raise_if_ended
 from trainer.checkpoint.run_state import RunState
 from trainer.parallel.ranks import Parallel
 from trainer.policy.weights import save_weights

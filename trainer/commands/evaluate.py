@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.checkpoint.files import damaged_files, intact_checkpoints
+from trainer.checkpoint.on_disk import damaged_files, intact_checkpoints
 from trainer.commands.start import check_no_sweep
 from trainer.config.evaluation import PER_SET
 from trainer.config.schema import TrainConfig, apply_overrides, load_config

@@ -9,11 +9,11 @@ from typing import Any
 
 from rewards.sandbox import MAX_FAILURE_RATE
 from trainer.config.schema import TrainConfig
+from trainer.evaluation.breakdown import EvaluationRow, evaluation_rows
 from trainer.evaluation.evaluate import EvaluationResult, completion_rows, evaluate
-from trainer.evaluation.table import Row, evaluation_rows
 from trainer.parallel.models import load_policy_for_inference
 from trainer.parallel.ranks import Parallel
-from trainer.parallel.start import make_parallel
+from trainer.parallel.strategy import make_parallel
 from trainer.rollouts.build import build_engine
 from trainer.rollouts.prepared import RunInputs, prepare
 from trainer.run_folder import RunFolder
@@ -98,7 +98,9 @@ def _announce(config: TrainConfig, prepared: RunInputs) -> None:
         print(f"{name}: {len(problems)} problems, {count} completions", file=sys.stderr)
 
 
-def _summary(config: TrainConfig, step: int, rows: Sequence[Row], seconds: float) -> dict[str, Any]:
+def _summary(
+    config: TrainConfig, step: int, rows: Sequence[EvaluationRow], seconds: float
+) -> dict[str, Any]:
     evaluation = config.evaluation
     first = evaluation.of_set(next(iter(evaluation.sets)))
     return {
@@ -122,7 +124,7 @@ def _record(tracker: Any, result: EvaluationResult, summary: dict[str, Any], fil
     file.write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
 
 
-def print_rows(rows: Sequence[Row]) -> None:
+def print_rows(rows: Sequence[EvaluationRow]) -> None:
     """Print the results table, at most 160 columns wide outside of a terminal."""
     cells = [
         [
@@ -141,7 +143,7 @@ def print_rows(rows: Sequence[Row]) -> None:
     print_table(_HEADINGS, cells, _WIDTH)
 
 
-def _pass_at_k(row: Row) -> str:
+def _pass_at_k(row: EvaluationRow) -> str:
     """Return the row's values of pass@k, such as ``0.412 @4, 0.530 @16``; a dash without one."""
     values = []
     for key, value in row.items():

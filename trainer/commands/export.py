@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from trainer.checkpoint.files import damaged_files, steps_on_disk
+from trainer.checkpoint.on_disk import damaged_files, steps_on_disk
 from trainer.commands.start import existing_run, rule_of
 from trainer.config.schema import TrainConfig, load_config
 from trainer.errors import ConfigError, MissingError, StorageError

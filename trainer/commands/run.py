@@ -5,18 +5,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.algorithm.update import learning_rate
-from trainer.checkpoint.files import steps_on_disk
+from trainer.checkpoint.on_disk import steps_on_disk
 from trainer.config.schema import TrainConfig, load_config
 from trainer.errors import INTERRUPTED, DivergedError, StorageError
 from trainer.files import read_records
 from trainer.loop import Trainer, total_steps
 from trainer.parallel.device import free_memory
 from trainer.parallel.ranks import Parallel
-from trainer.parallel.start import make_parallel
+from trainer.parallel.strategy import make_parallel
 from trainer.planning.advice import advise_data
 from trainer.run_folder import RunFolder
 from trainer.shell.interrupt import graceful_stop, shutdown_warning
-from trainer.shell.progress import Progress, zero_variance_warning
+from trainer.shell.progress_lines import Progress, zero_variance_warning
 from trainer.shell.run_folder import resume_command
 from trainer.tracking.inputs import change_tags
 from trainer.tracking.mlflow_store import prepare_store, tracking_uri

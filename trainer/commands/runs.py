@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from trainer.checkpoint.files import steps_on_disk
+from trainer.checkpoint.on_disk import steps_on_disk
 from trainer.commands.start import SWEEP_FILE, existing_run, rule_of
 from trainer.config.schema import TrainConfig, load_config
 from trainer.errors import MissingError, UserError, printable

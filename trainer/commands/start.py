@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainer.checkpoint.files import (
+from trainer.checkpoint.on_disk import (
     check_whole,
     intact_checkpoints,
     raise_if_ended,

@@ -13,7 +13,6 @@ from pydantic import BaseModel, ValidationError
 
 from trainer.config.credentials import CREDENTIALS_IN_URL
 from trainer.errors import ConfigError, MissingError, shortened
-from trainer.rules.interface import Rule
 
 KeyPath = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
@@ -377,7 +376,7 @@ def submodel(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return None if issubclass(annotation, Rule) else annotation
+        return None if getattr(annotation, "is_value", False) else annotation
     if get_origin(annotation) in (Annotated, Union, UnionType, list, dict, tuple):
         for argument in get_args(annotation):
             if (model := _model_in(argument)) is not None:

@@ -17,7 +17,7 @@ from trainer.config.schema import TrainConfig, apply_overrides, load_config
 from trainer.loop import Trainer
 from trainer.metrics.step import Stopwatch
 from trainer.parallel.ranks import end_rank, leave_ranks
-from trainer.parallel.start import make_parallel
+from trainer.parallel.strategy import make_parallel
 from trainer.policy.logprobs import TokenScores
 from trainer.rollouts.collect import sampling_params
 from trainer.run_folder import RunFolder

@@ -53,6 +53,7 @@ class Rule(Section):
     parameters.
     """
 
+    is_value: ClassVar[bool] = True
     # whether it needs entropies or proxy log-probabilities
     needs_distributions: ClassVar[bool] = False
     name: str = ""

@@ -6,7 +6,7 @@ import pytest
 from dashboards.sources.stored import RESULTS_FILE, pack
 from sweep.cli import main
 from sweep.tracking.parent_run import open_parent_run
-from sweep.tracking.report import summary, write_report
+from sweep.tracking.publish_report import summary, write_report
 from tests.dashboards.pictures.test_tournament import confirmed
 from tests.dashboards.pictures.test_verdict import on_fresh_seeds
 from tests.dashboards.table import results_of

@@ -10,7 +10,7 @@ from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.search.instant_sweeps import ended as ended_with
 from tests.sweep.search.instant_sweeps import searcher_in
 from trainer.attempt import Attempt
-from trainer.checkpoint.files import steps_on_disk, write_checkpoint
+from trainer.checkpoint.on_disk import steps_on_disk, write_checkpoint
 from trainer.errors import StorageError
 from trainer.parallel.ranks import Parallel
 
@@ -114,7 +114,7 @@ def test_a_checkpoint_that_may_not_be_read_is_no_reason_to_begin_again(tmp_path,
     def refuse(checkpoint):
         raise StorageError("cannot read the checkpoint: Permission denied", str(checkpoint))
 
-    monkeypatch.setattr("trainer.checkpoint.files.damaged_files", refuse)
+    monkeypatch.setattr("trainer.checkpoint.on_disk.damaged_files", refuse)
     with pytest.raises(StorageError, match="cannot read the checkpoint"):
         restart_damaged(sweep)
     assert steps_on_disk(root) == [4]

@@ -9,8 +9,8 @@ from sweep.record.folder import SweepFolder, read_spec, sweep_folder
 from sweep.record.sweep_record import SweepRecord
 from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.spaces import make_spec
-from tests.trainer.checkpoint.test_files import write_checkpoint as write_whole
-from trainer.checkpoint.files import keeps_weights_only, steps_on_disk
+from tests.trainer.checkpoint.test_on_disk import write_checkpoint as write_whole
+from trainer.checkpoint.on_disk import keeps_weights_only, steps_on_disk
 from trainer.checkpoint.run_state import RunState
 from trainer.planning.memory import planned_checkpoint_bytes
 

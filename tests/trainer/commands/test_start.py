@@ -3,7 +3,7 @@ import shutil
 import pytest
 
 from tests.trainer.test_cli import TINY_RUN, run
-from trainer.checkpoint.files import intact_checkpoints, keep_weights
+from trainer.checkpoint.on_disk import intact_checkpoints, keep_weights
 from trainer.commands.start import Start, start_run
 from trainer.errors import INTERRUPTED
 

@@ -14,7 +14,7 @@ from tests.trainer.algorithm.batches import make_groups
 from trainer.config.model import ModelConfig
 from trainer.errors import ConfigError
 from trainer.files import JsonLines, read_records
-from trainer.parallel.start import make_parallel
+from trainer.parallel.strategy import make_parallel
 from trainer.policy.load import load_tokenizer
 
 pytest.importorskip("trl", reason="needs TRL: pip install 'loptune[trl]'")

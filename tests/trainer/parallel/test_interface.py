@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from tests.paths import ROOT
-from trainer.checkpoint.files import steps_on_disk
+from trainer.checkpoint.on_disk import steps_on_disk
 from trainer.parallel.interface import interface_towards_urls
 
 NAMESPACE = ["unshare", "--map-root-user", "--net"]

@@ -10,7 +10,7 @@ import torch
 from tests.invariants.ranks import be_a_rank
 from tests.trainer.rollouts.vllm.models import STOP, prompts, random_qwen, saved_config
 from trainer.config.schema import TrainConfig, apply_overrides
-from trainer.parallel.start import make_parallel
+from trainer.parallel.strategy import make_parallel
 from trainer.policy.logprobs import LogprobModel
 from trainer.rollouts.engine import RolloutEngine, SamplingParams
 from trainer.rollouts.vllm.engine import VllmEngine

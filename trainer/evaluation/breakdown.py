@@ -9,10 +9,10 @@ from trainer.evaluation.evaluate import EvaluationResult, correct_by_problem, me
 from trainer.types import Rollout
 
 Part = Literal["all", "difficulty", "source"]
-Row = dict[str, Any]  # column -> value
+EvaluationRow = dict[str, Any]  # column -> value
 
 
-def evaluation_rows(result: EvaluationResult) -> list[Row]:
+def evaluation_rows(result: EvaluationResult) -> list[EvaluationRow]:
     """Return one row per set, followed by rows per difficulty and per source if a set has several.
 
     Columns: set, by, value (difficulty or source, empty for all), problems, completions (total), k
@@ -36,7 +36,7 @@ def evaluation_rows(result: EvaluationResult) -> list[Row]:
 
 def _row(
     name: str, by: Part, value: str, rollouts: Sequence[Rollout], values_of_k: Sequence[int]
-) -> Row:
+) -> EvaluationRow:
     count = len(rollouts)
     correct, completions = correct_by_problem(rollouts)
     low, high = accuracy_interval(correct / completions, completions)

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainer.shell.progress import Progress, evaluation_line, learning_warning, step_line
+from trainer.shell.progress_lines import Progress, evaluation_line, learning_warning, step_line
 
 METRICS = {
     "rollout/reward": 1.25,
@@ -65,7 +65,9 @@ def test_a_file_gets_plain_lines():
 
 def test_a_long_phase_is_reported_in_between(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr("trainer.shell.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(
+        "trainer.shell.progress_lines.time", SimpleNamespace(monotonic=lambda: now[0])
+    )
     stream = io.StringIO()
     progress = Progress(stream)
     progress.phase("evaluating at step 0", 400)

@@ -16,8 +16,8 @@ from tests.conftest import random_model
 from tests.invariants.update_job import NoTokenizer
 from tests.refusals import refused
 from trainer.attempt import Attempt
-from trainer.checkpoint import files as checkpoint
-from trainer.checkpoint.files import (
+from trainer.checkpoint import on_disk as checkpoint
+from trainer.checkpoint.on_disk import (
     damaged_files,
     intact_checkpoints,
     keep_weights,
@@ -127,7 +127,7 @@ def test_killed_while_writing_is_never_loaded(tmp_path):
     write_checkpoint(tmp_path, 1, write_text("good"))
     script = textwrap.dedent(f"""
         import os, pathlib, signal
-        from tests.trainer.checkpoint.test_files import write_checkpoint
+        from tests.trainer.checkpoint.test_on_disk import write_checkpoint
         def die(folder):
             (folder / "state.txt").write_text("half")
             os.kill(os.getpid(), signal.SIGKILL)
@@ -206,7 +206,7 @@ def test_a_checkpoint_that_may_not_be_read_is_not_damaged(tmp_path, monkeypatch)
         raise PermissionError(errno.EACCES, "Permission denied", str(paths[0]))
 
     # root, as in a container, may read everything
-    monkeypatch.setattr("trainer.checkpoint.files._sha256", refused)
+    monkeypatch.setattr("trainer.checkpoint.on_disk._sha256", refused)
     with pytest.raises(StorageError, match="cannot read the checkpoint"):
         newest_checkpoint(tmp_path)
     assert steps_on_disk(tmp_path) == [2]

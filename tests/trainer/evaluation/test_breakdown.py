@@ -2,8 +2,8 @@ import pytest
 
 from tests.trainer.evaluation.test_evaluate import FIRST, SETS, rollout
 from trainer.commands.evaluation_run import print_rows
+from trainer.evaluation.breakdown import evaluation_rows
 from trainer.evaluation.evaluate import EvaluationResult
-from trainer.evaluation.table import evaluation_rows
 
 
 def test_rows_count_problems_and_tell_timeouts_errors_and_unreadable_answers_apart():

@@ -7,15 +7,15 @@ import torch
 
 from tests.trainer.parallel.test_deepspeed import config
 from trainer.errors import MissingError
-from trainer.parallel import start
+from trainer.parallel import strategy
 from trainer.parallel.ranks import Parallel
-from trainer.parallel.start import make_parallel
+from trainer.parallel.strategy import make_parallel
 
 
 def test_one_process_is_a_world_of_its_own(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    for strategy in ("none", "ddp"):
-        parallel = make_parallel(config(strategy=strategy))
+    for name in ("none", "ddp"):
+        parallel = make_parallel(config(strategy=name))
         assert type(parallel) is Parallel
         assert (parallel.rank, parallel.world_size, parallel.is_main) == (0, 1, True)
     assert parallel.gather([3, 1, 2]) == [3, 1, 2]
@@ -32,7 +32,7 @@ def test_a_missing_deepspeed_is_said(monkeypatch):
 def test_the_device_is_chosen_before_deepspeed_is_imported(monkeypatch):
     """DeepSpeed takes a GPU that it sees as it is imported, whatever the configuration says."""
     chosen = []
-    monkeypatch.setattr(start, "local_device", chosen.append)
+    monkeypatch.setattr(strategy, "local_device", chosen.append)
     monkeypatch.setitem(
         sys.modules,
         "trainer.parallel.deepspeed",
