@@ -63,9 +63,11 @@ class Curve:
     steps: tuple[int, ...]
     values: tuple[float, ...]
 
-    def score(self, objective: Objective) -> float:
-        """Return the score of a trial with this curve; NaN without a finite value."""
-        return score(dict(zip(self.steps, self.values, strict=True)), objective.window)
+    def score(self, window: int) -> float:
+        """Return the score of a trial with this curve: the mean of its last ``window`` finite
+        values; NaN without one.
+        """
+        return score(dict(zip(self.steps, self.values, strict=True)), window)
 
 
 @dataclass(frozen=True)

@@ -407,7 +407,7 @@ def _with_scores(
     if stepwise and ended_without_score(rows, columns, evaluated):
         return replace(trial, reason="no score in its last evaluations")
     curve = Curve(tuple(map(int, values.index)), tuple(map(float, values)))
-    score = curve.score(columns)
+    score = curve.score(columns.window)
     if columns.take == "best":
         finite = [value for value in curve.values if np.isfinite(value)]
         score = max(finite) if columns.mode == "max" else min(finite)

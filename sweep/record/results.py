@@ -181,7 +181,7 @@ class _TrialReader:
             arm=arm_of(spec, configuration.parameters),
             step=float(evaluated[-1]) if evaluated else math.nan,
             hours=spec.resources.devices * seconds / 3600,
-            test=curves[self.objective.held_out_metric].score(self.objective),
+            test=curves[self.objective.held_out_metric].score(self.objective.window),
             curves={metric: curve for metric, curve in curves.items() if curve.steps},
             latest=_latest(records),
         )
@@ -191,7 +191,7 @@ class _TrialReader:
         return dataclasses.replace(
             trial,
             state="RUNNING" if self.running else "KILLED",
-            score=curves[self.objective.metric].score(self.objective),
+            score=curves[self.objective.metric].score(self.objective.window),
         )
 
     def _from_ended(self, trial: TrialRecord, run_dir: Path) -> TrialRecord:

@@ -17,11 +17,10 @@ from trainer.evaluation.score import score
     ],
 )
 def test_the_score_is_the_mean_of_the_last_finite_evaluations(history, window, expected):
-    objective = Objective(window=window)
     assert score(history, window) == pytest.approx(expected)
     steps = sorted(history)
     curve = Curve(tuple(steps), tuple(history[step] for step in steps))
-    assert curve.score(objective) == pytest.approx(expected)
+    assert curve.score(window) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("history", [{}, {10: math.nan, 20: math.inf}])
