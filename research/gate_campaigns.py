@@ -44,7 +44,8 @@ CORRELATION = 0.5  # of two configurations on one seed, with normal noise
 FIRST, MOST = 8, 32  # seeds of a baseline and of a proposal: the gate's defaults
 RECHECK_EVERY = 5  # kept changes
 LUCKY_OF = 5  # equal configurations of which the luckiest was taken for the baseline
-FEWEST_SEEDS, FEWEST_CONFIGURATIONS = 8, 4  # of a table of residuals
+FEWEST_SEEDS = 8  # of a table of residuals
+FEWEST_CONFIGURATIONS = 20  # of a study's better half
 
 
 @dataclass(frozen=True)
@@ -88,11 +89,11 @@ def real_noise() -> dict[str, Floats]:
     tables = {}
     for name, rows in table.groupby("study"):
         grid = rows.pivot_table(index="configuration", columns="seed", values="score").dropna()
-        if grid.shape[1] < FEWEST_SEEDS or len(grid) < 20:
-            continue
         scores = grid.to_numpy()
         means = scores.mean(axis=1)
-        tables[str(name)] = residuals_of(scores[means >= np.median(means)])
+        scores = scores[means >= np.median(means)]
+        if scores.shape[1] >= FEWEST_SEEDS and len(scores) >= FEWEST_CONFIGURATIONS:
+            tables[str(name)] = residuals_of(scores)
     return tables
 
 
@@ -151,6 +152,15 @@ class World:
             columns = self.residuals.shape[1]
             self._column[which] = self.rng.integers(columns, size=(len(which), MOST))
 
+    def seeds(self) -> tuple[Floats, Integers]:
+        """Return the current seeds of all campaigns, for `use`."""
+        return self._normal.copy(), self._column.copy()
+
+    def use(self, seeds: tuple[Floats, Integers], which: Booleans | None = None) -> None:
+        """Go back to earlier seeds, in some campaigns or in all."""
+        chosen = np.ones(self.campaigns, dtype=np.bool_) if which is None else which
+        self._normal[chosen], self._column[chosen] = (old[chosen] for old in seeds)
+
     def configurations(self, which: Integers) -> Integers:
         """Return the noise of a new configuration in each of these campaigns."""
         if self.residuals is None:
@@ -178,11 +188,11 @@ class World:
         if self.scenario.lucky:
             spent = self.runs.copy()
             for _ in range(LUCKY_OF - 1):
-                kept_seeds = self._normal.copy(), self._column.copy()
+                seeds_before = self.seeds()
                 self.fresh(everyone)
                 again = self.run(everyone, np.zeros(self.campaigns), row, wanted)
                 worse = again.mean(axis=1) <= scores.mean(axis=1)
-                self._normal[worse], self._column[worse] = (old[worse] for old in kept_seeds)
+                self.use(seeds_before, worse)
                 scores = np.where(worse[:, None], scores, again)
             self.runs = spent  # the luck was had before the campaign
         return scores
@@ -374,7 +384,7 @@ def answers(
         t_keep = np.where(np.isinf(keep_at), np.inf, -special.stdtrit(dof, special.ndtr(-keep_at)))
     low = gain - t_keep * error
     high = gain - special.stdtrit(dof, special.ndtr(-discard_at)) * error
-    kept = low > 0
+    kept = (low > 0) & (sd > 0)  # scores that do not vary are an error of the command
     dropped = ~kept & ((high < WORTHWHILE) | last)
     return Answers(kept, ~kept & ~dropped, upcoming)
 
@@ -418,7 +428,8 @@ class Sums:
         shared_dof = self.shared_dof[which] + shared
         per_pair = (self.products[which] + products) / np.maximum(shared_dof, 1)
         shrunk = shared_dof / (shared_dof + gate._PRIOR_PAIRS)
-        correlation = np.clip(shrunk * per_pair / variance, 0.0, gate._MOST_CORRELATED)
+        positive = np.maximum(variance, np.finfo(float).tiny)
+        correlation = np.clip(shrunk * per_pair / positive, 0.0, gate._MOST_CORRELATED)
         step = gate._CORRELATION_STEP
         return np.sqrt(variance), np.floor(correlation / step) * step, dof
 
@@ -527,6 +538,7 @@ def gated(kind: str = "lord", *, recheck: int = 0) -> Rule:
                 )
                 for arm in runs_of_both:
                     sums.add(due, arm)
+                sums.add_pair(due, *runs_of_both)
                 lost = due[~good]
                 for campaign in lost:
                     kept[campaign, confirmed_until[campaign] :] = False
@@ -599,7 +611,10 @@ def _decide(
 def _recheck(
     world: World, which: Integers, *, first_row: Integers, truth: Floats, row: Integers, sums: Sums
 ) -> tuple[Booleans, tuple[Floats, Floats]]:
-    """Compare baselines with the first one on fresh seeds of both; return which are confirmed."""
+    """Compare baselines with the first one on fresh seeds of both; return which are confirmed,
+    and the scores of both.
+    """
+    block = world.seeds()
     world.fresh(which)
     first = np.full((len(which), MOST), np.nan)
     latest = first.copy()
@@ -627,7 +642,8 @@ def _recheck(
         good[active[said.keep]] = True
         seeds[active] = said.next_seeds
         active = active[said.more]
-    return good, (first, latest)
+    world.use(block)  # proposals go on with the seeds of their baseline
+    return good, (latest, first)
 
 
 RULES: dict[str, Rule] = {

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from sweep.commands import gate, judge, report, start, status, winner
+from sweep.commands import gate, judge, mcp, report, start, status, winner
 from sweep.record.folder import all_sweeps
 from sweep.space.file import override_keys, published_spaces
 from trainer.shell.arguments import PAGES, parse_arguments, version_text
@@ -61,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=version_text())
     add_verbosity(parser, shown=True)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for module in (start, status, winner, report, judge, gate):  # in the order of work
+    for module in (start, status, winner, report, judge, gate, mcp):  # in the order of work
         module.add_commands(commands)
     for command in commands.choices.values():
         add_verbosity(command)

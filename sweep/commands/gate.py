@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sweep.gate.campaign import Campaign, Verdict
     from sweep.gate.noise import NoiseReport
 
-EXIT_CODES = {"keep": 0, "ready": 0, "discard": 10, "more": 11}
+EXIT_CODES = {"keep": 0, "ready": 0, "confirmed": 0, "discard": 10, "unconfirmed": 10, "more": 11}
 
 
 def add_commands(commands: Commands) -> None:
@@ -26,8 +26,8 @@ def add_commands(commands: Commands) -> None:
         help="keep or discard changes that are proposed one after the other",
         description="Keep or discard changes that are proposed one after the other, with a bound "
         "on how many of all that are kept are no improvement.",
-        epilog="Exit status of propose, record, run and status: 0 keep (or ready for a proposal), "
-        "10 discard, 11 more runs are needed.",
+        epilog="Exit status of propose, record, recheck, run and status: 0 keep (or ready for a "
+        "proposal, or confirmed), 10 discard (or unconfirmed), 11 more runs are needed.",
     )
     parts = gate.add_subparsers(required=True, metavar="COMMAND")
     _add_start(parts)
@@ -36,16 +36,24 @@ def add_commands(commands: Commands) -> None:
         "overrides", nargs="*", metavar="key=value", help="changed settings of the program"
     )
     propose.add_argument(
-        "--command", dest="program", nargs="+", metavar="WORD", help="another command line"
+        "--command",
+        dest="program",
+        nargs=argparse.REMAINDER,
+        metavar="WORD",
+        help="another command line: all words that follow, so this option comes last",
     )
     propose.add_argument("--revision", help="git revision in which the command runs")
     propose.add_argument("--note", default="", help="what was changed, for the record")
     propose.add_argument("--run", action="store_true", help="run what is needed at once")
     record = _add_part(parts, "record", _record, "record the score of a run of your own")
-    record.add_argument("arm", choices=("baseline", "proposal"), help="whose run it was")
+    record.add_argument("arm", choices=("baseline", "proposal", "first"), help="whose run it was")
     record.add_argument("seed", type=int, help="its seed")
     record.add_argument("score", help="its score, or `failed`")
     _add_part(parts, "run", _run, "run what is needed until the open proposal is decided")
+    recheck = _add_part(
+        parts, "recheck", _recheck, "compare the baseline with the first one, on fresh seeds"
+    )
+    recheck.add_argument("--run", action="store_true", help="run what is needed at once")
     _add_part(parts, "status", _status, "show what was kept, and which runs are needed")
     _add_part(parts, "withdraw", _withdraw, "give up the open proposal")
 
@@ -223,6 +231,16 @@ def _run(arguments: argparse.Namespace) -> int:
         return _show(campaign, run_until_decided(campaign), as_json=arguments.json)
 
 
+def _recheck(arguments: argparse.Namespace) -> int:
+    from sweep.gate.campaign import Campaign
+    from sweep.gate.runs import run_until_decided
+
+    with Campaign(arguments.campaign).change() as campaign:
+        campaign.recheck()
+        verdict = run_until_decided(campaign) if arguments.run else campaign.verdict()
+        return _show(campaign, verdict, as_json=arguments.json)
+
+
 def _status(arguments: argparse.Namespace) -> int:
     from sweep.gate.campaign import Campaign
 
@@ -288,6 +306,7 @@ def _as_json(campaign: "Campaign", verdict: "Verdict") -> dict[str, Any]:
         "correlation": None if model is None else model.correlation,
         "proposals": len(campaign.proposals),
         "kept": campaign.kept,
+        "recheck_due": campaign.recheck_due,
         "false_keeps": campaign.spec.false_keeps,
     }
 
@@ -313,6 +332,14 @@ def _sentences(campaign: "Campaign", verdict: "Verdict") -> list[str]:
         lines.append("It is the baseline now, and is measured again on fresh seeds.")
     elif verdict.outcome == "discard":
         lines.append(f"Discard proposal {verdict.proposal}: {verdict.reason}.{measured}")
+    elif verdict.outcome == "confirmed":
+        lines.append(f"Confirmed: {verdict.reason}.{measured}")
+    elif verdict.outcome == "unconfirmed":
+        lines.append(f"Not confirmed: {verdict.reason}.{measured}")
+        lines.append(
+            "The changes kept since the last confirmed baseline are given up. That one is the "
+            "baseline again, and is measured on fresh seeds."
+        )
     elif verdict.outcome == "ready":
         lines.append(
             f"Ready. The baseline scores {_mean(campaign.baseline.scores):.4g} on "
@@ -320,9 +347,16 @@ def _sentences(campaign: "Campaign", verdict: "Verdict") -> list[str]:
             f"{len(campaign.proposals)} proposals kept."
         )
         change = '--note "what is changed"' if campaign.spec.space is None else "KEY=VALUE --run"
+        if campaign.recheck_due:
+            lines.append(
+                f"{len(campaign.unconfirmed)} changes were kept since the chain was last checked "
+                f"against the first baseline: sweep gate recheck {folder}"
+            )
         lines.append(f"next: sweep gate propose {folder} {change}")
     else:
         subject = "The baseline"
+        if campaign.open_recheck is not None:
+            subject = "The re-check"
         if verdict.proposal is not None:
             subject = f"Proposal {verdict.proposal}"
         lines.append(f"{subject} needs more runs: {verdict.reason}.{measured}")
@@ -357,7 +391,7 @@ def _print_proposals(campaign: "Campaign") -> None:
             [
                 proposal.number,
                 "; ".join(changed),
-                decision.get("outcome", "open"),
+                "given up" if proposal.given_up else decision.get("outcome", "open"),
                 "" if gain is None else f"{gain:+.4g}",
                 len(proposal.scores) + len(proposal.failed),
                 decision.get("reason", ""),

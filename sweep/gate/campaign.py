@@ -3,7 +3,8 @@
 A campaign is a folder:
 
     campaign.yaml   the settings: program, objective, worthwhile gain, false-keep rate, seeds
-    events.jsonl    baselines, proposals, scores and decisions, in order, each with a checksum
+    events.jsonl    baselines, proposals, scores, decisions and re-checks, in order, each with a
+                    checksum
     runs/           the sweeps that ran the trainings, if loptune ran them
 
 Everything else follows from these events. A proposal that is kept becomes the next baseline, on
@@ -21,11 +22,12 @@ from pydantic import Field
 
 from dashboards.statistics import gate
 from dashboards.statistics.online_levels import lord_level
+from sweep.gate.recheck import DUE_AFTER, FIRST, SEEDS_APART, Recheck
 from sweep.search.event_log import read_checked, with_checksum
 from trainer.config.yaml_document import dump_yaml, read_yaml, validate
 from trainer.errors import ConfigError, MissingError
 from trainer.files import JsonLines, Record, storage_error, write_atomically
-from trainer.section import Count, Positive, Section
+from trainer.section import Positive, Section
 from trainer.shell.run_folder import hold
 
 _FRESH = 1000  # distance of the seeds of successive baselines
@@ -51,7 +53,7 @@ class CampaignSpec(Section):
     """bound on the expected fraction of kept proposals that are no gain"""
     first_seeds: Annotated[int, Field(ge=gate.FIRST_CLAIM)] = 8
     """runs of every new baseline"""
-    most_seeds: Count = 32
+    most_seeds: Annotated[int, Field(gt=0, le=SEEDS_APART)] = 32
     """largest number of runs of one proposal"""
 
 
@@ -80,13 +82,14 @@ class Proposal(Arm):
     baseline: int = 0  # index of the baseline that it is compared with
     asked: int = 1  # seeds at the next interim analysis
     decision: dict[str, Any] | None = None  # the event
+    given_up: bool = False  # kept, but its chain was not confirmed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
     """Runs that are needed before the next decision."""
 
-    arm: Literal["baseline", "proposal"]
+    arm: Literal["baseline", "proposal", "first"]
     seeds: tuple[int, ...]
 
 
@@ -94,7 +97,7 @@ class Need:
 class Verdict:
     """What the campaign says of its latest proposal, or of its baseline if none is open."""
 
-    outcome: Literal["keep", "discard", "more", "ready"]
+    outcome: Literal["keep", "discard", "more", "ready", "confirmed", "unconfirmed"]
     proposal: int | None = None
     reason: str = ""
     answer: gate.Answer | None = None
@@ -124,6 +127,8 @@ class Campaign:
         self.spec = validate(CampaignSpec, read_yaml(path))
         self.baselines: list[Arm] = []
         self.proposals: list[Proposal] = []
+        self.rechecks: list[Recheck] = []
+        self._confirmed = 0  # index of the last baseline that was confirmed
         self._writer: JsonLines | None = None
         path = folder / "events.jsonl"
         for _, event in read_checked(path, advice=_DAMAGED, code="campaign-checksum"):
@@ -143,12 +148,33 @@ class Campaign:
 
     @property
     def kept(self) -> list[int]:
-        """The numbers of the kept proposals."""
+        """The numbers of the kept proposals, without those that a re-check gave up."""
         return [
             proposal.number
             for proposal in self.proposals
-            if proposal.decision and proposal.decision["outcome"] == "keep"
+            if proposal.decision
+            and proposal.decision["outcome"] == "keep"
+            and not proposal.given_up
         ]
+
+    @property
+    def unconfirmed(self) -> list[int]:
+        """The numbers of the proposals that were kept since the last re-check."""
+        return [
+            number for number in self.kept if self.proposals[number - 1].baseline >= self._confirmed
+        ]
+
+    @property
+    def recheck_due(self) -> bool:
+        """Whether enough was kept since the last re-check."""
+        return self.open_recheck is None and len(self.unconfirmed) >= DUE_AFTER
+
+    @property
+    def open_recheck(self) -> Recheck | None:
+        """The re-check that is not decided."""
+        if self.rechecks and self.rechecks[-1].decision is None:
+            return self.rechecks[-1]
+        return None
 
     @contextmanager
     def change(self) -> Iterator["Campaign"]:
@@ -184,6 +210,7 @@ class Campaign:
                 f"`sweep gate withdraw {self.folder}` gives it up",
                 code="proposal-open",
             )
+        self._refuse_during_recheck()
         base = self.baseline
         arm = Arm(
             {**base.settings, **settings},
@@ -211,17 +238,71 @@ class Campaign:
         )
         return self.proposals[-1]
 
+    def recheck(self) -> Recheck:
+        """Begin to compare the baseline with the first one, on fresh seeds of both.
+
+        Raises:
+            ConfigError: a proposal or a re-check is open, or nothing was kept since the last one.
+        """
+        if self.open is not None:
+            raise ConfigError(
+                f"proposal {self.open.number} is not decided yet",
+                str(self.folder),
+                f"`sweep gate status {self.folder}` prints what it needs; "
+                f"`sweep gate withdraw {self.folder}` gives it up",
+                code="proposal-open",
+            )
+        self._refuse_during_recheck()
+        if not self.unconfirmed:
+            raise ConfigError(
+                "nothing was kept since the last re-check",
+                str(self.folder),
+                "go on with proposals: to ask again until the answer pleases confirms nothing",
+                code="nothing-to-recheck",
+            )
+        self._add({"event": "recheck", "first_seed": self._first_seed() + SEEDS_APART})
+        return self.rechecks[-1]
+
+    def _refuse_during_recheck(self) -> None:
+        if self.open_recheck is not None:
+            raise ConfigError(
+                "the re-check of the chain is not decided yet",
+                str(self.folder),
+                f"`sweep gate status {self.folder}` prints what it needs",
+                code="recheck-open",
+            )
+
+    def _target(self, arm: str) -> Arm | None:
+        """Return the configuration whose scores are recorded under the name of an arm.
+
+        Raises:
+            ConfigError: there is no such arm.
+        """
+        names = (BASELINE, PROPOSAL) if self.open_recheck is None else (BASELINE, FIRST)
+        if arm not in names:
+            if arm in (PROPOSAL, FIRST):
+                return None
+            raise ConfigError(
+                f"no arm {arm}", "command line", f"write {' or '.join(names)}", code="no-arm"
+            )
+        if self.open_recheck is not None:
+            return self.open_recheck.latest if arm == BASELINE else self.open_recheck.first
+        return self.baseline if arm == BASELINE else self.open
+
     def record(self, arm: str, seed: int, score: float | None, reason: str = "") -> None:
         """Record the score of one run; None for a run that failed.
 
         Raises:
             ConfigError: there is no such run to record, or it is there already.
         """
-        if arm not in (BASELINE, PROPOSAL):
+        target = self._target(arm)
+        if target is None and arm == FIRST:
             raise ConfigError(
-                f"no arm {arm}", "command line", f"write {BASELINE} or {PROPOSAL}", code="no-arm"
+                "no re-check is open",
+                str(self.folder),
+                f"`sweep gate recheck {self.folder}` first",
+                code="no-open-recheck",
             )
-        target: Arm | None = self.baseline if arm == BASELINE else self.open
         if target is None:
             raise ConfigError(
                 "no proposal is open",
@@ -238,9 +319,10 @@ class Campaign:
                 f"a result is final: use a seed that `sweep gate status {self.folder}` asks for",
                 code="result-twice",
             )
-        if arm == PROPOSAL and seed not in self._allowed_seeds():
+        limited = arm == PROPOSAL or self.open_recheck is not None
+        if limited and seed not in self._allowed_seeds(arm):
             raise ConfigError(
-                f"the proposal does not need seed {seed} now",
+                f"the {arm} does not need seed {seed} now",
                 str(self.folder),
                 f"`sweep gate status {self.folder}` prints the seeds that it needs: more seeds "
                 "than asked for would make it easier to be lucky",
@@ -267,6 +349,8 @@ class Campaign:
 
     def verdict(self) -> Verdict:
         """Return what the runs so far say; decides nothing."""
+        if self.open_recheck is not None:
+            return self._recheck_verdict(self.open_recheck)
         missing = self._missing_baseline()
         if self.open is None:
             if missing:
@@ -308,6 +392,15 @@ class Campaign:
         verdict = self.verdict()
         if verdict.outcome in ("keep", "discard"):
             self._decide(verdict.outcome, verdict.reason, verdict.answer)
+        elif verdict.outcome in ("confirmed", "unconfirmed"):
+            self._add(
+                {
+                    "event": "rechecked",
+                    "outcome": verdict.outcome,
+                    "reason": verdict.reason,
+                    **_numbers(verdict.answer),
+                }
+            )
         elif verdict.answer is not None:
             asked = verdict.answer.next_seeds
             self._add({"event": "asked", "number": verdict.proposal, "seeds": asked})
@@ -315,12 +408,68 @@ class Campaign:
 
     def model(self) -> gate.SeedModel | None:
         """Return how scores vary between seeds, from all runs of the campaign."""
-        arms = [self._gains(arm) for arm in (*self.baselines, *self.proposals) if arm.scores]
-        pairs = [
-            (self._gains(proposal), self._gains(self.baselines[proposal.baseline]))
-            for proposal in self.proposals
+        checked = [arm for recheck in self.rechecks for arm in (recheck.latest, recheck.first)]
+        arms = [*self.baselines, *self.proposals, *checked]
+        pairs: list[tuple[Arm, Arm]] = [
+            *((proposal, self.baselines[proposal.baseline]) for proposal in self.proposals),
+            *((recheck.latest, recheck.first) for recheck in self.rechecks),
         ]
-        return gate.seed_model(arms, pairs)
+        return gate.seed_model(
+            [self._gains(arm) for arm in arms if arm.scores],
+            [(self._gains(one), self._gains(other)) for one, other in pairs],
+        )
+
+    def _recheck_verdict(self, recheck: Recheck) -> Verdict:
+        """Return what the runs so far say of the chain of kept changes."""
+        if recheck.latest.failed:
+            seed, reason = next(iter(recheck.latest.failed.items()))
+            return Verdict(
+                outcome="unconfirmed",
+                reason=f"its seed {seed} failed: {reason or 'no reason given'}",
+            )
+        if len(recheck.first.failed) >= self.spec.first_seeds:
+            raise self._fails(recheck.first)
+        asked = tuple(
+            seed
+            for seed in recheck.seeds(recheck.asked + len(recheck.first.failed))
+            if seed not in recheck.first.failed
+        )
+        needs = self._recheck_needs(recheck, asked)
+        if needs:
+            return Verdict(outcome="more", reason="the chain is checked", needs=needs)
+        model = self.model()
+        assert model is not None  # both have runs
+        runs = {seed: score for seed, score in self._gains(recheck.latest).items() if seed in asked}
+        answer = gate.answer(
+            runs,
+            self._gains(recheck.first),
+            model=model,
+            worthwhile=self.spec.worthwhile,
+            level=self.spec.false_keeps,
+            most_seeds=self.spec.most_seeds,
+        )
+        if answer.outcome == "more":
+            more = recheck.seeds(answer.next_seeds + len(recheck.first.failed))
+            more = tuple(seed for seed in more if seed not in recheck.first.failed)
+            needs = self._recheck_needs(recheck, more)
+            return Verdict(
+                outcome="more", reason="the runs so far do not decide", answer=answer, needs=needs
+            )
+        if answer.outcome == "keep":
+            reason = "the baseline is better than the first one"
+            return Verdict(outcome="confirmed", reason=reason, answer=answer)
+        reason = f"{answer.seeds} seeds do not show that the baseline is better than the first one"
+        return Verdict(outcome="unconfirmed", reason=reason, answer=answer)
+
+    def _recheck_needs(self, recheck: Recheck, asked: tuple[int, ...]) -> tuple[Need, ...]:
+        arms: tuple[tuple[Literal["first", "baseline"], Arm], ...] = (
+            (FIRST, recheck.first),
+            (BASELINE, recheck.latest),
+        )
+        missing = (
+            (name, tuple(seed for seed in asked if seed not in arm.scores)) for name, arm in arms
+        )
+        return tuple(Need(arm=name, seeds=seeds) for name, seeds in missing if seeds)
 
     def _gains(self, arm: Arm) -> gate.Runs:
         """Return the scores of an arm by seed, oriented so that larger is better."""
@@ -373,22 +522,25 @@ class Campaign:
         places = (seed for seed in range(first, first + _FRESH) if seed not in self.baseline.failed)
         return tuple(seed for seed, _ in zip(places, range(seeds), strict=False))
 
-    def _allowed_seeds(self) -> set[int]:
+    def _allowed_seeds(self, arm: str) -> set[int]:
         verdict = self.verdict()
-        return {seed for need in verdict.needs if need.arm == PROPOSAL for seed in need.seeds}
+        return {seed for need in verdict.needs if need.arm == arm for seed in need.seeds}
 
     def _missing_baseline(self) -> tuple[int, ...]:
         if len(self.baseline.failed) >= self.spec.first_seeds:
-            reason = next(reversed(self.baseline.failed.values()))
-            raise ConfigError(
-                f"the baseline failed on {len(self.baseline.failed)} seeds",
-                str(self.folder),
-                f"mend the program ({reason or 'no reason was given'}), and start a campaign in "
-                "another folder",
-                code="baseline-fails",
-            )
+            raise self._fails(self.baseline)
         wanted = self._fresh_seeds(self.spec.first_seeds)
         return tuple(seed for seed in wanted if seed not in self.baseline.scores)
+
+    def _fails(self, baseline: Arm) -> ConfigError:
+        reason = next(reversed(baseline.failed.values()))
+        return ConfigError(
+            f"the baseline failed on {len(baseline.failed)} seeds",
+            str(self.folder),
+            f"mend the program ({reason or 'no reason was given'}), and start a campaign in "
+            "another folder",
+            code="baseline-fails",
+        )
 
     def _check_noise(self) -> None:
         """Refuse a campaign whose scores do not vary.
@@ -408,22 +560,13 @@ class Campaign:
 
     def _decide(self, outcome: str, reason: str, answer: gate.Answer | None) -> None:
         assert self.open is not None
-        numbers = {}
-        if answer is not None:
-            numbers = {
-                "gain": answer.gain,
-                "low": answer.low if math.isfinite(answer.low) else None,
-                "high": answer.high,
-                "level": answer.level,
-                "seeds": answer.seeds,
-            }
         self._add(
             {
                 "event": "decision",
                 "number": self.open.number,
                 "outcome": outcome,
                 "reason": reason,
-                **numbers,
+                **_numbers(answer),
             }
         )
 
@@ -448,20 +591,59 @@ class Campaign:
                 )
             )
         elif kind == "result":
-            arm = self.baseline if event["arm"] == BASELINE else self.proposals[-1]
+            arm = self._target(event["arm"])
+            assert arm is not None  # it was checked when it was recorded
             if event["score"] is None:
                 arm.failed[event["seed"]] = event["reason"]
             else:
                 arm.scores[event["seed"]] = event["score"]
         elif kind == "asked":
-            self.proposals[-1].asked = event["seeds"]
+            (self.open_recheck or self.proposals[-1]).asked = event["seeds"]
         elif kind == "decision":
             proposal = self.proposals[-1]
             proposal.decision = event
             if event["outcome"] == "keep":
-                self.baselines.append(
-                    Arm(proposal.settings, proposal.command, proposal.revision, proposal.note)
+                self.baselines.append(_again(proposal))
+        elif kind == "recheck":
+            index = len(self.baselines) - 1
+            self.rechecks.append(
+                Recheck(
+                    _again(self.baselines[0]), _again(self.baseline), index, event["first_seed"]
                 )
+            )
+        elif kind == "rechecked":
+            self._close_recheck(event)
+
+    def _close_recheck(self, event: Record) -> None:
+        """Take a chain as confirmed, or go back to the last baseline that was."""
+        recheck = self.rechecks[-1]
+        if event["outcome"] == "confirmed":
+            recheck.decision = event
+            self._confirmed = recheck.baseline
+            return
+        for number in self.unconfirmed:
+            self.proposals[number - 1].given_up = True
+        recheck.decision = event
+        self.baselines.append(_again(self.baselines[self._confirmed]))
+        self._confirmed = len(self.baselines) - 1
+
+
+def _again(arm: Arm) -> Arm:
+    """Return a configuration without its runs."""
+    return Arm(arm.settings, arm.command, arm.revision, arm.note)
+
+
+def _numbers(answer: gate.Answer | None) -> Record:
+    """Return what an event records of an answer."""
+    if answer is None:
+        return {}
+    return {
+        "gain": answer.gain,
+        "low": answer.low if math.isfinite(answer.low) else None,
+        "high": answer.high,
+        "level": answer.level,
+        "seeds": answer.seeds,
+    }
 
 
 def start_campaign(folder: Path, spec: CampaignSpec) -> Campaign:

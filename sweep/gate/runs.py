@@ -6,12 +6,13 @@ from pathlib import Path
 
 from sweep.gate.batch import PROGRAM, Batch, run_batch
 from sweep.gate.campaign import BASELINE, Arm, Campaign, Need, Verdict
+from sweep.gate.recheck import FIRST
 from trainer.errors import ConfigError, MissingError
 
 
 def run_until_decided(campaign: Campaign) -> Verdict:
-    """Run what is needed until the open proposal is kept or discarded, or, without one, until the
-    baseline's noise is known.
+    """Run what is needed until the open proposal is kept or discarded, or the open re-check is
+    decided; without one, until the baseline's noise is known.
 
     Raises:
         ConfigError: the campaign has no program, or its runs do not end.
@@ -36,7 +37,11 @@ def run_until_decided(campaign: Campaign) -> Verdict:
 def _run(campaign: Campaign, need: Need) -> None:
     """Run one arm on some seeds and record the scores."""
     arm: Arm
-    if need.arm == BASELINE:
+    checked = campaign.open_recheck
+    if checked is not None:
+        arm = checked.first if need.arm == FIRST else checked.latest
+        label = f"recheck-{len(campaign.rechecks)}-{need.arm}"
+    elif need.arm == BASELINE:
         arm = campaign.baseline
         label = f"baseline-{len(campaign.baselines) - 1}"
     else:

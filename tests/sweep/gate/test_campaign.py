@@ -228,3 +228,107 @@ def test_a_folder_without_a_campaign_is_named(tmp_path):
 def test_two_processes_cannot_change_one_campaign(folder):
     with Campaign(folder).change(), pytest.raises(NameHeldError), Campaign(folder).change():
         pass
+
+
+def keep_changes(campaign, mean, changes=1):
+    """Propose changes that score ``mean``, far above 0.5, so that each is kept."""
+    for change in range(changes):
+        if campaign.verdict().outcome == "more":
+            for need in campaign.verdict().needs:
+                for seed in need.seeds:
+                    campaign.record(need.arm, seed, noisy(seed, mean * change + 0.5))
+        campaign.propose({}, note=f"change {change}")
+        while True:
+            verdict = campaign.decide()
+            if verdict.outcome != "more":
+                break
+            for need in verdict.needs:
+                for seed in need.seeds:
+                    gain = mean * (change + (need.arm == "proposal"))
+                    campaign.record(need.arm, seed, noisy(seed, gain + 0.5, need.arm))
+        assert verdict.outcome == "keep"
+
+
+def run_recheck(campaign, latest):
+    """Record what a re-check asks for; return the verdict and the seeds of both arms."""
+    seeds = {"first": [], "baseline": []}
+    while True:
+        verdict = campaign.decide()
+        if verdict.outcome != "more":
+            return verdict, seeds
+        for need in verdict.needs:
+            for seed in need.seeds:
+                mean = latest if need.arm == "baseline" else 0.5
+                campaign.record(need.arm, seed, noisy(seed, mean, need.arm))
+                seeds[need.arm].append(seed)
+
+
+def test_a_chain_is_confirmed_on_fresh_seeds_of_both(folder):
+    with Campaign(folder).change() as campaign:
+        measure_baseline(campaign)
+        keep_changes(campaign, 1.0, changes=5)
+        assert campaign.recheck_due
+        campaign.recheck()
+        assert not campaign.recheck_due
+        verdict, seeds = run_recheck(campaign, 5.5)
+        assert verdict.outcome == "confirmed"
+        assert seeds["first"] == seeds["baseline"]
+        earlier = {
+            seed for arm in (*campaign.baselines, *campaign.proposals) for seed in arm.scores
+        }
+        assert not earlier & set(seeds["first"])
+        assert (campaign.kept, campaign.unconfirmed) == ([1, 2, 3, 4, 5], [])
+        with refused("nothing-to-recheck", ConfigError):
+            campaign.recheck()
+
+
+def test_an_unconfirmed_chain_goes_back_to_the_last_confirmed(folder):
+    with Campaign(folder).change() as campaign:
+        measure_baseline(campaign)
+        campaign.propose({"lr": 2})
+        run_proposal(campaign, 1.0)
+        campaign.recheck()
+        assert run_recheck(campaign, 1.0)[0].outcome == "confirmed"
+        measure_baseline(campaign, 1.0)
+        campaign.propose({"lr": 3})
+        run_proposal(campaign, 3.0)
+        assert campaign.kept == [1, 2]
+        campaign.recheck()
+        with refused("recheck-open", ConfigError):
+            campaign.propose({"lr": 4})
+        with refused("seed-not-asked", ConfigError):
+            campaign.record("first", 0, 0.5)
+        verdict, _ = run_recheck(campaign, 0.4)
+        assert verdict.outcome == "unconfirmed"
+        assert campaign.kept == [1]
+        assert campaign.baseline.settings == {"lr": 2}
+        assert campaign.verdict().needs[0].seeds == (3000, 3001, 3002, 3003)
+        measure_baseline(campaign, 1.0)
+        before = campaign.kept, campaign.verdict(), campaign.model(), campaign.baseline
+    again = Campaign(folder)
+    assert (again.kept, again.verdict(), again.model(), again.baseline) == before
+
+
+def test_an_interrupted_recheck_goes_on(folder):
+    with Campaign(folder).change() as campaign:
+        measure_baseline(campaign)
+        keep_changes(campaign, 1.0)
+        campaign.recheck()
+        campaign.record("first", 1500, 0.5)
+    with Campaign(folder).change() as campaign:
+        assert campaign.verdict().needs[0].seeds == (1501, 1502)
+        assert run_recheck(campaign, 1.5)[0].outcome == "confirmed"
+
+
+def test_a_failed_run_of_the_chain_does_not_confirm_it(folder):
+    with Campaign(folder).change() as campaign:
+        measure_baseline(campaign)
+        keep_changes(campaign, 1.0)
+        with refused("no-open-recheck", ConfigError):
+            campaign.record("first", 1500, 0.5)
+        campaign.recheck()
+        campaign.record("first", 1500, None, "no memory")
+        assert campaign.verdict().needs[0].seeds == (1501, 1502, 1503)
+        campaign.record("baseline", 1501, None, "diverged")
+        assert campaign.decide().outcome == "unconfirmed"
+        assert campaign.kept == []

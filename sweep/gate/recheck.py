@@ -1,0 +1,35 @@
+"""Check the chain of kept changes again: is the baseline still better than the first one.
+
+Each change was kept against the baseline of its time. A re-check compares today's baseline with the
+first, on fresh seeds of both: scores that once spoke for a change count no more. It is one
+group-sequential test, like a proposal's. A chain that is not confirmed is given up back to the last
+baseline that was, and what was kept since counts as discarded.
+"""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from dashboards.statistics import gate
+
+if TYPE_CHECKING:
+    from sweep.gate.campaign import Arm
+
+FIRST: Final = "first"  # the arm of the first baseline
+DUE_AFTER = 5  # kept changes
+SEEDS_APART = 500  # of a baseline's first seed and those of its re-check
+
+
+@dataclass
+class Recheck:
+    """A comparison of a baseline with the first one."""
+
+    first: "Arm"
+    latest: "Arm"
+    baseline: int  # index of the baseline that is checked
+    first_seed: int
+    asked: int = gate.FIRST_CLAIM  # seeds of both at the next interim analysis
+    decision: dict[str, Any] | None = field(default=None)  # the event
+
+    def seeds(self, count: int) -> tuple[int, ...]:
+        """Return so many seeds of the re-check."""
+        return tuple(range(self.first_seed, self.first_seed + count))
