@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from sweep.commands.gate import EXIT_CODES
+from sweep.gate.exit_status import EXIT_CODES
 from trainer.errors import ConfigError, MissingError, UserError
 
 if TYPE_CHECKING:

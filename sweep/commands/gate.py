@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweep.gate.exit_status import EXIT_CODES
 from trainer.config.yaml_document import parse_override
 from trainer.errors import ConfigError
 from trainer.shell.arguments import Commands, add_json, count, positive
@@ -15,8 +16,6 @@ from trainer.shell.table import counted, print_json, print_table
 if TYPE_CHECKING:
     from sweep.gate.campaign import Campaign, Verdict
     from sweep.gate.noise import NoiseReport
-
-EXIT_CODES = {"keep": 0, "ready": 0, "confirmed": 0, "discard": 10, "unconfirmed": 10, "more": 11}
 
 
 def add_commands(commands: Commands) -> None:

@@ -14,15 +14,16 @@ fresh seeds: its own scores were chosen for being good.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from dashboards.statistics import gate
 from dashboards.statistics.online_levels import lord_level
-from sweep.gate.recheck import DUE_AFTER, FIRST, SEEDS_APART, Recheck
+from sweep.gate.arm import BASELINE, FIRST, PROPOSAL, Arm
+from sweep.gate.recheck import DUE_AFTER, SEEDS_APART, Recheck
 from sweep.search.event_log import read_checked, with_checksum
 from trainer.config.yaml_document import dump_yaml, read_yaml, validate
 from trainer.errors import ConfigError, MissingError
@@ -31,8 +32,6 @@ from trainer.section import Positive, Section
 from trainer.shell.run_folder import hold
 
 _FRESH = 1000  # distance of the seeds of successive baselines
-BASELINE: Final = "baseline"
-PROPOSAL: Final = "proposal"
 _DAMAGED = "restore it from a backup, or start a campaign in another folder"
 
 
@@ -55,23 +54,6 @@ class CampaignSpec(Section):
     """runs of every new baseline"""
     most_seeds: Annotated[int, Field(gt=0, le=SEEDS_APART)] = 32
     """largest number of runs of one proposal"""
-
-
-@dataclass
-class Arm:
-    """A configuration and its runs."""
-
-    settings: dict[str, Any]
-    command: list[str] | None = None
-    revision: str | None = None
-    note: str = ""
-    scores: dict[int, float] = field(default_factory=dict)
-    failed: dict[int, str] = field(default_factory=dict)  # seed -> reason
-
-    @property
-    def program(self) -> tuple[dict[str, Any], list[str] | None, str | None]:
-        """What it runs."""
-        return self.settings, self.command, self.revision
 
 
 @dataclass
@@ -603,12 +585,12 @@ class Campaign:
             proposal = self.proposals[-1]
             proposal.decision = event
             if event["outcome"] == "keep":
-                self.baselines.append(_again(proposal))
+                self.baselines.append(proposal.again())
         elif kind == "recheck":
             index = len(self.baselines) - 1
             self.rechecks.append(
                 Recheck(
-                    _again(self.baselines[0]), _again(self.baseline), index, event["first_seed"]
+                    self.baselines[0].again(), self.baseline.again(), index, event["first_seed"]
                 )
             )
         elif kind == "rechecked":
@@ -624,13 +606,8 @@ class Campaign:
         for number in self.unconfirmed:
             self.proposals[number - 1].given_up = True
         recheck.decision = event
-        self.baselines.append(_again(self.baselines[self._confirmed]))
+        self.baselines.append(self.baselines[self._confirmed].again())
         self._confirmed = len(self.baselines) - 1
-
-
-def _again(arm: Arm) -> Arm:
-    """Return a configuration without its runs."""
-    return Arm(arm.settings, arm.command, arm.revision, arm.note)
 
 
 def _numbers(answer: gate.Answer | None) -> Record:

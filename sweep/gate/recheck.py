@@ -7,14 +7,11 @@ baseline that was, and what was kept since counts as discarded.
 """
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
 from dashboards.statistics import gate
+from sweep.gate.arm import Arm
 
-if TYPE_CHECKING:
-    from sweep.gate.campaign import Arm
-
-FIRST: Final = "first"  # the arm of the first baseline
 DUE_AFTER = 5  # kept changes
 SEEDS_APART = 500  # of a baseline's first seed and those of its re-check
 
@@ -23,8 +20,8 @@ SEEDS_APART = 500  # of a baseline's first seed and those of its re-check
 class Recheck:
     """A comparison of a baseline with the first one."""
 
-    first: "Arm"
-    latest: "Arm"
+    first: Arm
+    latest: Arm
     baseline: int  # index of the baseline that is checked
     first_seed: int
     asked: int = gate.FIRST_CLAIM  # seeds of both at the next interim analysis

@@ -4,9 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from sweep.gate.arm import BASELINE, FIRST, Arm
 from sweep.gate.batch import PROGRAM, Batch, run_batch
-from sweep.gate.campaign import BASELINE, Arm, Campaign, Need, Verdict
-from sweep.gate.recheck import FIRST
+from sweep.gate.campaign import Campaign, Need, Verdict
 from trainer.errors import ConfigError, MissingError
 
 

@@ -90,6 +90,17 @@ def test_settings_that_the_program_lacks_are_refused_before_a_campaign_begins(he
     assert not (here / "camp").exists()
 
 
+def test_a_proposed_command_keeps_its_own_options(here, capsys):
+    (here / "toy.yaml").write_text(SPACE % sys.executable)
+    (here / "toy.py").write_text(PROGRAM)
+    (here / "other.py").write_text(PROGRAM)
+    answer(capsys, "start", "camp", "--space", "./toy.yaml")
+    words = ["python", "other.py", "--lr", "{lr}", "--seed", "{seed}"]
+    assert main(["gate", "propose", "camp", "lr=0.2", "--json", "--command", *words]) == 11
+    proposal = Campaign(here / "camp").open
+    assert (proposal.command, proposal.settings) == (words, {"lr": 0.2})
+
+
 def test_a_campaign_without_a_program_runs_nothing(here, capsys):
     main(["gate", "start", "camp", "--worthwhile", "1"])
     assert main(["gate", "run", "camp"]) == 2

@@ -1,0 +1,29 @@
+"""A configuration of a campaign and its runs."""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+BASELINE: Final = "baseline"  # names of arms, as `sweep gate record` takes them
+PROPOSAL: Final = "proposal"
+FIRST: Final = "first"  # the first baseline, in a re-check
+
+
+@dataclass
+class Arm:
+    """A configuration and its runs."""
+
+    settings: dict[str, Any]
+    command: list[str] | None = None
+    revision: str | None = None
+    note: str = ""
+    scores: dict[int, float] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)  # seed -> reason
+
+    @property
+    def program(self) -> tuple[dict[str, Any], list[str] | None, str | None]:
+        """What it runs."""
+        return self.settings, self.command, self.revision
+
+    def again(self) -> "Arm":
+        """Return the configuration without its runs."""
+        return Arm(self.settings, self.command, self.revision, self.note)
