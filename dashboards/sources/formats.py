@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pandas as pd
 
-from dashboards.sources import delimited, json_tables, optuna_studies, tensorboard, wandb_tables
+from dashboards.sources import (
+    delimited,
+    json_tables,
+    optuna_studies,
+    tensorboard,
+    trackio,
+    verl_logs,
+    wandb_tables,
+)
 from trainer.errors import ConfigError
 
 
@@ -37,6 +45,7 @@ def _read_json(path: Path) -> pd.DataFrame:
 
 FORMATS = (
     Format("TensorBoard events", (tensorboard.PATTERN,), tensorboard.read_events),
+    Format("verl's log", ("*.jsonl",), verl_logs.read_log, verl_logs.is_log),
     Format("JSON Lines", ("*.jsonl", "*.ndjson"), json_tables.read_json_lines),
     Format(
         "Optuna study",
@@ -44,6 +53,7 @@ FORMATS = (
         optuna_studies.read_study,
         optuna_studies.is_study,
     ),
+    Format("Trackio project", ("*.db",), trackio.read_project, trackio.is_project),
     Format("JSON", ("*.json",), _read_json),
     Format("Parquet", ("*.parquet",), _read_parquet),
     Format("CSV", ("*.csv", "*.csv.gz", "*.tsv", "*.tsv.gz", "*.txt"), _read_text_table),
@@ -55,8 +65,8 @@ _REMEDIES = {
     "table as CSV or JSON",
     ("*.xlsx", "*.xls", "*.ods"): "save the sheet as CSV",
     ("*.wandb",): "name its folder, or export the project's table of runs as CSV",
-    ("*.db", "*.sqlite", "*.sqlite3"): "of databases, Optuna's studies are read, and MLflow's "
-    "stores: mlflow:EXPERIMENT --store sqlite:///FILE",
+    ("*.db", "*.sqlite", "*.sqlite3"): "of databases, Optuna's studies and Trackio's "
+    "projects are read, and MLflow's stores: mlflow:EXPERIMENT --store sqlite:///FILE",
 }
 
 

@@ -1,0 +1,37 @@
+"""Read the file of verl's logger ``file``: JSON lines of a step and its metrics."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+
+from dashboards.sources.content import read_text
+from trainer.text_tables import read_json
+
+_FIRST_CHARS = 1 << 20  # of a line
+
+
+def is_log(path: Path) -> bool:
+    """Return whether the first line of a file is ``{"step": ..., "data": {...}}``."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        line = file.readline(_FIRST_CHARS)
+    try:
+        first = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return (
+        isinstance(first, dict)
+        and set(first) == {"step", "data"}
+        and isinstance(first["data"], dict)
+    )
+
+
+def read_log(path: Path) -> pd.DataFrame:
+    """Return one row per line, with a column per metric.
+
+    Raises:
+        ConfigError: invalid JSON.
+        StorageError: larger than may be read.
+    """
+    read_text(path)  # bounds its size
+    return pd.DataFrame([{"step": row["step"], **row["data"]} for row in read_json(path)])

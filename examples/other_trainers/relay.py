@@ -1,0 +1,58 @@
+"""Run a trainer and hand the metrics that it writes on to the sweep, while it writes them.
+
+    python relay.py FILE METRIC -- COMMAND ...
+
+FILE is the trainer's file of JSON lines: {"step": 5, "reward": 0.4}, or verl's
+{"step": 5, "data": {"reward": 0.4}}; or the folder of its TensorBoard events. Lines without METRIC,
+such as training steps without an evaluation, are left out.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+
+def json_lines(path):
+    """Yield step and metrics of each complete line."""
+    for line in path.read_text().splitlines(keepends=True) if path.is_file() else ():
+        if line.endswith("\n"):
+            row = json.loads(line)
+            yield row["step"], row.get("data", row)
+
+
+def event_files(folder):
+    """Yield step and metrics of TensorBoard's events below a folder."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for place in sorted({file.parent for file in folder.rglob("*tfevents*")}):
+        events = EventAccumulator(str(place), size_guidance={"scalars": 0}).Reload()
+        for tag in events.Tags()["scalars"]:
+            for point in events.Scalars(tag):
+                yield point.step, {tag: point.value}
+
+
+source, metric = Path(sys.argv[1]), sys.argv[2]
+read = event_files if source.suffix != ".jsonl" else json_lines
+sent = set()
+child = subprocess.Popen(sys.argv[sys.argv.index("--") + 1 :])
+signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+with open(Path(os.environ["LOPTUNE_OUT"]) / "metrics.jsonl", "a", buffering=1) as record:
+    ended = False
+    while not ended:
+        ended = child.poll() is not None
+        for step, metrics in read(source):
+            if metric in metrics and step not in sent:
+                numbers = {
+                    key: value
+                    for key, value in metrics.items()
+                    if isinstance(value, int | float) and key not in ("step", "time")
+                }
+                record.write(json.dumps({"step": step, **numbers}) + "\n")
+                sent.add(step)
+        if not ended:
+            time.sleep(1)
+sys.exit(child.returncode)
