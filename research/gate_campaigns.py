@@ -382,7 +382,7 @@ def answers(
     error = np.sqrt(per_seed / count + (sd * (1 - weight)) ** 2 / total)
     with np.errstate(invalid="ignore"):
         t_keep = np.where(np.isinf(keep_at), np.inf, -special.stdtrit(dof, special.ndtr(-keep_at)))
-    low = gain - t_keep * error
+        low = gain - t_keep * error
     high = gain - special.stdtrit(dof, special.ndtr(-discard_at)) * error
     kept = (low > 0) & (sd > 0)  # scores that do not vary are an error of the command
     dropped = ~kept & ((high < WORTHWHILE) | last)

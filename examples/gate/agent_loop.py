@@ -1,6 +1,4 @@
-"""A loop that tries changes one after the other and keeps what is better, by `sweep gate`.
-
-    python agent_loop.py camp
+"""Try changes one after the other and keep what is better: python agent_loop.py camp 10
 
 Replace `next_change` by your agent and `train` by your training.
 """
@@ -12,38 +10,31 @@ import sys
 
 
 def gate(*words):
-    """Run a command of the gate and return its answer."""
-    line = ["sweep", "gate", *words, "--json"]
-    ended = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=False)
-    if ended.returncode not in (0, 10, 11):
-        sys.exit(ended.returncode)  # the error is on stderr
-    return json.loads(ended.stdout)
+    """Return the answer of a command of the gate."""
+    ended = subprocess.run(["sweep", "gate", *words, "--json"], stdout=subprocess.PIPE, check=False)
+    return json.loads(ended.stdout) if ended.returncode in (0, 10, 11) else sys.exit(2)
 
 
 def train(change, seed):
     """Return the score of a training; here a stand-in with noise."""
-    return 0.5 + 0.1 * change.count("good") + random.Random(f"{change} {seed}").gauss(0, 0.05)
+    return 0.5 + 0.1 * change.count("good") + random.Random(f"{change} {seed}").gauss(0, 0.02)
 
 
 def next_change(number):
     """Return what to try next."""
-    return random.Random(number).choice(["good idea", "no idea"])
+    return random.Random(number).choice(["no idea", "good idea"])
 
 
-camp = sys.argv[1]
+camp, proposals = sys.argv[1], int(sys.argv[2])
+arms = {"first": "", "baseline": "", "proposal": ""}  # what each of them runs
 answer = gate("start", camp, "--worthwhile", "0.05")
-current = {"baseline": "", "proposal": ""}
-number = 0
-while number < 10 or answer["outcome"] == "more":
-    for need in answer["needs"]:
-        for seed in need["seeds"]:
-            score = train(current[need["arm"]], seed)
-            answer = gate("record", camp, need["arm"], str(seed), str(score))
+while answer["outcome"] == "more" or answer["proposals"] < proposals:
+    for arm, seed in [(need["arm"], seed) for need in answer["needs"] for seed in need["seeds"]]:
+        answer = gate("record", camp, arm, str(seed), str(train(arms[arm], seed)))
     if answer["outcome"] == "keep":
-        current["baseline"] = current["proposal"]
+        arms["baseline"] = arms["proposal"]  # measured on fresh seeds next
         answer = gate("status", camp)
     elif answer["outcome"] != "more":
-        number += 1
-        current["proposal"] = f"{current['baseline']} {next_change(number)}"
-        answer = gate("propose", camp, "--note", current["proposal"])
-print(gate("status", camp)["kept"], "were kept")
+        arms["proposal"] = f"{arms['baseline']} {next_change(answer['proposals'])}".strip()
+        answer = gate("propose", camp, "--note", arms["proposal"])
+print(answer["kept"], "were kept")

@@ -94,7 +94,7 @@ class Campaign:
 
         Raises:
             MissingError: the folder holds no campaign.
-            ConfigError: ``campaign.yaml`` is wrong.
+            ConfigError: ``campaign.yaml`` is wrong or was edited.
             StorageError: ``events.jsonl`` was damaged or edited.
         """
         self.folder = folder
@@ -560,6 +560,7 @@ class Campaign:
     def _apply(self, event: Record) -> None:
         kind = event["event"]
         if kind == "baseline":
+            self._check_spec(event.get("campaign"))
             self.baselines.append(Arm(event["settings"], event["command"], event["revision"]))
         elif kind == "proposal":
             self.proposals.append(
@@ -595,6 +596,26 @@ class Campaign:
             )
         elif kind == "rechecked":
             self._close_recheck(event)
+
+    def _check_spec(self, started: Record | None) -> None:
+        """Refuse settings of the campaign that are other than those it was started with.
+
+        Raises:
+            ConfigError: ``campaign.yaml`` was edited.
+        """
+        now = self.spec.model_dump(mode="json")
+        changed = [key for key, value in (started or {}).items() if now.get(key) != value]
+        if started is not None and changed:
+            key = changed[0]
+            raise ConfigError(
+                f"{key} of the campaign is {now.get(key)!r}, but it was started with "
+                f"{started[key]!r}",
+                str(self.folder / "campaign.yaml"),
+                f"write {started[key]!r} again: a bound on false keeps holds for settings chosen "
+                "before the results. Other settings need a campaign in another folder",
+                key=key,
+                code="campaign-edited",
+            )
 
     def _close_recheck(self, event: Record) -> None:
         """Take a chain as confirmed, or go back to the last baseline that was."""
@@ -643,7 +664,13 @@ def start_campaign(folder: Path, spec: CampaignSpec) -> Campaign:
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        first = {"event": "baseline", "settings": spec.settings, "command": None, "revision": None}
+        first = {
+            "event": "baseline",
+            "settings": spec.settings,
+            "command": None,
+            "revision": None,
+            "campaign": spec.model_dump(mode="json"),
+        }
         JsonLines(folder / "events.jsonl").append(with_checksum(first))
         # Last: a folder without this file is no campaign.
         write_atomically(folder / "campaign.yaml", dump_yaml(spec.model_dump(mode="json")))

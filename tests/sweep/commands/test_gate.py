@@ -139,6 +139,146 @@ def test_a_campaign_runs_its_trainings_and_survives_a_kill(here, capsys):
     assert sorted(campaign.baselines[0].scores) == [0, 1, 2]
 
 
+def said_error(capsys, *words):
+    """Run a command that is refused; return its code and what it says to do."""
+    assert main(["gate", *words]) in (2, 3, 4)
+    first, *rest = capsys.readouterr().err.splitlines()
+    hint = next(line for line in rest if line.startswith("next:"))
+    return first.rpartition("[")[2].rstrip("]"), hint
+
+
+def measured(capsys, *options):
+    """Start a campaign whose baseline is measured."""
+    answer(capsys, "start", "camp", "--worthwhile", "0.1", "--first-seeds", "3", *options)
+    for seed, score in enumerate((0.50, 0.52, 0.51)):
+        _, said = answer(capsys, "record", "camp", "baseline", str(seed), str(score))
+    return said
+
+
+def test_scores_that_are_all_equal_are_refused(here, capsys):
+    answer(capsys, "start", "camp", "--worthwhile", "0.1", "--first-seeds", "3")
+    for seed in "01":
+        answer(capsys, "record", "camp", "baseline", seed, "0.5")
+    code, hint = said_error(capsys, "record", "camp", "baseline", "2", "0.5")
+    assert code == "seed-without-effect"
+    assert "sweep noise" in hint
+    assert said_error(capsys, "status", "camp")[0] == "seed-without-effect"
+
+
+def test_a_baseline_that_always_fails_says_why(here, capsys):
+    answer(capsys, "start", "camp", "--worthwhile", "0.1", "--first-seeds", "3")
+    for seed in "01":
+        status, said = answer(capsys, "record", "camp", "baseline", seed, "failed")
+        assert (status, said["outcome"]) == (11, "more")
+    code, hint = said_error(capsys, "record", "camp", "baseline", "2", "failed")
+    assert code == "baseline-fails"
+    assert "mend the program" in hint and "another folder" in hint
+
+
+def test_a_proposal_equal_to_the_baseline_is_refused(here, capsys):
+    (here / "toy.yaml").write_text(SPACE % sys.executable)
+    (here / "toy.py").write_text(PROGRAM)
+    answer(capsys, "start", "camp", "lr=0.2", "--space", "./toy.yaml")
+    code, hint = said_error(capsys, "propose", "camp", "lr=0.2")
+    assert code == "proposal-equal"
+    assert "KEY=VALUE" in hint
+
+
+def test_a_folder_holds_one_campaign(here, capsys):
+    measured(capsys)
+    code, hint = said_error(capsys, "start", "camp", "--worthwhile", "0.2")
+    assert code == "campaign-exists"
+    assert "sweep gate status camp" in hint
+    (here / "notes").mkdir()
+    (here / "notes" / "todo.txt").write_text("buy milk")
+    code, hint = said_error(capsys, "start", "notes", "--worthwhile", "0.2")
+    assert code == "folder-not-empty"
+    assert [path.name for path in (here / "notes").iterdir()] == ["todo.txt"]
+
+
+def test_a_score_edited_by_hand_is_found(here, capsys):
+    measured(capsys)
+    events = here / "camp" / "events.jsonl"
+    events.write_text(events.read_text().replace("0.52", "0.62"))
+    code, hint = said_error(capsys, "status", "camp")
+    assert code == "campaign-checksum"
+    assert "backup" in hint
+
+
+def test_settings_of_a_campaign_edited_by_hand_are_found(here, capsys):
+    measured(capsys)
+    settings = here / "camp" / "campaign.yaml"
+    settings.write_text(settings.read_text().replace("worthwhile: 0.1", "worthwhile: 0.02"))
+    code, hint = said_error(capsys, "propose", "camp", "--note", "smaller gains count, too")
+    assert code == "campaign-edited"
+    assert "write 0.1 again" in hint
+
+
+def test_a_chain_is_checked_again_by_command(here, capsys):
+    measured(capsys)
+    assert said_error(capsys, "recheck", "camp")[0] == "nothing-to-recheck"
+    answer(capsys, "propose", "camp", "--note", "wider")
+    for seed in range(3):
+        _, said = answer(capsys, "record", "camp", "proposal", str(seed), str(0.9 + seed / 100))
+    assert (said["outcome"], said["recheck_due"]) == ("keep", False)
+    status, said = answer(capsys, "recheck", "camp")
+    assert (status, [need["arm"] for need in said["needs"]]) == (11, ["first", "baseline"])
+    scores = {"first": 0.5, "baseline": 0.5}
+    while said["outcome"] == "more":
+        for need in said["needs"]:
+            for seed in need["seeds"]:
+                score = str(scores[need["arm"]] + seed % 7 / 100)
+                status, said = answer(capsys, "record", "camp", need["arm"], str(seed), score)
+    assert (status, said["outcome"], said["kept"]) == (10, "unconfirmed", [])
+
+
+@pytest.mark.slow
+def test_a_program_that_ignores_its_seed_is_found_before_a_proposal(here, capsys):
+    (here / "toy.yaml").write_text(SPACE % sys.executable)
+    (here / "toy.py").write_text(PROGRAM.replace("Random(arguments.seed)", "Random(0)"))
+    text = (here / "toy.py").read_text().replace('f"{arguments.seed} {arguments.lr}"', "0")
+    (here / "toy.py").write_text(text)
+    answer(capsys, "start", "camp", "--space", "./toy.yaml", "--first-seeds", "3")
+    code, hint = said_error(capsys, "propose", "camp", "lr=0.3", "--run")
+    assert code == "seed-without-effect"
+    assert "sweep noise" in hint
+
+
+def git(*words):
+    identity = ["-c", "user.name=me", "-c", "user.email=me@example.org"]
+    subprocess.run(["git", *identity, *words], check=True, capture_output=True)
+
+
+@pytest.mark.slow
+def test_a_revision_is_checked_out_and_run_as_the_proposal(here, capsys):
+    (here / "toy.yaml").write_text(SPACE % sys.executable)
+    (here / "toy.py").write_text(PROGRAM)
+    git("init", "-q", "-b", "main")
+    git("add", "toy.py", "toy.yaml")
+    git("commit", "-q", "-m", "baseline")
+    git("checkout", "-q", "-b", "better")
+    (here / "toy.py").write_text(PROGRAM.replace("arguments.lr + noise", "0.5 + noise"))
+    git("commit", "-q", "-am", "better")
+    git("checkout", "-q", "main")
+    answer(capsys, "start", "camp", "--space", "./toy.yaml", "--first-seeds", "3")
+    assert said_error(capsys, "propose", "camp", "--revision", "none")[0] == "no-revision"
+    line = [sys.executable, "-m", "sweep", "gate", "propose", "camp", "--json", "--run"]
+    ended = subprocess.run(
+        [*line, "--revision", "better"],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    said = json.loads(ended.stdout)
+    assert (said["outcome"], said["kept"]) == ("keep", [1])
+    assert said["gain"] == pytest.approx(0.4, abs=0.05)
+    assert len(said["baseline"]["revision"]) == 40
+    # the files in the folder, and its branch, are untouched
+    assert (here / "toy.py").read_text() == PROGRAM
+
+
 def _wait_for_a_result(runs):
     for _ in range(1200):
         records = list(runs.glob("*/events.jsonl"))

@@ -1,0 +1,30 @@
+"""The loop of docs/guides/gate.md keeps what is better."""
+
+import os
+import subprocess
+import sys
+
+from sweep.gate.campaign import Campaign
+from tests.paths import ROOT
+
+LOOP = ROOT / "examples/gate/agent_loop.py"
+
+
+def test_the_loop_is_short_and_keeps_good_ideas_only(tmp_path):
+    assert len(LOOP.read_text().splitlines()) <= 40
+    (tmp_path / "sweep").write_text(f'#!/bin/sh\nexec {sys.executable} -m sweep "$@"\n')
+    (tmp_path / "sweep").chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    ended = subprocess.run(
+        [sys.executable, LOOP, "camp", "3"],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    campaign = Campaign(tmp_path / "camp")
+    kept = [campaign.proposals[number - 1].note for number in campaign.kept]
+    assert kept and all(note.endswith("good idea") for note in kept)
+    assert ended.stdout.strip() == f"{campaign.kept} were kept"
