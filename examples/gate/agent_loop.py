@@ -27,7 +27,7 @@ def next_change(number):
 
 camp, proposals = sys.argv[1], int(sys.argv[2])
 arms = {"first": "", "baseline": "", "proposal": ""}  # what each of them runs
-answer = gate("start", camp, "--worthwhile", "0.05")
+answer = gate("start", camp, "--worthwhile", "0.05", *sys.argv[3:])
 while answer["outcome"] == "more" or answer["proposals"] < proposals:
     for arm, seed in [(need["arm"], seed) for need in answer["needs"] for seed in need["seeds"]]:
         answer = gate("record", camp, arm, str(seed), str(train(arms[arm], seed)))

@@ -4,19 +4,22 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from sweep.gate.campaign import Campaign
 from tests.paths import ROOT
 
 LOOP = ROOT / "examples/gate/agent_loop.py"
 
 
+@pytest.mark.slow
 def test_the_loop_is_short_and_keeps_good_ideas_only(tmp_path):
     assert len(LOOP.read_text().splitlines()) <= 40
     (tmp_path / "sweep").write_text(f'#!/bin/sh\nexec {sys.executable} -m sweep "$@"\n')
     (tmp_path / "sweep").chmod(0o755)
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     ended = subprocess.run(
-        [sys.executable, LOOP, "camp", "3"],
+        [sys.executable, LOOP, "camp", "2", "--first-seeds", "3"],
         cwd=tmp_path,
         env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)},
         capture_output=True,
