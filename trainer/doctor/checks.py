@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
+
 from trainer.doctor.random_model import make_prompts, save_random_model
 from trainer.parallel.gpus import check_compiler, driver_version
 
@@ -218,6 +220,40 @@ def _random_model(preset: str, folder: Path) -> list[str]:
     ]
 
 
+def lose_a_rank(folder: Path) -> None:
+    """Kill one of two ranks after a checkpoint, see that nothing of the run is left, and resume."""
+    runs = folder / "runs"
+    name = f"lost-rank-{time.time_ns()}"
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    command = [sys.executable, *launcher, "-m", "trainer"]
+    settings = [
+        "parallel.strategy=ddp",
+        "max_steps=4",
+        "evaluation.every_steps=1",
+        "checkpoint.every_steps=1",
+        "evaluation.sets.dev.size=2",
+    ]
+    place = ["--runs-dir", str(runs)]
+    run = subprocess.Popen(
+        [*command, "run", "tiny_kk", *settings, "--offline", *place, "--name", name]
+    )
+    while not (runs / name / "checkpoints" / "step-2").exists():
+        if run.poll() is not None:
+            raise RuntimeError(f"the run ended with status {run.returncode} before its second step")
+        time.sleep(0.1)
+    ranks = psutil.Process(run.pid).children()
+    ranks[-1].kill()
+    killed = time.monotonic()
+    status = run.wait()
+    _, alive = psutil.wait_procs(ranks, timeout=5)
+    print(f"the launcher ended with {status}, {time.monotonic() - killed:.0f} s after the kill")
+    if status == 0 or alive:
+        raise RuntimeError(f"status {status}, {len(alive)} ranks left after one was killed")
+    subprocess.run([*command, "resume", name, *place], check=True)
+    last = (runs / name / "metrics.jsonl").read_text().splitlines()[-1]
+    print(f"the resumed run is complete at step {json.loads(last)['step']}")
+
+
 def run_two_trials(
     folder: Path, gpus: float | None = None, at_once: int = 1, steps: int = 2
 ) -> None:
@@ -255,6 +291,7 @@ _CHECKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "engine": lambda arguments: time_engine(arguments.folder),
     "step": lambda arguments: take_a_step(arguments.preset, arguments.folder),
     "two-trials": lambda arguments: run_two_trials(arguments.folder),
+    "lost-rank": lambda arguments: lose_a_rank(arguments.folder),
     "shared-gpu": lambda arguments: run_two_trials(arguments.folder, gpus=0.5, at_once=2, steps=10),
 }
 

@@ -118,7 +118,7 @@ def parts(machine: Machine, folder: Path) -> list[Part]:
         _two_trials(machine, folder),
         _shared_gpu(machine, folder),
         _rehearsal(machine, name="rehearsal on one rank", spec="kk_0.5b", ranks=1, limit_s=240.0),
-        *_two_ranks_on_one_device(machine),
+        *_two_ranks_on_one_device(machine, folder),
         _tests(
             machine,
             name="algorithm",
@@ -224,7 +224,7 @@ def _rehearsal(
     )
 
 
-def _two_ranks_on_one_device(machine: Machine) -> list[Part]:
+def _two_ranks_on_one_device(machine: Machine, folder: Path) -> list[Part]:
     """Return the parts that run two ranks on the first GPU, which only gloo can connect."""
     environment = {}
     if machine.gpus:
@@ -245,7 +245,13 @@ def _two_ranks_on_one_device(machine: Machine) -> list[Part]:
         )
         for strategy in ("ddp", "deepspeed")
     ]
-    return [replace(rehearsal, environment=environment) for rehearsal in rehearsals]
+    lost_rank = Part(
+        name="lost rank",
+        question="one of two ranks is killed: all of the run ends, and it resumes",
+        limit_s=LIMIT_S,
+        command=_check("lost-rank", "--folder", str(folder)),
+    )
+    return [replace(part, environment=environment) for part in (*rehearsals, lost_rank)]
 
 
 def _on_all_gpus(machine: Machine) -> Part:

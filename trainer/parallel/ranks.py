@@ -242,7 +242,8 @@ def join_ranks(timeout_s: float, device: torch.device, servers: Sequence[str] = 
     weights to vLLM ``servers`` on other machines. Otherwise gloo uses the interface that routes to
     MASTER_ADDR: its default, the address of the host's own name, is a loopback address on Debian.
     """
-    if torch.distributed.is_initialized():
+    if torch.distributed.is_initialized():  # by an earlier run, or by the user's own program
+        _file_group()
         return
     if "TORCHELASTIC_RUN_ID" in os.environ:
         end_with_parent()

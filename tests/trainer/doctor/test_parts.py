@@ -111,6 +111,7 @@ def test_a_wheel_without_tests_still_offers_the_other_parts(tmp_path):
         "rehearsal on one rank",
         "two ranks by ddp",
         "two ranks by deepspeed",
+        "lost rank",
         "ranks by NCCL",
         "two trials",
         "two trials on one GPU",
@@ -118,6 +119,14 @@ def test_a_wheel_without_tests_still_offers_the_other_parts(tmp_path):
         "step of kk_3b_lora:ar_lopti",
         "step of kk_3b:ar_lopti",
     }
+
+
+@pytest.mark.slow
+def test_a_run_that_loses_one_of_two_ranks_ends_and_resumes(tmp_path):
+    [part] = [part for part in parts(CPU, tmp_path) if part.name == "lost rank"]
+    [outcome] = run_parts([part], [], tmp_path)
+    assert outcome.state == "passed", outcome.last_lines
+    assert outcome.detail == "the resumed run is complete at step 4"
 
 
 def test_a_users_trainer_py_does_not_shadow_a_part(tmp_path, monkeypatch):

@@ -55,6 +55,14 @@ def test_a_rank_on_a_gpu_names_its_own_unless_it_is_alone(monkeypatch, ranks, on
     assert groups == [passed]  # made at the start, after the default group
 
 
+def test_the_group_for_files_is_made_at_once_in_a_process_group_of_the_users(monkeypatch):
+    groups = []
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr("trainer.parallel.ranks._file_group", lambda: groups.append(1))
+    join_ranks(60, torch.device("cpu"))
+    assert groups == [1]
+
+
 def test_a_checkpoint_without_the_file_of_a_rank_is_refused(tmp_path):
     for rank in (0, 2, 3):
         save_file({"a": torch.zeros(1)}, tmp_path / f"training_state-{rank}-of-4.safetensors")

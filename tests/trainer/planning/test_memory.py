@@ -39,11 +39,14 @@ REFERENCE = ["algorithm.kl_coef=0.001"]
         # 4 weights + 4 gradients + 8 moments, + 2 the reference
         ([], 1, 16),
         ([*REFERENCE, "parallel.strategy=ddp"], 4, 18),
+        # compiled like the policy, whose weights are in float32
+        ([*REFERENCE, "parallel.strategy=ddp", "model.compile=layers"], 4, 20),
         (deepspeed(0), 4, 16),
         # Figure 1 of arXiv:1910.02054 with gradients of 4 bytes: 2 weights, 4 gradients, 12 of the
         # optimizer
         (deepspeed(1), 64, 2 + 4 + 12 / 64),
         (deepspeed(2), 64, 2 + (4 + 12) / 64),
+        ([*REFERENCE, *deepspeed(2), "model.compile=layers"], 64, 2 + 2 + (4 + 12) / 64),
         (deepspeed(3), 64, (2 + 4 + 12) / 64),
         ([*REFERENCE, *deepspeed(3)], 4, (2 + 2 + 4 + 12) / 4),
         ([*REFERENCE, *deepspeed(2, "optimizer")], 4, 2 + 2 + 4 / 4),
