@@ -10,6 +10,7 @@ from trainer.shell.arguments import PAGES, parse_arguments, version_text
 from trainer.shell.completion import Completions, complete
 from trainer.shell.logs import add_verbosity, set_up_logging
 from trainer.shell.main import run_main
+from trainer.shell.waiting import waiting_for_output
 
 _EXAMPLES = """\
 examples, in the order of work:
@@ -46,7 +47,8 @@ def call(argv: Sequence[str] | None = None) -> int:
     complete(parser, _COMPLETIONS, _values)
     arguments = parse_arguments(parser, argv, override_prefix="trainer.")
     set_up_logging(getattr(arguments, "verbosity", "normal"))
-    code: int = arguments.command(arguments)
+    with waiting_for_output("working"):
+        code: int = arguments.command(arguments)
     return code
 
 

@@ -13,6 +13,7 @@ from trainer.shell.completion import Completions, complete, words_to_complete
 from trainer.shell.interrupt import unhurried
 from trainer.shell.logs import add_verbosity, set_up_logging
 from trainer.shell.main import run_main, world_size
+from trainer.shell.waiting import waiting_for_output
 
 _EXAMPLES = """\
 examples, in the order of work:
@@ -100,7 +101,8 @@ def _call(words: Sequence[str]) -> int:
     complete(parser, _COMPLETIONS, _values)
     arguments = parse_arguments(parser, words)
     set_up_logging(getattr(arguments, "verbosity", "normal"))
-    code: int = arguments.command(arguments)
+    with waiting_for_output("working"):
+        code: int = arguments.command(arguments)
     return code
 
 

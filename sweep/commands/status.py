@@ -71,7 +71,8 @@ def _status(arguments: argparse.Namespace) -> int:
             }
         )
         return 0
-    print_trials(trials)
+    points = {str(each.number): each.parameters for each in sweep.configurations}
+    print_trials(trials, sweep.spec, points)
     ended = sum(trial.ended for trial in trials)
     state = f"run by {by}" if by else "not running"
     print(f"\n{folder.name}: {ended} of {planned} trials ended, {state}")

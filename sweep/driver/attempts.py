@@ -111,8 +111,10 @@ class Gate:
 class Display(Protocol):
     """Shows what happens to trials. Any method may raise: the error is logged."""
 
-    def started(self, trial: str, parameters: Mapping[str, Any]) -> None:
-        """A trial has its resources."""
+    def started(self, trial: str, resolved: Mapping[str, Any], point: Mapping[str, Any]) -> None:
+        """A trial of these searched values, and of this point with its switches, has its
+        resources.
+        """
 
     def evaluated(self, trial: str, report: TrialReport) -> None:
         """A trial has evaluated its model."""
@@ -170,7 +172,8 @@ class TrialEvents(tune.Callback):  # type: ignore[misc]
         if GIVEN_UP not in trial.config:
             overrides = trial.config["overrides"]
             searched = {key: value for key, value in overrides.items() if key != "seed"}
-            self._tell("started", trial.config["trial"], searched)
+            point = trial.config["parameters"]
+            self._tell("started", trial.config["trial"], searched, point)
 
     def on_trial_result(self, trial: Trial, result: dict[str, Any], **info: Any) -> None:
         """Tell a trial's evaluation."""

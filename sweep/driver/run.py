@@ -51,6 +51,7 @@ from trainer.errors import (
 )
 from trainer.run_folder import RunFolder
 from trainer.shell.run_folder import hold, raise_held
+from trainer.shell.waiting import waiting
 from trainer.tracking.inputs import check_inputs, record_inputs
 
 logger = logging.getLogger(__name__)
@@ -195,8 +196,10 @@ def resume_sweep(sweep: SweepRecord, options: Options) -> int:
 
 def _check_program(spec: SweepSpec) -> None:
     """Check everything that would keep a trial from running."""
-    say("checking the trials' program")
-    spec.program.check_early(spec.searched, spec.resources, spec.objective.metric)
+    text = "checking the trials' program"
+    say(text)
+    with waiting(text):
+        spec.program.check_early(spec.searched, spec.resources, spec.objective.metric)
 
 
 def _check_and_record_inputs(sweep: SweepRecord, options: Options) -> None:
@@ -234,7 +237,8 @@ def _run_driver(sweep: SweepRecord, options: Options) -> int:
                 check_shared_files(sweep)
             if not spec.program.tracking_settings.offline:
                 say("connecting to MLflow")
-            parent = open_parent(sweep)
+            with waiting("opening the sweep's record"):
+                parent = open_parent(sweep)
             session = _Session(
                 sweep=sweep,
                 options=options,
@@ -268,7 +272,7 @@ def _search(session: _Session) -> None:
         events = TrialEvents(
             sweep.folder,
             RetryBudget(spec.limits.max_failures),
-            EventLines(sweep.folder, spec.resources, is_command=spec.external is not None),
+            EventLines(sweep.folder, spec),
             changed,
         )
         control.attach(searcher.stop, events.running)
@@ -332,11 +336,13 @@ def _tuner(session: _Session, searcher: ConfigurationSearcher, events: TrialEven
 @contextmanager
 def _ray(options: Options, control: StopControl, folder: Path) -> Iterator[list[Node]]:
     with contextlib.ExitStack() as stack:
-        say(f"connecting to Ray at {options.address}" if options.address else "starting Ray")
+        text = f"connecting to Ray at {options.address}" if options.address else "starting Ray"
+        say(text)
         try:
-            nodes = stack.enter_context(
-                ray_running(options.address, options.cpus, folder, control.folder.log)
-            )
+            with waiting(text):
+                nodes = stack.enter_context(
+                    ray_running(options.address, options.cpus, folder, control.folder.log)
+                )
             if options.address is not None:
                 stack.callback(control.folder.credentials.unlink, missing_ok=True)
                 write_credentials(control.folder.credentials)
@@ -388,9 +394,10 @@ def _finish(
     folder = sweep.folder
     ended = [trial for trial in trials if trial.ended]
     failed = [trial for trial in trials if trial.state == "FAIL"]
-    in_mlflow = _complete_mlflow(sweep, parent, control)
-    problem = control.problem or in_mlflow
-    report, best = _write_report(sweep, options, parent if in_mlflow is None else None)
+    with waiting("writing the report"):
+        in_mlflow = _complete_mlflow(sweep, parent, control)
+        problem = control.problem or in_mlflow
+        report, best = _write_report(sweep, options, parent if in_mlflow is None else None)
     states = [trial.state for trial in trials]
     print(
         f"\n{len(ended)} trials: {states.count('COMPLETE')} complete, "

@@ -141,6 +141,14 @@ class LoptuneProgram(Program):
         except ConfigError as error:
             path = ("trainer", "overrides", *([error.key] if error.key in self.overrides else []))
             raise document.error(error.what, path, error.hint, error.code) from None
+        if config.max_hours is not None:
+            raise document.error(
+                "max_hours is the time budget of a single run",
+                ("trainer",),
+                "write limits: {time_budget_s: SECONDS} for the sweep, and trainer.overrides: "
+                "{max_hours: null} if the preset has one",
+                "max-hours-in-sweep",
+            )
         sets = dict(config.evaluation.sets)
         if document.data.get("confirms"):
             return self.model_copy(update={"config": config})
@@ -175,6 +183,14 @@ class LoptuneProgram(Program):
                 "write seeds: [0, 1]",
                 key=key,
                 code="seed-searched",
+            )
+        if key == "max_hours":
+            raise ConfigError(
+                "a time budget is not searched",
+                where,
+                "write limits: {time_budget_s: SECONDS}",
+                key=key,
+                code="max-hours-in-sweep",
             )
         if key in self.overrides:
             raise ConfigError(

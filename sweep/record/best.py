@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sweep.record.sweep_record import SweepRecord, planned_trials
-from sweep.record.trial_table import parameter_text
+from sweep.record.trial_table import parameter_text, setting_text
 from sweep.search.history import Configuration, best, outcome
 from sweep.space.arms import arm_of, arms
 from sweep.space.spec import ObjectiveSpec
@@ -22,11 +22,12 @@ class BestConfiguration:
     score: float
     seeds: int
     parameters: dict[str, Any]
+    shown: str  # on one line
 
     def text(self, objective: ObjectiveSpec) -> str:
         """Return one line that describes it."""
         return (
-            f"best: configuration {self.configuration}  {parameter_text(self.parameters)}  "
+            f"best: configuration {self.configuration}  {self.shown}  "
             f"{objective.metric} {number(self.score)} (mean of {counted(self.seeds, 'seed')}, "
             f"last {counted(objective.window, 'evaluation').removeprefix('1 ')})"
         )
@@ -101,7 +102,9 @@ def scored_configuration(sweep: SweepRecord, configuration: str | None) -> BestC
     score = outcome(winner, sweep.spec.seeds).score
     if score is None:
         return None
-    return BestConfiguration(winner.number, score, len(sweep.spec.seeds), dict(winner.resolved))
+    spec = sweep.spec
+    shown = setting_text(spec, winner.resolved, winner.parameters)
+    return BestConfiguration(winner.number, score, len(spec.seeds), dict(winner.resolved), shown)
 
 
 def arm_lines(sweep: SweepRecord) -> list[str]:

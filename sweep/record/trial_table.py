@@ -6,7 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dashboards.trial import TrialRecord
+from sweep.space.arms import arm_of
+from sweep.space.points import Parameters
+from sweep.space.spec import SweepSpec
 from trainer.errors import shortened
+from trainer.rules.names import ADVANTAGE_KEY, LOSS_KEY
 from trainer.shell.table import number, print_table
 
 _MAX_VALUE = 60  # characters; a searched system prompt may have thousands
@@ -29,14 +33,32 @@ def table_row(trial: TrialRecord) -> dict[str, Any]:
     }
 
 
-def print_trials(trials: Iterable[TrialRecord]) -> None:
-    """Print the trials of a sweep."""
+def print_trials(
+    trials: Iterable[TrialRecord], spec: SweepSpec, points: Mapping[str, Parameters]
+) -> None:
+    """Print the trials of a sweep; ``points`` has each configuration's parameters with switches."""
     rows = []
     for trial in trials:
-        parameters = parameter_text(trial.parameters)
+        parameters = setting_text(spec, trial.parameters, points.get(trial.configuration))
         score = score_text(trial)
         rows.append([trial.name, trial.state, step_text(trial), score, parameters, trial.reason])
     print_table(["trial", "state", "step", "score", "parameters", "reason"], rows)
+
+
+def setting_text(spec: SweepSpec, resolved: Parameters, point: Parameters | None = None) -> str:
+    """Return a configuration on one line: ``grpo ar_alpha=0.3``.
+
+    Its update rule has the one name that reports and runs use, too: the arm's (if ``point`` holds
+    the switches), or else that of advantage and loss together.
+    """
+    rest = dict(resolved)
+    name = "" if point is None else arm_of(spec, point)
+    if spec.external is None and any(key in rest for key in (ADVANTAGE_KEY, LOSS_KEY)):
+        name = name or spec.program.rule_of(resolved)[0]
+    if name:
+        for key in (ADVANTAGE_KEY, LOSS_KEY):
+            rest.pop(key, None)
+    return " ".join(part for part in (name, parameter_text(rest)) if part)
 
 
 def parameter_text(parameters: Mapping[str, Any]) -> str:

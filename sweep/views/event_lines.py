@@ -15,8 +15,9 @@ from rich.text import Text
 
 from sweep.programs.base import ResourcesSpec
 from sweep.record.folder import SweepFolder
-from sweep.record.trial_table import parameter_text
+from sweep.record.trial_table import setting_text
 from sweep.search.trial_report import TrialReport
+from sweep.space.spec import SweepSpec
 from sweep.trials.limits import with_limits
 from trainer.errors import printable
 from trainer.shell.logs import progress_is_shown
@@ -41,13 +42,12 @@ def say(text: str) -> None:
 class EventLines:
     """Prints one line per event of a trial."""
 
-    def __init__(
-        self, folder: SweepFolder, resources: ResourcesSpec, *, is_command: bool = False
-    ) -> None:
-        """``is_command``: trials run a program of the user's, which keeps its own checkpoints."""
-        self._is_command = is_command
+    def __init__(self, folder: SweepFolder, spec: SweepSpec) -> None:
+        self._spec = spec
+        # of the user's, which keeps its own checkpoints
+        self._is_command = spec.external is not None
         self._folder = folder
-        self._resources = resources
+        self._resources = spec.resources
         self._waiting_since: dict[str, float] = {}
         # messages still to print for the first trial, whose start takes the longest
         self._startup_messages = list(STARTUP_MESSAGES)
@@ -55,9 +55,9 @@ class EventLines:
         self._began = time.time() - 1.0
         self._checked = -math.inf
 
-    def started(self, trial: str, parameters: Mapping[str, Any]) -> None:
+    def started(self, trial: str, resolved: Mapping[str, Any], point: Mapping[str, Any]) -> None:
         """Print that a trial has its resources."""
-        _print_event(trial, f"started    {parameter_text(parameters)}")
+        _print_event(trial, f"started    {setting_text(self._spec, resolved, point)}")
 
     def evaluated(self, trial: str, report: TrialReport) -> None:
         """Print a trial's evaluation."""

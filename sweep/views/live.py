@@ -9,7 +9,7 @@ from rich.live import Live
 from rich.table import Table
 
 from sweep.record.sweep_record import SweepRecord
-from sweep.record.trial_table import parameter_text, step_text
+from sweep.record.trial_table import setting_text, step_text
 from sweep.views.time_left import seconds_left
 from trainer.shell.logs import progress_is_shown
 from trainer.shell.table import duration, number
@@ -43,13 +43,14 @@ def live_table(sweep: SweepRecord, console: Console, scores: LatestScores) -> It
 
 def _table(sweep: SweepRecord, scores: Mapping[str, float | None]) -> Group:
     trials = sweep.trials(running=True)
+    points = {str(each.number): each.parameters for each in sweep.configurations}
     left, all_left = seconds_left(sweep, trials)
     table = Table("trial", "step", "score", "time left", "parameters", box=None)
     for trial in trials:
         if trial.name in scores:
             time_left = duration(left[trial.name]) if trial.name in left else ""
             score = number(scores[trial.name])
-            parameters = parameter_text(trial.parameters)
+            parameters = setting_text(sweep.spec, trial.parameters, points.get(trial.configuration))
             table.add_row(trial.name, step_text(trial), score, time_left, parameters)
     ended = sum(trial.ended for trial in trials)
     ends = f", about {duration(all_left)} left" if all_left is not None else ""

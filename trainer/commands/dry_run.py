@@ -33,11 +33,14 @@ _NEW_TOKENS_QUICK = 512  # limit on a GPU, or for a small model
 _SMALL_PARAMETERS = 10**7
 
 
-def dry_run(config: TrainConfig, sample: int | None = None) -> None:
+def dry_run(
+    config: TrainConfig, sample: int | None = None, completions: Sequence[str] = ()
+) -> None:
     """Print one tokenized prompt, one sampled and scored completion, the memory estimate and the
     number of steps.
 
-    With ``sample``, also sample that many problems and estimate the learning signal.
+    With ``sample``, also sample that many problems and estimate the learning signal. Each text of
+    ``completions`` is scored, too, as a completion of the first problem.
 
     Raises:
         ConfigError, MissingError, RewardError: the run could not start.
@@ -51,7 +54,7 @@ def dry_run(config: TrainConfig, sample: int | None = None) -> None:
         check_rules(config.algorithm)
         model = load_policy_for_inference(config, local_device(config.parallel.device))
         completion = _sample(config, model, tokenizer, prompt)
-        _print_completion(config, problems[0], completion, prepared.rewards)
+        _print_completion(config, problems[0], completion, prepared.rewards, completions)
         sizes = [config.rollout.group_size]
         check = run_pretraining_check(config, model, prepared, sample, sizes) if sample else None
     _print_plan(config, model, len(problems), {name: len(of_set) for name, of_set in sets.items()})
@@ -91,10 +94,17 @@ def _sample(
 
 
 def _print_completion(
-    config: TrainConfig, problem: Problem, completion: Completion, rewards: RewardPool
+    config: TrainConfig,
+    problem: Problem,
+    completion: Completion,
+    rewards: RewardPool,
+    given: Sequence[str],
 ) -> None:
-    texts = [problem.prefill + completion.text, f"{problem.prefill}{problem.answer}"]
-    sampled, alone = rewards.score(texts, [problem.answer] * 2, [problem.columns] * 2)
+    texts = [problem.prefill + text for text in (completion.text, str(problem.answer), *given)]
+    count = len(texts)
+    sampled, alone, *of_given = rewards.score(
+        texts, [problem.answer] * count, [problem.columns] * count
+    )
     length = f"{len(completion.token_ids)} tokens"
     if completion.finish_reason == "length":
         length += ", truncated there"
@@ -102,6 +112,8 @@ def _print_completion(
     print(f"reward: {_verdict(sampled)}")
     answer = shortened(printable(str(problem.answer)).replace("\n", " "), 40)
     print(f"reward of the reference answer {answer} as completion: {_verdict(alone)}")
+    for text, scored in zip(given, of_given, strict=True):
+        print(f"\nyour completion:\n{_indented(text)}\nreward: {_verdict(scored)}")
     functions = [f"{weight:g} x {name}" for name, weight in config.reward.functions.items()]
     print(f"functions:  {', '.join(functions)}\n")
 
@@ -139,6 +151,7 @@ def _print_plan(
         "steps": f"{steps}, each {rollout.prompts_per_step} prompts x {rollout.group_size} "
         "completions and "
         f"{updates} optimizer step{'s' if updates > 1 else ''}",
+        **({"time budget": f"{config.max_hours:g} h"} if config.max_hours is not None else {}),
         "evaluations": f"{evaluations} of {answered} completions",
         "checkpoints": f"{config.checkpoint.keep_last + config.checkpoint.keep_best} kept",
     }

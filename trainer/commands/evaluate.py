@@ -12,6 +12,7 @@ from typing import Any
 from trainer.checkpoint.on_disk import damaged_files, intact_checkpoints
 from trainer.commands.start import check_no_sweep
 from trainer.config.evaluation import PER_SET
+from trainer.config.extends import find_spec
 from trainer.config.schema import TrainConfig, apply_overrides, load_config
 from trainer.config.yaml_document import parse_override
 from trainer.errors import ConfigError, MissingError, StorageError
@@ -20,7 +21,9 @@ from trainer.run_folder import RunFolder
 from trainer.shell.arguments import add_json, add_runs_dir, count
 from trainer.shell.interrupt import unhurried
 from trainer.shell.main import world_size
+from trainer.shell.preflight import check_sources
 from trainer.shell.run_folder import check_name, run_path
+from trainer.tracking.writers import check_installed
 
 _STEP = re.compile(r"step-(\d+)")
 
@@ -138,6 +141,8 @@ def carry_out_evaluate(arguments: argparse.Namespace) -> int:
             "give another --name",
             code="name-taken",
         )
+    check_sources(config, find_spec(arguments.spec).path if arguments.spec else None, trains=False)
+    check_installed(config)
     with unhurried():
         from trainer.commands.evaluation_run import run_evaluation  # torch takes seconds to import
 

@@ -18,6 +18,7 @@ from trainer.run_folder import RunFolder
 from trainer.shell.interrupt import graceful_stop, shutdown_warning
 from trainer.shell.progress_lines import Progress, zero_variance_warning
 from trainer.shell.run_folder import resume_command
+from trainer.shell.time_budget import TimeBudget, trained_hours, with_more_hours
 from trainer.tracking.inputs import change_tags
 from trainer.tracking.mlflow_store import prepare_store, tracking_uri
 from trainer.tracking.tracker import NullTracker, Tracker
@@ -32,6 +33,7 @@ class RunOutcome:
     done: bool  # last step trained and its checkpoint written
     recorded: bool  # whether MLflow has the complete run
     diverged: DivergedError | None
+    out_of_time: bool = False  # stopped because max_hours was spent
 
 
 def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -> RunOutcome:
@@ -58,6 +60,8 @@ def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -
         raise
     status = "FAILED"
     diverged = None
+    # one rank watches the time: all ranks stop if one asks to
+    budget = TimeBudget(config.max_hours if parallel.is_main else None)
     try:
         if resume:
             step = trainer.resume()
@@ -69,9 +73,14 @@ def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -
                 ]
                 for warning in filter(None, warnings):
                     progress.note(warning)
+            trained = trained_hours(RunFolder(context.run_dir), step)
+            budget = TimeBudget(budget.hours, trained)
         if progress is not None:
             progress.begin(trainer.total_steps, trainer.step)
-        with graceful_stop(trainer.request_stop, announce=parallel.is_main):
+        with (
+            graceful_stop(trainer.request_stop, announce=parallel.is_main),
+            budget.watch(trainer.request_stop),
+        ):
             trainer.train()
         status = "FINISHED" if trainer.done else "KILLED"
     except DivergedError as error:
@@ -82,7 +91,8 @@ def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -
         if progress is not None:
             progress.close()
         recorded = trainer.close(status)
-    return RunOutcome(trainer, status == "FINISHED", recorded, diverged)
+    out_of_time = budget.spent and status == "KILLED"
+    return RunOutcome(trainer, status == "FINISHED", recorded, diverged, out_of_time)
 
 
 def report_outcome(outcome: RunOutcome) -> int:
@@ -116,10 +126,14 @@ def report_outcome(outcome: RunOutcome) -> int:
             else f"saved at step {saved}; to resume:"
         )
         command = resume_command(context.run_name, context.runs_dir, trainer.parallel.world_size)
-        lines = [
-            f"stopped at step {step} of {trainer.total_steps}; {kept}",
-            f"{command} --start-over" if saved is None and step else command,
-        ]
+        if saved is None and step:
+            command = f"{command} --start-over"
+        why = ""
+        hours = trainer.config.max_hours
+        if outcome.out_of_time and hours is not None:
+            why = f": max_hours={hours:g} is used up"
+            command = with_more_hours(command, hours)
+        lines = [f"stopped at step {step} of {trainer.total_steps}{why}; {kept}", command]
         # A launcher ends all ranks as soon as one fails, before rank 0 has closed its record. If
         # the ranks stopped together, only rank 0 reports that the run was interrupted.
         together = trainer.stopped and not trainer.parallel.is_main

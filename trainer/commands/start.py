@@ -30,15 +30,18 @@ from trainer.run_folder import RunFolder
 from trainer.shell.arguments import add_accept_changes, add_runs_dir, add_sample
 from trainer.shell.interrupt import unhurried
 from trainer.shell.main import rank, world_size
-from trainer.shell.preflight import check_reports, share_cores
+from trainer.shell.preflight import check_reports, check_sources, share_cores
 from trainer.shell.run_folder import check_name, hold, resume_command, run_path
+from trainer.shell.time_budget import trained_hours, with_more_hours
 from trainer.tracking.inputs import check_inputs, input_files, record_inputs
+from trainer.tracking.writers import check_installed
 
 _logger = logging.getLogger(__name__)
 
 # keys that may change when a run is resumed
 _RESUMABLE = (
     "max_steps",
+    "max_hours",
     "epochs",
     "tracking",
     "checkpoint.keep_last",
@@ -77,6 +80,14 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="name of the run (default: the spec's name and the time)")
     parser.add_argument(
         "--dry-run", action="store_true", help="show a prompt, a scored completion, memory, steps"
+    )
+    parser.add_argument(
+        "--completion",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="like --dry-run, and also score this text as a completion of the problem shown; may "
+        "be repeated",
     )
     add_sample(parser, "like --dry-run, and also sample")
     _add_places(parser)
@@ -129,6 +140,11 @@ def start_run(start: Start) -> int:
             f"raise max_steps, or use an earlier checkpoint: {run_dir}/checkpoints/step-N",
             code="already-trained",
         )
+    if again:
+        _check_time_left(
+            config, folder, trained, resume_command(name, start.runs_dir, world_size())
+        )
+    check_start(config, start)
     is_new = not run_dir.exists()
     with hold(run_dir):
         folder.stop.unlink(missing_ok=True)  # of an earlier process of this run
@@ -165,22 +181,32 @@ def start_run(start: Start) -> int:
 
 def carry_out_run(arguments: argparse.Namespace) -> int:
     """Carry out ``trainer run``."""
-    if arguments.dry_run or arguments.sample:
-        config = load_config(arguments.spec, _overrides(arguments))
+    start = Start(
+        spec=arguments.spec,
+        overrides=_overrides(arguments),
+        runs_dir=arguments.runs_dir,
+        name=arguments.name,
+    )
+    if arguments.dry_run or arguments.sample or arguments.completion:
+        config = load_config(start.spec, start.overrides)
+        check_start(config, start)
         print(f"{arguments.spec}: loading {config.model.name_or_path}", flush=True)
         with unhurried():
             from trainer.commands.dry_run import dry_run  # torch takes seconds to import
 
-        dry_run(config, arguments.sample)
+        dry_run(config, arguments.sample, arguments.completion)
         return 0
-    return start_run(
-        Start(
-            spec=arguments.spec,
-            overrides=_overrides(arguments),
-            runs_dir=arguments.runs_dir,
-            name=arguments.name,
-        )
-    )
+    return start_run(start)
+
+
+def check_start(config: TrainConfig, start: Start) -> None:
+    """Check what needs neither torch nor a folder: files and reporting packages.
+
+    Raises:
+        ConfigError, MissingError: the run could not start.
+    """
+    check_sources(config, find_spec(start.spec).path)
+    check_installed(config)
 
 
 def carry_out_resume(arguments: argparse.Namespace) -> int:
@@ -298,6 +324,24 @@ def _is_done(config: TrainConfig, run_dir: Path) -> bool:
         return False
     newest = next(intact_checkpoints(folder.checkpoints), None)
     return newest is not None and newest.name == f"step-{config.max_steps}"
+
+
+def _check_time_left(config: TrainConfig, folder: RunFolder, step: int, resume: str) -> None:
+    """Raise if a run is resumed whose time budget is spent.
+
+    Raises:
+        ConfigError: names the command with a larger budget.
+    """
+    trained = trained_hours(folder, step)
+    if config.max_hours is not None and trained >= config.max_hours:
+        raise ConfigError(
+            f"{folder.root.name} has trained for {trained:.2g} hours, and max_hours is "
+            f"{config.max_hours:g}",
+            "command line, key max_hours",
+            with_more_hours(resume, config.max_hours),
+            "max_hours",
+            code="time-budget-spent",
+        )
 
 
 def _check_same_run(config: TrainConfig, saved: TrainConfig) -> None:

@@ -59,6 +59,8 @@ class TrainConfig(Section):
     """training steps (rollout batches); null: determined by epochs"""
     epochs: Positive = 1.0
     """epochs over the training problems; ignored if max_steps is set"""
+    max_hours: Positive | None = None
+    """time budget of the run over all its starts [h], after which it stops and can be resumed"""
     seed: Seed = 0
     """seed for data order, sampling and weight initialization"""
 

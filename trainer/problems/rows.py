@@ -16,6 +16,7 @@ from trainer.errors import ConfigError, MissingError, first_line
 from trainer.hub import hub_answers
 from trainer.text_tables import Values, read_csv, read_json
 
+FROM_HERE = "check the path: it starts at the folder in which you type the command"
 _ABSENT = object()
 _FIELDS = ("prompt", "answer", "difficulty", "source")
 _FILE_TYPES = (".parquet", ".jsonl", ".json", ".csv")
@@ -65,6 +66,33 @@ def is_file_source(dataset: DatasetConfig) -> bool:
     return named or path.is_file()
 
 
+def check_source(dataset: DatasetConfig) -> None:
+    """Check that a source that is a file exists and has a known type. Takes no time.
+
+    Raises:
+        MissingError: no such file; says where it was looked for.
+        ConfigError: unsupported file type.
+    """
+    path = Path(dataset.source).expanduser()
+    if not is_file_source(dataset):
+        return
+    if path.suffix not in _FILE_TYPES:
+        raise ConfigError(
+            f"unsupported data file type {path.suffix or '(no suffix)'}: use "
+            f"{', '.join(_FILE_TYPES)}",
+            str(path),
+            'write the problems as JSON lines: {"prompt": "...", "answer": "..."}',
+            code="data-file-type",
+        )
+    if not path.is_file():
+        raise MissingError(
+            f"data file {dataset.source} not found",
+            str(path.absolute()),
+            FROM_HERE,
+            code="data-file-missing",
+        )
+
+
 def read_rows(dataset: DatasetConfig) -> list[Row]:
     """Read the rows of a file or Hub dataset, at most ``limit``.
 
@@ -73,25 +101,8 @@ def read_rows(dataset: DatasetConfig) -> list[Row]:
         ConfigError: unsupported file type, or a line that is not a JSON object.
     """
     path = Path(dataset.source).expanduser()
-    if not is_file_source(dataset):
-        rows = _read_hub(dataset)
-    elif path.suffix not in _FILE_TYPES:
-        raise ConfigError(
-            f"unsupported data file type {path.suffix or '(no suffix)'}: use "
-            f"{', '.join(_FILE_TYPES)}",
-            str(path),
-            'write the problems as JSON lines: {"prompt": "...", "answer": "..."}',
-            code="data-file-type",
-        )
-    elif not path.is_file():
-        raise MissingError(
-            "data file not found",
-            str(path),
-            "check the path of the dataset's source",
-            code="data-file-missing",
-        )
-    else:
-        rows = _read_file(path)
+    check_source(dataset)
+    rows = _read_file(path) if is_file_source(dataset) else _read_hub(dataset)
     limit_mib = _MIN_MEMORY_MIB
     if path.is_file():
         limit_mib += _MEMORY_PER_FILE_BYTE * path.stat().st_size // 2**20

@@ -7,11 +7,49 @@ import socket
 from pathlib import Path
 
 from trainer.config.schema import TrainConfig
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, MissingError
+from trainer.problems.rows import FROM_HERE, check_source
 from trainer.tracking.mlflow_store import check_store, tracking_uri
 from trainer.tracking.writers import check_installed
 
 _logger = logging.getLogger(__name__)
+
+
+def check_sources(config: TrainConfig, spec: Path | None, trains: bool = True) -> None:
+    """Check that data files and a local model folder exist.
+
+    Args:
+        config: the run's configuration.
+        spec: the run file that names them. If they are beside it, the error says so.
+        trains: whether training data is read, too.
+
+    Raises:
+        MissingError, ConfigError: as the loaders would raise, seconds later.
+    """
+    name = config.model.name_or_path
+    try:
+        for dataset in [*(config.data.train if trains else ()), *config.evaluation.sets.values()]:
+            missing = dataset.source
+            check_source(dataset)
+        missing = name
+        if name.startswith(("./", "../", "/", "~")) and not Path(name).expanduser().exists():
+            raise MissingError(
+                f"no such model folder: {name}",
+                str(Path(name).expanduser().absolute()),
+                FROM_HERE,
+                code="no-such-model",
+            )
+    except MissingError as error:
+        beside = spec.parent if spec is not None else Path()
+        if beside.resolve() == Path.cwd() or not (beside / missing).exists():
+            raise
+        raise MissingError(
+            error.what,
+            error.where,
+            f"it is beside {spec}, and paths start at the folder in which you type the command: "
+            f"cd {beside}",
+            code=error.code,
+        ) from None
 
 
 def share_cores() -> None:

@@ -122,6 +122,8 @@ def _change(recorded: dict[str, str], path: Path) -> str:
     now = _fingerprint(path)
     if now["sha256"] == recorded["sha256"]:
         return ""
+    if now["size"] == recorded["size"]:
+        return f"has changed (its content; its size is still {now['size']})"
     return f"has changed ({recorded['size']} -> {now['size']})"
 
 

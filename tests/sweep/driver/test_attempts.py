@@ -36,7 +36,12 @@ class Screen:
 
 def trial(**result):
     return SimpleNamespace(
-        config={"trial": TRIAL, "overrides": {"lr": 0.3, "seed": 1}, "attempt": 1},
+        config={
+            "trial": TRIAL,
+            "parameters": {"rule": "GRPO"},
+            "overrides": {"lr": 0.3, "seed": 1},
+            "attempt": 1,
+        },
         last_result=result,
         pickled_error_file=None,
         status="RUNNING",
@@ -120,7 +125,7 @@ def test_a_display_hears_every_event_and_the_driver_counts_by_itself(tmp_path):
         "ended",
         "failed",
     ]
-    assert screen.events[0] == ("started", TRIAL, {"lr": 0.3})
+    assert screen.events[0] == ("started", TRIAL, {"lr": 0.3}, {"rule": "GRPO"})
 
 
 def test_events_can_be_pickled_and_are_then_silent(tmp_path):

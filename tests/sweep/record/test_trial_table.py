@@ -4,7 +4,15 @@ import math
 import pytest
 
 from dashboards.trial import TrialRecord
-from sweep.record.trial_table import parameter_text, print_trials, step_text, table_row
+from sweep.record.trial_table import (
+    parameter_text,
+    print_trials,
+    setting_text,
+    step_text,
+    table_row,
+)
+from tests.sweep.spaces import make_spec
+from trainer.rules.names import ADVANTAGE_KEY, LOSS_KEY
 from trainer.shell.table import duration, number, print_json
 
 ROWS = [
@@ -31,14 +39,33 @@ ROWS = [
 ]
 
 
-def test_trials_are_printed_as_columns(capsys):
-    print_trials(ROWS)
+def test_trials_are_printed_as_columns(tmp_path, capsys):
+    print_trials(ROWS, make_spec(tmp_path), {})
     assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [
         "trial    state     step   score  parameters    reason",
         "c000-s0  COMPLETE  60/60  0.5    ar_alpha=0.3",
         "c001-s0  FAIL      3/60          ar_alpha=0.1  died [bold]",
         "c002-s0  WAITING",
     ]
+
+
+@pytest.mark.parametrize(
+    ("resolved", "point", "shown"),
+    [
+        ({ADVANTAGE_KEY: "grpo", "algorithm.ar_alpha": 0.3}, None, "grpo ar_alpha=0.3"),
+        ({LOSS_KEY: "clipped", "optim.lr": 1e-4}, None, "grpo lr=0.0001"),
+        ({LOSS_KEY: "my_rules:Cautious"}, None, "Cautious"),
+        ({ADVANTAGE_KEY: "rloo", LOSS_KEY: "gspo"}, None, "rloo with gspo"),
+        ({LOSS_KEY: "clipped", "optim.lr": 1e-4}, {"rule": "GRPO"}, "GRPO lr=0.0001"),
+        ({"algorithm.ar_alpha": 0.3}, None, "ar_alpha=0.3"),
+    ],
+)
+def test_a_rule_has_the_one_name_that_reports_use(tmp_path, resolved, point, shown):
+    spec = make_spec(tmp_path)
+    if point is not None:
+        search = spec.search.model_copy(update={"tune_within": "rule"})
+        spec = spec.model_copy(update={"search": search})
+    assert setting_text(spec, resolved, point) == shown
 
 
 def test_a_row_has_whole_numbers_and_none_for_what_is_missing():

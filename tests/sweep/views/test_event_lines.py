@@ -7,19 +7,20 @@ from sweep.record.folder import SweepFolder
 from sweep.search.trial_report import TrialReport
 from sweep.views import event_lines
 from sweep.views.event_lines import STARTUP_MESSAGES, EventLines
+from tests.sweep.spaces import make_spec
 
 TRIAL = "c000-s1"
 
 
 @pytest.fixture
 def lines(tmp_path):
-    return EventLines(SweepFolder(tmp_path, "demo"), ResourcesSpec())
+    return EventLines(SweepFolder(tmp_path, "demo"), make_spec(tmp_path))
 
 
 def test_a_trial_is_told_in_lines(lines, capsys):
     metrics = {"eval/accuracy": 0.7, "eval/accuracy/2": 0.9}
     report = TrialReport(step=20, total_steps=60, score=0.612345, evaluation=1, metrics=metrics)
-    lines.started(TRIAL, {"actor.optim.lr": 1e-6, "critic.optim.lr": 1e-5})
+    lines.started(TRIAL, {"actor.optim.lr": 1e-6, "critic.optim.lr": 1e-5}, {})
     lines.evaluated(TRIAL, report)
     lines.retried(TRIAL, "rank 0 died", 1, 2)
     lines.retried(TRIAL, "its node was lost", None, 2)
@@ -34,7 +35,7 @@ def test_a_trial_is_told_in_lines(lines, capsys):
 
 
 def test_a_value_of_10000_characters_takes_one_line(lines, capsys):
-    lines.started(TRIAL, {"system_prompt": "think " * 2000})
+    lines.started(TRIAL, {"system_prompt": "think " * 2000}, {})
     (line,) = capsys.readouterr().out.splitlines()
     assert len(line) < 120
 
@@ -62,7 +63,8 @@ def test_an_evaluation_that_is_not_finite_is_told(lines, capsys):
 
 def test_a_trial_that_finds_no_free_resources_says_so_once(tmp_path, capsys, monkeypatch):
     four = ResourcesSpec(gpus_per_trial=4, workers_per_trial=4, cpus_per_worker=2)
-    lines = EventLines(SweepFolder(tmp_path, "demo"), four)
+    spec = make_spec(tmp_path).model_copy(update={"resources": four})
+    lines = EventLines(SweepFolder(tmp_path, "demo"), spec)
     monkeypatch.setattr(event_lines.ray, "available_resources", lambda: {"GPU": 2.0, "CPU": 30.0})
     monkeypatch.setattr(event_lines.ray, "cluster_resources", lambda: {"GPU": 8.0, "CPU": 32.0})
     clock = itertools.count(0.0, 4.0)

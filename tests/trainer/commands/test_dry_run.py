@@ -1,6 +1,7 @@
 import pytest
 
 from trainer.cli import main
+from trainer.commands.init import write_project
 
 
 def shown(capsys, *words):
@@ -45,3 +46,45 @@ def test_lopti_doubles_the_optimizer_steps(capsys, tiny_policy, eta, token_filte
     words = [f"algorithm.lopti_eta={eta}", f"algorithm.token_filter={token_filter}"]
     words += ["rollout.max_new_tokens=4", f"model.name_or_path={tiny_policy}"]
     assert f"and {steps} optimizer steps" in shown(capsys, *words)
+
+
+def test_a_dry_run_scores_texts_of_ones_own(capsys, tiny_policy):
+    words = [f"model.name_or_path={tiny_policy}", "rollout.max_new_tokens=4"]
+    shown(capsys, *words)
+    own = "assume</think><answer>(1) Owen is a knave\n(2) Mia is a knave</answer>"
+    assert main(["run", "tiny_kk", "--completion", own, "--completion", "no", *words]) == 0
+    parts = capsys.readouterr().out.split("your completion:\n")
+    assert len(parts) == 3
+    assert "(1) Owen is a knave" in parts[1] and "reward: 3, correct" in parts[1]
+    assert "    no\n" in parts[2] and "not correct" in parts[2]
+
+
+def test_a_dry_run_finds_that_a_tracker_is_not_installed(capsys, monkeypatch):
+    monkeypatch.setattr("trainer.tracking.writers.find_spec", lambda name: None)
+    assert main(["run", "tiny_kk", "--dry-run", "tracking.report_to=[wandb]"]) == 2
+    assert "[tracker-not-installed]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("run own/run.yaml --dry-run", "data-file-missing"),
+        ("run own/run.yaml", "data-file-missing"),
+        ("run tiny_kk model.name_or_path=./gone", "no-such-model"),
+        ("evaluate tiny --sets test=gone.jsonl", "data-file-missing"),
+    ],
+)
+def test_missing_files_are_found_before_torch(tmp_path, monkeypatch, capsys, command, code):
+    write_project(tmp_path / "own", "smollm2-135m")
+    monkeypatch.chdir(tmp_path)
+
+    def slow(*words):
+        raise AssertionError("torch is loaded")
+
+    monkeypatch.setattr("trainer.commands.start.unhurried", slow)
+    monkeypatch.setattr("trainer.commands.evaluate.unhurried", slow)
+    assert main(command.split()) == 3
+    error = capsys.readouterr().err
+    assert f"[{code}]" in error and str(tmp_path) in error
+    assert ("cd own" in error) == ("own/" in command)
+    assert [path.name for path in tmp_path.iterdir()] == ["own"]

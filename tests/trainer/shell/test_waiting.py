@@ -1,10 +1,11 @@
 import io
+import sys
 import threading
 
 import pytest
 
 from trainer.shell import waiting as module
-from trainer.shell.waiting import waiting
+from trainer.shell.waiting import waiting, waiting_for_output
 
 
 class Terminal(io.StringIO):
@@ -54,3 +55,38 @@ def test_a_file_and_other_ranks_see_nothing(monkeypatch):
     with waiting("loading", stream):
         pass
     assert file.getvalue() == stream.getvalue() == ""
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_the_first_output_of_a_command_ends_its_line(monkeypatch, name):
+    terminals = {"stdout": Terminal(), "stderr": Terminal()}
+    for stream, terminal in terminals.items():
+        monkeypatch.setattr(sys, stream, terminal)
+    with waiting_for_output("working"):
+        assert terminals["stderr"].moved.wait(30)
+        print("a result", file=getattr(sys, name))
+        silent = threading.active_count()
+        assert sys.stdout is terminals["stdout"] and sys.stderr is terminals["stderr"]
+        print("more")
+    assert threading.active_count() == silent
+    moved, _, rest = terminals["stderr"].getvalue().rpartition("\r\x1b[K")
+    assert "working (0 s)" in moved
+    assert rest == ("a result\n" if name == "stderr" else "")
+    assert terminals["stdout"].getvalue().endswith("more\n")
+
+
+def test_a_command_that_prints_nothing_leaves_the_streams(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    stdout = sys.stdout
+    with pytest.raises(KeyError), waiting_for_output("working"):
+        raise KeyError
+    assert (sys.stdout, sys.stderr) == (stdout, terminal)
+
+
+def test_a_pipe_is_not_written_to_by_a_waiting_command(monkeypatch):
+    file = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", file)
+    with waiting_for_output("working"):
+        assert sys.stderr is file
+    assert file.getvalue() == ""
