@@ -30,8 +30,9 @@ autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True}
 
 html_theme = "furo"
-html_static_path = ["site.css"]
+html_static_path = ["site.css", "site.js"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_title = f"loptune {release}"
 html_show_sphinx = False
 html_show_copyright = False

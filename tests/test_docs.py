@@ -73,6 +73,16 @@ def test_the_index_leads_to_every_page():
     assert {page for page in PAGES if page.name not in ("README.md", "index.md")} <= linked
 
 
+def test_titles_of_pages_are_those_of_the_menu():
+    for title, target in re.findall(
+        r"^\| \[(.+?)\]\(([\w./]+\.md)\)", text_of("docs/index.md"), re.M
+    ):
+        page = (ROOT / "docs" / target).read_text(encoding="utf-8")
+        # a skill has the name by which agents load it
+        shown = "loptune" if target.startswith("skills/") else title
+        assert re.search(r"^# (.+)$", page, re.MULTILINE)[1] == shown, target
+
+
 @pytest.mark.parametrize("name", pages())
 def test_generated_pages_are_those_of_the_code(name):
     assert text_of(f"docs/reference/{name}") == pages()[name], "type: python docs/generate.py"

@@ -45,16 +45,18 @@ def print_trials(
     print_table(["trial", "state", "step", "score", "parameters", "reason"], rows)
 
 
-def setting_text(spec: SweepSpec, resolved: Parameters, point: Parameters | None = None) -> str:
+def setting_text(
+    spec: SweepSpec, resolved: Mapping[str, Any], point: Mapping[str, Any] | None = None
+) -> str:
     """Return a configuration on one line: ``grpo ar_alpha=0.3``.
 
     Its update rule has the one name that reports and runs use, too: the arm's (if ``point`` holds
     the switches), or else that of advantage and loss together.
     """
     rest = dict(resolved)
-    name = "" if point is None else arm_of(spec, point)
+    name = "" if point is None else arm_of(spec, dict(point))
     if spec.external is None and any(key in rest for key in (ADVANTAGE_KEY, LOSS_KEY)):
-        name = name or spec.program.rule_of(resolved)[0]
+        name = name or spec.program.rule_of(dict(resolved))[0]
     if name:
         for key in (ADVANTAGE_KEY, LOSS_KEY):
             rest.pop(key, None)

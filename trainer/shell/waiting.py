@@ -50,7 +50,7 @@ def waiting_for_output(text: str) -> Iterator[None]:
             if isinstance(getattr(sys, name), _Output):
                 setattr(sys, name, stream)
 
-    sys.stdout, sys.stderr = _Output(stdout, first_output), _Output(stderr, first_output)  # type: ignore[assignment]
+    sys.stdout, sys.stderr = _Output(stdout, first_output), _Output(stderr, first_output)
     try:
         yield
     finally:
