@@ -456,10 +456,11 @@ def seeds_promised(sweeps: int) -> None:
                 continue
             place = int(result.best[1:])
             fresh = generator.standard_normal((2, number))
-            search = (scores[place] - scores[0])[None]
+            search = scores[[0, place]][None]
             numbers.append(number)
             for gain, outcomes in ((result.shrunken, named_gain), (gains[place], any_gain)):
-                outcomes.append(own_test((fresh[1] - fresh[0] + gain)[None], search)[0])
+                better = fresh + np.array([[0.0], [gain]])
+                outcomes.append(own_test(better[None], search)[0])
         share = f"{100 * len(numbers) / (sweeps // 4):.0f}"
         chances = percent(named_gain), percent(any_gain)
         rows.append(

@@ -7,6 +7,7 @@ from dashboards.statistics.verdict import verdict
 from research.verdict_errors import (
     AFTER,
     FAILURES,
+    TABLES,
     alone_tests,
     claims,
     coarse,
@@ -86,3 +87,9 @@ def test_a_noisier_finalist_is_claimed_falsely_no_more_than_once_in_twenty():
     scores = one_noisier(np.random.default_rng(5), (4000, 2, 6))
     for shown in (own_test(scores[:, :, :3]), own_test(scores[:, :, :3], scores[:, :, 3:])):
         assert shown.mean() <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 4000)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_prints(name, capsys):
+    TABLES[name](16)
+    assert capsys.readouterr().out.count("|") > 20
