@@ -97,3 +97,14 @@ def test_rgra_has_neither_ratio_nor_clip():
     assert gradients == [-2.0, 1.0]
     assert losses == pytest.approx([-2 * math.log(0.05), math.log(0.5)])
     assert clipped == [False, False]
+
+
+def test_vespo_weighs_by_the_completions_ratio_and_the_sign():
+    old = torch.full((2, 2), -1.0)
+    new = old + torch.tensor([[0.2, -0.5], [0.2, -0.5]])
+    w = math.exp(-0.3)
+    phi = [math.exp(3) * w**2 * math.exp(-3 * w), math.exp(2) * w**3 * math.exp(-2 * w)]
+    inputs = loss_inputs(new, old, torch.tensor([[1.0, 1.0], [-1.0, -1.0]]), UpdateTotals(4, 2))
+    losses = LOSS.read("vespo")(inputs).losses
+    expected = torch.tensor([[-phi[0]], [phi[1]]]) * new
+    torch.testing.assert_close(losses, expected)
