@@ -487,8 +487,10 @@ class LoptuneProgram(Program):
         )
 
     def memory(self, resources: ResourcesSpec) -> Footprint | None:
-        """Estimate the memory of a trial of the base; None for the tiny model, which is small."""
-        if self.base.model.name_or_path == TINY:
+        """Estimate the memory of a trial of the base; None for the tiny model on a CPU, where it is
+        small.
+        """
+        if self.base.model.name_or_path == TINY and not resources.gpus_per_trial:
             return None
         return footprint(self.base, resources.workers_per_trial, self._device(resources))
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from sweep.programs.base import ResourcesSpec
 from sweep.programs.loptune import LoptuneProgram
 from trainer.config.schema import apply_overrides, load_config
 
@@ -29,3 +30,11 @@ def test_a_setting_is_a_model_and_a_task():
         LoptuneProgram(config=apply_overrides(config, files)).setting()[1]
         == "math: a.parquet, b.csv"
     )
+
+
+def test_the_tiny_models_memory_is_known_on_a_gpu():
+    program = LoptuneProgram(config=load_config("tiny_kk"))
+    assert program.memory(ResourcesSpec()) is None
+    shared = program.memory(ResourcesSpec(gpus_per_trial=0.5))
+    assert shared.device.on_gpu
+    assert shared.device.total_bytes < 80e9  # half of a GPU
