@@ -319,11 +319,11 @@ def _schedule(
     keep = (math.inf,) * (looks - claims)
     if claims:
         keep += gate.boundaries(information[-claims:], level, gate._KEEP_SPENDING)
-    return seeds, keep, gate.boundaries(information, gate.MISSED, gate._DISCARD_SPENDING)
+    return seeds, keep, gate.boundaries(information, gate.FUTILITY_ERROR, gate._DISCARD_SPENDING)
 
 
 def _looks() -> tuple[int, ...]:
-    return (*(look for look in gate.LOOKS if look < MOST), MOST)
+    return (*(look for look in gate.ANALYSES if look < MOST), MOST)
 
 
 @dataclass
@@ -350,7 +350,7 @@ def answers(
     count = np.isfinite(proposal).sum(axis=1)
     total = np.isfinite(baseline).sum(axis=1)
     level = 10 ** (np.floor(16 * np.log10(level)) / 16)
-    needed = gate._INFLATION * (-special.stdtrit(dof, level) - special.ndtri(gate.MISSED))
+    needed = gate._INFLATION * (-special.stdtrit(dof, level) - special.ndtri(gate.FUTILITY_ERROR))
     looks = np.array(_looks())
     of_baseline = np.maximum(total[:, None], looks)
     rest = 1 - correlation[:, None]
@@ -375,7 +375,7 @@ def answers(
     difference = proposal - weight[:, None] * paired
     gain = np.nanmean(difference, axis=1) - (1 - weight) * np.nanmean(baseline, axis=1)
     per_seed = sd**2 * (1 - weight**2)
-    several = count >= gate.FIRST_CLAIM
+    several = count >= gate.OWN_VARIATION
     if several.any():
         own = np.nanvar(difference[several], axis=1, ddof=1)
         per_seed[several] = np.maximum(per_seed[several], own)

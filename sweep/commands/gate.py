@@ -147,6 +147,7 @@ def _start(arguments: argparse.Namespace) -> int:
             "write for example --false-keeps 0.1",
             code="false-keeps",
         )
+    _check_seeds(arguments.first_seeds, arguments.most_seeds)
     settings = dict(_settings(arguments.overrides))
     if spec is not None:
         with tempfile.TemporaryDirectory() as draft:
@@ -176,6 +177,31 @@ def _start(arguments: argparse.Namespace) -> int:
     if spec is not None:
         store_program(spec, campaign.folder)
     return _show(campaign, campaign.verdict(), as_json=arguments.json)
+
+
+def _check_seeds(first: int, most: int) -> None:
+    """Refuse numbers of seeds with which nothing could be kept.
+
+    Raises:
+        ConfigError: too few, or too many.
+    """
+    from dashboards.statistics.gate import FIRST_CLAIM, OWN_VARIATION
+    from sweep.gate.recheck import SEEDS_APART
+
+    if first < OWN_VARIATION:
+        raise ConfigError(
+            f"{first} seeds do not tell how much scores vary",
+            "--first-seeds",
+            f"at least {OWN_VARIATION}",
+            code="too-few-seeds",
+        )
+    if not FIRST_CLAIM <= most <= SEEDS_APART:
+        raise ConfigError(
+            f"--most-seeds is {most}, but nothing is kept on fewer than {FIRST_CLAIM} seeds",
+            "--most-seeds",
+            f"{FIRST_CLAIM} to {SEEDS_APART}",
+            code="too-few-seeds",
+        )
 
 
 def _propose(arguments: argparse.Namespace) -> int:

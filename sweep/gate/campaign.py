@@ -50,9 +50,9 @@ class CampaignSpec(Section):
     """smallest gain that matters"""
     false_keeps: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """bound on the expected fraction of kept proposals that are no gain"""
-    first_seeds: Annotated[int, Field(ge=gate.FIRST_CLAIM)] = 8
+    first_seeds: Annotated[int, Field(ge=gate.OWN_VARIATION)] = 8
     """runs of every new baseline"""
-    most_seeds: Annotated[int, Field(gt=0, le=SEEDS_APART)] = 32
+    most_seeds: Annotated[int, Field(ge=gate.FIRST_CLAIM, le=SEEDS_APART)] = 32
     """largest number of runs of one proposal"""
 
 
@@ -184,15 +184,7 @@ class Campaign:
         Raises:
             ConfigError: an earlier proposal is undecided, or it is equal to the baseline.
         """
-        if self.open is not None:
-            raise ConfigError(
-                f"proposal {self.open.number} is not decided yet",
-                str(self.folder),
-                f"`sweep gate status {self.folder}` prints what it needs; "
-                f"`sweep gate withdraw {self.folder}` gives it up",
-                code="proposal-open",
-            )
-        self._refuse_during_recheck()
+        self._refuse_while_open()
         base = self.baseline
         arm = Arm(
             {**base.settings, **settings},
@@ -226,15 +218,7 @@ class Campaign:
         Raises:
             ConfigError: a proposal or a re-check is open, or nothing was kept since the last one.
         """
-        if self.open is not None:
-            raise ConfigError(
-                f"proposal {self.open.number} is not decided yet",
-                str(self.folder),
-                f"`sweep gate status {self.folder}` prints what it needs; "
-                f"`sweep gate withdraw {self.folder}` gives it up",
-                code="proposal-open",
-            )
-        self._refuse_during_recheck()
+        self._refuse_while_open()
         if not self.unconfirmed:
             raise ConfigError(
                 "nothing was kept since the last re-check",
@@ -245,7 +229,16 @@ class Campaign:
         self._add({"event": "recheck", "first_seed": self._first_seed() + SEEDS_APART})
         return self.rechecks[-1]
 
-    def _refuse_during_recheck(self) -> None:
+    def _refuse_while_open(self) -> None:
+        """Refuse a new question before the last one is answered."""
+        if self.open is not None:
+            raise ConfigError(
+                f"proposal {self.open.number} is not decided yet",
+                str(self.folder),
+                f"`sweep gate status {self.folder}` prints what it needs; "
+                f"`sweep gate withdraw {self.folder}` gives it up",
+                code="proposal-open",
+            )
         if self.open_recheck is not None:
             raise ConfigError(
                 "the re-check of the chain is not decided yet",
@@ -301,8 +294,7 @@ class Campaign:
                 f"a result is final: use a seed that `sweep gate status {self.folder}` asks for",
                 code="result-twice",
             )
-        limited = arm == PROPOSAL or self.open_recheck is not None
-        if limited and seed not in self._allowed_seeds(arm):
+        if seed not in self._allowed_seeds(arm):
             raise ConfigError(
                 f"the {arm} does not need seed {seed} now",
                 str(self.folder),

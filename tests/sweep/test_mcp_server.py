@@ -62,7 +62,7 @@ def test_an_agent_keeps_a_change_by_conversation(tmp_path):
                 "gate_record",
                 {"campaign": "camp", "arm": "proposal", "seed": seed, "score": 1 + 0.01 * seed},
             )
-            for seed in range(3)
+            for seed in range(8)
         ),
         ("gate_record", {"campaign": "camp", "arm": "proposal", "seed": 9, "score": -1.5}),
         ("gate_status", {"campaign": "camp"}),

@@ -104,10 +104,10 @@ def test_a_worthwhile_gain_is_kept_about_as_often_as_promised():
     assert kept > 1 - gate.FUTILITY_ERROR - 0.08
 
 
-def test_nothing_is_kept_on_fewer_than_three_seeds():
+def test_nothing_is_kept_on_fewer_than_eight_seeds():
     model = gate.SeedModel(sd=0.01, correlation=0.0, dof=50)
     baseline = dict.fromkeys(range(8), 0.0)
-    for count in (1, 2):
+    for count in (1, 2, 3, 6):
         proposal = dict.fromkeys(range(count), 100.0)
         said = gate.answer(
             proposal, baseline, model=model, worthwhile=0.05, level=0.01, most_seeds=32
@@ -118,9 +118,9 @@ def test_nothing_is_kept_on_fewer_than_three_seeds():
 def test_a_proposal_that_is_noisier_than_the_campaign_is_not_kept_for_one_lucky_seed():
     model = gate.SeedModel(sd=0.1, correlation=0.0, dof=50)
     baseline = dict.fromkeys(range(8), 0.0)
-    wild = {0: 3.0, 1: -1.0, 2: -1.0, 3: 2.0}
-    calm = {0: 0.75, 1: 0.7, 2: 0.8, 3: 0.75}
-    settings = {"model": model, "worthwhile": 0.2, "level": 0.01, "most_seeds": 4}
+    wild = dict(enumerate((3.0, -1.0, -1.0, 2.0, 3.0, -1.0, -1.0, 2.0)))
+    calm = dict(enumerate((0.75, 0.7, 0.8, 0.75, 0.75, 0.7, 0.8, 0.75)))
+    settings = {"model": model, "worthwhile": 0.2, "level": 0.01, "most_seeds": 8}
     assert gate.answer(calm, baseline, **settings).outcome == "keep"
     assert gate.answer(wild, baseline, **settings).outcome == "discard"
 

@@ -71,6 +71,8 @@ def test_an_agent_reads_what_to_run_and_records_it(here, capsys):
     [
         (["start", "camp"], "no-worthwhile"),
         (["start", "camp", "--worthwhile", "1", "--false-keeps", "2"], "false-keeps"),
+        (["start", "camp", "--worthwhile", "1", "--first-seeds", "2"], "too-few-seeds"),
+        (["start", "camp", "--worthwhile", "1", "--most-seeds", "7"], "too-few-seeds"),
         (["start", "camp", "lr=1", "--worthwhile", "1"], "no-program"),
         (["status", "camp"], "no-campaign"),
     ],
@@ -136,7 +138,7 @@ def test_a_campaign_runs_its_trainings_and_survives_a_kill(here, capsys):
     assert (said["outcome"], said["proposal"], said["kept"]) == ("keep", 1, [1])
     assert said["gain"] == pytest.approx(0.2, abs=0.05)
     campaign = Campaign(here / "camp")
-    assert sorted(campaign.baselines[0].scores) == [0, 1, 2]
+    assert sorted(campaign.baselines[0].scores) == list(range(8))
 
 
 def said_error(capsys, *words):
@@ -153,6 +155,17 @@ def measured(capsys, *options):
     for seed, score in enumerate((0.50, 0.52, 0.51)):
         _, said = answer(capsys, "record", "camp", "baseline", str(seed), str(score))
     return said
+
+
+def record_needed(capsys, means):
+    """Record what the campaign asks for, by arm, until it decides; return status and answer."""
+    status, said = answer(capsys, "status", "camp")
+    while said["outcome"] == "more":
+        for need in said["needs"]:
+            for seed in need["seeds"]:
+                score = str(means[need["arm"]] + seed % 7 / 100)
+                status, said = answer(capsys, "record", "camp", need["arm"], str(seed), score)
+    return status, said
 
 
 def test_scores_that_are_all_equal_are_refused(here, capsys):
@@ -218,17 +231,11 @@ def test_a_chain_is_checked_again_by_command(here, capsys):
     measured(capsys)
     assert said_error(capsys, "recheck", "camp")[0] == "nothing-to-recheck"
     answer(capsys, "propose", "camp", "--note", "wider")
-    for seed in range(3):
-        _, said = answer(capsys, "record", "camp", "proposal", str(seed), str(0.9 + seed / 100))
+    _, said = record_needed(capsys, {"baseline": 0.5, "proposal": 0.9})
     assert (said["outcome"], said["recheck_due"]) == ("keep", False)
     status, said = answer(capsys, "recheck", "camp")
     assert (status, [need["arm"] for need in said["needs"]]) == (11, ["first", "baseline"])
-    scores = {"first": 0.5, "baseline": 0.5}
-    while said["outcome"] == "more":
-        for need in said["needs"]:
-            for seed in need["seeds"]:
-                score = str(scores[need["arm"]] + seed % 7 / 100)
-                status, said = answer(capsys, "record", "camp", need["arm"], str(seed), score)
+    status, said = record_needed(capsys, {"first": 0.5, "baseline": 0.5})
     assert (status, said["outcome"], said["kept"]) == (10, "unconfirmed", [])
 
 

@@ -316,7 +316,7 @@ def test_an_interrupted_recheck_goes_on(folder):
         campaign.recheck()
         campaign.record("first", 1500, 0.5)
     with Campaign(folder).change() as campaign:
-        assert campaign.verdict().needs[0].seeds == (1501, 1502)
+        assert campaign.verdict().needs[0].seeds == tuple(range(1501, 1500 + gate.FIRST_CLAIM))
         assert run_recheck(campaign, 1.5)[0].outcome == "confirmed"
 
 
@@ -328,7 +328,7 @@ def test_a_failed_run_of_the_chain_does_not_confirm_it(folder):
             campaign.record("first", 1500, 0.5)
         campaign.recheck()
         campaign.record("first", 1500, None, "no memory")
-        assert campaign.verdict().needs[0].seeds == (1501, 1502, 1503)
+        assert campaign.verdict().needs[0].seeds == tuple(range(1501, 1501 + gate.FIRST_CLAIM))
         campaign.record("baseline", 1501, None, "diverged")
         assert campaign.decide().outcome == "unconfirmed"
         assert campaign.kept == []
