@@ -11,7 +11,7 @@ from trainer.types import Tensor
 class ReinforcePlusPlus(Advantage):
     """``A_t = (G_t - mean of G) / sqrt(variance of G + 1e-8)`` over the completion tokens of all
     ranks, with the returns ``G_t = r_t + gamma G_{t+1}`` of the token rewards ``r_t = [t is last] r
-    - kl_coef (log pi_old - log pi_ref)`` [arXiv:2501.03262, section 3.2]. Same as verl.
+    - kl_coef (log pi_old - log pi_ref)`` [arXiv:2501.03262]. Same as verl.
     """
 
     kl_placements = ("reward", "loss")

@@ -31,8 +31,8 @@ COVARIANCE_RANGE = (1.0, 5.0)  # of Clip-Cov's candidates
 
 
 class ClipCov(PolicyLoss):
-    """Clip-Cov: the clipped surrogate, and 0 at a random few of the tokens with a covariance of 1
-    to 5.
+    """Clip-Cov: ``l = max(-A r, -A clip(r, 1 - low, 1 + high))``, and 0 at a random ``share`` of the
+    tokens, drawn from those with ``1 < (A - mean A) (log pi_old - mean log pi_old) < 5``.
 
     Without dual clip. As verl.
     """
@@ -60,8 +60,8 @@ class ClipCov(PolicyLoss):
 
 
 class KlCov(PolicyLoss):
-    """KL-Cov: ``-A r`` without clip, plus ``coef |log r|`` at the tokens with the largest
-    covariance.
+    """KL-Cov: ``l = -A r`` without clip, plus ``coef |log r|`` at the ``share`` of the tokens with
+    the largest ``(A - mean A) (log pi_old - mean log pi_old)``.
 
     As verl, but that a log-ratio that rounding alone can make counts as 0: the gradient of its size
     is its sign, at full strength however small it is.

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class Stapo(Clipped):
-    """The clipped surrogate, and 0 at tokens with ``A > 0``, ``pi_old < probability`` and a low
-    entropy.
+    """``l = max(-A r, -A clip(r, 1 - low, 1 + high))`` with dual clip, and 0 at tokens with ``A >
+    0``, ``pi_old < probability`` and a low entropy.
 
     Low is below a quantile of the entropies of the batch's tokens: the 80th percentile in section
     5.1, where section 5.3 of version 1 writes 20% for the share above it. The paper chooses in
