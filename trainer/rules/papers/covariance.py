@@ -31,8 +31,8 @@ COVARIANCE_RANGE = (1.0, 5.0)  # of Clip-Cov's candidates
 
 
 class ClipCov(PolicyLoss):
-    """Clip-Cov: ``l = max(-A r, -A clip(r, 1 - low, 1 + high))``, and 0 at a random ``share`` of the
-    tokens, drawn from those with ``1 < (A - mean A) (log pi_old - mean log pi_old) < 5``.
+    """Clip-Cov: ``l = max(-A r, -A clip(r, 1 - low, 1 + high))``, and 0 at a random ``share`` of
+    the tokens, drawn from those with ``1 < (A - mean A) (log pi_old - mean log pi_old) < 5``.
 
     Without dual clip. As verl.
     """
