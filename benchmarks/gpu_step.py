@@ -155,7 +155,7 @@ def measure_side(arguments: argparse.Namespace) -> None:
     device = torch.cuda.get_device_name() if on_gpu else "CPU"
     counted = steps[1:]
     medians = {phase: statistics.median(step[phase] for step in counted) for phase in counted[0]}
-    print(json.dumps({"seconds": medians, "peak_bytes": peak, "device": device}))
+    print(json.dumps({"seconds": medians, "memory_in_use": peak, "device": device}))
 
 
 def row(side: str, measurements: dict[str, Any], arguments: argparse.Namespace) -> list[str]:
@@ -177,7 +177,7 @@ def row(side: str, measurements: dict[str, Any], arguments: argparse.Namespace) 
         *cells,
         f"{speed:,.0f}" if speed else "",
         used,
-        f"{measurements['peak_bytes'] / 1e9:.1f}",
+        f"{measurements['memory_in_use'] / 1e9:.1f}",
     ]
 
 

@@ -11,12 +11,12 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
-OWN_PACKAGES = ("rewards", "trainer", "dashboards", "sweep", "search_spaces")
+LOPTUNE_PACKAGES = ("rewards", "trainer", "dashboards", "sweep", "search_spaces")
 _ROOT = Path(__file__).resolve().parents[1]
 
 
 class _OwnPackages(MetaPathFinder):
-    """Finds the top-level packages of `OWN_PACKAGES` beside this package, wherever else on
+    """Finds the top-level packages of `LOPTUNE_PACKAGES` beside this package, wherever else on
     ``sys.path`` a module of that name is.
     """
 
@@ -24,7 +24,7 @@ class _OwnPackages(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the spec of our package, or None for any other module."""
-        if path is not None or fullname not in OWN_PACKAGES:
+        if path is not None or fullname not in LOPTUNE_PACKAGES:
             return None
         return PathFinder.find_spec(fullname, [str(_ROOT)], target)
 
@@ -39,9 +39,9 @@ def find_own_packages_first() -> None:
         ImportError: a user's file of such a name has been imported already. Its message names the
             file and what to do.
     """
-    if not (_ROOT / OWN_PACKAGES[0] / "__init__.py").is_file():
+    if not (_ROOT / LOPTUNE_PACKAGES[0] / "__init__.py").is_file():
         return
-    for name in OWN_PACKAGES:
+    for name in LOPTUNE_PACKAGES:
         module = sys.modules.get(name)
         if module is not None and not _is_ours(module):
             raise ImportError(shadowed(name, getattr(module, "__file__", None) or "unknown file"))

@@ -32,7 +32,7 @@ from sweep.space.spec import SchedulerSpec, SweepSpec
 from sweep.trials.scheduler import trial_scheduler
 from trainer.config.yaml_document import YamlDocument
 from trainer.evaluation.score import score
-from trainer.tracking.shipping import recorded_values
+from trainer.tracking.uploading import recorded_values
 
 EVALUATIONS = 10
 WINDOW = 3

@@ -15,7 +15,7 @@ from plotly.subplots import make_subplots
 
 from dashboards.labels import PALETTE
 from research.png import write_png
-from trainer.algorithm.reweighting import reweighted
+from trainer.algorithm.reweighting import reweight
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.rules.interface import LossInputs, UpdateTotals
 
@@ -50,7 +50,7 @@ def weights(
     """
     logprobs = new.log()[:, None].requires_grad_()
     ones = torch.ones_like(logprobs)
-    advantages = reweighted(advantage * ones, old.log()[:, None], config.ar_alpha)
+    advantages = reweight(advantage * ones, old.log()[:, None], config.ar_alpha)
     old_logprobs = old.log()[:, None]
     inputs = LossInputs(
         logprobs=logprobs,

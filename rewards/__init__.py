@@ -2,7 +2,7 @@
 
 To add a built-in one, write ``score(text, answer) -> Score`` in this package and register it in
 ``REWARDS``. A user's own function can be anywhere on the import path; the configuration names it
-``module:function``. `rewards.own` lists the supported signatures. The module may define
+``module:function``. `rewards.custom` lists the supported signatures. The module may define
 ``prepare()``, called once before the first completion, and ``MINIMUM``, the score of a completion
 that could not be scored.
 """
@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import Any, cast
 
 from rewards import knights_knaves, last_number, math_answers, think_format
-from rewards.own import as_batch, columns_of, load_function, takes_batch
+from rewards.custom import as_batch, columns_of, is_batch_function, load_function
 from rewards.score import BatchRewardFunction, RewardFunction, Rows, Score, Weights
 
 __all__ = [
@@ -21,13 +21,13 @@ __all__ = [
     "BatchRewardFunction",
     "RewardFunction",
     "Score",
+    "any_batch_function",
     "columns",
     "combine_batch",
-    "judge_of",
+    "correctness_reward",
     "minimum",
     "part_weight",
     "prepare",
-    "wants_batches",
 ]
 
 REWARDS: dict[str, RewardFunction] = {
@@ -53,7 +53,7 @@ def combine_batch(functions: Weights) -> BatchRewardFunction:
     names = [_short(name) for name in functions]
     weights = list(functions.values())
     batch_functions = [_resolve_batch(name) for name in functions]
-    judge = list(functions).index(judge_of(functions))
+    judge = list(functions).index(correctness_reward(functions))
 
     def weighted_sum(scores: Sequence[Score]) -> Score:
         if len(scores) == 1:
@@ -82,16 +82,16 @@ def combine_batch(functions: Weights) -> BatchRewardFunction:
     return combined
 
 
-def judge_of(functions: Weights) -> str:
+def correctness_reward(functions: Weights) -> str:
     """Return the function that decides what is correct: the one with the largest absolute weight,
     the first of several.
     """
     return max(functions, key=lambda name: abs(functions[name]))
 
 
-def wants_batches(functions: Weights) -> bool:
+def any_batch_function(functions: Weights) -> bool:
     """Return whether any function takes a batch of completions per call."""
-    return any(name not in REWARDS and takes_batch(load_function(name)) for name in functions)
+    return any(name not in REWARDS and is_batch_function(load_function(name)) for name in functions)
 
 
 def columns(functions: Weights) -> list[str]:

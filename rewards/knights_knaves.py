@@ -54,7 +54,7 @@ def score(text: str, answer: Any) -> Score:
     return Score(-0.5, False, {"format": 1.0, "answer": -1.5})
 
 
-def share_right(text: str, answer: Any) -> Score:
+def fraction_correct(text: str, answer: Any) -> Score:
     """Return the fraction of people whose last stated role is correct, in any format. For policies
     too weak to learn the format.
 
@@ -67,7 +67,7 @@ def share_right(text: str, answer: Any) -> Score:
         bool(answers) and answers[-1].lower() == roles[name] for name, answers in stated.items()
     )
     share = right / len(roles)
-    return Score(share, share == 1, {"share_right": share}, parsed=all(stated.values()))
+    return Score(share, share == 1, {"fraction_correct": share}, parsed=all(stated.values()))
 
 
 def _roles_of(answer: Any) -> dict[str, str]:

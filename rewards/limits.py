@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-_AGAIN_S = 0.1
+_RETRY_S = 0.1
 
 
 class _OutOfTime(BaseException):
@@ -19,7 +19,7 @@ class _OutOfTime(BaseException):
 
 
 @contextlib.contextmanager
-def processor_time(limit_s: float) -> Iterator[None]:
+def cpu_time_limit(limit_s: float) -> Iterator[None]:
     """Limit the CPU time of a block. Has no effect outside the main thread, because only the main
     thread receives signals.
 
@@ -40,7 +40,7 @@ def processor_time(limit_s: float) -> Iterator[None]:
             signal.setitimer(signal.ITIMER_PROF, left_s)
             return
         # fire again in case something swallows the exception, such as the interpreter in a callback
-        signal.setitimer(signal.ITIMER_PROF, _AGAIN_S)
+        signal.setitimer(signal.ITIMER_PROF, _RETRY_S)
         raise _OutOfTime
 
     collects_garbage = gc.isenabled()

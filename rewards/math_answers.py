@@ -9,7 +9,7 @@ import logging
 import re
 from typing import Any
 
-from rewards.math_guard import may_evaluate, may_parse, time_limit
+from rewards.math_guard import is_safe_to_evaluate, is_safe_to_parse, time_limit
 from rewards.math_notation import Spelling, comparable, spellings
 from rewards.notation import unwrapped_answer
 from rewards.score import Score
@@ -78,14 +78,14 @@ def _given_forms(final: str) -> list[_Form]:
 
 
 def _forms(answer: str) -> list[_Form]:
-    if not may_parse(answer):  # its patterns may take long on it
+    if not is_safe_to_parse(answer):  # its patterns may take long on it
         return [(Spelling(answer), [])]
     return [(form, _parse(_box(form.formula))) for form in spellings(answer)]
 
 
 def _comparable(parsed: list[Any]) -> list[Any]:
     """Leave out a formula that is too large to be evaluated; its text remains."""
-    return parsed if parsed and may_evaluate(parsed[0]) else parsed[-1:]
+    return parsed if parsed and is_safe_to_evaluate(parsed[0]) else parsed[-1:]
 
 
 def _same(gold: _Form, given: _Form) -> bool:
@@ -149,7 +149,7 @@ def _box(formula: str) -> str:
 
 def _parse(final: str) -> list[Any]:
     """Return [formula, text], or [text] if it is not a formula; empty if nothing was found or
-    `may_parse` rejects it.
+    `is_safe_to_parse` rejects it.
     """
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
 
@@ -157,7 +157,7 @@ def _parse(final: str) -> list[Any]:
     # do not take a number out of a box whose content is not a formula
     if not final.startswith(_box("")[:-1]):
         kinds.append(ExprExtractionConfig())
-    return list(parse(final, kinds, parsing_timeout=None)) if may_parse(final) else []
+    return list(parse(final, kinds, parsing_timeout=None)) if is_safe_to_parse(final) else []
 
 
 def _equal(gold: list[Any], given: list[Any]) -> bool:
@@ -177,7 +177,7 @@ def _close(gold: list[Any], given: list[Any]) -> bool:
     """
     values = []
     for formula in (*gold, *given):
-        if not getattr(formula, "is_number", False) or not may_evaluate(formula):
+        if not getattr(formula, "is_number", False) or not is_safe_to_evaluate(formula):
             return True
         value = formula.evalf(_DIGITS)
         if not value.is_Float and not value.is_Integer:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from rewards.limits import processor_time
+from rewards.limits import cpu_time_limit
 
 _MAX_CHARS = 1000
 _MAX_NESTING = 12  # parsing time doubles with every level of brackets
@@ -18,14 +18,14 @@ _BRACKET = re.compile(r"[({\[]|([)}\]])")
 _LARGE_BINOMIAL = re.compile(r"binom.*\d{4}|\d{4}.*choose|choose.*\d{4}", re.DOTALL)
 # 448 legitimate comparisons took 0.02 s on average, at most 0.28 s
 _LONGEST_S = 1.5
-_LEAST_S = 0.03
-_FADING_S = 0.8  # time lost to timeouts that shrinks the limit by a factor of e
-_FORGIVEN_S = 0.02  # credit for each block that finishes in time
-_GROWING = ("factorial", "factorial2", "Sum", "Product")
+_MIN_LIMIT_S = 0.03
+_DECAY_S = 0.8  # time lost to timeouts that shrinks the limit by a factor of e
+_RECOVERY_S = 0.02  # credit for each block that finishes in time
+_FAST_GROWING = ("factorial", "factorial2", "Sum", "Product")
 _lost_s = 0.0
 
 
-def may_parse(text: str) -> bool:
+def is_safe_to_parse(text: str) -> bool:
     """Return whether a text is short and shallow enough to parse."""
     depths = itertools.accumulate(-1 if bracket[1] else 1 for bracket in _BRACKET.finditer(text))
     return (
@@ -35,7 +35,7 @@ def may_parse(text: str) -> bool:
     )
 
 
-def may_evaluate(formula: Any) -> bool:
+def is_safe_to_evaluate(formula: Any) -> bool:
     """Return whether every part of a sympy formula stays below the size limits; nothing is
     evaluated.
     """
@@ -55,7 +55,7 @@ def _digits(formula: Any) -> float:
         if formula.base.is_Add and power > _MAX_POWER_OF_SUM:
             return math.inf
         return max(parts[0], 1.0) * power
-    if type(formula).__name__ in _GROWING:
+    if type(formula).__name__ in _FAST_GROWING:
         return largest * _value(largest)
     return sum(parts) if getattr(formula, "is_Mul", False) else largest
 
@@ -74,11 +74,11 @@ def time_limit() -> Iterator[None]:
         TimeoutError: the block takes longer.
     """
     global _lost_s
-    limit_s = max(_LEAST_S, _LONGEST_S * math.exp(-_lost_s / _FADING_S))
+    limit_s = max(_MIN_LIMIT_S, _LONGEST_S * math.exp(-_lost_s / _DECAY_S))
     try:
-        with processor_time(limit_s):
+        with cpu_time_limit(limit_s):
             yield
     except TimeoutError:
         _lost_s += limit_s
         raise
-    _lost_s = max(0.0, _lost_s - _FORGIVEN_S)
+    _lost_s = max(0.0, _lost_s - _RECOVERY_S)

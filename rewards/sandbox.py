@@ -190,7 +190,7 @@ class RewardPool:
         """
         while True:
             worker = self._workers[place]
-            self._hand_out(worker, waiting)
+            self._send_jobs(worker, waiting)
             if not worker.in_flight:
                 return
             if len(worker.in_flight) > _GATHER_ABOVE:
@@ -198,7 +198,7 @@ class RewardPool:
             job = worker.in_flight[0]
             try:
                 reply = await worker.reply(job.token, self._timeout_s)
-            except _LostError as error:
+            except _WorkerLostError as error:
                 worker.ready = False
                 worker.in_flight.popleft()
                 killed = worker.process.returncode == -signal.SIGKILL
@@ -227,7 +227,7 @@ class RewardPool:
             if out_of_memory:
                 await self._replace(place, waiting)
 
-    def _hand_out(self, worker: "_Worker", waiting: "deque[_Job]") -> None:
+    def _send_jobs(self, worker: "_Worker", waiting: "deque[_Job]") -> None:
         if 2 * len(worker.in_flight) > _MAX_IN_FLIGHT:
             return
         share = -(-len(waiting) // (2 * len(self._workers)))
@@ -306,7 +306,7 @@ class RewardPool:
         worker = self._workers[place] = _Worker(process, lifeline)
         try:
             greeting = await worker.reply("", _START_LIMIT_S)
-        except _LostError as error:
+        except _WorkerLostError as error:
             modules = (
                 ", ".join(name for name in self._settings["functions"] if ":" in name)
                 or "the reward"
@@ -327,7 +327,7 @@ def _keep_running(loop: asyncio.AbstractEventLoop) -> None:
     loop.close()
 
 
-class _LostError(Exception):
+class _WorkerLostError(Exception):
     """A worker will not reply."""
 
     def __init__(self, status: ScoringStatus, message: str) -> None:
@@ -364,30 +364,30 @@ class _Worker:
         """Return the reply to the job with this token.
 
         Raises:
-            _LostError: timeout, dead process, or malformed reply.
+            _WorkerLostError: timeout, dead process, or malformed reply.
         """
         line = await self._line(limit_s)
         if not line.endswith(b"\n"):
             await self.end()
-            raise _LostError(
+            raise _WorkerLostError(
                 "error", f"the scoring process died (exit code {self.process.returncode})"
             )
         with suppress(ValueError, RecursionError):
             reply = json.loads(line)
             if isinstance(reply, dict) and reply.get("token") == token:
                 return reply
-        raise _LostError("error", "the scoring process sent an invalid reply")
+        raise _WorkerLostError("error", "the scoring process sent an invalid reply")
 
     async def _line(self, limit_s: float) -> bytes:
         assert self.process.stdout is not None
-        for patience in (limit_s, _GRACE_S):
+        for timeout_s in (limit_s, _GRACE_S):
             with suppress(TimeoutError):
-                async with asyncio.timeout(patience):
+                async with asyncio.timeout(timeout_s):
                     try:
                         return await self.process.stdout.readline()
                     except ValueError:  # longer than MAX_REPLY_BYTES
                         return b"\n"
-        raise _LostError("timeout", f"no score after {limit_s:g} s")
+        raise _WorkerLostError("timeout", f"no score after {limit_s:g} s")
 
     async def end(self) -> None:
         """Kill the process and its descendants. If it exited on its own, its exit code is kept."""

@@ -15,14 +15,14 @@ _OWNER_CHECK_S = 2.0
 _LINGER_CHECK_S = 0.1
 
 
-def supervise(lifeline: int, lingers: Callable[[], bool] = lambda: False) -> None:
+def supervise(lifeline: int, allow_linger: Callable[[], bool] = lambda: False) -> None:
     """Fork: the child returns, and this process becomes its supervisor. The supervisor kills all
     remaining descendants when the child exits, then exits with the child's status.
 
     The supervisor is a child subreaper: the kernel reparents orphaned descendants to it, so neither
     a new session or process group nor the death of a parent lets a process escape. The child is
     killed when the other end of the lifeline is closed or the owner process dies. The lifeline is
-    the read end of a pipe on which nothing is written. While ``lingers()`` is true after the
+    the read end of a pipe on which nothing is written. While ``allow_linger()`` is true after the
     child's exit, its descendants in this process group may finish on their own.
     """
     owner = os.getppid()
@@ -44,12 +44,12 @@ def supervise(lifeline: int, lingers: Callable[[], bool] = lambda: False) -> Non
     try:
         _close_all_but(deaths, noticed, lifeline)
         _wait(child, deaths, lifeline, owner)
-        while lingers() and _others_run(child) and os.getppid() == owner:
+        while allow_linger() and _others_run(child) and os.getppid() == owner:
             if select.select([lifeline], [], [], _LINGER_CHECK_S)[0]:
                 break
-        status = _end_everything(child)
+        status = _kill_all(child)
     finally:
-        _end_like(status)
+        _exit_like(status)
 
 
 def _wait(child: int, deaths: int, lifeline: int, owner: int) -> None:
@@ -74,7 +74,7 @@ def _others_run(child: int) -> bool:
     return any(running)
 
 
-def _end_everything(child: int) -> int:
+def _kill_all(child: int) -> int:
     """Kill children until none are left; grandchildren of killed processes are reparented here.
     Return the wait status of ``child``.
     """
@@ -108,7 +108,7 @@ def _close_all_but(*kept: int) -> None:
                 os.close(descriptor)
 
 
-def _end_like(status: int) -> None:
+def _exit_like(status: int) -> None:
     if os.WIFSIGNALED(status):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         with suppress(OSError):  # SIGKILL has no handler to reset

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-OWN_PACKAGES = ("rewards", "trainer", "sweep", "dashboards", "search_spaces", "loptune")
+LOPTUNE_PACKAGES = ("rewards", "trainer", "sweep", "dashboards", "search_spaces", "loptune")
 _MAX_MESSAGE = 300  # characters of a quoted exception
 
 
@@ -95,7 +95,7 @@ def _import_module(module_name: str, code: str, folder: Path) -> ModuleType:
 def _hidden_file(module_name: str) -> str:
     """Return a hint if the module has the name of a package of ours, else an empty string."""
     package = module_name.partition(".")[0]
-    if package not in OWN_PACKAGES:
+    if package not in LOPTUNE_PACKAGES:
         return ""
     hidden = Path(*module_name.split(".")).with_suffix(".py")
     if hidden.is_file():

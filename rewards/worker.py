@@ -16,7 +16,7 @@ import resource
 import sys
 from typing import Any
 
-from rewards import columns, combine_batch, minimum, prepare, wants_batches
+from rewards import any_batch_function, columns, combine_batch, minimum, prepare
 from rewards.limits import limit_memory
 from rewards.score import BatchRewardFunction, Score
 from rewards.supervisor import supervise
@@ -36,7 +36,7 @@ def main() -> None:
     sys.set_int_max_str_digits(10_000)
     try:
         function = combine_batch(settings["functions"])
-        batches = wants_batches(settings["functions"])
+        batches = any_batch_function(settings["functions"])
         wanted = columns(settings["functions"])
         prepare(settings["functions"])
         lowest = minimum(settings["functions"])

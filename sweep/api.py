@@ -9,7 +9,7 @@ from sweep.cli import call
 from sweep.record.sweep_record import open_sweep
 from sweep.record.trial_table import table_row
 from trainer.errors import INTERRUPTED
-from trainer.shell.run_folder import holder
+from trainer.shell.run_folder import lock_owner
 
 
 def run(
@@ -48,7 +48,7 @@ def load_results(name: str, runs_dir: str | Path = "runs") -> pd.DataFrame:
     """
     sweep = open_sweep(Path(runs_dir), name)
     rows = []
-    for trial in sweep.trials(running=holder(sweep.folder.root) is not None):
+    for trial in sweep.trials(running=lock_owner(sweep.folder.root) is not None):
         row = table_row(trial)
         parameters = row.pop("parameters")
         del row["total_steps"]

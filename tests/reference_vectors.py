@@ -22,7 +22,7 @@ from tests.update_rule_vectors import relative_error
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.loss import kl_penalty, update_loss
 from trainer.algorithm.passes import isolation_passes
-from trainer.algorithm.reweighting import reweighted
+from trainer.algorithm.reweighting import reweight
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.rules.advantages.reinforce import discounted_returns, token_rewards
 from trainer.rules.interface import AdvantageInputs, LossInputs, UpdateTotals
@@ -62,7 +62,7 @@ def check_reinforce_plus_plus(case: Case) -> Iterator[float]:
 
 def check_reweighting(case: Case) -> Iterator[float]:
     advantages, old, mask = tensors(case, "advantages", "old_logprobs", "mask")
-    ours = reweighted(advantages, old, case["alpha"])
+    ours = reweight(advantages, old, case["alpha"])
     yield relative_error(ours * mask, torch.tensor(case["reweighted"]) * mask)
 
 

@@ -13,10 +13,10 @@ from torch import Tensor
 from tests.invariants import rules  # noqa: F401  finds the rules that stand beside the package
 from tests.trainer.algorithm.batches import batch_of as masked_batch
 from trainer.algorithm.advantages import estimate_advantages
-from trainer.algorithm.engine_correction import importance_weights
 from trainer.algorithm.loss import token_weights, update_loss
 from trainer.algorithm.passes import high_entropy_tokens
-from trainer.config.algorithm import AlgorithmConfig, EngineCorrection
+from trainer.algorithm.rollout_correction import importance_weights
+from trainer.config.algorithm import AlgorithmConfig, RolloutCorrection
 from trainer.rollouts.dynamic_sampling import has_reward_variance
 from trainer.rollouts.overlong import overlong_penalty
 from trainer.rules.groups import centered
@@ -224,7 +224,7 @@ def check_rollout_anchored(case: Case) -> Iterator[float]:
     low = case["parameters"]["clip_ratio_low"]
     high = case["parameters"]["clip_ratio_high"]
     mask = {"rule": "mask", "floor": 1 - low, "cap": 1 + high}
-    yield from check_loss(case, loss="cispo", engine_correction=mask)
+    yield from check_loss(case, loss="cispo", rollout_correction=mask)
 
 
 def check_dro(case: Case) -> Iterator[float]:
@@ -372,7 +372,7 @@ def check_token_weights(case: Case) -> Iterator[float]:
 def check_engine_weights(case: Case) -> Iterator[float]:
     parameters = case["parameters"]
     batch = batch_of(case["inputs"])
-    config = EngineCorrection(
+    config = RolloutCorrection(
         level=parameters["level"].removeprefix("sequence_"),
         rule=parameters["rule"],
         cap=parameters.get("importance_sampling_cap") or parameters["cap"],

@@ -12,7 +12,7 @@ from tests.paths import ROOT
 
 PACKAGES = ("rewards", "trainer", "dashboards", "sweep", "loptune")
 SNAPSHOT = ROOT / "tests" / "wording.txt"
-FEWEST_WORDS = 3  # shorter texts are names, keys and headings
+MIN_WORDS = 3  # shorter texts are names, keys and headings
 
 
 def sentences(source: str) -> Iterator[str]:
@@ -21,7 +21,7 @@ def sentences(source: str) -> Iterator[str]:
     Docstrings are left out. A name in a text is written in braces, any other expression as {...}.
     """
     for text in _texts(ast.parse(source)):
-        if len(text.split()) >= FEWEST_WORDS:
+        if len(text.split()) >= MIN_WORDS:
             yield " ".join(text.split())
 
 

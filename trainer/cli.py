@@ -10,7 +10,7 @@ from trainer.config.extends import preset_specs
 from trainer.config.schema import dotted_keys
 from trainer.shell.arguments import PAGES, parse_arguments, version_text
 from trainer.shell.completion import Completions, complete, words_to_complete
-from trainer.shell.interrupt import unhurried
+from trainer.shell.interrupt import defer_interrupt
 from trainer.shell.logs import add_verbosity, set_up_logging
 from trainer.shell.main import run_main, world_size
 from trainer.shell.waiting import waiting_for_output
@@ -88,11 +88,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     code = run_main(lambda: _call(words))
     if world_size() > 1:
         # torch takes seconds to import
-        from trainer.parallel.ranks import end_rank, leave_ranks
+        from trainer.parallel.ranks import exit_rank, leave_ranks
 
         if code == 0:  # all other ranks are finishing, too
             leave_ranks()
-        end_rank(code)
+        exit_rank(code)
     return code
 
 
@@ -122,7 +122,7 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=help_text)
         add_verbosity(command)
         if name == given:
-            with unhurried():
+            with defer_interrupt():
                 implementation = import_module(f"trainer.commands.{module}")
             getattr(implementation, f"add_{name}")(command)
             command.set_defaults(command=getattr(implementation, f"carry_out_{name}"))

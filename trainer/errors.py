@@ -75,7 +75,7 @@ class StorageError(UserError):
     exit_code = 4
 
 
-class NameHeldError(UserError):
+class NameInUseError(UserError):
     """The run or sweep name is in use by another process, exit code 5."""
 
     exit_code = 5

@@ -81,7 +81,7 @@ def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> Non
     flush_to_disk(path.parent)
 
 
-def storage_fault(error: Exception, *written: Path) -> StorageError | None:
+def as_storage_error(error: Exception, *written: Path) -> StorageError | None:
     """Convert an OSError about a full, read-only or failing disk to a StorageError; None for other
     errors.
 
@@ -254,7 +254,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
         data = data[os.write(descriptor, data) :]
 
 
-def size_text(count: int) -> str:
+def format_bytes(count: int) -> str:
     """Format a byte count in decimal MB or GB."""
     return f"{count / 1e9:.1f} GB" if abs(count) >= 1e9 else f"{count / 1e6:.1f} MB"
 

@@ -9,7 +9,7 @@ _logger = logging.getLogger(__name__)
 
 
 @functools.cache
-def hub_answers() -> bool:
+def hub_is_reachable() -> bool:
     """Check once whether the Hub is reachable. If not, switch to offline mode, which only reads the
     local cache.
 

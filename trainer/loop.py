@@ -11,11 +11,11 @@ import torch
 from rewards.sandbox import MAX_FAILURE_RATE
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.batching import with_rewards
-from trainer.algorithm.passes import choose_tokens, isolation_passes
+from trainer.algorithm.passes import isolation_passes, select_loss_tokens
 from trainer.algorithm.reweighting import reweight_advantages
 from trainer.algorithm.rule_check import check_rules
 from trainer.algorithm.rule_state import initial_states, next_states, restored_states, state_metrics
-from trainer.algorithm.scoring import Scorer, check_scores
+from trainer.algorithm.scoring import Scorer, check_logprobs_finite
 from trainer.algorithm.update import Updater, UpdateStatistics, learning_rate
 from trainer.attempt import Attempt
 from trainer.checkpoint.on_disk import (
@@ -32,7 +32,7 @@ from trainer.errors import check_finite
 from trainer.evaluation.correctness import correctness_record
 from trainer.evaluation.evaluate import completion_rows, correct_by_problem, evaluate
 from trainer.evaluation.score import best_evaluation, final_metrics
-from trainer.files import size_text
+from trainer.files import format_bytes
 from trainer.metrics.bands import band_metrics
 from trainer.metrics.step import (
     Stopwatch,
@@ -43,7 +43,7 @@ from trainer.metrics.step import (
     time_metrics,
     update_metrics,
 )
-from trainer.parallel.device import memory_of, peak_bytes
+from trainer.parallel.device import describe_device, memory_in_use
 from trainer.parallel.models import load_models
 from trainer.parallel.ranks import Parallel
 from trainer.parallel.strategy import check_divisible, make_parallel
@@ -102,7 +102,7 @@ class Trainer:
         self._saved_step = -1  # step of the last checkpoint started or resumed from
         check_divisible(config, self.parallel.world_size)
         check_rules(config.algorithm)
-        device = memory_of(self.parallel.device)
+        device = describe_device(self.parallel.device)
         self._estimate = check_fits(
             config, self.parallel.world_size, device, quiet=not self.parallel.is_main
         )
@@ -115,7 +115,7 @@ class Trainer:
         prepared = prepare(config, max_failure_rate=MAX_FAILURE_RATE)
         self.tokenizer = prepared.tokenizer
         # a separate copy for saving, because a tokenizer is not thread-safe
-        self._own_tokenizer = copy.deepcopy(self.tokenizer)
+        self._checkpoint_tokenizer = copy.deepcopy(self.tokenizer)
         self.problems = prepared.problems
         self.evaluation_sets = prepared.sets
         self.rewards = prepared.rewards
@@ -180,24 +180,24 @@ class Trainer:
 
     def train(self) -> None:
         """Train to the end, or to the next step boundary after `request_stop`."""
-        self._agree_to_stop()
+        self._sync_stop_request()
         while not self.done and not self.stopped:
-            self.run_period()
+            self.train_until_evaluation()
 
-    def run_period(self) -> dict[str, float]:
+    def train_until_evaluation(self) -> dict[str, float]:
         """Train until the next evaluation and return its ``eval/*`` metrics and ``step``.
 
         If a stop is requested before it, only ``step`` is returned.
         """
-        while not self._evaluation_due() and not self._agree_to_stop():
+        while not self._evaluation_due() and not self._sync_stop_request():
             metrics = self.training_step()
             self.tracker.log(metrics, self.step)
             self.progress.step(self.step, metrics)
             self._show_peak()
             self._checkpoint.raise_if_failed()
         metrics = self._evaluate() if self._evaluation_due() else {}
-        if self.step > 0 and (self._agree_to_stop() or self._checkpoint_due()):
-            self._begin_checkpoint()
+        if self.step > 0 and (self._sync_stop_request() or self._checkpoint_due()):
+            self._start_checkpoint()
         if self.done or self.stopped:
             self._checkpoint.wait()
         if self.done:
@@ -221,7 +221,7 @@ class Trainer:
             sample = self.source.next_groups(self.step, stopwatch)
             with stopwatch("logprobs"):
                 batch, plan = self.scorer.score(sample.groups)
-                check_scores(batch, step, parallel)
+                check_logprobs_finite(batch, step, parallel)
             with stopwatch("reward"):
                 scored = sample.scores.result()
             metrics = read_metrics([rollout_metrics(scored)], parallel)
@@ -233,7 +233,7 @@ class Trainer:
             batch = with_rewards(batch, scored.groups, config.reward.functions)
             batch = self._with_rule_inputs(batch, step)
             batch = estimate_advantages(batch, algorithm, parallel.sum)
-            batch = choose_tokens(batch, algorithm, split_generator, parallel.gather)
+            batch = select_loss_tokens(batch, algorithm, split_generator, parallel.gather)
             batch = reweight_advantages(batch, algorithm)
 
             lr = learning_rate(config.optim, self.step, self.total_steps)
@@ -286,11 +286,11 @@ class Trainer:
         """Write ``checkpoints/step-N`` unless it was already written, and wait until it is on
         disk.
         """
-        self._begin_checkpoint()
+        self._start_checkpoint()
         self._checkpoint.wait()
         return RunFolder(self.context.run_dir).checkpoint(self.step)
 
-    def _begin_checkpoint(self) -> None:
+    def _start_checkpoint(self) -> None:
         """Wait for the previous checkpoint, copy the state to host memory, and write it in the
         background.
         """
@@ -309,7 +309,7 @@ class Trainer:
             rule_states=self.rule_states,
         )
         write_files = stage_training_state(
-            models.causal_lm, self._own_tokenizer, models.optimizer, state, parallel
+            models.causal_lm, self._checkpoint_tokenizer, models.optimizer, state, parallel
         )
         settings = self.config.checkpoint
         attempt = Attempt(root.parent, self.context.attempt)
@@ -380,8 +380,8 @@ class Trainer:
         if self._peak_shown or self._estimate is None:
             return
         self._peak_shown = True
-        peak = size_text(peak_bytes(self.parallel.device))
-        estimate = size_text(max(self._estimate.training, self._estimate.sampling))
+        peak = format_bytes(memory_in_use(self.parallel.device))
+        estimate = format_bytes(max(self._estimate.training, self._estimate.sampling))
         self.progress.note(
             f"memory of the first step: {peak} measured, {estimate} estimated as the maximum"
         )
@@ -416,7 +416,7 @@ class Trainer:
         if rows:
             self.tracker.log_completions(rows, step)
 
-    def _agree_to_stop(self) -> bool:
+    def _sync_stop_request(self) -> bool:
         """Return whether any rank requested a stop, or `trainer stop` did, so that all ranks stop
         together.
         """

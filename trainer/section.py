@@ -11,8 +11,8 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
 # limit of completions sampled at a time: each takes 2 KB plus its tokens
-MOST_COMPLETIONS = 500_000
-Completions = Annotated[int, Field(ge=1, le=MOST_COMPLETIONS)]
+MAX_COMPLETIONS = 500_000
+Completions = Annotated[int, Field(ge=1, le=MAX_COMPLETIONS)]
 Seed = Annotated[int, Field(ge=0, lt=1 << 32)]
 
 
@@ -53,7 +53,7 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _no_truth(cls, value: Any, info: ValidationInfo) -> Any:
+    def _reject_bools(cls, value: Any, info: ValidationInfo) -> Any:
         """Reject booleans for numeric fields; pydantic would convert them to 1 and 0."""
         allowed = str(cls.model_fields[str(info.field_name)].annotation)
         values = value if isinstance(value, list | tuple) else [value]

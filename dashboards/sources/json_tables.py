@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from dashboards.sources.content import read_text
-from trainer.text_tables import read_json
+from trainer.row_files import read_json
 
 
 def read_json_lines(path: Path) -> pd.DataFrame:

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from examples.paper.language import rank_correlation
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.batching import UpdateBatch, with_rewards
-from trainer.algorithm.passes import choose_tokens, isolation_passes, select_tokens
+from trainer.algorithm.passes import isolation_passes, select_loss_tokens, select_tokens
 from trainer.algorithm.reweighting import reweight_advantages
 from trainer.algorithm.scoring import score_batch
 from trainer.algorithm.update import Updater, UpdateStatistics, learning_rate
@@ -229,7 +229,7 @@ def diagnose(
         scorer = replace(trainer.scorer, models=replace(trainer.models, cached_forward=None))
         batch, plan = scorer.score(groups)
         batch = with_rewards(batch, groups, config.reward.functions)
-        batch = choose_tokens(estimate_advantages(batch, plain, Parallel().sum), plain)
+        batch = select_loss_tokens(estimate_advantages(batch, plain, Parallel().sum), plain)
         assert batch.gradient_norms is not None
         if not batch.advantages.any():
             raise ConfigError(

@@ -5,7 +5,7 @@ from trainer.rules.losses.clipped import Clipped
 
 
 class AdaptiveEntropy(Clipped):
-    needs_entropies = needs_distributions = has_penalty = True
+    needs_entropies = needs_distributions = has_regularizer = True
     target: float = 0.2
 
     def initial_state(self) -> RuleState:

@@ -19,7 +19,7 @@ from transformers.trainer_utils import get_last_checkpoint
 from trl import GRPOConfig, TrlParser
 from trl.chat_template_utils import qwen3_template
 
-from trainer.integrations.trl import LoptiGRPOTrainer, RunRecord
+from trainer.integrations.trl import LoptiGRPOTrainer, RunRecorder
 from trainer.policy.random_model import write_random_model
 
 CALL = '<tool_call>\n{"name": "ask", "arguments": {"person": "Ava"}}\n</tool_call>'
@@ -94,7 +94,7 @@ def main() -> None:
     args, rule = parser.parse_args_and_config()
     model, tokenizer = random_policy(Path(args.output_dir) / "random")
     rows = Dataset.from_dict({"prompt": [[{"role": "user", "content": "Hello."}]] * 8})
-    record = RunRecord(args.output_dir)
+    record = RunRecorder(args.output_dir)
     trainer = LoptiGRPOTrainer(  # was: GRPOTrainer(
         model=model,
         args=args,

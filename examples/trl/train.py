@@ -11,7 +11,7 @@ from transformers.trainer_utils import get_last_checkpoint
 from trl import GRPOConfig, TrlParser
 
 from rewards.knights_knaves import score
-from trainer.integrations.trl import LoptiGRPOTrainer, RunRecord
+from trainer.integrations.trl import LoptiGRPOTrainer, RunRecorder
 from trainer.policy.architectures import TINY_FOLDER
 from trainer.problems.tasks.knights_knaves import PREFILL, compact_prompt
 from trainer.problems.tasks.puzzle_generator import Split, generate
@@ -61,7 +61,7 @@ def main() -> None:
         report_to=["none"],
     )
     args, rule = parser.parse_args_and_config()
-    record = RunRecord(args.output_dir)  # evaluations by problem, and an orderly stop on SIGTERM
+    record = RunRecorder(args.output_dir)  # evaluations by problem, and an orderly stop on SIGTERM
     trainer = LoptiGRPOTrainer(  # was: GRPOTrainer(
         model=str(TINY_FOLDER),
         reward_funcs=record.accuracy(is_right),

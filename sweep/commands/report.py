@@ -11,7 +11,7 @@ from sweep.tracking.view import save_view
 from trainer.config.tracking import TrackingConfig
 from trainer.errors import MissingError
 from trainer.shell.arguments import Commands, add_json, add_runs_dir, port
-from trainer.shell.run_folder import holder
+from trainer.shell.run_folder import lock_owner
 from trainer.shell.table import print_json, print_table
 from trainer.shell.ui import serve
 from trainer.tracking.mlflow_store import connect, tracking_uri
@@ -51,7 +51,7 @@ def _report(arguments: argparse.Namespace) -> int:
     parent = find_parent(sweep)
     if parent is None:
         return 0
-    if holder(sweep.folder.root) is None:  # a running sweep sends its own records
+    if lock_owner(sweep.folder.root) is None:  # a running sweep sends its own records
         send_unsent(sweep, parent.uri)
     send_report(sweep, results, parent)
     return 0

@@ -18,9 +18,9 @@ from sweep.record.trial_table import print_trials, table_row
 from sweep.search.history import best, outcome
 from sweep.views.time_left import seconds_left
 from trainer.errors import ConfigError, UserError
-from trainer.files import size_text
+from trainer.files import format_bytes
 from trainer.shell.arguments import Commands, add_json, add_runs_dir
-from trainer.shell.run_folder import holder
+from trainer.shell.run_folder import lock_owner
 from trainer.shell.table import duration, number, print_json, print_table
 
 
@@ -53,7 +53,7 @@ def _status(arguments: argparse.Namespace) -> int:
     sweep = open_sweep(arguments.runs_dir, arguments.name)
     folder = sweep.folder
     planned = sweep.planned
-    by = holder(folder.root)
+    by = lock_owner(folder.root)
     trials = sweep.trials(running=by is not None)
     chosen = choose_best(sweep)
     left, all_left = seconds_left(sweep, trials)
@@ -93,7 +93,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
 def _stop(arguments: argparse.Namespace) -> int:
     folder = existing_sweep(arguments.runs_dir, arguments.name)
-    by = holder(folder.root)
+    by = lock_owner(folder.root)
     if by is None:
         print(f"sweep {folder.name} is not running")
         return 0
@@ -105,16 +105,16 @@ def _stop(arguments: argparse.Namespace) -> int:
 
 def _clean(arguments: argparse.Namespace) -> int:
     for scratch, root in list(dead_scratch()):
-        held = holder(root) is not None  # by a newer driver
+        held = lock_owner(root) is not None  # by a newer driver
         ended = 0 if held else end_leftovers(root, wait_s=0)
         size = 0
         with contextlib.suppress(FileNotFoundError):  # a guard may remove it concurrently
             for path in scratch.rglob("*"):
                 size += path.lstat().st_size
         shutil.rmtree(scratch, ignore_errors=True)
-        print(f"freed {size_text(size)}: {scratch}, of {root}; processes ended: {ended}")
+        print(f"freed {format_bytes(size)}: {scratch}, of {root}; processes ended: {ended}")
     for folder in all_sweeps(arguments.runs_dir):
-        if holder(folder.root) is None:
+        if lock_owner(folder.root) is None:
             for path in [*folder.root.glob("reach-*"), *folder.root.glob(folder.credentials.name)]:
                 path.unlink()
                 print(path)
@@ -167,7 +167,7 @@ def _ls(arguments: argparse.Namespace) -> int:
             sweep = SweepRecord(read_spec(folder), folder)
             trials = sweep.trials()
             winner = best(sweep.configurations, sweep.spec.seeds, sweep.spec.objective)
-            running = holder(folder.root)
+            running = lock_owner(folder.root)
         except UserError as error:
             listings.append(_Listed(folder.name, error.what))
             continue

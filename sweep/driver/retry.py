@@ -7,7 +7,7 @@ import time
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.event_log import EventLog
 from sweep.search.history import RETRIED, TrialKey
-from trainer.checkpoint.on_disk import check_whole, newest_checkpoint, start_over, steps_on_disk
+from trainer.checkpoint.on_disk import check_complete, newest_checkpoint, start_over, steps_on_disk
 from trainer.errors import StorageError
 from trainer.run_folder import RunFolder
 
@@ -74,7 +74,7 @@ def _check_trial(sweep: SweepRecord, trial: str) -> None:
     if kept is not None:
         # the first checkpoint appears in the folder a step after it is started
         first_expected_step = kept.every_steps + 2
-        check_whole(
+        check_complete(
             sweep.folder.trial(trial), first_expected_step, sweep.command("resume", "--start-over")
         )
 

@@ -50,7 +50,7 @@ from trainer.errors import (
     first_line,
 )
 from trainer.run_folder import RunFolder
-from trainer.shell.run_folder import hold, raise_held
+from trainer.shell.run_folder import lock_folder, raise_if_locked
 from trainer.shell.waiting import waiting
 from trainer.tracking.inputs import check_inputs, record_inputs
 
@@ -129,11 +129,11 @@ def start_sweep(sweep: SweepRecord, options: Options) -> int:
 
     Raises:
         ConfigError: a sweep of that name exists.
-        MissingError, StorageError, NameHeldError: a resource, the storage or the name is
+        MissingError, StorageError, NameInUseError: a resource, the storage or the name is
         unavailable.
     """
     folder = sweep.folder
-    raise_held(folder.root, "sweep")
+    raise_if_locked(folder.root, "sweep")
     if folder.exists() or folder.event_log.exists():
         raise ConfigError(
             f"sweep {folder.name} exists already",
@@ -152,7 +152,7 @@ def start_sweep(sweep: SweepRecord, options: Options) -> int:
         )
     _check_program(sweep.spec)
     try:
-        with hold(folder.root, "sweep"):
+        with lock_folder(folder.root, "sweep"):
             _check_and_record_inputs(sweep, options)
             write_spec(folder, sweep.spec)
             if options.source is not None:
@@ -170,11 +170,11 @@ def resume_sweep(sweep: SweepRecord, options: Options) -> int:
     """Resume a sweep, possibly with more configurations than before, and return the exit code.
 
     Raises:
-        MissingError, StorageError, NameHeldError: a resource, the storage or the name is
+        MissingError, StorageError, NameInUseError: a resource, the storage or the name is
         unavailable.
     """
     folder = sweep.folder
-    with hold(folder.root, "sweep"):
+    with lock_folder(folder.root, "sweep"):
         folder.stop.unlink(missing_ok=True)  # left by an earlier driver
         _check_program(sweep.spec)
         _check_and_record_inputs(sweep, options)

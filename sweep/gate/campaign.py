@@ -29,7 +29,7 @@ from trainer.config.yaml_document import dump_yaml, read_yaml, validate
 from trainer.errors import ConfigError, MissingError
 from trainer.files import JsonLines, Record, storage_error, write_atomically
 from trainer.section import Positive, Section
-from trainer.shell.run_folder import hold
+from trainer.shell.run_folder import lock_folder
 
 _FRESH = 1000  # distance of the seeds of successive baselines
 _DAMAGED = "restore it from a backup, or start a campaign in another folder"
@@ -163,9 +163,9 @@ class Campaign:
         """Hold the campaign for this process and yield it as it is now.
 
         Raises:
-            NameHeldError: another process changes it.
+            NameInUseError: another process changes it.
         """
-        with hold(self.folder, "campaign"):
+        with lock_folder(self.folder, "campaign"):
             current = Campaign(self.folder)
             current._writer = JsonLines(self.folder / "events.jsonl")
             yield current

@@ -14,7 +14,7 @@ from trainer.config.tracking import TrackingConfig
 from trainer.config.yaml_document import YamlDocument
 from trainer.errors import ConfigError
 from trainer.planning.advice import Advice as Advice
-from trainer.planning.advice import advise_idle as advise_idle
+from trainer.planning.advice import ineffective_key_warnings as ineffective_key_warnings
 from trainer.planning.memory import Footprint as Footprint
 from trainer.section import Count, NonNegative, Section
 from trainer.types import RunContext
@@ -90,7 +90,7 @@ class TrialRun(Protocol):
     def resume(self) -> int:
         """Resume from the trial's folder and return the step."""
 
-    def run_period(self) -> Mapping[str, float]:
+    def train_until_evaluation(self) -> Mapping[str, float]:
         """Run to the next evaluation and return its metrics with ``step``; only ``step`` if it was
         stopped.
         """

@@ -27,21 +27,21 @@ from trainer.config.evaluation import EvaluationSet
 from trainer.config.schema import (
     TrainConfig,
     apply_overrides,
-    changed_data,
     check_key,
     dotted_keys,
     dotted_values,
     load_config,
     save_config,
     value_of,
+    with_overrides,
 )
 from trainer.config.tracking import TrackingConfig
-from trainer.config.variants import variant_of
+from trainer.config.variants import rule_label
 from trainer.config.yaml_document import YamlDocument, nearest
 from trainer.errors import ConfigError
 from trainer.metrics.declared import METRICS, declaration
 from trainer.parallel.gpus import gpu_bytes
-from trainer.planning.advice import advise, judge_of, one_step_advice, optimizer_steps
+from trainer.planning.advice import advise, correctness_reward, one_step_advice, optimizer_steps
 from trainer.planning.memory import (
     GPU_BYTES,
     Device,
@@ -214,7 +214,15 @@ class LoptuneProgram(Program):
         ruler = ["evaluation.", "data.task", "data.max_prompt_tokens"]
         if metric.startswith("eval/reward"):
             ruler.append("reward.")
-        if len({judge_of(functions) for functions in searched.get("reward.functions", ())}) > 1:
+        if (
+            len(
+                {
+                    correctness_reward(functions)
+                    for functions in searched.get("reward.functions", ())
+                }
+            )
+            > 1
+        ):
             ruler.append("reward.functions")  # another reward would change what counts as correct
         for key in searched:
             if key.startswith(tuple(ruler)):
@@ -360,7 +368,7 @@ class LoptuneProgram(Program):
 
     def values(self, overrides: Overrides, keys: Sequence[str]) -> Overrides:
         """Return the values of keys under some overrides; for a rule, its name."""
-        data = changed_data(self.base, overrides)
+        data = with_overrides(self.base, overrides)
         return {key: _lookup(data, key) for key in keys}
 
     def configure(self, overrides: Overrides) -> TrainConfig:
@@ -405,7 +413,7 @@ class LoptuneProgram(Program):
         def setting(key: str) -> Any:
             return flat[key] if key in flat else value_of(self.base, key)
 
-        return rule_name(setting(ADVANTAGE_KEY), setting(LOSS_KEY)), variant_of(setting)
+        return rule_name(setting(ADVANTAGE_KEY), setting(LOSS_KEY)), rule_label(setting)
 
     def setting(self) -> tuple[str, str]:
         """Return model and task in words."""

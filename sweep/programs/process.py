@@ -23,11 +23,11 @@ from sweep.programs.warm_start import WarmProcess, start_warm
 from trainer.config.yaml_document import nearest
 from trainer.errors import ConfigError, printable, shortened
 from trainer.files import Record, free_bytes, read_records
-from trainer.parallel.gpus import SHARE_VARIABLE, visible_gpus
+from trainer.parallel.gpus import GPU_FRACTION_VARIABLE, visible_gpus
 from trainer.progress import MetricValues
 from trainer.run_folder import RunFolder
-from trainer.tracking.shipping import ATTEMPT
 from trainer.tracking.tracker import Tracker
+from trainer.tracking.uploading import ATTEMPT
 
 _POLL_S = 0.1
 _SAVE_S = 300.0  # seconds for a command to save and exit after SIGTERM
@@ -39,7 +39,7 @@ _SECONDS = "time/evaluation"
 OF_RECORD = ("time", "nonfinite", "time/step", ATTEMPT)
 # variables that the rank hands on to the command: its devices, its caches, and the sweep's marker,
 # by which a later driver finds processes that are left over
-_FROM_RANK = ("CUDA_VISIBLE_DEVICES", "LOPTUNE_SWEEP", "VLLM_CACHE_ROOT", SHARE_VARIABLE)
+_FROM_RANK = ("CUDA_VISIBLE_DEVICES", "LOPTUNE_SWEEP", "VLLM_CACHE_ROOT", GPU_FRACTION_VARIABLE)
 _FULL = os.strerror(errno.ENOSPC)
 # free bytes below which the disk counts as full: the command could not even write its error
 _FULL_BYTES = 2**20
@@ -137,7 +137,7 @@ class CommandRun:
         os.close(theirs)
         return process
 
-    def run_period(self) -> MetricValues:
+    def train_until_evaluation(self) -> MetricValues:
         """Record lines up to the next evaluation, and return its metrics.
 
         Raises:

@@ -13,7 +13,7 @@ from trainer.checkpoint.on_disk import keep_weights, steps_on_disk
 from trainer.checkpoint.run_state import RunState
 from trainer.errors import StorageError
 from trainer.evaluation.score import best_evaluation
-from trainer.files import free_bytes, size_text
+from trainer.files import format_bytes, free_bytes
 from trainer.run_folder import RunFolder
 
 logger = logging.getLogger(__name__)
@@ -81,8 +81,8 @@ class CheckpointSpace:
             return None
         return StorageError(
             f"not enough disk space for the checkpoints of trial {trial}: with those of "
-            f"{len(running)} running trials {size_text(needed)} will be written",
-            f"{self._folder.root}, {size_text(free)} free",
+            f"{len(running)} running trials {format_bytes(needed)} will be written",
+            f"{self._folder.root}, {format_bytes(free)} free",
             "free some space, then resume",
             code="no-room-for-checkpoints",
         )

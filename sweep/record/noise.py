@@ -16,7 +16,7 @@ from sweep.search.history import Configuration, outcome
 from sweep.space.arms import MAX_SEEDS
 from sweep.space.spec import SchedulerSpec, SweepSpec
 from trainer.errors import UserError
-from trainer.shell.run_folder import LONGEST_NAME
+from trainer.shell.run_folder import MAX_NAME_LENGTH
 from trainer.shell.table import counted
 
 _MAX_NAMED = 3  # sweeps
@@ -146,7 +146,7 @@ def noise_overrides(spec: SweepSpec, planned: int) -> list[str]:
         words.append("search.warm_start=[]")
     if spec.scheduler != SchedulerSpec():  # a trial that is stopped early has no score
         words.append("scheduler=none")
-    name = spec.name[: LONGEST_NAME - len(_NOISE_SUFFIX)]
+    name = spec.name[: MAX_NAME_LENGTH - len(_NOISE_SUFFIX)]
     return [*words, f"seeds={json.dumps(_NOISE_SEEDS)}", "--name", f"{name}{_NOISE_SUFFIX}"]
 
 

@@ -22,7 +22,7 @@ from sweep.space.spec import SweepSpec
 from trainer.evaluation.correctness import read_correctness
 from trainer.files import Record, read_records
 from trainer.run_folder import RunFolder
-from trainer.shell.run_folder import holder
+from trainer.shell.run_folder import lock_owner
 from trainer.tracking.inputs import accepted_changes
 
 _ACCURACY = "eval/accuracy"
@@ -57,7 +57,7 @@ def _results(sweep: SweepRecord, searched: tuple[str, ...] | None = None) -> Res
     """
     spec = sweep.spec
     configurations = sweep.configurations
-    running = holder(sweep.folder.root) is not None
+    running = lock_owner(sweep.folder.root) is not None
     resources = spec.resources
     objective_fields = spec.objective.model_dump(include={"metric", "mode", "window", "worthwhile"})
     objective = Objective(**objective_fields, held_out=spec.program.is_held_out)

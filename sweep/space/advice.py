@@ -5,7 +5,7 @@ stops a sweep.
 import re
 from collections.abc import Iterator
 
-from sweep.programs.base import Advice, advise_idle
+from sweep.programs.base import Advice, ineffective_key_warnings
 from sweep.space.spec import SweepSpec
 
 _LARGER_IS_BETTER = ("acc", "accuracy", "reward", "score", "f1", "auc", "pass", "bleu", "return")
@@ -50,7 +50,7 @@ def advise_space(spec: SweepSpec) -> Iterator[Advice]:
             "objective.mode",
             "write mode: min if a smaller value is better",
         )
-    yield from advise_idle(spec.search, "search.")
+    yield from ineffective_key_warnings(spec.search, "search.")
     for index, baseline in enumerate(spec.baselines):
         for key, value in baseline.items():
             parameter = spec.parameters[key]

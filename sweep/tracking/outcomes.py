@@ -11,7 +11,7 @@ from sweep.space.arms import arm_of
 from sweep.space.spec import SweepSpec
 from trainer.metrics.mlflow_runs import (
     ARM_TAG,
-    COLOUR_TAG,
+    COLOR_TAG,
     CONFIGURATION_TAG,
     RUN_TAG,
     SEED_TAG,
@@ -52,7 +52,7 @@ def ended_trials(sweep: SweepRecord) -> list[EndedTrial]:
         arm = arm_of(spec, configuration.parameters)
         for seed, trial in configuration.results.items():
             key = TrialKey(configuration.number, seed)
-            tags = {**trial_tags(spec, key), VARIANT_TAG: variant, COLOUR_TAG: shades[variant]}
+            tags = {**trial_tags(spec, key), VARIANT_TAG: variant, COLOR_TAG: shades[variant]}
             if arm:
                 tags[ARM_TAG] = arm
             with_reason = replace(trial, reason=sweep.failure_reason(trial))

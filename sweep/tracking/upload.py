@@ -11,10 +11,10 @@ from sweep.tracking.parent_run import open_parent, with_progress
 from trainer.errors import StorageError
 from trainer.metrics.mlflow_runs import PARENT_TAG
 from trainer.run_folder import RunFolder
-from trainer.shell.run_folder import hold
+from trainer.shell.run_folder import lock_folder
 from trainer.tracking.mlflow_store import tracking_uri
-from trainer.tracking.shipping import has_unsent
 from trainer.tracking.tracker import upload
+from trainer.tracking.uploading import has_unsent
 
 _MAX_NAMED = 5  # trials in a message
 
@@ -24,7 +24,7 @@ def upload_sweep(sweep: SweepRecord) -> Path:
     the report.
 
     Raises:
-        NameHeldError: the sweep is running.
+        NameInUseError: the sweep is running.
         StorageError: MLflow cannot be reached.
     """
     # plotly and scipy take a second to import
@@ -33,7 +33,7 @@ def upload_sweep(sweep: SweepRecord) -> Path:
     folder = sweep.folder
     spec = sweep.spec
     sweep = SweepRecord(spec.with_program(spec.program.with_tracking(offline=False)), folder)
-    with hold(folder.root, "sweep"):
+    with lock_folder(folder.root, "sweep"):
         parent = open_parent(sweep)
         assert parent is not None, "the space is online"
         uri = tracking_uri(sweep.spec.program.tracking_settings, folder.runs_dir)

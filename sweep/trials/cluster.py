@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from rewards.user_code import OWN_PACKAGES
+from rewards.user_code import LOPTUNE_PACKAGES
 from sweep.programs.base import ResourcesSpec
 from sweep.programs.environment import set_for_sweep
 from sweep.trials.credentials import plain_environment
@@ -174,7 +174,7 @@ def _connect(address: str, log: Path) -> None:
         if port.isdecimal():
             check_cluster(host, int(port))  # the cluster found by `auto` may be gone
             warn_if_unauthenticated(host, int(port))
-        packages = [str(Path(__file__).resolve().parents[2] / name) for name in OWN_PACKAGES]
+        packages = [str(Path(__file__).resolve().parents[2] / name) for name in LOPTUNE_PACKAGES]
         with _stderr_to(log):
             ray.init(
                 address=address,

@@ -13,7 +13,7 @@ from sweep.space.spec import SchedulerSpec, SweepSpec
 from sweep.trials.internals import forget_scores
 from trainer.evaluation.score import score
 from trainer.run_folder import RunFolder
-from trainer.tracking.shipping import recorded_values
+from trainer.tracking.uploading import recorded_values
 
 
 def make_scheduler(sweep: SweepRecord) -> TrialScheduler:

@@ -32,7 +32,7 @@ from trainer.errors import (
     first_line,
     one_line,
 )
-from trainer.files import storage_fault
+from trainer.files import as_storage_error
 from trainer.metrics.mlflow_runs import PARENT_TAG, VARIANT_TAG
 from trainer.run_folder import RunFolder
 from trainer.tracking.inputs import check_inputs
@@ -139,7 +139,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             self._note_failure(error)
             self._close("KILLED", _FAILED_CLOSE_TIMEOUT_S)
             self._end_group()
-            fault = storage_fault(error, self._assignment.context.run_dir)
+            fault = as_storage_error(error, self._assignment.context.run_dir)
             if fault is None and in_reused_ranks:
                 logger.warning(
                     "%s failed in reused ranks; retrying in new ones", self._assignment.trial
@@ -214,7 +214,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         group = self._ready_group()
         metrics_file = self._run_folder.metrics
         reports: list[TrialReport] = group.call(
-            "run_period",
+            "train_until_evaluation",
             timeout=self.plan.spec.limits.stall_timeout_s,
             progress=lambda: (
                 metrics_file.stat().st_size if metrics_file.exists() else 0,

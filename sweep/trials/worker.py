@@ -31,7 +31,7 @@ from sweep.trials.nodes import (
     leave_if_files_missing,
 )
 from trainer.errors import one_line
-from trainer.parallel.gpus import SHARE_VARIABLE
+from trainer.parallel.gpus import GPU_FRACTION_VARIABLE
 from trainer.policy.cache import cache_folder, exclusive_folder
 from trainer.run_folder import RunFolder
 from trainer.types import RunContext
@@ -95,7 +95,7 @@ class RankWorker:
         )
         return step
 
-    def run_period(self) -> TrialReport:
+    def train_until_evaluation(self) -> TrialReport:
         """Train to the next evaluation, or to the next training step when the sweep is to stop.
 
         Returns:
@@ -110,7 +110,7 @@ class RankWorker:
         measured: Mapping[str, float] = {}
         # done: stopped after its last step, before it could be reported
         if not run.done:
-            measured = run.run_period()
+            measured = run.train_until_evaluation()
         evaluated = any(name != "step" for name in measured)
         report = TrialReport(
             step=run.step,
@@ -294,7 +294,7 @@ def rank_environments(
             caches = Path(os.environ.get(VLLM_CACHE) or cache_folder() / "vllm")
             gpus_of_node = f"{location['address']}-gpu-{'-'.join(visible)}"
             environment[VLLM_CACHE] = str(caches / gpus_of_node)
-            environment[SHARE_VARIABLE] = str(float(gpus))
+            environment[GPU_FRACTION_VARIABLE] = str(float(gpus))
         environments.append(environment)
     return environments
 

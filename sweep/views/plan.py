@@ -19,7 +19,7 @@ from sweep.space.parameters import ParameterSpec
 from sweep.space.spec import SweepSpec
 from sweep.trials.cluster import Node, check_fit, node_text, slots
 from trainer.errors import MissingError
-from trainer.files import free_bytes, size_text
+from trainer.files import format_bytes, free_bytes
 from trainer.shell.table import counted, duration, print_table
 
 
@@ -131,7 +131,7 @@ def _shortages(spec: SweepSpec, nodes: list[Node], disk: Disk | None, free: int)
     except MissingError as error:
         yield error.what
     if disk is not None and disk.at_most > free:
-        yield f"disk: {size_text(disk.at_most)} needed, {size_text(free)} free"
+        yield f"disk: {format_bytes(disk.at_most)} needed, {format_bytes(free)} free"
 
 
 def short_memory(memory: Footprint | None, nodes: list[Node], at_a_time: int) -> Iterator[str]:
@@ -141,15 +141,15 @@ def short_memory(memory: Footprint | None, nodes: list[Node], at_a_time: int) ->
     if memory.device.on_gpu and memory.margin < 0:
         needed = max(memory.training, memory.sampling)
         yield (
-            f"GPU memory: {size_text(needed)} needed, {size_text(memory.device.total_bytes)} "
+            f"GPU memory: {format_bytes(needed)} needed, {format_bytes(memory.device.total_bytes)} "
             "available per GPU"
         )
     there = [node.memory for node in nodes if node.memory is not None]
     if len(there) == len(nodes) and memory.host * at_a_time > sum(there):
         of = "one trial" if at_a_time == 1 else f"{at_a_time} trials at a time"
         yield (
-            f"host memory of {of}: {size_text(memory.host * at_a_time)} needed, "
-            f"{size_text(sum(there))} installed"
+            f"host memory of {of}: {format_bytes(memory.host * at_a_time)} needed, "
+            f"{format_bytes(sum(there))} installed"
         )
 
 
@@ -256,9 +256,11 @@ def _lines(plan: Plan, spec: SweepSpec) -> Iterator[tuple[str, str]]:
     if plan.disk is None and spec.program.estimates_sizes:
         yield "disk", "unknown model size; give a local folder instead of a Hub name"
     elif plan.disk is not None:
-        of_all = f"at most {size_text(plan.disk.at_most)} of {size_text(plan.free_bytes)} free"
-        whole = size_text(plan.disk.one_checkpoint)
-        ended = size_text(plan.disk.ended_trial)
+        of_all = (
+            f"at most {format_bytes(plan.disk.at_most)} of {format_bytes(plan.free_bytes)} free"
+        )
+        whole = format_bytes(plan.disk.one_checkpoint)
+        ended = format_bytes(plan.disk.ended_trial)
         yield "disk", f"{of_all}; {whole} per checkpoint, {ended} per ended trial"
     if plan.memory is not None:
         for index, line in enumerate(plan.memory.lines()):

@@ -24,7 +24,7 @@ from sweep.space.arms import MAX_SEEDS
 from sweep.space.spec import SweepSpec
 from sweep.winner.confirm import finalists_of, fresh_space
 from trainer.errors import INTERRUPTED, ConfigError, MissingError
-from trainer.shell.run_folder import hold
+from trainer.shell.run_folder import lock_folder
 from trainer.shell.table import counted
 
 _BASELINE = "0"  # the baseline's configuration number in NAME-confirm
@@ -145,7 +145,7 @@ def _create(sweep: SweepRecord, options: RoundsOptions) -> None:
     space = space.model_copy(update={"limits": limits})
     folder = sweep.folder.confirmation
     folder.root.mkdir(parents=True, exist_ok=True)
-    with hold(folder.root, "sweep"):
+    with lock_folder(folder.root, "sweep"):
         write_spec(folder, space)
         EventLog(folder.event_log).append(
             {
@@ -176,7 +176,7 @@ def _analyze(fresh: SweepRecord, rounds: RecordedRounds) -> RecordedRounds:
         )
     every = interim_results(rounds.design, scores, _BASELINE, fresh.spec.objective.mode)
     results = tuple(result for result in every if result.finalist not in rounds.retired)
-    with hold(fresh.folder.root, "sweep"):
+    with lock_folder(fresh.folder.root, "sweep"):
         EventLog(fresh.folder.event_log).append(
             {
                 "event": ANALYSIS,

@@ -13,7 +13,7 @@ from tests.trainer.algorithm.batches import batch_of, loss_inputs, make_groups
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.batching import build_batch, with_rewards
 from trainer.algorithm.loss import update_loss
-from trainer.algorithm.passes import choose_tokens
+from trainer.algorithm.passes import select_loss_tokens
 from trainer.algorithm.rule_check import check_rules
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.rules import StepSummary
@@ -39,7 +39,7 @@ def weights(rule, **fields):
     """
     batch = replace(BATCH, **fields)
     config = AlgorithmConfig(loss=rule, kl_coef=0.0, loss_aggregation="seq_mean_token_sum")
-    batch = choose_tokens(batch, config)
+    batch = select_loss_tokens(batch, config)
     logprobs = batch.old_logprobs.clone().requires_grad_()
     inputs = loss_inputs(
         logprobs,
@@ -83,7 +83,8 @@ def test_which_tokens_a_rule_weights(rule, fields, expected):
 
 
 @pytest.mark.parametrize(
-    ("weight", "right"), [({}, 0.1), ({"positive_weight": 0.0}, 0.0), ({"right_above": 2.0}, -1.0)]
+    ("weight", "right"),
+    [({}, 0.1), ({"positive_weight": 0.0}, 0.0), ({"correct_above": 2.0}, -1.0)],
 )
 def test_w_reinforce_has_one_advantage_for_right_and_one_for_wrong(weight, right):
     config = AlgorithmConfig(advantage={"name": "w_reinforce", **weight})

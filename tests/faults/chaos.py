@@ -143,7 +143,11 @@ class Chaos:
 
     def _rank(self) -> list[psutil.Process]:
         processes = sweep_processes(sweep_folder(self.runs, NAME).root)
-        ranks = [process for process in processes if "RankWorker.run_period" in _command(process)]
+        ranks = [
+            process
+            for process in processes
+            if "RankWorker.train_until_evaluation" in _command(process)
+        ]
         return self.random.sample(ranks, min(1, len(ranks)))
 
     def _daemons(self, name: str) -> list[psutil.Process]:

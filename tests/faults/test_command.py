@@ -149,7 +149,7 @@ def test_a_disk_that_a_script_finds_full_is_no_failure_of_its_trial(disk):
     script = 'import sys; open(sys.argv[1] + "/state", "wb").write(bytes(16 * 2**20))'
     with trial(disk, script) as run:
         with pytest.raises(OSError, match="No space left on device"):
-            run.run_period()
+            run.train_until_evaluation()
         (disk / "trials" / "c000-s0" / "out" / "state").unlink()
 
 

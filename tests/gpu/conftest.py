@@ -10,7 +10,7 @@ import torch
 from trainer.parallel.device import local_device
 
 ON_GPU = pytest.param("cuda", marks=pytest.mark.gpu)
-ON_CPU = pytest.param("cpu")
+CPU_HINT = pytest.param("cpu")
 
 
 WAITING = pytest.StashKey[list[str]]()
@@ -35,7 +35,7 @@ def pytest_report_collectionfinish(config):
     return [f"on a GPU these {len(waiting)} tests would run:", *waiting]
 
 
-@pytest.fixture(params=[ON_CPU, ON_GPU])
+@pytest.fixture(params=[CPU_HINT, ON_GPU])
 def device(request) -> torch.device:
     """With torch set up as a run sets it up: by itself it attends by cuDNN from Hopper on."""
     return local_device(request.param)

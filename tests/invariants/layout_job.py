@@ -13,7 +13,7 @@ from torch import Tensor
 from tests.invariants.train_job import small_config
 from tests.trainer import test_loop
 from trainer.loop import Trainer
-from trainer.parallel.ranks import end_rank, leave_ranks
+from trainer.parallel.ranks import exit_rank, leave_ranks
 from trainer.parallel.strategy import make_parallel
 from trainer.types import RunContext
 
@@ -57,7 +57,7 @@ def run_case(folder: Path, job: dict[str, Any], name: str, case: dict[str, Any])
     if resumed_at:
         keep(folder / f"{name}-read.pt", full_state(trainer), trainer)
     while trainer.step < case["until"]:
-        trainer.run_period()
+        trainer.train_until_evaluation()
     trainer.save_checkpoint()
     keep(folder / f"{name}-written.pt", full_state(trainer), trainer)
     trainer.close()
@@ -75,7 +75,7 @@ def main(folder: Path) -> None:
     results = {name: run_case(folder, job, name, case) for name, case in job["cases"].items()}
     (folder / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(results))
     leave_ranks()
-    end_rank(0)
+    exit_rank(0)
 
 
 if __name__ == "__main__":

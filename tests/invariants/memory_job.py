@@ -32,7 +32,7 @@ def run_trial(worker: RankWorker, assignment: Assignment) -> dict[str, Any]:
     assignment.context.run_dir.mkdir(parents=True, exist_ok=True)  # which a sweep makes
     worker.build(LoptuneProgram(config=assignment.config), assignment)
     trainer: Any = worker._run
-    worker.run_period()
+    worker.train_until_evaluation()
     models = trainer.models
     things = {"trainer": trainer, "optimizer": models.optimizer, "engine": trainer.engine}
     things |= {name: vars(models)[name] for name in ("causal_lm", "policy", "reference")}

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.paths import ROOT
 from tests.ports import quiet_port
-from trainer.parallel.ranks import end_rank, leave_ranks
+from trainer.parallel.ranks import exit_rank, leave_ranks
 
 
 def start_ranks(
@@ -74,4 +74,4 @@ def be_a_rank(work: Callable[[Path, dict[str, Any]], Any]) -> None:
     results = work(folder, json.loads((folder / "job.json").read_text()))
     (folder / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(results))
     leave_ranks()
-    end_rank(0)
+    exit_rank(0)

@@ -17,7 +17,7 @@ from tests.trainer.algorithm.batches import loss_inputs, make_groups
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.batching import build_batch, plan_update_batches
 from trainer.algorithm.loss import update_loss
-from trainer.algorithm.passes import choose_tokens, isolation_passes, select_tokens
+from trainer.algorithm.passes import isolation_passes, select_loss_tokens, select_tokens
 from trainer.algorithm.reweighting import reweight_advantages
 from trainer.algorithm.scoring import attach_logprobs, score_batch
 from trainer.algorithm.update import Updater, UpdateStatistics
@@ -55,7 +55,7 @@ def scored(config, rewards):
     batch = replace(batch, old_logprobs=disturbed(batch.old_logprobs, 0.3))
     batch = replace(batch, rollout_logprobs=disturbed(batch.old_logprobs, 0.5))
     batch = replace(batch, step=1, total_steps=2, loss_state=config.loss.initial_state())
-    return model, choose_tokens(estimate_advantages(batch, config), config)
+    return model, select_loss_tokens(estimate_advantages(batch, config), config)
 
 
 def weights(model):

@@ -11,7 +11,7 @@ from tests.invariants import rules  # noqa: F401  finds the rules that stand bes
 from tests.trainer import test_loop
 from trainer.config.schema import TrainConfig
 from trainer.loop import Trainer
-from trainer.parallel.ranks import end_rank, leave_ranks
+from trainer.parallel.ranks import exit_rank, leave_ranks
 from trainer.parallel.strategy import make_parallel
 from trainer.progress import ProgressReport
 from trainer.types import RunContext
@@ -72,7 +72,7 @@ def main(folder: Path) -> None:
         results[name] = run_case(config, Path(job["runs"]) / name, **sabotage)
         (folder / f"rank-{rank}.json").write_text(json.dumps(results))
     leave_ranks()
-    end_rank(0)
+    exit_rank(0)
 
 
 if __name__ == "__main__":

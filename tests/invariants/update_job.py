@@ -20,7 +20,7 @@ from tests.rounding import gradient_terms, largest_gradient
 from tests.trainer.algorithm.batches import make_groups
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.batching import build_batch
-from trainer.algorithm.passes import choose_tokens, isolation_passes
+from trainer.algorithm.passes import isolation_passes, select_loss_tokens
 from trainer.algorithm.reweighting import reweight_advantages
 from trainer.algorithm.scoring import Scorer
 from trainer.algorithm.update import Updater, UpdateStatistics
@@ -98,7 +98,7 @@ class Updates:
         groups = make_groups(SIZES, PROMPTS, seed=step)[parallel.rank :: parallel.world_size]
         batch, plan = Scorer(config.optim, self.models, 0, parallel).score(groups)
         batch = estimate_advantages(batch, config.algorithm, parallel.sum)
-        batch = choose_tokens(batch, config.algorithm, gather=parallel.gather)
+        batch = select_loss_tokens(batch, config.algorithm, gather=parallel.gather)
         state = config.algorithm.loss.initial_state()
         batch = replace(batch, step=step + 1, total_steps=STEPS, loss_state=state)
         batch = reweight_advantages(batch, config.algorithm)

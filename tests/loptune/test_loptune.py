@@ -7,7 +7,7 @@ import pytest
 
 import loptune as lt
 from loptune import shadowing
-from rewards.user_code import OWN_PACKAGES
+from rewards.user_code import LOPTUNE_PACKAGES
 from tests.paths import ROOT
 
 TINY_RUN = """
@@ -128,6 +128,6 @@ def test_each_package_finds_the_others_and_names_a_file_in_their_place(tmp_path,
 
 
 def test_both_lists_of_our_packages_are_the_same():
-    assert set(OWN_PACKAGES) == {*shadowing.OWN_PACKAGES, "loptune"}
-    for name in OWN_PACKAGES:
+    assert set(LOPTUNE_PACKAGES) == {*shadowing.LOPTUNE_PACKAGES, "loptune"}
+    for name in LOPTUNE_PACKAGES:
         assert (ROOT / name / "__init__.py").is_file()

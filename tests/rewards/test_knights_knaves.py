@@ -1,6 +1,6 @@
 import pytest
 
-from rewards.knights_knaves import score, share_right
+from rewards.knights_knaves import fraction_correct, score
 from tests.tables import table
 
 SOLUTION = "(1) Ava is a knight\n(2) Ben is a knave"
@@ -35,7 +35,7 @@ def test_long_hostile_text_is_scored_quickly():
     ],
 )
 def test_share_of_roles_that_are_right_by_what_is_said_last(text, share, parsed):
-    result = share_right(text, {"solution_text_format": SOLUTION})
+    result = fraction_correct(text, {"solution_text_format": SOLUTION})
     assert (result.reward, result.correct, result.parsed) == (share, share == 1, parsed)
 
 

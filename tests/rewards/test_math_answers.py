@@ -7,7 +7,7 @@ import pytest
 
 from rewards import math_guard
 from rewards.math_answers import final_answer, prepare, score
-from rewards.math_guard import may_evaluate, may_parse, time_limit
+from rewards.math_guard import is_safe_to_evaluate, is_safe_to_parse, time_limit
 from tests.paths import DATA
 from tests.tables import table
 
@@ -90,15 +90,15 @@ def test_malformed_text_scores_zero(text):
     "text", [r"\binom{100000}{50000}", r"{100000 \choose 5}", "(" * 13 + "1" + ")" * 13, "1" * 1001]
 )
 def test_formulas_that_must_not_be_parsed(text):
-    assert not may_parse(text) and may_parse(r"\binom{100}{50} + (((1)))")
+    assert not is_safe_to_parse(text) and is_safe_to_parse(r"\binom{100}{50} + (((1)))")
 
 
 @pytest.mark.parametrize("formula", ["9**9**9", "(a+b+c+d)**300", "2**100000"])
 def test_formulas_that_must_not_be_evaluated(formula):
     from sympy import sympify
 
-    assert not may_evaluate(sympify(formula, evaluate=False))
-    assert may_evaluate(sympify("(1 + x)**20 + 10**1000", evaluate=False))
+    assert not is_safe_to_evaluate(sympify(formula, evaluate=False))
+    assert is_safe_to_evaluate(sympify("(1 + x)**20 + 10**1000", evaluate=False))
 
 
 def test_neither_other_threads_nor_the_collection_of_garbage_count(monkeypatch):

@@ -26,7 +26,7 @@ from sweep.programs.base import Assignment, ResourcesSpec, Values
 from sweep.programs.loptune import LoptuneProgram
 from trainer.errors import DivergedError
 from trainer.files import JsonLines
-from trainer.tracking.shipping import end_of_step, metrics_record, recorded_values
+from trainer.tracking.uploading import metrics_record, offset_after_step, recorded_values
 
 
 class FakeTrainer:
@@ -57,7 +57,7 @@ class FakeTrainer:
     def history(self) -> Mapping[int, float]:
         return self.tracker.history
 
-    def run_period(self) -> Mapping[str, float]:
+    def train_until_evaluation(self) -> Mapping[str, float]:
         metrics: dict[str, float] = {}
         while not metrics and not self.stopped:
             self._fault()
@@ -147,7 +147,7 @@ class LocalTracker:
         self.lines.append(metrics_record(metrics, step))
 
     def rewind(self, step: int) -> None:
-        self.lines.cut(end_of_step(self.path, step))
+        self.lines.cut(offset_after_step(self.path, step))
 
     def close(self, status: str) -> None:
         pass

@@ -11,10 +11,10 @@ from trainer import files
 from trainer.errors import StorageError
 from trainer.files import (
     JsonLines,
+    as_storage_error,
     free_bytes,
     read_json_lines,
     storage_error,
-    storage_fault,
     write_atomically,
 )
 
@@ -81,7 +81,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_draft(tmp_path, monkeypatch):
 
 def test_a_full_disk_that_the_system_does_not_name_is_the_fullest(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "free_bytes", lambda path: 0 if path == tmp_path else 2**40)
-    fault = storage_fault(OSError(28, "No space left on device"), tmp_path)
+    fault = as_storage_error(OSError(28, "No space left on device"), tmp_path)
     assert fault is not None and fault.where == f"{tmp_path}, 0 MiB free"
 
 

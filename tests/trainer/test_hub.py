@@ -13,9 +13,9 @@ from trainer import hub
 @pytest.fixture(autouse=True)
 def undecided(monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    hub.hub_answers.cache_clear()
+    hub.hub_is_reachable.cache_clear()
     yield
-    hub.hub_answers.cache_clear()
+    hub.hub_is_reachable.cache_clear()
 
 
 class NotFound(http.server.BaseHTTPRequestHandler):
@@ -30,7 +30,7 @@ def test_any_answer_is_one(monkeypatch):
     with http.server.HTTPServer(("127.0.0.1", 0), NotFound) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-        assert hub.hub_answers()
+        assert hub.hub_is_reachable()
         server.shutdown()
     assert not constants.is_offline_mode()
 
@@ -38,8 +38,8 @@ def test_any_answer_is_one(monkeypatch):
 def test_where_nobody_answers_the_cache_is_used_and_nobody_asked_again(monkeypatch, caplog):
     monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{quiet_port()}")
     caplog.set_level("INFO")
-    assert not hub.hub_answers()
-    assert not hub.hub_answers()
+    assert not hub.hub_is_reachable()
+    assert not hub.hub_is_reachable()
     assert constants.is_offline_mode()
     assert sum("not reachable" in record.getMessage() for record in caplog.records) == 1
 
@@ -48,11 +48,11 @@ def test_a_name_server_that_hangs_is_not_waited_for(monkeypatch):
     ended = threading.Event()
     monkeypatch.setattr(hub, "LIMIT_S", -0.9)
     monkeypatch.setattr(hub, "_answers", lambda url: ended.wait(60))
-    assert not hub.hub_answers()
+    assert not hub.hub_is_reachable()
     ended.set()
 
 
 def test_who_is_offline_by_choice_is_not_told(monkeypatch, caplog):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert not hub.hub_answers()
+    assert not hub.hub_is_reachable()
     assert caplog.records == []

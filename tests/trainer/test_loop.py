@@ -82,8 +82,8 @@ def resumed_after_two_steps(config, folder):
     first = build(config, folder)
     # an evaluation of an attempt before goes too
     assert (first.resume(), first.tracker.rewound_to) == (0, -1)
-    first.run_period()  # evaluation at the start
-    first.run_period()  # steps 1 and 2, checkpoint
+    first.train_until_evaluation()  # evaluation at the start
+    first.train_until_evaluation()  # steps 1 and 2, checkpoint
     first.training_step()  # work that is lost
     first.close("KILLED")
     second = build(config, folder)
@@ -138,8 +138,8 @@ def test_the_memory_of_the_first_step_is_shown_once_beside_the_estimate(tiny_pol
     trainer = Trainer(
         config, RunContext(tmp_path / "run", tmp_path, "test", "run"), Recorder(), progress
     )
-    trainer.run_period()
-    trainer.run_period()
+    trainer.train_until_evaluation()
+    trainer.train_until_evaluation()
     trainer.close()
     [note] = notes
     # A process is taken to be 1 GB; the model has 105,920 parameters.
@@ -179,7 +179,7 @@ def test_a_run_on_the_engines_logprobs_measures_the_same_and_resumes_as_if_never
     undisturbed, tiny_policy, tmp_path
 ):
     config = small_config(
-        tiny_policy, **{"optim.old_logprobs": "rollout", "algorithm.engine_correction.cap": 2.0}
+        tiny_policy, **{"optim.old_logprobs": "rollout", "algorithm.rollout_correction.cap": 2.0}
     )
     whole = build(config, tmp_path / "whole")
     whole.train()
@@ -204,8 +204,8 @@ def test_resume_equals_never_having_stopped(undisturbed, tiny_policy, tmp_path, 
 
     monkeypatch.setattr("trainer.loop.write_checkpoint", write_late)
     first = build(small_config(tiny_policy), tmp_path / "run")
-    first.run_period()  # evaluation at the start
-    first.run_period()  # steps 1 and 2, checkpoint
+    first.train_until_evaluation()  # evaluation at the start
+    first.train_until_evaluation()  # steps 1 and 2, checkpoint
     first.training_step()
     assert not (tmp_path / "run" / "checkpoints").exists()
     trained.set()
@@ -265,7 +265,7 @@ def test_a_reward_that_always_raises_stops_the_run(tiny_policy, tmp_path):
 
 def test_nan_weights_are_reported_with_the_step(tiny_policy, tmp_path):
     trainer = build(small_config(tiny_policy), tmp_path / "r")
-    trainer.run_period()
+    trainer.train_until_evaluation()
     original = trainer.models.optimizer.step
 
     def poisoned(*args, **kwargs):
@@ -276,7 +276,7 @@ def test_nan_weights_are_reported_with_the_step(tiny_policy, tmp_path):
 
     trainer.models.optimizer.step = poisoned
     with pytest.raises(DivergedError, match="diverged at step 1"):
-        trainer.run_period()
+        trainer.train_until_evaluation()
     trainer.close("FAILED")
 
 

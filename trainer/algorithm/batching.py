@@ -136,7 +136,7 @@ class UpdateBatch:
         return torch.cat(self.microbatches)
 
     @property
-    def stand_in(self) -> Tensor:
+    def dummy_row(self) -> Tensor:
         """The dummy row for an empty microbatch, [1]: the last row, which is the shortest if rows
         are sorted.
         """

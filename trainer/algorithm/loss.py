@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from trainer.algorithm.engine_correction import importance_weights, ratio_bounds
-from trainer.config.algorithm import AlgorithmConfig, EngineCorrection
+from trainer.algorithm.rollout_correction import importance_weights, ratio_bounds
+from trainer.config.algorithm import AlgorithmConfig, RolloutCorrection
 from trainer.rules.interface import (
     Aggregation,
     LossInputs,
@@ -16,7 +16,7 @@ from trainer.rules.interface import (
 )
 from trainer.types import LossOutput
 
-_LARGEST_K3 = 10.0  # as in verl, OpenRLHF and NeMo-RL [nats]
+_MAX_K3 = 10.0  # as in verl, OpenRLHF and NeMo-RL [nats]
 
 
 def update_loss(inputs: LossInputs, config: AlgorithmConfig) -> LossOutput:
@@ -24,7 +24,7 @@ def update_loss(inputs: LossInputs, config: AlgorithmConfig) -> LossOutput:
 
     It is ``sum(w * token_mask * (l * importance_weight + c (log r)^2 + kl_coef * kl))`` with the
     policy loss l of every token, w of `token_weights`, importance weights of
-    `trainer.algorithm.engine_correction`, and the KL term if ``kl_placement`` is the loss. The
+    `trainer.algorithm.rollout_correction`, and the KL term if ``kl_placement`` is the loss. The
     squared log-ratio, with ``c = log_ratio_coef``, keeps the policy near the old one: prime-rl adds
     it to DPPO, and with ``l = -A logprob`` it is verl's DRO. With ``off_policy_threshold`` the
     policy loss of completions that are far from the policy is left out. The entropy bonus subtracts
@@ -42,8 +42,8 @@ def update_loss(inputs: LossInputs, config: AlgorithmConfig) -> LossOutput:
     losses, clipped, dual_clipped = (
         result if isinstance(result, TokenLosses) else TokenLosses(result)
     )
-    if config.engine_corrections:
-        losses = losses * _engine_factors(inputs, config.engine_corrections)
+    if config.rollout_corrections:
+        losses = losses * _correction_weights(inputs, config.rollout_corrections)
     if config.off_policy_threshold is not None:
         losses = losses * _near_policy(inputs, config.off_policy_threshold, config.isolates)
     if config.log_ratio_coef > 0:
@@ -68,7 +68,7 @@ def update_loss(inputs: LossInputs, config: AlgorithmConfig) -> LossOutput:
     return LossOutput(loss, clipped_in_pass, metrics)
 
 
-def _engine_factors(inputs: LossInputs, corrections: Sequence[EngineCorrection]) -> Tensor:
+def _correction_weights(inputs: LossInputs, corrections: Sequence[RolloutCorrection]) -> Tensor:
     if inputs.rollout_logprobs is None:
         return ratio_bounds(inputs.log_ratio.detach(), corrections)
     return importance_weights(
@@ -141,4 +141,4 @@ def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, config: AlgorithmConfig) 
     if bound is None:
         return difference.exp() - difference - 1
     difference = difference.clamp(-bound, bound)
-    return (difference.exp() - difference - 1).clamp(max=_LARGEST_K3)
+    return (difference.exp() - difference - 1).clamp(max=_MAX_K3)

@@ -33,7 +33,7 @@ def high_entropy_tokens(batch: TrainBatch, share: float, gather: Gather) -> Tens
     return (batch.entropies.double() >= threshold).to(mask.dtype) * mask
 
 
-def counted_tokens(batch: TrainBatch, config: AlgorithmConfig) -> Tensor:
+def denominator_mask(batch: TrainBatch, config: AlgorithmConfig) -> Tensor:
     """Return the mask of the completion tokens that count in a token mean, [B, T].
 
     ``mask_truncated`` excludes the tokens of truncated completions, as in TRL, SkyRL and NeMo-RL. A
@@ -56,21 +56,21 @@ def select_tokens(
     """Return the mask of the completion tokens that the step may update, [B, T].
 
     The policy loss and KL penalty of other tokens are 0; loss denominators still count
-    `counted_tokens`. Tokens with zero advantage, such as those of zero-variance groups, only have a
-    gradient through a penalty term. They are excluded if the loss has none.
+    `denominator_mask`. Tokens with zero advantage, such as those of zero-variance groups, only have
+    a gradient through a penalty term. They are excluded if the loss has none.
     """
-    tokens = counted_tokens(batch, config)
+    tokens = denominator_mask(batch, config)
     if config.token_filter == "high_entropy":
-        tokens = tokens * high_entropy_tokens(batch, config.entropy_share, gather)
+        tokens = tokens * high_entropy_tokens(batch, config.entropy_fraction, gather)
     elif config.token_filter != "none":
         low = low_probability_tokens(batch.old_logprobs, tokens, config.lopti_eta)
         tokens = low if config.token_filter == "drop_high" else tokens - low
-    if not config.has_penalty:
+    if not config.has_regularizer:
         tokens = tokens * (batch.advantages != 0)
     return tokens
 
 
-def choose_tokens(
+def select_loss_tokens(
     batch: TrainBatch,
     config: AlgorithmConfig,
     generator: torch.Generator | None = None,
@@ -79,7 +79,7 @@ def choose_tokens(
     """Return the batch with the mask of tokens that the loss selects, if it selects any. Call
     before AR changes the advantages.
     """
-    counted = counted_tokens(batch, config)
+    counted = denominator_mask(batch, config)
     with config.loss.errors_located():
         chosen = config.loss.choose(batch, counted, gather, generator)
     return replace(batch, chosen=chosen)

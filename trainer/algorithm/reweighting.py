@@ -8,7 +8,7 @@ from trainer.config.algorithm import AlgorithmConfig
 from trainer.types import TrainBatch
 
 
-def reweighted(advantages: Tensor, old_logprobs: Tensor, alpha: float) -> Tensor:
+def reweight(advantages: Tensor, old_logprobs: Tensor, alpha: float) -> Tensor:
     """Return ``(alpha * pi_old(token) + 1 - alpha) * A`` [arXiv:2505.12929, equation 4], [B, T].
 
     Low-probability tokens have the largest gradients; AR scales down their advantages. ``alpha =
@@ -20,5 +20,5 @@ def reweighted(advantages: Tensor, old_logprobs: Tensor, alpha: float) -> Tensor
 def reweight_advantages(batch: TrainBatch, config: AlgorithmConfig) -> TrainBatch:
     """Return the batch with reweighted advantages."""
     return replace(
-        batch, advantages=reweighted(batch.advantages, batch.old_logprobs, config.ar_alpha)
+        batch, advantages=reweight(batch.advantages, batch.old_logprobs, config.ar_alpha)
     )

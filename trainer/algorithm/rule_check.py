@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from trainer.algorithm.batching import lengths_to_mask
-from trainer.algorithm.passes import choose_tokens
+from trainer.algorithm.passes import select_loss_tokens
 from trainer.algorithm.rule_state import check_state
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.errors import ConfigError
@@ -46,7 +46,7 @@ def check_rules(config: AlgorithmConfig) -> None:
         if not rule.is_own:
             continue
         with rule.errors_located():
-            problem = next(problems(config), None) or _sending_problem(rule)
+            problem = next(problems(config), None) or _pickling_problem(rule)
         if problem:
             raise ConfigError(
                 f"rule {rule.name} {problem.text}",
@@ -78,7 +78,7 @@ def _loss_problems(config: AlgorithmConfig) -> Iterator[_Fault]:
     mask = everything.completion_mask
 
     def call(batch: TrainBatch, with_entropies: bool) -> None:
-        _losses(rule, choose_tokens(batch, config), mask, with_entropies)
+        _losses(rule, select_loss_tokens(batch, config), mask, with_entropies)
 
     reads_entropies = config.needs_entropies
     batch = _declared(everything, rule)
@@ -93,7 +93,7 @@ def _loss_problems(config: AlgorithmConfig) -> Iterator[_Fault]:
             "ClassVar[bool] = True`",
         )
     yield from _state_problems(rule)
-    batch = choose_tokens(batch, config)
+    batch = select_loss_tokens(batch, config)
     yield from _output_problems(lambda: _losses(rule, batch, mask, reads_entropies)[0], [mask])
     if not _losses(rule, batch, mask, reads_entropies)[0].requires_grad:
         yield _Fault(
@@ -116,11 +116,11 @@ def _loss_problems(config: AlgorithmConfig) -> Iterator[_Fault]:
             "rule-outside-mask",
             "has a gradient outside the completions: multiply by tokens.completion_mask",
         )
-    without = choose_tokens(replace(batch, advantages=torch.zeros_like(mask)), config)
-    if not rule.has_penalty and _gradient(rule, without, mask, reads_entropies).any():
+    without = select_loss_tokens(replace(batch, advantages=torch.zeros_like(mask)), config)
+    if not rule.has_regularizer and _gradient(rule, without, mask, reads_entropies).any():
         yield _Fault(
             "rule-zero-advantage",
-            "has a gradient where the advantage is 0: if that is intended, set `has_penalty: "
+            "has a gradient where the advantage is 0: if that is intended, set `has_regularizer: "
             "ClassVar[bool] = True`",
         )
     low = mask * (batch.old_logprobs < -1)
@@ -248,7 +248,7 @@ def _gradient(
     return torch.stack(torch.autograd.grad(total, (logprobs, entropies)))
 
 
-def _sending_problem(rule: Rule) -> _Fault | None:
+def _pickling_problem(rule: Rule) -> _Fault | None:
     try:
         rule.model_dump(mode="json")
         pickle.dumps(rule)

@@ -51,7 +51,7 @@ class Scorer:
         ), plan
 
 
-def check_scores(batch: TrainBatch, step: int, parallel: Parallel) -> None:
+def check_logprobs_finite(batch: TrainBatch, step: int, parallel: Parallel) -> None:
     """Raise if a log-probability or entropy is NaN or infinite. With equal rewards the loss would
     not show it.
 
@@ -117,7 +117,7 @@ def score_batch(
     whole: dict[str, Any] = {}
     for update_batch in plan:
         for rows in update_batch.microbatches:
-            part = select_rows(batch, rows if len(rows) else update_batch.stand_in)
+            part = select_rows(batch, rows if len(rows) else update_batch.dummy_row)
             mask = lengths_to_mask(part.completion_lengths)
             keeper = cached_forward if rows is plan[0].microbatches[0] else None
             with torch.set_grad_enabled(keeper is not None):

@@ -106,7 +106,7 @@ class Updater:
         """
         # select rows on the host, so that no microbatch synchronizes with the device
         in_pass = token_mask.cpu()
-        # same count as `counted_tokens`, from lengths on the host
+        # same count as `denominator_mask`, from lengths on the host
         tokens = batch.completion_lengths * counted_completions(batch, self.algorithm)
         counts = [
             [tokens[part.rows].sum(), len(part.rows), in_pass[part.rows].sum()] for part in plan
@@ -150,21 +150,21 @@ class Updater:
         loss_sum = torch.zeros_like(statistics.loss)
         asked = in_pass
         # a token's loss depends on the completion's other tokens
-        if self.algorithm.needs_whole_completions:
+        if self.algorithm.needs_sequence_level:
             asked = lengths_to_mask(batch.completion_lengths) * in_pass.any(dim=1, keepdim=True)
         for index, rows in enumerate(update_batch.microbatches):
             rows = rows[asked[rows].any(dim=1)]
             kept = self.cached_forward.take(rows) if self.cached_forward else None
-            takes_part_only = len(rows) == 0
+            is_dummy = len(rows) == 0
             # a rank without tokens runs a dummy row, so that the collectives of the others do not
             # hang
-            if takes_part_only:
-                rows = update_batch.stand_in
+            if is_dummy:
+                rows = update_batch.dummy_row
             part = select_rows(batch, rows)
             width = part.completion_mask.shape[1]
             needed = asked[rows, :width]
             token_mask = in_pass[rows, :width]
-            if takes_part_only:
+            if is_dummy:
                 needed = torch.eye(1, width)
                 token_mask = token_mask * 0
             with self.parallel.microbatch(self.policy, index == len(update_batch.microbatches) - 1):

@@ -225,7 +225,7 @@ def keeps_weights_only(folder: Path) -> bool:
     return STATE_FILE in hashes and not any(fnmatch(name, _TENSORS) for name in hashes)
 
 
-def check_whole(run_dir: Path, at_least: int, again: str) -> None:
+def check_complete(run_dir: Path, at_least: int, again: str) -> None:
     """Raise if a run's checkpoints or record are missing, instead of silently restarting it or
     losing its record.
 
@@ -254,7 +254,7 @@ def check_whole(run_dir: Path, at_least: int, again: str) -> None:
         )
 
 
-def raise_if_ended(folder: Path) -> None:
+def raise_if_weights_only(folder: Path) -> None:
     """Raise if a checkpoint has no optimizer state, because only its weights were kept.
 
     Raises:

@@ -17,7 +17,7 @@ from trainer.checkpoint.any_layout import (
     rank_file,
     recorded_layout,
 )
-from trainer.checkpoint.on_disk import raise_if_ended
+from trainer.checkpoint.on_disk import raise_if_weights_only
 from trainer.checkpoint.run_state import RunState
 from trainer.parallel.ranks import Parallel
 from trainer.policy.weights import save_weights
@@ -66,7 +66,7 @@ def load_training_state(
         ConfigError: only the weights were kept.
         StorageError: a rank's file is missing, or the checkpoint does not match the model.
     """
-    raise_if_ended(folder)
+    raise_if_weights_only(folder)
     own = folder / _state_file(parallel)
     fragments = parallel.fragments(model, optimizer)
     if own.is_file() and (own.name == WHOLE or recorded_layout(own) == fragments):

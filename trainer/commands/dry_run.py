@@ -14,7 +14,7 @@ from trainer.algorithm.rule_check import check_rules
 from trainer.config.schema import TrainConfig
 from trainer.errors import printable, shortened
 from trainer.evaluation.pretraining_check import run_pretraining_check
-from trainer.parallel.device import local_device, memory_of
+from trainer.parallel.device import describe_device, local_device
 from trainer.parallel.models import load_policy_for_inference
 from trainer.planning.advice import advise, advise_data
 from trainer.planning.memory import footprint
@@ -164,7 +164,7 @@ def _print_plan(
 
 def _memory(config: TrainConfig, model: PreTrainedModel, ranks: int) -> Sequence[str]:
     size = ModelSize(model.config.get_text_config().to_dict(), model.num_parameters())
-    estimate = footprint(config, ranks, memory_of(model.device), size)
+    estimate = footprint(config, ranks, describe_device(model.device), size)
     if estimate is None:
         return ["unknown: config.json lacks a required size"]
     return list(estimate.lines())

@@ -19,7 +19,7 @@ from trainer.errors import ConfigError, MissingError, StorageError
 from trainer.policy.architectures import TINY
 from trainer.run_folder import RunFolder
 from trainer.shell.arguments import add_json, add_runs_dir, count
-from trainer.shell.interrupt import unhurried
+from trainer.shell.interrupt import defer_interrupt
 from trainer.shell.main import world_size
 from trainer.shell.preflight import check_sources
 from trainer.shell.run_folder import check_name, run_path
@@ -29,7 +29,7 @@ _STEP = re.compile(r"step-(\d+)")
 
 
 @dataclass(frozen=True)
-class FoundModel:
+class ResolvedModel:
     """A model folder or Hub name, with the run's config file and the training step (0 if
     unknown).
     """
@@ -39,7 +39,7 @@ class FoundModel:
     step: int
 
 
-def find_model(model: str) -> FoundModel:
+def resolve_model(model: str) -> ResolvedModel:
     """Resolve ``tiny``, a Hub name, a model folder, a checkpoint, or a run (its newest intact
     checkpoint).
 
@@ -60,7 +60,7 @@ def find_model(model: str) -> FoundModel:
         folder = newest
     step = _STEP.fullmatch(folder.name)
     if step is None or not folder.is_dir():
-        return FoundModel(model, None, 0)
+        return ResolvedModel(model, None, 0)
     damaged = damaged_files(folder)
     if damaged:
         raise StorageError(
@@ -70,7 +70,7 @@ def find_model(model: str) -> FoundModel:
             code="checkpoint-damaged",
         )
     config = RunFolder(folder.parent.parent).config
-    return FoundModel(str(folder), config if config.is_file() else None, int(step[1]))
+    return ResolvedModel(str(folder), config if config.is_file() else None, int(step[1]))
 
 
 def add_evaluate(parser: argparse.ArgumentParser) -> None:
@@ -128,7 +128,7 @@ def carry_out_evaluate(arguments: argparse.Namespace) -> int:
     """Carry out ``trainer evaluate``."""
     place = run_path(arguments.model, arguments.runs_dir)
     check_no_sweep(place)
-    model = find_model(str(place))
+    model = resolve_model(str(place))
     flags = {
         key: value for key, value in vars(arguments).items() if "." in key and value is not None
     }
@@ -143,14 +143,14 @@ def carry_out_evaluate(arguments: argparse.Namespace) -> int:
         )
     check_sources(config, find_spec(arguments.spec).path if arguments.spec else None, trains=False)
     check_installed(config)
-    with unhurried():
+    with defer_interrupt():
         from trainer.commands.evaluation_run import run_evaluation  # torch takes seconds to import
 
     return run_evaluation(config, model.step, name, arguments.runs_dir, arguments.json)
 
 
 def evaluation_config(
-    named: FoundModel, spec: str | None, overrides: Sequence[str], flags: Mapping[str, Any]
+    named: ResolvedModel, spec: str | None, overrides: Sequence[str], flags: Mapping[str, Any]
 ) -> TrainConfig:
     """Return the evaluation's configuration: that of the spec, or else of the model's run, with
     overrides applied.

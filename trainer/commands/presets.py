@@ -7,13 +7,13 @@ import psutil
 
 from trainer.config.extends import find_spec, preset_names, variant_names
 from trainer.config.schema import TrainConfig, apply_overrides, dump_config, load_config
-from trainer.files import size_text
+from trainer.files import format_bytes
 from trainer.parallel.gpus import gpu_bytes, visible_gpus
 from trainer.planning.memory import GPU_BYTES, Device, footprint
 from trainer.shell.arguments import count, positive
 from trainer.shell.table import print_table
 
-_USUAL_RANKS = 4  # with DeepSpeed: the presets were written for four GPUs
+_DEFAULT_RANKS = 4  # with DeepSpeed: the presets were written for four GPUs
 
 
 def add_presets(parser: argparse.ArgumentParser) -> None:
@@ -45,10 +45,10 @@ def _print_presets() -> None:
 
 
 def memory_comment(config: TrainConfig, ranks: int | None, gpu_gb: float | None) -> str:
-    """Return the memory estimate as YAML comment lines. ``ranks`` defaults to `_USUAL_RANKS` with
+    """Return the memory estimate as YAML comment lines. ``ranks`` defaults to `_DEFAULT_RANKS` with
     DeepSpeed, else 1.
     """
-    ranks = ranks or (_USUAL_RANKS if config.parallel.strategy == "deepspeed" else 1)
+    ranks = ranks or (_DEFAULT_RANKS if config.parallel.strategy == "deepspeed" else 1)
     memory = footprint(config, ranks, _device(config, gpu_gb))
     if memory is None:
         return (
@@ -70,8 +70,8 @@ def _other_checkpointing(config: TrainConfig, ranks: int, gpu_gb: float | None) 
     assert memory is not None, "the model's size is known"
     word = "with" if switched else "without"
     return (
-        f"{word} gradient checkpointing: {size_text(memory.training)} while training, margin "
-        f"{size_text(memory.margin)}"
+        f"{word} gradient checkpointing: {format_bytes(memory.training)} while training, margin "
+        f"{format_bytes(memory.margin)}"
     )
 
 

@@ -10,7 +10,7 @@ from trainer.config.extends import preset_specs
 from trainer.config.schema import load_config
 from trainer.errors import ConfigError
 from trainer.shell.arguments import count
-from trainer.shell.interrupt import unhurried
+from trainer.shell.interrupt import defer_interrupt
 from trainer.shell.table import print_table
 
 _RANKS = 2
@@ -47,7 +47,7 @@ def carry_out_rehearse(arguments: argparse.Namespace) -> int:
         )
     names = preset_specs() if arguments.all else [arguments.spec]
     configs = {name: load_config(name, arguments.overrides) for name in names}
-    with unhurried():  # torch takes seconds to import
+    with defer_interrupt():  # torch takes seconds to import
         from trainer.parallel.device import local_device
         from trainer.rehearsal.rehearse import rehearse
 

@@ -16,12 +16,12 @@ from trainer.errors import MissingError, UserError, printable
 from trainer.files import read_records
 from trainer.run_folder import RunFolder
 from trainer.shell.arguments import add_json, add_runs_dir, count, port
-from trainer.shell.run_folder import holder, raise_held, resume_command, run_path
+from trainer.shell.run_folder import lock_owner, raise_if_locked, resume_command, run_path
 from trainer.shell.table import number, print_json, print_table
 from trainer.shell.ui import serve
 from trainer.tracking.mlflow_store import connect, tracking_uri
-from trainer.tracking.shipping import TrackingState
 from trainer.tracking.tracker import upload
+from trainer.tracking.uploading import TrackingState
 
 _EVALUATIONS = 5  # evaluations shown by `trainer status`
 
@@ -139,7 +139,7 @@ def carry_out_status(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({**asdict(run), "checkpoints": steps, "evaluations": evaluations})
         return 0
-    by = holder(folder)
+    by = lock_owner(folder)
     print(f"{run.name}: {run.state}{f' by {by}' if by else ''}, step {run.progress}, {run.rule}")
     if evaluations:
         metrics = ["eval/accuracy", "eval/reward", "eval/completion_length"]
@@ -196,7 +196,7 @@ def _print_completion(row: Mapping[str, Any]) -> None:
 def carry_out_upload(arguments: argparse.Namespace) -> int:
     """Carry out ``trainer upload``."""
     run_dir = run_path(arguments.run, arguments.runs_dir)
-    raise_held(run_dir)  # a running process uploads by itself
+    raise_if_locked(run_dir)  # a running process uploads by itself
     print(f"uploaded {run_dir} as MLflow run {upload(run_dir)}")
     return 0
 
@@ -232,7 +232,7 @@ def _run_id(folder: Path) -> str:
 
 
 def _state(folder: Path, records: list[dict[str, Any]]) -> str:
-    if holder(folder) is not None:
+    if lock_owner(folder) is not None:
         return "running"
     if records and "final/accuracy" in records[-1]:
         return "done"

@@ -5,7 +5,7 @@ from typing import NoReturn
 
 from trainer.config.schema import load_config
 from trainer.shell.arguments import port as port_number
-from trainer.shell.interrupt import unhurried
+from trainer.shell.interrupt import defer_interrupt
 from trainer.shell.preflight import check_port
 
 
@@ -33,7 +33,7 @@ def carry_out_serve(arguments: argparse.Namespace) -> NoReturn:
     """Carry out ``trainer serve``."""
     config = load_config(arguments.spec, arguments.overrides)
     check_port(arguments.port, f"trainer serve {arguments.spec}", arguments.host)
-    with unhurried():
+    with defer_interrupt():
         from trainer.rollouts.vllm.command import serve  # torch takes seconds to import
 
     serve(config, arguments.host, arguments.port, arguments.gpu_memory_utilization)

@@ -14,24 +14,24 @@ from pathlib import Path
 from typing import Any
 
 from trainer.checkpoint.on_disk import (
-    check_whole,
+    check_complete,
     intact_checkpoints,
-    raise_if_ended,
+    raise_if_weights_only,
     start_over,
     steps_on_disk,
 )
 from trainer.config.extends import find_spec
 from trainer.config.schema import TrainConfig, dotted_values, load_config, save_config, value_of
-from trainer.config.variants import variant_of
+from trainer.config.variants import rule_label
 from trainer.errors import INTERRUPTED, ConfigError, MissingError
 from trainer.files import read_records
 from trainer.planning.advice import advise
 from trainer.run_folder import RunFolder
 from trainer.shell.arguments import add_accept_changes, add_runs_dir, add_sample
-from trainer.shell.interrupt import unhurried
+from trainer.shell.interrupt import defer_interrupt
 from trainer.shell.main import rank, world_size
-from trainer.shell.preflight import check_reports, check_sources, share_cores
-from trainer.shell.run_folder import check_name, hold, resume_command, run_path
+from trainer.shell.preflight import check_sources, check_tracking, set_passive_wait_policy
+from trainer.shell.run_folder import check_name, lock_folder, resume_command, run_path
 from trainer.shell.time_budget import trained_hours, with_more_hours
 from trainer.tracking.inputs import check_inputs, input_files, record_inputs
 from trainer.tracking.writers import check_installed
@@ -146,7 +146,7 @@ def start_run(start: Start) -> int:
         )
     check_start(config, start)
     is_new = not run_dir.exists()
-    with hold(run_dir):
+    with lock_folder(run_dir):
         folder.stop.unlink(missing_ok=True)  # of an earlier process of this run
         try:
             if start.start_over and (earlier := start_over(run_dir)) is not None:
@@ -164,8 +164,8 @@ def start_run(start: Start) -> int:
                 f"{rule_of(config)}",
                 flush=True,
             )
-            share_cores()
-            check_reports(config, start.runs_dir)
+            set_passive_wait_policy()
+            check_tracking(config, start.runs_dir)
             for advice in advise(config):
                 _logger.info("%s", advice)
             return _train(config, name, start)
@@ -191,7 +191,7 @@ def carry_out_run(arguments: argparse.Namespace) -> int:
         config = load_config(start.spec, start.overrides)
         check_start(config, start)
         print(f"{arguments.spec}: loading {config.model.name_or_path}", flush=True)
-        with unhurried():
+        with defer_interrupt():
             from trainer.commands.dry_run import dry_run  # torch takes seconds to import
 
         dry_run(config, arguments.sample, arguments.completion)
@@ -268,7 +268,7 @@ def existing_run(runs_dir: Path, name: str) -> Path:
 
 def rule_of(config: TrainConfig) -> str:
     """Return the display name of a run's update rule, such as ``grpo + AR``."""
-    return variant_of(partial(value_of, config))
+    return rule_label(partial(value_of, config))
 
 
 def run_name(start: Start) -> str:
@@ -299,8 +299,10 @@ def _check_folder(config: TrainConfig, run_dir: Path, start: Start) -> None:
         if not start.start_over:
             steps = steps_on_disk(folder.checkpoints)
             if steps:
-                raise_if_ended(folder.checkpoint(steps[0]))
-            check_whole(run_dir, 1, f"{resume_command(run_dir.name, start.runs_dir)} --start-over")
+                raise_if_weights_only(folder.checkpoint(steps[0]))
+            check_complete(
+                run_dir, 1, f"{resume_command(run_dir.name, start.runs_dir)} --start-over"
+            )
     elif (run_dir / SWEEP_FILE).exists():
         raise ConfigError(
             f"{run_dir.name} is a sweep", str(run_dir), "choose another --name", code="is-a-sweep"
@@ -364,7 +366,7 @@ def _has_history(run_dir: Path) -> bool:
 
 
 def _train(config: TrainConfig, name: str, start: Start) -> int:
-    with unhurried():
+    with defer_interrupt():
         # torch takes seconds to import
         from trainer.commands.run import report_outcome, run_training
 

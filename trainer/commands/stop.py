@@ -7,7 +7,7 @@ from trainer.errors import ConfigError, MissingError
 from trainer.files import storage_error
 from trainer.run_folder import RunFolder
 from trainer.shell.arguments import add_runs_dir
-from trainer.shell.run_folder import holder, resume_command
+from trainer.shell.run_folder import lock_owner, resume_command
 
 
 def add_stop(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +37,7 @@ def carry_out_stop(arguments: argparse.Namespace) -> int:
             code="trial-of-a-sweep",
         )
     again = resume_command(run_dir.name, run_dir.parent)
-    process = holder(run_dir)
+    process = lock_owner(run_dir)
     if process is None:
         raise MissingError(
             f"{run_dir.name} is not running",

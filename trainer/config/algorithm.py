@@ -19,7 +19,7 @@ _Loss = Annotated[
 ]
 
 
-class EngineCorrection(Section):
+class RolloutCorrection(Section):
     """Importance-sampling correction for the mismatch between engine and trainer probabilities."""
 
     level: Literal["token", "sequence", "geometric_mean"] = "token"
@@ -32,7 +32,7 @@ class EngineCorrection(Section):
     """lower bound of the ratio (IcePop: 0.5 with a cap of 2 to 5)"""
 
     @model_validator(mode="after")
-    def _check(self) -> "EngineCorrection":
+    def _check(self) -> "RolloutCorrection":
         if self.floor >= self.cap:
             raise ValueError("floor must be below cap")
         return self
@@ -55,7 +55,7 @@ class AlgorithmConfig(Section):
     """drop_high: update only tokens below lopti_eta; drop_low: only those above it (single-pass
     controls); high_entropy: only the highest-entropy tokens, in each of Lopti's passes
     """
-    entropy_share: Fraction = needs("token_filter=high_entropy", 0.2)
+    entropy_fraction: Fraction = needs("token_filter=high_entropy", 0.2)
     """fraction of tokens kept by token_filter=high_entropy"""
     mask_truncated: bool = False
     """exclude truncated completions from the update and its token count"""
@@ -85,7 +85,7 @@ class AlgorithmConfig(Section):
     """multiply the KL penalty in the loss by pi / pi_old and differentiate the product: unbiased
     also off policy, the default of TRL 1.16
     """
-    engine_correction: EngineCorrection | tuple[EngineCorrection, ...] | None = None
+    rollout_correction: RolloutCorrection | tuple[RolloutCorrection, ...] | None = None
     """importance-sampling correction of engine probabilities; null is off. A list combines
     corrections: masks drop tokens, one truncate gives the weights
     """
@@ -95,13 +95,13 @@ class AlgorithmConfig(Section):
     """
 
     @property
-    def engine_corrections(self) -> tuple[EngineCorrection, ...]:
-        """The engine corrections as a list, empty if off."""
-        if self.engine_correction is None:
+    def rollout_corrections(self) -> tuple[RolloutCorrection, ...]:
+        """The rollout corrections as a list, empty if off."""
+        if self.rollout_correction is None:
             return ()
-        if isinstance(self.engine_correction, EngineCorrection):
-            return (self.engine_correction,)
-        return self.engine_correction
+        if isinstance(self.rollout_correction, RolloutCorrection):
+            return (self.rollout_correction,)
+        return self.rollout_correction
 
     @property
     def needs_entropies(self) -> bool:
@@ -109,10 +109,10 @@ class AlgorithmConfig(Section):
         return self.entropy_coef > 0 or self.loss.needs_entropies
 
     @property
-    def needs_whole_completions(self) -> bool:
+    def needs_sequence_level(self) -> bool:
         """Whether a token's loss depends on the completion's other tokens."""
         moves_with_policy = self.off_policy_threshold is not None and not self.isolates
-        return self.loss.whole_completions or moves_with_policy
+        return self.loss.sequence_level or moves_with_policy
 
     @property
     def isolates(self) -> bool:
@@ -128,10 +128,12 @@ class AlgorithmConfig(Section):
         return placement == "loss"
 
     @property
-    def has_penalty(self) -> bool:
+    def has_regularizer(self) -> bool:
         """Whether a token with zero advantage has a gradient."""
         has_kl = self.kl_coef > 0 and self.kl_in_loss
-        return has_kl or self.log_ratio_coef > 0 or self.entropy_coef > 0 or self.loss.has_penalty
+        return (
+            has_kl or self.log_ratio_coef > 0 or self.entropy_coef > 0 or self.loss.has_regularizer
+        )
 
     @property
     def needs_distributions(self) -> str:
@@ -161,9 +163,9 @@ class AlgorithmConfig(Section):
                 f"advantage {self.advantage.name} does not support a KL penalty in the "
                 f"{self.kl_placement}: set algorithm.kl_placement to auto"
             )
-        if sum(correction.rule == "truncate" for correction in self.engine_corrections) > 1:
+        if sum(correction.rule == "truncate" for correction in self.rollout_corrections) > 1:
             raise ValueError(
-                "engine_correction has more than one truncate, and only one can give the weights: "
+                "rollout_correction has more than one truncate, and only one can give the weights: "
                 "keep one, set the others to rule mask"
             )
         if self.aggregation not in self.loss.aggregations:

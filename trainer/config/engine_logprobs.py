@@ -12,11 +12,11 @@ def engine_logprob_problems(
 ) -> Iterator[str]:
     """Yield error messages for settings that the engine's log-probabilities cannot support."""
     truncations = _truncations(rollout)
-    if algorithm.engine_corrections and truncations:
+    if algorithm.rollout_corrections and truncations:
         yield (
             "rollout.top_p, top_k and min_p renormalize the engine's probabilities over the "
-            "kept tokens, so engine_correction would correct the truncation, not a mismatch: "
-            "turn them off, or set algorithm.engine_correction to null"
+            "kept tokens, so rollout_correction would correct the truncation, not a mismatch: "
+            "turn them off, or set algorithm.rollout_correction to null"
         )
     if optim.old_logprobs == "recompute":
         return
@@ -28,11 +28,11 @@ def engine_logprob_problems(
             f"the policy's. Set rollout.{key} to {1 if key == 'top_p' else 0}, or "
             "optim.old_logprobs to recompute"
         )
-    if any(correction.level != "token" for correction in algorithm.engine_corrections):
+    if any(correction.level != "token" for correction in algorithm.rollout_corrections):
         yield (
             "optim.old_logprobs is rollout: without a forward pass before the update the "
             "ratio of a completion is unknown, so only token-level correction works: set "
-            "algorithm.engine_correction.level to token"
+            "algorithm.rollout_correction.level to token"
         )
     if algorithm.off_policy_threshold is not None and algorithm.isolates:
         yield (

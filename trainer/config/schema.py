@@ -37,7 +37,7 @@ from trainer.errors import ConfigError
 from trainer.files import write_atomically
 from trainer.rules.interface import Rule
 from trainer.rules.kinds import KINDS
-from trainer.section import MOST_COMPLETIONS, Count, Positive, Section, Seed
+from trainer.section import MAX_COMPLETIONS, Count, Positive, Section, Seed
 
 
 class TrainConfig(Section):
@@ -89,11 +89,11 @@ class TrainConfig(Section):
                 "parallel.zero_stage to 2 or lower"
             )
         completions = self.rollout.prompts_per_step * self.rollout.group_size
-        if completions > MOST_COMPLETIONS:
+        if completions > MAX_COMPLETIONS:
             raise ValueError(
                 f"rollout.prompts_per_step x rollout.group_size is {completions:,} "
                 "completions per step, which do not fit in memory: lower it to at most "
-                f"{MOST_COMPLETIONS:,}"
+                f"{MAX_COMPLETIONS:,}"
             )
         if self.reward.overlong_buffer > self.rollout.max_new_tokens:
             raise ValueError("reward.overlong_buffer must be at most rollout.max_new_tokens")
@@ -140,7 +140,7 @@ def apply_overrides(
     config: TrainConfig, changes: Mapping[str, Any], source: str = "override"
 ) -> TrainConfig:
     """Return a validated copy of ``config`` with dotted keys replaced."""
-    data = changed_data(config, changes, source)
+    data = with_overrides(config, changes, source)
     changed = validate(TrainConfig, YamlDocument(data, {}, source))
     if "epochs" in changes and changed.max_steps is not None:
         raise ConfigError(
@@ -153,7 +153,7 @@ def apply_overrides(
     return changed
 
 
-def changed_data(
+def with_overrides(
     config: TrainConfig, changes: Mapping[str, Any], source: str = "override"
 ) -> dict[str, Any]:
     """Return ``config`` as JSON values with dotted keys replaced, without validation. Rules are set
@@ -231,7 +231,7 @@ def dotted_values(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def idle_keys(section: Section, prefix: str = "") -> Iterator[tuple[str, str]]:
+def ineffective_keys(section: Section, prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield each non-default key that has no effect, with the setting it depends on."""
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
@@ -252,7 +252,7 @@ def idle_keys(section: Section, prefix: str = "") -> Iterator[tuple[str, str]]:
             parts = value
         for part in parts:
             if isinstance(part, Section):
-                yield from idle_keys(part, f"{prefix}{name}.")
+                yield from ineffective_keys(part, f"{prefix}{name}.")
 
 
 def save_config(config: TrainConfig, path: Path) -> None:

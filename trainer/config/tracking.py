@@ -38,7 +38,7 @@ class TrackingConfig(Section):
     """MLflow tags of the run"""
 
 
-class Tracked(Protocol):
+class HasTracking(Protocol):
     """Protocol of configurations that can be tracked."""
 
     @property

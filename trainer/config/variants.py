@@ -19,7 +19,7 @@ def isolates(eta: float, token_filter: str) -> bool:
     return eta > 0 and token_filter not in ("drop_high", "drop_low")
 
 
-def variant_of(setting: Callable[[str], Any]) -> str:
+def rule_label(setting: Callable[[str], Any]) -> str:
     """Return the display name of an update rule: `rule_name` plus the active ones of AR, Lopti and
     the controls. ``setting`` returns the value of a dotted key.
     """

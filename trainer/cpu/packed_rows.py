@@ -21,7 +21,7 @@ from transformers.masking_utils import sdpa_mask
 
 NAME = "sdpa_or_packed"
 # positions; attention weights of longer sequences are recomputed in the backward pass
-LONGEST_KEPT = 512
+MAX_STORED_LENGTH = 512
 BLOCK = 64  # query block size; a block attends to all keys up to its last query
 
 
@@ -119,15 +119,19 @@ def pack(input_ids: Tensor, prompt_lengths: Tensor, completion_mask: Tensor) -> 
     # A completion is packed up to its last requested token.
     lengths = (completion_mask.bool() * torch.arange(1, completion_mask.shape[1] + 1)).amax(dim=1)
     seen = (lengths - 1).clamp_min(0)
-    is_seen = (columns >= prompt_lengths[:, None]) & (columns < (prompt_lengths + seen)[:, None])
+    is_processed = (columns >= prompt_lengths[:, None]) & (
+        columns < (prompt_lengths + seen)[:, None]
+    )
     completion_starts = int(prompt_ends[-1]) + seen.cumsum(0) - seen
     predicting = completion_starts[:, None] - 1 + torch.arange(completion_mask.shape[1])
     predicting[:, 0] = prompt_ends[group_of_row] - 1
 
     is_prompt = columns < own_lengths[:, None]
     return Packing(
-        torch.cat([input_ids[starts_group][is_prompt], input_ids[is_seen]]),
-        torch.cat([columns.expand_as(is_prompt)[is_prompt], columns.expand_as(is_seen)[is_seen]]),
+        torch.cat([input_ids[starts_group][is_prompt], input_ids[is_processed]]),
+        torch.cat(
+            [columns.expand_as(is_prompt)[is_prompt], columns.expand_as(is_processed)[is_processed]]
+        ),
         tuple(_segments(own_lengths, seen.split(group_of_row.bincount().tolist()))),
         predicting[completion_mask.bool()],
     )
@@ -263,7 +267,7 @@ class _PackedAttention(torch.autograd.Function):
                 outputs[..., block, :] = torch.bmm(weights, values[:, past]).view_as(
                     outputs[..., block, :]
                 )
-                if any(ctx.needs_input_grad) and _keeps_weights(segment):
+                if any(ctx.needs_input_grad) and _stores_weights(segment):
                     kept.append(weights)
             output[segment.tokens] = segment.unpad(padded)
         ctx.save_for_backward(query, key, value, *kept)
@@ -293,7 +297,7 @@ class _PackedAttention(torch.autograd.Function):
             grad_values = torch.zeros_like(values)
             for block, past in segment.blocks(BLOCK):
                 weights = (
-                    next(kept) if _keeps_weights(segment) else _weights(queries, keys, block, past)
+                    next(kept) if _stores_weights(segment) else _weights(queries, keys, block, past)
                 )
                 grad_rows = _rows(grad_outputs, block)
                 grad_values[:, past] += torch.bmm(weights.transpose(1, 2), grad_rows)
@@ -336,8 +340,8 @@ def _add_past(segment: Segment, grad_past: Tensor, grad_states: Tensor) -> None:
     grad_states[segment.tokens] = segment.unpad(of_completion.transpose(1, 2))
 
 
-def _keeps_weights(segment: Segment) -> bool:
-    return segment.prefix_length + segment.width <= LONGEST_KEPT
+def _stores_weights(segment: Segment) -> bool:
+    return segment.prefix_length + segment.width <= MAX_STORED_LENGTH
 
 
 def _weights(queries: Tensor, keys: Tensor, block: slice, past: slice) -> Tensor:

@@ -82,7 +82,7 @@ def probe_memory() -> None:
     import torch
 
     from trainer.parallel.device import local_device
-    from trainer.parallel.ranks import end_rank, join_ranks, leave_ranks
+    from trainer.parallel.ranks import exit_rank, join_ranks, leave_ranks
 
     if not torch.cuda.is_available():
         print("no GPU: nothing to probe")
@@ -101,7 +101,7 @@ def probe_memory() -> None:
     taken = free - torch.cuda.mem_get_info(device)[0]
     print(f"a process group of one rank takes {taken / 1e9:.2f} GB", flush=True)
     leave_ranks()
-    end_rank(0)
+    exit_rank(0)
 
 
 def _cuda_runtime() -> ctypes.CDLL:

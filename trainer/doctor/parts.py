@@ -23,7 +23,7 @@ import psutil
 
 from trainer.doctor.checks import RANDOM_MODELS, RANKS
 from trainer.doctor.machine import Finding, versions
-from trainer.parallel.gpus import SHARE_VARIABLE
+from trainer.parallel.gpus import GPU_FRACTION_VARIABLE
 from trainer.shell.table import print_table
 
 LAST_LINES = 40  # lines of each part's log in the report
@@ -232,7 +232,7 @@ def _two_ranks_on_one_device(machine: Machine, folder: Path) -> list[Part]:
         environment = {
             "CUDA_VISIBLE_DEVICES": first,
             "LOPTUNE_GLOO_ON_GPUS": "1",
-            SHARE_VARIABLE: "0.5",
+            GPU_FRACTION_VARIABLE: "0.5",
         }
     rehearsals = [
         _rehearsal(

@@ -27,7 +27,7 @@ from trainer.rollouts.collect import (
 from trainer.rollouts.prepared import RunInputs, prepare
 from trainer.types import Rollout, RolloutGroup
 
-_FEWEST = 8  # minimum completions per problem
+_MIN_COMPLETIONS = 8  # minimum completions per problem
 _CHUNKS = 10  # progress messages
 # fractions of truncated completions: worth advice; explain equal rewards, as no answer was reached
 _MANY_TRUNCATED = 0.2
@@ -182,7 +182,7 @@ def run_pretraining_check(
     """Sample ``problems`` random training problems with max(8, largest group size) completions
     each, and score them.
     """
-    completions = max(_FEWEST, *group_sizes)
+    completions = max(_MIN_COMPLETIONS, *group_sizes)
     chosen = random.Random(config.seed).sample(
         prepared.problems, min(problems, len(prepared.problems))
     )

@@ -19,11 +19,11 @@ from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from trainer.algorithm.passes import low_probability_tokens
-from trainer.algorithm.reweighting import reweighted
+from trainer.algorithm.reweighting import reweight
 from trainer.errors import ConfigError
 from trainer.files import JsonLines
 from trainer.run_folder import RunFolder
-from trainer.tracking.shipping import end_of_step
+from trainer.tracking.uploading import offset_after_step
 
 _PASSES = 2
 # loss types whose denominators do not depend on the loss mask
@@ -88,7 +88,7 @@ class LoptiGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         """Return the token mask of the current pass, [B, T]: low-probability tokens first, then the
         rest.
         """
-        tokens = _own_tokens(inputs)
+        tokens = _policy_tokens(inputs)
         low = low_probability_tokens(inputs["old_per_token_logps"], tokens, self.lopti_eta)
         is_first = self._step // self.args.steps_per_generation % _PASSES == 0
         return low if is_first else tokens - low
@@ -105,13 +105,13 @@ class LoptiGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             inputs = self._loss_inputs
             old_logprobs = inputs.get("old_per_token_logps", scores[0].detach())
             advantages = inputs["advantages"].view(len(old_logprobs), -1)
-            inputs["advantages"] = reweighted(
+            inputs["advantages"] = reweight(
                 advantages, old_logprobs, self.ar_alpha
-            ) * _own_tokens(inputs)
+            ) * _policy_tokens(inputs)
         return scores
 
 
-def _own_tokens(inputs: dict[str, Any]) -> Tensor:
+def _policy_tokens(inputs: dict[str, Any]) -> Tensor:
     """Return the mask of policy-generated completion tokens, [B, T]: 0 at padding and at tokens
     from tools and environments.
     """
@@ -139,8 +139,8 @@ def _with_two_passes(args: GRPOConfig) -> GRPOConfig:
             f"use a multiple of gradient_accumulation_steps, {args.gradient_accumulation_steps}",
         ),
     }
-    for key, (is_refused, advice) in refusals.items():
-        if is_refused:
+    for key, (is_incompatible, advice) in refusals.items():
+        if is_incompatible:
             what = (
                 f"with {key}={getattr(args, key)} Lopti could not divide by all completion tokens"
             )
@@ -160,7 +160,7 @@ def _with_two_passes(args: GRPOConfig) -> GRPOConfig:
     return args
 
 
-class RunRecord(TrainerCallback):  # type: ignore[misc]
+class RunRecorder(TrainerCallback):  # type: ignore[misc]
     """Callback for any GRPOTrainer: records evaluations and stops gracefully on SIGTERM.
 
     Writes to ``folder``: ``metrics.jsonl`` with lines such as ``{"step": 20, "eval/accuracy": 0.61,
@@ -214,7 +214,7 @@ class RunRecord(TrainerCallback):  # type: ignore[misc]
             folder = RunFolder(self.folder)
             self._files = [JsonLines(folder.metrics), JsonLines(folder.correctness)]
             for file in self._files:
-                file.cut(end_of_step(file.path, _step(args, state) or -1))
+                file.cut(offset_after_step(file.path, _step(args, state) or -1))
         if threading.current_thread() is threading.main_thread():
             self._previous_handler = signal.signal(signal.SIGTERM, self._request_stop)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from verl.trainer.ppo.core_algos import get_policy_loss_fn, register_policy_loss
 from verl.workers.config import PolicyLossConfig
 
-from trainer.algorithm.reweighting import reweighted
+from trainer.algorithm.reweighting import reweight
 
 LOSS_MODE = "ar"
 
@@ -50,7 +50,7 @@ def ar_policy_loss(
     return get_policy_loss_fn(settings.ar_loss)(  # type: ignore[no-any-return]
         old_log_prob=old_log_prob,
         log_prob=log_prob,
-        advantages=reweighted(advantages, old_log_prob, settings.ar_alpha) * response_mask,
+        advantages=reweight(advantages, old_log_prob, settings.ar_alpha) * response_mask,
         response_mask=response_mask,
         loss_agg_mode=loss_agg_mode,
         config=config,

@@ -12,7 +12,7 @@ RUN_TAG = "loptune.run"
 SWEEP_TAG = "loptune.sweep"  # name of the sweep
 PARENT_TAG = "mlflow.parentRunId"  # trial -> its sweep's MLflow run
 NOTE_TAG = "mlflow.note.content"  # description in Markdown: a sweep's verdict, why a trial failed
-COLOUR_TAG = "mlflow.runColor"
+COLOR_TAG = "mlflow.runColor"
 
 CHANGES_TAG = "loptune.accepted_changes"  # changes of data and reward files accepted on resume
 

@@ -11,13 +11,13 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from trainer.algorithm.engine_correction import importance_weights
 from trainer.algorithm.loss import kl_penalty
 from trainer.algorithm.passes import low_probability_tokens
+from trainer.algorithm.rollout_correction import importance_weights
 from trainer.algorithm.update import UpdateStatistics
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.metrics.declared import METRICS, declaration
-from trainer.parallel.device import peak_bytes
+from trainer.parallel.device import memory_in_use
 from trainer.parallel.ranks import Parallel
 from trainer.rules.groups import is_constant
 from trainer.types import SampledGroups, TrainBatch
@@ -169,13 +169,13 @@ def _engine_sums(
         "rollout/engine_ratio": (log_ratio.exp() * mask).sum(),
         "rollout/engine_logprob_diff_max": difference.max(),
     }
-    corrections = algorithm.engine_corrections
+    corrections = algorithm.rollout_corrections
     if corrections:
         weights = importance_weights(batch.old_logprobs, rollout_logprobs, mask, corrections)
         is_cut = torch.zeros_like(mask, dtype=torch.bool)
         for correction in corrections:
-            cut_to = correction.cap if correction.rule == "truncate" else 0.0
-            is_cut |= weights.eq(cut_to)
+            clipped_value = correction.cap if correction.rule == "truncate" else 0.0
+            is_cut |= weights.eq(clipped_value)
         sums["rollout/importance_cut"] = (is_cut * mask).sum()
     return sums
 
@@ -210,7 +210,7 @@ def memory_metrics(device: torch.device) -> Metrics:
     """Return the memory in use on the fullest GPU after an update, when torch's cache still holds
     the update's peak.
     """
-    peak = peak_bytes(device) / 1e9
+    peak = memory_in_use(device) / 1e9
     totals = over_ranks((yield {"memory/peak": peak}))
     return metric_values(totals, count=1)
 

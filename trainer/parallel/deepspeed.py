@@ -28,7 +28,7 @@ from trainer.config.schema import TrainConfig
 from trainer.parallel.device import compute_dtype
 from trainer.parallel.fragments import COUNTERS, Fragment, SavedTensors
 from trainer.parallel.ranks import DistributedParallel, backend_for, reset_accelerate
-from trainer.planning.memory import REDUCED_TOGETHER
+from trainer.planning.memory import REDUCE_BUCKET_ELEMENTS
 from trainer.policy.weights import host_copy, trained_weights
 
 
@@ -146,7 +146,7 @@ class DeepSpeedParallel(DistributedParallel):
                 master.data.copy_(tensor)
             else:
                 state[master][key] = tensor.to(master.device)
-        self._publish_masters(optimizer)
+        self._copy_masters_to_parameters(optimizer)
 
     @override
     def fragments(self, causal_lm: PreTrainedModel, optimizer: Any) -> list[Fragment]:
@@ -198,7 +198,7 @@ class DeepSpeedParallel(DistributedParallel):
                 if key not in state[master]:
                     state[master][key] = torch.zeros_like(master.data)  # also of the padding
                 state[master][key][part].copy_(saved.elements(fragment.parameter, key, *place))
-        self._publish_masters(optimizer)
+        self._copy_masters_to_parameters(optimizer)
 
     @override
     def close(self) -> None:
@@ -225,7 +225,7 @@ class DeepSpeedParallel(DistributedParallel):
             return masters
         return [master for group in optimizer.optimizer.param_groups for master in group["params"]]
 
-    def _publish_masters(self, optimizer: Any) -> None:
+    def _copy_masters_to_parameters(self, optimizer: Any) -> None:
         """Copy the master weights to the module's parameters. Collective."""
         if not self.shards_parameters:
             optimizer.update_lp_params()
@@ -350,7 +350,7 @@ def _bucket_sizes(model: Any) -> dict[str, int]:
     width = model.causal_lm.config.get_text_config().hidden_size
     trained = sum(getattr(p, "ds_numel", p.numel()) for p in model.parameters() if p.requires_grad)
     return {
-        "reduce_bucket_size": max(1, min(REDUCED_TOGETHER, trained)),
+        "reduce_bucket_size": max(1, min(REDUCE_BUCKET_ELEMENTS, trained)),
         "stage3_prefetch_bucket_size": int(0.9 * width * width),
         "stage3_param_persistence_threshold": 10 * width,
     }

@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 _ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 # CUDA's major version -> oldest NVIDIA driver (CUDA release notes, minor version compatibility)
 _DRIVERS = {"12": "525", "13": "580"}
-ON_CPU = "parallel.device=cpu to run on the CPU"
+CPU_HINT = "parallel.device=cpu to run on the CPU"
 
 
 def local_device(wanted: Literal["auto", "cuda", "cpu"] = "auto") -> torch.device:
@@ -42,7 +42,7 @@ def local_device(wanted: Literal["auto", "cuda", "cpu"] = "auto") -> torch.devic
             raise MissingError(
                 "CUDA_VISIBLE_DEVICES names a GPU, but this machine has no NVIDIA driver",
                 f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']}",
-                f"unset CUDA_VISIBLE_DEVICES, or {ON_CPU}",
+                f"unset CUDA_VISIBLE_DEVICES, or {CPU_HINT}",
                 code="no-driver",
             )
         raise MissingError(
@@ -50,14 +50,14 @@ def local_device(wanted: Literal["auto", "cuda", "cpu"] = "auto") -> torch.devic
             f"CUDA_VISIBLE_DEVICES: {_reason()}",
             f"NVIDIA driver {driver or 'not found'}, torch built for CUDA "
             f"{torch.version.cuda or '(none: a build for CPUs)'}",
-            f"{_remedy()}; or {ON_CPU}",
+            f"{_remedy()}; or {CPU_HINT}",
             code="gpu-unusable",
         )
     if wanted == "cuda":
         raise MissingError(
             "this configuration needs a GPU, but none is visible",
             "parallel.device",
-            f"add {ON_CPU}",
+            f"add {CPU_HINT}",
             code="no-gpu",
         )
     return _use(torch.device("cpu"))
@@ -84,14 +84,14 @@ def free_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def memory_of(device: torch.device) -> Device:
+def describe_device(device: torch.device) -> Device:
     """Return a description of the device for the memory estimate."""
     if device.type == "cuda":
         return Device(True, torch.cuda.get_device_properties(device).total_memory)
     return Device(False, psutil.virtual_memory().total)
 
 
-def peak_bytes(device: torch.device) -> int:
+def memory_in_use(device: torch.device) -> int:
     """Return a rank's memory use. On a GPU: all memory in use, including torch's cache and other
     libraries.
 

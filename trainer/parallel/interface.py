@@ -18,7 +18,7 @@ def free_port() -> int:
     return port
 
 
-def interface_towards_urls(urls: Sequence[str]) -> str:
+def interface_for_urls(urls: Sequence[str]) -> str:
     """Return the network interface that routes to the first non-loopback URL, or the loopback
     interface if there is none.
 
@@ -27,7 +27,7 @@ def interface_towards_urls(urls: Sequence[str]) -> str:
     """
     for url in urls:
         try:
-            address = own_address_towards(url)
+            address = local_address_for(url)
         except OSError:  # unknown host or no route: the engine reports it when it connects
             continue
         if not address.startswith("127."):
@@ -44,7 +44,7 @@ def _interface_with(address: str) -> str:
     raise AssertionError(f"no interface has the address {address} of this machine")
 
 
-def own_address_towards(url: str) -> str:
+def local_address_for(url: str) -> str:
     """Return the local address that is used to reach the URL's host."""
     parts = urlsplit(url)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

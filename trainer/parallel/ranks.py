@@ -24,12 +24,7 @@ from trainer.config.schema import TrainConfig, dotted_keys, value_of
 from trainer.errors import ConfigError
 from trainer.parallel.device import local_device
 from trainer.parallel.fragments import COUNTERS, Fragment, SavedTensors
-from trainer.parallel.interface import (
-    LOOPBACK,
-    LOOPBACK_INTERFACE,
-    free_port,
-    interface_towards_urls,
-)
+from trainer.parallel.interface import LOOPBACK, LOOPBACK_INTERFACE, free_port, interface_for_urls
 from trainer.policy.weights import (
     host_copy,
     load_optimizer_tensors,
@@ -211,7 +206,7 @@ class DistributedParallel(Parallel):
     def gather(self, items: list[Any], after_files: bool = False) -> list[Any]:
         parts: list[list[Any]] = [[] for _ in range(self.world_size)]
         torch.distributed.all_gather_object(
-            parts, items, group=_file_group() if after_files else None
+            parts, items, group=_io_group() if after_files else None
         )
         interleaved = chain.from_iterable(zip_longest(*parts, fillvalue=_ABSENT))
         return [item for item in interleaved if item is not _ABSENT]
@@ -243,7 +238,7 @@ def join_ranks(timeout_s: float, device: torch.device, servers: Sequence[str] = 
     MASTER_ADDR: its default, the address of the host's own name, is a loopback address on Debian.
     """
     if torch.distributed.is_initialized():  # by an earlier run, or by the user's own program
-        _file_group()
+        _io_group()
         return
     if "TORCHELASTIC_RUN_ID" in os.environ:
         end_with_parent()
@@ -263,7 +258,7 @@ def join_ranks(timeout_s: float, device: torch.device, servers: Sequence[str] = 
     # that writes a checkpoint, while the main thread is in another collective. For the same reason
     # no group may be created on some ranks only: with a device_id, NCCL connects every new group at
     # once, so the call would never return.
-    _file_group()
+    _io_group()
 
 
 def _become_the_only_rank() -> None:
@@ -308,7 +303,7 @@ def end_with_parent() -> None:
     parent = os.getppid()
     ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it died before the call
-        end_rank(1)
+        exit_rank(1)
 
 
 def _choose_interfaces(device: torch.device, servers: Sequence[str], is_local: bool) -> None:
@@ -317,9 +312,9 @@ def _choose_interfaces(device: torch.device, servers: Sequence[str], is_local: b
         os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK_INTERFACE)
         if device.type == "cuda":
             # "=" requires an exact match, not a prefix
-            os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface_towards_urls(servers)}")
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface_for_urls(servers)}")
         return
-    interface = interface_towards_urls([f"tcp://{os.environ['MASTER_ADDR']}"])
+    interface = interface_for_urls([f"tcp://{os.environ['MASTER_ADDR']}"])
     if interface != LOOPBACK_INTERFACE:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
 
@@ -344,7 +339,7 @@ def _loopback_store(rank: int, world_size: int, timeout: timedelta) -> Any:
 
 
 @cache
-def _file_group() -> Any:
+def _io_group() -> Any:
     """Return a gloo process group with a longer timeout, for collectives during file operations.
 
     Otherwise NCCL's watchdog would abort while rank 0 hashes a 100 GB checkpoint.
@@ -354,12 +349,12 @@ def _file_group() -> Any:
 
 def leave_ranks() -> None:
     """Destroy the process group at exit."""
-    _file_group.cache_clear()
+    _io_group.cache_clear()
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 
 
-def end_rank(code: int) -> NoReturn:
+def exit_rank(code: int) -> NoReturn:
     """Exit immediately with ``code``. Call `leave_ranks` first if the other ranks are still alive.
 
     During a normal interpreter shutdown, gloo's threads can abort the process ("terminate called

@@ -5,12 +5,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from trainer.config.schema import TrainConfig, idle_keys
+from trainer.config.schema import TrainConfig, ineffective_keys
 from trainer.rules.names import DEFAULT_LOSS
 from trainer.section import Section
 from trainer.types import Problem
 
-_LOW_LR = 5e-6  # for an adapter; full fine-tuning usually uses 1e-6
+_MIN_ADAPTER_LR = 5e-6  # for an adapter; full fine-tuning usually uses 1e-6
 _PLACEHOLDER = re.compile(r"(?<![\\\w{}])\{([A-Za-z_]\w*)\}(?!\})")  # not LaTeX's \boxed{answer}
 
 
@@ -26,9 +26,9 @@ class Advice:
         return f"warning: {self.what}\nwhere:   {self.where}\nnext:    {self.hint}"
 
 
-def advise_idle(section: Section, prefix: str = "") -> Iterator[Advice]:
+def ineffective_key_warnings(section: Section, prefix: str = "") -> Iterator[Advice]:
     """Yield advice for each key that is set but has no effect."""
-    for key, needed in idle_keys(section, prefix):
+    for key, needed in ineffective_keys(section, prefix):
         yield Advice(
             f"{key} has no effect with these settings",
             f"{key}, {needed.partition('=')[0]}",
@@ -36,7 +36,7 @@ def advise_idle(section: Section, prefix: str = "") -> Iterator[Advice]:
         )
 
 
-def judge_of(functions: Mapping[str, float]) -> str:
+def correctness_reward(functions: Mapping[str, float]) -> str:
     """Return the reward function that decides correctness: the one with the largest absolute
     weight.
     """
@@ -68,7 +68,7 @@ def advise(config: TrainConfig) -> Iterator[Advice]:
     """Yield advice that needs only the configuration."""
     rollout = config.rollout
     optim = config.optim
-    yield from advise_idle(config)
+    yield from ineffective_key_warnings(config)
     if rollout.group_size == 1 and config.algorithm.advantage.needs_groups:
         yield Advice(
             f"{config.algorithm.advantage.name} compares completions of the same prompt, but "
@@ -87,19 +87,19 @@ def advise(config: TrainConfig) -> Iterator[Advice]:
         )
     if config.algorithm.loss.name != DEFAULT_LOSS and optimizer_steps(config) == 1:
         yield one_step_advice(config, f"{config.algorithm.loss.name} and other losses")
-    if config.model.lora.r > 0 and optim.lr < _LOW_LR:
+    if config.model.lora.r > 0 and optim.lr < _MIN_ADAPTER_LR:
         yield Advice(
             f"optim.lr {optim.lr:g} is low for an adapter, which needs about ten times the "
             "learning rate of full fine-tuning",
             "optim.lr",
             "try 1e-5 to 1e-4",
         )
-    judge = judge_of(config.reward.functions)
-    of_judge = config.reward.functions[judge]
-    if of_judge < 0:
+    judge = correctness_reward(config.reward.functions)
+    of_correctness_reward = config.reward.functions[judge]
+    if of_correctness_reward < 0:
         yield Advice(
             f"{judge} decides what counts as correct, but its weight is negative "
-            f"({of_judge:g}), so training lowers the accuracy",
+            f"({of_correctness_reward:g}), so training lowers the accuracy",
             "reward.functions",
             "give the largest weight to the function that decides what is correct",
         )

@@ -13,16 +13,16 @@ from typing import Any
 from trainer.config.model import ALL_LINEAR
 from trainer.config.schema import TrainConfig
 from trainer.errors import ConfigError
-from trainer.files import size_text
+from trainer.files import format_bytes
 from trainer.planning.advice import Advice
 from trainer.policy.architectures import CHUNK_BYTES, ModelSize, model_size
 
 _log = logging.getLogger(__name__)
 
 GPU_BYTES = 80 * 10**9  # memory of the GPUs that the presets target
-REDUCED_TOGETHER = 50_000_000  # elements of a DeepSpeed reduce bucket
+REDUCE_BUCKET_ELEMENTS = 50_000_000  # elements of a DeepSpeed reduce bucket
 CPU_BATCH_TOKENS = 131072  # KV cache positions of the transformers engine on a CPU
-_WHOLE_TOGETHER = 10**9  # parameters gathered at one time under stage 3: DeepSpeed's default
+_MAX_LIVE_PARAMETERS = 10**9  # parameters gathered at one time under stage 3: DeepSpeed's default
 _FLOAT32 = 4  # bytes of a master weight or gradient, also with bfloat16 compute
 _MOMENTS = 8  # bytes of Adam's two float32 moments
 # Assumptions for memory outside of torch: CUDA context with cuBLAS and NCCL, whose buffers grow
@@ -79,12 +79,13 @@ class Footprint:
         what = "GPU" if self.device.on_gpu else "CPU"
         ranks = f"each of {self.ranks} ranks" if self.ranks > 1 else "one rank"
         worst = (
-            f"{size_text(self.training)} while training and {size_text(self.sampling)} while "
+            f"{format_bytes(self.training)} while training and {format_bytes(self.sampling)} while "
             "sampling"
         )
-        yield f"estimate for {ranks} on a {what} with {size_text(self.device.total_bytes)}:"
-        yield f"static {size_text(self.held)}, peak {worst}, margin {size_text(self.margin)};"
-        yield (f"host memory {size_text(self.host)}; checkpoint size {size_text(self.checkpoint)}")
+        yield f"estimate for {ranks} on a {what} with {format_bytes(self.device.total_bytes)}:"
+        yield f"static {format_bytes(self.held)}, peak {worst}, margin {format_bytes(self.margin)};"
+        checkpoint = format_bytes(self.checkpoint)
+        yield f"host memory {format_bytes(self.host)}; checkpoint size {checkpoint}"
 
 
 def footprint(
@@ -374,7 +375,7 @@ class RunMemory:
         """
         if not self.stage:
             return 0
-        buckets = min(REDUCED_TOGETHER, self.trained) * (2 * self.computed + _FLOAT32)
+        buckets = min(REDUCE_BUCKET_ELEMENTS, self.trained) * (2 * self.computed + _FLOAT32)
         if self.stage < 3 or self.ranks == 1:
             return buckets
-        return buckets + min(_WHOLE_TOGETHER, self.size.parameters) * self.computed
+        return buckets + min(_MAX_LIVE_PARAMETERS, self.size.parameters) * self.computed

@@ -22,7 +22,7 @@ from trainer.config.model import ModelConfig
 from trainer.config.yaml_document import nearest
 from trainer.cpu.packed_rows import use_packed_attention
 from trainer.errors import ConfigError, MissingError, UserError, first_line
-from trainer.hub import hub_answers
+from trainer.hub import hub_is_reachable
 from trainer.policy.adapters import SETTINGS_FILE, adapter_base, merge_adapter
 from trainer.policy.architectures import MAX_CONFIG_BYTES, local_folder
 from trainer.policy.gguf import PACKAGED, SUFFIX, ensure_converted, ensure_gguf
@@ -219,7 +219,7 @@ def model_source(config: ModelConfig) -> str:
             "check the path",
             code="no-such-model",
         )
-    hub_answers()
+    hub_is_reachable()
     return name
 
 
@@ -358,7 +358,7 @@ def load_error(what: str, config: ModelConfig, error: Exception) -> UserError:
             key=key,
             code="unknown-kernel",
         )
-    if not Path(config.name_or_path).expanduser().exists() and not hub_answers():
+    if not Path(config.name_or_path).expanduser().exists() and not hub_is_reachable():
         return MissingError(
             f"cannot load the {what} of {config.name_or_path}: the Hub is not reachable and "
             "the model is not in the cache",

@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
-from rewards.limits import memory, processor_time
+from rewards.limits import cpu_time_limit, memory
 from trainer.config.yaml_document import nearest
 from trainer.errors import ConfigError, first_line
 
@@ -70,7 +70,7 @@ class ChatTemplate:
             ConfigError: the template rejects the conversation, or is broken.
         """
         try:
-            with processor_time(_TEMPLATE_LIMIT_S), memory(_TEMPLATE_LIMIT_MIB):
+            with cpu_time_limit(_TEMPLATE_LIMIT_S), memory(_TEMPLATE_LIMIT_MIB):
                 prompt = str(
                     self._tokenizer.apply_chat_template(
                         [dict(message) for message in messages],

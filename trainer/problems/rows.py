@@ -13,8 +13,8 @@ from rewards.limits import memory
 from trainer.config.data import DatasetConfig
 from trainer.config.yaml_document import nearest
 from trainer.errors import ConfigError, MissingError, first_line
-from trainer.hub import hub_answers
-from trainer.text_tables import Values, read_csv, read_json
+from trainer.hub import hub_is_reachable
+from trainer.row_files import Values, read_csv, read_json
 
 FROM_HERE = "check the path: it starts at the folder in which you type the command"
 _ABSENT = object()
@@ -238,7 +238,7 @@ def _read_parquet(path: Path) -> Iterator[Values]:
 
 
 def _read_hub(dataset: DatasetConfig) -> Iterator[Values]:
-    hub_answers()  # before importing datasets, which contacts the Hub
+    hub_is_reachable()  # before importing datasets, which contacts the Hub
     from datasets import load_dataset, load_from_disk
 
     folder = Path(dataset.source).expanduser()

@@ -16,7 +16,7 @@ from trainer.algorithm.update import UpdateStatistics
 from trainer.config.schema import TrainConfig, apply_overrides, load_config
 from trainer.loop import Trainer
 from trainer.metrics.step import Stopwatch
-from trainer.parallel.ranks import end_rank, leave_ranks
+from trainer.parallel.ranks import exit_rank, leave_ranks
 from trainer.parallel.strategy import make_parallel
 from trainer.policy.logprobs import TokenScores
 from trainer.rollouts.collect import sampling_params
@@ -56,10 +56,10 @@ def measure(config: TrainConfig, folder: Path) -> dict[str, float]:
     trainer.close()
 
     trainer = _trainer(config, folder / "run")
-    trainer.run_period()  # the evaluation before the first step
+    trainer.train_until_evaluation()  # the evaluation before the first step
     for _ in range(STEPS):
         _compared_step(trainer)
-        trainer.run_period()  # its evaluation and its checkpoint
+        trainer.train_until_evaluation()  # its evaluation and its checkpoint
         trainer.save_checkpoint()  # waits until it is written
     first = _compared_step(trainer)
     trainer.close()
@@ -135,7 +135,7 @@ def main(folder: Path, users: Path) -> None:
     measured = measure(load_config(str(RunFolder(folder).config)), folder)
     leave_ranks()
     (folder / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(measured))
-    end_rank(0)
+    exit_rank(0)
 
 
 if __name__ == "__main__":

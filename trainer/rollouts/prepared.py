@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from rewards import REWARDS, judge_of
+from rewards import REWARDS, correctness_reward
 from rewards.notation import plain_answer
 from rewards.sandbox import RewardPool, ScoringFailedError
 from trainer.config.schema import TrainConfig
@@ -132,7 +132,7 @@ def check_answers(
         ConfigError: no answer of the training data or of a set can ever be right; names the first
         row.
     """
-    judge = judge_of(functions)
+    judge = correctness_reward(functions)
     sources = [problems, *(sets or {}).values()]
     of_files = [[problem for problem in source if problem.place] for source in sources]
     if judge not in REWARDS or not any(of_files):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 from rewards.user_code import folder_of
-from trainer.rules.own import errors_located, load_again
+from trainer.rules.custom import errors_located, rebuild_rule
 from trainer.section import Section
 from trainer.types import Tensor, TrainBatch
 
@@ -91,14 +91,14 @@ class Rule(Section):
         if not self.is_own:
             return super().__reduce__()
         ancestors = (ancestor for ancestor in type(self).__mro__ if _is_ours(ancestor))
-        return load_again, (self.name, next(ancestors), folder_of(self.name), self.model_dump())
+        return rebuild_rule, (self.name, next(ancestors), folder_of(self.name), self.model_dump())
 
 
 class UpdateTotals(NamedTuple):
     """Size of an update batch over all microbatches and ranks: the loss denominators.
 
     They make the loss independent of gradient accumulation and data parallelism. They count all
-    tokens of `counted_tokens`, including those that a filter or isolation pass excludes.
+    tokens of `denominator_mask`, including those that a filter or isolation pass excludes.
     """
 
     tokens: float
@@ -256,16 +256,17 @@ class PolicyLoss(Rule):
 
     Throughout, ``r = pi / pi_old = exp(logprob - old_logprob)``, A is the advantage (after AR),
     ``sg`` is stop-gradient, and losses are minimized. Tokens with zero advantage must have no
-    gradient unless ``has_penalty`` is set.
+    gradient unless ``has_regularizer`` is set.
     """
 
     # supported aggregations, default first
     aggregations: ClassVar[tuple[Aggregation, ...]] = get_args(Aggregation)
     # whether a token's loss depends on other tokens of the completion
-    whole_completions: ClassVar[bool] = False
+    sequence_level: ClassVar[bool] = False
     # whether it reads the current policy's entropies, which costs time and memory
     needs_entropies: ClassVar[bool] = False
-    has_penalty: ClassVar[bool] = False  # whether a token with zero advantage may have a gradient
+    # whether a token with zero advantage may have a gradient
+    has_regularizer: ClassVar[bool] = False
     # min-p threshold of the proxy distribution; 0: no proxy
     proxy_min_p: ClassVar[float] = 0.0
 

@@ -72,7 +72,7 @@ def graceful_stop(
 
 
 @contextmanager
-def unhurried() -> Iterator[None]:
+def defer_interrupt() -> Iterator[None]:
     """Defer Ctrl-C during imports, where it may surface as an unrelated error.
 
     Raises:

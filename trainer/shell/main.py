@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from trainer.errors import INTERRUPTED, MissingError, StorageError, UserError
-from trainer.files import storage_fault
+from trainer.files import as_storage_error
 
 _logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ def run_main(command: Callable[[], int]) -> int:
         print("stopped", file=sys.stderr)
         return INTERRUPTED
     except OSError as error:
-        fault: UserError | None = storage_fault(error)
+        fault: UserError | None = as_storage_error(error)
         output = _lost_output() if error.filename is None else ""
         if output:
             # the reader has exited, as in `trainer ls | head`

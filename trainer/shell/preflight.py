@@ -52,7 +52,7 @@ def check_sources(config: TrainConfig, spec: Path | None, trains: bool = True) -
         ) from None
 
 
-def share_cores() -> None:
+def set_passive_wait_policy() -> None:
     """Set OMP_WAIT_POLICY=PASSIVE if the machine is busy, so that threads do not spin while
     waiting. Call before importing torch.
     """
@@ -64,7 +64,7 @@ def share_cores() -> None:
         )
 
 
-def check_reports(config: TrainConfig, runs_dir: Path) -> None:
+def check_tracking(config: TrainConfig, runs_dir: Path) -> None:
     """Check that the tracking store and reporting packages are available.
 
     Raises:

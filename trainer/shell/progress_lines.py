@@ -55,14 +55,14 @@ def learning_warning(step: int, metrics: MetricValues) -> str | None:
     cut = metrics.get(_CUT, 0.0)
     if cut > _MOST_CUT:
         return (
-            f"warning: engine_correction clipped or masked {cut:.0%} of the tokens in step "
-            f"{step}\nwhere:   algorithm.engine_correction\nnext:    raise cap or lower "
+            f"warning: rollout_correction clipped or masked {cut:.0%} of the tokens in step "
+            f"{step}\nwhere:   algorithm.rollout_correction\nnext:    raise cap or lower "
             "floor, lower optim.lr, or check why rollout/engine_ratio is far from 1"
         )
     if metrics.get("optim/updates") == 0 and metrics.get(_ZERO_VARIANCE, 1.0) < 1:
         return (
             f"warning: step {step} had no gradient, and the weights were left as they "
-            "are\nwhere:   algorithm.engine_correction, algorithm.mask_truncated, "
+            "are\nwhere:   algorithm.rollout_correction, algorithm.mask_truncated, "
             "rollout.max_new_tokens\nnext:    check optim/updates_skipped, rollout/truncated "
             "and rollout/importance_cut"
         )

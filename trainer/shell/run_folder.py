@@ -11,17 +11,17 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from trainer.errors import ConfigError, NameHeldError, shortened
+from trainer.errors import ConfigError, NameInUseError, shortened
 from trainer.files import storage_error
 
-LONGEST_NAME = 64
+MAX_NAME_LENGTH = 64
 NAME_RULE = (
-    f"1 to {LONGEST_NAME} letters, digits, dots, dashes and underscores, starting with a "
+    f"1 to {MAX_NAME_LENGTH} letters, digits, dots, dashes and underscores, starting with a "
     "letter or digit"
 )
-_RULE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
+_RULE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME_LENGTH - 1}}}")
 _STARTING = "this machine, just starting"
-_LOOK_S = 0.5  # longer than `holder` of another process holds the lock
+_LOOK_S = 0.5  # longer than `lock_owner` of another process holds the lock
 _OWN_FOLDER = Path(__file__).resolve().parents[2] / "loptune"
 
 
@@ -62,7 +62,7 @@ def check_name(name: str) -> str:
     return name
 
 
-def holder(folder: Path) -> str | None:
+def lock_owner(folder: Path) -> str | None:
     """Return a description of the process that holds the folder's lock, or None.
 
     Raises:
@@ -83,14 +83,14 @@ def holder(folder: Path) -> str | None:
     return None
 
 
-def raise_held(folder: Path, what: str = "run") -> None:
+def raise_if_locked(folder: Path, what: str = "run") -> None:
     """Raise if another process holds the folder.
 
     Raises:
-        NameHeldError: names the process.
+        NameInUseError: names the process.
     """
-    if (other := holder(folder)) is not None:
-        raise _held_error(folder, other, what)
+    if (other := lock_owner(folder)) is not None:
+        raise _locked_error(folder, other, what)
 
 
 def run_path(given: str, runs_dir: Path) -> Path:
@@ -100,12 +100,12 @@ def run_path(given: str, runs_dir: Path) -> Path:
 
 
 @contextmanager
-def hold(folder: Path, what: str = "run") -> Iterator[None]:
+def lock_folder(folder: Path, what: str = "run") -> Iterator[None]:
     """Create a folder and lock it for this process. The lock is released when the process exits for
     any reason.
 
     Raises:
-        NameHeldError: another process holds the lock.
+        NameInUseError: another process holds the lock.
         StorageError: the folder cannot be written.
     """
     path = folder / "lock"
@@ -114,7 +114,7 @@ def hold(folder: Path, what: str = "run") -> Iterator[None]:
         held = FileLock(path).acquire(timeout=_LOOK_S, poll_interval=0.01)
         path.write_text(f"process {os.getpid()} on {socket.gethostname()}", "utf-8")
     except Timeout:
-        raise _held_error(folder, path.read_text("utf-8") or _STARTING, what) from None
+        raise _locked_error(folder, path.read_text("utf-8") or _STARTING, what) from None
     except OSError as error:
         raise storage_error(f"write the {what}'s folder", path, error) from None
     with held:
@@ -139,7 +139,7 @@ def check_folder(folder: Path) -> None:
             )
 
 
-def _held_error(folder: Path, other: str, what: str) -> NameHeldError:
+def _locked_error(folder: Path, other: str, what: str) -> NameInUseError:
     hint = "wait for it, stop it, or choose another --name"
     if what == "sweep":
         named = folder.name
@@ -147,7 +147,7 @@ def _held_error(folder: Path, other: str, what: str) -> NameHeldError:
             named += f" --runs-dir {shlex.quote(str(folder.parent))}"
         hint = f"watch it with `sweep status {named}`, stop it with `sweep stop {named}`, or "
         hint += "choose another --name"
-    return NameHeldError(
+    return NameInUseError(
         f"{what} {folder.name} is in use by {other}",
         str(folder / "lock"),
         hint,

@@ -17,7 +17,7 @@ from modulefinder import ModuleFinder
 from pathlib import Path
 from typing import Any
 
-from rewards.user_code import OWN_PACKAGES
+from rewards.user_code import LOPTUNE_PACKAGES
 from trainer.config.schema import TrainConfig
 from trainer.errors import ConfigError, StorageError, first_line
 from trainer.files import write_atomically
@@ -164,7 +164,7 @@ def module_files(module: str, role: str, root: Path) -> Iterator[tuple[Path, str
     """Yield a module's file and the project files that it imports, without importing them."""
     search = [*filter(None, sys.path), str(root)]  # same order as in the scoring processes
     finder = _ImportFinder(
-        [place for place in search if _is_of_project(Path(place))], excludes=OWN_PACKAGES
+        [place for place in search if _is_of_project(Path(place))], excludes=LOPTUNE_PACKAGES
     )
     with contextlib.suppress(ImportError):  # reported later, when the module is imported
         finder.import_hook(module)

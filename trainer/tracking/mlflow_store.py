@@ -49,7 +49,7 @@ _ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    # `Shipper` does its own retries. MLflow's retries would block for minutes, and a retried
+    # `Uploader` does its own retries. MLflow's retries would block for minutes, and a retried
     # create-run request could create a second run.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",

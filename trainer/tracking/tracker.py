@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.attempt import Attempt, SupersededError
-from trainer.config.tracking import Tracked, TrackingConfig
+from trainer.config.tracking import HasTracking, TrackingConfig
 from trainer.config.yaml_document import dump_yaml, read_yaml
 from trainer.errors import MissingError, StorageError
 from trainer.files import JsonLines, Record, read_json_lines, storage_error, write_atomically
@@ -23,11 +23,11 @@ from trainer.metrics.mlflow_runs import RUN_TAG
 from trainer.progress import MetricValues
 from trainer.run_folder import RunFolder
 from trainer.tracking.mlflow_store import prepare_store, reason, retry, tracking_uri
-from trainer.tracking.shipping import (
-    Shipper,
+from trainer.tracking.uploading import (
     TrackingState,
-    end_of_step,
+    Uploader,
     metrics_record,
+    offset_after_step,
     recorded_times,
     recorded_values,
     values_of,
@@ -35,7 +35,7 @@ from trainer.tracking.shipping import (
 from trainer.tracking.writers import Writers
 from trainer.types import RunContext
 
-SHIP_INTERVAL_S = 1.0
+UPLOAD_INTERVAL_S = 1.0
 _MAX_PAUSE_S = 10.0  # maximum retry interval while the server is unreachable
 _LAST_PAUSE_S = 0.2  # retry interval during close
 _CLOSE_LIMIT_S = 12.0
@@ -66,7 +66,7 @@ class Tracker:
 
     def __init__(
         self,
-        config: Tracked,
+        config: HasTracking,
         context: RunContext,
         *,
         must_connect: bool = True,
@@ -95,13 +95,13 @@ class Tracker:
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
 
-    def _make_shipper(self, config: Tracked, context: RunContext) -> Shipper | None:
+    def _make_shipper(self, config: HasTracking, context: RunContext) -> Uploader | None:
         """Return the uploader to MLflow, or None if the run is offline."""
         if config.tracking.offline:
             return None
         uri = tracking_uri(config.tracking, context.runs_dir)
         monitored = config.tracking.system_metrics
-        return Shipper(self.run_dir, uri, self._state, self._attempt.check, monitored)
+        return Uploader(self.run_dir, uri, self._state, self._attempt.check, monitored)
 
     def log(self, metrics: MetricValues, step: int) -> None:
         """Record the metrics of a step. Never blocks on MLflow.
@@ -140,14 +140,14 @@ class Tracker:
         assert self._thread is None, "a run is rewound before it logs"
         self._attempt.check()
         self._state.metrics_sent = min(
-            self._state.metrics_sent, end_of_step(self._metrics.path, step)
+            self._state.metrics_sent, offset_after_step(self._metrics.path, step)
         )
         try:
             self._state.save(self.run_dir)  # save before truncating the files
         except OSError as error:
             raise storage_error("write the run's record", self.run_dir, error) from error
         for lines in (self._metrics, self._completions, self._correctness):
-            lines.cut(end_of_step(lines.path, step))
+            lines.cut(offset_after_step(lines.path, step))
         self.history = {at: value for at, value in self.history.items() if at <= step}
         self._last_step = max(step, 0)
 
@@ -231,23 +231,23 @@ class Tracker:
     def _start_shipping(self) -> None:
         if self._shipper is not None and self._thread is None:
             self._thread = threading.Thread(
-                target=self._ship, args=(self._shipper,), name="mlflow-shipper", daemon=True
+                target=self._upload_loop, args=(self._shipper,), name="mlflow-shipper", daemon=True
             )
             self._thread.start()
 
-    def _ship(self, shipper: Shipper) -> None:
+    def _upload_loop(self, shipper: Uploader) -> None:
         """Upload during the run; after `close`, upload the rest and the status within the time
         limit.
         """
-        pause = SHIP_INTERVAL_S
+        pause = UPLOAD_INTERVAL_S
         with contextlib.suppress(SupersededError):
             while not self._closing.wait(pause):
                 error = _failure(shipper.send_all)
-                if error is None and pause > SHIP_INTERVAL_S:
+                if error is None and pause > UPLOAD_INTERVAL_S:
                     _logger.warning("MLflow is reachable again; the missing metrics were uploaded")
-                elif error is not None and pause == SHIP_INTERVAL_S:
+                elif error is not None and pause == UPLOAD_INTERVAL_S:
                     _logger.warning("upload to MLflow failed, will retry: %s", reason(error))
-                pause = SHIP_INTERVAL_S if error is None else min(2 * pause, _MAX_PAUSE_S)
+                pause = UPLOAD_INTERVAL_S if error is None else min(2 * pause, _MAX_PAUSE_S)
             deadline = time.monotonic() + self._close_limit_s
             while error := _failure(shipper.finish):
                 if time.monotonic() + _LAST_PAUSE_S > deadline:
@@ -310,7 +310,7 @@ def upload(run_dir: Path, uri: str | None = None, tags: Mapping[str, str] | None
     settings = TrackingConfig.model_validate(read_yaml(folder.config).data.get("tracking", {}))
     target = uri or tracking_uri(settings, Path(state.runs_dir))
     prepare_store(target)
-    shipper = Shipper(run_dir, target, state)
+    shipper = Uploader(run_dir, target, state)
     # a run without a status was killed
     times = recorded_times(folder.metrics)
     retry(lambda: shipper.finish("KILLED", times and times[1]), target)
@@ -318,7 +318,7 @@ def upload(run_dir: Path, uri: str | None = None, tags: Mapping[str, str] | None
     return state.run_id
 
 
-def _begin_record(config: Tracked, context: RunContext) -> TrackingState:
+def _begin_record(config: HasTracking, context: RunContext) -> TrackingState:
     """Write the run's configuration and tracking state to its folder, and return the state.
 
     Raises:
@@ -335,7 +335,7 @@ def _begin_record(config: Tracked, context: RunContext) -> TrackingState:
     return state
 
 
-def _load_state(config: Tracked, context: RunContext) -> TrackingState:
+def _load_state(config: HasTracking, context: RunContext) -> TrackingState:
     """Load the tracking state of this folder, or create a new one, and update its tags."""
     tags = {**config.tracking.tags, **context.tags}
     stored = TrackingState.load(context.run_dir)

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from trainer.config.tracking import Tracked
+from trainer.config.tracking import HasTracking
 from trainer.errors import ConfigError
 from trainer.progress import MetricValues
 from trainer.types import RunContext
@@ -47,7 +47,7 @@ class TensorBoardWriter:
             self._events.close()
 
 
-def _open(name: str, config: Tracked, context: RunContext) -> Any:
+def _open(name: str, config: HasTracking, context: RunContext) -> Any:
     """Open a W&B, trackio (same interface) or TensorBoard run."""
     if name == "tensorboard":
         return TensorBoardWriter(context.run_dir / "tensorboard")
@@ -62,7 +62,7 @@ def _open(name: str, config: Tracked, context: RunContext) -> Any:
     return importlib.import_module(name).init(config=config.model_dump(mode="json"), **settings)
 
 
-def check_installed(config: Tracked) -> None:
+def check_installed(config: HasTracking) -> None:
     """Check that the packages of all writers are installed.
 
     Raises:
@@ -87,7 +87,7 @@ class Writers:
         ConfigError: a package is missing, or a writer failed to start.
     """
 
-    def __init__(self, config: Tracked, context: RunContext) -> None:
+    def __init__(self, config: HasTracking, context: RunContext) -> None:
         check_installed(config)
         self._open: dict[str, Any] = {}
         for name in config.tracking.report_to:

@@ -12,7 +12,7 @@ from sweep.record.folder import sweep_folder
 from tests.paths import ROOT
 from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.harness import wait_until
-from trainer.shell.run_folder import hold
+from trainer.shell.run_folder import lock_folder
 
 # A driver with a guard and a child that ignores requests to end.
 DRIVER = """
@@ -158,7 +158,7 @@ def test_sweep_clean_removes_what_a_dead_driver_wrote_for_a_cluster(tmp_path, ty
     write_sweep(tmp_path)
     folder = sweep_folder(tmp_path, "demo")
     folder.credentials.write_text("{}")
-    with hold(folder.root):
+    with lock_folder(folder.root):
         typed("sweep clean")
     assert folder.credentials.exists()
     assert f"{folder.credentials}\n" in typed("sweep clean")

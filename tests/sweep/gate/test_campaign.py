@@ -8,7 +8,7 @@ import pytest
 from dashboards.statistics import gate
 from sweep.gate.campaign import Campaign, CampaignSpec, start_campaign
 from tests.refusals import refused
-from trainer.errors import ConfigError, MissingError, NameHeldError, StorageError
+from trainer.errors import ConfigError, MissingError, NameInUseError, StorageError
 
 SPEC = CampaignSpec(worthwhile=0.1, first_seeds=4, most_seeds=16)
 
@@ -226,7 +226,7 @@ def test_a_folder_without_a_campaign_is_named(tmp_path):
 
 
 def test_two_processes_cannot_change_one_campaign(folder):
-    with Campaign(folder).change(), pytest.raises(NameHeldError), Campaign(folder).change():
+    with Campaign(folder).change(), pytest.raises(NameInUseError), Campaign(folder).change():
         pass
 
 

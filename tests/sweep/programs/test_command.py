@@ -24,7 +24,7 @@ from tests.sweep.programs.scripts import SPACE, write_project
 from tests.tables import table
 from trainer.errors import ConfigError, MissingError
 from trainer.files import read_records
-from trainer.tracking.shipping import recorded_values
+from trainer.tracking.uploading import recorded_values
 from trainer.types import RunContext
 
 OFFLINE = {"offline": True}
@@ -257,13 +257,18 @@ open(sys.argv[1] + "/metrics.jsonl", "a").write(second)
     root = tmp_path / "trials" / "c000-s0"
     (root / "out").mkdir(parents=True)  # by a rank that died before it started the command
     with trial(tmp_path, script) as run:
-        lines = [run.run_period(), run.run_period()]
+        lines = [run.train_until_evaluation(), run.train_until_evaluation()]
         assert sorted(line["step"] for line in lines) == [1, 2] and not run.done
         assert {"step": 1, "eval/accuracy": 1.5, "seed": 4, "resume": 0} in lines
-        run.run_period()
+        run.train_until_evaluation()
         assert run.done
     with trial(tmp_path, script.replace('"step": 1', '"step": 3')) as run:
-        assert run.run_period() == {"step": 3, "eval/accuracy": 1.5, "seed": 4, "resume": 1}
+        assert run.train_until_evaluation() == {
+            "step": 3,
+            "eval/accuracy": 1.5,
+            "seed": 4,
+            "resume": 1,
+        }
     record = read_records(root / "metrics.jsonl")
     assert record
     assert all("time/step" not in line and "time/evaluation" in line for line in record)
@@ -280,7 +285,7 @@ with open(sys.argv[1] + "/metrics.jsonl", "w") as file:
     for scores in ([(1, 0.5), (2, 0.625), (3, 0.75)], [(1, 0.5), (2, 0.875)]):
         with trial(tmp_path, script.replace("SCORES", str(scores))) as run:
             while not run.done:
-                run.run_period()
+                run.train_until_evaluation()
     record = read_records(tmp_path / "trials" / "c000-s0" / "metrics.jsonl")
     evaluated = [
         (line["step"], line["eval/accuracy"]) for line in record if "eval/accuracy" in line
@@ -340,7 +345,7 @@ def test_later_steps_of_an_abandoned_process_are_dropped(tmp_path, way, processe
     for _, ends in processes:
         with trial(tmp_path, script) as run, pytest.raises(RuntimeError) if ends else nullcontext():
             while not run.done:
-                run.run_period()
+                run.train_until_evaluation()
     root = tmp_path / "trials" / "c000-s0"
     assert recorded_values(root / "metrics.jsonl", "eval/accuracy") == last
     assert run.history == last  # handed over without reading the record again
@@ -361,7 +366,7 @@ sys.exit(1 - count)
     for ends in (1, 0):
         with trial(tmp_path, script) as run, pytest.raises(RuntimeError) if ends else nullcontext():
             while not run.done:
-                run.run_period()
+                run.train_until_evaluation()
     record = read_records(tmp_path / "trials" / "c000-s0" / "correctness.jsonl")
     assert [(line["process"], line["step"]) for line in record] == [(0, 1), (1, 1), (1, 2)]
 
@@ -377,14 +382,14 @@ sys.exit(1 - count)
 def test_a_trial_that_fails_says_why(script, what, tmp_path):
     with trial(tmp_path, script, stall_s=60.0 if "sleep" not in script else 1.0) as run:
         with pytest.raises(RuntimeError) as failed:
-            run.run_period()
+            run.train_until_evaluation()
         assert what in str(failed.value)
 
 
 def test_a_full_disk_is_not_the_commands_failure(tmp_path):
     script = "raise SystemExit('[Errno 28] No space left on device')"
     with trial(tmp_path, script) as run, pytest.raises(OSError, match="No space left"):
-        run.run_period()
+        run.train_until_evaluation()
 
 
 @pytest.mark.parametrize(
@@ -409,7 +414,7 @@ def test_a_line_without_a_score_says_why(line, code, named, tmp_path):
     script = f"print({'[loptune] ' + text!r})" if text else "pass"
     with trial(tmp_path, script) as run, refused(code, ConfigError) as caught:
         while not run.done:
-            run.run_period()
+            run.train_until_evaluation()
     assert named in caught.value.hint
     assert "eval/accuracy" in str(caught.value)
 
@@ -421,7 +426,7 @@ def test_a_line_without_a_score_says_why(line, code, named, tmp_path):
 def test_numbers_of_any_form_are_scores(text, score, tmp_path):
     line = f'[loptune] {{"step": "20", "eval/accuracy": {text}}}'
     with trial(tmp_path, f"print({line!r})") as run:
-        assert run.run_period()["eval/accuracy"] == score
+        assert run.train_until_evaluation()["eval/accuracy"] == score
         assert run.step == 20
 
 
@@ -439,7 +444,7 @@ while True: time.sleep(0.05)
 """
     with trial(tmp_path, script) as run:
         folder = tmp_path / "trials" / "c000-s0" / "out"
-        assert run.run_period() == {"step": 1} and run.stopped and not run.done
+        assert run.train_until_evaluation() == {"step": 1} and run.stopped and not run.done
         with pytest.raises(ProcessLookupError):
             os.kill(int((folder / "child").read_text()), 0)
 
@@ -456,7 +461,7 @@ open(sys.argv[1] + "/../../../stop", "w")
 while True: time.sleep(0.05)
 """
     with trial(tmp_path, script, launcher='"$0" "$@"; echo ended') as run:
-        assert run.run_period() == {"step": 1} and run.stopped
+        assert run.train_until_evaluation() == {"step": 1} and run.stopped
 
 
 def test_a_torn_line_is_cut_off_and_a_whole_one_needs_no_end(tmp_path):
@@ -468,13 +473,13 @@ os.kill(os.getpid(), 9) if LINES.endswith("ev") else None
 """
     torn = '{"step": 1, "eval/accuracy": 0.5}\n{"step": 2, "ev'
     with trial(tmp_path, script.replace("LINES", repr(torn))) as run:
-        assert run.run_period()["eval/accuracy"] == 0.5
+        assert run.train_until_evaluation()["eval/accuracy"] == 0.5
         with pytest.raises(RuntimeError, match="SIGKILL"):
-            run.run_period()
+            run.train_until_evaluation()
     whole = '{"step": 1, "loss": 0.25}\n{"step": 2, "eval/accuracy": 0.75}'
     with trial(tmp_path, script.replace("LINES", repr(whole))) as run:
-        assert run.run_period()["eval/accuracy"] == 0.75
-        run.run_period()
+        assert run.train_until_evaluation()["eval/accuracy"] == 0.75
+        run.train_until_evaluation()
         assert run.done
     record = read_records(tmp_path / "trials" / "c000-s0" / "metrics.jsonl")
     losses = [line["loss"] for line in record if "loss" in line]
@@ -695,5 +700,5 @@ print("10%", first, "20%" + second, "done")
     with trial(tmp_path, script) as run:
         lines = []
         while not run.done:
-            lines.append(run.run_period())
+            lines.append(run.train_until_evaluation())
     assert [(line["step"], line.get("eval/accuracy")) for line in lines[:2]] == [(1, 0.1), (2, 0.2)]

@@ -34,7 +34,7 @@ def preloaded_line(tmp_path, script, name="c000-s0", preload=("decimal",)):
     """Return the first line that a script reports."""
     script = f"import json, os, sys{REPORT}{script}"
     with trial(tmp_path, script, preload=preload, name=name) as run:
-        return run.run_period()
+        return run.train_until_evaluation()
 
 
 def test_a_forked_script_runs_as_python_runs_it(tmp_path, monkeypatch):
@@ -109,7 +109,7 @@ def test_an_exit_code_and_the_last_lines_are_the_scripts(tmp_path):
         trial(tmp_path, script, preload=["decimal"]) as run,
         pytest.raises(RuntimeError, match=r"ended with 3: .*out of luck"),
     ):
-        run.run_period()
+        run.train_until_evaluation()
 
 
 def test_a_script_that_raises_shows_its_own_traceback(tmp_path):
@@ -117,7 +117,7 @@ def test_a_script_that_raises_shows_its_own_traceback(tmp_path):
         trial(tmp_path, "raise ValueError('too large')", preload=["decimal"]) as run,
         pytest.raises(RuntimeError, match=r"ended with 1: .*script\.py.*ValueError: too large"),
     ):
-        run.run_period()
+        run.train_until_evaluation()
 
 
 def test_a_forked_script_saves_when_the_sweep_stops(tmp_path):
@@ -131,9 +131,9 @@ report(1)
 time.sleep(600)
 """
     with trial(tmp_path, script, preload=["decimal"]) as run:
-        run.run_period()
+        run.train_until_evaluation()
         (tmp_path / "stop").touch()
-        run.run_period()
+        run.train_until_evaluation()
         assert run.stopped
     assert (tmp_path / "trials" / "c000-s0" / "out" / "saved").exists()
 
@@ -177,10 +177,10 @@ time.sleep(600)
 def test_a_killed_interpreter_ends_its_trial_and_the_next_one_runs(tmp_path):
     script = "report(1)\nimport time; time.sleep(600)"
     with trial(tmp_path, f"import json{REPORT}{script}", preload=["decimal"]) as run:
-        run.run_period()
+        run.train_until_evaluation()
         warm_start._current._process.kill()
         with pytest.raises(RuntimeError, match="was ended by SIGKILL"):
-            run.run_period()
+            run.train_until_evaluation()
     line = preloaded_line(tmp_path, "report(2)")
     assert line["step"] == 2
 

@@ -16,7 +16,7 @@ from tests.dashboards.table import ALPHA, ETA
 from tests.sweep.ended_sweeps import write_sweep
 from trainer.errors import StorageError
 from trainer.evaluation.correctness import correctness_record
-from trainer.shell.run_folder import hold
+from trainer.shell.run_folder import lock_folder
 
 
 def write_metrics(folder, trial, accuracy, **more):
@@ -85,7 +85,7 @@ def test_a_trial_under_way_has_the_mean_of_its_window_so_far(tmp_path):
     write_metrics(folder, "c000-s0", {0: 0.1, 10: 0.4, 20: 0.6})
     (trial,) = read_results(sweep).trials
     assert (trial.state, trial.score) == ("KILLED", 0.5)
-    with hold(folder.root):
+    with lock_folder(folder.root):
         results = read_results(sweep)
     assert results.running and results.trials[0].state == "RUNNING"
 

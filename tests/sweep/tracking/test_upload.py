@@ -11,8 +11,8 @@ from tests.trainer.tracking.store import config_for, history, runs_of, sqlite_st
 from trainer.errors import StorageError
 from trainer.metrics.mlflow_runs import find_runs
 from trainer.tracking.mlflow_store import connect
-from trainer.tracking.shipping import TrackingState, has_unsent
 from trainer.tracking.tracker import Tracker
+from trainer.tracking.uploading import TrackingState, has_unsent
 from trainer.types import RunContext
 
 SPEC = load_space(find_space("quickstart"))  # any

@@ -39,7 +39,11 @@ class Ranks:
         self.trials += method == "build"
         if method in self.fails and (self.always or self.trials > 1):
             raise self.fails[method]
-        return [TrialReport(2, 0.5, 1, 2, finished=True)] if method == "run_period" else [0]
+        return (
+            [TrialReport(2, 0.5, 1, 2, finished=True)]
+            if method == "train_until_evaluation"
+            else [0]
+        )
 
     def kill(self):
         pass
@@ -49,9 +53,17 @@ class Ranks:
     ("fails", "always", "counts"),
     [
         ({"build": RuntimeError("NCCL error")}, False, False),
-        ({"run_period": RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")}, False, False),
-        ({"run_period": RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")}, True, True),
-        ({"run_period": RuntimeError("NCCL error")}, False, True),
+        (
+            {"train_until_evaluation": RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")},
+            False,
+            False,
+        ),
+        (
+            {"train_until_evaluation": RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")},
+            True,
+            True,
+        ),
+        ({"train_until_evaluation": RuntimeError("NCCL error")}, False, True),
     ],
 )
 def test_what_the_trial_before_left_in_its_ranks_is_no_failure_of_a_trial(

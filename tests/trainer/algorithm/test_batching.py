@@ -5,7 +5,7 @@ import torch
 
 from tests.trainer.algorithm.batches import make_batch, make_groups
 from trainer.algorithm.batching import build_batch, plan_update_batches, select_rows, with_rewards
-from trainer.algorithm.passes import counted_tokens
+from trainer.algorithm.passes import denominator_mask
 from trainer.config.algorithm import AlgorithmConfig
 
 
@@ -36,7 +36,7 @@ def test_a_completion_that_could_not_be_scored_leaves_the_update():
     # the failed one does not move the mean of the others: 3 and -1
     assert batch.rewards.tolist() == [3, -1, 1]
     assert batch.reward_parts[2] == {"first": 0.75, "second": 0.25}
-    assert counted_tokens(batch, AlgorithmConfig()).sum(dim=1).tolist() == [2, 3, 0]
+    assert denominator_mask(batch, AlgorithmConfig()).sum(dim=1).tolist() == [2, 3, 0]
 
 
 def test_a_group_that_nobody_could_score_keeps_its_rewards():
@@ -46,7 +46,7 @@ def test_a_group_that_nobody_could_score_keeps_its_rewards():
     batch = build_batch(groups, pad_token_id=0, device=torch.device("cpu"))
     batch = with_rewards(batch, groups, {"first": 1.0})
     assert batch.rewards.tolist() == [3, -1]
-    assert counted_tokens(batch, AlgorithmConfig()).sum() == 0
+    assert denominator_mask(batch, AlgorithmConfig()).sum() == 0
 
 
 def test_selected_rows_lose_padding_they_do_not_need():
@@ -94,4 +94,4 @@ def test_every_rank_has_as_many_microbatches_as_the_one_with_the_most():
     assert [[len(rows) for rows in part.microbatches] for part in plan] == [[2, 2, 0], [1, 2, 1, 0]]
     lengths = make_batch().prompt_lengths + make_batch().completion_lengths
     # what stands in is as short as there is
-    assert int(lengths[plan[1].stand_in]) == int(lengths[4:].min())
+    assert int(lengths[plan[1].dummy_row]) == int(lengths[4:].min())

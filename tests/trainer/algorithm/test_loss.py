@@ -68,7 +68,7 @@ def test_truncated_importance_sampling_scales_the_policy_term_and_is_capped():
     old = torch.tensor([[math.log(0.8), math.log(0.3)]])
     rollout = torch.tensor([[math.log(0.2), math.log(0.6)]])  # weights 4 -> 2 and 0.5
     advantages = torch.ones(1, 2)
-    config = AlgorithmConfig(kl_coef=0.0, engine_correction={"cap": 2.0})
+    config = AlgorithmConfig(kl_coef=0.0, rollout_correction={"cap": 2.0})
     inputs = loss_inputs(old, old, advantages, UpdateTotals(1, 1), rollout_logprobs=rollout)
     output = update_loss(inputs, config)
     assert output.loss.item() == pytest.approx(-(2.0 + 0.5))

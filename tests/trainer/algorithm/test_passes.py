@@ -6,7 +6,7 @@ import torch
 
 from tests.trainer.algorithm.batches import batch_of
 from trainer.algorithm.passes import (
-    counted_tokens,
+    denominator_mask,
     isolation_passes,
     low_probability_tokens,
     select_tokens,
@@ -61,7 +61,7 @@ def test_a_mean_over_tokens_counts_what_a_filter_leaves_out_but_no_truncated_com
 ):
     batch = batch_with(ENTROPIES, truncated=(1.0, 0.0))
     config = AlgorithmConfig(token_filter="drop_high", lopti_eta=0.3, **settings)
-    assert counted_tokens(batch, config).tolist() == counted
+    assert denominator_mask(batch, config).tolist() == counted
 
 
 MASK = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 0.0]])

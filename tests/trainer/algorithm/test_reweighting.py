@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from trainer.algorithm.reweighting import reweighted
+from trainer.algorithm.reweighting import reweight
 
 
 @pytest.mark.parametrize(
@@ -10,5 +10,5 @@ from trainer.algorithm.reweighting import reweighted
 def test_ar_damps_low_probability_tokens_by_equation_4(alpha, factors):
     probabilities = torch.tensor([[0.1, 0.5, 1.0]])
     advantages = torch.tensor([[2.0, -2.0, 1.0]])
-    damped = reweighted(advantages, probabilities.log(), alpha)
+    damped = reweight(advantages, probabilities.log(), alpha)
     torch.testing.assert_close(damped, torch.tensor([factors]) * advantages)

@@ -7,7 +7,7 @@ import torch
 from tests.conftest import random_model
 from tests.trainer.algorithm.batches import make_batch
 from trainer.algorithm.batching import plan_update_batches
-from trainer.algorithm.scoring import attach_logprobs, check_scores, score_batch
+from trainer.algorithm.scoring import attach_logprobs, check_logprobs_finite, score_batch
 from trainer.errors import DivergedError
 from trainer.parallel.ranks import Parallel
 from trainer.policy.logprobs import LogprobModel
@@ -44,9 +44,9 @@ def test_scores_of_microbatches_are_those_of_the_whole_batch(tokens_per_microbat
 def test_a_score_that_is_no_number_is_a_divergence(name, value):
     batch = make_batch()
     scores = torch.zeros_like(batch.completion_mask)
-    check_scores(
+    check_logprobs_finite(
         replace(batch, ref_logprobs=None, entropies=None), 1, Parallel(torch.device("cpu"))
     )
     scores[0, 0] = value
     with pytest.raises(DivergedError, match="diverged at step 3"):
-        check_scores(replace(batch, **{name: scores}), 3, Parallel(torch.device("cpu")))
+        check_logprobs_finite(replace(batch, **{name: scores}), 3, Parallel(torch.device("cpu")))

@@ -24,7 +24,7 @@ from trainer.checkpoint.on_disk import (
     keeps_weights_only,
     newest_checkpoint,
     prune_checkpoints,
-    raise_if_ended,
+    raise_if_weights_only,
     start_over,
     steps_on_disk,
 )
@@ -294,14 +294,14 @@ def names(folder):
 def test_of_an_ended_run_the_weights_of_the_last_and_the_best_are_kept(tmp_path):
     ended_run(tmp_path)
     assert not keeps_weights_only(tmp_path / "step-8")
-    raise_if_ended(tmp_path / "step-8")
+    raise_if_weights_only(tmp_path / "step-8")
     keep_weights(tmp_path, {4})
     assert names(tmp_path) == ["step-4", "step-8"]
     for folder in intact_checkpoints(tmp_path):
         assert names(folder) == KEPT
         assert keeps_weights_only(folder)
     with refused("weights-only", ConfigError) as caught:
-        raise_if_ended(tmp_path / "step-8")
+        raise_if_weights_only(tmp_path / "step-8")
     assert tmp_path.parent.name in caught.value.what and "step 8" in caught.value.what
     with refused("weights-only", ConfigError):
         load_training_state(tmp_path / "step-8", None, None, Parallel(torch.device("cpu")))
@@ -391,11 +391,11 @@ def test_nothing_is_removed_where_the_newest_checkpoint_is_not_all_there(tmp_pat
 
 def test_a_run_on_record_whose_checkpoints_are_gone_does_not_begin_again(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n{"step": 1}\n{"step": 2}\n')
-    checkpoint.check_whole(tmp_path, 3, "again")  # none was due
+    checkpoint.check_complete(tmp_path, 3, "again")  # none was due
     with refused("checkpoint-lost", StorageError):
-        checkpoint.check_whole(tmp_path, 2, "again")
+        checkpoint.check_complete(tmp_path, 2, "again")
     (tmp_path / "checkpoints" / "step-2").mkdir(parents=True)
-    checkpoint.check_whole(tmp_path, 2, "again")
+    checkpoint.check_complete(tmp_path, 2, "again")
     (tmp_path / "metrics.jsonl").unlink()
     with refused("record-lost", StorageError):
-        checkpoint.check_whole(tmp_path, 2, "again")
+        checkpoint.check_complete(tmp_path, 2, "again")

@@ -81,8 +81,8 @@ def test_missing_files_are_found_before_torch(tmp_path, monkeypatch, capsys, com
     def slow(*words):
         raise AssertionError("torch is loaded")
 
-    monkeypatch.setattr("trainer.commands.start.unhurried", slow)
-    monkeypatch.setattr("trainer.commands.evaluate.unhurried", slow)
+    monkeypatch.setattr("trainer.commands.start.defer_interrupt", slow)
+    monkeypatch.setattr("trainer.commands.evaluate.defer_interrupt", slow)
     assert main(command.split()) == 3
     error = capsys.readouterr().err
     assert f"[{code}]" in error and str(tmp_path) in error

@@ -5,7 +5,7 @@ import pytest
 
 from tests.trainer.test_loop import small_config
 from trainer.cli import main
-from trainer.commands.evaluate import evaluation_config, find_model, parse_set, record_name
+from trainer.commands.evaluate import evaluation_config, parse_set, record_name, resolve_model
 from trainer.config.schema import load_config, save_config
 from trainer.errors import ConfigError, MissingError, StorageError
 from trainer.files import read_records
@@ -102,17 +102,17 @@ def test_the_result_reaches_mlflow(tiny_policy, tmp_path, typed):
 def test_a_model_is_found_as_run_checkpoint_folder_or_name(run, tiny_policy, tmp_path):
     newest = str(run / "checkpoints" / "step-2")
     for given in (str(run), newest):
-        model = find_model(given)
+        model = resolve_model(given)
         assert (model.name_or_path, model.run_config, model.step) == (
             newest,
             run / "config.yaml",
             2,
         )
-    assert find_model(str(tiny_policy)).run_config is None
-    assert find_model("Qwen/Qwen2.5-7B").name_or_path == "Qwen/Qwen2.5-7B"
+    assert resolve_model(str(tiny_policy)).run_config is None
+    assert resolve_model("Qwen/Qwen2.5-7B").name_or_path == "Qwen/Qwen2.5-7B"
     (tmp_path / "config.yaml").write_text("seed: 1\n")
     with pytest.raises(MissingError, match="no intact checkpoint"):
-        find_model(str(tmp_path))
+        resolve_model(str(tmp_path))
 
 
 def test_a_damaged_checkpoint_is_not_evaluated(run, tmp_path):
@@ -123,13 +123,13 @@ def test_a_damaged_checkpoint_is_not_evaluated(run, tmp_path):
     content[-1] ^= 1
     weights.write_bytes(content)
     with pytest.raises(StorageError, match=r"damaged: model\.safetensors"):
-        find_model(str(copy / "checkpoints" / "step-2"))
+        resolve_model(str(copy / "checkpoints" / "step-2"))
     with pytest.raises(MissingError, match="no intact checkpoint"):
-        find_model(str(copy))
+        resolve_model(str(copy))
 
 
 def test_a_runs_configuration_is_changed_to_one_whole_model(run):
-    model = find_model(str(run))
+    model = resolve_model(str(run))
     config = evaluation_config(model, "kk_7b:rpp_ar", [], {})
     assert config.model.name_or_path == model.name_or_path
     assert (config.parallel.strategy, config.parallel.offload) == ("none", "none")
@@ -144,14 +144,14 @@ def test_a_runs_configuration_is_changed_to_one_whole_model(run):
 
 def test_what_cannot_be_evaluated_is_refused_with_the_next_step(run):
     with pytest.raises(ConfigError) as caught:
-        evaluation_config(find_model("some/model"), None, [], {})
+        evaluation_config(resolve_model("some/model"), None, [], {})
     assert "--spec" in caught.value.hint
     with pytest.raises(ConfigError, match=r"evaluation\.completions_per_problem to 1"):
         evaluation_config(
-            find_model(str(run)), None, [], {COMPLETIONS: 4, "evaluation.temperature": 0.0}
+            resolve_model(str(run)), None, [], {COMPLETIONS: 4, "evaluation.temperature": 0.0}
         )
     with pytest.raises(ConfigError, match="unknown key"):
-        evaluation_config(find_model(str(run)), None, [], {"evaluation.sets": ["a={sorce: x}"]})
+        evaluation_config(resolve_model(str(run)), None, [], {"evaluation.sets": ["a={sorce: x}"]})
 
 
 def test_a_sweep_is_no_model(tmp_path, monkeypatch, capsys):
@@ -167,7 +167,9 @@ def test_a_sweep_is_no_model(tmp_path, monkeypatch, capsys):
 def test_flags_hold_for_every_set_of_the_run(run):
     asked = {COMPLETIONS: 4, "evaluation.temperature": 0.5}
     for overrides, flags in (([], asked), ([f"{key}={value}" for key, value in asked.items()], {})):
-        evaluation = evaluation_config(find_model(str(run)), "math_7b", overrides, flags).evaluation
+        evaluation = evaluation_config(
+            resolve_model(str(run)), "math_7b", overrides, flags
+        ).evaluation
         sections = [evaluation.of_set(name) for name in evaluation.sets]
         assert {(section.completions_per_problem, section.temperature) for section in sections} == {
             (4, 0.5)

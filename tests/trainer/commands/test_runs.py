@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from trainer.commands import runs
 from trainer.config.schema import load_config, save_config
-from trainer.shell.run_folder import hold
+from trainer.shell.run_folder import lock_folder
 from trainer.tracking.mlflow_store import connect, prepare_store
-from trainer.tracking.shipping import TrackingState
+from trainer.tracking.uploading import TrackingState
 
 EVALUATIONS = [
     {"step": 0, "eval/accuracy": 0.5, "eval/reward": 1.0, "eval/completion_length": 70.0},
@@ -98,7 +98,7 @@ def test_status_shows_completions_without_commands_for_the_terminal(tmp_path, ty
 
 def test_a_run_that_is_held_is_running(tmp_path, typed):
     folder = write_run(tmp_path, "b", EVALUATIONS)
-    with hold(folder):
+    with lock_folder(folder):
         first, *_, last = typed("trainer status b").splitlines()
     assert first.startswith("b: running by process ")
     assert last == "checkpoints: none"
@@ -107,7 +107,7 @@ def test_a_run_that_is_held_is_running(tmp_path, typed):
 def test_a_run_that_trains_is_not_sent_by_another_process(tmp_path, typed):
     folder = write_run(tmp_path, "b", EVALUATIONS, {})
     before = (folder / "tracking.json").read_bytes()
-    with hold(folder):
+    with lock_folder(folder):
         assert "run b is in use by process" in typed("trainer upload b", code=5)
     assert (folder / "tracking.json").read_bytes() == before
 

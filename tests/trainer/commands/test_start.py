@@ -65,7 +65,8 @@ def test_an_interrupt_before_the_first_checkpoint_says_so(
     tmp_path, capsys, monkeypatch, tiny_policy
 ):
     monkeypatch.setattr(
-        "trainer.loop.Trainer._agree_to_stop", lambda self: setattr(self, "stopped", True) or True
+        "trainer.loop.Trainer._sync_stop_request",
+        lambda self: setattr(self, "stopped", True) or True,
     )
     words = ["--name", "r", f"model.name_or_path={tiny_policy}", "evaluation.at_start=false"]
     assert run(tmp_path, *words, *TINY_RUN) == INTERRUPTED

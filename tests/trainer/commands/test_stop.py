@@ -4,12 +4,12 @@ from tests.trainer.commands.test_runs import write_run
 from tests.trainer.test_cli import TINY_RUN
 from trainer.cli import main
 from trainer.run_folder import RunFolder
-from trainer.shell.run_folder import hold
+from trainer.shell.run_folder import lock_folder
 
 
 def test_a_run_that_is_running_is_asked_to_stop(tmp_path, typed):
     folder = write_run(tmp_path, "r")
-    with hold(folder):
+    with lock_folder(folder):
         printed = typed("trainer stop r")
     assert RunFolder(folder).stop.is_file()
     assert f"trainer resume r --runs-dir {tmp_path}" in printed
@@ -25,7 +25,7 @@ def test_what_does_not_run_is_not_stopped(tmp_path, typed):
 def test_a_trial_names_the_sweep_to_stop(tmp_path, capsys):
     trial = write_run(tmp_path / "s" / "trials", "c000-s0")
     (tmp_path / "s" / "space.lock.yaml").touch()
-    with hold(trial):
+    with lock_folder(trial):
         assert main(["stop", str(trial)]) == 2
     printed = capsys.readouterr().err
     assert "[trial-of-a-sweep]" in printed and f"sweep stop s --runs-dir {tmp_path}" in printed

@@ -19,7 +19,7 @@ def test_settings_that_make_no_sense_are_refused():
             "does not support a KL penalty in the reward",
         ),
         (
-            {"engine_correction": {"cap": 0.5, "floor": 0.5, "rule": "mask"}},
+            {"rollout_correction": {"cap": 0.5, "floor": 0.5, "rule": "mask"}},
             "floor must be below cap",
         ),
     ]:

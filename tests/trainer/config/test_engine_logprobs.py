@@ -3,7 +3,7 @@ import pytest
 from trainer.config.schema import load_config
 from trainer.errors import ConfigError
 
-CAP = "algorithm.engine_correction.cap=2"
+CAP = "algorithm.rollout_correction.cap=2"
 ENGINE = "optim.old_logprobs=rollout"
 TRUNCATIONS = {"top_p": 0.9, "top_k": 5, "min_p": 0.1}
 
@@ -20,7 +20,7 @@ TRUNCATIONS = {"top_p": 0.9, "top_k": 5, "min_p": 0.1}
             for key, value in TRUNCATIONS.items()
         ),
         # The policy of before the update is asked for more.
-        ((ENGINE, CAP, "algorithm.engine_correction.level=sequence"), "level to token"),
+        ((ENGINE, CAP, "algorithm.rollout_correction.level=sequence"), "level to token"),
         ((ENGINE, "algorithm.token_filter=high_entropy"), "recompute"),
     ],
 )

@@ -45,7 +45,7 @@ SCRIPTS = {
     "algorithm.update_epochs": 1,
     "algorithm.lopti_order": "low_first",
     "algorithm.token_filter": "none",
-    "algorithm.engine_correction": None,
+    "algorithm.rollout_correction": None,
     "optim.lr_schedule": "constant",
     "optim.warmup_steps": 0,
     "optim.betas": (0.9, 0.999),

@@ -11,7 +11,7 @@ from trainer.config.schema import (
     check_key,
     dotted_keys,
     dump_config,
-    idle_keys,
+    ineffective_keys,
     load_config,
     parse_override,
     save_config,
@@ -168,7 +168,7 @@ def _declared(section, path=()):
 
 
 def test_every_key_without_effect_is_named_with_the_key_that_it_needs():
-    correction = {"algorithm.engine_correction.cap": 2.0}
+    correction = {"algorithm.rollout_correction.cap": 2.0}
     config = apply_overrides(TrainConfig(), correction)
     declared = list(_declared(config))
     assert len(declared) > 20
@@ -178,15 +178,17 @@ def test_every_key_without_effect_is_named_with_the_key_that_it_needs():
         away = object()
         for given, expected in ((None, [idle]), (values.split("|")[-1] or 1, [])):
             changed = _with(config, path, {name: away, key: given})
-            assert [pair for pair in idle_keys(changed) if pair[0] == idle[0]] == expected, idle
+            assert [pair for pair in ineffective_keys(changed) if pair[0] == idle[0]] == expected, (
+                idle
+            )
     puzzles = load_config("tiny_kk", ["data.train.source=x.jsonl", "data.train.people=[4]"])
     needs_generated = [("data.train.people", "data.train.source=generated")]
     assert [
-        pair for pair in idle_keys(puzzles) if pair[0] == "data.train.people"
+        pair for pair in ineffective_keys(puzzles) if pair[0] == "data.train.people"
     ] == needs_generated
 
 
 def test_no_preset_has_a_key_without_effect():
     assert {
-        spec: idle for spec in preset_specs() if (idle := list(idle_keys(load_config(spec))))
+        spec: idle for spec in preset_specs() if (idle := list(ineffective_keys(load_config(spec))))
     } == {}

@@ -22,7 +22,7 @@ from tests.trainer.grouped_rows import rows_of
 from trainer.cpu import packed_rows
 from trainer.cpu.packed_rows import (
     BLOCK,
-    LONGEST_KEPT,
+    MAX_STORED_LENGTH,
     pack,
     packed_attention,
     takes_packed_rows,
@@ -90,7 +90,8 @@ def test_output_and_gradients_are_those_of_float64(
     for mine, theirs in zip(ours, expected, strict=True):
         assert mine.shape == theirs.shape
         torch.testing.assert_close(mine.double(), theirs, rtol=1e-5, atol=1e-5)
-    monkeypatch.setattr(packed_rows, "LONGEST_KEPT", 1)  # weights that were not kept are the same
+    # weights that were not kept are the same
+    monkeypatch.setattr(packed_rows, "MAX_STORED_LENGTH", 1)
     for mine, again in zip(
         ours, results(inputs, grad_output, packed_attention, packing), strict=True
     ):
@@ -104,7 +105,7 @@ SHAPE = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "max_position_embeddings": LONGEST_KEPT + 8,
+    "max_position_embeddings": MAX_STORED_LENGTH + 8,
 }
 
 

@@ -22,7 +22,7 @@ from datasets import Dataset
 from transformers import AddedToken, TrainerCallback
 from trl import GRPOConfig
 
-from trainer.integrations.trl import LoptiGRPOTrainer, RunRecord
+from trainer.integrations.trl import LoptiGRPOTrainer, RunRecorder
 
 TOKENIZER = load_tokenizer(ModelConfig(name_or_path="tiny"))
 
@@ -250,7 +250,7 @@ def train_with_record(folder, policy, correct_in_step, resume=False):
     """Four steps with an evaluation of two problems every second one; ``correct_in_step`` rewards a
     completion.
     """
-    record = RunRecord(folder)
+    record = RunRecorder(folder)
 
     def rollouts(prompts, trainer):
         ids = [[5 + number % 2, 2] for number in range(len(prompts))]
@@ -299,7 +299,7 @@ def test_a_reward_is_recorded_in_evaluations_alone(is_async, tmp_path):
     async def asked(prompts, **columns):
         return right(prompts)
 
-    record = RunRecord(tmp_path)
+    record = RunRecorder(tmp_path)
     reward = record.accuracy(asked if is_async else right)
     for record._is_training in (True, False):
         values = reward(prompts=["a", "b"])

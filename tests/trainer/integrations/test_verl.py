@@ -27,8 +27,8 @@ def registry(monkeypatch):
         module.get_policy_loss_fn = losses.__getitem__
         config = ModuleType("verl.workers.config")
         config.PolicyLossConfig = PolicyLossConfig
-        for stand_in in (module, config):
-            monkeypatch.setitem(sys.modules, stand_in.__name__, stand_in)
+        for dummy_row in (module, config):
+            monkeypatch.setitem(sys.modules, dummy_row.__name__, dummy_row)
     registry = importlib.import_module("verl.trainer.ppo.core_algos")
     registry.register_policy_loss("given")(lambda advantages, **rest: (advantages, rest))
     monkeypatch.delitem(sys.modules, "trainer.integrations.verl", raising=False)

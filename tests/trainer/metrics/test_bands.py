@@ -151,8 +151,8 @@ def test_closed_form_keeps_its_digits_near_certainty():
 def test_training_measures_bands_every_step(tiny_policy, tmp_path):
     trainer = build(small_config(tiny_policy), tmp_path / "run")
     try:
-        trainer.run_period()
-        trainer.run_period()
+        trainer.train_until_evaluation()
+        trainer.train_until_evaluation()
         steps = trainer.tracker.steps
         for step in (1, 2):
             shares = [steps[step][f"tokens/token_share/{band}"] for band in BANDS]

@@ -55,15 +55,15 @@ def test_engine_mismatch_by_hand():
     assert "rollout/importance_cut" not in metrics
 
 
-def test_share_cut_by_the_engine_correction():
-    token = mismatched_metrics(engine_correction={"cap": 2.0})
+def test_share_cut_by_the_rollout_correction():
+    token = mismatched_metrics(rollout_correction={"cap": 2.0})
     assert token["rollout/importance_cut"] == pytest.approx(1 / TOKENS)
     # The first completion's ratio is 3 * 0.5 = 1.5: kept below a cap of 2, dropped whole above one
     # of 1.2.
-    kept = mismatched_metrics(engine_correction={"cap": 2.0, "level": "sequence", "rule": "mask"})
+    kept = mismatched_metrics(rollout_correction={"cap": 2.0, "level": "sequence", "rule": "mask"})
     assert kept["rollout/importance_cut"] == 0
     dropped = mismatched_metrics(
-        engine_correction={"cap": 1.2, "level": "sequence", "rule": "mask"}
+        rollout_correction={"cap": 1.2, "level": "sequence", "rule": "mask"}
     )
     assert dropped["rollout/importance_cut"] == pytest.approx(5 / TOKENS)
 

@@ -8,7 +8,7 @@ from tests.refusals import refused
 from trainer.config.model import ModelConfig
 from trainer.errors import MissingError
 from trainer.parallel import device, gpus
-from trainer.parallel.device import compute_dtype, local_device, memory_of, peak_bytes
+from trainer.parallel.device import compute_dtype, describe_device, local_device, memory_in_use
 from trainer.planning.memory import Device
 
 CPU = torch.device("cpu")
@@ -150,11 +150,11 @@ def test_precision(monkeypatch, dtype, where, has_bfloat16, expected):
 def test_the_peak_of_a_cpu_is_the_largest_resident_set():
     cpu = torch.device("cpu")
     filled = torch.ones(50_000_000)
-    peak = peak_bytes(cpu)
+    peak = memory_in_use(cpu)
     assert peak >= max(filled.nbytes, psutil.Process().memory_info().rss - 10**7)
     del filled
-    assert peak_bytes(cpu) >= peak - 10**7  # the kernel counts in batches
-    assert memory_of(cpu) == Device(False, psutil.virtual_memory().total)
+    assert memory_in_use(cpu) >= peak - 10**7  # the kernel counts in batches
+    assert describe_device(cpu) == Device(False, psutil.virtual_memory().total)
 
 
 def test_tests_see_no_gpu():

@@ -10,7 +10,7 @@ import pytest
 
 from tests.paths import ROOT
 from trainer.checkpoint.on_disk import steps_on_disk
-from trainer.parallel.interface import interface_towards_urls
+from trainer.parallel.interface import interface_for_urls
 
 NAMESPACE = ["unshare", "--map-root-user", "--net"]
 
@@ -34,10 +34,10 @@ RANK = """
 import os, sys
 from datetime import timedelta
 import torch
-from trainer.parallel.interface import interface_towards_urls
+from trainer.parallel.interface import interface_for_urls
 timeout = timedelta(seconds=5 if os.environ.get("INTERFACE") else 100)
 rank, servers = int(sys.argv[1]), sys.argv[2:]
-os.environ["GLOO_SOCKET_IFNAME"] = os.environ.get("INTERFACE") or interface_towards_urls(servers)
+os.environ["GLOO_SOCKET_IFNAME"] = os.environ.get("INTERFACE") or interface_for_urls(servers)
 os.environ |= {"MASTER_ADDR": "10.7.0.1", "MASTER_PORT": "29511", "USE_LIBUV": "0"}
 torch.distributed.init_process_group("gloo", rank=rank, world_size=2, timeout=timeout)
 number = torch.tensor([rank + 1.0])
@@ -66,8 +66,8 @@ def two_machines(near, far, log, **environment):
 
 def test_a_server_on_this_machine_is_reached_by_the_loopback_interface():
     # the engine reports it
-    assert interface_towards_urls(["http://no-such-host.invalid:8000"]) == "lo"
-    assert interface_towards_urls([]) == interface_towards_urls(["http://127.0.0.1:8000"]) == "lo"
+    assert interface_for_urls(["http://no-such-host.invalid:8000"]) == "lo"
+    assert interface_for_urls([]) == interface_for_urls(["http://127.0.0.1:8000"]) == "lo"
 
 
 @pytest.mark.slow

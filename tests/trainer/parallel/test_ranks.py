@@ -48,7 +48,7 @@ def test_a_rank_on_a_gpu_names_its_own_unless_it_is_alone(monkeypatch, ranks, on
         torch.distributed, "init_process_group", lambda *args, **options: passed.update(options)
     )
     groups = []
-    monkeypatch.setattr("trainer.parallel.ranks._file_group", lambda: groups.append(dict(passed)))
+    monkeypatch.setattr("trainer.parallel.ranks._io_group", lambda: groups.append(dict(passed)))
     join_ranks(60, torch.device("cuda", 3))
     assert passed.get("device_id") == device_id
     assert passed["backend"] == ("gloo" if on_gloo else "nccl")
@@ -58,7 +58,7 @@ def test_a_rank_on_a_gpu_names_its_own_unless_it_is_alone(monkeypatch, ranks, on
 def test_the_group_for_files_is_made_at_once_in_a_process_group_of_the_users(monkeypatch):
     groups = []
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr("trainer.parallel.ranks._file_group", lambda: groups.append(1))
+    monkeypatch.setattr("trainer.parallel.ranks._io_group", lambda: groups.append(1))
     join_ranks(60, torch.device("cpu"))
     assert groups == [1]
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.trainer.algorithm.batches import batch_of
-from trainer.algorithm.passes import choose_tokens
+from trainer.algorithm.passes import select_loss_tokens
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.rules.papers.covariance import drawn
 
@@ -32,14 +32,14 @@ def alone(items):
     ],
 )
 def test_which_tokens_a_loss_singles_out(loss, chosen):
-    assert choose_tokens(BATCH, AlgorithmConfig(loss=loss)).chosen.tolist() == chosen
+    assert select_loss_tokens(BATCH, AlgorithmConfig(loss=loss)).chosen.tolist() == chosen
 
 
 def test_other_losses_single_out_none_and_an_empty_batch_has_none():
-    assert choose_tokens(BATCH, AlgorithmConfig()).chosen is None
+    assert select_loss_tokens(BATCH, AlgorithmConfig()).chosen is None
     empty = batch_of(torch.zeros(2, 3))
     for loss in ("clip_cov", "kl_cov"):
-        assert not choose_tokens(empty, AlgorithmConfig(loss=loss)).chosen.any()
+        assert not select_loss_tokens(empty, AlgorithmConfig(loss=loss)).chosen.any()
 
 
 def test_candidates_are_drawn_at_random_and_as_many_over_all_ranks():
@@ -63,7 +63,10 @@ def test_lp_reg_protects_the_least_probable_bad_tokens_that_the_proxy_has():
     bad = replace(BATCH, advantages=-ADVANTAGES.abs() * MASK, proxy_logprobs=proxy)
     # two of five tokens, one not in the proxy
     half = AlgorithmConfig(loss={"name": "lp_reg", "share": 0.5})
-    assert choose_tokens(bad, half).chosen.tolist() == [[False, True, False], [False, False, False]]
-    assert not choose_tokens(bad, AlgorithmConfig(loss="lp_reg")).chosen.any()  # 1% of five
+    assert select_loss_tokens(bad, half).chosen.tolist() == [
+        [False, True, False],
+        [False, False, False],
+    ]
+    assert not select_loss_tokens(bad, AlgorithmConfig(loss="lp_reg")).chosen.any()  # 1% of five
     good = replace(bad, advantages=MASK)
-    assert not choose_tokens(good, half).chosen.any()
+    assert not select_loss_tokens(good, half).chosen.any()

@@ -11,11 +11,11 @@ import pytest
 
 from tests.paths import ROOT
 from trainer.shell.interrupt import (
+    defer_interrupt,
     graceful_stop,
     on_interrupt,
     shutdown_limit,
     shutdown_warning,
-    unhurried,
 )
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -100,7 +100,7 @@ def test_the_handlers_of_before_come_back_after_an_error():
 
 def test_ctrl_c_is_held_back_while_modules_are_imported():
     imported = []
-    with pytest.raises(KeyboardInterrupt), unhurried():
+    with pytest.raises(KeyboardInterrupt), defer_interrupt():
         signal.raise_signal(signal.SIGINT)
         imported.append("all")
     assert imported == ["all"]

@@ -106,7 +106,7 @@ def test_a_terminal_gets_the_lines_and_a_bar():
 @pytest.mark.parametrize(
     ("metrics", "key"),
     [
-        ({"rollout/importance_cut": 0.6, "optim/updates": 2}, "algorithm.engine_correction"),
+        ({"rollout/importance_cut": 0.6, "optim/updates": 2}, "algorithm.rollout_correction"),
         (
             {
                 "rollout/importance_cut": 0.2,

@@ -10,8 +10,8 @@ import pytest
 
 from tests.paths import ROOT
 from tests.refusals import refused
-from trainer.errors import ConfigError, NameHeldError, StorageError
-from trainer.shell.run_folder import check_folder, hold, holder, run_path
+from trainer.errors import ConfigError, NameInUseError, StorageError
+from trainer.shell.run_folder import check_folder, lock_folder, lock_owner, run_path
 
 HOLD = """
 import sys, time
@@ -25,31 +25,31 @@ with hold(Path(sys.argv[1]), "sweep"):
 
 def test_a_held_folder_names_its_holder_and_is_free_after_sigkill(tmp_path):
     folder = tmp_path / "demo"
-    assert holder(folder) is None
+    assert lock_owner(folder) is None
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout.readline() == "held\n"
         name = f"process {process.pid} on {socket.gethostname()}"
         with (
-            pytest.raises(NameHeldError, match=f"sweep demo is in use by {name}") as caught,
-            hold(folder, "sweep"),
+            pytest.raises(NameInUseError, match=f"sweep demo is in use by {name}") as caught,
+            lock_folder(folder, "sweep"),
         ):
             pass
         assert caught.value.exit_code == 5
-        assert holder(folder) == name
+        assert lock_owner(folder) == name
         process.kill()
         process.wait()
-    assert holder(folder) is None
-    with hold(folder):
-        assert holder(folder).startswith(f"process {os.getpid()} on ")
+    assert lock_owner(folder) is None
+    with lock_folder(folder):
+        assert lock_owner(folder).startswith(f"process {os.getpid()} on ")
 
 
 def test_a_holder_that_has_not_yet_written_its_name_is_one(tmp_path):
     with (tmp_path / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert holder(tmp_path) == "this machine, just starting"
-        with pytest.raises(NameHeldError, match="just starting"), hold(tmp_path):
+        assert lock_owner(tmp_path) == "this machine, just starting"
+        with pytest.raises(NameInUseError, match="just starting"), lock_folder(tmp_path):
             pass
 
 
@@ -57,7 +57,7 @@ def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path):
     (tmp_path / "file").touch()
     with (
         pytest.raises(StorageError, match="cannot write the sweep's folder"),
-        hold(tmp_path / "file/demo", "sweep"),
+        lock_folder(tmp_path / "file/demo", "sweep"),
     ):
         pass
 
@@ -65,7 +65,7 @@ def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path):
 def test_a_folder_in_the_place_of_the_lock_is_named(tmp_path):
     lock = tmp_path / "lock"
     lock.mkdir()
-    for use in (holder, lambda folder: hold(folder).__enter__()):
+    for use in (lock_owner, lambda folder: lock_folder(folder).__enter__()):
         with pytest.raises(StorageError, match="Is a directory") as raised:
             use(tmp_path)
         assert raised.value.where.startswith(f"{lock},")
@@ -73,15 +73,15 @@ def test_a_folder_in_the_place_of_the_lock_is_named(tmp_path):
 
 
 def test_a_folder_is_held_although_somebody_looks_who_holds_it(tmp_path):
-    with hold(tmp_path):
+    with lock_folder(tmp_path):
         pass
     with (tmp_path / "lock").open() as look:
         fcntl.flock(look, fcntl.LOCK_SH)
         end_of_look = threading.Timer(0.1, fcntl.flock, (look, fcntl.LOCK_UN))
         end_of_look.start()
-        with hold(tmp_path):
+        with lock_folder(tmp_path):
             end_of_look.join()
-            assert holder(tmp_path) is not None
+            assert lock_owner(tmp_path) is not None
 
 
 def test_a_run_is_given_by_its_name_or_as_a_path(tmp_path, monkeypatch):

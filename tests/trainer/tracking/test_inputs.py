@@ -58,7 +58,7 @@ def project(tmp_path, monkeypatch):
             "evaluation.sets": {"dev": {"source": "dev.jsonl"}, "generated": {"size": 4}},
             "reward.functions": {
                 "judge:exact": 1.0,
-                "rewards.knights_knaves:share_right": 0.5,
+                "rewards.knights_knaves:fraction_correct": 0.5,
                 "format": 0.1,
             },
         },

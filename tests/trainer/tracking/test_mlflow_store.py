@@ -122,12 +122,12 @@ def test_a_full_disk_is_no_server_that_does_not_answer(tmp_path):
 
 def test_locked_database_at_the_start(tmp_path, uri, monkeypatch):
     monkeypatch.setattr(mlflow_store, "LOCK_LIMIT_S", 0.5)
-    holder = sqlite3.connect(tmp_path / "mlflow.db", isolation_level=None)
-    holder.execute("BEGIN EXCLUSIVE")
+    lock_owner = sqlite3.connect(tmp_path / "mlflow.db", isolation_level=None)
+    lock_owner.execute("BEGIN EXCLUSIVE")
     with pytest.raises(StorageError, match="locked"):
         Tracker(config_for(uri), context_for(tmp_path))
-    holder.execute("ROLLBACK")
-    holder.close()
+    lock_owner.execute("ROLLBACK")
+    lock_owner.close()
     assert Tracker(config_for(uri), context_for(tmp_path)).close()
 
 

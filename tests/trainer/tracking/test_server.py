@@ -6,8 +6,8 @@ import time
 import pytest
 
 from tests.trainer.tracking.store import Server, config_for, context_for, history, lines_of, runs_of
-from trainer.tracking.shipping import has_unsent
 from trainer.tracking.tracker import Tracker, upload
+from trainer.tracking.uploading import has_unsent
 
 pytestmark = pytest.mark.slow
 

@@ -14,8 +14,8 @@ from tests.trainer.tracking.store import (
 )
 from trainer.errors import MissingError, StorageError
 from trainer.tracking import tracker as tracking
-from trainer.tracking.shipping import has_unsent
 from trainer.tracking.tracker import Tracker, upload
+from trainer.tracking.uploading import has_unsent
 
 
 def test_a_run_holds_metrics_params_config_completions_and_status(tmp_path, uri):
@@ -110,22 +110,22 @@ def test_upload_of_a_folder_without_a_run(tmp_path):
 
 def test_locked_database_while_training_loses_nothing(tmp_path, uri, caplog):
     tracker = Tracker(config_for(uri), context_for(tmp_path), close_limit_s=1.0)
-    holder = sqlite3.connect(tmp_path / "mlflow.db", isolation_level=None)
-    holder.execute("BEGIN EXCLUSIVE")
+    lock_owner = sqlite3.connect(tmp_path / "mlflow.db", isolation_level=None)
+    lock_owner.execute("BEGIN EXCLUSIVE")
     for step in range(5):
         tracker.log({"policy/loss": step}, step)
     assert tracker.close("FINISHED") is False
     assert f"MLflow at {uri}" in caplog.text and "trainer upload" in caplog.text
     assert has_unsent(tracker.run_dir)
-    holder.execute("ROLLBACK")
-    holder.close()
+    lock_owner.execute("ROLLBACK")
+    lock_owner.close()
     run_id = upload(tracker.run_dir)
     assert [step for step, _ in history(uri, run_id, "policy/loss")] == list(range(5))
     assert [run.info.status for run in runs_of(uri)] == ["FINISHED"]
 
 
 def test_a_run_begins_without_mlflow_and_is_sent_once_it_answers(tmp_path, monkeypatch):
-    monkeypatch.setattr(tracking, "SHIP_INTERVAL_S", 0.05)
+    monkeypatch.setattr(tracking, "UPLOAD_INTERVAL_S", 0.05)
     tracker = Tracker(
         config_for(f"sqlite:///{tmp_path}/mlflow.db"), context_for(tmp_path), must_connect=False
     )

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from trainer.parallel.gpus import SHARE_VARIABLE
+from trainer.parallel.gpus import GPU_FRACTION_VARIABLE
 
 # if the user sets VLLM_LOGGING_LEVEL, vLLM's logging is left unchanged
 _OWN_LOGGING = "VLLM_LOGGING_LEVEL"
@@ -109,7 +109,7 @@ def tolerate_neighbours(device: torch.device) -> None:
     caught inside the worker: outside of it, vLLM's executor would not know that it sleeps, and
     would ignore the next call to wake up.
     """
-    share = float(os.environ.get(SHARE_VARIABLE, "1"))
+    share = float(os.environ.get(GPU_FRACTION_VARIABLE, "1"))
     if device.type != "cuda" or share >= 1:
         return
     worker = import_module("vllm.v1.worker.gpu_worker").Worker

@@ -18,7 +18,7 @@ from vllm.distributed.weight_transfer import ParamMeta, WeightSource, WeightTran
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
 from trainer.errors import EngineError, UserError
-from trainer.parallel.interface import own_address_towards
+from trainer.parallel.interface import local_address_for
 from trainer.policy.adapters import base_parameters
 from trainer.rollouts.vllm.client import VllmClient
 from trainer.rollouts.vllm.sync import named_weights
@@ -131,7 +131,7 @@ def _call_all(
 
 def _rendezvous(urls: Sequence[str]) -> tuple[str, int]:
     """Return a local address that all servers can reach, and a free port."""
-    addresses = [own_address_towards(url) for url in urls]
+    addresses = [local_address_for(url) for url in urls]
     address = next((a for a in addresses if not a.startswith("127.")), addresses[0])
     with socket.socket() as free:
         free.bind((address, 0))

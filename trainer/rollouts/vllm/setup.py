@@ -12,7 +12,7 @@ from trainer.config.rollout import VllmConfig
 from trainer.config.schema import TrainConfig
 from trainer.errors import ConfigError
 from trainer.parallel.device import compute_dtype, dtype_name
-from trainer.parallel.gpus import SHARE_VARIABLE
+from trainer.parallel.gpus import GPU_FRACTION_VARIABLE
 from trainer.policy.load import model_source
 from trainer.rollouts.engine import MAX_EXCLUDED
 
@@ -157,7 +157,7 @@ def _for_shared_gpu(settings: VllmConfig, model: PreTrainedModel, dtype: str) ->
     By default vLLM sizes its KV cache from the GPU's free memory, and fails if another process
     frees memory while it measures. With an explicit size it does not measure.
     """
-    share = float(os.environ.get(SHARE_VARIABLE, "1"))
+    share = float(os.environ.get(GPU_FRACTION_VARIABLE, "1"))
     device = next(model.parameters()).device
     if share >= 1 or device.type != "cuda":
         return settings

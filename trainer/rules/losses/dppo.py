@@ -32,8 +32,8 @@ def within_divergence(tokens: LossInputs, divergence: Tensor, threshold: float) 
     """Return ``-sg(r) A logprob``, and 0 for tokens that moved in the direction of A by more than
     the threshold.
     """
-    moved_with_advantage = (tokens.logprobs.detach() - tokens.old_logprobs) * tokens.advantages > 0
-    held_back = moved_with_advantage & (divergence > threshold)
+    moves_with_advantage = (tokens.logprobs.detach() - tokens.old_logprobs) * tokens.advantages > 0
+    held_back = moves_with_advantage & (divergence > threshold)
     ratio = tokens.log_ratio.detach().exp()
     if tokens.rollout_logprobs is not None:
         ratio = ratio.clamp(max=RATIO_CAP)

@@ -18,7 +18,7 @@ class Gspo(PolicyLoss):
     """
 
     aggregations = ("seq_mean_token_mean", "seq_mean_token_sum")
-    whole_completions = True
+    sequence_level = True
 
     name: Literal["gspo"] = "gspo"
     clip_ratio_low: Probability = 3e-4

@@ -17,7 +17,7 @@ class Vespo(PolicyLoss):
     to log w: here `optim.old_logprobs: rollout` does so.
     """
 
-    whole_completions = True
+    sequence_level = True
 
     name: Literal["vespo"] = "vespo"
     k_positive: NonNegative = 2.0

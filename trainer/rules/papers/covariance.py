@@ -67,7 +67,7 @@ class KlCov(PolicyLoss):
     is its sign, at full strength however small it is.
     """
 
-    has_penalty: ClassVar[bool] = True
+    has_regularizer: ClassVar[bool] = True
 
     name: Literal["kl_cov"] = "kl_cov"
     share: Probability = Field(2e-4, description="fraction of the tokens that is pulled back")

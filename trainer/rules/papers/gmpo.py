@@ -20,7 +20,7 @@ class Gmpo(PolicyLoss):
     """
 
     aggregations: ClassVar[tuple[Aggregation, ...]] = ("seq_mean_token_mean",)
-    whole_completions: ClassVar[bool] = True
+    sequence_level: ClassVar[bool] = True
 
     name: Literal["gmpo"] = "gmpo"
     clip_low: NonNegative = Field(0.4, description="lower clip of the log-ratio: -this")

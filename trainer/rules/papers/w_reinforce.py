@@ -26,8 +26,8 @@ class WReinforce(Advantage):
     positive_weight: NonNegative = Field(
         0.1, description="advantage of right completions; 0 is NSR"
     )
-    right_above: float = Field(0.5, description="reward above which a completion is right")
+    correct_above: float = Field(0.5, description="reward above which a completion is right")
 
     def __call__(self, inputs: AdvantageInputs) -> Tensor:
-        right = inputs.rewards > self.right_above
+        right = inputs.rewards > self.correct_above
         return right * self.positive_weight - (~right).double()

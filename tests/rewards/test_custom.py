@@ -2,8 +2,8 @@ import time
 
 import pytest
 
-from rewards import Score, combine_batch, wants_batches
-from rewards.own import load_function
+from rewards import Score, any_batch_function, combine_batch
+from rewards.custom import load_function
 from rewards.sandbox import RewardPool
 from tests.rewards.one_text import combine, resolve
 
@@ -33,7 +33,9 @@ def test_asynchronous_functions_score_a_batch_at_the_same_time(name):
 
 def test_a_batch_function_beside_one_of_single_completions():
     functions = {f"{OWN}:against_the_mean": 1.0, f"{OWN}:length": 10.0}
-    assert wants_batches(functions) and not wants_batches({f"{OWN}:length": 1.0, "math": 1.0})
+    assert any_batch_function(functions) and not any_batch_function(
+        {f"{OWN}:length": 1.0, "math": 1.0}
+    )
     low, high = combine_batch(functions)(["a", "bbb"], [None, None])
     assert (low.reward, low.breakdown) == (9.0, {"against_the_mean": -1.0, "length": 10.0})
     assert (high.reward, high.breakdown) == (31.0, {"against_the_mean": 1.0, "length": 30.0})
@@ -94,7 +96,7 @@ def test_arguments_are_bound_by_name(name):
     rows = [{"numbers": [1, 3], "scale": 10, "other": 0}, {"numbers": [4]}]
     if name == "batch_of_columns":
         rows[1]["scale"] = 1
-    functions = {f"tests.rewards.test_own:{name}": 1.0}
+    functions = {f"tests.rewards.test_custom:{name}": 1.0}
     scores = combine_batch(functions)(["3", "4"], ["3", "3"], rows)
     assert [score.reward for score in scores] == BOUND[name]
     with RewardPool(functions, timeout_s=5, memory_mb=1024, workers=1) as pool:
@@ -107,12 +109,12 @@ def test_arguments_are_bound_by_name(name):
     ("name", "column"), [("of_columns", "numbers"), ("batch_of_columns", "scale")]
 )
 def test_a_column_that_a_row_lacks_is_named_with_the_function(name, column):
-    function = combine_batch({f"tests.rewards.test_own:{name}": 1.0})
+    function = combine_batch({f"tests.rewards.test_custom:{name}": 1.0})
     try:
         (error,) = function(["3"], ["3"], [{}])
     except ValueError as raised:  # by a function of a batch
         error = raised
-    assert f"test_own:{name} " in str(error) and f" {column}," in str(error)
+    assert f"test_custom:{name} " in str(error) and f" {column}," in str(error)
 
 
 def test_a_file_that_loptunes_package_hides_is_named(tmp_path, monkeypatch):

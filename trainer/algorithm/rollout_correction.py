@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from trainer.config.algorithm import EngineCorrection
+from trainer.config.algorithm import RolloutCorrection
 from trainer.rules.interface import MAX_LOG_RATIO
 
 
@@ -13,7 +13,7 @@ def importance_weights(
     old_logprobs: Tensor,
     rollout_logprobs: Tensor,
     completion_mask: Tensor,
-    corrections: Sequence[EngineCorrection],
+    corrections: Sequence[RolloutCorrection],
 ) -> Tensor:
     """Return the importance weight of each token's policy loss, [B, T].
 
@@ -46,7 +46,7 @@ def importance_weights(
     return weights
 
 
-def _weights(log_ratio: Tensor, completion_mask: Tensor, config: EngineCorrection) -> Tensor:
+def _weights(log_ratio: Tensor, completion_mask: Tensor, config: RolloutCorrection) -> Tensor:
     """Return the weights of one correction, [B, T]."""
     ratio = _ratios(log_ratio, completion_mask, config)
     if config.rule == "truncate":
@@ -56,13 +56,13 @@ def _weights(log_ratio: Tensor, completion_mask: Tensor, config: EngineCorrectio
     return ratio.where(_is_kept(log_ratio, completion_mask, config), 0.0)
 
 
-def _is_kept(log_ratio: Tensor, completion_mask: Tensor, config: EngineCorrection) -> Tensor:
+def _is_kept(log_ratio: Tensor, completion_mask: Tensor, config: RolloutCorrection) -> Tensor:
     """Return where the ratio of a mask is within its bounds, [B, T] bool."""
     ratio = _ratios(log_ratio, completion_mask, config)
     return (ratio >= config.floor) & (ratio <= config.cap)
 
 
-def _ratios(log_ratio: Tensor, completion_mask: Tensor, config: EngineCorrection) -> Tensor:
+def _ratios(log_ratio: Tensor, completion_mask: Tensor, config: RolloutCorrection) -> Tensor:
     """Return the ratio of each token at the correction's level, [B, T]."""
     if config.level == "token":
         return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
@@ -72,7 +72,7 @@ def _ratios(log_ratio: Tensor, completion_mask: Tensor, config: EngineCorrection
     return total.exp().expand_as(log_ratio)
 
 
-def ratio_bounds(log_ratio: Tensor, corrections: Sequence[EngineCorrection]) -> Tensor:
+def ratio_bounds(log_ratio: Tensor, corrections: Sequence[RolloutCorrection]) -> Tensor:
     """Return the factors that bound the ratio when the engine's log-probabilities are used as old
     ones, [B, T].
 

@@ -41,7 +41,7 @@ _MAX_METRICS_PER_BATCH = 1000  # MLflow's limit per request
 _MAX_TABLE_ROWS = 800  # the full table is re-uploaded each time; completions.jsonl keeps all rows
 
 
-def end_of_step(path: Path, step: int) -> int:
+def offset_after_step(path: Path, step: int) -> int:
     """Return the byte offset after the last line of ``step``. Steps are logged in order."""
     cut = 0
     if not path.exists():
@@ -173,7 +173,7 @@ def has_unsent(run_dir: Path) -> bool:
 
 
 @dataclass
-class Shipper:
+class Uploader:
     """Uploader of a run folder to a tracking store.
 
     Methods propagate MLflow's exceptions and can safely be retried. ``check`` raises if a newer

@@ -45,7 +45,7 @@ def load_rule(name: str, base: type[Any], folder: str) -> type[Any]:
     return _function_rule(value, base)
 
 
-def load_again(name: str, base: type[Any], folder: str, parameters: Mapping[str, Any]) -> Any:
+def rebuild_rule(name: str, base: type[Any], folder: str, parameters: Mapping[str, Any]) -> Any:
     """Rebuild a pickled rule in another process."""
     rule: type[Any] = load_rule(name, base, folder)  # type: ignore[arg-type]
     return rule(**parameters)

@@ -1,15 +1,15 @@
 import pytest
 import torch
 
-from trainer.algorithm.engine_correction import importance_weights, ratio_bounds
-from trainer.config.algorithm import EngineCorrection
+from trainer.algorithm.rollout_correction import importance_weights, ratio_bounds
+from trainer.config.algorithm import RolloutCorrection
 
 
 def test_the_mean_ratio_of_a_completion_is_capped_and_does_not_depend_on_its_padding():
     ratio = torch.tensor([[4.0, 0.25], [2.0, 1.0]])
     mask = torch.tensor([[1.0, 1.0], [1.0, 0.0]])
     old = torch.tensor([[-1.0, -2.0], [-0.5, 0.0]])
-    config = EngineCorrection(cap=1.5, level="geometric_mean", rule="truncate")
+    config = RolloutCorrection(cap=1.5, level="geometric_mean", rule="truncate")
     weights = importance_weights(old, old - ratio.log(), mask, [config])
     assert weights.flatten().tolist() == pytest.approx([1.0, 1.0, 1.5, 1.5])
 
@@ -19,14 +19,14 @@ def test_the_mean_ratio_of_a_completion_is_capped_and_does_not_depend_on_its_pad
     [("truncate", 0.0, [0.5, 1.0, 1.0]), ("mask", 0.5, [0.0, 1.0, 0.0])],
 )
 def test_a_ratio_to_the_engine_is_bounded_as_a_whole(rule, floor, expected):
-    correction = EngineCorrection(cap=1.5, floor=floor, rule=rule)
+    correction = RolloutCorrection(cap=1.5, floor=floor, rule=rule)
     bounds = ratio_bounds(torch.tensor([3.0, 1.2, 0.25]).log(), [correction])
     assert bounds.tolist() == pytest.approx(expected)
 
 
 def test_a_token_weight_is_finite_whatever_the_mean_of_its_completion():
     log_ratio = torch.tensor([[100.0, -100.0]])
-    config = EngineCorrection(cap=2.0, level="geometric_mean", rule="mask")
+    config = RolloutCorrection(cap=2.0, level="geometric_mean", rule="mask")
     weights = importance_weights(log_ratio, torch.zeros(1, 2), torch.ones(1, 2), [config])
     assert weights.log().tolist() == [pytest.approx([20.0, -20.0])]
 
@@ -39,7 +39,7 @@ TOKEN_TIS = {"level": "token", "rule": "truncate", "cap": 1.2}
 def test_masks_drop_completions_and_one_truncation_weights_the_tokens(order):
     # geometric means 1.0, 1.0 and 2.0
     ratio = torch.tensor([[1.5, 1 / 1.5], [1.0, 1.0], [2.0, 2.0]])
-    corrections = [[EngineCorrection(**GEO_RS), EngineCorrection(**TOKEN_TIS)][i] for i in order]
+    corrections = [[RolloutCorrection(**GEO_RS), RolloutCorrection(**TOKEN_TIS)][i] for i in order]
     old = torch.full((3, 2), -1.0)
     weights = importance_weights(old, old - ratio.log(), torch.ones(3, 2), corrections)
     assert weights.flatten().tolist() == pytest.approx([1.2, 1 / 1.5, 1.0, 1.0, 0.0, 0.0])
@@ -47,15 +47,15 @@ def test_masks_drop_completions_and_one_truncation_weights_the_tokens(order):
 
 def test_two_masks_drop_what_either_drops_and_weight_by_the_token_ratio():
     ratio = torch.tensor([[1.5, 1 / 1.5], [1.0, 1.0], [2.0, 2.0]])
-    token = EngineCorrection(level="token", rule="mask", floor=0.5, cap=1.4)
+    token = RolloutCorrection(level="token", rule="mask", floor=0.5, cap=1.4)
     old = torch.full((3, 2), -1.0)
-    corrections = [EngineCorrection(**GEO_RS), token]
+    corrections = [RolloutCorrection(**GEO_RS), token]
     weights = importance_weights(old, old - ratio.log(), torch.ones(3, 2), corrections)
     assert weights.flatten().tolist() == pytest.approx([0.0, 1 / 1.5, 1.0, 1.0, 0.0, 0.0])
 
 
 def test_a_dropped_completion_has_weight_0_however_large_its_ratio():
-    correction = EngineCorrection(level="sequence", rule="mask", cap=2.0)
+    correction = RolloutCorrection(level="sequence", rule="mask", cap=2.0)
     weights = importance_weights(
         torch.zeros(1, 2), torch.full((1, 2), -100.0), torch.ones(1, 2), [correction]
     )
@@ -63,7 +63,7 @@ def test_a_dropped_completion_has_weight_0_however_large_its_ratio():
 
 
 def test_bounds_of_several_corrections_multiply():
-    token = EngineCorrection(level="token", rule="mask", floor=0.5, cap=4.0)
+    token = RolloutCorrection(level="token", rule="mask", floor=0.5, cap=4.0)
     ratio = torch.tensor([3.0, 1.0, 0.25, 8.0])
-    bounds = ratio_bounds(ratio.log(), [token, EngineCorrection(cap=1.5)])
+    bounds = ratio_bounds(ratio.log(), [token, RolloutCorrection(cap=1.5)])
     assert bounds.tolist() == pytest.approx([0.5, 1.0, 0.0, 0.0])

@@ -37,7 +37,7 @@ def median_baseline(inputs):
 """
 GSPO = """
 class Gspo(PolicyLoss):
-    whole_completions = True
+    sequence_level = True
     aggregations = ("seq_mean_token_mean",)
 
     def __call__(self, tokens):

@@ -8,8 +8,8 @@ import pytest
 
 from tests.paths import ROOT
 from tests.trainer.tracking.store import config_for, context_for, history, lines_of, runs_of
-from trainer.tracking.shipping import recorded_values
 from trainer.tracking.tracker import Tracker
+from trainer.tracking.uploading import recorded_values
 
 
 def test_nonfinite_values_are_named_and_stay_out_of_mlflow(tmp_path, uri):

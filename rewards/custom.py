@@ -58,7 +58,7 @@ def load_function(name: str) -> Function:
     return cast(Function, function)
 
 
-def takes_batch(function: Function) -> bool:
+def is_batch_function(function: Function) -> bool:
     """Return whether a function should receive a batch of completions per call: batch or async
     functions.
     """
@@ -131,8 +131,8 @@ def _caller(
 
     def results(texts: Sequence[str], answers: Sequence[Any], rows: Rows) -> Any:
         if is_batch:
-            columns_there = {column for row in rows for column in row}
-            lists = {column: [row.get(column) for row in rows] for column in columns_there}
+            available_columns = {column for row in rows for column in row}
+            lists = {column: [row.get(column) for row in rows] for column in available_columns}
             result = call({**lists, "texts": texts, "answers": answers})
             return _event_loop().run(result) if is_async else result
         each = [
@@ -140,7 +140,7 @@ def _caller(
             for text, answer, row in zip(texts, answers, rows, strict=True)
         ]
         if is_async:
-            return _event_loop().run(_all_of(call, each))
+            return _event_loop().run(_gather(call, each))
         return [_attempt(call, given) for given in each]
 
     return results
@@ -154,7 +154,7 @@ def _attempt(call: Function, given: Mapping[str, Any]) -> Any:
         return error
 
 
-async def _all_of(call: Function, each: Sequence[Mapping[str, Any]]) -> list[Any]:
+async def _gather(call: Function, each: Sequence[Mapping[str, Any]]) -> list[Any]:
     async def result_of(given: Mapping[str, Any]) -> Any:
         return await call(given)
 
