@@ -17,7 +17,6 @@ scenario and with the true standard deviation known.
 
 import argparse
 import functools
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -99,17 +98,15 @@ def real_noise() -> dict[str, Floats]:
 
 def bank_scores() -> pd.DataFrame:
     """Return the scores [configuration, seed] of the bank, with NaN for what has not run."""
-    rows = []
-    for line in (DATA / "gate_bank" / "events.jsonl").read_text().splitlines():
-        event = json.loads(line)
-        if event["event"] == "result" and event["state"] == "COMPLETE":
-            rows.append((event["configuration"], event["seed"], event["score"]))
-    table = pd.DataFrame(rows, columns=["configuration", "seed", "score"])
-    return table.pivot_table(index="configuration", columns="seed", values="score")
+    table = pd.read_csv(DATA / "gate_bank" / "scores.csv")
+    settings = [name for name in table.columns if name not in ("seed", "accuracy")]
+    return table.pivot_table(index=settings, columns="seed", values="accuracy")
 
 
 def bank_noise() -> dict[str, Floats]:
-    """Return the residuals of the bank on the seeds that all of its configurations have."""
+    """Return the residuals of the bank's configurations that have enough seeds, on those that all
+    of them have.
+    """
     grid = bank_scores()
     enough = grid[grid.notna().sum(axis=1) >= FEWEST_SEEDS].dropna(axis=1)
     return {"bank": residuals_of(enough.to_numpy())}

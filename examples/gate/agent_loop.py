@@ -29,12 +29,12 @@ camp, proposals = sys.argv[1], int(sys.argv[2])
 arms = {"first": "", "baseline": "", "proposal": ""}  # what each of them runs
 answer = gate("start", camp, "--worthwhile", "0.05", *sys.argv[3:])
 while answer["outcome"] == "more" or answer["proposals"] < proposals:
-    for arm, seed in [(need["arm"], seed) for need in answer["needs"] for seed in need["seeds"]]:
-        answer = gate("record", camp, arm, str(seed), str(train(arms[arm], seed)))
     if answer["outcome"] == "keep":
         arms["baseline"] = arms["proposal"]  # measured on fresh seeds next
         answer = gate("status", camp)
     elif answer["outcome"] != "more":
         arms["proposal"] = f"{arms['baseline']} {next_change(answer['proposals'])}".strip()
         answer = gate("propose", camp, "--note", arms["proposal"])
+    for arm, seed in [(need["arm"], seed) for need in answer["needs"] for seed in need["seeds"]]:
+        answer = gate("record", camp, arm, str(seed), str(train(arms[arm], seed)))
 print(answer["kept"], "were kept")
