@@ -133,6 +133,7 @@ def test_a_sweep_runs_verl_by_its_overrides(place):
         "--offline",
         cwd=place,
         environment={"PYTHONPATH": f"{ROOT}{os.pathsep}{place}"},
+        timeout=560,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "2 trials: 2 complete" in ended.stdout
