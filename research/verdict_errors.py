@@ -402,7 +402,7 @@ def fresh(sweeps: int) -> None:
     verdict does.
     """
     rows = []
-    for finalists, seeds, noisier in itertools.product((1, 3, 8), (3, 5), (1, 3)):
+    for finalists, seeds, noisier in itertools.product((1, 3, 8), (3, 5), (1, 3, 10)):
         cells = [str(finalists), str(seeds), f"{noisier}"]
         for gain in (0.0, 2.0):
             scores = np.random.default_rng(8).standard_normal((sweeps, finalists + 1, seeds))
