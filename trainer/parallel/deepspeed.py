@@ -111,13 +111,13 @@ class DeepSpeedParallel(DistributedParallel):
     def weights(self, causal_lm: PreTrainedModel) -> dict[str, Tensor]:
         if not self.shards_parameters:
             return super().weights(causal_lm)
-        whole: dict[int, Tensor] = {}  # keyed by parameter id, so that tied weights stay one tensor
+        copies: dict[int, Tensor] = {}  # by parameter id, so that tied weights stay one tensor
         weights = {}
         for name, tensor in trained_weights(causal_lm).items():
-            if id(tensor) not in whole:
+            if id(tensor) not in copies:
                 with GatheredParameters([tensor]):
-                    whole[id(tensor)] = host_copy(tensor) if self.is_main else torch.empty(0)
-            weights[name] = whole[id(tensor)]
+                    copies[id(tensor)] = host_copy(tensor) if self.is_main else torch.empty(0)
+            weights[name] = copies[id(tensor)]
         return weights if self.is_main else {}
 
     @override

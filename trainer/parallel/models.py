@@ -127,13 +127,15 @@ def logprob_model(
     and chunk size.
     """
     vocabulary = causal_lm.config.get_text_config().vocab_size
-    in_float32 = stored_dtype == torch.float32  # then autocast uses the compute dtype
+    autocast_dtype = torch.float32  # no autocast
+    if stored_dtype == torch.float32:
+        autocast_dtype = compute_dtype(config.model, causal_lm.device)
     return LogprobModel(
         causal_lm,
-        config.rollout.temperature,
-        tokens_per_chunk(vocabulary, causal_lm.device.type == "cuda"),
-        compute_dtype(config.model, causal_lm.device) if in_float32 else torch.float32,
-        config.algorithm.loss.proxy_min_p,
+        temperature=config.rollout.temperature,
+        chunk_tokens=tokens_per_chunk(vocabulary, causal_lm.device.type == "cuda"),
+        compute_dtype=autocast_dtype,
+        proxy_min_p=config.algorithm.loss.proxy_min_p,
         in_line=config.model.packing,
         compiled=CompiledLayers(causal_lm) if config.model.compile == "layers" else None,
     )

@@ -69,10 +69,10 @@ def server_command(
         source, revision=model.revision, trust_remote_code=model.trust_remote_code
     )
     setup = EngineSetup(
-        source,
-        context_length(config, SimpleNamespace(config=shape)),
-        dtype_name(compute_dtype(model, device)),
-        settings.model_copy(update={"sleep_level": 0}),
+        source=source,
+        max_model_len=context_length(config, SimpleNamespace(config=shape)),
+        dtype=dtype_name(compute_dtype(model, device)),
+        settings=settings.model_copy(update={"sleep_level": 0}),
         revision=model.revision,
         trust_remote_code=model.trust_remote_code,
     )
