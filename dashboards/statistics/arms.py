@@ -46,15 +46,15 @@ _SHARED = 0.5  # fraction of the smaller arm's seeds from which on seeds are blo
 # Level of the test for correlated shared seeds, divided by the number of arms. At 0.01 a chance
 # correlation of few seeds, and with it a small variance of their differences, is picked too often.
 _CORRELATED = 0.001
-SeedScores = Mapping[Hashable, float]
+ArmScores = Mapping[Hashable, float]
 
 
 @dataclass(frozen=True)
 class _Samples:
     """Scores of the baseline and of one arm, failed seeds imputed."""
 
-    base: SeedScores
-    arm: SeedScores
+    base: ArmScores
+    arm: ArmScores
 
     @property
     def shared(self) -> list[Hashable]:
@@ -68,7 +68,7 @@ class _Samples:
         return base, [score for seed, score in self.arm.items() if seed not in self.base]
 
 
-def layout_of(base: SeedScores, arm: SeedScores, pairing: Pairing = "auto") -> Layout:
+def layout_of(base: ArmScores, arm: ArmScores, pairing: Pairing = "auto") -> Layout:
     """Return how an arm is compared with the baseline, from the seeds of both."""
     if pairing != "auto":
         return pairing
