@@ -124,19 +124,17 @@ class Results:
         """One row per trial: its fields, minutes, one column per parameter, and the configuration
         label.
         """
-        rows = [
-            {
-                **vars(trial),
-                "trial": trial.name,
-                "minutes": 60 * trial.hours / self.devices,
-                **{name: self._cell(name, value) for name, value in trial.parameters.items()},
-            }
-            for trial in self.trials
-        ]
-        names = dict.fromkeys(
-            [*(name for trial in self.trials for name in trial.parameters), *self.searched]
-        )
-        table = pd.DataFrame(rows, columns=[*FIELDS[:-1], *names])
+        rows = []
+        parameters: dict[str, None] = {}  # of any trial, in order
+        for trial in self.trials:
+            row = {**vars(trial), "trial": trial.name}
+            row["minutes"] = 60 * trial.hours / self.devices
+            for name, value in trial.parameters.items():
+                row[name] = self._cell(name, value)
+                parameters[name] = None
+            rows.append(row)
+        parameters |= dict.fromkeys(self.searched)
+        table = pd.DataFrame(rows, columns=[*FIELDS[:-1], *parameters])
         for name in self.searched:
             # NaN if the trial's rule does not have the parameter
             if self.kinds.get(name, "choice") not in UNORDERED_KINDS:
@@ -187,10 +185,8 @@ class Results:
             return f"{self.ended} of {len(self.trials)} trials have ended"
         if self.finished:
             return f"finished: all {self.planned} planned trials have ended"
-        return (
-            f"{'running' if self.running else 'stopped'}: {self.ended} of {self.planned} "
-            "planned trials have ended"
-        )
+        state = "running" if self.running else "stopped"
+        return f"{state}: {self.ended} of {self.planned} planned trials have ended"
 
     @property
     def cost(self) -> list[float]:
@@ -337,12 +333,8 @@ class Results:
         if self.against is not None:
             comparison, layouts = compare_with_number(gains, sign * self.against)
         elif self.pairing is None:
-            comparison = compare(
-                gains,
-                baseline,
-                earlier=None if earlier is None else oriented(earlier, sign),
-                answers=self.answers,
-            )
+            earlier_gains = None if earlier is None else oriented(earlier, sign)
+            comparison = compare(gains, baseline, earlier=earlier_gains, answers=self.answers)
         else:
             comparison, layouts = compare_arms(gains, baseline, self.pairing, answers=self.answers)
         return arm_rows(self.seed_scores, baseline, sign, comparison, layouts, self.not_worse_by)
@@ -420,7 +412,8 @@ class Results:
     def fresh_arm_scores(self) -> Scores:
         """Arm -> fresh seed -> score, with failed seeds imputed."""
         scores: SeedScores = {}
-        for trial in () if self.fresh is None else self.fresh.trials:
+        trials = () if self.fresh is None else self.fresh.trials
+        for trial in trials:
             if trial.state in ("COMPLETE", "FAIL"):
                 scores.setdefault(self.arm_of[trial.configuration], {})[trial.seed] = trial.score
         return impute_failures(scores, self.arms[0], self.objective.sign)
@@ -460,12 +453,12 @@ class Results:
             return {}
         ours = settings.loc[label]
         base = settings.loc[self.baseline_label]
-        pairs = {name: (ours[name], base[name]) for name in self.varied}
-        return {
-            name: pair
-            for name, pair in pairs.items()
-            if pair[0] != pair[1] and pd.notna(list(pair)).any()
-        }
+        changed = {}
+        for name in self.varied:
+            value, base_value = ours[name], base[name]
+            if value != base_value and (pd.notna(value) or pd.notna(base_value)):
+                changed[name] = (value, base_value)
+        return changed
 
 
 def unit_of(metric: str) -> str:

@@ -215,8 +215,10 @@ def _interval_of(inequality: str) -> str:
     is_open = bound[1] in ("<", ">", r"\lt", r"\gt")
     value = bound[2].strip()
     if is_below:
-        return rf"(-\infty,{value}" + (")" if is_open else "]")
-    return ("(" if is_open else "[") + rf"{value},\infty)"
+        end = ")" if is_open else "]"
+        return rf"(-\infty,{value}{end}"
+    start = "(" if is_open else "["
+    return rf"{start}{value},\infty)"
 
 
 def _as_fraction(match: re.Match[str]) -> str:

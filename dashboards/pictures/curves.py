@@ -67,7 +67,9 @@ def training_health(results: Results) -> Picture | None:
         if not values.value.any():
             continue
         unit = unit_of(metric)
-        label = _CURVE_TITLES[metric] + (f" [{unit}]" if unit else "")
+        label = _CURVE_TITLES[metric]
+        if unit:
+            label += f" [{unit}]"
         drawing = figure("training step", label, height=280)
         trial_lines(drawing, results, values, width=1)
         drawings.append(drawing)

@@ -60,11 +60,8 @@ def scale(results: Results, parameter: str) -> dict[str, Any]:
     decades = range(
         math.floor(math.log10(values[values > 0].min())), math.ceil(math.log10(values.max())) + 1
     )
-    ticks = [
-        float(f"{first}e{decade}")
-        for decade in decades
-        for first in ((1, 3) if len(decades) < 4 else (1,))
-    ]
+    digits = (1, 3) if len(decades) < 4 else (1,)
+    ticks = [float(f"{digit}e{decade}") for decade in decades for digit in digits]
     return {
         "type": "log",
         "tickmode": "array",

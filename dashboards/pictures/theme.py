@@ -4,6 +4,7 @@ The page sets text and grid colors to its light or dark scheme when it draws, so
 """
 
 import html
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -31,10 +32,11 @@ class Picture:
     def legend(self) -> dict[str, str]:
         """Trace name -> color, over all figures."""
         colors: dict[str, str] = {}
-        for trace in (trace for drawing in self.figures for trace in drawing.data):
+        for trace in itertools.chain.from_iterable(drawing.data for drawing in self.figures):
             if trace.name and trace.showlegend is not False:
-                lines = [trace.marker.line, *([trace.line] if trace.type == "scatter" else [])]
-                shades = [trace.marker.color, *(line.color for line in lines)]
+                shades = [trace.marker.color, trace.marker.line.color]
+                if trace.type == "scatter":
+                    shades.append(trace.line.color)
                 colors.setdefault(trace.name, next(shade for shade in shades if shade is not None))
         return dict(sorted(colors.items()))
 

@@ -190,14 +190,12 @@ def _extend(arguments: argparse.Namespace) -> int:
 
 def load(arguments: argparse.Namespace) -> SweepRecord:
     """Return the sweep that the arguments describe."""
+    overrides = list(arguments.overrides)
     if arguments.name is not None:
         # reject an invalid name before reading the file
         sweep_folder(arguments.runs_dir, arguments.name)
-    overrides = [
-        *arguments.overrides,
         # quoted, because YAML reads a name such as `off` as a boolean
-        *([f'name="{arguments.name}"'] if arguments.name is not None else []),
-    ]
+        overrides.append(f'name="{arguments.name}"')
     spec = load_space(find_space(arguments.space), overrides)
     if arguments.offline:
         spec = spec.with_program(spec.program.with_tracking(offline=True))

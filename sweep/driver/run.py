@@ -75,8 +75,12 @@ class Options:
     @property
     def machine(self) -> list[str]:
         """Command-line arguments that choose the machine."""
-        address = ["--address", self.address] if self.address else []
-        return [*address, *(["--cpus", str(self.cpus)] if self.cpus else [])]
+        arguments = []
+        if self.address:
+            arguments += ["--address", self.address]
+        if self.cpus:
+            arguments += ["--cpus", str(self.cpus)]
+        return arguments
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -224,7 +224,8 @@ class CommandProgram(Program):
         missing = [name for name in [*self._scripts, *self.inputs] if not Path(name).is_file()]
         if self.function:
             modules = [path for path, role in self.files(searched) if role == "program"]
-            missing += [f"with {self.function}"] * (not modules)
+            if not modules:
+                missing.append(f"with {self.function}")
             for path in modules:
                 _check_function(path, self.function.partition(":")[2])
         if missing:

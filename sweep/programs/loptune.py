@@ -139,7 +139,9 @@ class LoptuneProgram(Program):
         try:
             config = apply_overrides(base, self.overrides)
         except ConfigError as error:
-            path = ("trainer", "overrides", *([error.key] if error.key in self.overrides else []))
+            path: tuple[str, ...] = ("trainer", "overrides")
+            if error.key in self.overrides:
+                path = (*path, error.key)
             raise document.error(error.what, path, error.hint, error.code) from None
         if config.max_hours is not None:
             raise document.error(

@@ -160,8 +160,11 @@ def _parameter_path(rest: str, data: dict[str, Any]) -> list[str]:
     """
     written = data.get("parameters")
     program = data.get("program")
-    defaults = program.get("defaults") if isinstance(program, dict) else None
-    whole = [*(written if isinstance(written, dict) else ()), *(defaults or ())]
+    whole: list[str] = []
+    if isinstance(written, dict):
+        whole += written
+    if isinstance(program, dict):
+        whole += program.get("defaults") or ()
     if rest in whole:
         return [rest]
     words = rest.split(".")

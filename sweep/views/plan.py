@@ -212,9 +212,10 @@ def print_sample(sample: Sample, spec: SweepSpec, configurations: int) -> None:
 
 def print_section(heading: str, lines: list[str]) -> None:
     """Print a heading, with lines in a second column."""
-    print_table(
-        ["", ""], [[f"{'' if index else heading:<11}", line] for index, line in enumerate(lines)]
-    )
+    rows = [["", line] for line in lines]
+    if rows:
+        rows[0][0] = heading
+    print_table(["", ""], [[f"{first:<11}", line] for first, line in rows])
 
 
 def _range(parameter: ParameterSpec) -> str:
@@ -225,8 +226,10 @@ def _range(parameter: ParameterSpec) -> str:
     if parameter.kind in ("choice", "value"):
         return f"{kind} {options}"
     low, high, step = parameter.bounds
-    has_step = step is not None and kind != "logint"
-    return f"{kind} {low:g} to {high:g}" + (f", step {step:g}" if has_step else "")
+    text = f"{kind} {low:g} to {high:g}"
+    if step is not None and kind != "logint":
+        text += f", step {step:g}"
+    return text
 
 
 def _lines(plan: Plan, spec: SweepSpec) -> Iterator[tuple[str, str]]:

@@ -224,7 +224,9 @@ def _price(fresh: SweepRecord, sweep: SweepRecord) -> float:
     """
     spent = fresh.device_hours()
     sample = list(spent.values()) or list(sweep.device_hours().values())
-    return sum(spent.values()) + _missing(fresh) * (statistics.mean(sample) if sample else 0.0)
+    if not sample:
+        return 0.0
+    return sum(spent.values()) + _missing(fresh) * statistics.mean(sample)
 
 
 def _plan_text(rounds: RecordedRounds, spec: SweepSpec) -> str:

@@ -90,16 +90,16 @@ def _without_failures(group: RolloutGroup) -> list[Rollout]:
         return list(group.rollouts)
     mean = sum(rollout.reward for rollout in scored) / len(scored)
     parts = {part for rollout in scored for part in rollout.reward_breakdown}
-    breakdown = {
-        part: sum(rollout.reward_breakdown.get(part, 0.0) for rollout in scored) / len(scored)
-        for part in sorted(parts)
-    }
-    return [
-        rollout
-        if rollout.scoring == "ok"
-        else replace(rollout, reward=mean, reward_breakdown=breakdown)
-        for rollout in group.rollouts
-    ]
+    breakdown = {}
+    for part in sorted(parts):
+        values = [rollout.reward_breakdown.get(part, 0.0) for rollout in scored]
+        breakdown[part] = sum(values) / len(values)
+    rollouts = []
+    for rollout in group.rollouts:
+        if rollout.scoring != "ok":
+            rollout = replace(rollout, reward=mean, reward_breakdown=breakdown)
+        rollouts.append(rollout)
+    return rollouts
 
 
 def select_rows(batch: TrainBatch, rows: Tensor) -> TrainBatch:
@@ -114,10 +114,12 @@ def select_rows(batch: TrainBatch, rows: Tensor) -> TrainBatch:
         selected = tensor[rows if tensor.device == rows.device else on_device]
         return selected[:, :longest_completion] if selected.dim() == 2 else selected
 
-    tensors: dict[str, Any] = {
-        name: cut(value) for name, value in vars(batch).items() if isinstance(value, Tensor)
-    }
-    return replace(batch, **{**tensors, "input_ids": batch.input_ids[on_device, :longest]})
+    tensors: dict[str, Any] = {}
+    for name, value in vars(batch).items():
+        if isinstance(value, Tensor):
+            tensors[name] = cut(value)
+    tensors["input_ids"] = batch.input_ids[on_device, :longest]
+    return replace(batch, **tensors)
 
 
 @dataclass(frozen=True)
@@ -184,10 +186,11 @@ def plan_update_batches(
             rows = rows[lengths[rows].argsort(descending=True, stable=True)]
         plan.append(_cut(rows.tolist(), computed, tokens_per_microbatch))
     _pad_to_same_counts(plan, gather)
-    return [
-        UpdateBatch(tuple(torch.tensor(rows, dtype=torch.int64) for rows in microbatches))
-        for microbatches in plan
-    ]
+    update_batches = []
+    for microbatches in plan:
+        tensors = [torch.tensor(rows, dtype=torch.int64) for rows in microbatches]
+        update_batches.append(UpdateBatch(tuple(tensors)))
+    return update_batches
 
 
 def _cut(rows: list[int], computed: Callable[[list[int]], int], budget: int) -> list[list[int]]:

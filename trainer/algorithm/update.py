@@ -172,18 +172,7 @@ class Updater:
                     part.input_ids, part.prompt_lengths, needed, self.algorithm.needs_entropies
                 )
                 statistics.tokens_computed += scores.computed
-                token_mask = token_mask.to(device, non_blocking=True)
-                is_new = needed.to(device, non_blocking=True).bool()
-                logprobs = torch.where(is_new, scores.logprobs, part.old_logprobs)
-                # A cached forward always has entropies; leave them out if nothing reads them,
-                # because a zero-weight gradient costs the same.
-                entropies = None
-                if self.algorithm.needs_entropies:
-                    assert scores.entropies is not None
-                    entropies = scores.entropies
-                    if part.entropies is not None:
-                        entropies = torch.where(is_new, scores.entropies, part.entropies)
-                inputs = LossInputs.of(part, logprobs, token_mask, totals, entropies)
+                inputs = self._loss_inputs(part, scores, needed, token_mask, totals)
                 output = update_loss(inputs, self.algorithm)
                 self.parallel.backward(output.loss)
             loss_sum += output.loss.detach()
@@ -192,3 +181,28 @@ class Updater:
             statistics.times_clipped[rows, :width] += output.clipped
             statistics.add(output.metrics)
         return loss_sum
+
+    def _loss_inputs(
+        self,
+        part: TrainBatch,
+        scores: TokenScores,
+        needed: Tensor,
+        token_mask: Tensor,
+        totals: UpdateTotals,
+    ) -> LossInputs:
+        """Return the loss's inputs for some rows. Tokens outside ``needed`` [b, T] were not scored
+        and keep the log-probabilities and entropies of the old policy.
+        """
+        device = part.input_ids.device
+        token_mask = token_mask.to(device, non_blocking=True)
+        is_new = needed.to(device, non_blocking=True).bool()
+        logprobs = torch.where(is_new, scores.logprobs, part.old_logprobs)
+        # A cached forward always has entropies; leave them out if nothing reads them, because a
+        # zero-weight gradient costs the same.
+        entropies = None
+        if self.algorithm.needs_entropies:
+            assert scores.entropies is not None
+            entropies = scores.entropies
+            if part.entropies is not None:
+                entropies = torch.where(is_new, scores.entropies, part.entropies)
+        return LossInputs.of(part, logprobs, token_mask, totals, entropies)

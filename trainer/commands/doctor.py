@@ -65,12 +65,10 @@ def _chosen(names: Sequence[str], offered: Sequence[Part]) -> list[Part]:
     for name in names:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
-            raise ConfigError(
-                f"no part is called {name!r}",
-                "--run",
-                f"did you mean {near[0]!r}?" if near else f"the parts are {', '.join(known)}",
-                code="unknown-part",
-            )
+            hint = f"the parts are {', '.join(known)}"
+            if near:
+                hint = f"did you mean {near[0]!r}?"
+            raise ConfigError(f"no part is called {name!r}", "--run", hint, code="unknown-part")
     return [part for part in offered if not names or part.name in names]
 
 

@@ -235,7 +235,10 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
 
 
 def _overrides(arguments: argparse.Namespace) -> list[str]:
-    return [*arguments.overrides, *(["tracking.offline=true"] if arguments.offline else [])]
+    overrides = list(arguments.overrides)
+    if arguments.offline:
+        overrides.append("tracking.offline=true")
+    return overrides
 
 
 def check_no_sweep(folder: Path) -> None:

@@ -34,7 +34,10 @@ def rule_label(setting: Callable[[str], Any]) -> str:
         parts.append(token_filter.replace("_", " "))
     if isolates(eta, token_filter):
         kinds = {"random": "random split", "probability": "Lopti"}
-        parts.append(kinds[lopti_split] + (" high first" if lopti_order == "high_first" else ""))
+        part = kinds[lopti_split]
+        if lopti_order == "high_first":
+            part += " high first"
+        parts.append(part)
     if float(entropy_coef) > 0:
         parts.append("entropy bonus")
     return " + ".join(parts)

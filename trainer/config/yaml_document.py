@@ -275,7 +275,9 @@ def validate(model: type[Model], document: YamlDocument) -> Model:
         first = next((fault for fault in errors if fault["type"] == "extra_forbidden"), errors[0])
         path = tuple(first["loc"])
         if first["type"] == "extra_forbidden":
-            valid = [*field_names(model, path[:-1]), *(leaf_keys(model) if len(path) == 1 else ())]
+            valid = list(field_names(model, path[:-1]))
+            if len(path) == 1:
+                valid += leaf_keys(model)
             listing = getattr(model, "explained_by", "").format(*path[:-1][:1] or [""]).strip()
             hint = nearest(str(path[-1]), valid, listing)
             raise ConfigError(

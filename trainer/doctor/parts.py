@@ -32,6 +32,7 @@ LIMIT_S = 540.0  # of every part at most: a machine lent for minutes still answe
 GRACE_S = 45.0  # longer than torchrun waits for its ranks
 _ROOT = Path(__file__).resolve().parents[2]  # of the checkout, or of the installed packages
 _NO_VLLM = "vLLM is not installed: make install-gpu"
+_NO_RAY = "Ray is not installed"
 _NO_CHECKOUT = "needs a checkout of the repository: its tests are not installed"
 
 
@@ -200,13 +201,13 @@ def _vllm(machine: Machine) -> Part:
 
 
 def _engine(machine: Machine, folder: Path) -> Part:
-    return Part(
+    part = Part(
         name="engine",
         question="milliseconds a decode step, with and without seeds and log-probabilities",
         limit_s=LIMIT_S,
-        command=_check("engine", "--folder", str(folder)) if machine.vllm else None,
-        missing="" if machine.vllm else _NO_VLLM,
+        command=_check("engine", "--folder", str(folder)),
     )
+    return part if machine.vllm else replace(part, command=None, missing=_NO_VLLM)
 
 
 def _rehearsal(
@@ -286,26 +287,25 @@ def _step(machine: Machine, preset: str, folder: Path) -> Part:
 
 
 def _two_trials(machine: Machine, folder: Path) -> Part:
-    return Part(
+    part = Part(
         name="two trials",
         question="two trials of a sweep, one after the other in one process",
         limit_s=LIMIT_S,
-        command=_check("two-trials", "--folder", str(folder)) if machine.ray else None,
-        missing="" if machine.ray else "Ray is not installed",
+        command=_check("two-trials", "--folder", str(folder)),
     )
+    return part if machine.ray else replace(part, command=None, missing=_NO_RAY)
 
 
 def _shared_gpu(machine: Machine, folder: Path) -> Part:
-    missing = "" if machine.ray else "Ray is not installed"
-    if not machine.gpus:
-        missing = "needs a GPU"
-    return Part(
+    part = Part(
         name="two trials on one GPU",
         question="two trials of ten steps at the same time, each with half of a GPU",
         limit_s=LIMIT_S,
-        command=None if missing else _check("shared-gpu", "--folder", str(folder)),
-        missing=missing,
+        command=_check("shared-gpu", "--folder", str(folder)),
     )
+    if not machine.gpus:
+        return replace(part, command=None, missing="needs a GPU")
+    return part if machine.ray else replace(part, command=None, missing=_NO_RAY)
 
 
 def _phases(machine: Machine) -> Part:

@@ -51,12 +51,11 @@ def read_metrics(metrics: Sequence[Metrics], parallel: Parallel) -> dict[str, fl
 
 def _move_to_host(values: Sequence[dict[str, Tensor]]) -> None:
     """Replace the tensors on the device by copies on the host, with one transfer."""
-    places = [
-        (index, name)
-        for index, tensors in enumerate(values)
-        for name, tensor in tensors.items()
-        if tensor.device.type != "cpu"
-    ]
+    places = []
+    for index, tensors in enumerate(values):
+        for name, tensor in tensors.items():
+            if tensor.device.type != "cpu":
+                places.append((index, name))
     if not places:
         return
     on_device = torch.cat([values[index][name].flatten() for index, name in places])
@@ -69,15 +68,15 @@ def _move_to_host(values: Sequence[dict[str, Tensor]]) -> None:
 
 def over_ranks(everyone: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """Reduce values over ranks: by maximum if the metric is declared so, else by their sum."""
-    names = dict.fromkeys(name for of_rank in everyone for name in of_rank)
-    parts = {
-        name: torch.stack([of_rank[name] for of_rank in everyone if name in of_rank])
-        for name in names
-    }
-    return {
-        name: part.amax(dim=0) if is_maximum(name) else part.sum(dim=0)
-        for name, part in parts.items()
-    }
+    parts: dict[str, list[Tensor]] = defaultdict(list)
+    for of_rank in everyone:
+        for name, value in of_rank.items():
+            parts[name].append(value)
+    reduced = {}
+    for name, values in parts.items():
+        stacked = torch.stack(values)
+        reduced[name] = stacked.amax(dim=0) if is_maximum(name) else stacked.sum(dim=0)
+    return reduced
 
 
 def is_maximum(name: str) -> bool:
@@ -248,8 +247,7 @@ def time_metrics(stopwatch: Stopwatch, batch: TrainBatch, parallel: Parallel) ->
     """
     local = (dict(stopwatch.seconds), float(batch.completion_lengths.sum()))
     seconds, tokens = zip(*parallel.gather([local]), strict=True)
-    metrics = {
-        f"time/{name}": max(of_rank[name] for of_rank in seconds)
-        for name in sorted(stopwatch.seconds)
-    }
+    metrics = {}
+    for name in sorted(stopwatch.seconds):
+        metrics[f"time/{name}"] = max(of_rank[name] for of_rank in seconds)
     return metrics | {"time/tokens_per_s": sum(tokens) / metrics["time/step"]}

@@ -109,12 +109,16 @@ class LogprobModel(nn.Module):
                 predicting, targets, with_entropy
             )
         zeros = torch.zeros(completion_mask.shape, dtype=torch.float32, device=device)
+
+        def placed(values: Tensor) -> Tensor:
+            return zeros.index_put((rows, columns), values)
+
         return TokenScores(
-            zeros.index_put((rows, columns), logprobs),
-            zeros.index_put((rows, columns), entropies) if with_entropy else None,
-            zeros.index_put((rows, columns), gradient_norms) if with_entropy else None,
-            computed,
-            None if proxy_logprobs is None else zeros.index_put((rows, columns), proxy_logprobs),
+            logprobs=placed(logprobs),
+            entropies=placed(entropies) if with_entropy else None,
+            gradient_norms=placed(gradient_norms) if with_entropy else None,
+            computed=computed,
+            proxy_logprobs=None if proxy_logprobs is None else placed(proxy_logprobs),
         )
 
 

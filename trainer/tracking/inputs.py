@@ -146,7 +146,10 @@ def input_files(configs: Iterable[TrainConfig]) -> Iterator[tuple[Path, str]]:
         ]
         for role, source in named:
             path = root / Path(source).expanduser()
-            for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            files = [path]
+            if path.is_dir():
+                files = sorted(path.rglob("*"))
+            for file in files:
                 if file.is_file():
                     yield file, role
         named = [(f"reward {name}", name) for name in config.reward.functions]

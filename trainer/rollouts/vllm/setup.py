@@ -51,13 +51,15 @@ def context_length(config: TrainConfig, model: PreTrainedModel) -> int:
         ("max_position_embeddings of the model", positions),
     ):
         if longest > allowed:
+            hint = f"lower them so that their sum is at most {allowed}"
+            if limit < positions:
+                hint += ", or raise rollout.vllm.max_model_len"
             raise ConfigError(
                 f"a prompt of {config.data.max_prompt_tokens} and a completion of "
                 f"{completion} tokens need a context length of {longest}, but {key} is "
                 f"{allowed}",
                 "data.max_prompt_tokens, rollout.max_new_tokens",
-                f"lower them so that their sum is at most {allowed}"
-                + (", or raise rollout.vllm.max_model_len" if limit < positions else ""),
+                hint,
                 code="context-too-short",
             )
     return limit
