@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import CodeType, FrameType, SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import yaml
 
@@ -85,7 +86,11 @@ class ScoreTrace:
             yield
         finally:
             sys.setprofile(None)
-            threading.setprofile(None)  # type: ignore[arg-type]
+            threading.setprofile(None)
+
+    def modules(self, stage: str) -> set[str]:
+        """Return the modules of the named functions of a stage."""
+        return {module_of(code, _PACKAGES) for code in self.functions[stage] if is_named(code)}
 
     def _record(self, frame: FrameType, event: str, argument: Any) -> None:
         if event != "return" or not module_of(frame.f_code, _PACKAGES):
@@ -145,14 +150,22 @@ class _DirectRanks:
         """Do nothing: the rank is an object of this process."""
 
 
-def _mark_evaluations() -> None:
-    """Replace the accuracy of every evaluation by the marked number."""
+@contextlib.contextmanager
+def _marked_evaluations() -> Iterator[None]:
+    """Replace the accuracy of every evaluation by the marked number, and Ray's ranks by direct
+    calls.
+    """
     measured: Callable[..., dict[str, float]] = evaluation.measured
 
     def marked(*arguments: Any) -> dict[str, float]:
         return {**measured(*arguments), "accuracy": _MARK}
 
-    evaluation.measured = marked
+    with (
+        mock.patch.object(evaluation, "measured", marked),
+        mock.patch.object(trainable, "WorkerGroup", _DirectRanks),
+        mock.patch.object(trainable, "get_current_placement_group", object),
+    ):
+        yield
 
 
 def _run_trial(plan: TrialPlan, config: Mapping[str, Any], events: TrialEvents) -> dict[str, Any]:
@@ -175,7 +188,7 @@ def _sweep(trace: ScoreTrace, folder: SweepFolder) -> None:
     spec = load_space(folder.space)
     write_spec(folder, spec)
     events = TrialEvents(folder, RetryBudget(0), EventLines(folder, ResourcesSpec()), _NO_EVENT)
-    searcher = ConfigurationSearcher(spec, folder.ledger, lambda *_: 1, [], lambda: 99)
+    searcher = ConfigurationSearcher(spec, folder.event_log, lambda *_: 1, [], lambda: 99)
     trials = len(spec.baselines) * len(spec.seeds)
     for number in range(trials):
         config = searcher.suggest(f"t{number}")
@@ -199,15 +212,14 @@ def _sweep(trace: ScoreTrace, folder: SweepFolder) -> None:
 _NO_EVENT = threading.Event()
 
 
-def _traced(folder: Path) -> ScoreTrace:
+def traced(folder: Path) -> ScoreTrace:
+    """Run a small sweep and the commands that read it in this folder, and return the trace."""
     trace = ScoreTrace()
-    _mark_evaluations()
-    trainable.WorkerGroup = _DirectRanks  # type: ignore[assignment, misc]
-    trainable.get_current_placement_group = object
     sweep = sweep_folder(folder, "traced")
     sweep.root.mkdir(parents=True)
     sweep.space.write_text(yaml.safe_dump(_SPACE))
-    _sweep(trace, sweep)
+    with _marked_evaluations():
+        _sweep(trace, sweep)
     record = SweepRecord(load_space(sweep.space), sweep)
     table = folder / "runs.csv"
     rows = [f"{trial.configuration},{trial.seed},{trial.score}" for trial in record.trials()]
@@ -234,7 +246,7 @@ def main() -> None:
     parser.add_argument("--functions", action="store_true", help="name every function")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        trace = _traced(Path(folder))
+        trace = traced(Path(folder))
     all_modules: set[str] = set()
     all_types: set[str] = set()
     for stage, codes in trace.functions.items():
