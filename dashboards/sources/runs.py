@@ -245,29 +245,40 @@ def _typed(table: pd.DataFrame, columns: RunColumns) -> pd.DataFrame:
     """Convert columns that hold only numbers, and write seeds as strings."""
     runs = table.copy()
     for column in columns.point:
-        runs[column] = _numbers(runs[column].astype(object).where(runs[column].notna(), "none"))
-    blank = runs[columns.seed].isna().sum()
-    if blank:
-        raise ConfigError(
-            f"{counted(int(blank), 'row')} without a seed",
-            columns.seed,
-            f"leave them out with --where '{columns.seed}!=none', or give each its seed",
-            code="no-seed",
-        )
-    runs[columns.seed] = [str(seed).strip().removesuffix(".0") for seed in runs[columns.seed]]
+        setting = runs[column]
+        runs[column] = _numbers(setting.astype(object).where(setting.notna(), "none"))
+    runs[columns.seed] = _seed_texts(runs[columns.seed])
     runs[columns.score] = _scores(runs, columns)
     if columns.step in runs:
-        steps = pd.to_numeric(runs[columns.step], errors="coerce")
         scored = runs[columns.score].notna()
-        if not (steps[scored] % 1 == 0).all():
-            raise ConfigError(
-                "a row with a score has a step that is not a whole number",
-                columns.step,
-                "name the column with --step",
-                code="no-whole-step",
-            )
-        runs[columns.step] = steps
+        runs[columns.step] = _whole_steps(runs[columns.step], scored)
     return runs
+
+
+def _seed_texts(seeds: "pd.Series[Any]") -> list[str]:
+    """Return seeds as strings: ``7`` for the number 7.0."""
+    blank = int(seeds.isna().sum())
+    if blank:
+        raise ConfigError(
+            f"{counted(blank, 'row')} without a seed",
+            str(seeds.name),
+            f"leave them out with --where '{seeds.name}!=none', or give each its seed",
+            code="no-seed",
+        )
+    return [str(seed).strip().removesuffix(".0") for seed in seeds]
+
+
+def _whole_steps(column: "pd.Series[Any]", scored: "pd.Series[bool]") -> "pd.Series[float]":
+    """Return steps as numbers; those of rows with a score must be whole."""
+    steps = pd.to_numeric(column, errors="coerce")
+    if not (steps[scored] % 1 == 0).all():
+        raise ConfigError(
+            "a row with a score has a step that is not a whole number",
+            str(column.name),
+            "name the column with --step",
+            code="no-whole-step",
+        )
+    return steps
 
 
 def _scores(runs: pd.DataFrame, columns: RunColumns) -> "pd.Series[float]":

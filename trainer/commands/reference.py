@@ -123,19 +123,18 @@ def values_of(key: str) -> list[str]:
     choices: list[str] = []
     for option in _options():
         if option.key == key and "|" in option.allowed:
-            listed = (value.strip() for value in option.allowed.replace(" or ", " | ").split("|"))
-            choices += [value for value in listed if " " not in value and ":" not in value]
-    return list(dict.fromkeys(choices))
+            for allowed in option.allowed.replace(" or ", " | ").split("|"):
+                value = allowed.strip()
+                if " " not in value and ":" not in value and value not in choices:
+                    choices.append(value)
+    return choices
 
 
 def carry_out_options(arguments: argparse.Namespace) -> int:
     """Print each key with default, allowed values and description."""
-    options = find_options(" ".join(arguments.word))
-    entries = [
-        (f"{option.key} = {json.dumps(option.default)}", f"[{option.allowed}]", option.description)
-        for option in options
-    ]
-    _print(entries)
+    for option in find_options(" ".join(arguments.word)):
+        default = json.dumps(option.default)
+        _print_entry(f"{option.key} = {default}  [{option.allowed}]", option.description)
     return 0
 
 
@@ -149,32 +148,20 @@ def carry_out_metrics(arguments: argparse.Namespace) -> int:
     """Print each metric with unit, reduction over ranks and formula."""
     families = [replace(metric, name=f"{metric.name}*") for metric in METRIC_FAMILIES.values()]
     metrics = {metric.name: metric for metric in (*METRICS.values(), *families)}
-    matches = [
-        metrics[name]
-        for name in _find(" ".join(arguments.metric), list(metrics), "trainer metrics")
-    ]
-    _print(
-        [
-            (declared.name, f"[{declared.unit}; {declared.reduction} over ranks]", declared.formula)
-            for declared in matches
-        ]
-    )
+    for name in _find(" ".join(arguments.metric), list(metrics), "trainer metrics"):
+        metric = metrics[name]
+        over_ranks = f"{metric.reduction} over ranks"
+        _print_entry(f"{metric.name}  [{metric.unit}; {over_ranks}]", metric.formula)
     return 0
 
 
-def _print(entries: Sequence[tuple[str, str, str]]) -> None:
-    print("\n".join(line for entry in entries for line in _entry(*entry)))
-
-
-def _entry(head: str, tail: str, text: str) -> Iterator[str]:
-    yield from textwrap.wrap(
-        f"{head}  {tail}",
-        _WIDTH,
-        subsequent_indent="    ",
-        break_long_words=False,
-        break_on_hyphens=False,
+def _print_entry(head: str, text: str) -> None:
+    """Print a head and, indented below it, a text."""
+    lines = textwrap.wrap(
+        head, _WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
     )
-    yield from textwrap.wrap(text, _WIDTH, initial_indent="    ", subsequent_indent="    ")
+    lines += textwrap.wrap(text, _WIDTH, initial_indent="    ", subsequent_indent="    ")
+    print("\n".join(lines))
 
 
 def _options(model: type[BaseModel] = TrainConfig, prefix: str = "") -> Iterator[Option]:
@@ -200,8 +187,9 @@ def _options(model: type[BaseModel] = TrainConfig, prefix: str = "") -> Iterator
         yield Option(key, _allowed(properties[name]), defaults[name], text)
         below = submodel(model, (name,))  # element type of a list or mapping of datasets
         if below is not None:
-            named = "additionalProperties" in properties[name]
-            yield from _options(below, f"{key}.NAME." if named else f"{key}.")
+            if "additionalProperties" in properties[name]:
+                key += ".NAME"
+            yield from _options(below, f"{key}.")
 
 
 def _rule_options(kind: RuleKind, description: str) -> Iterator[Option]:

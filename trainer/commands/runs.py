@@ -97,31 +97,19 @@ def summary(folder: Path) -> RunSummary:
 
 def carry_out_ls(arguments: argparse.Namespace) -> int:
     """Carry out ``trainer ls``."""
-    folders = map(RunFolder, sorted(arguments.runs_dir.glob("*/")))
-    runs = [
-        summary(folder.root)
-        for folder in folders
-        if folder.config.is_file()
-        and not folder.evaluation.is_file()
-        and not (folder.root / SWEEP_FILE).is_file()
-    ]
+    runs = []
+    for folder in _run_folders(arguments.runs_dir):
+        if not folder.evaluation.is_file():
+            runs.append(summary(folder.root))
     if arguments.json:
         print_json([asdict(run) for run in runs])
     elif runs:
-        print_table(
-            ["name", "state", "step", "accuracy", "best", "rule"],
-            [
-                [
-                    run.name,
-                    run.state,
-                    run.progress,
-                    number(run.accuracy),
-                    number(run.best),
-                    run.rule,
-                ]
-                for run in runs
-            ],
-        )
+        rows = []
+        for run in runs:
+            accuracy = number(run.accuracy)
+            best = number(run.best)
+            rows.append([run.name, run.state, run.progress, accuracy, best, run.rule])
+        print_table(["name", "state", "step", "accuracy", "best", "rule"], rows)
     else:
         print(f"no runs in {arguments.runs_dir}; to start one: trainer run tiny_kk")
     return 0
@@ -140,16 +128,17 @@ def carry_out_status(arguments: argparse.Namespace) -> int:
         print_json({**asdict(run), "checkpoints": steps, "evaluations": evaluations})
         return 0
     by = lock_owner(folder)
-    print(f"{run.name}: {run.state}{f' by {by}' if by else ''}, step {run.progress}, {run.rule}")
+    state = run.state
+    if by:
+        state += f" by {by}"
+    print(f"{run.name}: {state}, step {run.progress}, {run.rule}")
     if evaluations:
-        metrics = ["eval/accuracy", "eval/reward", "eval/completion_length"]
-        print_table(
-            ["step", *(metric.removeprefix("eval/") for metric in metrics)],
-            [
-                [str(record["step"]), *(number(record.get(metric)) for metric in metrics)]
-                for record in evaluations
-            ],
-        )
+        metrics = ["accuracy", "reward", "completion_length"]
+        rows = []
+        for record in evaluations:
+            values = [number(record.get(f"eval/{metric}")) for metric in metrics]
+            rows.append([str(record["step"]), *values])
+        print_table(["step", *metrics], rows)
     shown = []
     if arguments.completions:
         shown = read_records(files.completions)[-arguments.completions :]
@@ -163,17 +152,23 @@ def carry_out_status(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _run_folders(runs_dir: Path) -> list[RunFolder]:
+    """Return the folders of single runs and evaluations, by name."""
+    folders = []
+    for path in sorted(runs_dir.glob("*/")):
+        folder = RunFolder(path)
+        if folder.config.is_file() and not (path / SWEEP_FILE).is_file():
+            folders.append(folder)
+    return folders
+
+
 def _newest_run(runs_dir: Path) -> str:
     """Return the name of the run that was started last.
 
     Raises:
         MissingError: there is no run.
     """
-    runs = [
-        folder
-        for folder in map(RunFolder, runs_dir.glob("*/"))
-        if folder.config.is_file() and not (folder.root / SWEEP_FILE).is_file()
-    ]
+    runs = _run_folders(runs_dir)
     if not runs:
         raise MissingError(
             "there are no runs yet", str(runs_dir), "trainer run tiny_kk", code="no-runs"
@@ -204,19 +199,25 @@ def carry_out_upload(arguments: argparse.Namespace) -> int:
 def carry_out_ui(arguments: argparse.Namespace) -> int:
     """Open the MLflow UI at one run or at the table of runs."""
     name: str | None = arguments.name
-    folder = existing_run(arguments.runs_dir, name) if name else None
-    config = load_config(str(RunFolder(folder).config)) if folder else TrainConfig()
-    run_id = _run_id(folder) if folder else None
+    config = TrainConfig()
+    of_run = ""  # end of the page's address
+    shown = "all runs"
+    command = "trainer ui"
+    if name:
+        folder = existing_run(arguments.runs_dir, name)
+        config = load_config(str(RunFolder(folder).config))
+        of_run = f"/{_run_id(folder)}"
+        shown = f"run {name}"
+        command += f" {name}"
     uri = tracking_uri(config.tracking, arguments.runs_dir)
 
     def page() -> str:
         experiment = connect(uri).get_experiment_by_name(config.tracking.experiment or "trainer")
         if experiment:
-            return f"/#/experiments/{experiment.experiment_id}/runs{f'/{run_id}' if run_id else ''}"
+            return f"/#/experiments/{experiment.experiment_id}/runs{of_run}"
         return ""
 
-    shown = f"run {name}" if name else "all runs"
-    return serve(uri, arguments.port, page, shown, f"trainer ui{f' {name}' if name else ''}")
+    return serve(uri, arguments.port, page, shown, command)
 
 
 def _run_id(folder: Path) -> str:
