@@ -71,11 +71,13 @@ def _results(sweep: SweepRecord, searched: tuple[str, ...] | None = None) -> Res
                 trials.append(trial)
     model, task = spec.program.setting()
     rounds = _rounds(sweep)
+    if searched is None:
+        searched = _searched(spec, configurations)
     results = Results(
         name=sweep.folder.name,
         objective=objective,
         trials=tuple(trials),
-        searched=_searched(spec, configurations) if searched is None else searched,
+        searched=searched,
         kinds={key: parameter.kind for key, parameter in spec.parameters.items()},
         source=str(sweep.folder.root),
         model=model,
@@ -150,10 +152,9 @@ class _TrialReader:
     def _curves(self, records: list[Record]) -> dict[str, Curve]:
         """Return metric -> curve, also of metrics without a point."""
         objective = self.objective
-        curves = {
-            metric: _curve(records, metric)
-            for metric in (objective.metric, objective.held_out_metric)
-        }
+        curves = {}
+        for metric in (objective.metric, objective.held_out_metric):
+            curves[metric] = _curve(records, metric)
         for metric in TRAINING_CURVES:
             curves[metric] = _curve(records, metric, _MAX_POINTS)
         return curves
@@ -208,25 +209,23 @@ class _TrialReader:
 
 def _curve(records: list[Record], metric: str, most: int | None = None) -> Curve:
     """Return a metric's curve, shrunk evenly to at most ``most`` points including the last."""
-    points = {
-        int(record["step"]): float(record[metric])
-        for record in records
-        if record.get(metric) is not None
-    }
+    points = {}
+    for record in records:
+        if record.get(metric) is not None:
+            points[int(record["step"])] = float(record[metric])
     steps = sorted(points)
-    stride = 1 if most is None else max(1, math.ceil(len(steps) / most))
-    kept = steps[::-1][::stride][::-1]
-    return Curve(tuple(kept), tuple(points[step] for step in kept))
+    if most is not None:
+        stride = max(1, math.ceil(len(steps) / most))
+        steps = steps[::-1][::stride][::-1]  # from the last one backward, which is kept
+    return Curve(tuple(steps), tuple(points[step] for step in steps))
 
 
 def _latest(records: list[Record]) -> dict[str, float]:
     latest: dict[str, float] = {}
     for record in records:
-        latest |= {
-            name: value
-            for name, value in record.items()
-            if name.startswith("tokens/") and value is not None
-        }
+        for name, value in record.items():
+            if name.startswith("tokens/") and value is not None:
+                latest[name] = value
     return latest
 
 
@@ -238,8 +237,10 @@ def _solved(path: Path, objective: Objective) -> tuple[float, ...] | None:
     if not metric.startswith(_ACCURACY):
         return None
     sets = read_correctness(path)
-    name = next(iter(sets), None) if metric == _ACCURACY else metric.removeprefix(f"{_ACCURACY}/")
-    if name is None or name not in sets:
+    name = metric.removeprefix(f"{_ACCURACY}/")
+    if metric == _ACCURACY:
+        name = next(iter(sets), "")  # of the first set
+    if name not in sets:
         return None
     by_step = sets[name]
     last = [by_step[step] for step in sorted(by_step)[-objective.window :]]

@@ -4,6 +4,7 @@ import math
 import shlex
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -145,19 +146,21 @@ def short_memory(memory: Footprint | None, nodes: list[Node], at_a_time: int) ->
             "available per GPU"
         )
     there = [node.memory for node in nodes if node.memory is not None]
-    if len(there) == len(nodes) and memory.host * at_a_time > sum(there):
-        of = "one trial" if at_a_time == 1 else f"{at_a_time} trials at a time"
+    needed = memory.host * at_a_time
+    if len(there) == len(nodes) and needed > sum(there):
+        trials = "one trial" if at_a_time == 1 else f"{at_a_time} trials at a time"
         yield (
-            f"host memory of {of}: {format_bytes(memory.host * at_a_time)} needed, "
+            f"host memory of {trials}: {format_bytes(needed)} needed, "
             f"{format_bytes(sum(there))} installed"
         )
 
 
 def _machines(nodes: list[Node]) -> str:
-    counts = {node: nodes.count(node) for node in nodes}
-    return ", ".join(
-        f"{f'{count} x ' if count > 1 else ''}{node_text(node)}" for node, count in counts.items()
-    )
+    machines = []
+    for node, count in Counter(nodes).items():
+        text = node_text(node)
+        machines.append(f"{count} x {text}" if count > 1 else text)
+    return ", ".join(machines)
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
@@ -181,12 +184,15 @@ def print_plan(plan: Plan, spec: SweepSpec, typed: Sequence[str], renamed: bool)
     print_section("noise", noise_lines(plan.noise, spec, plan.configurations))
     for heading, text in _lines(plan, spec):
         print_section(heading, [text])
-    # not in the table, which would break long commands into lines
-    measuring = noise_overrides(spec, plan.configurations) if plan.noise is None else []
-    if measuring:
-        print(f"\nto measure the seed noise first:\n  {_run_command(typed, *measuring)}")
-    named = ["--name", spec.name] if renamed else []
-    print(f"\nto run this plan:\n  {_run_command(typed, *named)}")
+    # commands are not in the table, which would break long ones into lines
+    if plan.noise is None:
+        measuring = noise_overrides(spec, plan.configurations)
+        if measuring:
+            print(f"\nto measure the seed noise first:\n  {_run_command(typed, *measuring)}")
+    command = _run_command(typed)
+    if renamed:
+        command = _run_command(typed, "--name", spec.name)
+    print(f"\nto run this plan:\n  {command}")
 
 
 def _run_command(typed: Sequence[str], *more: str) -> str:

@@ -60,13 +60,13 @@ def evaluate(
             top_k=0,
             min_p=0.0,
         )
-        seeds = range(evaluation.completions_per_problem)
-        requests = [
-            GroupRequest(
-                i, problem, [derive_seed(config.seed, "evaluation", name, i, k) for k in seeds]
-            )
-            for i, problem in list(enumerate(problems))[parallel.rank :: parallel.world_size]
-        ]
+        requests = []
+        for index in range(parallel.rank, len(problems), parallel.world_size):
+            seeds = [
+                derive_seed(config.seed, "evaluation", name, index, k)
+                for k in range(evaluation.completions_per_problem)
+            ]
+            requests.append(GroupRequest(index, problems[index], seeds))
         of_rank = score_groups(sample_groups(engine, tokenizer, requests, params), rewards)
         groups = sorted(parallel.gather(of_rank), key=lambda group: group.group_id)
         rollouts[name] = [rollout for group in groups for rollout in group.rollouts]

@@ -57,15 +57,13 @@ class PretrainingCheck:
         have equal rewards: ``sum over rewards r of C(K_r, G) / C(K, G)``. For binary rewards its
         expectation is p^G + (1 - p)^G.
         """
-        shares = []
+        fractions = []
         for group in self.groups:
-            equal = np.unique(
-                np.round([r.reward for r in group.rollouts], _DIGITS), return_counts=True
-            )[1]
-            shares.append(
-                special.comb(equal, group_size).sum() / special.comb(equal.sum(), group_size)
-            )
-        return float(np.mean(shares))
+            rewards = np.round([rollout.reward for rollout in group.rollouts], _DIGITS)
+            _, equal = np.unique(rewards, return_counts=True)
+            of_equal_rewards = special.comb(equal, group_size).sum()
+            fractions.append(of_equal_rewards / special.comb(equal.sum(), group_size))
+        return float(np.mean(fractions))
 
     def evaluation_error(self, problems: int, completions: int) -> float:
         """Return the standard error of accuracy due to sampling completions, for a set of such
@@ -75,9 +73,8 @@ class PretrainingCheck:
         estimate of p (1 - p).
         """
         right, of = correct_by_problem(self.rollouts)
-        return float(
-            np.sqrt(np.mean(right * (of - right) / (of * (of - 1))) / (problems * completions))
-        )
+        variance = np.mean(right * (of - right) / (of * (of - 1)))
+        return float(np.sqrt(variance / (problems * completions)))
 
     def error_on(self, config: TrainConfig, name: str) -> float:
         """Return the `evaluation_error` of an evaluation set with its configured number of
@@ -140,7 +137,9 @@ class PretrainingCheck:
                 "raise it, or use a model that answers more briefly",
             )
         if truncated <= _MOST_TRUNCATED and len({r.reward for r in self.rollouts}) == 1:
-            what = "differs in reward" if any(r.correct for r in self.rollouts) else "was correct"
+            what = "was correct"
+            if any(r.correct for r in self.rollouts):
+                what = "differs in reward"
             yield Advice(
                 f"none of {len(self.rollouts)} completions {what}: this reward gives no "
                 "learning signal",
@@ -186,12 +185,10 @@ def run_pretraining_check(
     chosen = random.Random(config.seed).sample(
         prepared.problems, min(problems, len(prepared.problems))
     )
-    requests = [
-        GroupRequest(
-            i, problem, [derive_seed(config.seed, "look", i, k) for k in range(completions)]
-        )
-        for i, problem in enumerate(chosen)
-    ]
+    requests = []
+    for index, problem in enumerate(chosen):
+        seeds = [derive_seed(config.seed, "look", index, k) for k in range(completions)]
+        requests.append(GroupRequest(index, problem, seeds))
     tokenizer = prepared.tokenizer
     params = sampling_params(config, tokenizer)
     engine = build_engine(config, model, tokenizer)

@@ -55,10 +55,10 @@ def canonical_form(statements: Sequence[Statement]) -> tuple[Statement, ...]:
 
     Invariant under renumbering of the people.
     """
-    return min(
-        tuple(renumber(statements[person], numbers) for person in order)
-        for order, numbers in _numberings(_meanings(statements))
-    )
+    forms = []
+    for order, numbers in _numberings(_meanings(statements)):
+        forms.append(tuple(renumber(statements[person], numbers) for person in order))
+    return min(forms)
 
 
 def logical_form(statements: Sequence[Statement]) -> tuple[ReducedTable, ...]:
@@ -67,10 +67,10 @@ def logical_form(statements: Sequence[Statement]) -> tuple[ReducedTable, ...]:
     Equal if and only if two puzzles are logically equivalent.
     """
     meanings = _meanings(statements)
-    return min(
-        tuple(_renumber_meaning(meanings[person], numbers) for person in order)
-        for order, numbers in _numberings(meanings)
-    )
+    forms = []
+    for order, numbers in _numberings(meanings):
+        forms.append(tuple(_renumber_meaning(meanings[person], numbers) for person in order))
+    return min(forms)
 
 
 def split_of(statements: Sequence[Statement]) -> Split:
