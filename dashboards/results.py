@@ -100,7 +100,7 @@ class Results:
     planned: int | None = None  # number of planned trials; None if unknown
     running: bool = False
     device: Literal["GPU", "CPU"] = "CPU"
-    devices: float = 1  # of a trial
+    devices: float = 1  # per trial
     adaptive: bool = False  # whether scores on these seeds chose configurations or stopped trials
     listed: bool = False  # whether a person listed all configurations, so that none was chosen
     # whether seeds are blocks, for runs of other programs; None if every seed was planned for all

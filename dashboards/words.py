@@ -57,7 +57,7 @@ REFUSAL_TEXT: Mapping[Refusal, str] = {
 }
 _DECISION_TEXT: Mapping[Decision, str] = {
     "better": "is better than the baseline",
-    "not better": "is not better by as much as {:g}",
+    "not better": "is shown to improve by less than {:g}",
     "worse": "is worse than the baseline",
     "open": "is undecided",
 }

@@ -152,7 +152,7 @@ def _check(
                 "<=>": left_value == right_value,
             }[operator]
         case _:
-            raise ValueError(f"not a statement: {statement!r}")
+            raise ValueError(f"invalid statement: {statement!r}")
     return [*words, f"so {_word(value)}"], value
 
 

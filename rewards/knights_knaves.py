@@ -59,7 +59,7 @@ def fraction_correct(text: str, answer: Any) -> Score:
     too weak to learn the format.
 
     Raises:
-        ValueError: the solution names nobody.
+        ValueError: the solution contains no role statement.
     """
     roles = _roles_of(answer)
     stated = {name: _statement_pattern(name).findall(text) for name in roles}

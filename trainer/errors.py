@@ -31,7 +31,7 @@ def shortened(text: str, most: int) -> str:
 
 
 class UserError(Exception):
-    """A problem the user can solve, printed as three lines and turned into an exit code.
+    """An error that the user can fix, printed as three lines and mapped to an exit code.
 
     ``where`` is the file, key or resource at fault, ``hint`` the next thing to type or change.
     ``code`` names the kind of problem in kebab case. It is printed behind the first line and stays

@@ -25,7 +25,8 @@ _REMEDIES = {  # errno -> suggested fix
     errno.EACCES: "change the permissions",
     errno.EPERM: "change the permissions",
     **dict.fromkeys(
-        (errno.EISDIR, errno.EEXIST, errno.ENOTDIR, errno.ELOOP), "move away what is in its place"
+        (errno.EISDIR, errno.EEXIST, errno.ENOTDIR, errno.ELOOP),
+        "remove or rename what is at that path",
     ),
 }
 
@@ -42,7 +43,7 @@ def storage_error(action: str, path: Path, error: Exception) -> StorageError:
     text = first_line(error)
     number = getattr(error, "errno", 0)
     reason = getattr(error, "strerror", None) or text
-    remedy = "put it back" if number in _GONE else _REMEDIES.get(number, "repair that")
+    remedy = "put it back" if number in _GONE else _REMEDIES.get(number, "fix that")
     if "No space left" in text or "disk is full" in text:
         remedy = _FULL if _has_inodes(path) else "the disk has no free inodes: delete some files"
     return StorageError(
@@ -202,7 +203,7 @@ class JsonLines:
 
 
 def read_json_lines(
-    path: Path, offset: int = 0, advice: str = "remove the line: what it says is lost"
+    path: Path, offset: int = 0, advice: str = "remove the line; its data is lost"
 ) -> Iterator[tuple[Record, int]]:
     """Yield (record, end offset) for each complete line from byte ``offset``.
 

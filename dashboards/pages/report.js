@@ -7,7 +7,7 @@ const color = name => getComputedStyle(document.documentElement).getPropertyValu
 function scheme(printing, count) {
   const ink = printing ? '#000' : color('--ink'), line = printing ? '#ccc' : color('--line');
   const axis = name => ({[name + '.gridcolor']: line, [name + '.linecolor']: line, [name + '.tickcolor']: line});
-  // Labels inside the plot stand on the page's color, so that lines do not run through them.
+  // Labels inside the plot have the page's background color, so lines do not run through them.
   const paper = printing ? '#fff' : color('--page');
   const labels = Object.fromEntries(Array.from({length: count}, (_, i) => [`annotations[${i}].bgcolor`, paper]));
   const bar = {'modebar.bgcolor': paper, 'modebar.color': color('--soft'), 'modebar.activecolor': ink};
@@ -19,7 +19,8 @@ const draw = () => { for (const element of elements) {
   const narrow = window.innerWidth < 600;
   Plotly.newPlot(element, figure.data, figure.layout, {
     responsive: true, displaylogo: false, displayModeBar: narrow ? false : 'hover',
-    modeBarButtons: [['toImage', 'resetScale2d']],  // all of them would cover the legend; one would upload the chart
+    // The full mode bar would cover the legend, and one of its buttons uploads the chart.
+    modeBarButtons: [['toImage', 'resetScale2d']],
   });
 } };
 const repaint = printing => elements.forEach(element => {

@@ -49,7 +49,7 @@ _NEXT_SEARCH = "where to search next, and which parameters to leave out"
 
 
 def write_pages(results: Results, out_dir: Path) -> Path:
-    """Write ``report.html`` and ``trials.csv``; return the page."""
+    """Write ``report.html`` and ``trials.csv``, and return the path of the page."""
     try:
         out_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:

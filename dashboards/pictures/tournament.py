@@ -19,10 +19,10 @@ _HEADINGS = (
     "rule",
     "trials",
     "best setting",
-    "median trial",
-    "best, tuned",
+    "median search score",
+    "best search score",
     "fresh seeds",
-    "tuning gained",
+    "gain from tuning",
 )
 
 

@@ -41,7 +41,7 @@ class RunColumns:
 
     @property
     def point(self) -> list[str]:
-        """The columns that make up a configuration."""
+        """The columns that define a configuration."""
         return [*self.by, *self.tuned]
 
     @property

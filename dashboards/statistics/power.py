@@ -36,11 +36,9 @@ def minimum_detectable_effect(
 
 
 def seeds_for(effect: float, sd: float, configurations: int = 2, known_dof: int = 0) -> int | None:
-    """Return the fewest seeds per configuration with which a true gain ``effect`` is found 8 times
-    in 10.
-
-    None above ``MAX_SEEDS`` or for no effect. ``known_dof`` counts for two configurations, on
-    fresh seeds.
+    """Return the fewest seeds per configuration that detect a true gain ``effect`` with 80% power.
+    None if more than ``MAX_SEEDS`` are needed or ``effect`` is not positive. ``known_dof`` counts
+    for two configurations, on fresh seeds.
     """
 
     def enough(seeds: int) -> bool:

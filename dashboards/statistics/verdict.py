@@ -73,7 +73,7 @@ class Tested(Difference):
     median: float  # median of the differences by seed
     sd: float  # standard deviation of one score between seeds
     dof: int  # degrees of freedom of that estimate
-    # the interval rests on the noise of evaluation, beyond which seeds do not differ
+    # the interval uses evaluation noise, because no variance between seeds is detected beyond it
     by_problem: bool
     # empirical Bayes estimate of the difference, corrected for selection
     shrunken: float
@@ -118,7 +118,7 @@ def verdict(
         mode: whether larger or smaller scores are better.
         earlier: for fresh seeds: scores of the same configurations on the search's seeds.
         adaptive: whether scores on these seeds decided which configurations were tried.
-        answers: where the score is an accuracy, which problems it was made of.
+        answers: per-problem accuracies, if the score is an accuracy.
         pairing: for runs of other programs, whether a seed is a block (`arms`). If None, every
             trial of a seed was planned with the others' and seeds are blocks.
 

@@ -30,7 +30,9 @@ def add_commands(commands: Commands) -> None:
 
     add_named(commands, "stop", _stop, "stop a running sweep at the next training step")
 
-    clean = commands.add_parser("clean", help="remove what killed sweeps have left on this machine")
+    clean = commands.add_parser(
+        "clean", help="remove files and processes of killed sweeps from this machine"
+    )
     add_runs_dir(clean)
     clean.set_defaults(command=_clean)
 

@@ -239,7 +239,7 @@ def _export(arguments: argparse.Namespace) -> int:
     output: Path = arguments.output or Path(f"{sweep.folder.name}-best.yaml")
     if output.exists():
         raise ConfigError(
-            f"{output} exists",
+            f"{output} exists already",
             str(output),
             "choose another file with --output",
             key="output",

@@ -129,7 +129,7 @@ class CommandProgram(Program):
 
     @property
     def tracking_settings(self) -> TrackingConfig:
-        """How trials are recorded in MLflow."""
+        """MLflow settings of the trials."""
         return self.tracking
 
     def with_tracking(self, **changes: Any) -> "CommandProgram":

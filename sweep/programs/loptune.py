@@ -120,7 +120,7 @@ class LoptuneProgram(Program):
 
     @property
     def tracking_settings(self) -> TrackingConfig:
-        """How trials are recorded in MLflow."""
+        """MLflow settings of the trials."""
         return self.base.tracking
 
     def with_tracking(self, **changes: Any) -> "LoptuneProgram":
@@ -418,7 +418,7 @@ class LoptuneProgram(Program):
         return rule_name(setting(ADVANTAGE_KEY), setting(LOSS_KEY)), rule_label(setting)
 
     def setting(self) -> tuple[str, str]:
-        """Return model and task in words."""
+        """Return model and task as text."""
         data = self.base.data
         sources = []
         for source in data.train:
@@ -577,7 +577,7 @@ class _StopWatcher(ProgressReport):
 
 
 def _start_trainer(assignment: Assignment) -> "Trainer":
-    """Build the trainer of ``trainer run``, for a rank."""
+    """Build a rank's trainer, as ``trainer run`` does."""
     from trainer.loop import Trainer
     from trainer.parallel.device import free_memory
     from trainer.parallel.strategy import make_parallel

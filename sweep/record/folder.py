@@ -144,7 +144,7 @@ def write_spec(folder: SweepFolder, spec: SweepSpec) -> None:
     """Write a sweep's search space with the resolved trainer configuration, below a checksum line.
 
     Raises:
-        OSError: the folder cannot be written; an older file is untouched.
+        OSError: the folder cannot be written. An existing file is unchanged.
     """
     text = dump_space(spec)
     write_atomically(

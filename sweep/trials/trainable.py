@@ -52,7 +52,7 @@ class TrialPlan:
     folder: SweepFolder
     working_dir: Path = Path()  # where the sweep was started
     parent_run: str | None = None  # in MLflow
-    inputs: tuple[Path, ...] = ()  # on a cluster: what each node has to see
+    inputs: tuple[Path, ...] = ()  # on a cluster: paths that every node must see
     environment: Path = Path()  # on this machine: file with the environment that commands get
     spans_nodes: bool = False  # whether the ranks of a trial run on several nodes
 

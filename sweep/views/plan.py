@@ -290,7 +290,7 @@ def _lines(plan: Plan, spec: SweepSpec) -> Iterator[tuple[str, str]]:
         hint = "Use --step-seconds, or run this sweep and plan again"
         yield "forecast", f"unknown: no earlier sweep has measured a training step. {hint}"
     for shortage in plan.short:
-        yield "TOO LITTLE", shortage
+        yield "NOT ENOUGH", shortage
 
 
 def _arms_lines(plan: Plan, spec: SweepSpec) -> list[str]:

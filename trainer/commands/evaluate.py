@@ -11,7 +11,7 @@ from typing import Any
 
 from trainer.checkpoint.on_disk import damaged_files, intact_checkpoints
 from trainer.commands.start import check_no_sweep
-from trainer.config.evaluation import PER_SET
+from trainer.config.evaluation import OVERRIDABLE_PER_SET
 from trainer.config.extends import find_spec
 from trainer.config.schema import TrainConfig, apply_overrides, load_config
 from trainer.config.yaml_document import parse_override
@@ -89,7 +89,7 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
         dest="evaluation.sets",
         nargs="+",
         metavar="NAME=SOURCE",
-        help="file, hub name, generated, or {source: ...}",
+        help="evaluation set: file, Hub name, generated, or {source: ...}",
     )
     completions = "evaluation.completions_per_problem"
     parser.add_argument(
@@ -108,7 +108,11 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
         help="tokens per completion (default: those of training)",
     )
     parser.add_argument(
-        "--temperature", dest="evaluation.temperature", type=float, metavar="T", help="0 is greedy"
+        "--temperature",
+        dest="evaluation.temperature",
+        type=float,
+        metavar="T",
+        help="sampling temperature; 0 is greedy",
     )
     add_json(parser)
     parser.add_argument(
@@ -172,12 +176,14 @@ def evaluation_config(
     changes: dict[str, Any] = {}
     if "evaluation.sets" in flags:
         asked["evaluation.sets"] = dict(map(parse_set, flags["evaluation.sets"]))
-    elif "evaluation.sets" not in asked and any(f"evaluation.{key}" in asked for key in PER_SET):
+    elif "evaluation.sets" not in asked and any(
+        f"evaluation.{key}" in asked for key in OVERRIDABLE_PER_SET
+    ):
         # a command-line value applies to every set
         changes |= {
             f"evaluation.sets.{name}.{key}": None
             for name in base.evaluation.sets
-            for key in PER_SET
+            for key in OVERRIDABLE_PER_SET
         }
     if "evaluation.completions_per_problem" in asked:
         # the run's values of k may exceed this number

@@ -41,8 +41,8 @@ def carry_out_init(arguments: argparse.Namespace) -> int:
     print(
         f"cd {arguments.folder}\ntrainer run run.yaml --dry-run    # one prompt, one scored "
         "completion, memory and steps\ntrainer run run.yaml              # train\nsweep plan "
-        "space.yaml             # the sweep over it\nsweep schema > space.schema.json  # for "
-        "completion in editors with a YAML language server"
+        "space.yaml             # show the sweep; starts nothing\n"
+        "sweep schema > space.schema.json  # for completion in editors with a YAML language server"
     )
     return 0
 
@@ -58,8 +58,8 @@ def _init_rule(folder: Path) -> int:
             code="folder-not-writable",
         ) from error
     print(
-        f"cd {folder}\npython -m pytest               # the rule's equation\nsweep run "
-        "rule_space.yaml      # the rule and GRPO, each tuned alone\nsweep confirm my-rule   "
+        f"cd {folder}\npython -m pytest               # test the rule's equation\nsweep run "
+        "rule_space.yaml      # tune the rule and GRPO separately\nsweep confirm my-rule   "
         "       # run the best of each on fresh seeds"
     )
     return 0
@@ -110,7 +110,7 @@ def write_project(folder: Path, model: str = _EXAMPLE_MODEL) -> list[Path]:
             (folder / name).write_text(text, "utf-8")
     except OSError as error:
         raise StorageError(
-            f"cannot write there: {error.strerror}",
+            f"cannot write the project: {error.strerror}",
             str(folder),
             "choose another folder",
             code="folder-not-writable",

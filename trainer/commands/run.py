@@ -147,7 +147,7 @@ def report_outcome(outcome: RunOutcome) -> int:
     if trainer.parallel.is_main:
         if done and trainer.zero_variance_steps == step:
             print(
-                zero_variance_warning("its only step" if step == 1 else f"all {step} steps"),
+                zero_variance_warning("the only step" if step == 1 else f"all {step} steps"),
                 file=sys.stderr,
             )
         print("\n".join(lines), file=stream, flush=True)

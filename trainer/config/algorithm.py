@@ -48,7 +48,7 @@ class AlgorithmConfig(Section):
     lopti_eta: Probability = 0.0
     """Lopti probability threshold eta; 0 is off"""
     lopti_order: Literal["low_first", "high_first"] = needs("lopti_eta", "low_first")
-    """order of the two passes"""
+    """which tokens Lopti's first pass updates"""
     lopti_split: Literal["probability", "random"] = needs("lopti_eta", "probability")
     """probability: split at lopti_eta; random: random split of the same sizes (control)"""
     token_filter: Literal["none", "drop_high", "drop_low", "high_entropy"] = "none"
@@ -157,7 +157,10 @@ class AlgorithmConfig(Section):
     @model_validator(mode="after")
     def _check(self) -> "AlgorithmConfig":
         if self.token_filter in ("drop_high", "drop_low") and self.lopti_eta == 0:
-            raise ValueError("token_filter needs a threshold: set algorithm.lopti_eta above 0")
+            raise ValueError(
+                f"token_filter {self.token_filter} needs a threshold: set "
+                "algorithm.lopti_eta above 0"
+            )
         if self.kl_coef > 0 and self.kl_placement not in ("auto", *self.advantage.kl_placements):
             raise ValueError(
                 f"advantage {self.advantage.name} does not support a KL penalty in the "

@@ -71,4 +71,4 @@ class DataConfig(Section):
     shuffle: bool = True
     """shuffle the problems in every epoch"""
     drop_last: bool = False
-    """leave out the last problems of an epoch that do not fill a step"""
+    """drop the last, incomplete step of an epoch"""

@@ -10,7 +10,7 @@ from trainer.section import Completions, Count, Fraction, NonNegative, Section
 
 _SET_NAME = re.compile(r"\w[\w.-]*")
 # settings that a set may override
-PER_SET = ("temperature", "completions_per_problem", "pass_at_k", "max_new_tokens")
+OVERRIDABLE_PER_SET = ("temperature", "completions_per_problem", "pass_at_k", "max_new_tokens")
 
 
 class EvaluationSetConfig(DatasetConfig):
@@ -42,9 +42,9 @@ class EvaluationConfig(Section):
     sets: dict[str, EvaluationSet] = Field({"dev": EvaluationSetConfig(split="dev", size=100)})
     """name -> dataset; the first set defines `eval/accuracy`"""
     temperature: NonNegative = 0.0
-    """0 is greedy"""
+    """sampling temperature; 0 is greedy"""
     top_p: Fraction = 1.0
-    """probability mass of nucleus sampling"""
+    """top-p (nucleus) sampling; 1 is off"""
     completions_per_problem: Completions = 1
     """completions per problem; accuracy is the mean over them"""
     pass_at_k: list[Completions] = Field([])
@@ -68,7 +68,7 @@ class EvaluationConfig(Section):
         """Return these settings with one set's overrides applied."""
         section = self.sets[name]
         changes: dict[str, Any] = {}
-        for key in PER_SET:
+        for key in OVERRIDABLE_PER_SET:
             value = getattr(section, key)
             if value is not None:
                 changes[key] = value

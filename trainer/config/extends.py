@@ -122,9 +122,7 @@ def _parent(base: Any, document: YamlDocument, path: Path, seen: tuple[Path, ...
         )
     parent = find_spec(base, relative_to=path.parent)
     if parent.path.resolve() in (*seen, path.resolve()):
-        raise ConfigError(
-            "extends leads back to itself", where, "remove the circle", code="circular-extends"
-        )
+        raise ConfigError("circular extends", where, "remove the cycle", code="circular-extends")
     return parent
 
 

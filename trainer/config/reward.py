@@ -13,7 +13,7 @@ class RewardConfig(Section):
     functions: dict[str, float] = Field({"knights_knaves": 1.0}, min_length=1)
     """reward name or module:function -> weight"""
     timeout_s: Positive = 5.0
-    """time limit of a completion, or a batch function's call [s]"""
+    """time limit per completion, or per call of a batch function [s]"""
     memory_mb: int = Field(1024, ge=16)
     """memory limit of scoring, in addition to the imports [MiB]"""
     workers: Count = 1

@@ -20,7 +20,7 @@ class VllmConfig(Section):
     sleep_level: Literal[0, 2] = needs("mode=colocate", 2)
     """GPU memory that vLLM frees during training: 0 nothing, 2 weights and KV cache"""
     tensor_parallel: Count = 1
-    """ranks sharing one engine"""
+    """tensor-parallel size: ranks per engine"""
     max_num_seqs: Count | None = None
     """maximum number of concurrent requests; null: the rank's completions per step, at most 512"""
     kv_cache_mb: Count | None = None
@@ -43,7 +43,7 @@ class RolloutConfig(Section):
     engine: Literal["auto", "transformers", "vllm"] = "auto"
     """auto: vllm if a GPU and vLLM are available, else transformers"""
     prompts_per_step: Count = 64
-    """prompts of one step, over all ranks"""
+    """prompts per step, over all ranks"""
     group_size: Count = 8
     """completions per prompt"""
     dynamic_sampling: bool = False

@@ -20,7 +20,7 @@ class CheckpointConfig(Section):
 
 
 class TrackingConfig(Section):
-    """MLflow."""
+    """Experiment tracking."""
 
     uri: UrlWithoutCredentials | None = None
     """MLflow tracking URI; null: MLFLOW_TRACKING_URI, or else SQLite in the runs folder"""

@@ -162,7 +162,7 @@ def parse_yaml(text: str, source: str) -> YamlDocument:
         what, line = _problem(error)
         where = source if line is None else f"{source}:{line}"
         raise ConfigError(
-            f"not valid YAML: {what}", where, "correct the line", code="invalid-yaml"
+            f"invalid YAML: {what}", where, "correct the line", code="invalid-yaml"
         ) from None
     if not isinstance(data, dict):
         raise ConfigError(
@@ -184,7 +184,7 @@ def parse_value(text: str, where: str) -> Any:
         return _load_yaml(text)[0]
     except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(
-            f"not valid YAML: {shortened(text, 80)} ({_problem(error)[0]})",
+            f"invalid YAML value: {shortened(text, 80)} ({_problem(error)[0]})",
             where,
             "quote it",
             code="invalid-yaml",
@@ -315,8 +315,8 @@ def _refusal(error: Any) -> str:
 def _hint(model: type[BaseModel], error: Any) -> str:
     if error["type"] == CREDENTIALS_IN_URL:
         return (
-            "take them out; MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD are those of "
-            "MLflow"
+            "remove them from the URL; for MLflow set MLFLOW_TRACKING_USERNAME and "
+            "MLFLOW_TRACKING_PASSWORD"
         )
     context = error.get("ctx") or {}
     if "hint" in context:

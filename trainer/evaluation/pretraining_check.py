@@ -151,7 +151,9 @@ class PretrainingCheck:
         section = config.evaluation.of_set(name)
         how = "greedy" if section.temperature == 0 else f"x {section.completions_per_problem}"
         error = self.error_on(config, name)
-        known = f"about {error:.3f} from sampling alone" if error else "unknown size: none differed"
+        known = "unknown size, because no completions of a problem differed"
+        if error:
+            known = f"about {error:.3f} from sampling"
         return (
             f"an evaluation on {name} ({self.set_sizes[name]} problems, {how}) has a standard "
             f"error of {known}"

@@ -38,10 +38,11 @@ def band_metrics(
 ) -> Metrics:
     """Return the ``tokens/*`` metrics of a step. An empty band has fractions of 0 and no means.
 
-    ``advantage_share`` is the band's part of ``sum |A|``, ``gradient_share`` of ``sum |A| * norm``,
-    with ``norm`` the norm of the gradient of the token's log-probability with respect to the
-    logits: the tokens' signal into the last layer at the first update, before loss weights.
-    Gradient shares and entropies are absent if the engine's log-probabilities are used as old ones.
+    ``advantage_share`` is the band's fraction of ``sum |A|`` and ``gradient_share`` its fraction of
+    ``sum |A| * norm``, where ``norm`` is the gradient norm of the token's log-probability with
+    respect to the logits. This is the gradient signal at the last layer in the first update, before
+    loss weights. Gradient shares and entropies are absent if the engine's log-probabilities are
+    used as old ones.
     """
     place = _completion_tokens(batch)
     logprobs = batch.old_logprobs[place]

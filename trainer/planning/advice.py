@@ -141,7 +141,7 @@ def advise_data(
                 f"{shared} of {len(of_set)} problems of evaluation set {name} are also in the "
                 "training data, so its accuracy is not held-out accuracy",
                 f"evaluation.sets.{name}",
-                "take them out of data.train",
+                "remove them from data.train",
             )
 
 
@@ -153,5 +153,5 @@ def _template(config: TrainConfig) -> Iterator[Advice]:
             yield Advice(
                 f"{{{name}}} is not replaced: prompt_template only supports {{question}}",
                 f"data.{key}",
-                f"remove {{{name}}}, or put it into the prompts of the data",
+                f"remove {{{name}}}, or put its value into the prompt column of the data",
             )

@@ -58,7 +58,7 @@ class Footprint:
     device: Device
     held: int  # static: weights, gradients, optimizer state, reference
     training: int  # peak
-    sampling: int  # at most
+    sampling: int  # peak
     host: int
     checkpoint: int
 

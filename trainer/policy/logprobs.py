@@ -22,7 +22,7 @@ class TokenScores(NamedTuple):
     A NamedTuple, because ZeRO stage 3 only finds output tensors in tuples.
     """
 
-    logprobs: Tensor  # [b, T], with gradient where grad mode is on
+    logprobs: Tensor  # [b, T], differentiable if grad mode is on
     entropies: Tensor | None = None  # [b, T], differentiable if grad mode is on
     # [b, T], detached: norm of d logprob / d (logits / temperature)
     gradient_norms: Tensor | None = None

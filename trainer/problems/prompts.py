@@ -270,7 +270,7 @@ def check_template(data: DataConfig) -> None:
         raise ConfigError(
             "the prompt template has no {question}",
             "data.prompt_template",
-            "write {question} where it belongs",
+            "add {question} to the template",
             key="data.prompt_template",
             code="template-no-question",
         )

@@ -212,7 +212,7 @@ def _read_file(path: Path) -> Iterator[Values]:
         raise MissingError(
             f"cannot read the data file: {error}",
             str(path),
-            "check or fetch it again",
+            "check it, or download it again",
             code="data-file-unreadable",
         ) from error
 

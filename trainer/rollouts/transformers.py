@@ -214,8 +214,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def row_uniforms(seeds: Sequence[int], length: int) -> Tensor:
-    """Return one uniform number in [0, 1) for every row and position, depending on the row's seed
-    alone: [R, length].
+    """Return uniform numbers in [0, 1), [R, length], that depend only on each row's seed.
 
     numpy's generator uses all bits of a seed. A CPU ``torch.Generator`` only uses the lowest 32, so
     seeds built as ``step << 32 | row`` would repeat in every step.

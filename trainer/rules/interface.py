@@ -228,7 +228,7 @@ class TokenLosses(NamedTuple):
     """Per-token losses before aggregation, and which tokens are clipped."""
 
     losses: Tensor  # [B, T], with gradient
-    clipped: Tensor | bool = False  # [B, T] bool; False: nowhere
+    clipped: Tensor | bool = False  # [B, T] bool, or False for no token
     dual_clipped: Tensor | bool = False  # [B, T] bool, or False for no token
 
 

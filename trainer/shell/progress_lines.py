@@ -61,8 +61,8 @@ def learning_warning(step: int, metrics: MetricValues) -> str | None:
         )
     if metrics.get("optim/updates") == 0 and metrics.get(_ZERO_VARIANCE, 1.0) < 1:
         return (
-            f"warning: step {step} had no gradient, and the weights were left as they "
-            "are\nwhere:   algorithm.rollout_correction, algorithm.mask_truncated, "
+            f"warning: step {step} had no gradient, so the weights did not change\n"
+            "where:   algorithm.rollout_correction, algorithm.mask_truncated, "
             "rollout.max_new_tokens\nnext:    check optim/updates_skipped, rollout/truncated "
             "and rollout/importance_cut"
         )
@@ -72,7 +72,7 @@ def learning_warning(step: int, metrics: MetricValues) -> str | None:
 def zero_variance_warning(steps: str) -> str:
     """Return the warning for a run in which all groups had zero reward variance."""
     return (
-        f"warning: in {steps} all completions of every prompt had the same reward: nothing "
+        f"warning: in {steps}, all completions of every prompt had the same reward, so nothing "
         "was learned\nwhere:   reward.functions, rollout.temperature\nnext:    inspect a "
         "completion with --dry-run; use easier or harder problems, or raise the temperature"
     )

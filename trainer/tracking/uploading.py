@@ -151,7 +151,7 @@ class TrackingState:
             raise StorageError(
                 f"cannot read the tracking state: {error}",
                 str(path),
-                "remove it to send the run anew",
+                "delete it to upload the run from scratch",
                 code="state-unreadable",
             ) from None
 

@@ -105,9 +105,9 @@ def test_rules_are_compared_on_fresh_seeds():
     headings, rows = rule_table(sweep)
     table = pd.DataFrame(rows, columns=headings).set_index("rule")
     assert table.loc["AR", "best setting"] == "#2 AR η 0.5"
-    assert table["median trial"].to_list() == pytest.approx([0.5, 0.35])
+    assert table["median search score"].to_list() == pytest.approx([0.5, 0.35])
     assert table["fresh seeds"].to_list() == pytest.approx([0.51, 9.515])
-    assert table.loc["AR", "tuning gained"] == pytest.approx(9.515 - 0.35)
+    assert table.loc["AR", "gain from tuning"] == pytest.approx(9.515 - 0.35)
     assert table.loc["AR", "low"] < table.loc["AR", "against plain"] < table.loc["AR", "high"]
 
 

@@ -95,7 +95,7 @@ def test_the_memory_of_a_trial_with_gpus_is_estimated(tmp_path, monkeypatch, typ
     shortage = next(
         line for line in typed("sweep plan", space).splitlines() if "GPU memory" in line
     )
-    assert re.fullmatch(r"TOO LITTLE   GPU memory: \d\d\.\d GB .*40\.0 GB .*", shortage)
+    assert re.fullmatch(r"NOT ENOUGH   GPU memory: \d\d\.\d GB .*40\.0 GB .*", shortage)
 
 
 def test_the_longest_trial_may_be_one_where_a_condition_fails(tmp_path):

@@ -67,6 +67,6 @@ def test_nothing_is_overwritten(tmp_path):
 
 def test_a_file_in_the_place_of_the_folder_is_an_error(tmp_path, typed):
     (tmp_path / "mine").touch()
-    with pytest.raises(StorageError, match="cannot write there"):
+    with pytest.raises(StorageError, match="cannot write the project"):
         write_project(tmp_path / "mine")
     assert len(typed("trainer init", tmp_path / "mine", code=4).splitlines()) == 3

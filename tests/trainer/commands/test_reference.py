@@ -2,7 +2,7 @@ import pytest
 
 from tests.tables import table
 from trainer.commands.reference import find_options
-from trainer.config.evaluation import PER_SET
+from trainer.config.evaluation import OVERRIDABLE_PER_SET
 from trainer.config.schema import dotted_keys
 from trainer.rules.kinds import KINDS
 
@@ -18,7 +18,7 @@ def test_every_key_is_listed_and_those_of_datasets():
         f"{place}.{field}"
         for place in ("data.train", "evaluation.sets.NAME")
         for field in ("source", "name", "split", "columns", "people", "digits", "size", "limit")
-    } | {f"evaluation.sets.NAME.{field}" for field in PER_SET} | {
+    } | {f"evaluation.sets.NAME.{field}" for field in OVERRIDABLE_PER_SET} | {
         f"{kind.key}.{parameter}"
         for kind in KINDS.values()
         for rule in kind.registry.values()

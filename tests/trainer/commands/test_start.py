@@ -174,7 +174,7 @@ def test_a_run_that_learns_nothing_says_so_at_its_end(tmp_path, capsys, monkeypa
     words = ["--name", "r", f"model.name_or_path={tiny_policy}"]
     assert run(tmp_path, *words, *TINY_RUN, "reward.functions={judge:exact: 1.0}") == 0
     assert (
-        "in its only step all completions of every prompt had the same reward"
+        "in the only step, all completions of every prompt had the same reward"
         in capsys.readouterr().err
     )
     metrics = (tmp_path / "runs" / "r" / "metrics.jsonl").read_text()

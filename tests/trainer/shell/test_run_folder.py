@@ -16,8 +16,8 @@ from trainer.shell.run_folder import check_folder, lock_folder, lock_owner, run_
 HOLD = """
 import sys, time
 from pathlib import Path
-from trainer.shell.run_folder import hold
-with hold(Path(sys.argv[1]), "sweep"):
+from trainer.shell.run_folder import lock_folder
+with lock_folder(Path(sys.argv[1]), "sweep"):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -69,7 +69,7 @@ def test_a_folder_in_the_place_of_the_lock_is_named(tmp_path):
         with pytest.raises(StorageError, match="Is a directory") as raised:
             use(tmp_path)
         assert raised.value.where.startswith(f"{lock},")
-        assert "move away what is in its place" in raised.value.hint
+        assert "remove or rename what is at that path" in raised.value.hint
 
 
 def test_a_folder_is_held_although_somebody_looks_who_holds_it(tmp_path):

@@ -243,6 +243,6 @@ def _claim(
             names[person], "knight" if role == "telling-truth" else "knave"
         )
     if kind not in wording:
-        raise ValueError(f"not a statement: {statement!r}")
+        raise ValueError(f"invalid statement: {statement!r}")
     text = wording[kind].format(*(_claim(part, names, wording, nested=True) for part in parts))
     return wording["nested"].format(text) if nested else text

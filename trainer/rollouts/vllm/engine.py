@@ -114,7 +114,7 @@ class VllmEngine(RequestEngine):
             preserve_process_state(self.device.index or 0),
             eager_on_cpu(self.device),
         ):
-            with engine_errors("as it starts"):
+            with engine_errors("during startup"):
                 # Something keeps references to the frames of this import, and thereby to the run.
                 # Importing in a thread avoids that.
                 llm_of = in_background(lambda: import_module("vllm").LLM, "import of vLLM").result()
@@ -139,7 +139,7 @@ class VllmEngine(RequestEngine):
         """
         self._wake("weights")
         with preserve_random_state(), eager_on_cpu(self.device):
-            with engine_errors("while it takes over the weights"):
+            with engine_errors("during the weight sync"):
                 load_weights(self.llm, policy_model)
             if not self._checked:
                 self.wake()
@@ -147,7 +147,7 @@ class VllmEngine(RequestEngine):
 
     def _check(self, policy_model: nn.Module) -> None:
         try:
-            with engine_errors("while its weights were checked"):
+            with engine_errors("during the weight check"):
                 difference = check_synced_weights(
                     partial(engine_logprobs, self.llm),
                     policy_model,
@@ -165,7 +165,7 @@ class VllmEngine(RequestEngine):
         level 2 discards them.
         """
         if self.sleep_level and not self._asleep:
-            with engine_errors("while it hands back its memory"), freeze_gc_heap():
+            with engine_errors("while going to sleep"), freeze_gc_heap():
                 self.llm.sleep(level=self.sleep_level)
             self._asleep = set(_MEMORY)
 
@@ -178,7 +178,7 @@ class VllmEngine(RequestEngine):
         sleeping = [tag for tag in tags if tag in self._asleep]
         if sleeping:
             torch.cuda.empty_cache()
-            with engine_errors("as it wakes up"), freeze_gc_heap():
+            with engine_errors("while waking up"), freeze_gc_heap():
                 self.llm.wake_up(tags=sleeping)
             self._asleep.difference_update(sleeping)
 
