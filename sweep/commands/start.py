@@ -176,6 +176,7 @@ def _extend(arguments: argparse.Namespace) -> int:
             "configurations to add",
             f"{folder.space}, key search.configurations",
             f"{sweep.command('resume')} finishes it; for more configurations run a new sweep",
+            code="nothing-to-extend",
         )
     _warn_of_edits(sweep, spec)
     more = {"configurations": spec.search.configurations + arguments.configurations}
