@@ -31,7 +31,7 @@ def confirmed(name, task, gains, *others):
     )
 
 
-def test_a_rule_is_measured_against_its_baseline_with_the_noise_of_both_stages():
+def test_a_rules_interval_has_the_noise_of_both_stages():
     (ar, lopti, *_) = rule_comparisons(confirmed("one", "easy", [0.10, 0.14, 0.12]))
     assert ar.chosen == "chosen for its score"
     assert (ar.rule, ar.baseline, ar.seeds, ar.left_out) == ("grpo + AR", "grpo", 3, "")
@@ -47,7 +47,7 @@ def test_a_rule_is_measured_against_its_baseline_with_the_noise_of_both_stages()
     assert lopti.left_out and math.isnan(lopti.gain)
 
 
-def test_no_rule_is_chosen_for_its_luck_where_all_were_carried_to_fresh_seeds():
+def test_no_rule_is_selected_if_all_ran_on_fresh_seeds():
     sweep = confirmed("one", "easy", [0.10, 0.14, 0.12], ("2", 0.3))
     whole = with_trials(sweep, sweep.table[sweep.table.configuration.isin(["0", "1", "2"])])
     assert {(row.rule, row.chosen) for row in rule_comparisons(whole)} == {

@@ -206,7 +206,7 @@ def test_what_cannot_be_judged_is_refused(table, asked, what):
         judge(table, **{**ASKED, **asked})
 
 
-def test_a_column_that_may_differ_is_ignored_and_settings_that_vary_within_are_not():
+def test_columns_that_may_differ_are_ignored_varying_settings_are_not():
     lists = WITH_RATE.assign(texts=[["a"]] * 12)
     assert judge(lists, ignore=["lr"], **ASKED).verdict is not None
     mixed = runs().assign(**{"params.batch": [8, 16, 8, 8] * 3, "params.name": range(12)})

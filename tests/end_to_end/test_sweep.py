@@ -44,7 +44,7 @@ def finished(tmp_path_factory):
     return runs, out
 
 
-def test_every_trial_trained_once_to_its_end_and_the_score_is_the_mean_of_its_evaluations(finished):
+def test_every_trial_trained_once_and_its_score_is_the_mean(finished):
     sweep = finished[0] / "tiny"
     out = finished[1]
     assert states(sweep) == dict.fromkeys(TRIALS, "COMPLETE")

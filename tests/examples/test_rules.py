@@ -92,7 +92,7 @@ def test_w_reinforce_has_one_advantage_for_right_and_one_for_wrong(weight, right
     assert batch.advantages.tolist() == [[pytest.approx(right)] * 3, [-1.0] * 3, [-1.0, -1.0, 0.0]]
 
 
-def test_parts_of_rewards_come_without_their_weights_and_failures_share_theirs():
+def test_reward_parts_are_unweighted_and_failures_share_theirs():
     (group,) = make_groups([[1, 1, 1]], [2])
     breakdowns = [
         ({"math": 2.0, "length": 0.5}, 2.5),

@@ -153,9 +153,7 @@ def test_a_disk_that_a_script_finds_full_is_no_failure_of_its_trial(disk):
         (disk / "trials" / "c000-s0" / "out" / "state").unlink()
 
 
-def test_a_failed_trial_keeps_its_reason_and_seeds_that_reach_no_script_are_named(
-    tmp_path, monkeypatch, capsys
-):
+def test_failed_trials_keep_their_reason_and_unused_seeds_are_named(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     command = ["python", "train.py", "--learning_rate", "{learning_rate}"]
     space = write_project(

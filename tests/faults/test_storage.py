@@ -23,9 +23,7 @@ from tests.trainer.tracking.store import Server
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-def test_a_real_disk_that_is_full_at_the_start_too_small_or_full_in_a_step_costs_no_trial(
-    disk, tmp_path
-):
+def test_a_full_or_small_disk_costs_no_trial(disk, tmp_path):
     here = ["--runs-dir", disk]
     folder = disk / "fake"
     faults = disk / "faults.json"

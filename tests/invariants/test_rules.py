@@ -134,9 +134,7 @@ def test_accumulation_is_one_batch(name):
         *(("grpo", *alone) for alone in ((0.3, 0.0), (0.0, 0.02))),
     ],
 )
-def test_alpha_and_eta_do_what_their_equations_say_and_nothing_where_they_are_zero(
-    name, alpha, eta
-):
+def test_alpha_and_eta_follow_their_equations_and_are_off_at_zero(name, alpha, eta):
     rule = RULES[name]
     rewards = REWARDS
     computed = gradient(rule, 10_000, rewards, ar_alpha=alpha, lopti_eta=eta)

@@ -75,7 +75,7 @@ def test_a_finalist_is_decided_like_in_its_verdict():
 
 
 @pytest.mark.parametrize("finalists", [3, 8])
-def test_shared_noise_finds_more_and_claims_no_more_than_allowed_beside_a_noisy_finalist(finalists):
+def test_shared_noise_finds_more_at_the_level_with_a_noisy_finalist(finalists):
     scores = one_noisier(np.random.default_rng(8), (4000, finalists + 1, 3))
     assert AFTER(scores)[0].mean() <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 4000)
     alike = normal(np.random.default_rng(9), (4000, finalists + 1, 3))
@@ -83,7 +83,7 @@ def test_shared_noise_finds_more_and_claims_no_more_than_allowed_beside_a_noisy_
     assert AFTER(alike)[0].mean() > alone_tests(alike)[:, 0].mean() + 0.05
 
 
-def test_a_noisier_finalist_is_claimed_falsely_no_more_than_once_in_twenty():
+def test_a_noisier_finalist_keeps_the_false_positive_rate():
     scores = one_noisier(np.random.default_rng(5), (4000, 2, 6))
     for shown in (own_test(scores[:, :, :3]), own_test(scores[:, :, :3], scores[:, :, 3:])):
         assert shown.mean() <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 4000)

@@ -36,7 +36,7 @@ def test_pairs_judged_by_hand():
 
 
 @pytest.mark.parametrize(("gold", "given", "equal"), table("math_answers"))
-def test_a_number_is_accepted_as_it_is_written_and_one_of_a_list_is_enough(gold, given, equal):
+def test_numbers_match_as_written_and_one_of_a_list_is_enough(gold, given, equal):
     result = score(f"so it is \\boxed{{{given}}}.", gold)
     assert (result.reward, result.correct, result.parsed) == (float(equal), equal, True)
 
@@ -120,7 +120,7 @@ def test_a_limit_swallowed_by_a_callback_is_raised_again(monkeypatch):
             pass
 
 
-def test_the_time_limit_falls_with_each_block_that_reaches_it_and_recovers():
+def test_the_time_limit_falls_with_each_timeout_and_recovers():
     limits = []
     for _ in range(3):
         with pytest.raises(TimeoutError) as late, time_limit():

@@ -185,7 +185,7 @@ def test_a_function_that_prints_and_reads_stdin_cannot_break_the_protocol():
     assert [result.score.reward for result in scored] == [1.0] * 20
 
 
-def test_memory_used_up_by_earlier_completions_is_not_held_against_the_next():
+def test_memory_of_earlier_completions_does_not_count_for_the_next():
     with pool(f"{OWN}:hoard", memory_mb=500) as rewards:
         scored = rewards.score(["big", "big", "small", "small"], [None] * 4)
     assert [result.status for result in scored] == ["ok"] * 4

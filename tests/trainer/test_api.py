@@ -15,7 +15,7 @@ from trainer.config.schema import dump_config
 from trainer.errors import ConfigError, MissingError
 
 
-def test_names_are_found_at_their_first_use_and_nothing_is_imported_before():
+def test_names_are_imported_at_their_first_use():
     heavy = ("torch", "pandas", "pydantic", "ray", "sympy", "math_verify")
     code = (
         f"import sys, trainer, sweep, rewards; print([name for name in {heavy} if name in "

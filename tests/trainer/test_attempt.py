@@ -86,7 +86,7 @@ def test_a_run_that_no_sweep_began_asks_nobody(tmp_path):
     Attempt(tmp_path / "not there", 1).check()  # what cannot be written says so by itself
 
 
-def test_a_sweep_that_has_vanished_is_not_made_anew_by_a_trial_that_begins(tmp_path):
+def test_a_starting_trial_does_not_recreate_a_vanished_sweep(tmp_path):
     context = replace(context_for(tmp_path / "gone"), attempt=1)
     for begin in (
         lambda: begin_attempt(context.run_dir, 1),

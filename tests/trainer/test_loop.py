@@ -147,9 +147,7 @@ def test_the_memory_of_the_first_step_is_shown_once_beside_the_estimate(tiny_pol
     assert measured != "0 MB" and re.fullmatch(r"1\.[01] GB", estimated)
 
 
-def test_a_run_with_an_adapter_resumes_as_if_never_stopped_and_keeps_the_adapter_alone(
-    tiny_policy, tmp_path
-):
+def test_an_adapter_run_resumes_bitwise_and_stores_only_the_adapter(tiny_policy, tmp_path):
     config = small_config(
         tiny_policy, **{"model.lora.r": 4, "model.lora.dropout": 0.1, "optim.lr": 1e-3}
     )
@@ -175,9 +173,7 @@ def test_a_run_with_an_adapter_resumes_as_if_never_stopped_and_keeps_the_adapter
             torch.testing.assert_close(theirs(input_ids=ids).logits, ours(input_ids=ids).logits)
 
 
-def test_a_run_on_the_engines_logprobs_measures_the_same_and_resumes_as_if_never_stopped(
-    undisturbed, tiny_policy, tmp_path
-):
+def test_a_run_on_engine_logprobs_measures_and_resumes_alike(undisturbed, tiny_policy, tmp_path):
     config = small_config(
         tiny_policy, **{"optim.old_logprobs": "rollout", "algorithm.rollout_correction.cap": 2.0}
     )
@@ -317,9 +313,7 @@ def test_interrupt_prints_the_command_that_resumes(tiny_policy, tmp_path):
     assert steps == list(range(1, reached + 2))
 
 
-def test_dynamic_sampling_keeps_the_size_of_the_batch_and_counts_what_it_costs(
-    tiny_policy, tmp_path
-):
+def test_dynamic_sampling_keeps_the_batch_size_and_counts_its_cost(tiny_policy, tmp_path):
     overrides = {
         "rollout.dynamic_sampling": True,
         "rollout.group_size": 2,  # groups of two often score alike

@@ -46,7 +46,7 @@ def trials_of(scores):
     return pd.DataFrame({"trial": [f"t{number}" for number in range(len(scores))], "score": scores})
 
 
-def test_of_many_trials_those_stay_that_are_spread_evenly_from_the_best_to_the_worst():
+def test_many_trials_are_thinned_evenly_from_best_to_worst():
     scores = np.random.default_rng(0).permutation(3 * MAX_LINES) / 1000
     kept = thinned(trials_of(list(scores)), 1)
     assert len(kept) == MAX_LINES

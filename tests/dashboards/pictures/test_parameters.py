@@ -67,7 +67,7 @@ def test_full_dots_are_what_the_verdict_compares():
     assert "Open dots are not compared" in rate.sentence
 
 
-def test_every_parameter_that_varies_has_its_picture_on_the_scale_it_was_searched_on():
+def test_every_varying_parameter_has_a_picture_on_its_scale():
     pictures = {
         picture.key: picture
         for several in chapters_of(searched_freely()).values()

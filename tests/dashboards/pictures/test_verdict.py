@@ -110,7 +110,7 @@ def test_configurations_with_a_stopped_seed_are_not_compared():
     )
 
 
-def test_a_search_names_a_candidate_and_failed_seeds_count_with_the_worst_score():
+def test_a_search_names_a_candidate_and_failed_seeds_count_as_worst():
     scores = {
         **{
             (0.0, 0.0): [0.50, 0.52, 0.54],
@@ -199,7 +199,7 @@ def on_fresh_seeds(baseline, finalist, rounds=None):
     return replace(search, adaptive=True, fresh=fresh)
 
 
-def test_a_few_seeds_that_make_the_mean_are_told_after_fixed_seeds_and_rounds():
+def test_a_mean_driven_by_few_seeds_is_reported_in_both_confirmations():
     lucky = [0.5, 0.5, 0.5, 0.5, 1.0]
     for rounds in (
         None,

@@ -133,7 +133,7 @@ def test_two_seeds_confirm_nothing():
     assert judged.arms[1].outcome == "undecided"
 
 
-def test_the_baseline_is_kept_only_if_the_interval_excludes_what_is_worthwhile():
+def test_the_baseline_is_kept_only_if_a_worthwhile_gain_is_excluded():
     base = dict(enumerate([0.50, 0.52, 0.54, 0.52]))
     other = dict(enumerate([0.50, 0.515, 0.535, 0.525]))
     judged = judge(frame(base=base, x=other), worthwhile=0.05, **ASKED)

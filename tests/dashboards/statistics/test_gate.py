@@ -23,7 +23,7 @@ def test_boundaries_are_crossed_with_the_probability_of_the_level(level, exponen
     assert crossed == pytest.approx(level, abs=4 * (level / draws) ** 0.5)
 
 
-def test_the_estimate_is_paired_without_other_seeds_and_pooled_without_correlation():
+def test_the_estimate_is_paired_or_pooled_as_the_seeds_allow():
     proposal = {0: 1.0, 1: 3.0}
     baseline = {0: 0.5, 1: 1.5, 2: 9.0, 3: 9.0}
     uncorrelated = gate.SeedModel(sd=1.0, correlation=0.0, dof=10)
@@ -89,7 +89,7 @@ def _campaign(gain: float, level: float, generator: np.random.Generator) -> gate
         count = said.next_seeds
 
 
-def test_no_effect_is_kept_no_more_often_than_the_level_and_costs_few_seeds():
+def test_no_effect_is_rarely_kept_and_costs_few_seeds():
     generator = np.random.default_rng(3)
     said = [_campaign(0.0, 0.05, generator) for _ in range(1500)]
     kept = np.mean([answer.outcome == "keep" for answer in said])
@@ -115,7 +115,7 @@ def test_nothing_is_kept_on_fewer_than_eight_seeds():
         assert said.outcome == "more"
 
 
-def test_a_proposal_that_is_noisier_than_the_campaign_is_not_kept_for_one_lucky_seed():
+def test_a_noisier_proposal_is_not_kept_for_one_lucky_seed():
     model = gate.SeedModel(sd=0.1, correlation=0.0, dof=50)
     baseline = dict.fromkeys(range(8), 0.0)
     wild = dict(enumerate((3.0, -1.0, -1.0, 2.0, 3.0, -1.0, -1.0, 2.0)))

@@ -114,7 +114,7 @@ def test_the_report_draws_the_parabolas_and_says_both_differences():
     assert "each at its best" in verdict(results)[0] and "at lr 0.0004" in verdict(results)[0]
 
 
-def test_there_is_no_grid_where_a_cell_is_empty_and_a_failed_trial_counts_as_the_worst():
+def test_no_grid_with_an_empty_cell_failed_trials_count_as_worst():
     whole = frame()
     assert judged(whole.drop(index=3)).grid is None  # a run that nobody made has not failed
     assert judged(whole[(whole.loss != "ar") | (whole.lr != RATES[2])]).grid is None

@@ -64,7 +64,7 @@ def test_what_the_trials_cannot_tell_is_not_compared(base, rule, refusal):
         Layout((1, 1), (16, 16), depth=5.0, same=False, failing=0.25),
     ],
 )
-def test_rules_that_are_equal_at_their_best_are_named_in_no_more_than_one_sweep_of_twenty(layout):
+def test_equal_rules_are_named_in_at_most_one_sweep_of_twenty(layout):
     sweeps = 300
     alone, verdict, refused = claims(replace(layout, seeds=5), sweeps)
     assert refused < 0.05 and verdict.mean() <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / sweeps)

@@ -45,7 +45,7 @@ def test_seeds_that_steered_a_search_name_a_candidate_and_no_more():
     assert (judged.claim, judged.winner) == ("candidate", "a")
 
 
-def test_a_failed_seed_counts_with_the_worst_score_and_the_baselines_with_the_best():
+def test_failed_seeds_count_as_the_worst_of_the_baseline_as_the_best():
     lost = {
         **HAND,
         "a": {0: 2.0, 1: 3.0, 2: math.nan},
@@ -113,7 +113,7 @@ def test_what_few_seeds_hide():
     assert collapse_bound(8) == pytest.approx(0.312, abs=1e-3)
 
 
-def test_the_best_of_many_is_shrunk_by_the_share_of_noise_in_what_sets_them_apart():
+def test_the_best_of_many_is_shrunk_by_its_fraction_of_noise():
     differences = {f"c{i}": {0: y - 0.1, 1: y + 0.1} for i, y in enumerate([1.0, 2.0, 3.0])}
     scores = {"base": {0: 0.0, 1: 0.0}, **differences}
     judged = verdict(scores, "base")
@@ -168,7 +168,7 @@ def test_problems_narrow_the_interval_where_seeds_differ_by_nothing_else():
     assert paired.sd == unpaired.sd  # what is promised of other seeds does not change
 
 
-def test_the_difference_without_failed_seeds_is_given_unless_failures_clearly_differ():
+def test_the_difference_without_failed_seeds_is_given_if_alike():
     rows = {
         "base": {seed: 0.5 + 0.01 * seed for seed in range(5)},
         "a": {**{seed: 0.6 + 0.01 * seed for seed in range(4)}, 4: math.nan},

@@ -83,7 +83,7 @@ def test_wrong_words_are_answered_with_a_code(here, capsys, words, code):
     assert not (here / "camp").exists()
 
 
-def test_settings_that_the_program_lacks_are_refused_before_a_campaign_begins(here, capsys):
+def test_unknown_settings_are_refused_before_a_campaign_starts(here, capsys):
     (here / "toy.yaml").write_text(SPACE % sys.executable)
     assert main(["gate", "start", "camp", "ls=1", "--space", "./toy.yaml"]) == 2
     said = capsys.readouterr().err

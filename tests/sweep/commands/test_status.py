@@ -40,9 +40,7 @@ def test_status_of_a_search_imports_nothing_that_judges(tmp_path):
     assert "best: configuration 2" in done.stdout and done.stdout.endswith("\nset()\n")
 
 
-def test_trials_that_measured_the_same_are_named_and_of_others_the_end_alone_is_read(
-    tmp_path, monkeypatch
-):
+def test_identical_trials_are_named_and_only_ends_are_read(tmp_path, monkeypatch):
     scores = {0: {0: 0.5, 1: 0.5}, 1: {0: 0.5, 1: 0.5, 2: 0.5}}
     sweep = write_sweep(tmp_path, "demo", scores)
     measured = {

@@ -114,7 +114,7 @@ def test_the_last_words_of_a_killed_driver_come_when_all_has_ended(tmp_path, rea
     wait_until(lambda: not sweep_processes(root), timeout=20)
 
 
-def test_a_driver_that_ends_takes_its_guard_along_and_leaves_the_rest_alone(tmp_path):
+def test_an_ending_driver_ends_its_guard_and_nothing_else(tmp_path):
     root = tmp_path / "demo"
     with start(root, "end") as driver:
         assert driver.wait(timeout=30) == 0

@@ -163,9 +163,7 @@ def test_a_start_without_a_cluster_leaves_no_folder_but_what_was_there(tmp_path,
     assert folder.root.exists() == bool(kept)
 
 
-def test_a_start_without_mlflow_leaves_no_folder_and_one_without_ray_can_be_resumed(
-    tmp_path, monkeypatch
-):
+def test_a_failed_start_leaves_no_folder_or_can_be_resumed(tmp_path, monkeypatch):
     folder = sweep_folder(tmp_path / "runs", "fake")
     spec = load_space(
         write_space(tmp_path / "space.yaml"), ["trainer.tracking.uri=http://127.0.0.1:9"]
@@ -199,9 +197,7 @@ class Failing:
         raise RuntimeError("Caught unexpected exception") from self.cause
 
 
-def test_a_trial_that_ray_ends_for_memory_stops_the_sweep_with_the_numbers_and_the_command_to_go_on(
-    tmp_path,
-):
+def test_a_trial_out_of_memory_stops_the_sweep_with_a_remedy(tmp_path):
     searcher = SimpleNamespace(failure=None)
     cause = "2 workers were killed, 22.60GB used / 23.54GB limit"
     tuner = Failing(OutOfMemoryError(f"{cause}\nObject store memory usage: []"))

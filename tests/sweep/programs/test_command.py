@@ -430,7 +430,7 @@ def test_numbers_of_any_form_are_scores(text, score, tmp_path):
         assert run.step == 20
 
 
-def test_a_command_that_is_asked_to_stop_saves_and_leaves_with_all_it_started(tmp_path):
+def test_a_command_asked_to_stop_saves_and_ends_its_processes(tmp_path):
     script = """
 import signal, subprocess, sys, time
 child = subprocess.Popen(["sleep", "600"], start_new_session=True)

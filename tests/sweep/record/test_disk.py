@@ -104,7 +104,7 @@ def run_trial(folder, trial):
     return root
 
 
-def test_trials_that_have_ended_for_good_keep_weights_and_others_everything(tmp_path):
+def test_ended_trials_keep_weights_and_others_everything(tmp_path):
     write_sweep(tmp_path, "demo", {0: {0: 0.5}, 1: {0: 0.2}, 2: {0: "diverged"}, 3: {}})
     folder = sweep_folder(tmp_path, "demo")
     roots = [run_trial(folder, f"c{number:03}-s0") for number in range(4)]

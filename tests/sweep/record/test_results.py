@@ -153,7 +153,7 @@ def test_results_are_packed_and_unpacked_whole(tmp_path):
             unpack(content, "here")
 
 
-def test_units_are_those_declared_and_the_objective_has_its_name_on_held_out_problems():
+def test_units_are_declared_and_held_out_objectives_are_named():
     assert (
         unit_of("policy/kl") == "nats"
         and unit_of("optim/grad_norm") == ""

@@ -53,7 +53,7 @@ def test_a_configuration_is_running_until_all_seeds_have_ended():
     assert outcome(replayed, [1]) == combined  # whatever became of a seed that is not asked for
 
 
-def test_the_score_is_the_mean_and_a_stopped_seed_counts_with_its_earliest_step():
+def test_the_score_is_the_mean_stopped_seeds_count_at_their_step():
     records = [
         configuration(0),
         result(0, 0, "COMPLETE", 0.5),

@@ -148,7 +148,7 @@ def test_a_lost_event_log_ends_the_sweep(tmp_path):
     assert not (folder / "events.jsonl").exists()
 
 
-def test_what_is_asked_before_a_trial_may_end_the_search_and_the_trial_keeps_its_place(tmp_path):
+def test_a_check_before_a_trial_may_end_the_search(tmp_path):
     spec = make_spec(tmp_path)
     asked = []
 

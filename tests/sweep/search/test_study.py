@@ -119,7 +119,7 @@ def test_the_study_for_people_has_every_configuration_and_its_scores(tmp_path):
     ]
 
 
-def test_a_sampler_sees_listed_numbers_in_their_order_and_people_their_values(tmp_path):
+def test_samplers_see_the_order_of_numbers_and_people_their_values(tmp_path):
     parameters = {
         ALPHA: {"choice": [0.5, 0.0, 0.3]},
         "algorithm.advantage": {"choice": ["grpo", "rloo"]},

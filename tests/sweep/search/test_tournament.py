@@ -76,7 +76,7 @@ def test_what_happens_to_one_arm_changes_no_other(tmp_path, worse):
     assert fair["AR"] != other["AR"]  # its own study did see its scores
 
 
-def test_an_arm_that_is_exhausted_or_extended_leaves_the_others_their_budget(tmp_path):
+def test_an_exhausted_or_extended_arm_leaves_others_their_budget(tmp_path):
     small = {**PARAMETERS, "optim.lr": {"choice": [1e-4, 1e-3]}}
     spec = tournament(tmp_path, parameters=small)
     assert planned_trials(spec) == 2 + 6 + 2

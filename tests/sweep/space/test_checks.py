@@ -47,7 +47,7 @@ def test_strategies_may_be_searched(tmp_path):
     assert spec.trainer.base.parallel.strategy == "none"
 
 
-def test_one_trial_at_a_time_may_use_servers_and_one_with_gpus_what_is_for_them(tmp_path):
+def test_one_trial_at_a_time_may_use_servers_and_gpu_settings(tmp_path):
     def written(**overrides):
         return {"preset": "base.yaml", "overrides": overrides}
 

@@ -13,9 +13,7 @@ ALPHA = "algorithm.ar_alpha"
 ETA = "algorithm.lopti_eta"
 
 
-def test_a_gaussian_process_proposes_unless_a_parameter_has_a_condition_or_trials_are_stopped(
-    tmp_path,
-):
+def test_gp_proposes_unless_conditions_or_stopped_trials(tmp_path):
     search = {"configurations": 3}
     rate = {"optim.lr": {"loguniform": [1e-5, 1e-3]}}
     assert make_spec(tmp_path, search=search, parameters=rate, baselines=[]).search.sampler == "gp"
@@ -135,7 +133,7 @@ def test_numbers_that_yaml_reads_as_text(tmp_path):
     assert spec.baselines[0]["optim.lr"] == 3e-6
 
 
-def test_evaluations_are_those_of_the_longest_trial_and_unknown_where_data_decides(tmp_path):
+def test_evaluations_are_the_longest_trials_or_unknown(tmp_path):
     searched = make_spec(tmp_path, parameters=parameters(max_steps={"choice": [20, 40]}))
     assert searched.evaluations == 4
     assert (

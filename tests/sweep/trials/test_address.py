@@ -82,9 +82,7 @@ def test_a_sweep_at_a_dead_address_ends_at_once_with_3(tmp_path, capsys):
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_cluster_that_others_can_reach_and_that_accepts_without_token_is_named(
-    monkeypatch, capsys
-):
+def test_a_reachable_cluster_without_token_is_named(monkeypatch, capsys):
     asked = []
     monkeypatch.setattr(
         cluster,

@@ -51,7 +51,7 @@ def test_what_rays_core_writes_to_standard_error_goes_into_the_log(tmp_path, cap
     assert capfd.readouterr().err == "error\n"
 
 
-def test_ray_starts_where_it_was_imported_before_and_the_home_folder_holds_another_token(tmp_path):
+def test_ray_starts_although_imported_with_another_token(tmp_path):
     (tmp_path / ".ray").mkdir()
     (tmp_path / ".ray" / "auth_token").write_text("a" * 64)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}

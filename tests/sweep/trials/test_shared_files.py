@@ -93,9 +93,7 @@ def test_a_node_answers_what_it_does_not_see(tmp_path, monkeypatch):
     assert shared_files._missing([tmp_path / "here"]) == []
 
 
-def test_a_node_that_is_too_busy_to_answer_is_not_told_to_install_anything(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_busy_node_is_not_asked_to_install_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     def get(answer: object, timeout: float) -> None:
         raise shared_files.ray.exceptions.GetTimeoutError("Get timed out")
 

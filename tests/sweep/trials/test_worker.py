@@ -34,7 +34,7 @@ def test_ranks_share_the_rendezvous_of_rank_0_and_the_gpus_of_their_node():
     assert caches == [of_node, of_node, "10.0.0.2-gpu-0", of_node]
 
 
-def test_ranks_of_one_node_meet_on_its_loopback_address_and_see_no_gpus_but_theirs():
+def test_ranks_of_one_node_use_loopback_and_see_only_their_gpus():
     environments = rank_environments([place("1", [], 1111), place("1", [])], 1, 0)
     assert {(e["MASTER_ADDR"], e["MASTER_PORT"]) for e in environments} == {("127.0.0.1", "1111")}
     assert {e["CUDA_VISIBLE_DEVICES"] for e in environments} == {""}

@@ -162,7 +162,7 @@ def test_what_is_short_is_named_with_what_is_needed_and_what_there_is(tmp_path, 
     assert plan_of(tmp_path, {}, [Node(2, 0)]).short == ["disk: 11.0 MB needed, 1.0 MB free"]
 
 
-def test_memory_of_the_machines_is_short_where_the_trials_at_a_time_take_more(tmp_path):
+def test_host_memory_is_short_if_concurrent_trials_take_more(tmp_path):
     gpu = Device(True, 80 * 10**9)
     memory = Footprint(
         4, gpu, held=0, training=70 * 10**9, sampling=0, host=30 * 10**9, checkpoint=0

@@ -85,7 +85,7 @@ def test_the_new_confirmation_is_judged_alone_with_doubled_p_values(undecided):
     assert any("confirmation 2" in line for line in confirmed(results))
 
 
-def test_a_difference_that_only_one_confirmation_would_show_is_not_claimed(undecided):
+def test_a_gain_that_only_one_confirmation_shows_is_not_claimed(undecided):
     runs, _ = undecided
     for sd in np.linspace(0.02, 0.2, 100):
         results = scores([0, 0.08], 4, 5, sd)

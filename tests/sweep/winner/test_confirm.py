@@ -108,7 +108,7 @@ def test_finalists_run_on_fresh_seeds_and_the_sealed_test(tmp_path):
     assert open_sweep(tmp_path, "demo").spec.seeds == [0, 3]  # the sweep itself is untouched
 
 
-def test_the_sealed_problems_are_of_the_set_that_the_objective_is_measured_on(tmp_path):
+def test_the_held_out_problems_belong_to_the_objectives_set(tmp_path):
     sweep = write_sweep(tmp_path, "demo", RESULTS, objective={"metric": "eval/reward/hard"})
     sets = sweep.spec.trainer.base.evaluation.sets
     hard = sets["dev"].model_copy(update={"limit": 7})
@@ -116,7 +116,7 @@ def test_the_sealed_problems_are_of_the_set_that_the_objective_is_measured_on(tm
     assert space.trainer.base.evaluation.sets["test"] == hard.model_copy(update={"split": "test"})
 
 
-def test_the_sealed_problems_are_added_to_sets_that_the_search_space_names(tmp_path):
+def test_the_held_out_problems_are_added_to_the_spaces_sets(tmp_path):
     sets = {"people": {"source": "generated", "split": "dev", "people": [2], "size": 8}}
     trainer = {
         "preset": "tiny_kk",

@@ -95,7 +95,7 @@ def test_a_finalist_that_is_given_up_costs_no_further_seeds(tmp_path):
     assert record.planned == len(record.trials())  # nothing is left that `resume` would do
 
 
-def test_a_failed_seed_counts_with_the_worst_score_and_ends_no_finalists_case(tmp_path):
+def test_a_failed_seed_counts_as_the_worst_and_decides_no_finalist(tmp_path):
     sweep = found_sweep(tmp_path)
     truth = {0.0: 0.5, 0.1: 0.9, 0.2: 0.3}
     lines = []

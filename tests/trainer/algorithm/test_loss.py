@@ -64,7 +64,7 @@ def test_update_loss_adds_kl_only_inside_the_pass_and_only_in_the_loss():
     assert loss(advantage="reinforce_plus_plus") == 0.0
 
 
-def test_truncated_importance_sampling_scales_the_policy_term_and_is_capped():
+def test_truncated_importance_sampling_scales_and_caps_the_loss():
     old = torch.tensor([[math.log(0.8), math.log(0.3)]])
     rollout = torch.tensor([[math.log(0.2), math.log(0.6)]])  # weights 4 -> 2 and 0.5
     advantages = torch.ones(1, 2)
@@ -74,7 +74,7 @@ def test_truncated_importance_sampling_scales_the_policy_term_and_is_capped():
     assert output.loss.item() == pytest.approx(-(2.0 + 0.5))
 
 
-def test_the_bonus_is_weighted_as_the_loss_is_and_counts_the_tokens_of_the_pass():
+def test_the_bonus_is_weighted_like_the_loss_over_the_passs_tokens():
     entropies = torch.tensor([[2.0, 3.0]], requires_grad=True)
     zeros = torch.zeros(1, 2)
     inputs = loss_inputs(

@@ -47,7 +47,7 @@ def test_a_token_at_eta_is_not_of_low_probability_and_padding_is_nothing():
         ({"kl_coef": 0.0}, [[0, 0, 0], [1, 1, 0]]),
     ],
 )
-def test_tokens_without_advantage_are_updated_for_a_penalty_in_the_loss_only(settings, kept):
+def test_zero_advantage_tokens_are_updated_only_for_a_loss_penalty(settings, kept):
     advantages = torch.tensor([[0.0, 0.0, 0.0], [-0.5, 0.5, 0.0]])
     batch = replace(batch_with(ENTROPIES), advantages=advantages)
     assert select_tokens(batch, AlgorithmConfig(**settings)).tolist() == kept
@@ -56,9 +56,7 @@ def test_tokens_without_advantage_are_updated_for_a_penalty_in_the_loss_only(set
 @pytest.mark.parametrize(
     ("settings", "counted"), [({}, MASK.tolist()), ({"mask_truncated": True}, [[0] * 3, [1, 1, 0]])]
 )
-def test_a_mean_over_tokens_counts_what_a_filter_leaves_out_but_no_truncated_completion(
-    settings, counted
-):
+def test_token_mean_counts_filtered_but_not_truncated_tokens(settings, counted):
     batch = batch_with(ENTROPIES, truncated=(1.0, 0.0))
     config = AlgorithmConfig(token_filter="drop_high", lopti_eta=0.3, **settings)
     assert denominator_mask(batch, config).tolist() == counted

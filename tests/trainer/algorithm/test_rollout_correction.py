@@ -5,7 +5,7 @@ from trainer.algorithm.rollout_correction import importance_weights, ratio_bound
 from trainer.config.algorithm import RolloutCorrection
 
 
-def test_the_mean_ratio_of_a_completion_is_capped_and_does_not_depend_on_its_padding():
+def test_a_completions_mean_ratio_is_capped_and_ignores_padding():
     ratio = torch.tensor([[4.0, 0.25], [2.0, 1.0]])
     mask = torch.tensor([[1.0, 1.0], [1.0, 0.0]])
     old = torch.tensor([[-1.0, -2.0], [-0.5, 0.0]])

@@ -104,9 +104,7 @@ def test_a_missing_file_and_a_broken_manifest_are_damage(tmp_path):
 @pytest.mark.parametrize(
     "error", [OSError(28, "No space left on device"), RuntimeError("No space left on device")]
 )
-def test_an_error_while_writing_leaves_the_older_checkpoint_and_nothing_else(
-    tmp_path, error, monkeypatch
-):
+def test_a_write_error_leaves_only_the_older_checkpoint(tmp_path, error, monkeypatch):
     write_checkpoint(tmp_path, 1, write_text("good"))
     # inodes are there again once the partial one is gone
     monkeypatch.setattr(
@@ -166,9 +164,7 @@ def test_damaged_checkpoints_do_not_push_out_good_ones(tmp_path):
     assert [path.name for path in tmp_path.glob("damaged-*")] == ["damaged-step-10"]
 
 
-def test_pruning_keeps_the_newest_and_the_best_and_does_not_count_one_that_lacks_a_file(
-    tmp_path, monkeypatch
-):
+def test_pruning_keeps_newest_and_best_and_skips_incomplete_ones(tmp_path, monkeypatch):
     for step in (1, 2, 3, 4, 5):
         write_checkpoint(tmp_path, step, write_text(f"state {step}"))
     (tmp_path / "step-4" / "state.txt").unlink()
@@ -349,9 +345,7 @@ def kill_at(moment, monkeypatch):
     monkeypatch.setattr(os, "replace", before(os.replace))
 
 
-def test_killed_at_any_moment_checkpoints_are_whole_or_thinned_and_the_next_time_does_the_rest(
-    tmp_path,
-):
+def test_killed_at_any_moment_checkpoints_are_intact_or_shrunk(tmp_path):
     moments = 0
     for moment in range(100):
         root = tmp_path / str(moment)

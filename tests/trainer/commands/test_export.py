@@ -70,7 +70,7 @@ def test_weights_have_the_dtype_of_the_base_unless_another_is_given(tiny_policy,
     assert dtypes_in(tmp_path / "narrow") == {"torch.bfloat16"}
 
 
-def test_the_folder_loads_in_transformers_and_holds_nothing_of_the_training(runs, export, tmp_path):
+def test_the_folder_loads_in_transformers_without_training_state(runs, export, tmp_path):
     assert "step 2" in export(runs, tmp_path / "model")
     names = {path.name for path in (tmp_path / "model").iterdir()}
     assert {"README.md", "run.yaml", "config.json", "model.safetensors", "tokenizer.json"} <= names

@@ -47,7 +47,7 @@ def train(monkeypatch, tmp_path, ends):
     return run_training(OFFLINE, "r", tmp_path, resume=False), trainer
 
 
-def test_a_run_interrupted_while_its_last_checkpoint_is_written_is_not_done(monkeypatch, tmp_path):
+def test_a_run_interrupted_in_its_last_checkpoint_is_not_done(monkeypatch, tmp_path):
     trainer = FakeTrainer(KeyboardInterrupt())
     trainer.done = True
     monkeypatch.setattr(run, "_build", lambda *arguments: trainer)

@@ -25,7 +25,7 @@ def option(command, name):
     return command[command.index(name) + 1]
 
 
-def test_a_server_has_the_runs_context_placeholder_weights_and_listens_on_loopback(config):
+def test_a_server_has_context_dummy_weights_and_a_loopback_address(config):
     command = server_command(config, "127.0.0.1", 8123, None)
     assert option(command, "--max-model-len") == "300"
     assert option(command, "--load-format") == "dummy"

@@ -26,7 +26,7 @@ def test_the_user_part_of_a_url(url, expected):
         "rollout.vllm.server_base_urls=['http://me:hunter2@host:8000']",
     ],
 )
-def test_a_configuration_takes_no_credentials_and_the_refusal_does_not_repeat_them(override):
+def test_credentials_in_a_configuration_are_refused_and_not_repeated(override):
     with pytest.raises(ConfigError) as caught:
         load_config("tiny_kk", [override])
     assert "user name or password" in caught.value.what

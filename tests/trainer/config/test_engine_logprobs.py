@@ -24,6 +24,6 @@ TRUNCATIONS = {"top_p": 0.9, "top_k": 5, "min_p": 0.1}
         ((ENGINE, "algorithm.token_filter=high_entropy"), "recompute"),
     ],
 )
-def test_engine_log_probabilities_are_those_of_all_tokens_and_of_one_forward(overrides, message):
+def test_engine_logprobs_equal_those_of_one_forward_pass(overrides, message):
     with pytest.raises(ConfigError, match=message):
         load_config("base", overrides)

@@ -99,9 +99,7 @@ def value(config, key):
 
 
 @pytest.mark.parametrize(("model", "estimator", "method"), PAPER)
-def test_every_experiment_is_a_preset_or_its_variant_with_the_papers_values(
-    model, estimator, method
-):
+def test_every_experiment_is_a_preset_with_the_papers_values(model, estimator, method):
     variant = "_".join(part for part in (estimator.replace("grpo", ""), method) if part)
     config = load_config(f"{model}:{variant}" if variant else model)
     start, settings = MODELS[model]
@@ -130,7 +128,7 @@ def test_the_variants_are_the_papers_experiments_and_no_others(model):
     assert set(variant_names(model)) == names
 
 
-def test_training_takes_900_puzzles_of_each_size_and_evaluation_the_test_split():
+def test_training_takes_900_puzzles_per_size_evaluation_the_test():
     config = load_config("kk_3b")
     (train,) = config.data.train
     (test,) = config.evaluation.sets.values()

@@ -252,7 +252,7 @@ def test_a_prompt_that_begins_like_the_one_before_is_another():
     assert packing.predicting.tolist() == [1, 5, 4, 4]
 
 
-def test_rows_without_completion_and_with_one_token_need_their_prompt_only():
+def test_rows_with_at_most_one_token_need_only_their_prompt():
     packing = pack(
         torch.tensor([[7, 8, 1], [7, 8, 2]]),
         prompt_lengths=torch.tensor([2, 2]),

@@ -6,7 +6,7 @@ from trainer.evaluation.breakdown import evaluation_rows
 from trainer.evaluation.evaluate import EvaluationResult
 
 
-def test_rows_count_problems_and_tell_timeouts_errors_and_unreadable_answers_apart():
+def test_rows_distinguish_timeouts_errors_and_unreadable_answers():
     rows = evaluation_rows(EvaluationResult(SETS, {}))
     assert [
         tuple(r[key] for key in ("set", "by", "value", "problems", "completions")) for r in rows

@@ -34,7 +34,7 @@ def check(rewards, truncated=0.0):
     return PretrainingCheck(groups, {"dev": 50})
 
 
-def test_zero_variance_groups_count_all_groups_that_can_be_drawn():
+def test_zero_variance_groups_count_all_possible_groups():
     rewards = [[1, 1, 1, 0, 0.5], [0, 0, 0, 0, 0], [1, 0, 1, 0, 1]]
     sample = check(rewards)
     for size in (1, 2, 3, 5):

@@ -5,7 +5,7 @@ import pytest
 from trainer.evaluation.score import best_evaluation, final_metrics, score
 
 
-def test_the_best_is_the_earliest_of_equals_and_the_final_score_the_mean_of_the_last_three():
+def test_best_is_the_earliest_of_equals_final_the_mean_of_three():
     evaluations = [(0, 0.1), (10, 0.7), (20, 0.4), (30, 0.7), (40, 0.1)]
     assert best_evaluation(evaluations) == (10, 0.7)
     assert final_metrics(evaluations, window=3) == pytest.approx(

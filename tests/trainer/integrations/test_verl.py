@@ -35,7 +35,7 @@ def registry(monkeypatch):
     return registry
 
 
-def test_the_wrapped_loss_gets_reweighted_advantages_and_all_else_unchanged(registry):
+def test_the_wrapped_loss_gets_reweighted_advantages_only(registry):
     settings = importlib.import_module("trainer.integrations.verl").ARPolicyLossConfig(
         ar_alpha=0.3, ar_loss="given"
     )

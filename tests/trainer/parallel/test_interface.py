@@ -71,9 +71,7 @@ def test_a_server_on_this_machine_is_reached_by_the_loopback_interface():
 
 
 @pytest.mark.slow
-def test_the_interface_towards_another_machine_carries_a_group_and_the_loopback_one_does_not(
-    tmp_path,
-):
+def test_a_group_uses_the_interface_towards_other_machines(tmp_path):
     near = '"$PYTHON" -c "$RANK" 0 http://127.0.0.1:8000 http://10.7.0.2:8000'
     far = '"$PYTHON" -c "$RANK" 1 http://10.7.0.1:8000'
     log = tmp_path / "log"
@@ -102,9 +100,7 @@ def network_of_second_node(process):
 
 
 @pytest.mark.slow
-def test_a_run_on_two_machines_of_which_one_is_lost_ends_as_one_that_lost_none(
-    tiny_policy, tmp_path
-):
+def test_a_run_that_loses_one_of_two_machines_ends_as_usual(tiny_policy, tmp_path):
     settings = {
         "model.name_or_path": tiny_policy,
         "parallel.strategy": "deepspeed",

@@ -55,7 +55,7 @@ def test_a_rank_on_a_gpu_names_its_own_unless_it_is_alone(monkeypatch, ranks, on
     assert groups == [passed]  # made at the start, after the default group
 
 
-def test_the_group_for_files_is_made_at_once_in_a_process_group_of_the_users(monkeypatch):
+def test_the_io_group_is_made_at_once_in_the_users_process_group(monkeypatch):
     groups = []
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr("trainer.parallel.ranks._io_group", lambda: groups.append(1))

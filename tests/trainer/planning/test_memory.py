@@ -75,7 +75,7 @@ def test_the_memory_of_three_billion_parameters_on_four_gpus():
     assert memory_use.margin == 80e9 - memory_use.sampling
 
 
-def test_sampling_with_transformers_takes_a_cache_and_under_stage_3_whole_weights():
+def test_transformers_sampling_needs_a_cache_and_full_weights():
     overrides = ["rollout.engine=transformers", "rollout.prompts_per_step=4"]
     memory_use = footprint(load_config("kk_7b", overrides), 4)
     cache = 4 * 8 // 4 * (400 + 4096) * 28 * 2 * 4 * 128 * 2
@@ -107,9 +107,7 @@ def test_every_preset_for_gpus_fits(name):
 @pytest.mark.parametrize(
     ("overrides", "ranks", "fits"), [([], 4, True), (["parallel.zero_stage=2"], 4, False)]
 )
-def test_a_run_that_seems_too_large_is_warned_about_once_with_what_to_change(
-    overrides, ranks, fits, caplog
-):
+def test_a_run_that_seems_too_large_warns_once_with_a_remedy(overrides, ranks, fits, caplog):
     config = load_config("kk_7b", overrides)
     assert (check_fits(config, ranks, Device()).margin >= 0) == fits
     check_fits(config, ranks, Device(), quiet=True)

@@ -97,7 +97,7 @@ def test_merged_one_by_one_they_are_what_peft_merges_at_once(causal_lm, tmp_path
     assert changed == set(settings.get("target_modules", PROJECTIONS))
 
 
-def test_dropout_acts_in_updates_and_not_where_log_probabilities_are_scored():
+def test_dropout_acts_in_updates_but_not_in_scoring():
     model = adapted(random_model(), dropout=0.5)
     without_dropout = adapted(random_model())
     with torch.no_grad():

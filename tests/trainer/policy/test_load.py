@@ -17,9 +17,7 @@ from trainer.policy.logprobs import LogprobModel
 
 
 @pytest.mark.parametrize(("recompute", "calls"), [(False, 1), (True, 2)])
-def test_gradient_checkpointing_computes_layers_again_in_the_backward_pass(
-    random_policy, recompute, calls
-):
+def test_gradient_checkpointing_recomputes_layers_in_backward(random_policy, recompute, calls):
     config = ModelConfig(name_or_path=str(random_policy), gradient_checkpointing=recompute)
     policy = load_policy(config, torch.device("cpu"))
     seen = []

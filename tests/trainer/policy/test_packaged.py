@@ -56,9 +56,7 @@ def test_another_file_than_the_expected_one_is_refused(model, monkeypatch, tmp_p
     assert not (tmp_path / "cache" / f"{NAME}-gguf").exists()
 
 
-def test_without_a_network_the_error_says_what_to_fetch_and_where_to_put_it(
-    model, monkeypatch, tmp_path
-):
+def test_without_a_network_the_error_names_the_download(model, monkeypatch, tmp_path):
     def refuse(command, **options):
         return subprocess.CompletedProcess(
             command, 1, "", "WARNING: x\nERROR: No matching distribution found\n"

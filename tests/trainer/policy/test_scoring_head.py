@@ -29,7 +29,7 @@ def test_the_gradient_of_many_chunks_is_rounded_once():
     assert (whole - many).abs().max() <= rounding
 
 
-def test_autocast_computes_in_its_dtype_and_keeps_gradients_in_that_of_the_weights():
+def test_autocast_keeps_gradients_in_the_weights_dtype():
     torch.manual_seed(0)
     layer = torch.nn.Linear(WIDTH, VOCABULARY)
     hidden = torch.randn(50, WIDTH, requires_grad=True)

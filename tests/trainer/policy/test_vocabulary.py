@@ -129,7 +129,7 @@ def test_padding_behind_a_completion_is_no_text_and_padding_inside_is():
     assert completion_text(tokenizer, [], (ids["<eos>"],)) == ""
 
 
-def test_ends_of_config_and_run_are_added_and_ids_without_a_logit_are_left_out(tmp_path):
+def test_stop_ids_of_config_and_run_are_joined_without_unknown_ids(tmp_path):
     tokenizer = word_tokenizer(["<eos>", "<end>"], "<eos>")
     config = folder_of_model(tmp_path, 5)  # no generation_config.json: config.json says 3
     assert sampling_params(config, tokenizer).stop_token_ids == (3,)
@@ -150,7 +150,7 @@ def test_a_damaged_generation_configuration_is_an_error(tmp_path):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_an_excluded_id_is_never_sampled_and_the_others_share_its_probability(temperature):
+def test_an_excluded_id_is_never_sampled_others_take_its_mass(temperature):
     logits = torch.tensor([[0.0, 1.0, 9.0, 9.0]]).repeat(200, 1)
     uniforms = torch.linspace(0, 1, 201, dtype=torch.float64)[:-1]
     params = SamplingParams(temperature, excluded_token_ids=(2, 3))
@@ -177,7 +177,7 @@ def test_ids_between_tokens_are_unknown_like_those_behind_them():
     assert unknown_token_ids(tokenizer, 1) == ()
 
 
-def test_a_token_without_an_embedding_is_refused_unless_no_text_can_hold_it():
+def test_tokens_without_an_embedding_are_refused_if_text_can_hold_them():
     tokenizer = word_tokenizer(["<eos>", "<think>"], "<eos>")
     check_vocabulary(tokenizer, 5, "m")
     with refused("tokenizer-too-large", ConfigError) as caught:

@@ -206,7 +206,7 @@ def test_the_switch_of_qwen3_gives_the_templates_own_prompt(tmp_path):
     )
 
 
-def test_a_template_that_reads_the_clock_gives_the_same_prompt_at_every_load(tmp_path, caplog):
+def test_a_template_that_reads_the_clock_gives_one_prompt(tmp_path, caplog):
     clock = "{{ '[now ' + strftime_now('%H:%M:%S.%f') + ']' }}" + chatml()
     prompts = {load(tmp_path, clock, "Who?")[1][0].prompt for _ in range(3)}
     assert len(prompts) == 1

@@ -72,7 +72,7 @@ def rows(*answers):
         ("knights_knaves", ["12", 3]),
     ],
 )
-def test_answers_that_can_never_be_right_are_refused_if_there_are_no_others(reward, answers):
+def test_data_with_only_impossible_answers_are_refused(reward, answers):
     with refused("answers-never-right", key="reward.functions") as caught:
         check_answers({reward: 1.0, "format": 0.1}, rows(*answers))
     assert caught.value.where.startswith("a.jsonl, row 1, column answer")

@@ -213,7 +213,7 @@ def test_nothing_is_sampled_where_nothing_is_asked():
     assert engine.generate([[1], [2]], [[], [5]], PARAMS)[0] == []
 
 
-def test_a_float32_policy_that_computes_in_bfloat16_is_sampled_in_bfloat16():
+def test_a_float32_policy_with_bfloat16_compute_samples_in_bfloat16():
     model = make_model()
     params = SamplingParams(0.7, max_new_tokens=6)
     seen = set()

@@ -36,7 +36,7 @@ def test_a_token_alone_is_whitened_to_zero():
         ({"advantage": "reinforce_baseline"}, [1.0, 1.0, -1.0, 0.0]),
     ],
 )
-def test_the_penalty_of_reinforce_plus_plus_is_in_the_reward_or_in_the_loss(settings, values):
+def test_reinforce_plus_plus_penalizes_in_the_reward_or_the_loss(settings, values):
     mask = torch.tensor([[1.0, 1.0], [1.0, 0.0], [1.0, 0.0]])
     log_ratio = torch.tensor([[0.5, -0.5], [0.0, 0.0], [0.0, 0.0]])
     if settings["advantage"] == "reinforce_baseline":

@@ -64,7 +64,7 @@ def written(tmp_path, monkeypatch):
     return write
 
 
-def test_a_rule_of_ones_own_has_parameters_and_goes_to_other_processes_and_into_files(written):
+def test_a_custom_rule_has_parameters_and_can_be_pickled_and_dumped(written):
     written("right_rules", RIGHT)
     rule = {"name": "right_rules:Cautious", "strength": 0.25}
     config = AlgorithmConfig(loss=rule, advantage="right_rules:median_baseline", lopti_eta=0.5)
@@ -79,7 +79,7 @@ def test_a_rule_of_ones_own_has_parameters_and_goes_to_other_processes_and_into_
         AlgorithmConfig(loss={"name": "right_rules:Cautious", "strenght": 1})
 
 
-def test_a_rule_of_ones_own_is_an_input_of_the_run_and_a_name_in_its_parameters(written, tmp_path):
+def test_a_custom_rule_is_an_input_and_a_parameter_of_the_run(written, tmp_path):
     file = written("hashed_rules", RIGHT)
     config = apply_overrides(
         TrainConfig(), {"algorithm.loss": "hashed_rules:Cautious", "algorithm.loss.strength": 2}
@@ -134,7 +134,7 @@ def test_a_broken_rule_is_refused_with_its_file_and_line(written, name):
         assert re.search(rf"{module}.py:[78]|{module}.py:1\d", str(caught.value))
 
 
-def test_a_rule_is_looked_up_in_the_folder_of_the_run_and_the_error_says_where(
+def test_a_rule_is_searched_in_the_runs_folder_and_the_error_names_it(
     written, tmp_path, monkeypatch
 ):
     written("moved_rules", RIGHT)

@@ -32,7 +32,7 @@ def test_an_output_that_is_full_is_named_and_not_the_working_folder(unbuffered):
 
 @pytest.mark.parametrize("torchrun", [True, False])
 @pytest.mark.parametrize("ranks", [(0, 1), (1, 0), (1, 2)])
-def test_whichever_rank_fails_first_prints_an_error_and_no_other_prints_the_same(
+def test_only_the_first_failing_rank_prints_an_error(
     ranks, torchrun, monkeypatch, capsys, tmp_path
 ):
     monkeypatch.setenv("WORLD_SIZE", "3")

@@ -132,7 +132,7 @@ def test_a_step_that_learns_little_is_warned_of_with_the_key(metrics, key):
     assert (key in warning and "step 3" in warning) if key else warning is None
 
 
-def test_the_first_step_that_outlasts_the_launchers_limit_is_reported_once(monkeypatch, caplog):
+def test_the_first_step_beyond_the_launchers_limit_is_reported_once(monkeypatch, caplog):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     monkeypatch.setattr("psutil.Process.cmdline", lambda process: ["torchrun"])
     progress = Progress(io.StringIO())

@@ -1,7 +1,7 @@
 from trainer.shell.table import print_table
 
 
-def test_the_first_column_is_whole_and_the_others_are_folded_between_words(capsys):
+def test_the_first_column_is_kept_and_others_wrap_between_words(capsys):
     print_table(["key", "meaning"], [["k" * 60, "word " * 20], ["b", 2]])
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 100

@@ -12,9 +12,7 @@ CPU = "system/cpu_utilization_percentage"
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_a_resumed_run_goes_on_with_the_machines_metrics_where_they_are_wanted(
-    tmp_path, uri, monkeypatch, wanted
-):
+def test_a_resumed_run_continues_machine_metrics_if_configured(tmp_path, uri, monkeypatch, wanted):
     monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.1")
     before = set(threading.enumerate())
     counts = [0]

@@ -19,9 +19,7 @@ from trainer.tracking.mlflow_store import mlflow_name, prepare_store, tracking_u
 from trainer.tracking.tracker import Tracker
 
 
-def test_uri_is_the_configured_one_then_the_environments_then_the_runs_folders(
-    tmp_path, monkeypatch
-):
+def test_uri_comes_from_config_then_environment_then_folder(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     assert tracking_uri(TrackingConfig(), tmp_path) == f"sqlite:///{tmp_path}/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://localhost:5000")

@@ -40,9 +40,7 @@ def test_more_metrics_than_one_request_takes_all_arrive(tmp_path, uri):
 
 
 @pytest.mark.parametrize(("arrived", "checkpoint"), [(True, 2), (False, 4)])
-def test_mlflow_has_the_record_however_the_last_request_of_a_killed_process_fared(
-    tmp_path, uri, arrived, checkpoint
-):
+def test_mlflow_has_the_record_whatever_the_last_request_did(tmp_path, uri, arrived, checkpoint):
     """Killed between a request and the note that it was answered, then resumed, which computes
     steps again.
     """
@@ -79,7 +77,7 @@ def test_mlflow_has_the_record_however_the_last_request_of_a_killed_process_fare
     assert [run.info.status for run in runs_of(uri)] == ["FINISHED"]
 
 
-def test_steps_that_a_later_process_abandons_leave_the_record_while_it_logs(tmp_path, uri):
+def test_abandoned_steps_leave_the_record_while_it_logs(tmp_path, uri):
     context_for(tmp_path).run_dir.mkdir(parents=True)
     first = Tracker(config_for(uri), replace(context_for(tmp_path), attempt=1))
     for step in (1, 2, 3):

@@ -93,9 +93,7 @@ def test_a_writer_that_fails_is_left_out_and_the_run_goes_on(tmp_path, calls, ca
     assert [step for step, _ in scalars(tmp_path / "run", "rollout/reward")] == [1, 2, 3]
 
 
-def test_what_is_not_installed_or_does_not_begin_is_refused_before_the_run(
-    tmp_path, calls, monkeypatch
-):
+def test_missing_trackers_are_refused_before_the_run(tmp_path, calls, monkeypatch):
     context = RunContext.of(tmp_path / "run")
     with pytest.raises(ConfigError, match="trackio is not installed") as caught:
         Tracker(config_of("trackio"), context)

@@ -170,7 +170,7 @@ def test_an_engine_leaves_nothing_and_another_can_follow(start):
     assert second.generate(asked, SEEDS, params) == expected
 
 
-def test_the_next_run_takes_over_an_engine_of_the_same_setup_and_checks_it_again(tmp_path):
+def test_the_next_run_reuses_an_engine_of_its_setup_and_checks_it(tmp_path):
     first = random_qwen(tied=True)
     second = random_qwen(tied=True, seed=1)
     asked = prompts(LENGTHS)
@@ -207,7 +207,7 @@ def test_too_little_memory_names_the_knobs_and_leaves_a_clean_process(start):
     start(model).sync_weights(model)
 
 
-def test_a_model_that_asks_for_dual_chunk_attention_is_attended_as_the_policy_does(start):
+def test_dual_chunk_attention_is_replaced_by_the_policys(start):
     model = random_qwen(tied=True)
     model.config.dual_chunk_attention_config = {
         "chunk_size": 128,

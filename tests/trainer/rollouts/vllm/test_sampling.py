@@ -70,7 +70,7 @@ def test_truncated_logprobs_are_renormalized_over_the_kept_tokens(shared, trunca
             assert sample.rollout_logprobs == pytest.approx(expected.tolist(), abs=AGREEMENT)
 
 
-def test_excluded_ids_are_never_sampled_and_the_others_share_their_probability(shared):
+def test_excluded_ids_are_never_sampled_others_take_their_mass(shared):
     engine, model = shared
     vocabulary = model.config.vocab_size
     excluded = tuple(

@@ -124,7 +124,7 @@ def test_a_cache_that_cannot_be_forgotten_is_an_error(engine):
         engine.sync_weights(random_model())
 
 
-def test_a_kept_engine_sleeps_until_the_next_run_and_its_first_sync_wakes_it_whole(engine):
+def test_a_reused_engine_sleeps_until_the_next_runs_first_sync(engine):
     engine.start_run(EngineContext(shares_process=True))
     engine.sync_weights(random_model())
     llm = engine.llm
