@@ -420,9 +420,9 @@ def draw(levels: dict[str, list[float]], finds: dict[str, float]) -> go.Figure:
     drawing.update_layout(
         height=380, showlegend=False, font={"size": 14}, margin={"l": 10, "r": 20, "t": 20, "b": 50}
     )
-    title = "claims at equal means, %: mean of seven studies (dot) to the worst"
+    title = "claims at equal means, %: mean of seven studies (dot) to the worst one"
     drawing.update_xaxes(
-        title=title,
+        title={"text": title, "font": {"size": 14}},
         type="log",
         tickvals=[1, 2, 5, 10, 20, 50, 100],
         range=[0, 2],

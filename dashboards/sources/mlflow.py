@@ -27,9 +27,17 @@ from dashboards.sources.mlflow_folders import folder_of, readable_folder
 from dashboards.sources.stored import RESULTS_FILE, unpack
 from trainer.config.yaml_document import nearest
 from trainer.errors import ConfigError, MissingError, StorageError, first_line
-from trainer.metrics.mlflow_runs import CONFIRMS_TAG, PARENT_TAG, RUN_TAG, SWEEP_TAG, search_runs
+from trainer.metrics.mlflow_runs import (
+    CONFIRMS_TAG,
+    PARENT_TAG,
+    RUN_TAG,
+    STATE_TAG,
+    SWEEP_TAG,
+    search_runs,
+)
 
 _PARENT = "mlflow.parentRunId"
+_BOOKKEEPING = ("mlflow.", "loptune.")  # tags that are no settings
 
 
 def read_sweeps(uri: str) -> list[Results]:
@@ -130,7 +138,7 @@ def read_experiment(uri: str, name: str | None, score: str, seed: str) -> pd.Dat
             settings |= {
                 f"tags.{key}": value
                 for key, value in run.data.tags.items()
-                if not key.startswith("mlflow.")
+                if not key.startswith(_BOOKKEEPING)
             }
             metrics |= set(run.data.metrics)
             settings_of_all |= set(settings)
@@ -139,7 +147,7 @@ def read_experiment(uri: str, name: str | None, score: str, seed: str) -> pd.Dat
             if not seed:
                 settings["run_id"] = run.info.run_id
             settings["trial"] = run.info.run_name
-            settings["status"] = run.info.status
+            settings["status"] = run.data.tags.get(STATE_TAG, run.info.status)
             if name is None and len(experiments) > 1:
                 settings["experiment"] = experiments[run.info.experiment_id]
             points = client.get_metric_history(run.info.run_id, score)

@@ -34,8 +34,9 @@ _PREFIXES = ("params.", "config.", "hparams.", "tags.", "summary.", "params_", "
 def find_column(name: str, table: pd.DataFrame, *, anywhere: bool = False) -> str | None:
     """Return the column that a name means: the column itself, or the only one of a file of settings
     or of a program's parameters with this name. With ``anywhere`` also the only column whose dotted
-    name ends with it, such as ``config.yaml:optim.lr`` for ``lr``. None if there is none. Columns
-    that hold the same are as good as one.
+    name ends with it, such as ``config.yaml:optim.lr`` for ``lr``, or with it and ``.name``, such as
+    ``config.yaml:algorithm.loss.name`` for ``loss``. None if there is none. Columns that hold the
+    same are as good as one.
 
     Raises:
         ConfigError: several columns could be meant.
@@ -51,7 +52,8 @@ def find_column(name: str, table: pd.DataFrame, *, anywhere: bool = False) -> st
     plain = {column for column in names if column.split(":", 1)[-1] == name and ":" in column}
     plain |= {f"{prefix}{name}" for prefix in _PREFIXES} & set(names)
     if not plain and anywhere:
-        plain = {column for column in names if column.endswith((f".{name}", f"/{name}"))}
+        ends = (f".{name}", f"/{name}", f":{name}.name", f".{name}.name")
+        plain = {column for column in names if column.endswith(ends)}
     texts = [table[column].astype(str) for column in sorted(plain)]
     if any(not text.equals(texts[0]) for text in texts):
         listed = ", ".join(sorted(plain)[:8])
@@ -113,7 +115,7 @@ def with_columns(columns: RunColumns, table: pd.DataFrame) -> tuple[RunColumns, 
         failed=failed,
     )
     notes = [f"{name} is the column {column}." for name, column in meant.items()]
-    if not columns.seed and resolved.seed:
+    if not columns.seed and resolved.seed == "seed":
         notes.append(f"The seed is the column {resolved.seed}.")
     return resolved, notes
 

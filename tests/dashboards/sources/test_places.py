@@ -141,6 +141,20 @@ def test_without_seeds_every_run_of_mlflow_with_the_score_counts(tmp_path):
     assert read_place(str(tmp_path / "runs.db"), "acc", "")["params.seed"].tolist() == ["3"]
 
 
+def test_runs_of_our_own_sweeps_differ_in_settings_only(tmp_path):
+    client = mlflow_client(tmp_path)
+    experiment = client.create_experiment("sums")
+    for number, (loss, state) in enumerate([("grpo", "COMPLETE"), ("dapo", "PRUNED")]):
+        tags = {"loptune.configuration": str(number), "loptune.state": state, "team": "a"}
+        run = client.create_run(experiment, tags=tags).info.run_id
+        for key, value in {"algorithm.loss": loss, "seed": 0}.items():
+            client.log_param(run, key, value)
+        client.log_metric(run, "eval/accuracy", 0.5)
+    table = read_place(str(tmp_path / "runs.db"), "eval/accuracy", "")
+    assert sorted(table.status) == ["COMPLETE", "PRUNED"]
+    assert [column for column in table if column.startswith("tags.")] == ["tags.team"]
+
+
 def test_a_store_without_runs_is_named(tmp_path):
     mlflow_client(tmp_path).create_experiment("ppo")
     with refused("no-runs"):

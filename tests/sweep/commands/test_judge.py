@@ -38,9 +38,10 @@ def write_runs(place):
     table = runs().assign(lr=1e-6).rename(columns={"acc": "accuracy"})
     table.to_csv(place / "runs.csv", index=False)
     named = table.rename(columns={"accuracy": "eval/accuracy"}).assign(Name=table.loss)
-    named.drop(columns="Name").assign(State="finished", Name="a", Created="2026").to_csv(
-        place / "wandb_export.csv", index=False
-    )
+    export = named.drop(columns="Name").assign(State="finished", Name="a", Created="2026")
+    export.loc[export.index[-1], ["State", "eval/accuracy"]] = ["crashed", None]
+    export.to_csv(place / "wandb_export.csv", index=False)
+    table.drop(columns=["seed", "lr"]).to_csv(place / "repeats.csv", index=False)
     write_runs_of_other_programs(place)
     trl = mlflow.MlflowClient(f"sqlite:///{place}/mlflow.db")
     experiment = trl.create_experiment("trl")
@@ -97,6 +98,8 @@ def write_runs_of_other_programs(place):
             write(run / ".hydra/config.yaml", f"algo: {{loss: {loss}}}\nseed: {seed}\n")
             write(run / "metrics.csv", f"epoch,step,val_acc\n0,5,{score}\n1,10,{score}\n")
     chart.to_csv(place / "wandb_chart.csv", index=False)
+    with SummaryWriter(place / "logs/sgd-test") as writer:
+        writer.add_scalar("eval/accuracy", 0.9, 5)
 
 
 def write_file_store(place):
