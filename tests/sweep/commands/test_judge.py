@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import mlflow
 import pandas as pd
@@ -113,18 +114,35 @@ def write(path, text):
     path.write_text(text)
 
 
-def test_the_commands_of_the_page_give_their_verdicts(place, typed):
+def outputs(page):
+    """The indented lines that follow each command of a page, without commands: what it prints."""
+    shown = []
+    text = page.replace("\\\n", " ")
+    for line in re.findall(r"^ {4}(\S.*)$", text, re.MULTILINE):
+        if line.startswith("sweep judge"):
+            shown.append([])
+        elif not line.startswith(("pip ", "MLFLOW_", "import ", "verdict", "print")):
+            shown[-1].append(" ".join(line.split()))
+    return shown
+
+
+def test_the_commands_of_the_page_print_what_it_shows(place, typed):
     write_runs(place)
     examples = commands(PAGE)
-    assert len(examples) == 12
-    for program, command, *arguments in examples:
-        lines = typed(f"{program} {command}", *arguments, "--runs-dir", "runs").splitlines()
+    shown = outputs(PAGE)
+    assert len(examples) == len(shown) == 13 and sum(map(len, shown)) > 20
+    for (program, command, *arguments), lines_shown in zip(examples, shown, strict=True):
+        printed = typed(f"{program} {command}", *arguments, "--runs-dir", "runs")
+        lines = printed.splitlines()
         assert lines[-1] == "report: judged/report.html"
         assert (place / "judged/report.html").is_file()
         if "--tuned" in arguments:
-            assert "nothing is compared yet" in lines[0] and lines[-2].split()[0] == "clip=0.3"
+            assert "nothing is compared yet" in lines[0]
         else:
             assert "=dapo: +0.100" in lines[0], arguments
+        plain = " ".join(printed.split())
+        for line in lines_shown:
+            assert line in plain, (arguments, line)
 
 
 def test_numbers_for_scripts_and_errors(place, typed):
