@@ -41,6 +41,9 @@ def write_source(root: Path, source: SpaceSource) -> None:
     write_atomically(root / _NAME, json.dumps(asdict(source)))
 
 
+_OVERRIDES = "trainer.overrides"
+
+
 def edits_since(root: Path, spec: SweepSpec) -> list[str]:
     """Return a line for each key that the space's file has otherwise than the sweep's own copy.
 
@@ -82,6 +85,8 @@ def _differences(locked: Mapping[str, Any], edited: Mapping[str, Any]) -> Iterat
     for key in dict.fromkeys([*locked, *edited]):
         if key in (*_OWN, *_OWN_TRACKING) or (is_warm and key == "baselines"):
             continue
+        if key.startswith(_OVERRIDES):
+            continue  # the sweep's copy has them in the trainer's configuration
         before, after = locked.get(key), edited.get(key)
         if before == after:
             continue

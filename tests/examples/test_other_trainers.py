@@ -137,4 +137,4 @@ def test_a_sweep_runs_verl_by_its_overrides(place):
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "2 trials: 2 complete" in ended.stdout
-    assert "0.535" in ended.stdout
+    assert "0.503" in ended.stdout  # the mean of its evaluations

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from sweep.space.file import load_space
+from sweep.space.file import dump_space, load_space
 from sweep.space.source import SpaceSource, edits_since, write_source
 from tests.sweep.spaces import kk_space
 
@@ -27,6 +27,18 @@ def test_an_unchanged_file_has_no_edits(started, tmp_path):
     path.write_text("# a comment\n" + path.read_text())
     offline = spec.with_program(spec.program.with_tracking(offline=True))
     assert edits_since(tmp_path, offline) == []
+
+
+def test_overrides_that_the_sweeps_copy_has_resolved_are_no_edits(tmp_path):
+    path = kk_space(tmp_path)
+    edit(path, trainer={"preset": "base.yaml", "overrides": {"max_steps": 20}})
+    write_source(tmp_path, SpaceSource(str(path), []))
+    copy = tmp_path / "space.lock.yaml"
+    copy.write_text(dump_space(load_space(path)))
+    assert edits_since(tmp_path, load_space(copy)) == []
+    edit(path, trainer={"preset": "base.yaml", "overrides": {"max_steps": 30}})
+    (line,) = edits_since(tmp_path, load_space(copy))
+    assert line.endswith("max_steps: 20 -> 30")
 
 
 @pytest.mark.parametrize(
