@@ -167,6 +167,19 @@ def test_equal_rewards_update_nothing(name):
     assert float(moved.abs().max()) == 0.0
 
 
+@pytest.mark.parametrize(
+    "settings", [{}, {"kl_importance_ratio": True}, {"kl_estimator": "k2"}, {"log_ratio_coef": 0.1}]
+)
+def test_equal_rewards_move_nothing_while_the_policy_is_the_reference(settings):
+    config = algorithm({"kl_coef": 0.1, **settings})
+    model = LogprobModel(random_model(), temperature=0.9, chunk_tokens=16)
+    batch = build_batch(make_groups(SIZES, PROMPTS, rewards=(0.7, 0.7)), 0, torch.device("cpu"))
+    # other microbatches than those of the update: log-probabilities differ in their last digits
+    plan = plan_update_batches(batch, 8, 20)
+    batch = attach_logprobs(batch, model, copy.deepcopy(model), plan)
+    assert float(moved(model, estimate_advantages(batch, config), config).abs().max()) == 0.0
+
+
 @pytest.mark.parametrize("log_ratio", [100.0, -100.0])
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
 @pytest.mark.parametrize("name", RULES)
