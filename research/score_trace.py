@@ -37,7 +37,6 @@ import trainer.evaluation.evaluate as evaluation
 from research.step_trace import is_named, module_of
 from sweep.cli import call
 from sweep.driver.attempts import RetryBudget, TrialEvents
-from sweep.programs.base import ResourcesSpec
 from sweep.record.folder import SweepFolder, sweep_folder, write_spec
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.searcher import ConfigurationSearcher
@@ -187,7 +186,7 @@ def _sweep(trace: ScoreTrace, folder: SweepFolder) -> None:
     """Run the first trial, give the others results, and trace the proposal that follows."""
     spec = load_space(folder.space)
     write_spec(folder, spec)
-    events = TrialEvents(folder, RetryBudget(0), EventLines(folder, ResourcesSpec()), _NO_EVENT)
+    events = TrialEvents(folder, RetryBudget(0), EventLines(folder, spec), _NO_EVENT)
     searcher = ConfigurationSearcher(spec, folder.event_log, lambda *_: 1, [], lambda: 99)
     trials = len(spec.baselines) * len(spec.seeds)
     for number in range(trials):
