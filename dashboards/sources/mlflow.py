@@ -3,8 +3,8 @@
 The one module of dashboards that imports MLflow.
 """
 
+import logging
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +35,8 @@ from trainer.metrics.mlflow_runs import (
     SWEEP_TAG,
     search_runs,
 )
+
+_logger = logging.getLogger(__name__)
 
 _PARENT = "mlflow.parentRunId"
 _BOOKKEEPING = ("mlflow.", "loptune.")  # tags that are no settings
@@ -70,9 +72,8 @@ def read_sweeps(uri: str) -> list[Results]:
                         path.read_bytes(), f"{uri}, run {run.info.run_id}"
                     )
                 except StorageError as error:  # written by another version
-                    print(
-                        f"not counted: {tags[SWEEP_TAG]}; {error.what}; {error.hint}",
-                        file=sys.stderr,
+                    _logger.warning(
+                        "not counted: %s; %s; %s", tags[SWEEP_TAG], error.what, error.hint
                     )
     return list(sweeps.values())
 

@@ -2,7 +2,6 @@
 
 import argparse
 import logging
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +24,8 @@ from trainer.shell.arguments import (
     positive,
 )
 from trainer.shell.table import print_json
+
+_logger = logging.getLogger(__name__)
 
 logger = logging.getLogger(__name__)
 
@@ -204,7 +205,7 @@ def load(arguments: argparse.Namespace) -> SweepRecord:
         spec, arguments.runs_dir, f"{arguments.space}, key search.warm_start"
     )
     for line in taken:
-        print(line, file=sys.stderr)
+        _logger.info("%s", line)
     return SweepRecord(spec, sweep_folder(arguments.runs_dir, spec.name))
 
 
@@ -212,4 +213,4 @@ def _print_advice(spec: SweepSpec) -> None:
     from sweep.views.reach import out_of_reach  # scipy takes a second to import
 
     for advice in [*out_of_reach(spec), *advise_space(spec)]:
-        print(f"{advice}\n", file=sys.stderr, flush=True)
+        _logger.warning("%s\n", advice)

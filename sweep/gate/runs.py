@@ -1,13 +1,15 @@
 """Run the trainings that a campaign needs, in the cheapest order."""
 
+import logging
 import subprocess
-import sys
 from pathlib import Path
 
 from sweep.gate.arm import BASELINE, FIRST, Arm
 from sweep.gate.batch import PROGRAM, Batch, run_batch
 from sweep.gate.campaign import Campaign, Need, Verdict
 from trainer.errors import ConfigError, MissingError
+
+_logger = logging.getLogger(__name__)
 
 
 def run_until_decided(campaign: Campaign) -> Verdict:
@@ -54,7 +56,7 @@ def _run(campaign: Campaign, need: Need) -> None:
         command=arm.command,
         seeds=need.seeds,
     )
-    print(f"{label}: seeds {', '.join(map(str, need.seeds))}", file=sys.stderr, flush=True)
+    _logger.info("%s: seeds %s", label, ", ".join(map(str, need.seeds)))
     results = run_batch(campaign.folder, batch, _place(campaign.folder, arm))
     for seed, score in results.scores.items():
         campaign.record(need.arm, seed, score)

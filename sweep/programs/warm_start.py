@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import select
 import signal
@@ -13,6 +14,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
+
+_logger = logging.getLogger(__name__)
 
 _HEADER = struct.Struct("!I")
 _PER_TRIAL = ("LOPTUNE_CONFIG", "LOPTUNE_SEED", "LOPTUNE_OUT", "LOPTUNE_RESUME")
@@ -157,7 +160,7 @@ def start_warm(
     started = _current.start(words[1:], environment, output, lifeline)
     if isinstance(started, WarmProcess):
         return started
-    print(f"preload is not used: {started}", file=sys.stderr)
+    _logger.warning("preload is not used: %s", started)
     if started.startswith("its interpreter is gone"):
         _current.close()
         _current = None

@@ -1,9 +1,9 @@
 """Plan a sweep before anything starts: size, cost and missing resources."""
 
+import logging
 import math
 import shlex
 import statistics
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -22,6 +22,8 @@ from sweep.trials.cluster import Node, check_fit, node_text, slots
 from trainer.errors import MissingError
 from trainer.files import format_bytes, free_bytes
 from trainer.shell.table import counted, duration, print_table
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -213,7 +215,7 @@ def print_sample(sample: Sample, spec: SweepSpec, configurations: int) -> None:
         )
     print_section("sample", lines)
     for advice in sample.advice:
-        print(f"\n{advice}", file=sys.stderr)
+        _logger.warning("\n%s", advice)
 
 
 def print_section(heading: str, lines: list[str]) -> None:

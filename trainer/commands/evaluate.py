@@ -1,8 +1,8 @@
 """``trainer evaluate``: a model's accuracy on evaluation sets, with confidence intervals."""
 
 import argparse
+import logging
 import re
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +24,8 @@ from trainer.shell.main import world_size
 from trainer.shell.preflight import check_sources
 from trainer.shell.run_folder import check_name, run_path
 from trainer.tracking.writers import check_installed
+
+_logger = logging.getLogger(__name__)
 
 _STEP = re.compile(r"step-(\d+)")
 
@@ -203,7 +205,7 @@ def evaluation_config(
     if several and base.evaluation.temperature == 0 and "evaluation.temperature" not in asked:
         temperature = asked.get("rollout.temperature", base.rollout.temperature)
         changes["evaluation.temperature"] = temperature
-        print(f"sampling at the training temperature, {temperature}", file=sys.stderr)
+        _logger.info("sampling at the training temperature, %s", temperature)
     return apply_overrides(base, changes, source="command line")
 
 

@@ -1,7 +1,7 @@
 """Implementation of ``trainer evaluate``: sample, score, print and record."""
 
 import json
-import sys
+import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +21,8 @@ from trainer.shell.table import print_table
 from trainer.tracking.mlflow_store import prepare_store, tracking_uri
 from trainer.tracking.tracker import NullTracker, Tracker
 from trainer.types import RunContext
+
+_logger = logging.getLogger(__name__)
 
 EXPERIMENT = "evaluate"
 _WIDTH = 160  # columns
@@ -95,7 +97,7 @@ def _evaluate_model(
 def _announce(config: TrainConfig, prepared: RunInputs) -> None:
     for name, problems in prepared.sets.items():
         count = len(problems) * config.evaluation.of_set(name).completions_per_problem
-        print(f"{name}: {len(problems)} problems, {count} completions", file=sys.stderr)
+        _logger.info("%s: %d problems, %d completions", name, len(problems), count)
 
 
 def _summary(

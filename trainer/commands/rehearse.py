@@ -2,7 +2,7 @@
 
 import argparse
 import importlib.util
-import sys
+import logging
 import tempfile
 from pathlib import Path
 
@@ -12,6 +12,8 @@ from trainer.errors import ConfigError
 from trainer.shell.arguments import count
 from trainer.shell.interrupt import defer_interrupt
 from trainer.shell.table import print_table
+
+_logger = logging.getLogger(__name__)
 
 _RANKS = 2
 
@@ -53,14 +55,14 @@ def carry_out_rehearse(arguments: argparse.Namespace) -> int:
 
     local_device(arguments.device)  # raises if this machine has no GPU
     engine = "vllm" if importlib.util.find_spec("vllm") else "transformers"
-    print(f"presets that sample with vLLM use the {engine} engine here", file=sys.stderr)
+    _logger.info("presets that sample with vLLM use the %s engine here", engine)
     rehearsals = []
     with tempfile.TemporaryDirectory(prefix="loptune-rehearsal-") as folder:
         for rehearsal in rehearse(
             configs, Path(folder), engine=engine, device=arguments.device, ranks=arguments.ranks
         ):
             rehearsals.append(rehearsal)
-            print(f"{rehearsal.name} rehearsed: {len(rehearsals)} of {len(names)}", file=sys.stderr)
+            _logger.info("%s rehearsed: %d of %d", rehearsal.name, len(rehearsals), len(names))
     rows = [rehearsal.row() for rehearsal in rehearsals]
     print_table(list(rows[0]), [list(row.values()) for row in rows])
     return int(any(rehearsal.failed() for rehearsal in rehearsals))

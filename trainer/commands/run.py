@@ -1,5 +1,6 @@
 """One training run from the command line: set up, train, report the outcome."""
 
+import logging
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ from trainer.tracking.inputs import change_tags
 from trainer.tracking.mlflow_store import prepare_store, tracking_uri
 from trainer.tracking.tracker import NullTracker, Tracker
 from trainer.types import RunContext
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -146,10 +149,8 @@ def report_outcome(outcome: RunOutcome) -> int:
         stream = sys.stdout
     if trainer.parallel.is_main:
         if done and trainer.zero_variance_steps == step:
-            print(
-                zero_variance_warning("the only step" if step == 1 else f"all {step} steps"),
-                file=sys.stderr,
-            )
+            steps = "the only step" if step == 1 else f"all {step} steps"
+            _logger.warning("%s", zero_variance_warning(steps))
         print("\n".join(lines), file=stream, flush=True)
     if done and not outcome.recorded:
         raise StorageError(
@@ -196,7 +197,7 @@ def _build(
         return trainer
     context_length = getattr(trainer.models.causal_lm.config, "max_position_embeddings", None)
     for advice in advise_data(config, trainer.problems, trainer.evaluation_sets, context_length):
-        print(advice, file=sys.stderr)
+        _logger.warning("%s", advice)
     try:
         if not config.tracking.offline:
             prepare_store(tracking_uri(config.tracking, context.runs_dir))

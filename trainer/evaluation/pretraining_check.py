@@ -1,7 +1,7 @@
 """Pre-training check: sample the initial policy and estimate the learning signal."""
 
+import logging
 import random
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +26,8 @@ from trainer.rollouts.collect import (
 )
 from trainer.rollouts.prepared import RunInputs, prepare
 from trainer.types import Rollout, RolloutGroup
+
+_logger = logging.getLogger(__name__)
 
 _MIN_COMPLETIONS = 8  # minimum completions per problem
 _CHUNKS = 10  # progress messages
@@ -199,7 +201,7 @@ def run_pretraining_check(
         engine.sync_weights(model)
         size = -(-len(requests) // _CHUNKS)
         for first in range(0, len(requests), size):
-            print(f"sampling: {first} of {len(requests)} problems", file=sys.stderr)
+            _logger.info("sampling: %d of %d problems", first, len(requests))
             sampled = sample_groups(engine, tokenizer, requests[first : first + size], params)
             groups += score_groups(sampled, prepared.rewards)
     finally:
