@@ -117,21 +117,28 @@ def compare_arms(
     variances = _variances(counted)
     within = _within(counted)
     noises = {}
+    alike_of: dict[frozenset[Hashable], list[str]] = {}  # shared seeds -> paired arms
     for name in names:
         samples = _Samples(base, counted[name])
         if layouts[name] == "partly paired" and _correlated(samples, len(names)):
             layouts[name] = "paired"
+        if layouts[name] == "paired" and name not in complete:
+            alike_of.setdefault(frozenset(samples.shared), []).append(name)
+    for name in names:
+        samples = _Samples(base, counted[name])
         if layouts[name] != "paired":
             combine = _unpaired if layouts[name] == "unpaired" else _partly_paired
             estimates[name] = combine(name, samples, variances, baseline, len(names))
             noises[name] = within
-        elif name not in estimates and samples.shared:
-            with_arm = {**whole, name: counted[name]}
-            among = compare(with_arm, baseline, answers=answers, comparisons=len(names))
-            for estimate in among.estimates:
-                if estimate.name == name:
-                    estimates[name] = estimate
-            noises[name] = among.noise
+    for shared, alike in alike_of.items():
+        if not shared:
+            continue
+        # Arms on the same seeds share an estimate of the noise: by their own, the best of many
+        # would be one that looks quiet by chance.
+        rows = {**whole, **{name: counted[name] for name in alike}}
+        among = compare(rows, baseline, answers=answers, comparisons=len(names))
+        estimates |= {each.name: each for each in among.estimates if each.name in alike}
+        noises |= dict.fromkeys(alike, among.noise)
     comparison = Comparison(
         estimates=tuple(estimates[name] for name in names if name in estimates),
         paired={},
@@ -169,7 +176,10 @@ def compare_with_number(scores: Scores, number: float) -> tuple[Comparison, dict
 
 
 def _variances(counted: Scores) -> dict[str, float]:
-    """Return each arm's variance, at least the median of all arms; NaN for one run."""
+    """Return each arm's variance, at least the median of all arms; NaN for one run.
+
+    Runs that are all equal say nothing of the noise, so they get the largest variance of all arms.
+    """
     variances = dict.fromkeys(counted, math.nan)
     for name, row in counted.items():
         if len(row) > 1:
@@ -178,7 +188,11 @@ def _variances(counted: Scores) -> dict[str, float]:
     if not known:
         return variances
     typical = float(np.median(known))
-    return {name: max(variance, typical) for name, variance in variances.items()}
+    largest = max(known)
+    return {
+        name: max(variance, typical) if variance else largest
+        for name, variance in variances.items()
+    }
 
 
 def _within(counted: Scores) -> Noise:

@@ -153,6 +153,29 @@ def test_a_number_can_stand_for_the_baseline():
     assert "#0 beats 3.28" in judged.sentences[0] and "smaller is better" in judged.sentences[0]
 
 
+def test_equal_runs_have_the_largest_noise_of_all_arms():
+    arms = {"equal": dict.fromkeys(range(3), 0.9), "x": {0: 0.4, 1: 0.5, 2: 0.6}}
+    arms["y"] = {0: 0.1, 1: 0.5, 2: 0.9}
+    judged = judge(frame(**arms), against=0.5, **{**ASKED, "baseline": {}})
+    row = next(row for row in judged.arms if row.name.endswith("equal"))
+    half = (row.interval[1] - row.interval[0]) / 2
+    assert half == pytest.approx(stats.t.isf(0.025 / 3, 2) * 0.4 / math.sqrt(3))
+
+
+def test_arms_on_the_same_shared_seeds_share_their_noise():
+    base = dict(enumerate([0.50, 0.52, 0.54, 0.52, 0.51]))
+    quiet = {seed: base[seed] + 0.02 + 0.0001 * seed for seed in range(3)}
+    noisy = {0: 0.6, 1: 0.4, 2: 0.5}
+    alone = judge(frame(base=base, quiet=quiet), **ASKED)
+    beside = judge(frame(base=base, quiet=quiet, noisy=noisy), **ASKED)
+    widths = []
+    for judged in (alone, beside):
+        row = next(row for row in judged.arms if row.name.endswith("quiet"))
+        assert row.layout == "paired" and row.missing == 2
+        widths.append(row.interval[1] - row.interval[0])
+    assert widths[1] > 2 * widths[0]
+
+
 def test_quiet_arms_have_the_median_noise_against_a_number():
     arms = {
         "quiet": {0: 0.56, 1: 0.561, 2: 0.559},
