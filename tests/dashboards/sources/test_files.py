@@ -30,7 +30,7 @@ def test_parts_of_paths_and_settings_beside_a_file_become_columns(tmp_path):
         )
     table = read_files(str(tmp_path / "out/{loss}-s{seed}/*.jsonl"))
     assert table.to_dict("records")[1] == {
-        **{"step": 1, "data.val/acc": 0.5, "loss": "b", "seed": "1"},
+        **{"step": 1, "val/acc": 0.5, "loss": "b", "seed": "1"},
         **{
             "config.yaml:algorithm.loss": "b",
             "config.yaml:algorithm.list": "[1]",
