@@ -118,7 +118,7 @@ def parts(machine: Machine, folder: Path) -> list[Part]:
         *_steps(machine, folder),
         _two_trials(machine, folder),
         _shared_gpu(machine, folder),
-        _rehearsal(machine, name="rehearsal on one rank", spec="kk_0.5b", ranks=1, limit_s=240.0),
+        _rehearsal(machine, name="rehearsal on one rank", spec="kk_0.5b", ranks=1, limit_s=LIMIT_S),
         *_two_ranks_on_one_device(machine, folder),
         _tests(
             machine,
@@ -241,7 +241,7 @@ def _two_ranks_on_one_device(machine: Machine, folder: Path) -> list[Part]:
             name=f"two ranks by {strategy}",
             spec="kk_3b",
             ranks=2,
-            limit_s=LIMIT_S / 2,
+            limit_s=LIMIT_S,
             overrides=f"parallel.strategy={strategy}",
         )
         for strategy in ("ddp", "deepspeed")
