@@ -247,7 +247,7 @@ def _operand(text: str) -> str:
     """
     if text.startswith("-"):
         raise ConfigError(
-            f"{text} begins with a dash", "tool call", f"write ./{text}", code="tool-operand"
+            f"{text} starts with a dash", "tool call", f"write ./{text}", code="tool-operand"
         )
     return text
 

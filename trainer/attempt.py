@@ -71,4 +71,4 @@ def begin_attempt(run_dir: Path, number: int) -> None:
         run_dir.mkdir(exist_ok=True)
         write_atomically(RunFolder(run_dir).attempt, str(number))
     except OSError as error:
-        raise storage_error("begin a trial", run_dir, error) from error
+        raise storage_error("start a trial", run_dir, error) from error

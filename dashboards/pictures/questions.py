@@ -23,7 +23,7 @@ def _tuning(results: Results) -> str:
     if results.arms:
         counts = results.table[results.table.arm != ""].groupby("arm").configuration.nunique()
         budgets = ", ".join(f"{arm} {counts[arm]}" for arm in results.arms if arm in counts)
-        return f"Each rule was tuned alone, on so many configurations: {budgets}."
+        return f"Each rule was tuned separately. Configurations per rule: {budgets}."
     others = results.table.configuration.nunique() - 1
     if results.nothing_chosen:
         return (

@@ -245,7 +245,9 @@ def _confirm_again(results: Results, judged: Verdict) -> str:
     seeds = max(MIN_SEEDS, seeds)
     number = results.fresh.numbers[judged.best]
     command = f"sweep confirm {results.name} --again --configurations {number} --seeds {seeds}"
-    return f"Next: {step} To do so: `{command}` ({2 * seeds} trials, which are judged alone)."
+    return (
+        f"Next: {step} To do so: `{command}` ({2 * seeds} trials, which are judged on their own)."
+    )
 
 
 def _after_rounds(results: Results, rounds: Rounds) -> str:

@@ -273,7 +273,7 @@ def _whole_steps(column: "pd.Series[Any]", scored: "pd.Series[bool]") -> "pd.Ser
     steps = pd.to_numeric(column, errors="coerce")
     if not (steps[scored] % 1 == 0).all():
         raise ConfigError(
-            "a row with a score has a step that is not a whole number",
+            "a row with a score has a step that is not an integer",
             str(column.name),
             "name the column with --step",
             code="no-whole-step",
@@ -464,8 +464,8 @@ def _check_stopped(trials: Sequence[TrialRecord], baseline: str | None, state: s
         if baseline in stopped
         else "runs of every other configuration were pruned",
         f"column {state}",
-        "run them without a pruner: the scores of those that it let go on are too good; to look at "
-        f"these alone, add --where {state}=COMPLETE",
+        "run them without a pruner: the scores of the runs that it let continue are biased "
+        f"upward; to judge only these, add --where {state}=COMPLETE",
         code="runs-pruned",
     )
 

@@ -61,7 +61,7 @@ def _settings_in(folder: Path, own: str) -> dict[str, Any]:
             columns |= _columns(file.name, content)
             read.add(file.name)
         elif file.name == "config.yaml":
-            raise ValueError(f"{name} beside it is not a mapping of settings")
+            raise ValueError(f"{name} in its folder is not a mapping of settings")
     overrides = folder / _OVERRIDES
     if not read and overrides.is_file():
         columns |= _columns(overrides.name, _overrides(_content(overrides)))
@@ -75,7 +75,7 @@ def _content(file: Path) -> Any:
         _check_size(content)
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"{file.name} beside it cannot be read: {reason}") from None
+        raise ValueError(f"{file.name} in its folder cannot be read: {reason}") from None
     return content
 
 

@@ -56,7 +56,7 @@ def _labels(table: pd.DataFrame, columns: RunColumns, steps: list[str]) -> "pd.S
         raise ConfigError(
             f"rows with several values of {several[0]} cannot be assigned to runs",
             columns.source,
-            "name the column that tells runs apart with --seed; if each row is a run, add "
+            "name the column that identifies runs with --seed; if each row is a run, add "
             f"--ignore {several[0]}",
             code="runs-not-told-apart",
         )

@@ -79,7 +79,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def _add_start(parts: Commands) -> None:
-    start = _add_part(parts, "start", _start, "begin a campaign in a new folder")
+    start = _add_part(parts, "start", _start, "start a campaign in a new folder")
     start.add_argument(
         "overrides", nargs="*", metavar="key=value", help="settings of the first baseline"
     )
@@ -190,7 +190,7 @@ def _check_seeds(first: int, most: int) -> None:
 
     if first < OWN_VARIATION:
         raise ConfigError(
-            f"{first} seeds do not tell how much scores vary",
+            f"{first} seeds do not show how much scores vary",
             "--first-seeds",
             f"at least {OWN_VARIATION}",
             code="too-few-seeds",
@@ -496,7 +496,7 @@ def _noise_sentences(report: "NoiseReport", metric: str, worthwhile: float) -> l
         return lines
     low, high = report.sd_interval
     lines.append(
-        f"{metric}: mean {_mean(scores):.4g}, SD between seeds {report.sd:.3g} (90 % interval "
+        f"{metric}: mean {_mean(scores):.4g}, SD between seeds {report.sd:.3g} (90% interval "
         f"{low:.3g} to {high:.3g}), {len(scores)} seeds."
     )
     if report.repeats is True:

@@ -84,7 +84,7 @@ def _add_rows(judge: argparse.ArgumentParser) -> None:
     for option, text in {
         "--where": "COLUMN=VALUE,... that rows must have; !=, <, <=, > and >= work too",
         "--names": "pattern of runs' names such as {algo}-s{seed}; its parts become columns",
-        "--failed": "COLUMN=VALUE,... of failed runs, beside those that a column of states names",
+        "--failed": "COLUMN=VALUE,... of failed runs, in addition to those of a state column",
     }.items():
         judge.add_argument(option, default="", help=text)
     judge.add_argument(

@@ -173,7 +173,7 @@ def _extend(arguments: argparse.Namespace) -> int:
     folder = sweep.folder
     if spec.search.configurations is None or spec.confirms:
         raise ConfigError(
-            f"sweep {folder.name} runs a whole grid or a confirmation, so there are no "
+            f"sweep {folder.name} runs a full grid or a confirmation, so there are no "
             "configurations to add",
             f"{folder.space}, key search.configurations",
             f"{sweep.command('resume')} finishes it; for more configurations run a new sweep",

@@ -37,7 +37,8 @@ def add_commands(commands: Commands) -> None:
     confirm.add_argument(
         "--again",
         action="store_true",
-        help="after an undecided confirmation: run its configurations on new seeds, judged alone",
+        help="after an undecided confirmation: run its configurations on new seeds, which are "
+        "judged on their own",
     )
     confirm.add_argument(
         "--configurations",

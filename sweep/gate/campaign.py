@@ -103,7 +103,7 @@ class Campaign:
             raise MissingError(
                 f"no campaign in {folder}",
                 str(path),
-                f"`sweep gate start {folder} --worthwhile 0.01` begins one",
+                f"`sweep gate start {folder} --worthwhile 0.01` starts one",
                 code="no-campaign",
             )
         self.spec = validate(CampaignSpec, read_yaml(path))
@@ -223,7 +223,7 @@ class Campaign:
             raise ConfigError(
                 "nothing was kept since the last re-check",
                 str(self.folder),
-                "go on with proposals: to ask again until the answer pleases confirms nothing",
+                "continue with proposals: repeating a test until it succeeds confirms nothing",
                 code="nothing-to-recheck",
             )
         self._add({"event": "recheck", "first_seed": self._first_seed() + SEEDS_APART})
@@ -528,7 +528,7 @@ class Campaign:
                 f"all {len(scores)} runs of the baseline score {scores[0]:g}",
                 str(self.folder / "events.jsonl"),
                 "either the seed does not reach the program, or the metric is too coarse: "
-                "`sweep noise SPACE` tells which",
+                "`sweep noise SPACE` shows which",
                 code="seed-without-effect",
             )
 

@@ -214,7 +214,7 @@ class CommandProgram(Program):
             raise document.error(
                 f"a trial cannot have {resources.gpus_per_trial:g} GPUs",
                 ("resources", "gpus_per_trial"),
-                "write a whole number",
+                "write an integer",
                 code="fractional-gpus",
             )
 
@@ -389,7 +389,7 @@ def _hint_of_type(default: Any, value: Any) -> str:
     if isinstance(default, bool):
         return "write true or false, or change the default"
     if isinstance(default, int) and is_number:
-        return f"write the default as {float(default)}, or whole numbers: int or logint"
+        return f"write the default as {float(default)}, or integers: int or logint"
     if isinstance(default, float) and isinstance(value, str):
         return "write a number without quotes"
     if isinstance(default, str):

@@ -390,7 +390,7 @@ class _Lines:
         try:
             step = _STEP.validate_python(line.get("step"))
         except ValueError:
-            raise self._invalid(text, "no step, a whole number from 0") from None
+            raise self._invalid(text, "no step, an integer from 0") from None
         try:
             numbers = {
                 name: math.nan if value is None else float(value)

@@ -120,7 +120,7 @@ def _check_form(word: str, keys: Sequence[str], is_script: bool) -> None:
             raise refusal(
                 "flag-inside-word",
                 what,
-                f"a flag is a whole word of the command, such as '{{{near[1]}?--flag}}'",
+                f"a flag is a complete word of the command, such as '{{{near[1]}?--flag}}'",
             )
         raise refusal("unreplaced-placeholder", what, f"write {{{near[1]}}}")
     for place in _UNKNOWN.finditer(_LITERAL.sub("", word)):

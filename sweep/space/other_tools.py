@@ -88,7 +88,7 @@ def our_form(written: Any, known: Sequence[str]) -> tuple[str, str] | None:
         return "a bare value is no range", f"write {_show('value', written)}"
     nested = _nested_key(written, known)
     if nested:
-        return f"{nested} is nested", f"write its whole key with dots: PARENT.{nested}: {{...}}"
+        return f"{nested} is nested", f"write its full key with dots: PARENT.{nested}: {{...}}"
     for word, value in written.items():
         if word in known:
             continue

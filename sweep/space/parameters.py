@@ -181,7 +181,7 @@ def _check_words(data: Any) -> None:
         raise refusal(
             "step-on-log-scale",
             "loguniform has no step",
-            "leave the step out, write logint for whole numbers, or list the values in a choice",
+            "leave the step out, write logint for integers, or list the values in a choice",
         )
 
 

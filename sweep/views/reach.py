@@ -50,7 +50,7 @@ def out_of_reach(spec: SweepSpec) -> Iterator[Advice]:
             "no baseline is listed and no configuration can be plain (alpha 0, eta 0), so there "
             "is nothing to compare the best with",
             "baselines",
-            "list the setting that you would otherwise use as the first of baselines",
+            "list your usual setting as the first of baselines",
         )
 
 

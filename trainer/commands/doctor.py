@@ -93,7 +93,7 @@ def _print_findings(findings: Sequence[Finding], offered: Sequence[Part], as_jso
         return
     rows = [[row.item, row.state, row.found, row.advice] for row in findings]
     print_table(["", "state", "found", "next"], rows, width=160)
-    print("\nThis report cannot tell:")
+    print("\nThis report cannot show:")
     for question in open_questions:
         print(f"  - {question}")
     able = [part for part in offered if part.command is not None]

@@ -33,7 +33,7 @@ def carry_out_stop(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             f"{run_dir.name} is a trial of the sweep {sweep_dir.name}",
             str(run_dir),
-            f"stop the whole sweep: sweep stop {sweep_dir.name} --runs-dir {sweep_dir.parent}",
+            f"stop all trials: sweep stop {sweep_dir.name} --runs-dir {sweep_dir.parent}",
             code="trial-of-a-sweep",
         )
     again = resume_command(run_dir.name, run_dir.parent)

@@ -151,7 +151,7 @@ def parts(machine: Machine, folder: Path) -> list[Part]:
 
 def untold(machine: Machine) -> list[str]:
     """Return the questions that the parts leave open on this machine even if all of them pass."""
-    questions = ["what a whole run takes: a part trains one to ten steps with random weights"]
+    questions = ["what a complete run takes: a part trains one to ten steps with random weights"]
     if machine.gpus == 0:
         return ["anything about GPUs: on a CPU the parts show only that they run", *questions]
     if machine.gpus < 2:
@@ -419,6 +419,9 @@ def run_parts(
     rows = [[each.name, each.state, f"{each.seconds:.0f}", each.detail[:80]] for each in outcomes]
     print_table(["part", "result", "seconds", "last line"], rows)
     for question in cannot_tell:
-        print(f"these parts cannot tell {question}")
-    print(f"{folder / 'report.json'} holds versions, figures and errors; the logs are beside it")
+        print(f"these parts cannot show {question}")
+    print(
+        f"{folder / 'report.json'} holds versions, figures and errors; the logs are in the same "
+        "folder"
+    )
     return outcomes

@@ -331,7 +331,7 @@ def _begin_record(config: HasTracking, context: RunContext) -> TrackingState:
         state = _load_state(config, context)
         state.save(run_dir)
     except OSError as error:
-        raise storage_error("begin the run's record", run_dir, error) from error
+        raise storage_error("start the run's record", run_dir, error) from error
     return state
 
 

@@ -86,6 +86,7 @@ def ended_trainer(tmp_path, world_size=1, is_main=True):
         step=4,
         total_steps=9,
         zero_variance_steps=0,
+        config=SimpleNamespace(max_hours=None),
         parallel=parallel,
         stopped=True,
     )

@@ -29,7 +29,7 @@ class Stapo(Clipped):
 
     name: Literal["stapo"] = "stapo"  # type: ignore[assignment]
     probability: Probability = Field(
-        0.002, description="probability below which a token is improbable"
+        0.002, description="probability below which a token has a low probability"
     )
     entropy_quantile: Probability = Field(
         0.8, description="quantile of the entropies below which one is low"
