@@ -1,6 +1,7 @@
 """The ranks of a trial: where they meet, and what becomes of the others when one fails."""
 
 import contextlib
+import math
 import socket
 import time
 from pathlib import Path
@@ -9,7 +10,14 @@ import pytest
 import ray
 
 from sweep.trials import worker
-from sweep.trials.worker import WorkerGroup, WorkerLostError, rank_environments, reserve_port
+from sweep.trials.worker import (
+    RankWorker,
+    WorkerGroup,
+    WorkerLostError,
+    rank_environments,
+    reserve_port,
+)
+from trainer.types import RunContext
 
 
 def place(node, gpus, port=1000):
@@ -104,3 +112,40 @@ def test_a_rank_that_ray_ends_for_memory_is_told_with_the_numbers(monkeypatch):
     )
     with pytest.raises(WorkerLostError, match=message):
         worker._result(None, 1)
+
+
+class Run:
+    """A trial that has evaluated once more; ``history`` is what its rank has recorded."""
+
+    stopped = False
+    total_steps = 4
+
+    def __init__(self, history, done=False):
+        self.history = history
+        self.done = done
+        self.step = 2
+
+    def train_until_evaluation(self):
+        return {"step": 2.0, "eval/accuracy": 0.5, "rollout/reward": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("rank", "history", "done", "score"),
+    [
+        ("0", {0: 0.1, 1: 0.4, 2: 0.5}, False, 0.45),
+        ("1", {}, False, None),  # keeps no record, and has not diverged
+        ("1", {}, True, None),
+        ("0", {1: 0.4, 2: math.nan}, False, None),
+    ],
+)
+def test_the_rank_that_keeps_the_record_reports_the_score(
+    rank, history, done, score, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("RANK", rank)
+    worker = object.__new__(RankWorker)
+    worker._run = Run(history, done)
+    worker._context = RunContext(tmp_path, tmp_path, "e", "n", window=2)
+    report = worker.train_until_evaluation()
+    assert report.score == (None if score is None else pytest.approx(score))
+    assert (report.step, report.total_steps, report.finished) == (2, 4, done)
+    assert report.metrics == ({} if done else {"eval/accuracy": 0.5})
