@@ -144,9 +144,10 @@ def test_a_campaign_runs_its_trainings_and_survives_a_kill(here, capsys):
 def said_error(capsys, *words):
     """Run a command that is refused; return its code and what it says to do."""
     assert main(["gate", *words]) in (2, 3, 4)
-    first, *rest = capsys.readouterr().err.splitlines()
-    hint = next(line for line in rest if line.startswith("next:"))
-    return first.rpartition("[")[2].rstrip("]"), hint
+    lines = capsys.readouterr().err.splitlines()
+    error = next(line for line in lines if line.startswith("error:"))
+    hint = next(line for line in lines if line.startswith("next:"))
+    return error.rpartition("[")[2].rstrip("]"), hint
 
 
 def measured(capsys, *options):
@@ -263,25 +264,26 @@ def test_a_revision_is_checked_out_and_run_as_the_proposal(here, capsys):
     git("init", "-q", "-b", "main")
     git("add", "toy.py", "toy.yaml")
     git("commit", "-q", "-m", "baseline")
-    git("checkout", "-q", "-b", "better")
-    (here / "toy.py").write_text(PROGRAM.replace("arguments.lr + noise", "0.5 + noise"))
-    git("commit", "-q", "-am", "better")
+    git("checkout", "-q", "-b", "worse")
+    (here / "toy.py").write_text(PROGRAM.replace("arguments.lr + noise", "noise - 0.3"))
+    git("commit", "-q", "-am", "worse")
     git("checkout", "-q", "main")
     answer(capsys, "start", "camp", "--space", "./toy.yaml", "--first-seeds", "3")
     assert said_error(capsys, "propose", "camp", "--revision", "none")[0] == "no-revision"
     line = [sys.executable, "-m", "sweep", "gate", "propose", "camp", "--json", "--run"]
     ended = subprocess.run(
-        [*line, "--revision", "better"],
+        [*line, "--revision", "worse"],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert ended.returncode == 0, ended.stderr
+    assert ended.returncode == 10, ended.stderr  # the checkout's program ran
     said = json.loads(ended.stdout)
-    assert (said["outcome"], said["kept"]) == ("keep", [1])
-    assert said["gain"] == pytest.approx(0.4, abs=0.05)
-    assert len(said["baseline"]["revision"]) == 40
+    assert (said["outcome"], said["seeds"]) == ("discard", 1)
+    assert said["gain"] == pytest.approx(-0.4, abs=0.1)
+    (proposal,) = Campaign(here / "camp").proposals
+    assert len(proposal.revision) == 40
     # the files in the folder, and its branch, are untouched
     assert (here / "toy.py").read_text() == PROGRAM
 
