@@ -43,8 +43,8 @@ CORRELATION = 0.5  # of two configurations on one seed, with normal noise
 FIRST, MOST = 8, 32  # seeds of a baseline and of a proposal: the gate's defaults
 RECHECK_EVERY = 5  # kept changes
 LUCKY_OF = 5  # equal configurations of which the luckiest was taken for the baseline
-FEWEST_SEEDS = 8  # of a table of residuals
-FEWEST_CONFIGURATIONS = 20  # of a study's better half
+MIN_SEEDS = 8  # of a table of residuals
+MIN_CONFIGURATIONS = 20  # of a study's better half
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def real_noise() -> dict[str, Floats]:
         scores = grid.to_numpy()
         means = scores.mean(axis=1)
         scores = scores[means >= np.median(means)]
-        if scores.shape[1] >= FEWEST_SEEDS and len(scores) >= FEWEST_CONFIGURATIONS:
+        if scores.shape[1] >= MIN_SEEDS and len(scores) >= MIN_CONFIGURATIONS:
             tables[str(name)] = residuals_of(scores)
     return tables
 
@@ -108,7 +108,7 @@ def bank_noise() -> dict[str, Floats]:
     of them have.
     """
     grid = bank_scores()
-    enough = grid[grid.notna().sum(axis=1) >= FEWEST_SEEDS].dropna(axis=1)
+    enough = grid[grid.notna().sum(axis=1) >= MIN_SEEDS].dropna(axis=1)
     return {"bank": residuals_of(enough.to_numpy())}
 
 

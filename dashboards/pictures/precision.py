@@ -32,7 +32,7 @@ def _what_limits(verdict: Verdict, ours: Array, theirs: Array, worthwhile: float
     parts = split(ours, theirs)
     if parts.training is None:
         return "One seed cannot separate seed noise from evaluation noise. Run more seeds."
-    share = parts.evaluation_share
+    share = parts.evaluation_fraction
     if share is None:
         return (
             "The difference between the best configuration and the baseline is the same on "

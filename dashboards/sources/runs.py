@@ -251,7 +251,7 @@ def _typed(table: pd.DataFrame, columns: RunColumns) -> pd.DataFrame:
     runs[columns.score] = _scores(runs, columns)
     if columns.step in runs:
         scored = runs[columns.score].notna()
-        runs[columns.step] = _whole_steps(runs[columns.step], scored)
+        runs[columns.step] = _integer_steps(runs[columns.step], scored)
     return runs
 
 
@@ -268,7 +268,7 @@ def _seed_texts(seeds: "pd.Series[Any]") -> list[str]:
     return [str(seed).strip().removesuffix(".0") for seed in seeds]
 
 
-def _whole_steps(column: "pd.Series[Any]", scored: "pd.Series[bool]") -> "pd.Series[float]":
+def _integer_steps(column: "pd.Series[Any]", scored: "pd.Series[bool]") -> "pd.Series[float]":
     """Return steps as numbers; those of rows with a score must be whole."""
     steps = pd.to_numeric(column, errors="coerce")
     if not (steps[scored] % 1 == 0).all():

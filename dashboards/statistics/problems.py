@@ -33,7 +33,7 @@ class ProblemSplit:
     evaluation: float
 
     @property
-    def evaluation_share(self) -> float | None:
+    def evaluation_fraction(self) -> float | None:
         """Fraction of the variance that comes from evaluation; None with one seed or without
         variance.
         """

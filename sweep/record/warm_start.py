@@ -66,7 +66,7 @@ def warm_started(spec: SweepSpec, runs_dir: Path, where: str) -> tuple[SweepSpec
             hint = earlier.command("status")
             raise MissingError(what, where, hint, code="warm-start-takes-nothing")
         points.update((mark(point), point) for point in best)
-        seeds |= earlier.spec.spent_seeds
+        seeds |= earlier.spec.used_seeds
         lines.append(
             f"warm start: the best {counted(len(best), 'configuration').removeprefix('1 ')} of "
             f"{name}"

@@ -78,7 +78,7 @@ def _check_switch(
             key=key,
             code="unknown-parameter",
         )
-    if parameter.has_otherwise:
+    if parameter.has_else:
         raise ConfigError(
             f"switch {key} has an `else`, which nothing reads: an inactive switch meets no `when`",
             where,

@@ -187,7 +187,7 @@ def _override_place(text: str, data: dict[str, Any]) -> tuple[tuple[str, ...], A
     sections = field_names(SweepSpec)
     if head not in sections:
         choices = override_keys()
-        hint = nearest(head, sections) if rest else nearest(key, choices, SweepSpec.explained_by)
+        hint = nearest(head, sections) if rest else nearest(key, choices, SweepSpec.docs_hint)
         hint = f"write trainer.{text}" if f"trainer.{key}" in choices else hint
         raise ConfigError(
             f"unknown key {key}", f"command line, key {key}", hint, key=key, code="unknown-key"

@@ -58,7 +58,7 @@ class ParameterSpec(Section):
         return next(kind for kind in KINDS if _field(kind) in self.model_fields_set)
 
     @property
-    def has_otherwise(self) -> bool:
+    def has_else(self) -> bool:
         """Whether ``else:`` is set (its value may be null)."""
         return "otherwise" in self.model_fields_set
 
@@ -146,7 +146,7 @@ class ParameterSpec(Section):
             raise refusal(
                 "one-range", f"set exactly one of {', '.join(KINDS)}; {listed}", _NEEDS_A_RANGE
             )
-        if self.has_otherwise and not self.when:
+        if self.has_else and not self.when:
             raise refusal("else-without-when", "`else` needs a `when`", "add when: {OTHER: VALUE}")
         if self.by is not None and (len(self.by) != 1 or not all(self.by.values())):
             raise refusal(

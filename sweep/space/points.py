@@ -95,7 +95,7 @@ class Space:
             parameter = self.parameters[key]
             if key in point:
                 chosen[key] = point[key]
-            elif parameter.has_otherwise:
+            elif parameter.has_else:
                 chosen[key] = parameter.otherwise
         values = {**program.values(chosen, keys), **chosen}
         return {key: value for key, value in values.items() if value is not ABSENT}

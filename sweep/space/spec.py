@@ -123,7 +123,7 @@ class ConfirmsSpec(Section):
 class SweepSpec(Section):
     """A search space, read and checked."""
 
-    explained_by: ClassVar[str] = "docs/reference/search_space.md lists every key"
+    docs_hint: ClassVar[str] = "docs/reference/search_space.md lists every key"
 
     name: str
     """name of the sweep: its folder and its MLflow experiment"""
@@ -187,7 +187,7 @@ class SweepSpec(Section):
         values = {}
         for key, extremes in self.searched.items():
             parameter = self.parameters[key]
-            inactive = parameter.otherwise if parameter.has_otherwise else base[key]
+            inactive = parameter.otherwise if parameter.has_else else base[key]
             values[key] = [*extremes, inactive] if parameter.when else extremes
         return values
 
@@ -214,7 +214,7 @@ class SweepSpec(Section):
         return (follows and search.configurations != 0) or self.scheduler != SchedulerSpec()
 
     @property
-    def spent_seeds(self) -> set[int]:
+    def used_seeds(self) -> set[int]:
         """Seeds whose scores guided the search: its own, and those of its warm-start sweeps."""
         return {*self.seeds, *self.search.earlier_seeds}
 

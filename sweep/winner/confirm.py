@@ -104,7 +104,7 @@ def _in_order(sweep: SweepRecord, numbers: Sequence[int]) -> list[Configuration]
 def _used_seeds(sweep: SweepRecord) -> set[int]:
     """Return the seeds of the search and of all confirmations."""
     confirmations = (read_spec(folder) for folder in sweep.folder.confirmations)
-    return sweep.spec.spent_seeds.union(*(spec.seeds for spec in confirmations))
+    return sweep.spec.used_seeds.union(*(spec.seeds for spec in confirmations))
 
 
 def fresh_space(

@@ -219,7 +219,7 @@ def keep_weights(root: Path, keep_steps: Collection[int]) -> None:
                 path.unlink()
 
 
-def keeps_weights_only(folder: Path) -> bool:
+def is_weights_only(folder: Path) -> bool:
     """Return whether `keep_weights` has removed the state needed to resume from a checkpoint."""
     hashes = _manifest(folder.parent, folder.name.removeprefix("step-"))
     return STATE_FILE in hashes and not any(fnmatch(name, _TENSORS) for name in hashes)
@@ -260,7 +260,7 @@ def raise_if_weights_only(folder: Path) -> None:
     Raises:
         ConfigError: the message says what to do instead.
     """
-    if keeps_weights_only(folder):
+    if is_weights_only(folder):
         raise ConfigError(
             f"{folder.parent.parent.name} finished at {folder.name.replace('-', ' ')}; only "
             "its weights were kept, so it cannot be resumed",

@@ -43,7 +43,7 @@ from trainer.section import MAX_COMPLETIONS, Count, Positive, Section, Seed
 class TrainConfig(Section):
     """One training run."""
 
-    explained_by: ClassVar[str] = "trainer options {}"
+    docs_hint: ClassVar[str] = "trainer options {}"
 
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
@@ -182,7 +182,7 @@ def check_key(key: str, source: str = "override") -> None:
             raise ConfigError(
                 f"unknown key {key}",
                 f"{source}, key {key}",
-                nearest(key, valid, TrainConfig.explained_by.format(above).strip()),
+                nearest(key, valid, TrainConfig.docs_hint.format(above).strip()),
                 key,
                 code="unknown-key",
             )

@@ -278,7 +278,7 @@ def validate(model: type[Model], document: YamlDocument) -> Model:
             valid = list(field_names(model, path[:-1]))
             if len(path) == 1:
                 valid += leaf_keys(model)
-            listing = getattr(model, "explained_by", "").format(*path[:-1][:1] or [""]).strip()
+            listing = getattr(model, "docs_hint", "").format(*path[:-1][:1] or [""]).strip()
             hint = nearest(str(path[-1]), valid, listing)
             raise ConfigError(
                 f"unknown key {dotted(path)}",
@@ -330,7 +330,7 @@ def _hint(model: type[BaseModel], error: Any) -> str:
     if error["type"] == "missing":
         return f"add {error['loc'][-1]}: VALUE"
     key = dotted(error["loc"])
-    explains = getattr(model, "explained_by", None)
+    explains = getattr(model, "docs_hint", None)
     leaf_key = next((leaf for leaf in leaf_keys(model) if f"{key}.".startswith(f"{leaf}.")), key)
     return explains.format(leaf_key) if explains and leaf_key else ""
 

@@ -15,7 +15,7 @@ def test_variances_by_hand():
     assert (parts.seeds, parts.problems) == (2, 3)
     assert parts.evaluation == pytest.approx(1 / 6 / 3)
     assert parts.training == pytest.approx(2 / 9 - 1 / 18)
-    assert parts.evaluation_share == pytest.approx(1 / 4)
+    assert parts.evaluation_fraction == pytest.approx(1 / 4)
     # the variance between the seeds' means
     assert parts.training + parts.evaluation == pytest.approx(2 / 9)
 
@@ -24,15 +24,15 @@ def test_one_seed_has_the_noise_of_evaluation_alone():
     ours = np.array([[1.0, 0.5, 0.0, 1.0]])
     theirs = np.array([[0.0, 0.5, 0.0, 0.0]])
     parts = split(ours, theirs)
-    assert parts.training is None and parts.evaluation_share is None
+    assert parts.training is None and parts.evaluation_fraction is None
     assert parts.evaluation == pytest.approx(1 / 3 / 4)  # of 1 0 0 1
 
 
 def test_a_variance_is_not_negative():
     # equal means of seeds and of problems
     parts = split(np.array([[1.0, 0.0], [0.0, 1.0]]), np.zeros((2, 2)))
-    assert (parts.training, parts.evaluation, parts.evaluation_share) == (0, 0.5, 1)
-    assert split(np.ones((2, 5)), np.ones((2, 5))).evaluation_share is None
+    assert (parts.training, parts.evaluation, parts.evaluation_fraction) == (0, 0.5, 1)
+    assert split(np.ones((2, 5)), np.ones((2, 5))).evaluation_fraction is None
 
 
 def test_the_noise_of_evaluation_needs_records_of_every_seed():

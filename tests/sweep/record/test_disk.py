@@ -10,7 +10,7 @@ from sweep.record.sweep_record import SweepRecord
 from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.spaces import make_spec
 from tests.trainer.checkpoint.test_on_disk import write_checkpoint as write_whole
-from trainer.checkpoint.on_disk import keeps_weights_only, steps_on_disk
+from trainer.checkpoint.on_disk import is_weights_only, steps_on_disk
 from trainer.checkpoint.run_state import RunState
 from trainer.planning.memory import planned_checkpoint_bytes
 
@@ -113,7 +113,7 @@ def test_ended_trials_keep_weights_and_others_everything(tmp_path):
     configurations[1].results[0] = replace(configurations[1].results[0], state="PRUNED")
     shrink_ended(sweep, set())
     assert [steps_on_disk(root) for root in roots] == [[8, 4], [8, 4], [8, 6, 4, 2], [8, 6, 4, 2]]
-    assert [keeps_weights_only(root / "step-8") for root in roots] == [True, True, False, False]
+    assert [is_weights_only(root / "step-8") for root in roots] == [True, True, False, False]
 
 
 def test_a_trial_that_still_writes_is_thinned_once_it_has_closed(tmp_path):

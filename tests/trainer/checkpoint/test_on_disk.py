@@ -20,8 +20,8 @@ from trainer.checkpoint import on_disk as checkpoint
 from trainer.checkpoint.on_disk import (
     damaged_files,
     intact_checkpoints,
+    is_weights_only,
     keep_weights,
-    keeps_weights_only,
     newest_checkpoint,
     prune_checkpoints,
     raise_if_weights_only,
@@ -97,7 +97,7 @@ def test_a_missing_file_and_a_broken_manifest_are_damage(tmp_path):
     assert damaged_files(folder) == ["state.txt"]
     (folder / "manifest.json").write_text("{")
     assert damaged_files(folder) == ["manifest.json"]
-    assert not keeps_weights_only(folder)  # of which nothing is known
+    assert not is_weights_only(folder)  # of which nothing is known
 
 
 # safetensors has an error of its own for a full disk.
@@ -289,13 +289,13 @@ def names(folder):
 
 def test_of_an_ended_run_the_weights_of_the_last_and_the_best_are_kept(tmp_path):
     ended_run(tmp_path)
-    assert not keeps_weights_only(tmp_path / "step-8")
+    assert not is_weights_only(tmp_path / "step-8")
     raise_if_weights_only(tmp_path / "step-8")
     keep_weights(tmp_path, {4})
     assert names(tmp_path) == ["step-4", "step-8"]
     for folder in intact_checkpoints(tmp_path):
         assert names(folder) == KEPT
-        assert keeps_weights_only(folder)
+        assert is_weights_only(folder)
     with refused("weights-only", ConfigError) as caught:
         raise_if_weights_only(tmp_path / "step-8")
     assert tmp_path.parent.name in caught.value.what and "step 8" in caught.value.what
@@ -364,7 +364,7 @@ def test_killed_at_any_moment_checkpoints_are_intact_or_shrunk(tmp_path):
             assert damaged_files(folder) == []
             hashes = json.loads((folder / "manifest.json").read_text())
             # What the manifest does not name is not read, and what it names is there.
-            assert keeps_weights_only(folder) == (set(hashes) == set(KEPT) - {"manifest.json"})
+            assert is_weights_only(folder) == (set(hashes) == set(KEPT) - {"manifest.json"})
         keep_weights(root, {4})
         assert names(root) == ["step-4", "step-8"]
         assert names(root / "step-8") == names(root / "step-4") == KEPT
