@@ -5,6 +5,7 @@ import math
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -31,6 +32,7 @@ from trainer.config.variants import short_names
 from trainer.errors import printable
 from trainer.evaluation.score import mean
 from trainer.metrics.declared import METRICS
+from trainer.shell.run_folder import command_line
 
 TRAINING_CURVES = (
     "policy/kl",
@@ -118,6 +120,11 @@ class Results:
     earlier_confirmations: int = 0
     # warnings: trials that may not be comparable, seeds that may have no effect
     warnings: tuple[str, ...] = ()
+    runs_dir: str = "runs"  # folder that holds the sweep's folder
+
+    def command(self, verb: str, *options: str) -> str:
+        """Return a command line for the sweep that works where it is printed."""
+        return command_line("sweep", verb, self.name, *options, runs_dir=Path(self.runs_dir))
 
     @cached_property
     def table(self) -> pd.DataFrame:

@@ -108,7 +108,7 @@ def tournament_line(results: Results) -> str:
         )
         if results.name:
             step = (
-                f"`sweep confirm {results.name}` runs the best of every rule on {_SEEDS} fresh "
+                f"`{results.command('confirm')}` runs the best of every rule on {_SEEDS} fresh "
                 "seeds"
             )
         return (

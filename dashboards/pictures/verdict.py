@@ -170,7 +170,7 @@ def _of_listed(results: Results, answer: Verdict) -> Headline:
     """Return the headline of configurations that no score has chosen: their seeds are evidence."""
     worthwhile = results.objective.worthwhile
     sentence = words.confirmed(answer, worthwhile, "seed")
-    export = f"; `sweep export {results.name}` writes it." if results.name else "."
+    export = f"; `{results.command('export')}` writes it." if results.name else "."
     if isinstance(answer, Tested) and answer.claim == "evidence":
         chosen = results.numbers.get(answer.best)
         return Headline(sentence, f"Next: train with it{export}", True, chosen)
@@ -183,7 +183,7 @@ def _of_listed(results: Results, answer: Verdict) -> Headline:
 def _of_fresh_seeds(results: Results, fresh: Results) -> Headline | None:
     """Return the headline after a confirmation; None before it has anything to compare."""
     numbers = fresh.numbers
-    export = f"; `sweep export {results.name}` writes it." if results.name else "."
+    export = f"; `{results.command('export')}` writes it." if results.name else "."
     base = fresh.baseline_label
     if fresh.rounds is not None:
         best = fresh.rounds.winner
@@ -244,7 +244,9 @@ def _confirm_again(results: Results, judged: Verdict) -> str:
         return f"Next: {step}"
     seeds = max(MIN_SEEDS, seeds)
     number = results.fresh.numbers[judged.best]
-    command = f"sweep confirm {results.name} --again --configurations {number} --seeds {seeds}"
+    command = results.command(
+        "confirm", "--again", "--configurations", number, "--seeds", str(seeds)
+    )
     return (
         f"Next: {step} To do so: `{command}` ({2 * seeds} trials, which are judged on their own)."
     )
@@ -256,8 +258,8 @@ def _after_rounds(results: Results, rounds: Rounds) -> str:
         return ""
     nearest = max(rounds.last, key=lambda result: result.gain)
     seeds = 2 * rounds.planned[-1]
-    command = (
-        f"sweep confirm {results.name} --again --configurations {nearest.finalist} --seeds {seeds}"
+    command = results.command(
+        "confirm", "--again", "--configurations", nearest.finalist, "--seeds", str(seeds)
     )
     return (
         f"Next: keep the baseline, or run the nearest finalist, #{nearest.finalist}, on twice as "
@@ -345,6 +347,15 @@ def _cost(results: Results, fresh: Results | None) -> str:
     )
 
 
+def _has_complete_other(results: Results) -> bool:
+    """Return whether a configuration besides the baseline is complete on all seeds, as `sweep
+    confirm` needs.
+    """
+    seeds = results.table.seed.nunique()
+    complete = results.comparable.groupby("configuration").seed.nunique() == seeds
+    return any(complete[complete].index != results.baseline)
+
+
 def _next_step(results: Results, judged: Verdict) -> str:
     step = words.next_step(judged)
     if isinstance(judged, Tested):
@@ -358,7 +369,9 @@ def _next_step(results: Results, judged: Verdict) -> str:
         step = "Run the best configuration and the baseline on fresh seeds." if seeds else step
     if seeds is None or not results.name:
         return f"Next: {step}"
-    command = f"sweep confirm {results.name} --finalists 1 --seeds {seeds}"
+    if results.planned is not None and not results.finished and not _has_complete_other(results):
+        return f"Next: {step} First finish the sweep: `{results.command('resume')}`."
+    command = results.command("confirm", "--finalists", "1", "--seeds", str(seeds))
     trials = 2 * seeds
     price = float(results.table.hours[results.table.state == "COMPLETE"].median())
     cost = "" if math.isnan(price) else f", about {device_time(price * trials, results.device)}"

@@ -104,7 +104,7 @@ def _plan(arguments: argparse.Namespace) -> int:
         }
         print_json(as_json(plan) | (sample or {}))
         return 0
-    print_plan(plan, spec, _typed(arguments), renamed=arguments.name is not None)
+    print_plan(plan, sweep, _typed(arguments), renamed=arguments.name is not None)
     if arguments.sample:
         print_sample(
             spec.program.sample(spec.possible, arguments.sample), spec, plan.configurations

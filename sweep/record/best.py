@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sweep.record.baseline import is_baseline
 from sweep.record.sweep_record import SweepRecord, planned_trials
 from sweep.record.trial_table import parameter_text, setting_text
 from sweep.search.history import Configuration, best, outcome
@@ -89,8 +90,26 @@ def choose_best(sweep: SweepRecord, results: "Results | None" = None) -> BestWit
         chosen = scored_configuration(sweep, front.configuration)
         return BestWithCaveats(chosen or candidate, caveats)
     if caveats and results.verdict is not None and results.verdict.improves:
-        caveats.append(f"Only fresh seeds give evidence: {sweep.command('confirm', '--rounds')}")
+        if _has_finalist(sweep):
+            rounds = sweep.command("confirm", "--rounds")
+            caveats.append(f"Only fresh seeds give evidence: {rounds}")
+        else:
+            caveats.append(
+                "Only fresh seeds give evidence, once the baseline and another configuration are "
+                f"complete on all seeds: {sweep.command('resume')}"
+            )
     return BestWithCaveats(candidate, caveats)
+
+
+def _has_finalist(sweep: SweepRecord) -> bool:
+    """Return whether the baseline and another configuration are complete, as rounds need."""
+    spec = sweep.spec
+    complete = [
+        is_baseline(spec, each)
+        for each in sweep.configurations
+        if outcome(each, spec.seeds).score is not None
+    ]
+    return any(complete) and not all(complete)
 
 
 def scored_configuration(sweep: SweepRecord, configuration: str | None) -> BestConfiguration | None:

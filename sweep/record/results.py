@@ -91,6 +91,7 @@ def _results(sweep: SweepRecord, searched: tuple[str, ...] | None = None) -> Res
         arms=tuple(arms(spec)) if spec.search.tune_within else (),
         rounds=rounds,
         warnings=tuple(_warnings(sweep)),
+        runs_dir=str(sweep.folder.runs_dir),
     )
     return dataclasses.replace(results, baseline=_baseline(sweep, results))
 

@@ -5,7 +5,6 @@ import itertools
 import json
 import logging
 import math
-import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from sweep.space.spec import SweepSpec
 from trainer.errors import UserError, one_line, printable
 from trainer.files import Record, read_records
 from trainer.run_folder import RunFolder
+from trainer.shell.run_folder import command_line
 
 _MAX_COUNTED = 1000  # largest finite space whose duplicate points are counted
 
@@ -61,12 +61,10 @@ class SweepRecord:
 
     def command(self, verb: str, *options: str) -> str:
         """Return a command line for this sweep that works in the current folder."""
-        runs_dir = self.folder.runs_dir
-        here = Path.cwd()
-        shortest = runs_dir.relative_to(here) if runs_dir.is_relative_to(here) else runs_dir
-        place = [] if shortest == Path("runs") else ["--runs-dir", str(shortest)]
         program = ["sweep"] if Path(sys.argv[0]).name == "sweep" else ["python", "-m", "sweep"]
-        return shlex.join([*program, verb, self.folder.name, *options, *place])
+        return command_line(
+            *program, verb, self.folder.name, *options, runs_dir=self.folder.runs_dir
+        )
 
     def trials(self, running: bool = False) -> list[TrialRecord]:
         """Return every proposed trial with its progress. A started trial without a result is

@@ -35,6 +35,7 @@ from trainer.errors import (
 from trainer.files import as_storage_error
 from trainer.metrics.mlflow_runs import PARENT_TAG, VARIANT_TAG
 from trainer.run_folder import RunFolder
+from trainer.shell.run_folder import command_line
 from trainer.tracking.inputs import check_inputs
 from trainer.types import RunContext
 
@@ -268,7 +269,8 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             check_inputs(folder.root, "sweep", False, self.plan.working_dir)
         # an error of the sweep, not of this trial: all trials would use the changed files
         except ConfigError as error:
-            again = f"restore it and run sweep resume {folder.name}, or add --accept-changes"
+            resume = command_line("sweep", "resume", folder.name, runs_dir=folder.runs_dir)
+            again = f"restore it and run {resume}, or add --accept-changes"
             raise StorageError(error.what, error.where, again, code=error.code) from None
 
     def _failed(self, error: Exception) -> TuneResult:

@@ -171,12 +171,13 @@ def as_json(plan: Plan) -> dict[str, Any]:
     return {**asdict(plan), "memory": memory}
 
 
-def print_plan(plan: Plan, spec: SweepSpec, typed: Sequence[str], renamed: bool) -> None:
+def print_plan(plan: Plan, sweep: SweepRecord, typed: Sequence[str], renamed: bool) -> None:
     """Print the resolved space, its plan, and the command that runs it.
 
     ``typed`` are the words of the command line that describe the sweep, without its name, which is
     another than the file's if ``renamed``.
     """
+    spec = sweep.spec
     if spec.parameters:
         rows = [[key, _range(p), parameter_text(p.when)] for key, p in spec.parameters.items()]
         print_table(["parameter", "range", "when"], rows)
@@ -184,7 +185,7 @@ def print_plan(plan: Plan, spec: SweepSpec, typed: Sequence[str], renamed: bool)
         print(f"baseline {index}: {parameter_text(baseline)}")
     print()
     print_section("noise", noise_lines(plan.noise, spec, plan.configurations))
-    for heading, text in _lines(plan, spec):
+    for heading, text in _lines(plan, spec, sweep.command("confirm")):
         print_section(heading, [text])
     # commands are not in the table, which would break long ones into lines
     if plan.noise is None:
@@ -240,14 +241,14 @@ def _range(parameter: ParameterSpec) -> str:
     return text
 
 
-def _lines(plan: Plan, spec: SweepSpec) -> Iterator[tuple[str, str]]:
+def _lines(plan: Plan, spec: SweepSpec, confirm: str) -> Iterator[tuple[str, str]]:
     """Yield headings and texts."""
     size = f"{counted(plan.configurations, 'configuration')} x {counted(len(spec.seeds), 'seed')}"
     devices = f"{counted(plan.gpus_per_trial, 'GPU')}, {counted(plan.cpus_per_trial, 'CPU')}"
     sampler, why = automatic_sampler(spec)
     reason = f" because {why}" if spec.search.sampler == sampler else ""
     yield "trials", f"{plan.trials}: {size}; sampler {spec.search.sampler}{reason}"
-    for line in _arms_lines(plan, spec):
+    for line in _arms_lines(plan, spec, confirm):
         yield "", line
     yield "each", f"{devices}; {_steps_text(plan)}"
     yield "machines", _machines(plan.nodes)
@@ -295,8 +296,8 @@ def _lines(plan: Plan, spec: SweepSpec) -> Iterator[tuple[str, str]]:
         yield "NOT ENOUGH", shortage
 
 
-def _arms_lines(plan: Plan, spec: SweepSpec) -> list[str]:
-    """Return the budget of every arm and the cost of the confirmation."""
+def _arms_lines(plan: Plan, spec: SweepSpec, confirm: str) -> list[str]:
+    """Return the budget of every arm, and the cost of the confirmation with its command."""
     if spec.search.tune_within is None:
         return []
     tuned = arms(spec)
@@ -308,7 +309,7 @@ def _arms_lines(plan: Plan, spec: SweepSpec) -> list[str]:
         price = f", {duration(math.ceil(fresh / plan.slots) * plan.trial_seconds)} more"
     budget = f"{each} tuning trials for each of {len(budgets)} values of {spec.search.tune_within}"
     return [
-        f"{budget}; then `sweep confirm {spec.name}` runs the best of each on {ARM_SEEDS} fresh "
+        f"{budget}; then `{confirm}` runs the best of each on {ARM_SEEDS} fresh "
         f"seeds: {fresh} trials{price}"
     ]
 

@@ -16,7 +16,13 @@ from trainer.errors import MissingError, UserError, printable
 from trainer.files import read_records
 from trainer.run_folder import RunFolder
 from trainer.shell.arguments import add_json, add_runs_dir, count, port
-from trainer.shell.run_folder import lock_owner, raise_if_locked, resume_command, run_path
+from trainer.shell.run_folder import (
+    command_line,
+    lock_owner,
+    raise_if_locked,
+    resume_command,
+    run_path,
+)
 from trainer.shell.table import number, print_json, print_table
 from trainer.shell.ui import serve
 from trainer.tracking.mlflow_store import connect, tracking_uri
@@ -146,7 +152,9 @@ def carry_out_status(arguments: argparse.Namespace) -> int:
         _print_completion(row)
     print(f"checkpoints: {' '.join(f'step-{step}' for step in steps) or 'none'}")
     if run.state == "done":
-        print(f"next:        trainer evaluate {folder}, trainer ui {run.name}")
+        evaluate = command_line("trainer", "evaluate", str(folder))
+        ui = command_line("trainer", "ui", run.name, runs_dir=arguments.runs_dir)
+        print(f"next:        {evaluate}, {ui}")
     elif run.state != "running":
         print(f"next:        {resume_command(run.name, arguments.runs_dir)}")
     return 0
@@ -202,13 +210,11 @@ def carry_out_ui(arguments: argparse.Namespace) -> int:
     config = TrainConfig()
     of_run = ""  # end of the page's address
     shown = "all runs"
-    command = "trainer ui"
     if name:
         folder = existing_run(arguments.runs_dir, name)
         config = load_config(str(RunFolder(folder).config))
         of_run = f"/{_run_id(folder)}"
         shown = f"run {name}"
-        command += f" {name}"
     uri = tracking_uri(config.tracking, arguments.runs_dir)
 
     def page() -> str:
@@ -217,7 +223,8 @@ def carry_out_ui(arguments: argparse.Namespace) -> int:
             return f"/#/experiments/{experiment.experiment_id}/runs{of_run}"
         return ""
 
-    return serve(uri, arguments.port, page, shown, command)
+    again = command_line("trainer", "ui", *([name] if name else []), runs_dir=arguments.runs_dir)
+    return serve(uri, arguments.port, page, shown, again)
 
 
 def _run_id(folder: Path) -> str:
@@ -226,7 +233,7 @@ def _run_id(folder: Path) -> str:
         raise MissingError(
             f"run {folder.name} is not in MLflow",
             str(folder),
-            f"trainer upload {folder}",
+            command_line("trainer", "upload", str(folder)),
             code="not-in-mlflow",
         )
     return state.run_id

@@ -31,7 +31,7 @@ from trainer.shell.arguments import add_accept_changes, add_runs_dir, add_sample
 from trainer.shell.interrupt import defer_interrupt
 from trainer.shell.main import rank, world_size
 from trainer.shell.preflight import check_sources, check_tracking, set_passive_wait_policy
-from trainer.shell.run_folder import check_name, lock_folder, resume_command, run_path
+from trainer.shell.run_folder import check_name, command_line, lock_folder, resume_command, run_path
 from trainer.shell.time_budget import trained_hours, with_more_hours
 from trainer.tracking.inputs import check_inputs, input_files, record_inputs
 from trainer.tracking.writers import check_installed
@@ -251,7 +251,8 @@ def check_no_sweep(folder: Path) -> None:
         raise MissingError(
             f"{folder.name} is a sweep",
             str(folder),
-            f"sweep status {folder.name}, or name one of its trials: {folder}/trials/ID",
+            f"{command_line('sweep', 'status', folder.name, runs_dir=folder.parent)}, or name one "
+            f"of its trials: {folder}/trials/ID",
             code="is-a-sweep",
         )
 

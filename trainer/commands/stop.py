@@ -7,7 +7,7 @@ from trainer.errors import ConfigError, MissingError
 from trainer.files import storage_error
 from trainer.run_folder import RunFolder
 from trainer.shell.arguments import add_runs_dir
-from trainer.shell.run_folder import lock_owner, resume_command
+from trainer.shell.run_folder import command_line, lock_owner, resume_command
 
 
 def add_stop(parser: argparse.ArgumentParser) -> None:
@@ -30,10 +30,11 @@ def carry_out_stop(arguments: argparse.Namespace) -> int:
     run_dir = existing_run(arguments.runs_dir, arguments.name)
     sweep_dir = run_dir.resolve().parent.parent
     if (sweep_dir / SWEEP_FILE).is_file():
+        stop = command_line("sweep", "stop", sweep_dir.name, runs_dir=sweep_dir.parent)
         raise ConfigError(
             f"{run_dir.name} is a trial of the sweep {sweep_dir.name}",
             str(run_dir),
-            f"stop all trials: sweep stop {sweep_dir.name} --runs-dir {sweep_dir.parent}",
+            f"stop all trials: {stop}",
             code="trial-of-a-sweep",
         )
     again = resume_command(run_dir.name, run_dir.parent)

@@ -28,17 +28,29 @@ _OWN_FOLDER = Path(__file__).resolve().parents[2] / "loptune"
 SHUTDOWN_S = 900  # time for the last step and its checkpoint after a signal [s]
 
 
+def command_line(*words: str, runs_dir: Path | None = None) -> str:
+    """Return a command for a message, quoted for a shell. It works where it is printed: a folder of
+    runs other than the default is named.
+    """
+    place: list[str] = []
+    if runs_dir is not None and runs_dir.resolve() != Path("runs").resolve():
+        here = Path.cwd()
+        near = runs_dir.relative_to(here) if runs_dir.is_relative_to(here) else runs_dir
+        place = ["--runs-dir", str(near)]
+    return shlex.join([*words, *place])
+
+
 def resume_command(name: str, runs_dir: Path, world_size: int = 1) -> str:
     """Return the command that resumes a run.
 
     torchrun kills its ranks 30 s after it has passed on a signal, unless it is given more time: a
     step of a large model and its checkpoint take longer.
     """
-    launch = ""
+    launch: list[str] = []
     if world_size > 1:
-        launch = f"torchrun --nproc-per-node {world_size} --shutdown-timeout {SHUTDOWN_S} -m "
-    where = "" if runs_dir == Path("runs") else f" --runs-dir {runs_dir}"
-    return f"{launch}trainer resume {name}{where}"
+        launch = ["torchrun", "--nproc-per-node", str(world_size)]
+        launch += ["--shutdown-timeout", str(SHUTDOWN_S), "-m"]
+    return command_line(*launch, "trainer", "resume", name, runs_dir=runs_dir)
 
 
 def is_name(text: str) -> bool:
@@ -142,11 +154,11 @@ def check_folder(folder: Path) -> None:
 def _locked_error(folder: Path, other: str, what: str) -> NameInUseError:
     hint = "wait for it, stop it, or choose another --name"
     if what == "sweep":
-        named = folder.name
-        if folder.parent.resolve() != Path("runs").resolve():
-            named += f" --runs-dir {shlex.quote(str(folder.parent))}"
-        hint = f"watch it with `sweep status {named}`, stop it with `sweep stop {named}`, or "
-        hint += "choose another --name"
+        watch, stop = (
+            command_line("sweep", verb, folder.name, runs_dir=folder.parent)
+            for verb in ("status", "stop")
+        )
+        hint = f"watch it with `{watch}`, stop it with `{stop}`, or choose another --name"
     return NameInUseError(
         f"{what} {folder.name} is in use by {other}",
         str(folder / "lock"),
