@@ -74,12 +74,11 @@ browser: dev
 install-vllm: $(VLLM_STAMP)
 
 # torch first and with its dependencies: where it is a CUDA build, the lock does not list its libraries. Triton beside
-# the rest, which would take it for a sign of a GPU: one test interprets kernels by it.
+# the rest, which would take it for a sign of a GPU: one test interprets kernels by it. It is the one that torch 2.13 brings.
 $(VLLM_STAMP): constraints-vllm.txt pyproject.toml
 	@./install.sh $(VLLM_VENV) fit -c constraints-vllm.txt torch
 	@./install.sh $(VLLM_VENV) index --no-deps -r constraints-vllm.txt -e .
-	@./install.sh $(VLLM_VENV) index --no-deps --target $(VLLM_VENV)/triton \
-		"$$(grep -o '^triton==[^ ;]*' constraints-gpu.txt)"
+	@./install.sh $(VLLM_VENV) index --no-deps --target $(VLLM_VENV)/triton triton==3.7.1
 	@touch $@
 
 # One thread, on any core: vLLM's CPU kernels collapse when several threads share a busy core, and each engine would bind
@@ -115,7 +114,7 @@ install-gpu:
 	@touch $(STAMP) $(DEV_STAMP)
 
 # For a machine with GPUs, on any machine: downloads nothing but metadata.
-GPU_PYTHONS := 3.11 3.12 3.13
+GPU_PYTHONS := 3.11 3.12 3.13 3.14
 GPU_PLATFORM := --python-platform x86_64-manylinux_2_28 --python-version
 resolve-gpu: dev
 	$(BIN)/uv pip install --dry-run --reinstall --python $(BIN)/python $(GPU_PLATFORM) 3.11 -c constraints-gpu.txt '.[vllm,dev]' \

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -69,6 +70,18 @@ class NcclTransfer:
         )
 
 
+def _described(source: "PolicyWeights") -> list[Any]:
+    """Return names, dtypes and full shapes of a policy's weights, without gathering."""
+    return [
+        ParamMeta(
+            base.name,
+            source.dtype,
+            tuple(getattr(base.parameter, "ds_shape", base.parameter.shape)),
+        )
+        for base in base_parameters(source.model)
+    ]
+
+
 @dataclass
 class PolicyWeights(WeightSource):  # type: ignore[misc]
     """Source of the policy's full parameters in the servers' dtype, one at a time."""
@@ -76,20 +89,16 @@ class PolicyWeights(WeightSource):  # type: ignore[misc]
     model: nn.Module
     dtype: torch.dtype
 
-    def metadata(self) -> list[Any]:
-        """Return names, dtypes and full shapes, without gathering."""
-        return [
-            ParamMeta(
-                base.name,
-                self.dtype,
-                tuple(getattr(base.parameter, "ds_shape", base.parameter.shape)),
-            )
-            for base in base_parameters(self.model)
-        ]
+    # a method until vLLM 0.32; from 0.33 on a cached property, and `iter_full` in place of `iter`
+    metadata = cached_property(_described) if hasattr(WeightSource, "iter_full") else _described
 
-    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+    def iter_full(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield each parameter with its name."""
         for name, weight in named_weights(self.model):
             yield name, weight.to(self.dtype)
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        return self.iter_full()
 
 
 class _AllServers:
