@@ -4,6 +4,7 @@ A script's folder comes first on ``sys.path``, so a file ``trainer.py`` in it wo
 instead of the package ``trainer``.
 """
 
+import gc
 import sys
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
@@ -12,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 LOPTUNE_PACKAGES = ("rewards", "trainer", "dashboards", "sweep", "search_spaces")
+RARELY = 50_000  # allocations between two collections of garbage; Python's own: 700 or 2,000
 _ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -47,6 +49,16 @@ def find_own_packages_first() -> None:
             raise ImportError(shadowed(name, getattr(module, "__file__", None) or "unknown file"))
     if not any(isinstance(finder, _OwnPackages) for finder in sys.meta_path):
         sys.meta_path.insert(0, _OwnPackages())
+
+
+def prepare_worker() -> None:
+    """Prepare a worker of Ray: find our packages first, and import without looking for garbage.
+
+    Imports allocate a lot and leave no garbage, and looking for it takes a fifth of their time. A
+    rank collects as usual once it has imported its trainer.
+    """
+    gc.set_threshold(RARELY)
+    find_own_packages_first()
 
 
 def missing_attribute(package: str, name: str) -> str:

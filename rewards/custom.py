@@ -17,15 +17,17 @@ by position. An ``async`` per-completion function is awaited for all completions
 concurrently.
 """
 
-import asyncio
 import functools
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from rewards.score import BatchRewardFunction, Rows, Score
 from rewards.user_code import load_named
+
+if TYPE_CHECKING:
+    import asyncio
 
 Function = Callable[..., Any]  # a user's reward function, any signature
 
@@ -158,12 +160,16 @@ async def _gather(call: Function, each: Sequence[Mapping[str, Any]]) -> list[Any
     async def result_of(given: Mapping[str, Any]) -> Any:
         return await call(given)
 
+    import asyncio  # most rewards are no coroutines
+
     return await asyncio.gather(*map(result_of, each), return_exceptions=True)
 
 
 @functools.cache
-def _event_loop() -> asyncio.Runner:
+def _event_loop() -> "asyncio.Runner":
     # One event loop per process, so that a function can reuse its open connections.
+    import asyncio
+
     return asyncio.Runner()
 
 

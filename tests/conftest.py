@@ -13,6 +13,8 @@ if TYPE_CHECKING:  # they take seconds to import, and many tests need neither
     from transformers import PreTrainedModel
 
 os.environ["OMP_NUM_THREADS"] = "1"
+# Ray's workers would be nicer than the other tests by 15, and hardly run beside them.
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
 # Hundreds of processes that tests start would compile the packages again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
 from pydantic import Field, model_validator
 
 from sweep.programs.base import (
@@ -351,6 +350,8 @@ class LoptuneProgram(Program):
     def _device(self, resources: ResourcesSpec) -> Device:
         """Return the device of a rank: a fraction of a GPU, or this machine's memory."""
         if not resources.gpus_per_trial or self.base.parallel.device == "cpu":
+            import psutil  # with all other imports it would delay every command
+
             return Device(False, psutil.virtual_memory().total)
         return Device(True, round((gpu_bytes() or GPU_BYTES) * min(1.0, resources.gpus_per_worker)))
 

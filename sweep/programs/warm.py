@@ -10,6 +10,7 @@ import sys
 
 del sys.path[0]  # our folder, which no trial has
 
+import gc
 import importlib.util
 import json
 import os
@@ -61,6 +62,7 @@ def main() -> None:
 def _preload(modules: list[str]) -> str:
     """Import modules. Return why the process must not be forked afterwards; empty if it may."""
     sys.path.insert(0, os.getcwd())
+    gc.disable()  # a fifth of the time of imports
     try:
         for entry in modules:
             module, _, name = entry.partition(":")
@@ -71,6 +73,8 @@ def _preload(modules: list[str]) -> str:
         return f"{type(error).__name__}: {error}"
     finally:
         sys.path.remove(os.getcwd())
+        gc.freeze()  # so that no trial copies the pages of what all of them share
+        gc.enable()
     return _unsafe()
 
 

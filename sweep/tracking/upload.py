@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from sweep.record.folder import write_spec
-from sweep.record.results import read_results
 from sweep.record.sweep_record import SweepRecord
 from sweep.tracking.outcomes import ended_trials
 from sweep.tracking.parent_run import open_parent, with_progress
@@ -28,6 +27,7 @@ def upload_sweep(sweep: SweepRecord) -> Path:
         StorageError: MLflow cannot be reached.
     """
     # plotly and scipy take a second to import
+    from sweep.record.results import read_results
     from sweep.tracking.publish_report import send_report, write_report
 
     folder = sweep.folder

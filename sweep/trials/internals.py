@@ -24,7 +24,7 @@ RAY = "import sys; sys.modules['grpc'] = None; from ray.scripts.scripts import m
 # the driver's folder first on their sys.path, where a user's trainer.py would shadow our package.
 # The option of `ray.init` would give every worker a runtime environment, which costs time.
 SETUP_HOOK_VARIABLE = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
-SETUP_HOOK = "loptune.shadowing.find_own_packages_first"
+SETUP_HOOK = "loptune.shadowing.prepare_worker"
 
 
 def bootstrap_address(address: str) -> str:

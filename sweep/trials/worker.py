@@ -5,6 +5,7 @@ CUDA_VISIBLE_DEVICES and the rendezvous variables are read while torch and its l
 imported.
 """
 
+import gc
 import logging
 import math
 import os
@@ -37,6 +38,8 @@ from trainer.run_folder import RunFolder
 from trainer.types import RunContext
 
 logger = logging.getLogger(__name__)
+
+_AS_USUAL = 2_000  # allocations between two collections of garbage; Python's own: 700 or 2,000
 
 VLLM_CACHE = "VLLM_CACHE_ROOT"
 START_TIMEOUT_S = 300.0
@@ -86,6 +89,7 @@ class RankWorker:
         started = time.monotonic()
         self._context = assignment.context
         self._run = program.start(assignment)
+        gc.set_threshold(_AS_USUAL)  # everything is imported; see `prepare_worker`
         step = self._run.resume()
         rank = os.environ.get("RANK", "0")
         seconds = time.monotonic() - started

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 
-import psutil
-
 from trainer.errors import INTERRUPTED
 from trainer.shell.waiting import waiting
 
@@ -28,6 +26,8 @@ def shutdown_limit() -> float | None:
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return None
+    import psutil  # only under a launcher
+
     words = psutil.Process(os.getppid()).cmdline()
     for index, word in enumerate(words):
         flag, _, value = word.replace("_", "-").partition("=")

@@ -10,8 +10,6 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
-
 from trainer.errors import INTERRUPTED, MissingError, StorageError, UserError
 from trainer.files import as_storage_error
 
@@ -89,6 +87,8 @@ def _is_first_to_report(error: str) -> bool:
     """
     if world_size() == 1:
         return True
+    import psutil  # only a rank that fails needs it
+
     launcher = psutil.Process(os.getppid())
     # torchrun and `accelerate launch` give every rank FOLDER/RANK/error.json, and remove FOLDER
     shared = os.environ.get("TORCHELASTIC_ERROR_FILE")
