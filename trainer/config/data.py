@@ -57,7 +57,7 @@ class DataConfig(Section):
     prompt_format: Literal["auto", "raw", "chat"] = "auto"
     """raw text, chat template, or auto: chat if the tokenizer has a template"""
     prompt_template: str | None = None
-    """template with {question}; replaces the task's"""
+    """user message template with {question}; replaces the task's"""
     system_prompt: str | None = None
     """system message for chat prompts; replaces the task's"""
     chat_template_kwargs: dict[str, bool | int | float | str] = Field({})
