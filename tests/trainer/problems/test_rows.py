@@ -10,7 +10,7 @@ import pytest
 
 from tests.paths import DATA
 from tests.refusals import refused
-from trainer import text_tables
+from trainer import row_files
 from trainer.config.data import DatasetConfig
 from trainer.errors import MissingError
 from trainer.problems.rows import Row, check_fields, read_rows, require_column, value_at
@@ -169,7 +169,7 @@ def test_a_parquet_file_that_unpacks_to_gigabytes_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.json"])
 def test_a_line_without_end_is_not_read_to_its_end(tmp_path, name, monkeypatch):
-    monkeypatch.setattr(text_tables, "_MAX_LINE_CHARS", 1000)
+    monkeypatch.setattr(row_files, "_MAX_LINE_CHARS", 1000)
     first = "prompt,answer" if name == "a.csv" else '{"prompt": "a", "answer": 1}'
     (tmp_path / name).write_text(f"{first}\n{'a' * 1000}\n")
     with refused("line-too-long") as caught:
