@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -30,6 +31,7 @@ LAST_LINES = 40  # lines of each part's log in the report
 HEARTBEAT_S = 15.0
 LIMIT_S = 540.0  # of every part at most: a machine lent for minutes still answers something
 GRACE_S = 45.0  # longer than torchrun waits for its ranks
+_PART_VARIABLE = "LOPTUNE_DOCTOR_PART"  # marks the processes of a part
 _ROOT = Path(__file__).resolve().parents[2]  # of the checkout, or of the installed packages
 _NO_VLLM = "vLLM is not installed: make install-gpu"
 _NO_RAY = "Ray is not installed"
@@ -333,6 +335,7 @@ def run(part: Part, folder: Path) -> Outcome:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     # In the report's folder, where no file of the user's shadows a module, and so with our path.
     python_path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH", "")])])
+    part_id = uuid.uuid4().hex
     started = time.monotonic()
     with log.open("w") as output:
         process = subprocess.Popen(
@@ -340,13 +343,19 @@ def run(part: Part, folder: Path) -> Outcome:
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env={**os.environ, "PATH": path, "PYTHONPATH": python_path, **part.environment},
+            env={
+                **os.environ,
+                "PATH": path,
+                "PYTHONPATH": python_path,
+                **part.environment,
+                _PART_VARIABLE: part_id,
+            },
             cwd=folder,
         )
         try:
             in_time = _wait(process, part, started)
         finally:
-            _end(process)
+            _end(process, part_id)
     seconds = time.monotonic() - started
     lines = tuple(line for line in log.read_text(errors="replace").splitlines() if line.strip())
     detail = lines[-1].strip(" =") if lines else ""  # pytest rules its last line off by signs
@@ -370,14 +379,11 @@ def _wait(process: "subprocess.Popen[bytes]", part: Part, started: float) -> boo
     return False
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
+def _end(process: "subprocess.Popen[bytes]", part_id: str) -> None:
     """End the part and all processes that it started, so that none keeps a GPU from the next part.
 
     Ranks of torchrun have process groups of their own, and torchrun gives them 30 s to save.
     """
-    everyone = []
-    with suppress(psutil.NoSuchProcess):
-        everyone = psutil.Process(process.pid).children(recursive=True)
     for ending in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, ending)
@@ -385,10 +391,23 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
         while process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.1)
     process.wait()
-    for descendant in everyone:
+    left = _processes_of(part_id)
+    for descendant in left:
         with suppress(psutil.NoSuchProcess):
             descendant.kill()
-    psutil.wait_procs(everyone, timeout=GRACE_S)
+    psutil.wait_procs(left, timeout=GRACE_S)
+
+
+def _processes_of(part_id: str) -> list[psutil.Process]:
+    """Return the running processes that a part has started, also those whose parents have ended,
+    such as Ray's daemons.
+    """
+    found = []
+    for candidate in psutil.process_iter():
+        with suppress(psutil.Error):
+            if candidate.environ().get(_PART_VARIABLE) == part_id:
+                found.append(candidate)
+    return found
 
 
 def run_parts(

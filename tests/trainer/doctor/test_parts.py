@@ -100,6 +100,22 @@ time.sleep(600)
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
+def test_a_daemon_whose_parent_has_ended_ends_with_its_part(tmp_path, monkeypatch):
+    """As Ray's daemons after `ray start` has been killed."""
+    monkeypatch.setattr("trainer.doctor.parts.GRACE_S", 1.0)
+    starter = f"""
+import pathlib, subprocess, sys
+daemon = subprocess.Popen(
+    [sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True
+)
+pathlib.Path({str(tmp_path / "pid")!r}).write_text(str(daemon.pid))
+"""
+    program = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {starter!r}])"
+    run_parts([python("daemon", program)], [], tmp_path)
+    pid = int((tmp_path / "pid").read_text())
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
 def test_a_wheel_without_tests_still_offers_the_other_parts(tmp_path):
     offered = parts(Machine(gpus=4, vllm=True, ray=True, checkout=False), tmp_path)
     able = {part.name for part in offered if part.command is not None}
