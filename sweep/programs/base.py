@@ -183,6 +183,7 @@ class DescribedProgram(SearchableProgram):
     """What tables, reports and comparisons ask: names, and which configuration is plain."""
 
     always_shown: ClassVar[tuple[str, ...]] = ()  # keys that tables always show
+    rule_keys: ClassVar[tuple[str, ...]] = ()  # keys that the name of the update rule stands for
 
     @abstractmethod
     def setting(self) -> tuple[str, str]:

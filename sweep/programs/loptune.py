@@ -87,6 +87,7 @@ class LoptuneProgram(Program):
     forecast_needs = "set the number of steps with trainer.max_steps=N"
     estimates_sizes = True
     always_shown = ("algorithm.ar_alpha", "algorithm.lopti_eta")
+    rule_keys = (ADVANTAGE_KEY, LOSS_KEY)
 
     preset: str | None = None
     """preset[:variant] or YAML file (relative to the search space)"""

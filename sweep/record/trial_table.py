@@ -10,7 +10,6 @@ from sweep.space.arms import arm_of
 from sweep.space.points import Parameters
 from sweep.space.spec import SweepSpec
 from trainer.errors import shortened
-from trainer.rules.names import ADVANTAGE_KEY, LOSS_KEY
 from trainer.shell.table import number, print_table
 
 _MAX_VALUE = 60  # characters; a searched system prompt may have thousands
@@ -55,10 +54,10 @@ def setting_text(
     """
     rest = dict(resolved)
     name = "" if point is None else arm_of(spec, dict(point))
-    if spec.external is None and any(key in rest for key in (ADVANTAGE_KEY, LOSS_KEY)):
+    if any(key in rest for key in spec.program.rule_keys):
         name = name or spec.program.rule_of(dict(resolved))[0]
     if name:
-        for key in (ADVANTAGE_KEY, LOSS_KEY):
+        for key in spec.program.rule_keys:
             rest.pop(key, None)
     return " ".join(part for part in (name, parameter_text(rest)) if part)
 
