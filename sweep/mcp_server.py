@@ -46,7 +46,7 @@ class Sweep:
         """Return the JSON of a command with ``--json``, and its exit status.
 
         Raises:
-            ConfigError: the command failed; the message is what it said.
+            ConfigError: the command failed; the message is the command's error output.
         """
         line = [sys.executable, "-m", "sweep", *words]
         ended = subprocess.run(
@@ -156,7 +156,7 @@ def _add_readers(server: "MCPServer", sweep: Sweep) -> None:
         name: Annotated[str, Field(description="name of the sweep")],
         runs_dir: Annotated[str, Field(description="folder of all runs")] = "runs",
     ) -> dict[str, Any]:
-        """Show a sweep's trials, its best configuration, and what speaks against it."""
+        """Show a sweep's trials, its best configuration, and the caveats."""
         return sweep.answer("status", f"--runs-dir={runs_dir}", "--json", _operand(name))
 
     @_tool(server, reads_only=True)
@@ -183,7 +183,7 @@ def _add_writers(server: "MCPServer", sweep: Sweep) -> None:
         metric: Annotated[str | None, Field(description="name of the score")] = None,
         mode: Literal["max", "min"] | None = None,
     ) -> dict[str, Any]:
-        """Begin a campaign in a new folder. Measure its baseline first: see `needs`."""
+        """Start a campaign in a new folder. Measure its baseline first: see `needs`."""
         words = ["gate", "start", f"--worthwhile={worthwhile}", "--json"]
         named = {"space": space, "metric": metric, "mode": mode}
         words += [f"--{key}={value}" for key, value in named.items() if value is not None]

@@ -483,7 +483,7 @@ def _noise_json(report: "NoiseReport") -> dict[str, Any]:
 
 
 def _noise_sentences(report: "NoiseReport", metric: str, worthwhile: float) -> list[str]:
-    """Return in words what was measured."""
+    """Return sentences about the measured noise."""
     lines = []
     scores = report.scores
     if report.failed:

@@ -148,7 +148,7 @@ def _check_again(arguments: argparse.Namespace) -> None:
 
 
 def _refuse_second(sweep: SweepRecord) -> None:
-    """Refuse a confirmation if there is one, and print the command that goes on."""
+    """Refuse a confirmation if there is one, and print the command that continues from it."""
     from sweep.record.recorded_rounds import recorded_rounds  # scipy takes a second to import
 
     folder = sweep.folder.confirmation

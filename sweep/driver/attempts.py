@@ -1,8 +1,8 @@
 """Attempts at a trial: how they are numbered, when a failed one is retried, when a trial is given
 up.
 
-Nothing here prints. `TrialEvents` tells a display what happens; a display that fails is logged and
-changes no decision.
+Nothing here prints. `TrialEvents` notifies a display of every event; a display that fails is logged
+and changes no decision.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class AfterFailure(Enum):
-    """What follows a failure."""
+    """The action after a failure."""
 
     RETRY = "retry"
     REPORT = "report"  # start once more, only to report the failure
@@ -49,7 +49,7 @@ class RetryBudget:
         self._given_up: set[str] = set()
 
     def after_failure(self, trial: str, *, node_was_lost: bool) -> AfterFailure:
-        """Count a failure and return what follows it.
+        """Count a failure and return the action after it.
 
         Without retries left, a trial is started once more only to report its failure, so that it
         has an ordinary result.
@@ -109,31 +109,31 @@ class Gate:
 
 
 class Display(Protocol):
-    """Shows what happens to trials. Any method may raise: the error is logged."""
+    """Shows the events of trials. Any method may raise: the error is logged."""
 
     def started(self, trial: str, resolved: Mapping[str, Any], point: Mapping[str, Any]) -> None:
-        """A trial of these searched values, and of this point with its switches, has its
-        resources.
+        """Show that a trial of these searched values has its resources; ``point`` includes the
+        conditional flags.
         """
 
     def evaluated(self, trial: str, report: TrialReport) -> None:
-        """A trial has evaluated its model."""
+        """Show that a trial has evaluated its model."""
 
     def retried(self, trial: str, reason: str, failures: int | None, most: int) -> None:
-        """A trial starts again after this failure; None if it does not count."""
+        """Show that a trial restarts after this failure; ``failures``: None if not counted."""
 
     def failed(self, trial: str, reason: str) -> None:
-        """A trial has failed and is not retried."""
+        """Show that a trial has failed and is not retried."""
 
     def ended(self, trial: str, report: TrialReport) -> None:
-        """A trial has ended with this report."""
+        """Show that a trial has ended with this report."""
 
     def polled(self, running: Sequence[str], pending: Sequence[str]) -> None:
-        """Ten times a second: these trials have resources, those wait for them."""
+        """Show, ten times a second, which trials have resources and which wait for them."""
 
 
 class TrialEvents(tune.Callback):  # type: ignore[misc]
-    """Tune's events: decides on retries, knows which trials run, and tells the display.
+    """Tune's events: decides on retries, tracks the running trials, and notifies the display.
 
     Args:
         folder: the sweep's folder.
@@ -156,7 +156,7 @@ class TrialEvents(tune.Callback):  # type: ignore[misc]
         return {**self.__dict__, "_changed": None, "_display": None, "_trials": ()}
 
     def scores(self) -> dict[str, float | None]:
-        """Return the trials that hold resources now, each with its latest score."""
+        """Return the trials that have resources now, each with its latest score."""
         return {
             trial.config["trial"]: TrialReport.of(trial.last_result).score
             for trial in self._trials
@@ -164,7 +164,7 @@ class TrialEvents(tune.Callback):  # type: ignore[misc]
         }
 
     def running(self) -> int:
-        """Return how many trials hold resources now."""
+        """Return how many trials have resources now."""
         return len(self.scores())
 
     def on_trial_start(self, trial: Trial, **info: Any) -> None:
@@ -192,8 +192,8 @@ class TrialEvents(tune.Callback):  # type: ignore[misc]
         self._after_end(trial)
 
     def on_trial_recover(self, trial: Trial, **info: Any) -> None:
-        """Decide what follows a failure, and number the next attempt: the number shuts out the
-        process of the failed one.
+        """Decide whether to retry after a failure, and number the next attempt: its number fences
+        off the failed attempt's process.
         """
         name = trial.config["trial"]
         reason = self._reason(trial)

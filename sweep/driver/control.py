@@ -137,8 +137,8 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
 def graceful_signals(
     control: StopControl, show: Callable[[str], None]
 ) -> AbstractContextManager[None]:
-    """On the first SIGINT, SIGTERM or SIGHUP, stop at the next training step. On the second, raise
-    KeyboardInterrupt.
+    """Stop at the next training step after the first SIGINT, SIGTERM or SIGHUP. On the second,
+    raise KeyboardInterrupt.
 
     The resume command is printed on the first signal: if the signal also reaches Ray's processes
     (at the end of a batch job), Ray kills this process before it can print its last line.

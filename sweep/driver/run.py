@@ -1,6 +1,6 @@
 """Run a sweep: check everything, run the trials under Ray Tune, report the best.
 
-The driver holds no state that a crash could lose: proposals and results are in the event log,
+The driver keeps no state that a crash could lose: proposals and results are in the event log,
 checkpoints in the trials' folders. Resuming starts a new Tuner whose searcher first submits the
 trials without a result; each resumes from its newest checkpoint.
 """
@@ -96,7 +96,7 @@ class _Session:
 
     @property
     def trial_plan(self) -> TrialPlan:
-        """What all trials share."""
+        """Settings that all trials share."""
         parent = self.parent.run_id if self.parent else None
         spec = self.sweep.spec
         inputs: tuple[Path, ...] = ()

@@ -29,7 +29,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class BatchResults:
-    """What the runs of a batch gave, by seed."""
+    """The results of a batch's runs, by seed."""
 
     scores: dict[int, float]
     failed: dict[int, str]  # reason
@@ -117,7 +117,7 @@ def run_batch(folder: Path, batch: Batch, place: Path) -> BatchResults:
     if (runs_dir / batch.name / "space.lock.yaml").is_file():
         words = ["resume", batch.name]
     line = [sys.executable, "-m", "sweep", *words, "--runs-dir", str(runs_dir)]
-    # The answer is what this command prints; the sweep's progress goes beside it.
+    # This command prints its answer on stdout, so the sweep's progress goes to stderr.
     ended = subprocess.run(line, cwd=place, stdout=_STDERR, check=False)
     if ended.returncode == INTERRUPTED:
         raise KeyboardInterrupt

@@ -77,7 +77,7 @@ class Need:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What the campaign says of its latest proposal, or of its baseline if none is open."""
+    """The campaign's status for its latest proposal, or for its baseline if none is open."""
 
     outcome: Literal["keep", "discard", "more", "ready", "confirmed", "unconfirmed"]
     proposal: int | None = None
@@ -130,7 +130,7 @@ class Campaign:
 
     @property
     def kept(self) -> list[int]:
-        """The numbers of the kept proposals, without those that a re-check gave up."""
+        """The numbers of the kept proposals, except the ones that a re-check discarded."""
         return [
             proposal.number
             for proposal in self.proposals
@@ -160,10 +160,10 @@ class Campaign:
 
     @contextmanager
     def change(self) -> Iterator["Campaign"]:
-        """Hold the campaign for this process and yield it as it is now.
+        """Lock the campaign for this process and yield its current state.
 
         Raises:
-            NameInUseError: another process changes it.
+            NameInUseError: another process has the lock.
         """
         with lock_folder(self.folder, "campaign"):
             current = Campaign(self.folder)
@@ -213,7 +213,7 @@ class Campaign:
         return self.proposals[-1]
 
     def recheck(self) -> Recheck:
-        """Begin to compare the baseline with the first one, on fresh seeds of both.
+        """Start a re-check: compare the current baseline with the first one on fresh seeds of both.
 
         Raises:
             ConfigError: a proposal or a re-check is open, or nothing was kept since the last one.
@@ -322,7 +322,7 @@ class Campaign:
         return proposal
 
     def verdict(self) -> Verdict:
-        """Return what the runs so far say; decides nothing."""
+        """Return the answer of the runs so far; decides nothing."""
         if self.open_recheck is not None:
             return self._recheck_verdict(self.open_recheck)
         missing = self._missing_baseline()
@@ -394,7 +394,7 @@ class Campaign:
         )
 
     def _recheck_verdict(self, recheck: Recheck) -> Verdict:
-        """Return what the runs so far say of the chain of kept changes."""
+        """Return the answer of the runs so far on the chain of kept changes."""
         if recheck.latest.failed:
             seed, reason = next(iter(recheck.latest.failed.items()))
             return Verdict(
@@ -466,7 +466,7 @@ class Campaign:
     def _more(
         self, number: int, needs: list[Need], asked: tuple[int, ...], answer: gate.Answer | None
     ) -> Verdict:
-        """Return the runs that both arms lack on the seeds that are asked for."""
+        """Return the requested runs that both arms still lack."""
         assert self.open is not None
         baseline = tuple(seed for seed in asked if seed not in self.baseline.scores)
         already = {seed for need in needs for seed in need.seeds}
@@ -590,7 +590,7 @@ class Campaign:
             self._close_recheck(event)
 
     def _check_spec(self, started: Record | None) -> None:
-        """Refuse settings of the campaign that are other than those it was started with.
+        """Refuse settings that differ from the ones the campaign was started with.
 
         Raises:
             ConfigError: ``campaign.yaml`` was edited.
@@ -610,7 +610,7 @@ class Campaign:
             )
 
     def _close_recheck(self, event: Record) -> None:
-        """Take a chain as confirmed, or go back to the last baseline that was."""
+        """Mark a chain as confirmed, or return to the last confirmed baseline."""
         recheck = self.rechecks[-1]
         if event["outcome"] == "confirmed":
             recheck.decision = event
@@ -624,7 +624,7 @@ class Campaign:
 
 
 def _numbers(answer: gate.Answer | None) -> Record:
-    """Return what an event records of an answer."""
+    """Return the fields of an answer that an event records."""
     if answer is None:
         return {}
     return {
@@ -637,7 +637,7 @@ def _numbers(answer: gate.Answer | None) -> Record:
 
 
 def start_campaign(folder: Path, spec: CampaignSpec) -> Campaign:
-    """Begin a campaign in a new or empty folder.
+    """Start a campaign in a new or empty folder.
 
     Raises:
         ConfigError: the folder holds a campaign already, or other files.

@@ -18,7 +18,7 @@ SEEDS_SHOWN = (2, 3, 5, 8, 12, 20)  # seeds of each of two configurations
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseReport:
-    """What runs of one configuration tell of its noise."""
+    """The seed noise estimated from runs of one configuration."""
 
     scores: dict[int, float]
     repeated: dict[int, float]  # second runs of some of these seeds
@@ -32,7 +32,7 @@ class NoiseReport:
 
     @property
     def sd_interval(self) -> tuple[float, float]:
-        """A 90 % confidence interval of ``sd``, for normal scores."""
+        """A 90% confidence interval of ``sd``, for normal scores."""
         dof = len(self.scores) - 1
         low = self.sd * math.sqrt(dof / float(stats.chi2.ppf(0.95, dof)))
         high = self.sd * math.sqrt(dof / float(stats.chi2.ppf(0.05, dof)))
@@ -58,7 +58,7 @@ class NoiseReport:
 def measure(folder: Path, seeds: int, repeats: int) -> NoiseReport:
     """Run a program's own settings on ``seeds`` seeds, and the first ``repeats`` of them again.
 
-    The folder holds the `PROGRAM`. What has run already is taken over.
+    The folder holds the `PROGRAM`. Reuses the runs that the folder already has.
 
     Raises:
         ConfigError: fewer than two runs ended with a score.

@@ -1,9 +1,9 @@
-"""Check the chain of kept changes again: is the baseline still better than the first one.
+"""Re-check the chain of kept changes: whether the current baseline is better than the first one.
 
 Each change was kept against the baseline of its time. A re-check compares today's baseline with the
-first, on fresh seeds of both: scores that once spoke for a change count no more. It is one
-group-sequential test, like a proposal's. A chain that is not confirmed is given up back to the last
-baseline that was, and what was kept since counts as discarded.
+first on fresh seeds of both. Scores that once decided for a change do not count. It is one
+group-sequential test, like a proposal's. If a chain is not confirmed, the campaign returns to the
+last confirmed baseline, and the changes kept since then count as discarded.
 """
 
 from dataclasses import dataclass, field
@@ -28,5 +28,5 @@ class Recheck:
     decision: dict[str, Any] | None = field(default=None)  # the event
 
     def seeds(self, count: int) -> tuple[int, ...]:
-        """Return so many seeds of the re-check."""
+        """Return the first ``count`` seeds of the re-check."""
         return tuple(range(self.first_seed, self.first_seed + count))

@@ -1,7 +1,8 @@
-"""The interface of a program: what a trial runs, and everything that a sweep knows about it.
+"""The interface of a program: the code that a trial runs, and every fact that a sweep needs about
+it.
 
-`Program` is four interfaces, one for each asker: what a space may hold, what tables and the
-baseline's choice ask, what a plan asks (optional), and what runs.
+`Program` combines four interfaces, one per caller: the search space, tables with the choice of the
+baseline, the plan (optional), and the driver with its ranks.
 """
 
 from abc import ABC, abstractmethod
@@ -120,7 +121,7 @@ class Sample:
 
 
 class SearchableProgram(Section, ABC):
-    """What a search space asks: which keys there are, and which values they may have."""
+    """Interface for the search space: the existing keys and their valid values."""
 
     space_key: ClassVar[str]  # key of the search space that holds the program
 
@@ -180,7 +181,7 @@ class SearchableProgram(Section, ABC):
 
 
 class DescribedProgram(SearchableProgram):
-    """What tables, reports and comparisons ask: names, and which configuration is plain."""
+    """Interface for tables, reports and comparisons: names, and which configuration is plain."""
 
     always_shown: ClassVar[tuple[str, ...]] = ()  # keys that tables always show
     rule_keys: ClassVar[tuple[str, ...]] = ()  # keys that the name of the update rule stands for
@@ -210,7 +211,7 @@ class DescribedProgram(SearchableProgram):
 
 
 class PlannableProgram(Section, ABC):
-    """What a plan asks. Every answer is optional: the defaults mean "unknown"."""
+    """Interface for a plan. Every answer is optional: the defaults mean "unknown"."""
 
     forecast_needs: ClassVar[str]  # advice if a plan cannot estimate the length of a trial
     # whether it can estimate sizes of model and checkpoints
@@ -253,7 +254,7 @@ class PlannableProgram(Section, ABC):
 
 
 class RunnableProgram(Section, ABC):
-    """What a driver and the ranks ask: what runs, with which files and records."""
+    """Interface for the driver and the ranks: the code to run, its files and its records."""
 
     # whether held-out problems replace the others
     held_out_instead: ClassVar[bool] = False

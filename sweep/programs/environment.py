@@ -26,7 +26,7 @@ def set_for_sweep(name: str, value: str) -> None:
 
 
 def typed_environment() -> dict[str, str]:
-    """Return this process's environment without what the sweep or Ray set."""
+    """Return this process's environment without the variables that the sweep or Ray set."""
     return {
         name: value
         for name, value in os.environ.items()

@@ -485,7 +485,7 @@ class LoptuneProgram(Program):
         return None if steps is None else math.ceil(steps / int(every))
 
     def checkpoints(self, on_gpu: bool) -> Checkpoints:
-        """Return what a trial keeps in its folder."""
+        """Return the files that a trial keeps in its folder."""
         kept = self.base.checkpoint
         weights = planned_checkpoint_bytes(self.base, on_gpu, weights_only=True)
         ended = None  # the last checkpoint and the best ones, as weights

@@ -213,8 +213,8 @@ class CommandRun:
                 yield line | {"step": step}
 
     def _is_new(self, line: Record) -> bool:
-        """Drop the steps that a line of the running process abandons; return whether the line says
-        more than what is left.
+        """Drop the steps that a line of the running process abandons; return whether the line has a
+        value that the remaining records lack.
         """
         self._abandon(line["step"])
         values = _values(line)
@@ -224,8 +224,8 @@ class CommandRun:
         return is_new
 
     def _abandon(self, step: int) -> None:
-        """Drop what earlier processes recorded after this step: the running process did not
-        continue from there, so those steps belong to a training that no longer exists.
+        """Drop the records of earlier processes after this step: the running process did not
+        continue from them, so they belong to a discarded part of the training.
         """
         if all(earlier <= step for earlier, _ in self._earlier):
             return
@@ -370,7 +370,7 @@ class _Lines:
             start = text.find(self._prefix) if self._prefix else -1
 
     def _metrics(self, text: str) -> tuple[Record, int]:
-        """Return the metrics at the beginning of a text, and where they end."""
+        """Return the metrics at the start of a text, and their end position."""
         try:
             # another rank may append to the line
             content, end = json.JSONDecoder().raw_decode(text)

@@ -42,7 +42,9 @@ class ReadSoFar:
         ]
 
     def begin_process(self, positions: Mapping[str, Position]) -> None:
-        """Note what is on disk before a process starts."""
+        """Store the positions, and size and digest of the correctness file, before a process
+        starts.
+        """
         content = self._correctness.read_bytes() if self._correctness.is_file() else b""
         self._before = (len(content), _digest(content))
         self.save(positions)
@@ -54,7 +56,7 @@ class ReadSoFar:
         write_atomically(self._path, json.dumps(state))
 
     def abandon(self, step: int) -> None:
-        """Leave out what earlier processes wrote after this step."""
+        """Exclude the correctness lines that earlier processes wrote after this step."""
         self._abandoned.append((*self._before, step))
 
     def copy_correctness(self) -> None:

@@ -1,4 +1,5 @@
-"""Words of a command line that a shell reads as its script, and whether a value may stand in them.
+"""Words of a command line that a shell reads as its script, and whether a value may be inserted
+into them.
 
 A value in a script is quoted when it is put in, so that it stays one word. That fails inside
 quotes, and where the text is read a second time, such as behind ``eval`` or ``ssh``.
@@ -92,8 +93,8 @@ def code_words(command: Sequence[str]) -> dict[int, str]:
 
 
 def quoted(script: str) -> Iterator[int]:
-    """Yield the positions at which a quoted value would not stay one word. What is hard to follow
-    (a substitution inside quotes, a here-document) counts as quoted up to the end.
+    """Yield the positions at which a quoted value would not stay one word. Syntax that is hard to
+    follow (a substitution inside quotes, a here-document) counts as quoted up to the end.
     """
     state = ""  # the character that ends it
     escapes = False  # whether a backslash counts in this state

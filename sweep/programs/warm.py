@@ -73,13 +73,13 @@ def _preload(modules: list[str]) -> str:
         return f"{type(error).__name__}: {error}"
     finally:
         sys.path.remove(os.getcwd())
-        gc.freeze()  # so that no trial copies the pages of what all of them share
+        gc.freeze()  # so that no trial copies the pages of objects that all trials share
         gc.enable()
     return _unsafe()
 
 
 def _unsafe() -> str:
-    """Return what a forked process would lack: threads, or a GPU in use."""
+    """Return the resources that a forked process would lack: threads, or a GPU in use."""
     threads = [thread.name for thread in threading.enumerate()][1:]
     if not threads:
         for task in os.listdir("/proc/self/task"):

@@ -51,7 +51,7 @@ def _keep_last_and_best(root: Path) -> None:
 
 
 class CheckpointSpace:
-    """Compares free disk space with what trials will still write.
+    """Compares the free disk space with the size of the checkpoints still to be written.
 
     A checkpoint is assumed to be as large as the largest so far, or as the estimate from the model.
     A trial briefly holds one checkpoint more than it keeps, because the new one is complete before

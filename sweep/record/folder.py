@@ -42,8 +42,8 @@ class SweepFolder:
 
     @property
     def confirmation(self) -> "SweepFolder":
-        """The folder in which the finalists run on fresh seeds: that of the latest confirmation, or
-        of the first if none was started.
+        """The folder in which the finalists run on fresh seeds: the latest confirmation's, or the
+        first one's if none was started.
         """
         return [self.numbered_confirmation(1), *self.confirmations][-1]
 

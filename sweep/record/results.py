@@ -32,8 +32,8 @@ _MAX_POINTS = 200  # per training curve, to keep the page small
 def read_results(sweep: SweepRecord, *, may_run: bool = True) -> Results:
     """Return a sweep's results, with its finalists on fresh seeds; works while the sweep runs.
 
-    ``may_run=False`` treats the sweep as ended although its driver, which is closing it, still
-    holds the lock.
+    ``may_run=False`` treats the sweep as ended, although the driver that is closing it still has
+    the lock.
 
     Raises:
         StorageError: a record is damaged.
@@ -130,7 +130,7 @@ def _searched(spec: SweepSpec, configurations: Iterable[Configuration]) -> tuple
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _TrialReader:
-    """Adds what a trial's folder holds to its record in the event log."""
+    """Adds the results in a trial's folder to its record in the event log."""
 
     sweep: SweepRecord
     objective: Objective
@@ -167,7 +167,7 @@ class _TrialReader:
         records: list[Record],
         curves: Mapping[str, Curve],
     ) -> TrialRecord:
-        """Add what does not depend on how the trial ended."""
+        """Add the fields that do not depend on how the trial ended."""
         spec = self.sweep.spec
         program = spec.program
         shown = program.values({}, program.always_shown)

@@ -49,8 +49,8 @@ def setting_text(
 ) -> str:
     """Return a configuration on one line: ``grpo ar_alpha=0.3``.
 
-    Its update rule has the one name that reports and runs use, too: the arm's (if ``point`` holds
-    the switches), or else that of advantage and loss together.
+    Its update rule has the same name as in reports and runs: the arm's (if ``point`` has the
+        conditional flags), else the name of advantage and loss together.
     """
     rest = dict(resolved)
     name = "" if point is None else arm_of(spec, dict(point))

@@ -153,8 +153,8 @@ def failed_by_settings(configuration: Configuration) -> bool:
 
     They explain a divergence, a score that is not finite, and a command that itself ended with an
     error on every retry, as programs do that check for NaN. Any other recorded reason (memory, a
-    signal, silence until `limits.stall_timeout_s`, a dead worker) may be the machine's, and says
-    nothing about the point.
+    signal, silence until `limits.stall_timeout_s`, a dead worker) may be the machine's, and is no
+    evidence against the point.
     """
     for result in configuration.results.values():
         if result.state != "FAIL" or _MEMORY.search(result.reason):

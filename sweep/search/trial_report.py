@@ -1,4 +1,4 @@
-"""What a trial reports after each evaluation, and when it ends without one.
+"""The report of a trial after each evaluation, and when it ends without one.
 
 A rank makes it, the trial hands it to Ray Tune, and searcher, scheduler and driver read it.
 """

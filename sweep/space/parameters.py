@@ -165,7 +165,7 @@ _NEEDS_A_RANGE = "write one range, such as {uniform: [0.0, 0.5]} or {choice: [a,
 
 
 def _check_words(data: Any) -> None:
-    """Refuse what is no mapping, and the words of W&B, Optuna, Ray and Hydra."""
+    """Refuse values that are not mappings, and the syntax of W&B, Optuna, Ray and Hydra."""
     known = [field.alias or name for name, field in ParameterSpec.model_fields.items()]
     meant = our_form(data, known)
     if meant is not None:

@@ -1,4 +1,4 @@
-"""The file that a sweep's space was read from, to say what was edited there since.
+"""The file that a sweep's space was read from, to detect later edits.
 
 A sweep resumes and extends with its own copy, ``space.lock.yaml``: later configurations must be
 comparable with the earlier ones.
@@ -30,7 +30,7 @@ _OWN_TRACKING = ("trainer.config.tracking.offline",)
 
 @dataclass(frozen=True)
 class SpaceSource:
-    """Where a space was read from."""
+    """The file or preset that a space was read from."""
 
     file: str  # absolute path
     overrides: Sequence[str]  # of the command line

@@ -160,7 +160,7 @@ class SweepSpec(Section):
 
     @property
     def program(self) -> Program:
-        """What a trial runs."""
+        """The program that a trial runs."""
         program = self.trainer or self.external
         assert program is not None, "one of them is written"
         return program
@@ -215,7 +215,9 @@ class SweepSpec(Section):
 
     @property
     def used_seeds(self) -> set[int]:
-        """Seeds whose scores guided the search: its own, and those of its warm-start sweeps."""
+        """Seeds whose scores guided the search: its own seeds, and the seeds of its warm-start
+        sweeps.
+        """
         return {*self.seeds, *self.search.earlier_seeds}
 
     @property

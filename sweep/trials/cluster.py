@@ -228,7 +228,7 @@ def check_cluster(host: str, port: int) -> None:
     """Refuse an address at which no Ray cluster answers.
 
     Raises:
-        MissingError: says whether nothing answers or something other than Ray.
+        MissingError: nothing answers, or something other than Ray does; the message says which.
     """
     try:
         with socket.create_connection((host, port), timeout=ANSWER_LIMIT_S) as connection:
@@ -291,8 +291,8 @@ def _daemons(node: Node, folder: Path, log: Path) -> Iterator[str]:
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     # no prestarted workers for tasks: a sweep only uses actors
     environment["RAY_prestart_worker_first_driver"] = "0"
-    # By default, workers are nicer than any other process by 15: beside one that keeps a core busy,
-    # a trial would get 3% of that core.
+    # By default, workers run at a niceness 15 higher than other processes: if another process keeps
+    # a core busy, a trial would get only 3% of that core.
     environment.setdefault("RAY_worker_niceness", "0")
     environment[SETUP_HOOK_VARIABLE] = SETUP_HOOK
     with log.open("ab") as output:

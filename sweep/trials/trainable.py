@@ -47,7 +47,7 @@ _FAILED_CLOSE_TIMEOUT_S = 5.0  # the other ranks may wait for the failed one in 
 
 @dataclass(frozen=True)
 class TrialPlan:
-    """What all trials of a sweep share."""
+    """Settings that all trials of a sweep share."""
 
     spec: SweepSpec
     folder: SweepFolder
@@ -263,7 +263,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         self._run_folder.failure.unlink(missing_ok=True)
 
     def _check_inputs(self) -> None:
-        """Refuse to train on files that have changed since the sweep began."""
+        """Refuse to train on files that have changed since the sweep started."""
         folder = self.plan.folder
         try:
             check_inputs(folder.root, "sweep", False, self.plan.working_dir)

@@ -183,7 +183,7 @@ class WorkerGroup:
 
         Raises:
             WorkerLostError: a rank died or hung; the other ranks may still be waiting for it.
-            Exception: what the method raised on a rank, as it was raised.
+            Exception: the unchanged exception of the method on a rank.
         """
         return self._gather(
             [getattr(rank, method).remote(*arguments) for rank in self._ranks], timeout, progress
@@ -261,8 +261,8 @@ def _cores_per_gpu(node_id: str) -> float:
 def rank_environments(
     locations: Sequence[Mapping[str, Any]], threads: int, gpus: float
 ) -> list[dict[str, str]]:
-    """Return the rendezvous and device variables of each rank, from what ``RankWorker.describe``
-    returned.
+    """Return the rendezvous and device variables of each rank, from the results of
+    ``RankWorker.describe``.
 
     ``threads`` is the number of reserved cores. A rank with a GPU gets at least the node's cores
     per GPU: a CPU-offloaded AdamW runs on them, and no other trial can use them while this one has
@@ -290,7 +290,7 @@ def rank_environments(
             "TOKENIZERS_PARALLELISM": "false",
         }
         visible = [str(gpu) for other in neighbors for gpu in locations[other]["gpus"]]
-        # empty: a trial without GPUs must not use those of others
+        # empty: a trial without GPUs must not use other trials' GPUs
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(visible)
         # one compile cache per set of GPUs: concurrent trials do not share it, and the next trial
         # on these GPUs reuses it

@@ -1,4 +1,4 @@
-"""Print what happens to trials as lines.
+"""Print the events of trials as lines.
 
 The driver calls these methods and survives their exceptions (`sweep.driver.attempts.TrialEvents`):
 nothing here decides anything.

@@ -6,10 +6,10 @@ experiment, so they are stopped, resumed and inspected like any other sweep. All
 or in rounds (`rounds`).
 
 A confirmation that decides nothing can be followed by another, NAME-confirm-2, on seeds that
-neither the search nor a confirmation has used. It is judged alone: the scores of the earlier one
-led to it, so they are not fresh any more. As it is a further chance of a false positive, its
-p-values are doubled for each earlier confirmation; all confirmations together then report a false
-improvement with a probability below 10%.
+neither the search nor a confirmation has used. It is judged without the earlier confirmation: the
+earlier scores led to it, so they are not fresh any more. As it is a further chance of a false
+positive, its p-values are doubled for each earlier confirmation; all confirmations together then
+report a false improvement with a probability below 10%.
 """
 
 from collections.abc import Sequence
