@@ -113,7 +113,7 @@ class Display(Protocol):
 
     def started(self, trial: str, resolved: Mapping[str, Any], point: Mapping[str, Any]) -> None:
         """Show that a trial of these searched values has its resources; ``point`` includes the
-        conditional flags.
+        switches.
         """
 
     def evaluated(self, trial: str, report: TrialReport) -> None:
