@@ -80,7 +80,7 @@ def fixed_seeds(worthwhile: float, finalists: int) -> int:
 
 
 def at_once(seeds: int, scores: Array) -> Array:
-    """Whether finalist 1 is found better by one look at the end, with Dunnett's correction."""
+    """Return whether one analysis at the end finds finalist 1 better, with Dunnett's correction."""
     finalists = scores.shape[1] - 1
     single = (critical_value(finalists, finalists * (seeds - 1)),)
     design = Design((seeds,), finalists, 0.0, single, single)

@@ -19,7 +19,7 @@ Many runs collapse; scores are not normal. All seeds are fresh: nothing was chos
   test saw.
 - beside a better one: the first finalist is raised by ``BETTER``. Claims about the others are
   false.
-- rounds: one look at eight seeds, and rounds that may stop at five, six or seven.
+- rounds: one analysis at eight seeds, and rounds that may stop at five, six or seven.
 
 Rivals judge each finalist alone, at 5% divided by the number of finalists if they have a level:
 
@@ -571,12 +571,12 @@ def rounds_on(table: Array, design: Design, cases: int, number: int) -> tuple[fl
 
 
 def print_rounds(cases: int) -> None:
-    """Print false claims, finds and seeds of one look at ``ROUNDS`` seeds, and of rounds up to
+    """Print false claims, finds and seeds of one analysis at ``ROUNDS`` seeds, and of rounds up to
     them.
     """
     rows = []
     for finalists in (1, 2, 3):
-        for name, analyses in (("one look", (ROUNDS,)), ("rounds", schedule_analyses(ROUNDS))):
+        for name, analyses in (("one analysis", (ROUNDS,)), ("rounds", schedule_analyses(ROUNDS))):
             design = Design(analyses, finalists, 0.0, *boundaries(analyses, finalists))
             studied = [
                 rounds_on(table, design, cases, number)
