@@ -78,7 +78,7 @@ def rule_comparisons(results: Results) -> list[RuleComparison]:
     rules = [rule for rule in dict.fromkeys(map(str, of.values())) if rule != nothing.baseline]
     if not rules:
         return [replace(nothing, left_out="it tried only the baseline's rule")]
-    # If the search dropped a rule, those that are left may have been selected by chance.
+    # If the search dropped a rule, the remaining rules may have been selected by chance.
     behind = not results.arms and any(rule not in chosen for rule in rules)
     nothing = replace(nothing, chosen="chosen for its score" if behind else "")
     return [
@@ -117,8 +117,8 @@ def _judged(
 def collect_comparisons(
     sweeps: Sequence[Results],
 ) -> tuple[list[RuleComparison], list[RuleComparison]]:
-    """Return the comparisons that count (largest improvement first within a rule) and those that
-    are left out.
+    """Return the comparisons that count (largest improvement first within a rule), and the ones
+    left out.
 
     Each pair of model and task counts once per rule: the sweep with the most fresh seeds is used.
     """

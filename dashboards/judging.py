@@ -88,7 +88,7 @@ def judge(
 
 
 def _as_asked(results: "Results", columns: "RunColumns") -> "Results":
-    """Add how the arms are to be compared."""
+    """Add the way of comparing the arms."""
     return replace(
         results,
         pairing=columns.pairing,

@@ -120,7 +120,7 @@ class Results:
     earlier_confirmations: int = 0
     # warnings: trials that may not be comparable, seeds that may have no effect
     warnings: tuple[str, ...] = ()
-    runs_dir: str = "runs"  # folder that holds the sweep's folder
+    runs_dir: str = "runs"  # parent of the sweep's folder
 
     def command(self, verb: str, *options: str) -> str:
         """Return a command line for the sweep that works where it is printed."""
@@ -224,7 +224,7 @@ class Results:
         return scores.agg(mean).drop(failed, errors="ignore")
 
     def best_of(self, trials: pd.DataFrame) -> str | None:
-        """Among the configurations with the most seeds, return the one with the best mean score."""
+        """Return the configuration with the best mean score among the ones with the most seeds."""
         scores = trials.groupby("configuration", sort=False).score
         table = scores.agg(mean=mean, count="count")
         means = table[table["count"] == table["count"].max()]["mean"]
@@ -311,7 +311,9 @@ class Results:
 
     @property
     def nothing_chosen(self) -> bool:
-        """Whether no score chose what is compared, so that these seeds can give evidence."""
+        """Whether no score selected the compared configurations, so that these seeds can give
+        evidence.
+        """
         return not self.adaptive and (self.listed or not self.name)
 
     @cached_property

@@ -18,8 +18,8 @@ _ROOT = Path(__file__).resolve().parents[1]
 
 
 class _OwnPackages(MetaPathFinder):
-    """Finds the top-level packages of `LOPTUNE_PACKAGES` beside this package, wherever else on
-    ``sys.path`` a module of that name is.
+    """Finds the top-level packages of `LOPTUNE_PACKAGES` next to this package, even if another
+    module of that name is on ``sys.path``.
     """
 
     def find_spec(
@@ -39,7 +39,7 @@ def find_own_packages_first() -> None:
 
     Raises:
         ImportError: a user's file of such a name has been imported already. Its message names the
-            file and what to do.
+            file and the fix.
     """
     if not (_ROOT / LOPTUNE_PACKAGES[0] / "__init__.py").is_file():
         return

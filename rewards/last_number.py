@@ -33,7 +33,7 @@ def score(text: str, answer: Any) -> Score:
 
 
 def number_of(answer: Any) -> Decimal:
-    """Return an accepted answer as a number; what people wrap around it is left out.
+    """Return an accepted answer as a number; text around the answer is ignored.
 
     Raises:
         ValueError: it is none.

@@ -121,8 +121,8 @@ def final_answer(text: str) -> str:
 
 
 def _last_boxes(text: str) -> list[str]:
-    r"""Return the content of the last ``\\boxed{}`` and of those right before it in one list, such
-    as ``\\boxed{1} and \\boxed{2}``.
+    r"""Return the content of the last ``\\boxed{}`` and of the boxes right before it in one list,
+    such as ``\\boxed{1} and \\boxed{2}``.
     """
     boxes: list[str] = []
     end = 0

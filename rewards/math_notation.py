@@ -79,7 +79,7 @@ _TIME = re.compile(r"(\d{1,2}):(\d{2})\s*([ap])\.?\s*m\.?", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Spelling:
-    """A form of an answer for math-verify, and what math-verify would drop."""
+    """A form of an answer for math-verify, and the parts that math-verify would drop."""
 
     formula: str
     unit: str = ""
@@ -90,7 +90,7 @@ class Spelling:
 
     @property
     def text(self) -> str:
-        """The form in small letters without LaTeX's text commands and spaces."""
+        """The form in lower case without LaTeX's text commands and spaces."""
         return "".join(_TEXT.sub(r" \1 ", self.formula).split()).lower()
 
 
@@ -129,7 +129,7 @@ def spellings(answer: str) -> list[Spelling]:
 
 
 def comparable(gold: Spelling, given: Spelling) -> bool:
-    """Return whether units, ratios and names do not already tell the two apart."""
+    """Return whether units, ratios and names do not already distinguish the two."""
     if gold.is_ratio != given.is_ratio or gold.is_continued != given.is_continued:
         return False
     if gold.points and given.points:
@@ -140,7 +140,7 @@ def comparable(gold: Spelling, given: Spelling) -> bool:
 
 
 def _same_structure(gold: str, given: str) -> bool:
-    r"""Return whether math-verify may compare two formulas that hold lists.
+    r"""Return whether math-verify may compare two formulas that contain lists.
 
     It takes ``(1,2)``, ``1,2`` and ``\{1,2\}`` for one another, ``1,2,2`` for ``1,2``, ``\{5\}``
     for 5, and ``2t`` for 2. Equations and ``\pm`` name their values in other ways.
@@ -288,8 +288,8 @@ def _as_time(text: str) -> Spelling | None:
 
 
 def _plain(text: str, unwrapped: str) -> Spelling:
-    r"""Return a form without more than a formula; ``\text{5.5}`` and ``\text{A, C}`` are what they
-    hold.
+    r"""Return a form without more than a formula; ``\text{5.5}`` and ``\text{A, C}`` become their
+    content.
     """
     is_numeral = re.fullmatch(rf"{_NUMERAL}(?:\s*,\s*{_NUMERAL})*", unwrapped) is not None
     is_list_of_words = "," in unwrapped and re.fullmatch(r"[A-Za-z, ]+", unwrapped) is not None

@@ -88,7 +88,7 @@ class RewardPool:
         self._settings: dict[str, Any] = {"functions": dict(functions), "memory_mb": memory_mb}
         self._environment = frozenset(environment)
         self._timeout_s = timeout_s
-        # whether somebody has been told that scoring fails, see `trainer.rollouts.collect`
+        # whether a failure of scoring has been reported, see `trainer.rollouts.collect`
         self.failure_reported = False
         # weighted MINIMUM of the functions, reported by the workers at start
         self._failure_score = 0.0
@@ -115,7 +115,7 @@ class RewardPool:
         """Score prefill + completion texts; results are in the order of ``texts``. Answers are JSON
         values.
 
-        ``rows`` holds each problem's dataset columns; may be empty if no function uses any.
+        ``rows`` has each problem's dataset columns; may be empty if no function uses any.
 
         Raises:
             ScoringFailedError: more than ``max_failure_rate`` of them failed. Raised as soon as
@@ -254,7 +254,7 @@ class RewardPool:
             )
 
     async def _replace_busy(self) -> None:
-        """Replace busy workers: their pending replies would be mistaken for those of the next
+        """Replace busy workers: their pending replies would be mistaken for replies to the next
         call.
         """
         await _cancel_others()

@@ -1,4 +1,4 @@
-"""Kill a process together with all its descendants, even those that detached from it."""
+"""Kill a process together with all its descendants, even the detached ones."""
 
 import ctypes
 import os
@@ -16,7 +16,7 @@ _LINGER_CHECK_S = 0.1
 
 
 def supervise(lifeline: int, allow_linger: Callable[[], bool] = lambda: False) -> None:
-    """Fork: the child returns, and this process becomes its supervisor. The supervisor kills all
+    """Fork; the child returns, and this process becomes its supervisor. The supervisor kills all
     remaining descendants when the child exits, then exits with the child's status.
 
     The supervisor is a child subreaper: the kernel reparents orphaned descendants to it, so neither

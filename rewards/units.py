@@ -44,7 +44,7 @@ _POWERS = {"square": "^2", "sq": "^2", "cubic": "^3", "cu": "^3"}
 _ONE_LETTER_UNITS = frozenset("mgslhLNJWVAKCF")
 # words behind a number that belong to the formula
 _NO_UNITS = frozenset(("and", "or", "to", "mod", "pi", "sqrt", "inf", "infty", "i", "e", "x", "y"))
-# a size without its unit: says nothing about it
+# a size without its unit: no information about the unit
 _ANY_UNIT = frozenset(("unit", "unit^2", "unit^3", "way"))
 
 

@@ -2,7 +2,7 @@
 ``module:name``.
 
 Code is loaded here and nowhere else, so that each kind is looked up in the same places and fails
-with the same words: what could not be loaded, at which line or from which folder, and what to do.
+with the same message. It names the code, the line or the folder, and the fix.
 """
 
 import difflib
@@ -18,7 +18,7 @@ _MAX_MESSAGE = 300  # characters of a quoted exception
 
 
 class UserCodeError(ValueError):
-    """A user's code cannot be loaded. The message names the code, the place and what to do."""
+    """A user's code cannot be loaded. The message names the code, the place and the fix."""
 
 
 def load_named(name: str, kind: str, folder: str | Path | None = None) -> Any:

@@ -1,8 +1,8 @@
 """A scoring worker process: reads JSON lines from stdin and writes JSON lines to a private
 descriptor.
 
-A request holds texts, answers and dataset columns, for one completion or for a batch. The reply
-holds the scores or error messages, and echoes the request's token. Without the token, output that a
+A request has texts, answers and dataset columns, for one completion or for a batch. The reply has
+the scores or error messages, and echoes the request's token. Without the token, output that a
 reward function or model-written code writes to the descriptor is not accepted as a reply.
 
 `rewards.sandbox` starts it as ``python -m rewards.worker SETTINGS``. `rewards.supervisor` can kill

@@ -66,7 +66,7 @@ def train(
 
 def _summary_of_rank_0(folder: Path) -> RunSummary:
     """Return rank 0's summary on every rank. Only rank 0 knows when the record is complete, and its
-    default name may differ, as it holds the time.
+    default name may differ, because it contains the time.
 
     Rank 0 never waits for the others: they may have been interrupted.
     """

@@ -61,7 +61,7 @@ def begin_attempt(run_dir: Path, number: int) -> None:
     """Fence off attempts with lower numbers. Call before reading anything they wrote.
 
     Raises:
-        SupersededError: a newer attempt has begun.
+        SupersededError: a newer attempt has started.
         StorageError: the number cannot be written.
     """
     try:

@@ -1,4 +1,4 @@
-"""User-facing errors: what is wrong, where, and what to do next."""
+"""User-facing errors: the fault, its place, and the next step."""
 
 import math
 

@@ -261,7 +261,7 @@ def format_bytes(count: int) -> str:
 
 
 def free_bytes(path: Path) -> int:
-    """Return the free space of the disk that holds ``path``, which need not exist.
+    """Return the free space of the disk of ``path``, which need not exist.
 
     Raises:
         OSError: the disk usage cannot be read.

@@ -261,7 +261,7 @@ class Trainer:
         return metrics | self.engine.metrics() | time_metrics(stopwatch, batch, parallel)
 
     def _with_rule_inputs(self, batch: TrainBatch, step: int) -> TrainBatch:
-        """Return the batch with what rules may read besides it: the step and their own states."""
+        """Return the batch with the other inputs of rules: the step and their own states."""
         return replace(
             batch,
             step=step,

@@ -61,7 +61,7 @@ def write_pages(results: Results, out_dir: Path) -> Path:
 
 
 def chapters_of(results: Results) -> dict[str, list[Picture]]:
-    """Draw the pictures of each chapter; leave out those with nothing to show."""
+    """Draw the pictures of each chapter; leave out the empty ones."""
     chapters = {}
     for name, several in _CHAPTERS.items():
         drawn = [draw_one(results) for draw_one in several]

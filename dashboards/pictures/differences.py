@@ -104,7 +104,7 @@ def _draw(drawing: go.Figure, arm: ArmRow, pairs: pd.DataFrame, shade: str) -> N
 
 
 def _sentence(arms: list[ArmRow], judged: Results) -> str:
-    """State how many arms are better or worse, and what the band is."""
+    """State how many arms are better or worse, and the meaning of the band."""
     counts = pd.Series([arm.outcome for arm in arms]).value_counts()
     found = ", ".join(f"{counts[kind]} {kind}" for kind in counts.index)
     text = (

@@ -1,4 +1,4 @@
-"""What limits a verdict's precision: too few problems or too few seeds."""
+"""The limit of a verdict's precision: too few problems or too few seeds."""
 
 import math
 
@@ -17,8 +17,8 @@ _STANDARD_ERRORS_AT_80_POWER = float(stats.norm.ppf(0.95) + stats.norm.ppf(0.8))
 
 
 def precision(results: Results) -> Picture | None:
-    """State where the variance comes from and what would narrow the interval; None without
-    per-problem records.
+    """State the sources of the variance and how to narrow the interval; None without per-problem
+    records.
     """
     judged = results.verdict
     pair = None if judged is None else paired_answers(results.answers, judged.best, judged.baseline)
@@ -48,7 +48,7 @@ def _what_limits(verdict: Verdict, ours: Array, theirs: Array, worthwhile: float
 
 
 def _hidden(parts: ProblemSplit, worthwhile: float) -> str:
-    """State how many problems a worthwhile improvement takes, if evaluation noise alone hides
+    """State how many problems would detect a worthwhile improvement, if only evaluation noise hides
     it.
     """
     alone = _STANDARD_ERRORS_AT_80_POWER * math.sqrt(parts.evaluation / parts.seeds)

@@ -42,7 +42,7 @@ class Picture:
 
 
 def figure(x: str = "", y: str = "", *, height: int = 380) -> go.Figure:
-    """Return an empty figure with axis titles; the y title stands above the axis.
+    """Return an empty figure with axis titles; the y title is above the axis.
 
     Margins are fixed, because automatic margins and tick labels keep resizing each other.
     """
@@ -75,8 +75,8 @@ def figure(x: str = "", y: str = "", *, height: int = 380) -> go.Figure:
 
 
 def label_rows(drawing: go.Figure, names: Sequence[str]) -> None:
-    """Write each row's name above the row, inside the plot: at the left it would take a phone's
-    whole width.
+    """Write each row's name above the row, inside the plot: left of it, it would take the full
+    width of a phone.
     """
     drawing.update_layout(margin_l=14)
     drawing.update_yaxes(

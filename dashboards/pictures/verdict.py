@@ -1,5 +1,5 @@
-"""The sentences at the top of a report: what won, by how much, whether that is more than noise,
-what to run.
+"""The sentences at the top of a report: the winner, its improvement, whether that is more than
+noise, the next step.
 """
 
 import math
@@ -31,7 +31,7 @@ class Headline:
     """The verdict in one sentence, from fresh seeds if they were run."""
 
     sentence: str
-    step: str = ""  # what to do next, with one command
+    step: str = ""  # the next step, with one command
     confirmed: bool = False  # whether fresh seeds confirmed an improvement
     configuration: str | None = None  # chosen by fresh seeds; None if they decided nothing
 
@@ -92,8 +92,8 @@ def _ended_below_start(results: Results) -> str:
 
 
 def _about_arms(results: Results) -> list[str]:
-    """Return what the table of all arms adds to the headline: the way of comparing, missing and
-    failed runs, worse arms, and arms that are not worse by a margin.
+    """Return the facts that the table of all arms adds to the headline: the way of comparing,
+    missing and failed runs, worse arms, and arms that are not worse by a margin.
     """
     rows = results.arm_table
     judged = results if results.fresh is None else results.fresh
@@ -230,7 +230,7 @@ def _of_fresh_seeds(results: Results, fresh: Results) -> Headline | None:
 
 
 def _confirm_again(results: Results, judged: Verdict) -> str:
-    """Advise what to run after an undecided confirmation, with the command."""
+    """Advise on the next step after an undecided confirmation, with the command."""
     step = words.next_step(judged)
     if isinstance(judged, Undecided):
         seeds = _DEFAULT_FRESH_SEEDS if judged.why in ("one seed", "no shared seed") else None
@@ -253,7 +253,7 @@ def _confirm_again(results: Results, judged: Verdict) -> str:
 
 
 def _after_rounds(results: Results, rounds: Rounds) -> str:
-    """Advise what to run after rounds that decided nothing; empty while rounds are left."""
+    """Advise on the next step after rounds that decided nothing; empty while rounds are left."""
     if rounds.outcome != "undecided" or not results.name:
         return ""
     nearest = max(rounds.last, key=lambda result: result.gain)

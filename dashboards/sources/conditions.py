@@ -32,10 +32,10 @@ class Condition:
     value: str
 
     def holds(self, values: "pd.Series[Any]") -> "pd.Series[bool]":
-        """Return for each row whether the condition holds.
+        """Return for each row whether the condition is true.
 
         Raises:
-            ConfigError: an order is asked of a value that is not a number.
+            ConfigError: an order comparison with a value that is not a number.
         """
         if self.operator in ("=", "!="):
             same = values.map(lambda value: equal(value, self.value))

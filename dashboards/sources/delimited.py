@@ -1,4 +1,4 @@
-"""Read tables of text: CSV, TSV and what SB3, Spinning Up, Ultralytics and TensorBoard write."""
+"""Read tables of text: CSV, TSV and the files of SB3, Spinning Up, Ultralytics and TensorBoard."""
 
 import csv
 import io
@@ -57,7 +57,7 @@ def read_delimited(path: Path) -> pd.DataFrame:
 
 def _without_comments(text: str) -> str:
     """Return the text from its header on. The last line that starts with ``#`` is the header if the
-    next one holds as many numbers, as NumPy writes it.
+    next line has the same number of values, as NumPy writes it.
     """
     comment = ""
     while text.startswith("#"):
@@ -95,7 +95,7 @@ def _has_decimal_commas(text: str, separator: str) -> bool:
 
 
 def _check_rows(text: str, separator: str, path: Path) -> None:
-    """Refuse what pandas would silently shift or rename."""
+    """Refuse tables whose values or columns pandas would silently shift or rename."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     names = [name.strip() for name in next(reader, [])]
     repeated = next((name for name in names if name and names.count(name) > 1), None)

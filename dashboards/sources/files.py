@@ -25,7 +25,7 @@ _MAX_REASON = 200  # characters
 _MAX_NAMED = 5
 EVENTS = "folder of event files"  # column that is dropped in the end
 EMPTY = "file without rows"  # column that is dropped in the end
-# names of the files in a folder that hold results, the most telling first
+# names of result files in a folder, the most informative first
 _RESULTS = (
     "trainer_state.json", "all_results.json", "results.csv", "progress.csv", "metrics.csv",
     "result.json", "*monitor.csv", "progress.txt", "metrics.jsonl", "results*.json", "*.csv",
@@ -37,9 +37,9 @@ def read_files(pattern: str) -> pd.DataFrame:
     """Return the rows of all files that match.
 
     ``*``, ``**/`` and ``?`` match as in a shell. ``{name}`` matches like ``*`` and becomes a
-    column. The settings beside a file become columns ``config.yaml:KEY`` and the like. Of a folder
-    TensorBoard's event files, W&B's local runs or else the results below it are read, with the
-    column ``run`` for the rest of each path.
+    column. The settings next to a file become columns such as ``config.yaml:KEY``. If a match is a
+    folder, TensorBoard's event files, W&B's local runs or else the result files below it are read.
+    The column ``run`` then has the rest of each path.
 
     Raises:
         MissingError: no file matches.
@@ -106,7 +106,7 @@ def _check_scalars(table: pd.DataFrame, pattern: str) -> list[str]:
 
 
 def _check_rows(table: pd.DataFrame, pattern: str) -> list[str]:
-    """Return a note on files that hold only a header: runs that crashed at their start.
+    """Return a note on files that have only a header: runs that crashed at their start.
 
     Raises:
         StorageError: no file has a row.
@@ -222,7 +222,7 @@ def _read_folder(folder: Path) -> pd.DataFrame:
 
 
 def _read_events(folder: Path) -> pd.DataFrame:
-    """Return the scalars of a folder's event files with the settings beside them; one row without
+    """Return the scalars of a folder's event files with the settings next to them; one row without
     values if there are none.
     """
     table = tensorboard.read_events(folder)
@@ -232,8 +232,8 @@ def _read_events(folder: Path) -> pd.DataFrame:
 
 
 def _result_files(folder: Path) -> list[Path]:
-    """Return the most telling results below a folder: those of one name, or directly in the folder
-    of one type, at the depth where most of them are.
+    """Return the most informative results below a folder: files of one name, or of one type
+    directly in the folder, at the depth with most of them.
     """
     for result in _RESULTS:
         files = [path for path in sorted(folder.rglob(result)) if _may_be_results(path, folder)]

@@ -1,4 +1,4 @@
-"""The table of file formats: how each is recognized, and what reads it."""
+"""The table of file formats: how each is recognized, and its reader."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

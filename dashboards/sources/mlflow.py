@@ -112,7 +112,7 @@ def read_experiment(uri: str, name: str | None, score: str, seed: str) -> pd.Dat
     Columns: ``params.*``, ``tags.*``, trial, status, step and score, and experiment if ``name`` is
     None, which stands for all experiments. A run that never logged the score has one row without
     it. ``score`` and ``seed`` may leave out the prefix ``params.``. If ``seed`` is empty and
-    no run has the parameter seed, the column ``run_id`` tells runs apart, and finished runs without
+    no run has the parameter seed, the column ``run_id`` identifies runs, and finished runs without
     the score are left out.
 
     Raises:

@@ -35,7 +35,7 @@ def find_column(name: str, table: pd.DataFrame, *, anywhere: bool = False) -> st
     """Return the column that a name means: the column itself, or the only one of a file of settings
     or of a program's parameters with this name. With ``anywhere`` also the only column whose dotted
     name ends with it, such as ``config.yaml:optim.lr`` for ``lr``, or with it and ``.name``. None
-    if there is none. Columns that hold the same are as good as one.
+    if there is none. Columns with the same values count as one.
 
     Raises:
         ConfigError: several columns could be meant.

@@ -1,4 +1,4 @@
-"""Tell runs apart that share configuration and seed: seeds that were drawn at random repeat."""
+"""Distinguish runs with the same configuration and seed: seeds that were drawn at random repeat."""
 
 import pandas as pd
 
@@ -61,7 +61,7 @@ def with_seeds_apart(runs: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFr
 
 
 def _name_of_runs(runs: pd.DataFrame, evaluation: list[str], columns: RunColumns) -> str | None:
-    """Return the first column of names that tells all rows with the same evaluation apart."""
+    """Return the first column of names that differs between all rows with the same evaluation."""
     scored = runs[runs[columns.score].notna()]
     for column in _NAMES:
         if column not in runs or column in columns.every or runs[column].isna().any():

@@ -1,4 +1,4 @@
-"""The roles of a table's columns, how a run's score is taken and how arms are compared."""
+"""The roles of a table's columns, how a run's score is computed and how arms are compared."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from dashboards.trial import Mode
 class RunColumns:
     """The roles of a table's columns."""
 
-    by: Sequence[str]  # columns that define what is compared
+    by: Sequence[str]  # columns that define the compared configurations
     score: str
     baseline: Mapping[str, Any]  # column of ``by`` -> value
     seed: str = ""  # if empty, the column seed; without one, every run counts by itself
@@ -30,7 +30,7 @@ class RunColumns:
     at_step: int | None = None  # evaluations after this step do not count
     allow_unequal: bool = False  # compare runs that end at different steps
     same_unit: bool = False  # compare scores that look like percentages and fractions
-    failed: Sequence[Condition] = ()  # rows of failed runs, beside those that a state names
+    failed: Sequence[Condition] = ()  # rows of failed runs, in addition to the ones a state names
     pairing: Pairing = "auto"  # whether a seed is a block, or only a label
     worthwhile: float = 0.0  # smallest improvement that matters, in units of the score
     not_worse_by: float | None = None  # test which arms are not worse than the baseline by this
@@ -60,8 +60,8 @@ class RunColumns:
 
     @property
     def names(self) -> dict[str, str]:
-        """Column of a configuration -> its name without the file of settings that it is from, as
-        long as that tells the columns apart.
+        """Column of a configuration -> its name without its settings file, as long as these names
+        are distinct.
         """
         names = {column: SETTINGS_FILE.sub("", column) for column in self.point}
         if len(set(names.values())) < len(names):

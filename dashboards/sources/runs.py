@@ -28,11 +28,11 @@ from trainer.config.yaml_document import nearest
 from trainer.errors import ConfigError, shortened
 from trainer.shell.table import counted
 
-# prefixes of columns that hold settings
+# prefixes of columns of settings
 _SETTINGS = (
     "params.", "config.", "hparams.", "params_", *(f"{name.split('/')[-1]}:" for name in FILES)
 )  # fmt: skip
-_STATE = "state of a row"  # column that holds what a row says about its run
+_STATE = "state of a row"  # column with the state of a row's run
 # texts in the column of the score that stand for a failed run
 _NO_SCORE = (
     "", "-", "--", "—", "n/a", "na", "nan", "none", "null", "diverged", "failed", "fail", "crashed",
@@ -242,7 +242,7 @@ def _check_roles(columns: RunColumns) -> None:
 
 
 def _typed(table: pd.DataFrame, columns: RunColumns) -> pd.DataFrame:
-    """Convert columns that hold only numbers, and write seeds as strings."""
+    """Convert columns that contain only numbers, and write seeds as strings."""
     runs = table.copy()
     for column in columns.point:
         setting = runs[column]
@@ -269,7 +269,7 @@ def _seed_texts(seeds: "pd.Series[Any]") -> list[str]:
 
 
 def _integer_steps(column: "pd.Series[Any]", scored: "pd.Series[bool]") -> "pd.Series[float]":
-    """Return steps as numbers; those of rows with a score must be whole."""
+    """Return steps as numbers; the steps of rows with a score must be integers."""
     steps = pd.to_numeric(column, errors="coerce")
     if not (steps[scored] % 1 == 0).all():
         raise ConfigError(
@@ -320,8 +320,8 @@ def _check_unlisted_settings(
 ) -> list[str]:
     """Refuse runs that differ in a setting outside --by and --tuned.
 
-    If --by is a column of names, such as W&B's ``Name``, a configuration stands for all of its
-    settings, and the return value is a note on those in which configurations differ.
+    If --by is a column of names, such as W&B's ``Name``, a configuration represents all of its
+    settings, and the return value is a note on the settings that differ between configurations.
     """
     spoken = {*columns.every, columns.trial, _STATE, state}
     if is_run_table(runs):
@@ -367,7 +367,7 @@ def _check_unlisted_settings(
 
 def _repeats_point(runs: pd.DataFrame, column: str, columns: RunColumns) -> bool:
     """Return whether a column only repeats the configuration, as in ``out/dapo`` for ``dapo``: its
-    texts are all the same without that of the configuration.
+    values are all equal once the configuration's text is removed.
     """
     rest = set()
     for values in runs[[column, *columns.point]].drop_duplicates().itertuples(index=False):
@@ -452,8 +452,8 @@ def _same_twice(rows: pd.DataFrame, columns: RunColumns, trial: TrialRecord) -> 
 
 
 def _check_stopped(trials: Sequence[TrialRecord], baseline: str | None, state: str | None) -> None:
-    """Refuse runs of which a pruner stopped some of every configuration, or of the baseline: the
-    scores of the others were chosen.
+    """Refuse runs if a pruner stopped some of the baseline or of every other configuration: the
+    remaining scores were selected.
     """
     stopped = {trial.configuration for trial in trials if trial.state == "PRUNED"}
     left = {trial.configuration for trial in trials} - stopped

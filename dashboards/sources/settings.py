@@ -1,4 +1,4 @@
-"""Read the settings that a program wrote beside its results."""
+"""Read the settings that a program wrote next to its results."""
 
 import json
 import re

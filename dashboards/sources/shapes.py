@@ -8,9 +8,9 @@ from dashboards.sources.run_columns import RunColumns
 def one_row_per_run(table: pd.DataFrame, columns: RunColumns) -> pd.DataFrame:
     """Return the table with one row per run.
 
-    Two shapes are recognized, if the table has no column of the score: a column of seeds beside a
-    column per configuration, one of which is the baseline; and a column of configurations beside a
-    column per seed, named by whole numbers.
+    If the table has no column of the score, two shapes are recognized. One has a column of seeds
+    and a column per configuration, the baseline included. The other has a column of configurations
+    and a column per seed, named by integers.
     """
     if columns.score in table or len(columns.by) != 1 or columns.tuned:
         return table

@@ -1,4 +1,4 @@
-"""How runs ended, as the program that started them says: W&B, MLflow, Ray, Optuna, SLURM."""
+"""How runs ended, according to the program that started them: W&B, MLflow, Ray, Optuna, SLURM."""
 
 import pandas as pd
 
@@ -22,13 +22,13 @@ _STATES: dict[State, tuple[str, ...]] = {
     "PRUNED": ("pruned",),
 }  # fmt: skip
 _WORDS = {word: state for state, words in _STATES.items() for word in words}
-# how much each state says about a run, if its rows differ
+# least informative state first, for a run whose rows differ
 _ORDER: tuple[State, ...] = ("COMPLETE", "RUNNING", "PRUNED", "FAIL")
 
 
 def state_column(table: pd.DataFrame, columns: RunColumns) -> str | None:
-    """Return the column that says how each run ended, or None: its values are all known words, and
-    it has no other role.
+    """Return the column with the end state of each run, or None: its values are all known words,
+    and it has no other role.
     """
     for column in COLUMNS:
         if column not in table or column in {*columns.point, columns.score, columns.seed}:
@@ -40,7 +40,7 @@ def state_column(table: pd.DataFrame, columns: RunColumns) -> str | None:
 
 
 def row_states(table: pd.DataFrame, columns: RunColumns) -> "pd.Series[str]":
-    """Return what each row says about its run: COMPLETE, FAIL, RUNNING or PRUNED."""
+    """Return the state of each row's run: COMPLETE, FAIL, RUNNING or PRUNED."""
     states = pd.Series("COMPLETE", index=table.index, dtype=object)
     column = state_column(table, columns)
     if column is not None:
@@ -53,7 +53,7 @@ def row_states(table: pd.DataFrame, columns: RunColumns) -> "pd.Series[str]":
 
 
 def run_state(states: "pd.Series[str]") -> State:
-    """Return the state of a run from that of its rows: the one that says most."""
+    """Return the most informative state among the rows of a run."""
     return max(_ORDER, key=lambda state: (state in set(states), _ORDER.index(state)))
 
 

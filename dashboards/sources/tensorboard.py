@@ -36,7 +36,7 @@ def read_events(place: Path) -> pd.DataFrame:
     values: dict[str, dict[int, float]] = {}
     try:
         events.Reload()
-    except Exception as error:  # whatever its parsers raise for a damaged file
+    except Exception as error:  # any exception of its parsers for a damaged file
         raise ValueError(f"TensorBoard cannot read its events: {error}") from None
     for tag in events.Tags()["scalars"]:
         values[tag] = {event.step: event.value for event in events.Scalars(tag)}
@@ -52,5 +52,5 @@ def read_events(place: Path) -> pd.DataFrame:
 
 
 def event_folders(root: Path) -> list[Path]:
-    """Return the folders at and below ``root`` that hold event files."""
+    """Return the folders at and below ``root`` that contain event files."""
     return sorted({path.parent for path in root.rglob(PATTERN) if path.is_file()})

@@ -13,7 +13,7 @@ _LARGEST_RATIO = 400
 
 
 def check_units(trials: Sequence[TrialRecord], columns: RunColumns) -> None:
-    """Refuse configurations of which some score as fractions and others as percentages.
+    """Refuse a mixture of configurations that score as fractions and as percentages.
 
     Raises:
         ConfigError: names the ranges of both.

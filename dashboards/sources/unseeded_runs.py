@@ -25,7 +25,7 @@ def with_labels(
     a step each.
 
     Raises:
-        ConfigError: pairs are asked for; or rows are evaluations of several runs without names.
+        ConfigError: pairing is requested; or rows are evaluations of several runs without names.
     """
     if columns.pairing == "paired":
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Read what Weights & Biases exports: a table of runs, a chart's lines, and local run folders."""
+"""Read exports of Weights & Biases: a table of runs, a chart's lines, and local run folders."""
 
 import ast
 import json
@@ -38,7 +38,7 @@ def expand(table: pd.DataFrame) -> pd.DataFrame:
 
 def read_run_folders(folder: Path) -> pd.DataFrame:
     """Return one row per run of a local ``wandb`` folder: the values of its summary. The settings
-    of its config.yaml are read as those beside any file.
+    of its config.yaml are read like the settings next to any file.
 
     Raises:
         MissingError: no run has a summary.

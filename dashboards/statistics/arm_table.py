@@ -104,7 +104,7 @@ def arm_rows(
 def _compared(
     arm: ArmRow, estimate: GainEstimate, layout: Layout, sign: int, not_worse_by: float | None
 ) -> ArmRow:
-    """Add the difference to the baseline, and what it shows."""
+    """Add the difference to the baseline, and its result."""
     arm = replace(arm, difference=sign * estimate.gain, layout=layout, outcome="undecided")
     if estimate.interval is None:
         return arm

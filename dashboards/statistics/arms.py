@@ -8,8 +8,8 @@ arm is compared as its seeds allow:
   others. The test of `comparison` on the shared seeds.
 - *partly paired*: both arms have further seeds. The mean difference on shared seeds and the
   difference of means over the others, weighted by their numbers of runs. The variance of the first
-  is at least that of unpaired runs, because a few shared seeds estimate it badly. If the shared
-  seeds are clearly correlated, the others only add noise: the shared seeds alone are used.
+  is at least the variance of unpaired runs, because a few shared seeds estimate it badly. If the
+  shared seeds are clearly correlated, the others only add noise: the shared seeds alone are used.
 - *unpaired*: fewer seeds are shared. Welch's test of all runs, with as many degrees of freedom as
   the smaller arm has.
 
@@ -110,7 +110,7 @@ def compare_arms(
             complete.append(name)
     if len(complete) == len(names):
         return compare(scores, baseline, answers=answers), layouts
-    # What an arm without some seeds adds to the noise must not change the others' results.
+    # An arm that lacks some seeds must not change the others' results through the noise estimate.
     whole = {name: counted[name] for name in [baseline, *complete]}
     others = compare(whole, baseline, answers=answers, comparisons=len(names))
     estimates = {estimate.name: estimate for estimate in others.estimates}
@@ -133,8 +133,8 @@ def compare_arms(
     for shared, alike in alike_of.items():
         if not shared:
             continue
-        # Arms on the same seeds share an estimate of the noise: by their own, the best of many
-        # would be one that looks quiet by chance.
+        # Arms on the same seeds share an estimate of the noise: with their own estimates, the best
+        # of many would be one that looks quiet by chance.
         rows = {**whole, **{name: counted[name] for name in alike}}
         among = compare(rows, baseline, answers=answers, comparisons=len(names))
         estimates |= {each.name: each for each in among.estimates if each.name in alike}
@@ -206,7 +206,7 @@ def _within(counted: Scores) -> Noise:
 
 
 def _correlated(samples: _Samples, comparisons: int) -> bool:
-    """Return whether both arms clearly vary together over the seeds that they share."""
+    """Return whether both arms are clearly correlated over their shared seeds."""
     shared = samples.shared
     if len(shared) < 3:
         return False

@@ -12,8 +12,8 @@ Departures from Dunnett's test, one for each assumption that fails in practice:
 - A configuration may be noisier than the others. On fewer than five seeds the variance of its own
 differences is used if that is larger; on more it counts half, the pooled variance the other half.
 With one configuration nothing can be pooled, and with few seeds differences often vary little by
-chance. In both cases a variance below that of unpaired runs is averaged with it, unless an F test
-shows that seeds are blocks.
+chance. In both cases a variance below the variance of unpaired runs is averaged with it, unless an
+F test shows that seeds are blocks.
 - Scores are not normal. With few degrees of freedom the level is smaller (`dunnett.level`).
 - The baseline may be noisier: the variance of a difference is at least the baseline's variance plus
 the others'. If an F test finds the baseline noisier (or there are only two seeds to test with), it
@@ -26,7 +26,7 @@ freedom.
 - Fresh seeds are few: the same configurations' seeds in the search, each around its own mean, add
 to the noise estimate. Selecting the best mean does not affect it.
 
-`research/verdict_errors.py` simulates what each of them costs and prevents,
+`research/verdict_errors.py` simulates the cost and the benefit of each,
 `research/verdict_on_real_runs.py` measures the complete test on public runs;
 docs/explanation/statistics.md has the tables.
 """
@@ -94,7 +94,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class _Stage:
-    """Scores of the compared configurations on one set of seeds, those of the baseline."""
+    """Scores of the compared configurations on the baseline's seeds."""
 
     scores: Scores
     baseline: str

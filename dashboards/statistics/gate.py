@@ -4,7 +4,7 @@ The proposal gets one seed first and more only while its gain may still be worth
 interim analysis it is kept, discarded, or needs more seeds. Two one-sided group-sequential tests
 [Biometrika 70, 1983] run side by side: one asks whether the gain is above 0, at the level that the
 campaign allows (`online_levels`); the other whether it is below the smallest worthwhile gain. The
-second is non-binding: going on after it changes no guarantee of the first.
+second is non-binding: continuing after it does not weaken the guarantee of the first.
 
 How much one score varies between seeds is estimated from all runs of the campaign, and so is how
 much two configurations on the same seed agree. The baseline's runs on other seeds help, too: with
@@ -53,7 +53,7 @@ class SeedModel:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What the runs so far say of one proposal. All numbers are gains: larger is better."""
+    """The answer of the runs so far on one proposal. All numbers are gains: larger is better."""
 
     outcome: GateOutcome
     gain: float  # estimate
@@ -198,13 +198,13 @@ class Schedule:
 def make_schedule(
     *, model: SeedModel, worthwhile: float, level: float, baseline_seeds: int, most_seeds: int
 ) -> Schedule:
-    """Plan interim analyses until a worthwhile gain and no gain can be told apart.
+    """Plan interim analyses until a worthwhile gain can be distinguished from no gain.
 
-    The last analysis is the first at which a worthwhile gain and no gain are told apart, or the
-    one at ``most_seeds``.
+    The last analysis is the first that distinguishes a worthwhile gain from no gain, or the one at
+    ``most_seeds``.
     """
     level = _round_down(level)
-    # Sequential boundaries are a little wider than those of a single analysis.
+    # Sequential boundaries are a little wider than the boundary of a single analysis.
     needed = _INFLATION * float(-special.stdtrit(model.dof, level) - special.ndtri(FUTILITY_ERROR))
     seeds: list[int] = []
     information: list[float] = []
@@ -243,7 +243,7 @@ def answer(
     level: float,
     most_seeds: int,
 ) -> Answer:
-    """Return what the runs so far say of a proposal.
+    """Return the answer of the runs so far on a proposal.
 
     Args:
         proposal: its scores by seed.

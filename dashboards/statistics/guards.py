@@ -14,9 +14,9 @@ Vector = NDArray[np.float64]
 # degrees of freedom each has p = 0.1 up to rounding.
 NOISIER_LEVEL = 0.1000001
 # Degrees of freedom of a configuration's own variance from which on it is averaged with the pooled
-# variance; with fewer the larger of the two counts. Those of five seeds.
+# variance; with fewer the larger of the two counts. Four are the degrees of freedom of five seeds.
 _OWN_KNOWN = 4
-# Levels of two F tests, over all configurations and for the best alone. Both must fail to detect
+# Levels of two F tests, over all configurations and for only the best. Both must fail to detect
 # training noise beyond evaluation noise. They are far above the usual level, because variance that
 # they miss is missing from the interval.
 POOLING_LEVELS = (0.5, 0.25)
@@ -83,7 +83,7 @@ def evaluation_alone(variances: Variances) -> NDArray[np.bool_]:
 
 
 def _score_noise(variances: Variances, comparisons: int, *, own_counts_half: bool) -> Vector:
-    """Return `difference_noise` from the scores alone.
+    """Return `difference_noise` from only the scores.
 
     Twice the pooled variance, but
 

@@ -21,8 +21,7 @@ def minimum_detectable_effect(
     """Return the smallest true gain over the baseline that the verdict detects with 80% power.
 
     Args:
-        sd: standard deviation of one score between seeds, such as that of baseline
-            replicates.
+        sd: standard deviation of one score between seeds, for example from baseline replicates.
         seeds: per configuration, at least 2.
         configurations: number of configurations, baseline included.
         known_dof: degrees of freedom that other seeds add for two configurations.
@@ -55,7 +54,7 @@ def _detectable_alone(dof: int) -> float:
     80% power if seeds are no blocks.
     """
     generator = np.random.default_rng(1)
-    # The variances of two configurations and of their differences are those of a Wishart matrix.
+    # The variances of two configurations and of their differences follow from a Wishart matrix.
     of_one = generator.chisquare(dof, _DRAWS)
     shared = generator.standard_normal(_DRAWS)
     common = shared * np.sqrt(of_one)
@@ -99,8 +98,8 @@ def _needed_t(configurations: int, seeds: int) -> Vector:
 
     Let u be the baseline and w the best, each minus the mean of all configurations but the
     baseline, seed by seed. The variances in `difference_noise` are then sums of squares of u, w,
-    their difference and the residuals; those of unpaired runs are of the scores, as if seeds had no
-    effect.
+    their difference and the residuals. The variance of unpaired runs is computed from the scores,
+    as if seeds had no effect.
     """
     generator = np.random.default_rng(1)
     repeats = seeds - 1

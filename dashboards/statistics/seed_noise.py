@@ -155,7 +155,7 @@ def _additive(scores: Scores) -> tuple[Vector, dict[Hashable, float], int]:
 
 
 def finite_scores(scores: Scores) -> dict[str, dict[Hashable, float]]:
-    """Return the finite scores: those of trials that did not fail."""
+    """Return the finite scores: the scores of trials that did not fail."""
     return {
         name: {seed: float(y) for seed, y in row.items() if math.isfinite(y)}
         for name, row in scores.items()

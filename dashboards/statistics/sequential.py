@@ -77,7 +77,7 @@ class InterimResult:
 
 
 def make_design(noise: Noise | None, worthwhile: float, finalists: int, max_seeds: int) -> Design:
-    """Plan interim analyses that can tell a worthwhile gain from no gain, and their boundaries.
+    """Plan interim analyses that distinguish a worthwhile gain from no gain, and their boundaries.
 
     Args:
         noise: of one score between seeds, from earlier trials; if None, analyses go up to

@@ -10,9 +10,9 @@ the budget finds. This is larger than the variance at the full budget, and it in
 so it is used for the difference of two rules.
 
 Rules that tune equally many parameters share that variance. With more parameters, tuning stays
-further from the optimum than its halves reveal, and such a baseline is beaten too easily. These
-comparisons are refused. `research/tournament_errors.py` simulates the cost and the benefit of
-these rules.
+further from the optimum than its halves reveal, and such a baseline is beaten too easily. The
+report refuses these comparisons. `research/tournament_errors.py` simulates the cost and the benefit
+of these rules.
 """
 
 import math

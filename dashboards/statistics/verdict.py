@@ -261,7 +261,7 @@ def _without_failed(
 
 
 def _claim(best: GainEstimate, *, adaptive: bool) -> Claim:
-    """Return what a gain on these seeds amounts to."""
+    """Return the strongest claim that a gain on these seeds supports."""
     if not best.better:
         return "none"
     if adaptive:
@@ -328,9 +328,9 @@ def shrunken_difference(
     """Return the best difference as empirical Bayes estimates it.
 
     The best of many is biased upward. True effects are modeled as normal around their mean; their
-    variance is that of the differences minus the noise variance. The baseline's noise is common to
-    all differences and cancels there. With fewer than three differences that variance cannot be
-    estimated, and the best one is shrunk toward zero.
+    variance is the variance of the differences minus the noise variance. The baseline's noise is
+    common to all differences and cancels there. With fewer than three differences that variance
+    cannot be estimated, and the best one is shrunk toward zero.
 
     Args:
         gains: configuration -> mean difference to the baseline, larger is better.

@@ -91,8 +91,8 @@ def _scratch_parent() -> Path:
 
 @contextmanager
 def guarded(root: Path, scratch: Path, message: str) -> Iterator[None]:
-    """If this process is killed inside the block, the guard ends every process with the sweep's
-    marker, removes the scratch folder and prints ``message``.
+    """Run a guard during the block. If this process is killed, the guard ends every process with
+    the sweep's marker, removes the scratch folder and prints ``message``.
 
     The guard has the marker too, and runs in its own session, so that signals to the terminal's
     process group do not reach it.

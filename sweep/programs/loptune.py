@@ -435,7 +435,7 @@ class LoptuneProgram(Program):
         return input_files(self._input_configs(searched))
 
     def paths(self, searched: Values) -> Iterator[Path]:
-        """Also yield model folders that exist here; other names are Hub names."""
+        """Yield also model folders that exist here; other names are Hub names."""
         yield from super().paths(searched)
         for name in self._possible(searched, "model.name_or_path"):
             path = Path(name).expanduser().absolute()

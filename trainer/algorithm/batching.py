@@ -82,8 +82,8 @@ def with_rewards(
 
 
 def _without_failures(group: RolloutGroup) -> list[Rollout]:
-    """Return the group's rollouts; those whose scoring failed have the mean reward and breakdown
-    of the others.
+    """Return the group's rollouts; completions whose scoring failed have the mean reward and
+    breakdown of the others.
     """
     scored = [rollout for rollout in group.rollouts if rollout.scoring == "ok"]
     if not scored or len(scored) == len(group.rollouts):

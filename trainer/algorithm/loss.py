@@ -127,9 +127,9 @@ def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, config: AlgorithmConfig) 
     arXiv:2505.12929) and the value to at most 10. With null nothing is clamped, as in TRL. In the
     loss the estimate is differentiated directly, which is the default of verl, OpenRLHF and slime.
     With ``kl_importance_ratio`` `update_loss` multiplies it by ``pi / pi_old`` first
-    [arXiv:2512.02556, section 3.1], so that its gradient is that of the KL divergence also off
-    policy. In k2 and k3 a difference that is only rounding counts as 0: before the first optimizer
-    step the policy is the reference.
+    [arXiv:2512.02556, section 3.1], so that its gradient is the gradient of the KL divergence also
+    off policy. In k2 and k3 a difference that is only rounding counts as 0: before the first
+    optimizer step the policy is the reference.
     """
     difference = ref_logprobs - logprobs
     if config.kl_estimator == "k1":  # its gradient does not depend on the difference

@@ -17,10 +17,10 @@ def importance_weights(
 ) -> Tensor:
     """Return the importance weight of each token's policy loss, [B, T].
 
-    Of several corrections the masks drop tokens and the first ``truncate`` gives the weights.
-    Without a ``truncate`` the first mask does. With ``[{level: geometric_mean, rule: mask}, {level:
-    token, rule: truncate}]`` completions are dropped by their geometric mean and the tokens of the
-    others weighted by ``min(w_t, C)``, as in NeMo-RL, OpenRLHF and verl.
+    If there are several corrections, the masks drop tokens and the first ``truncate`` gives the
+    weights. Without a ``truncate`` the first mask does. With ``[{level: geometric_mean, rule:
+    mask}, {level: token, rule: truncate}]`` completions are dropped by their geometric mean and the
+    tokens of the others weighted by ``min(w_t, C)``, as in NeMo-RL, OpenRLHF and verl.
 
     The token ratio is ``w_t = pi_old / pi_engine``, the cap C and the floor F. For each level and
     rule:

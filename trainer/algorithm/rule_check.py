@@ -157,7 +157,9 @@ def _output_problems(compute: Callable[[], Any], like: Sequence[Tensor]) -> Iter
 
 
 def _declared(batch: TrainBatch, rule: Rule) -> TrainBatch:
-    """Return the batch without what a rule only may read if it declares `needs_distributions`."""
+    """Return the batch without the fields that a rule may read only if it declares
+    `needs_distributions`.
+    """
     if rule.needs_distributions:
         return batch
     return replace(batch, entropies=None, gradient_norms=None)
@@ -166,7 +168,9 @@ def _declared(batch: TrainBatch, rule: Rule) -> TrainBatch:
 def _undeclared_problems(
     rule: Rule, declared: Callable[[], Any], everything: Callable[[], Any]
 ) -> Iterator[_Fault]:
-    """Yield a problem if a rule fails on what it declares, but not on everything."""
+    """Yield a problem if a rule fails with only the fields that it declares, but not with all
+    fields.
+    """
     if not rule.needs_distributions and _raises(declared) and not _raises(everything):
         yield _Fault(
             "rule-needs-distributions",

@@ -1,8 +1,8 @@
 """Read a checkpoint's training state in another layout than it was written in.
 
-A checkpoint of replicated ranks holds whole tensors. A checkpoint of ZeRO's ranks holds the flat
-tensors of each rank, and in the metadata of each file the `Fragment` list that says which elements
-of which parameter they are. Both are read element by element, so the values do not change.
+A checkpoint of replicated ranks has full tensors. A checkpoint of ZeRO's ranks has the flat tensors
+of each rank. The metadata of each file has the `Fragment` list that maps their elements to elements
+of parameters. Both are read element by element, so the values do not change.
 """
 
 import json
@@ -176,7 +176,7 @@ class ShardedState:
         return first.file.whole(f"{OPTIMIZER}{first.fragment.flat}/{key}")
 
     def elements(self, parameter: str, key: str, start: int, count: int) -> Tensor:
-        """Return elements of a flattened tensor, [count], from all files that hold some of them."""
+        """Return elements of a flattened tensor, [count], from all files that have some of them."""
         parts = []
         position = start
         end = start + count
@@ -193,7 +193,7 @@ class ShardedState:
 
 
 class _Tensors:
-    """A safetensors file whose tensors are read when they are asked for."""
+    """A safetensors file whose tensors are read on access."""
 
     def __init__(self, path: Path) -> None:
         self._file: Any = safe_open(path, framework="pt")

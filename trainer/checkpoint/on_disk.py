@@ -97,7 +97,7 @@ def _publish(partial: Path, final: Path, hashes: dict[str, str]) -> None:
 
 
 def steps_on_disk(root: Path) -> list[int]:
-    """Return the steps of the checkpoints, newest first, without those renamed as damaged."""
+    """Return the steps of the checkpoints, newest first, without the ones renamed as damaged."""
     return _steps(root, _NAME)
 
 
@@ -166,7 +166,7 @@ def damaged_files(folder: Path) -> list[str]:
 
 
 def prune_checkpoints(root: Path, keep_last: int, keep_steps: Collection[int]) -> None:
-    """Delete all checkpoints except the newest ``keep_last`` complete ones and those in
+    """Delete all checkpoints except the newest ``keep_last`` complete ones and the ones in
     ``keep_steps``.
 
     Only checks that files exist. Hashes are computed on write and on load, not here: a 7B
@@ -258,7 +258,7 @@ def raise_if_weights_only(folder: Path) -> None:
     """Raise if a checkpoint has no optimizer state, because only its weights were kept.
 
     Raises:
-        ConfigError: the message says what to do instead.
+        ConfigError: the message names the alternative.
     """
     if is_weights_only(folder):
         raise ConfigError(
@@ -282,7 +282,7 @@ def start_over(run_dir: Path) -> Path | None:
     earlier = run_dir / f"earlier-{number}"
     earlier.mkdir()
     for record in (folder.metrics, folder.completions, folder.correctness):
-        # A copy: the tracker still needs the original to know what MLflow already has.
+        # A copy: the tracker still needs the original, which records what MLflow already has.
         if record.exists():
             shutil.copy2(record, earlier)
     if checkpoints.is_dir():

@@ -37,7 +37,7 @@ class CheckpointWriter:
             writing.result()
 
     def close(self) -> None:
-        """Like `wait`, but log the exception instead of raising it, because the run is already
+        """Wait like `wait`, but log the exception instead of raising it, because the run is already
         ending for another reason.
         """
         try:

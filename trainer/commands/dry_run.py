@@ -1,5 +1,5 @@
-"""``trainer run --dry-run``: show what a run would do on one problem, without training or
-recording.
+"""``trainer run --dry-run``: show a run's prompt, completion and score on one problem, without
+training or recording.
 """
 
 import math
@@ -171,7 +171,7 @@ def _memory(config: TrainConfig, model: PreTrainedModel, ranks: int) -> Sequence
 
 
 def _print_labeled(label: str, lines: Sequence[str]) -> None:
-    """Print lines in a column behind their label, which stands in the first of them."""
+    """Print lines in a column after their label, which is on the first line."""
     for index, line in enumerate(lines):
         heading = f"{label}:" if index == 0 else ""
         print(f"{heading:<13}{line}")

@@ -158,10 +158,10 @@ def carry_out_evaluate(arguments: argparse.Namespace) -> int:
 def evaluation_config(
     named: ResolvedModel, spec: str | None, overrides: Sequence[str], flags: Mapping[str, Any]
 ) -> TrainConfig:
-    """Return the evaluation's configuration: that of the spec, or else of the model's run, with
-    overrides applied.
+    """Return the evaluation's configuration: the spec's, or else the configuration of the model's
+    run, with overrides applied.
 
-    ``flags`` holds more overrides by dotted key; ``evaluation.sets`` is a list of ``NAME=SOURCE``.
+    ``flags`` has more overrides by dotted key; ``evaluation.sets`` is a list of ``NAME=SOURCE``.
 
     Raises:
         ConfigError: no configuration defines the evaluation sets.

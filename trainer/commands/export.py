@@ -136,12 +136,13 @@ def _merge(config: TrainConfig, folder: Path) -> None:
 
 
 def _finish_weights(config: TrainConfig, folder: Path, *, is_adapter: bool, dtype: str) -> None:
-    """Store the exported weights in ``dtype``, and what ended the run's completions as EOS.
+    """Store the exported weights in ``dtype``, and the tokens that ended the run's completions as
+    EOS.
 
     Args:
         config: the run's configuration.
         folder: the exported model or adapter.
-        is_adapter: whether the folder holds only an adapter.
+        is_adapter: whether the folder has only an adapter.
         dtype: name of a dtype, or ``auto``: the base model's, and float32 for an adapter.
     """
     from trainer.policy.load import load_tokenizer  # slow to import, and only needed here
@@ -169,7 +170,7 @@ def _finish_weights(config: TrainConfig, folder: Path, *, is_adapter: bool, dtyp
     )
     file = folder / "generation_config.json"
     generation = json.loads(file.read_text("utf-8")) if file.is_file() else {}
-    # the checkpoint holds the base model's files, which may have been moved since
+    # the checkpoint names the base model's files, which may have been moved since
     exported = config.model.model_copy(update={"name_or_path": str(folder)})
     tokenizer = load_tokenizer(exported)
     ends = list(stop_tokens(config.model_copy(update={"model": exported}), tokenizer))

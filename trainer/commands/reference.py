@@ -16,7 +16,7 @@ from trainer.metrics.declared import METRIC_FAMILIES, METRICS
 from trainer.rules.kinds import KINDS, RuleKind
 
 _WIDTH = 100  # columns
-# what users of other tools call an option -> keys
+# names of options in other tools -> keys
 _SYNONYMS = {
     "accumulation": ("optim.tokens_per_microbatch", "optim.update_batch_size"),
     "batch": (
@@ -94,7 +94,7 @@ def run_schema() -> str:
 
 def find_options(word: str = "") -> list[Option]:
     """Return the options whose key contains ``word``, or that other tools call so; if there are
-    none, those whose description contains it.
+    none, the keys whose description contains it.
 
     Raises:
         ConfigError: no match; suggests the nearest key.
@@ -165,9 +165,7 @@ def _print_entry(head: str, text: str) -> None:
 
 
 def _options(model: type[BaseModel] = TrainConfig, prefix: str = "") -> Iterator[Option]:
-    """Yield all options in declaration order. Dataset keys follow the key that holds the
-    datasets.
-    """
+    """Yield all options in declaration order. Dataset keys follow the key of the datasets."""
     defaults = model().model_dump(mode="json")
     properties = model.model_json_schema(mode="serialization")["properties"]
     for name, field in model.model_fields.items():

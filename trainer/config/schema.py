@@ -202,7 +202,7 @@ def check_key(key: str, source: str = "override") -> None:
 
 
 def dotted_keys() -> list[str]:
-    """Return all dotted keys of the configuration that hold a value."""
+    """Return all dotted keys of the configuration that have a value."""
     return leaf_keys(TrainConfig)
 
 
@@ -215,8 +215,8 @@ def value_of(config: TrainConfig, key: str) -> Any:
 
 
 def dotted_values(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten a dumped configuration to dotted keys. A rule's key holds its name; its parameters
-    follow as sub-keys.
+    """Flatten a dumped configuration to dotted keys. A rule's key has its name as value; its
+    parameters follow as sub-keys.
     """
     flat: dict[str, Any] = {}
     for name, value in data.items():

@@ -344,7 +344,7 @@ def field_names(model: type[BaseModel], path: KeyPath = ()) -> list[str]:
 
 
 def leaf_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """Return all dotted keys of a model that hold a value."""
+    """Return all dotted keys of a model that have a value."""
     keys: list[str] = []
     for field, info in model.model_fields.items():
         name = info.alias or field

@@ -216,9 +216,7 @@ def _attention_forward(  # noqa: PLR0913  what transformers passes
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attention function for transformers: `packed_attention` if ``packing`` is given, else
-    SDPA.
-    """
+    """Compute attention for transformers: `packed_attention` if ``packing`` is given, else SDPA."""
     # a sliding window is left to sdpa, so that the comparison at load finds the model unfit
     if packing is None or options.get("sliding_window") is not None:
         output: Tensor = sdpa_attention_forward(
@@ -333,7 +331,9 @@ def _past(segment: Segment, states: Tensor) -> Tensor:
 
 
 def _add_past(segment: Segment, grad_past: Tensor, grad_states: Tensor) -> None:
-    """Backward of `_past`: scatter gradients, summing the prefix's over all sequences."""
+    """Compute the backward pass of `_past`: scatter gradients, summing the prefix's over all
+    sequences.
+    """
     by_sequence = grad_past.view(segment.count, grad_states.shape[1], -1, grad_states.shape[2])
     of_prefix, of_completion = by_sequence.split((segment.prefix_length, segment.width), dim=2)
     grad_states[segment.prefix] += of_prefix.sum(dim=0).transpose(0, 1)

@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def report_driver() -> None:
-    """Print what torch sees, and time a product of matrices."""
+    """Print the GPUs that torch sees, and time a matrix product."""
     import torch
 
     print(
@@ -76,8 +76,9 @@ def compile_kernels() -> None:
 
 
 def probe_memory() -> None:
-    """Print what tensor parallel and the memory estimate depend on: whether torch's segments grow,
-    whether other processes can open their memory, and what a process group of NCCL takes.
+    """Print the facts that tensor parallelism and the memory estimate depend on: whether torch's
+    segments grow, whether other processes can open their memory, and the memory of an NCCL process
+    group.
     """
     import torch
 

@@ -60,11 +60,11 @@ class Finding:
     """One row of `trainer doctor`.
 
     Attributes:
-        item: what was looked for.
+        item: the thing that was checked.
         state: ``ok``; ``missing`` if it is not there, which only some runs need; ``problem`` if it
             is there and does not work; ``unknown`` if it could not be found out.
         found: value, version or reason.
-        advice: what to do, if anything.
+        advice: the fix, if any.
     """
 
     item: str
@@ -75,7 +75,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class TorchReport:
-    """What torch says of this machine's GPUs. ``error`` is not empty if it gave no answer."""
+    """Torch's view of this machine's GPUs. ``error`` is not empty if it gave no answer."""
 
     version: str = ""
     cuda: str | None = None
@@ -103,8 +103,8 @@ def examine(folder: Path, torch_report: TorchReport) -> list[Finding]:
 
 
 def _installed_version(module: str) -> str:
-    """Return the version of an installed module, whose distribution may have another name: that of
-    vLLM for CPUs is not vllm.
+    """Return the version of an installed module, whose distribution may have another name: vLLM for
+    CPUs is not called vllm.
     """
     names = importlib.metadata.packages_distributions().get(module, [])
     if not names:
@@ -205,7 +205,9 @@ def _gpus() -> list[Finding]:
 
 
 def _torch(report: TorchReport, wanted: int) -> Finding:
-    """``wanted`` is the number of GPUs that driver and CUDA_VISIBLE_DEVICES offer."""
+    """Find out whether torch can use the GPUs; ``wanted`` is the number that driver and
+    CUDA_VISIBLE_DEVICES offer.
+    """
     if report.error:
         return Finding("torch", "problem", report.error, "make install, or make install-gpu")
     build = f"CUDA {report.cuda}" if report.cuda else "a build for CPUs"

@@ -2,9 +2,9 @@
 time.
 
 Every part runs in processes of its own, so all of them run even if one fails. The folder keeps each
-part's log, and ``report.json`` with versions, seconds and the last lines of every part, which hold
-its figures or its error. Without a GPU the parts run at reduced size on the CPU, if they can.
-Nothing is downloaded: models have random weights, and prompts are generated.
+part's log, and ``report.json`` with versions, seconds and the last lines of every part, which
+contain its figures or its error. Without a GPU the parts run at reduced size on the CPU, if they
+can. Nothing is downloaded: models have random weights, and prompts are generated.
 """
 
 import importlib.util
@@ -40,7 +40,7 @@ _NO_CHECKOUT = "needs a checkout of the repository: its tests are not installed"
 
 @dataclass(frozen=True)
 class Machine:
-    """What decides which parts can run."""
+    """The facts that decide which parts can run."""
 
     gpus: int
     vllm: bool
@@ -93,8 +93,8 @@ def this_machine(gpus: int) -> Machine:
 
 
 def parts(machine: Machine, folder: Path) -> list[Part]:
-    """Return all parts in the order in which they teach most: what explains the failures of others,
-    what was never measured, then the tests of what has run before.
+    """Return all parts, the most informative first: parts that explain failures of others, parts
+    that were never measured, then tests of parts that have run before.
     """
     return [
         Part(
@@ -331,7 +331,7 @@ def run(part: Part, folder: Path) -> Outcome:
     if part.command is None:
         return Outcome(part.name, "not run", 0.0, part.missing)
     log = folder / f"{part.name.replace(' ', '-').replace(':', '-')}.log"
-    # FlashInfer calls ninja, which pip puts beside Python.
+    # FlashInfer calls ninja, which pip puts next to Python.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     # In the report's folder, where no file of the user's shadows a module, and so with our path.
     python_path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH", "")])])
@@ -399,8 +399,8 @@ def _end(process: "subprocess.Popen[bytes]", part_id: str) -> None:
 
 
 def _processes_of(part_id: str) -> list[psutil.Process]:
-    """Return the running processes that a part has started, also those whose parents have ended,
-    such as Ray's daemons.
+    """Return the running processes that a part has started, including orphans such as Ray's
+    daemons.
     """
     found = []
     for candidate in psutil.process_iter():

@@ -43,8 +43,8 @@ class LoptiGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
     either off.
 
     Lopti makes two passes over each buffered batch. All step counts in ``args`` are doubled, so a
-    run samples, logs, evaluates and saves as often as without Lopti. The other parameters are those
-    of GRPOTrainer.
+    run samples, logs, evaluates and saves as often as without Lopti. The other parameters are
+    GRPOTrainer's.
 
     Raises:
         ConfigError: a value outside [0, 1], or an argument that would change Lopti's loss
@@ -228,8 +228,8 @@ class RunRecorder(TrainerCallback):  # type: ignore[misc]
         self._is_training = True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """If any rank received SIGTERM, save and stop after the last update on the current batch of
-        completions.
+        """Save and stop after the last update on the current batch of completions if any rank
+        received SIGTERM.
         """
         self._is_training = False
         updates = (

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-# Of every run.
-# stable id used to find a run after a restart: SWEEP/TRIAL or sweep/SWEEP
+# Tags of every run. stable id used to find a run after a restart: SWEEP/TRIAL or sweep/SWEEP
 RUN_TAG = "loptune.run"
 SWEEP_TAG = "loptune.sweep"  # name of the sweep
 PARENT_TAG = "mlflow.parentRunId"  # trial -> its sweep's MLflow run
@@ -16,7 +15,7 @@ COLOR_TAG = "mlflow.runColor"
 
 CHANGES_TAG = "loptune.accepted_changes"  # changes of data and reward files accepted on resume
 
-# Of a trial's run.
+# Tags of a trial's run.
 TRIAL_TAG = "loptune.trial"  # c003-s0
 # 3; for a finalist, its number in the original sweep
 CONFIGURATION_TAG = "loptune.configuration"
@@ -26,7 +25,7 @@ VARIANT_TAG = "loptune.variant"  # display name of the update rule: grpo + AR
 STATE_TAG = "loptune.state"  # RUNNING, COMPLETE, PRUNED or FAIL
 REASON_TAG = "loptune.reason"  # failure reason
 
-# Of a sweep's run.
+# Tags of a sweep's run.
 CONFIRMS_TAG = "loptune.confirms"  # confirmation sweep -> the sweep it confirms
 
 

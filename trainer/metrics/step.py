@@ -22,9 +22,9 @@ from trainer.parallel.ranks import Parallel
 from trainer.rules.groups import is_constant
 from trainer.types import SampledGroups, TrainBatch
 
-# A generator that yields this rank's values on their device, receives those of all ranks (float64
-# on the host), and returns metrics. A value is a metric before its reduction, which `declared.yaml`
-# names, or a sum or count that metrics are computed from.
+# A generator that yields this rank's values on their device, receives the values of all ranks
+# (float64 on the host), and returns metrics. A value is a metric before its reduction, which
+# `declared.yaml` names, or a sum or count that metrics are computed from.
 Metrics = Generator[Mapping[str, Tensor | float], list[dict[str, Tensor]], dict[str, float]]
 
 
@@ -206,8 +206,8 @@ def update_metrics(statistics: UpdateStatistics, lr: float) -> Metrics:
 
 
 def memory_metrics(device: torch.device) -> Metrics:
-    """Return the memory in use on the fullest GPU after an update, when torch's cache still holds
-    the update's peak.
+    """Return the memory in use on the fullest GPU after an update, when torch's cache still has the
+    update's peak.
     """
     peak = memory_in_use(device) / 1e9
     totals = over_ranks((yield {"memory/peak": peak}))

@@ -267,8 +267,8 @@ def optimizer_threads(cores: int, environment: Mapping[str, str]) -> int:
     """Return the number of threads for CPU-offloaded optimizer steps: OMP_NUM_THREADS if the user
     set it, else the rank's share of the node's cores.
 
-    torchrun sets OMP_NUM_THREADS=1 if it is unset, which is far too few for a large model, so that
-    value is ignored.
+    torchrun sets OMP_NUM_THREADS=1 if it is unset, which is far too few for a large model, so
+    loptune ignores that value.
     """
     asked = int(environment.get("OMP_NUM_THREADS") or 0)
     by_torchrun = asked == 1 and "TORCHELASTIC_RUN_ID" in environment

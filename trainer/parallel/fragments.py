@@ -21,7 +21,7 @@ class Fragment:
 
 
 class SavedTensors(Protocol):
-    """The training state in a checkpoint, whatever layout it was written in."""
+    """The training state in a checkpoint, in any layout."""
 
     def keys(self, parameter: str) -> list[str]:
         """Return the optimizer's keys of a parameter; empty before its first update."""

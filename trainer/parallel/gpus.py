@@ -14,8 +14,8 @@ GPU_FRACTION_VARIABLE = "LOPTUNE_GPU_SHARE"
 
 
 def visible_gpus() -> int:
-    """Return the number of visible GPUs: those in CUDA_VISIBLE_DEVICES, or else all that the driver
-    lists.
+    """Return the number of visible GPUs: the GPUs in CUDA_VISIBLE_DEVICES, or else all that the
+    driver lists.
     """
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:

@@ -24,7 +24,7 @@ from trainer.policy.logprobs import CachedForward, LogprobModel, check_logits, t
 class Models:
     """The models of a run and the optimizer of the policy."""
 
-    causal_lm: PreTrainedModel  # holds the policy's weights
+    causal_lm: PreTrainedModel  # has the policy's weights
     policy: Module  # its `LogprobModel`, wrapped if the strategy needs it
     optimizer: Any
     reference: Module | None  # the initial policy; None if kl_coef is 0

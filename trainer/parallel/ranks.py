@@ -60,9 +60,7 @@ class Parallel:
         return self.rank == 0
 
     def stored_dtype(self, compute_dtype: torch.dtype) -> torch.dtype:
-        """Return the dtype to load the policy in: float32 if the module holds the master
-        weights.
-        """
+        """Return the dtype to load the policy in: float32 if the module has the master weights."""
         return torch.float32
 
     def prepare(self, model: Module, optimizer: torch.optim.Optimizer) -> tuple[Module, Any]:
@@ -133,13 +131,13 @@ class Parallel:
     def load_training_tensors(
         self, folder: Any, causal_lm: PreTrainedModel, optimizer: Any, tensors: dict[str, Tensor]
     ) -> None:
-        """Restore the weights of a checkpoint folder and what `training_tensors` returned."""
+        """Restore the weights of a checkpoint folder and the result of `training_tensors`."""
         load_weights(folder, causal_lm)
         load_optimizer_tensors(causal_lm, optimizer, tensors)
 
     def fragments(self, causal_lm: PreTrainedModel, optimizer: Any) -> list[Fragment]:
-        """Return which elements of which parameters `training_tensors` holds in flat tensors; none
-        if it holds whole tensors.
+        """Return the elements of parameters that `training_tensors` has in flat tensors; none if it
+        has full tensors.
         """
         return []
 
@@ -358,7 +356,7 @@ def exit_rank(code: int) -> NoReturn:
     """Exit immediately with ``code``. Call `leave_ranks` first if the other ranks are still alive.
 
     During a normal interpreter shutdown, gloo's threads can abort the process ("terminate called
-    without an active exception"), so that a finished run looks failed.
+    without an active exception"), so a finished run would look failed.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -183,7 +183,7 @@ class RunMemory:
 
     @property
     def stage(self) -> int:
-        """ZeRO stage, 0 without DeepSpeed. At 0 the module holds the master weights."""
+        """ZeRO stage, 0 without DeepSpeed. At 0 the module has the master weights."""
         parallel = self.config.parallel
         return parallel.zero_stage if parallel.strategy == "deepspeed" else 0
 
@@ -300,7 +300,7 @@ class RunMemory:
 
     def checkpoint(self) -> int:
         """Return the checkpoint size: float32 trained weights and Adam's moments, plus a
-        compute-dtype copy if the optimizer holds the master weights.
+        compute-dtype copy if the optimizer has the master weights.
         """
         saved = _FLOAT32 + _MOMENTS
         if self.stage:
@@ -349,7 +349,7 @@ class RunMemory:
         )
 
     def _taken(self) -> int:
-        """Return the static memory, and what libraries take outside of torch."""
+        """Return the static memory, including the memory of libraries outside of torch."""
         if not self.device.on_gpu:
             return self.held() + _PROCESS_BYTES[False]
         if self.ranks >= _MANY_RANKS:

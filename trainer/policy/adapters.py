@@ -79,7 +79,7 @@ def has_adapter(model: Module) -> bool:
 
 @contextmanager
 def adapter_disabled(model: Module) -> Iterator[None]:
-    """Disable the adapter in this context; outputs are exactly those of the base model."""
+    """Disable the adapter in this context; outputs are exactly the base model's."""
     layers = _layers(model)
     for layer in layers:
         layer.enable_adapters(False)

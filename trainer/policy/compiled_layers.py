@@ -40,8 +40,8 @@ class CompiledLayers:
             )
         self._is_on = True
         for layer in layers:
-            # The graph depends on what requires gradients. The reference's gradients are never
-            # computed, because `_run` detaches its outputs.
+            # The graph depends on which tensors require gradients. The reference's gradients are
+            # never computed, because `_run` detaches its outputs.
             layer.requires_grad_(True)
             layer.forward = partial(self._run, layer)
 
@@ -55,7 +55,7 @@ class CompiledLayers:
             self._is_on = True
 
     def _run(self, layer: nn.Module, hidden_states: Tensor, **options: Any) -> Any:
-        """Run a layer on [b, L, H]; ``options`` are what transformers passes."""
+        """Run a layer on [b, L, H]; ``options`` are the arguments that transformers passes."""
         forward = type(layer).forward
         if not self._is_on or options.get("past_key_values") is not None:
             return forward(layer, hidden_states, **options)

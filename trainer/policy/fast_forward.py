@@ -18,8 +18,8 @@ _BOUNDS = {torch.float32: 1e-3, torch.bfloat16: 0.1}
 
 @torch.no_grad()
 def check_fast_forward(model: LogprobModel, config: ModelConfig) -> None:
-    """Compare a model's scores with those of padded rows and layers that are not compiled, on three
-    short rows.
+    """Compare a model's scores with the scores of padded rows and layers that are not compiled, on
+    three short rows.
 
     Raises:
         ConfigError: the scores differ, or the layers or the kernels do not run on this machine.

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 @dataclass(frozen=True)
 class RowsInLine:
-    """Where the N tokens of b rows come from, and where their predictions are."""
+    """The sources of the N tokens of b rows, and the positions of their predictions."""
 
     rows: Tensor  # [N] row of each token
     positions: Tensor  # [N] its position in the row

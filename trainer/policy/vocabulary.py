@@ -1,4 +1,4 @@
-"""Token ids of a model: which end a completion, and which its tokenizer knows."""
+"""Token ids of a model: the ids that end a completion, and the ids that its tokenizer has."""
 
 import functools
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ def end_token_ids(model: ModelConfig) -> tuple[int, ...]:
 
     Chat models often list several, and the tokenizer's EOS is only one of them: Llama 3 ends a turn
     with ``<|eot_id|>``, Gemma with ``<end_of_turn>``. Without a ``generation_config.json`` they are
-    those of ``config.json``, as in transformers.
+    the ids of ``config.json``, as in transformers.
 
     Raises:
         MissingError: no such model, or its configuration cannot be read.
@@ -37,15 +37,15 @@ def embedding_rows(model: ModelConfig) -> int:
 def unknown_token_ids(tokenizer: PreTrainedTokenizerBase, rows: int) -> tuple[int, ...]:
     """Return the ids below ``rows`` that no token has, ascending.
 
-    Models pad their embedding to a round number. The rows that no token has were never trained, and
-    no text can hold what they stand for.
+    Models pad their embedding to a round number. Rows without a token were never trained, and no
+    text can contain a token for them.
     """
     known = set(tokenizer.get_vocab().values())
     return tuple(token_id for token_id in range(rows) if token_id not in known)
 
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, rows: int, model: str) -> None:
-    """Raise if a token that a text can hold has no row in the embedding.
+    """Raise if a token that a text can contain has no row in the embedding.
 
     Tokens of another purpose may lie beyond it, such as Gemma's ``<image_soft_token>`` in its
     models without vision, or an ``unk_token`` that a byte-level tokenizer never gives.
@@ -77,7 +77,7 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, rows: int, model: str) 
 
 
 def check_prompts(prompts: Sequence[Sequence[int]], rows: int) -> None:
-    """Raise if a prompt holds a token without a row in the embedding.
+    """Raise if a prompt contains a token without a row in the embedding.
 
     Raises:
         ConfigError: names the token's id.
@@ -121,6 +121,6 @@ def _read(
 
 
 def _valid_ids(given: Any, rows: int) -> tuple[int, ...]:
-    """Return the ids of ``eos_token_id`` (None, an id or a list), without those no logit has."""
+    """Return the ids of ``eos_token_id`` (None, an id or a list), without ids that lack a logit."""
     ids = [given] if isinstance(given, int) else list(given or ())
     return tuple(token_id for token_id in ids if 0 <= token_id < rows)

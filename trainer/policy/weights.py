@@ -77,7 +77,7 @@ def convert_weights(folder: Path, dtype: str) -> None:
 
 
 def weight_files(folder: Path, model: PreTrainedModel) -> list[Path]:
-    """Return the files that hold the `trained_weights` in a checkpoint."""
+    """Return the files that contain the `trained_weights` in a checkpoint."""
     if has_adapter(model):
         return [folder / WEIGHTS_FILE]
     return sorted(folder.glob("model*.safetensors"))

@@ -1,4 +1,4 @@
-"""A model's chat template: rendering within limits, and what a prompt of it looks like."""
+"""A model's chat template: rendering within limits, and the form of its prompts."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -41,8 +41,8 @@ _ROLES = ("assistant", "bot", "human", "model", "system", "tool", "user", "s", "
 class ChatTemplate:
     """The chat template of a tokenizer with the configured ``data.chat_template_kwargs``.
 
-    The clock that a template may read stands at `FIXED_DATE`, so that prompts are the same at every
-    load; ``reads_clock`` is set as soon as a template asks for the time.
+    The clock that a template may read is fixed at `FIXED_DATE`, so that prompts are the same at
+    every load; ``reads_clock`` is set as soon as a template asks for the time.
 
     Raises:
         ConfigError: the tokenizer has no template, or the template does not use an argument.
@@ -96,11 +96,11 @@ class ChatTemplate:
 
     @cached_property
     def opening(self) -> str:
-        """The text with which every prompt begins the assistant's message, such as ``<think>`` and
+        """The text with which every prompt starts the assistant's message, such as ``<think>`` and
         a line break; empty for most models.
 
-        It is what follows the assistant's role mark at the end of a prompt. An earlier turn of the
-        assistant, which has the same role mark and no such text, shows where that mark ends.
+        It is the text after the assistant's role mark at the end of a prompt. An earlier turn of
+        the assistant, which has the same role mark and no such text, shows where that mark ends.
         """
         question = {"role": "user", "content": _QUESTION}
         answer = {"role": "assistant", "content": _ANSWER}
@@ -112,7 +112,7 @@ class ChatTemplate:
         return open_tag(prompt)
 
     def has_rendered(self, text: str) -> bool:
-        """Return whether the text is a prompt that this template has already rendered: it begins
+        """Return whether the text is a prompt that this template has already rendered: it starts
         with a mark of the template and has the mark that ends the user's turn.
         """
         starts, end = self._marks
@@ -121,7 +121,7 @@ class ChatTemplate:
 
     @cached_property
     def _marks(self) -> tuple[tuple[str, ...], str]:
-        """The marks that can begin a conversation, and the mark that ends the user's turn."""
+        """The marks that can start a conversation, and the mark that ends the user's turn."""
         user = {"role": "user", "content": _QUESTION}
         system = {"role": "system", "content": _ANSWER}
         starts = set()
@@ -191,7 +191,7 @@ def open_tag(prompt: str) -> str:
     return match[0]
 
 
-# A prompt in the form of a model family: how it begins, and what else it must contain.
+# A prompt in the form of a model family: its start, and other text that it must contain.
 _PUBLISHED = (
     ("<|im_start|>", "<|im_end|>"),
     ("<|start_header_id|>", "<|eot_id|>"),

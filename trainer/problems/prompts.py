@@ -49,8 +49,8 @@ class LastTurnError(ValueError):
 def as_question(value: object) -> Question:
     """Convert a column value (text or a list of chat messages) to a question.
 
-    Text that holds a list of chat messages in JSON or Python notation, as CSV files do, is read as
-    that list.
+    Text that contains a list of chat messages in JSON or Python notation, as in CSV files, is read
+    as that list.
 
     Raises:
         ValueError: neither.
@@ -69,7 +69,7 @@ def as_question(value: object) -> Question:
 def ending_with_user(question: Question, last_assistant: str) -> Question:
     """Return the question with the user's message last.
 
-    ``last_assistant`` says what becomes of an assistant's last turn: ``refuse``, ``drop`` or
+    ``last_assistant`` selects the treatment of an assistant's last turn: ``refuse``, ``drop`` or
     ``continue``, which makes it the start of every completion.
 
     Raises:
@@ -100,7 +100,7 @@ def ending_with_user(question: Question, last_assistant: str) -> Question:
 
 
 class PromptBuilder:
-    """Builds the prompts of a task for a model, and counts what it met.
+    """Builds the prompts of a task for a model, and counts special cases.
 
     Raises:
         ConfigError: no usable chat template.
@@ -127,9 +127,9 @@ class PromptBuilder:
     def build(self, question: Question) -> tuple[str, str]:
         """Return prompt and prefill of a question whose last message is the user's.
 
-        The policy reads prompt + prefill and the reward reads prefill + completion. What the prompt
-        opens of the answer, such as the ``<think>`` at the end of a chat template or of a published
-        prompt, therefore becomes part of the prefill.
+        The policy reads prompt + prefill and the reward reads prefill + completion. If the prompt
+        already starts the answer, for example with ``<think>`` at the end of a chat template or of
+        a published prompt, that start therefore becomes part of the prefill.
 
         Raises:
             ConfigError: the template rejects the question, or a second template for an already
@@ -152,7 +152,9 @@ class PromptBuilder:
         return split_prefill(prompt, open_tag(prompt), wanted)
 
     def report(self, source: str) -> None:
-        """Warn of what the prompts of a source had in common and nobody may have meant."""
+        """Warn of properties that the prompts of a source have in common and that may be
+        unintended.
+        """
         if self._templated:
             _log.warning(
                 "%s: %d of %d prompts already contain a chat template and are used as they are",
@@ -244,9 +246,9 @@ class PromptBuilder:
 def split_prefill(prompt: str, opening: str, wanted: str) -> tuple[str, str]:
     """Return prompt without ``opening``, and the prefill: ``opening`` followed by ``wanted``.
 
-    ``opening`` is the end of the prompt that belongs to the answer. A wanted prefill that already
-    stands at the end of the prompt, but for white space, is not repeated; the prompt's white space
-    is kept.
+    ``opening`` is the end of the prompt that belongs to the answer. A wanted prefill that the
+    prompt already ends with, except for white space, is not repeated; the prompt's white space is
+    kept.
     """
     core = wanted.strip()
     if core and not opening and prompt.rstrip().endswith(wanted.rstrip()):
@@ -290,7 +292,7 @@ def _as_messages(value: object) -> tuple[Message, ...] | None:
 
 
 def _messages_in(text: str) -> tuple[Message, ...] | None:
-    """Return the chat messages that a text holds in JSON or Python notation, or None."""
+    """Return the chat messages that a text contains in JSON or Python notation, or None."""
     stripped = text.strip()
     if stripped[:1] not in ("[", "{") or len(stripped) > _MAX_JSON_CHARS or "role" not in stripped:
         return None

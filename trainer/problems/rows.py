@@ -70,7 +70,7 @@ def check_source(dataset: DatasetConfig) -> None:
     """Check that a source that is a file exists and has a known type. Takes no time.
 
     Raises:
-        MissingError: no such file; says where it was looked for.
+        MissingError: no such file; names the searched places.
         ConfigError: unsupported file type.
     """
     path = Path(dataset.source).expanduser()
@@ -156,7 +156,7 @@ def find_column(
 def require_column(
     row: Row, field: str, columns: Mapping[str, str], defaults: Sequence[str]
 ) -> str:
-    """Like `find_column`, but raise if there is none.
+    """Return the column like `find_column`, but raise if there is none.
 
     Raises:
         ConfigError: no column for the field.

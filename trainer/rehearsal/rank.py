@@ -1,5 +1,5 @@
-"""One rank of a rehearsal: train a preset at reduced size for two steps, and measure how far it is
-from the values that must hold.
+"""One rank of a rehearsal: train a preset at reduced size for two steps, and measure its distances
+from the required values.
 """
 
 import json
@@ -30,7 +30,7 @@ STEPS = 2  # trained before the checkpoint; one more is trained with and without
 
 def measure(config: TrainConfig, folder: Path) -> dict[str, float]:
     """Rehearse a configuration, collectively with the other ranks, and return the distances from
-    the values that must hold.
+    the required values.
 
     ``reference``: largest |log-probability of the policy - of the reference| before the first
     update. ``short``, ``long``: mean |engine's - policy's log-probability| of completions, and of
@@ -129,7 +129,7 @@ def _mean(difference: Tensor) -> float:
 
 def main(folder: Path, users: Path) -> None:
     """Rehearse the configuration in a folder and write the measurements there. ``users`` is the
-    folder in which the command was given, which may hold rules.
+    folder in which the command was given, which may contain rules.
     """
     os.chdir(users)
     measured = measure(load_config(str(RunFolder(folder).config)), folder)

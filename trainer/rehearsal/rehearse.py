@@ -90,7 +90,8 @@ def rehearse(
     device: Literal["cpu", "cuda"] = "cpu",
     ranks: int = 2,
 ) -> Iterator[Rehearsal]:
-    """Rehearse configurations one after another; those with a parallel strategy on several ranks.
+    """Rehearse configurations one after another; configurations with a parallel strategy run on
+    several ranks.
 
     Args:
         configs: configurations by name.

@@ -57,7 +57,7 @@ def group_requests(
 
 
 def stop_tokens(config: TrainConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """Return the ids that end a completion, without duplicates: the tokenizer's EOS, those of the
+    """Return the ids that end a completion, without duplicates: the tokenizer's EOS, the ids of the
     model's generation configuration, and ``rollout.stop_token_ids``.
     """
     ends = [tokenizer.eos_token_id, *end_token_ids(config.model), *config.rollout.stop_token_ids]

@@ -288,7 +288,7 @@ class _PromptGrid:
         return states.reshape(heads * self.n_prompts, -1, d)
 
     def to_rows(self, states: Tensor, heads: int) -> Tensor:
-        """Inverse of `to_prompts`."""
+        """Invert `to_prompts`."""
         states = states.view(heads, self._row_of_place.shape[0], -1, states.shape[-1])
         return states if self._dense else states.index_select(1, self._slot_of_row)
 

@@ -33,7 +33,7 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class EngineContext:
-    """What an engine needs to know about its run."""
+    """The facts that an engine needs about its run."""
 
     # prompt used to compare engine and policy after the first sync; synthetic tokens if empty
     probe_ids: tuple[int, ...] = ()
@@ -55,8 +55,8 @@ PROMPT_OPTIONS = {
 }
 
 
-# vLLM's runner for GPUs takes at most so many entries of `logit_bias` per request, and as many
-# allowed ids, which is too few to list a vocabulary
+# vLLM's runner for GPUs takes at most this many entries of `logit_bias` and allowed ids per
+# request, which is too few to list a vocabulary
 MAX_EXCLUDED = 1024
 _EXCLUDED_BIAS = -1e9  # JSON has no infinity; exp() of it is 0 in float32 at any temperature
 
@@ -81,7 +81,7 @@ def sampling_options(params: SamplingParams, seed: int) -> dict[str, Any]:
 
 
 class Sampler(Protocol):
-    """What samples completions: enough for an evaluation."""
+    """The sampling part of an engine: enough for an evaluation."""
 
     def generate(
         self, prompts: IntegerRows, seeds: IntegerRows, params: SamplingParams

@@ -26,7 +26,7 @@ _logger = logging.getLogger(__name__)
 _CHECK_LIMIT_S = 10.0  # more answers than are scored by then are not checked
 _CHUNK = 64
 _NAMED = 3  # rows that a warning names
-_NUMERIC = ("math", "last_number")  # rewards that leave out what is wrapped around an answer
+_NUMERIC = ("math", "last_number")  # rewards that ignore text around an answer
 
 
 @dataclass(frozen=True)
@@ -121,12 +121,12 @@ def check_answers(
     problems: Sequence[Problem],
     sets: Mapping[str, Sequence[Problem]] | None = None,
 ) -> Problem:
-    """Score every answer of the data against itself, if a built-in reward decides what is correct.
+    """Score every answer of the data against itself, if a built-in reward decides correctness.
     Return the first training problem whose answer can be right.
 
     Rows whose own answer would not be correct train for ever at the lowest reward. A warning names
-    them, and those whose answer holds more than the answer. Own reward functions are not called:
-    what is right for them is unknown here, and a call may cost money.
+    these rows, and rows whose answer contains more than the answer. The user's reward functions are
+    not called: their correct answers are unknown here, and a call may cost money.
 
     Raises:
         ConfigError: no answer of the training data or of a set can ever be right; names the first
@@ -217,7 +217,7 @@ def _shown(answer: Any) -> str:
 
 
 def _report_wrapped(judge: str, problems: Sequence[Problem]) -> None:
-    """Warn of answers that hold more than the answer, such as a worked solution."""
+    """Warn of answers that contain more than the answer, such as a worked solution."""
     wrapped = [
         problem
         for problem in problems

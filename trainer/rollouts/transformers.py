@@ -77,7 +77,7 @@ class TransformersEngine:
         """Do nothing: the engine samples from the policy itself."""
 
     def sleep(self) -> None:
-        """Do nothing: the engine holds no memory of its own."""
+        """Do nothing: the engine has no memory of its own."""
 
     def wake(self) -> None:
         """Do nothing."""

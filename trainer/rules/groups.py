@@ -33,8 +33,8 @@ def centered(rewards: Tensor, group_ids: Tensor) -> Tensor:
     """Return ``r - mean of group``, [B] float64: exactly 0 in groups without spread, and r in
     groups of size 1.
 
-    A group has no spread if its rewards differ by less than float32 can hold: rewards are sums of
-    float32 parts, so these differences are rounding, and GRPO divides by their size.
+    A group has no spread if its rewards differ by less than float32's precision: rewards are sums
+    of float32 parts, so these differences are rounding, and GRPO divides by their size.
     """
     means, sizes = group_means(rewards, group_ids)
     sds = rewards.double() - means

@@ -1,5 +1,5 @@
-"""The interface of update rules: their base class, and what an advantage or a loss receives and
-returns.
+"""The interface of update rules: their base class, and the inputs and outputs of advantages and
+losses.
 
 Neither this module nor any built-in rule imports torch, because loading a configuration imports the
 rule classes and must not wait for torch.
@@ -20,7 +20,7 @@ from trainer.types import Tensor, TrainBatch
 if TYPE_CHECKING:
     import torch
 
-RuleState = Mapping[str, float]  # what a rule keeps from step to step
+RuleState = Mapping[str, float]  # a rule's numbers that are kept between steps
 SumOverRanks = Callable[[Tensor], Tensor]
 Gather = Callable[[list[Any]], list[Any]]
 

@@ -89,7 +89,7 @@ class RuleKind:
         return {**lower, **upper} if upper["name"] == lower["name"] else upper
 
     def over(self, below: Any, above: Any) -> Setting:
-        """Like `merge`, with all other parameters set to their defaults.
+        """Merge like `merge`, with all other parameters set to their defaults.
 
         Raises:
             ValueError: unknown rule.

@@ -108,7 +108,7 @@ def add_sample(parser: argparse.ArgumentParser, verb: str) -> None:
 
 
 def count(text: str) -> int:
-    """Argument type: integer of at least 1."""
+    """Parse an argument: integer of at least 1."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
@@ -116,7 +116,7 @@ def count(text: str) -> int:
 
 
 def positive(text: str) -> float:
-    """Argument type: positive finite number."""
+    """Parse an argument: positive finite number."""
     number = float(text)
     if not 0 < number < math.inf:
         raise argparse.ArgumentTypeError(f"must be a number above 0, got {text}")
@@ -124,7 +124,7 @@ def positive(text: str) -> float:
 
 
 def port(text: str) -> int:
-    """Argument type: TCP port number."""
+    """Parse an argument: TCP port number."""
     number = int(text)
     if not 1 <= number <= 65535:
         raise argparse.ArgumentTypeError(f"must be a port from 1 to 65535, got {text}")

@@ -21,7 +21,7 @@ def complete(
     completions: Completions,
     values: Callable[[str], Iterable[str]] = lambda key: (),
 ) -> None:
-    """During Tab completion, print candidates and exit; otherwise do nothing.
+    """Print candidates and exit if this is Tab completion; otherwise do nothing.
 
     ``values`` returns the values of a configuration key.
     """

@@ -52,8 +52,8 @@ def shutdown_warning(step_s: float) -> str | None:
 def graceful_stop(
     request_stop: Callable[[], None], announce: bool = True
 ) -> AbstractContextManager[None]:
-    """Context that calls ``request_stop`` on the first interrupt and raises KeyboardInterrupt on
-    the second.
+    """Call ``request_stop`` on the first interrupt in the block, and raise KeyboardInterrupt on the
+    second.
     """
     seen = 0
 
@@ -100,7 +100,7 @@ def defer_interrupt() -> Iterator[None]:
 
 @contextmanager
 def on_interrupt(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
-    """Context that calls ``handle`` on every SIGINT, SIGTERM and SIGHUP. SIGHUP stays ignored under
+    """Call ``handle`` on every SIGINT, SIGTERM and SIGHUP in the block. SIGHUP stays ignored under
     `nohup`.
     """
 

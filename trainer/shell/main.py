@@ -105,7 +105,7 @@ def _is_first_to_report(error: str) -> bool:
 
 
 def _lost_output() -> str:
-    """If stdout cannot be written, redirect it to /dev/null and return its target; otherwise return
+    """Redirect stdout to /dev/null and return its target if it cannot be written; otherwise return
     an empty string.
     """
     try:

@@ -21,7 +21,7 @@ NAME_RULE = (
 )
 _RULE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME_LENGTH - 1}}}")
 _STARTING = "this machine, just starting"
-_LOOK_S = 0.5  # longer than `lock_owner` of another process holds the lock
+_LOOK_S = 0.5  # longer than `lock_owner` of another process keeps the lock
 _OWN_FOLDER = Path(__file__).resolve().parents[2] / "loptune"
 
 
@@ -75,7 +75,7 @@ def check_name(name: str) -> str:
 
 
 def lock_owner(folder: Path) -> str | None:
-    """Return a description of the process that holds the folder's lock, or None.
+    """Return a description of the process that has the folder's lock, or None.
 
     Raises:
         StorageError: the lock file cannot be read.
@@ -96,7 +96,7 @@ def lock_owner(folder: Path) -> str | None:
 
 
 def raise_if_locked(folder: Path, what: str = "run") -> None:
-    """Raise if another process holds the folder.
+    """Raise if another process has the folder's lock.
 
     Raises:
         NameInUseError: names the process.
@@ -117,7 +117,7 @@ def lock_folder(folder: Path, what: str = "run") -> Iterator[None]:
     any reason.
 
     Raises:
-        NameInUseError: another process holds the lock.
+        NameInUseError: another process has the lock.
         StorageError: the folder cannot be written.
     """
     path = folder / "lock"

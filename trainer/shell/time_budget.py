@@ -34,7 +34,7 @@ class TimeBudget:
     """The hours that a run may still train in this process; ``spent`` once they are over."""
 
     def __init__(self, hours: float | None, trained: float = 0.0) -> None:
-        """``trained``: hours that earlier processes of the run have used."""
+        """Start the budget; ``trained`` is the hours that the run's earlier processes used."""
         self.hours = hours
         self.spent = False
         self._left_s = None if hours is None else max(0.0, hours - trained) * 3600

@@ -196,7 +196,7 @@ class _ImportFinder(ModuleFinder):
         return super().find_module(name, path, parent)
 
     def load_module(self, fqname: str, fp: Any, pathname: str, file_info: Any) -> Any:
-        """Also record a file with a syntax error; the error is reported when it is imported."""
+        """Record also a file with a syntax error; the error is reported when it is imported."""
         try:
             return super().load_module(fqname, fp, pathname, file_info)
         except SyntaxError:

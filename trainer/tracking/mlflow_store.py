@@ -252,7 +252,7 @@ def retry(action: Callable[[], T], uri: str) -> T:
 
 
 def _hint(error: Exception, file: Path | None) -> str:
-    """Return what to do about an error of a server, or of a store in this SQLite file."""
+    """Return the fix for an error of a server, or of a store in this SQLite file."""
     if getattr(error, "error_code", None) in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
         return "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
     if file is None:

@@ -232,8 +232,8 @@ class Uploader:
 
     @contextmanager
     def rewriting(self) -> Iterator[None]:
-        """Send the record from its beginning again after it is rewritten in the block: MLflow
-        ignores values that it has.
+        """Send the record again from its start after it is rewritten in the block: MLflow ignores
+        values that it has.
         """
         with self._rewriting:
             self._rewrites += 1

@@ -62,7 +62,7 @@ class VllmEngine(RequestEngine):
 
     It starts with dummy weights and only samples after `sync_weights`. The completions of a group
     are separate requests with their own seeds that share the prompt through prefix caching.
-    Log-probabilities are those of the sampling distribution, as defined by `Completion`.
+    Log-probabilities refer to the sampling distribution, as defined by `Completion`.
 
     Raises:
         ConfigError: vLLM is not installed, or the number of ranks is not a multiple of

@@ -128,7 +128,7 @@ class _AllServers:
         )
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
-        """No-op: the engine sets the weight version when it ends the update."""
+        """Do nothing: the engine sets the weight version when it ends the update."""
 
 
 def _call_all(

@@ -51,7 +51,7 @@ class HttpWeightTransferEngine(WeightTransferEngine[HttpInit, HttpUpdate]):  # t
     update_info_cls = HttpUpdate
 
     def init_transfer_engine(self, init_info: HttpInit) -> None:
-        """No-op: no connection is needed."""
+        """Do nothing: no connection is needed."""
 
     def start_weight_update(self) -> None:
         """Prepare the layers to load weights in checkpoint layout."""
@@ -79,7 +79,7 @@ class HttpWeightTransferEngine(WeightTransferEngine[HttpInit, HttpUpdate]):  # t
         repack_output_embedding(self.model)
 
     def shutdown(self) -> None:
-        """No-op: nothing to release."""
+        """Do nothing: there is nothing to release."""
 
     def _drop_incomplete_layers(self) -> None:
         """Discard partially received layers and restore their previous weights.

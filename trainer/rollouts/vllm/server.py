@@ -32,7 +32,7 @@ CHUNK_BYTES = 64 << 20  # bytes of weights per request
 class VllmServerEngine(RequestEngine):
     """Engine backed by external servers; rank r samples from server ``r % number of servers``.
 
-    A server holds the weights of one run at a time. Each sync sets a unique weight version, which
+    A server serves the weights of one run at a time. Each sync sets a unique weight version, which
     the server returns with every completion. A completion from other weights (another run, or a
     restarted server) raises an error, so it is never trained on. ``max_model_len`` is the longest
     request. Policy and servers compute in ``dtype`` (float32 or bfloat16) and are compared on the

@@ -29,7 +29,7 @@ def named_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
             from deepspeed.runtime.zero import GatheredParameters
 
             with GatheredParameters(base.parts):
-                # clone: the receiver may hold it until its layer is complete
+                # clone: the receiver may keep it until its layer is complete
                 weight = base.merged().clone()
             yield base.name, weight
         else:

@@ -15,9 +15,9 @@ class OptimalTokenBaseline(Advantage):
 
     ``W_t = sum over j <= t of (1 - 2 pi_j + sum of pi_j^2)`` is the squared norm of the gradient of
     the completion's log-probability with respect to the logits up to t: a completion of
-    low-probability tokens has a large one and counts more. Where only one completion is left, there
-    is no baseline. Same as verl without engine weights, except in groups with equal rewards, which
-    are 0 here: verl's tails without a baseline train on them.
+    low-probability tokens has a large one and counts more. If only one completion is left, there is
+    no baseline. Same as verl without engine weights, except in groups with equal rewards, which are
+    0 here: verl's tails without a baseline train on them.
     """
 
     needs_distributions: ClassVar[bool] = True

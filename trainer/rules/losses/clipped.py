@@ -15,7 +15,7 @@ class Clipped(PolicyLoss):
 
     ``l = max(-A r, -A clip(r, 1 - low, 1 + high))``; where ``A < 0``, ``l = min(l, -A c)``. GRPO's
     loss [arXiv:2402.03300, equation 3]; with ``high > low`` DAPO's [arXiv:2503.14476, equation 8].
-    Same as verl and TRL. The default clip range is that of arXiv:2505.12929.
+    Same as verl and TRL. The default clip range is from arXiv:2505.12929.
     """
 
     name: Literal["clipped"] = "clipped"

@@ -1,4 +1,4 @@
-"""IPO policy loss: a trust region in probabilities, whatever the direction."""
+"""IPO policy loss: a trust region in probabilities, in both directions."""
 
 from typing import Literal
 

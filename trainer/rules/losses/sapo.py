@@ -10,8 +10,8 @@ class Sapo(PolicyLoss):
     """SAPO [arXiv:2511.20347].
 
     ``l = -(4 / tau) sigmoid(tau (r - 1)) A`` with ``tau = tau_positive`` where ``A > 0``, else
-    ``tau_negative``: the gradient equals that of ``-A r`` at ``r = 1`` and decays on both sides.
-    Same as TRL and verl.
+    ``tau_negative``: the gradient equals the gradient of ``-A r`` at ``r = 1`` and decays on both
+    sides. Same as TRL and verl.
     """
 
     aggregations = ("seq_mean_token_mean", "token_mean", "seq_mean_token_sum", "constant")

@@ -1,5 +1,5 @@
-"""Rules of single papers, by name. The registries `LOSSES` and `ADVANTAGES` hold what several
-trainers offer.
+"""Rules of single papers, by name. The registries `LOSSES` and `ADVANTAGES` have the rules that
+several trainers offer.
 """
 
 from trainer.rules.interface import Advantage, PolicyLoss

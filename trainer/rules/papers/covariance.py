@@ -1,5 +1,5 @@
-"""Clip-Cov and KL-Cov [arXiv:2505.22617]: a few tokens, whose updates would narrow the policy, are
-held back.
+"""Clip-Cov and KL-Cov [arXiv:2505.22617]: a few tokens, whose updates would reduce the policy's
+entropy, are restrained.
 
 verl selects them in every microbatch from the current log-probabilities. At the first optimizer
 step these equal the old ones used here.
@@ -63,8 +63,8 @@ class KlCov(PolicyLoss):
     """KL-Cov: ``l = -A r`` without clip, plus ``coef |log r|`` at the ``share`` of the tokens with
     the largest ``(A - mean A) (log pi_old - mean log pi_old)``.
 
-    As verl, but that a log-ratio that rounding alone can make counts as 0: the gradient of its size
-    is its sign, at full strength however small it is.
+    As in verl, except that a log-ratio within rounding error counts as 0: the gradient of its
+    absolute value is its sign, at full strength even for a tiny log-ratio.
     """
 
     has_regularizer: ClassVar[bool] = True

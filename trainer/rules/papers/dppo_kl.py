@@ -14,7 +14,7 @@ _BELOW_1 = 1 - 1e-7  # of probabilities whose complement is divided by
 
 
 class DppoKl(PolicyLoss):
-    """The loss of ``dppo_tv``, with another divergence that holds a token back.
+    """The loss of ``dppo_tv``, with another divergence that stops a token.
 
     ``KL = p log(p / q) + (1 - p) log((1 - p) / (1 - q))`` with ``p = pi_old`` and ``q = pi``.
     """

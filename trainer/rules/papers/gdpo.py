@@ -55,8 +55,8 @@ class Gdpo(Advantage):
 def part_values(inputs: AdvantageInputs, part: str) -> Tensor:
     """Return a part of every reward before its weight, [B] float64.
 
-    Parts that a completion lacks, as where scoring failed, share what its others leave of its
-    reward.
+    If a completion lacks parts, for example because scoring failed, they divide equally the rest of
+    its reward.
     """
     import torch
 

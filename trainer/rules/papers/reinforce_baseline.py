@@ -20,7 +20,7 @@ from trainer.types import Tensor
 class ReinforceBaseline(Advantage):
     """``r - mean of group``, whitened over all completion tokens.
 
-    Where the KL penalty is placed in the reward, its sum over the completion is part of r.
+    If the KL penalty is placed in the reward, its sum over the completion is part of r.
     """
 
     kl_placements: ClassVar[tuple[KlPlacement, ...]] = ("loss", "reward")

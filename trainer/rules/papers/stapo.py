@@ -1,5 +1,5 @@
-"""STAPO [arXiv:2602.15620]: improbable tokens of good completions are silenced where the policy is
-sure.
+"""STAPO [arXiv:2602.15620]: low-probability tokens of good completions are masked at positions of
+low entropy.
 
 trainer run base algorithm.loss=stapo algorithm.loss.clip_ratio_high=0.28
 """
