@@ -32,7 +32,7 @@ GROUP_SIZE = 8
 MAX_NEW_TOKENS = 160
 TEMPERATURE = 1.0
 ALPHA = 0.3  # strength of AR
-ETA = 0.5  # Lopti calls a token improbable below this probability
+ETA = 0.5  # Lopti: a token below this probability is a low-probability token
 CLIP_LOW = 0.2
 CLIP_HIGH = 0.24
 DUAL_CLIP = 10.0
@@ -124,10 +124,10 @@ def update(model: PreTrainedModel, optimizer: torch.optim.Optimizer, batch: Batc
     with torch.no_grad():
         old_logprobs = logprobs_of(model, batch)
     probabilities = old_logprobs.exp()
-    # AR, equation 4: improbable tokens have the largest gradients, so they get less weight.
+    # AR, equation 4: low-probability tokens have the largest gradients, so they get less weight.
     advantages = (ALPHA * probabilities + 1 - ALPHA) * group_advantages(batch.rewards)
-    # Lopti, section 4.2: improbable tokens first, then the others with the policy that the first
-    # step moved.
+    # Lopti, section 4.2: low-probability tokens first, then the others with the policy that the
+    # first step moved.
     improbable = (probabilities < ETA).float() * batch.is_completion
     for in_pass in (improbable, batch.is_completion - improbable):
         if not in_pass.any():

@@ -10,7 +10,8 @@ ARM_SEEDS = 8  # fresh seeds of every arm's best: with fewer seeds, many arms ca
 
 
 def arms(spec: SweepSpec) -> dict[str, SweepSpec]:
-    """Arm name -> its search space, in the order of the choice; the first arm is the baseline.
+    """Return each arm's search space by name, in the order of the choice; the first is the
+    baseline.
 
     An arm has the baselines with its value, and `search.configurations` configurations besides
     them. A search without arms is one arm with an empty name.

@@ -21,7 +21,7 @@ from trainer.rules.interface import AdvantageInputs, UpdateTotals
 from trainer.rules.papers import PAPER_ADVANTAGES, PAPER_LOSSES
 from trainer.rules.papers.gdpo import part_values
 
-# Two good completions and a bad one; of the good tokens one is improbable.
+# Two good completions and a bad one; one of the good tokens has a low probability.
 PROBABILITIES = torch.tensor([[0.5, 0.001, 0.9], [0.8, 0.7, 0.001], [0.1, 0.6, 0.0]])
 MASK = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 1.0], [1.0, 1.0, 0.0]])
 ENTROPIES = torch.tensor([[0.2, 0.1, 0.3], [0.4, 0.5, 0.6], [0.1, 0.2, 0.0]])
@@ -67,7 +67,8 @@ def weights(rule, **fields):
             {},
             [[1.1, 1.1, 1], [1, 1, 1.1], [0.9, 1, 1]],
         ),
-        # Improbable, A > 0, and an entropy below the 80th percentile, 0.46: the other one's is 0.6.
+        # Low probability, A > 0, and an entropy below the 80th percentile, 0.46: the other one's is
+        # 0.6.
         ("stapo", {}, [[1, 0, 1], [1, 1, 1], [1, 1, 1]]),
         (
             {"name": "stapo", "entropy_quantile": 1.0},

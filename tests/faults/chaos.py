@@ -101,7 +101,7 @@ class Chaos:
     def kinds(self) -> list[str]:
         """The faults that are possible here."""
         possible = ["driver", "rank", "raylet", "control server", "MLflow"]
-        possible += ["stopped", "lock", "ledger", "folder", "files", "clock"]
+        possible += ["stopped", "lock", "event log", "folder", "files", "clock"]
         possible += [] if self.fake else ["memory", "checkpoint", "scorer"]
         return possible + (["disk"] if self.disk else [])
 
@@ -136,7 +136,7 @@ class Chaos:
             "files": self._take_files,
             "stopped": lambda: self._stop(driver),
             "lock": lambda: _unlink(root / "lock"),
-            "ledger": lambda: self._rename(root / "events.jsonl", driver),
+            "event log": lambda: self._rename(root / "events.jsonl", driver),
             "folder": lambda: self._rename(root, driver),
         }
         return strike[kind]()
