@@ -147,7 +147,8 @@ def test_arms_and_their_confirmation_are_priced(tmp_path, typed):
     assert "5 tuning trials for each of 2 values of algorithm.advantage" in out
     # 2 x 8 fresh trials of 4 steps of 3 s, two at a time where there are two cores
     minutes = {1: "3m 12s", 2: "1m 36s"}[min(2, psutil.cpu_count() or 1)]
-    assert "`sweep confirm fake`" in out and f"8 fresh seeds: 16 trials, {minutes} more" in out
+    assert f"sweep confirm fake --runs-dir {tmp_path}`" in out, out
+    assert f"8 fresh seeds: 16 trials, {minutes} more" in out, out
 
 
 def test_what_is_short_is_named_with_what_is_needed_and_what_there_is(tmp_path, monkeypatch):
@@ -191,4 +192,5 @@ def test_gpus_that_stay_idle_are_named(tmp_path, typed, share, gpus, at_a_time):
     trainer = {"preset": "tiny_kk", "overrides": SHORT}
     space = write_space(tmp_path / "space.yaml", trainer=trainer, search=search, limits={})
     out = typed(f"sweep plan {space} --gpus {gpus} --cpus 96 resources.gpus_per_trial={share}")
-    assert [at_a_time] == [line[13:].rstrip() for line in out.splitlines() if "at a time" in line]
+    lines = [line for line in out.splitlines() if line.startswith("at a time")]
+    assert [at_a_time] == [line[13:].rstrip() for line in lines]
