@@ -122,6 +122,13 @@ def searched(verdict: Verdict) -> str:
             f"A candidate to beat the baseline {base}. Not evidence yet, because its seeds "
             f"guided the search. {best}: {gain(verdict)}."
         )
+    if isinstance(verdict, Tested) and verdict.seeds >= MIN_SEEDS and verdict.excludes(0.0):
+        worse_ones = (
+            f"{best} is worse"
+            if verdict.comparisons == 1
+            else f"every other configuration is worse. Closest {best}"
+        )
+        return f"Nothing beats the baseline {base}: {worse_ones}: {gain(verdict)}."
     nearest = "Best candidate" if verdict.improves else "Closest"
     return (
         f"No evidence that anything beats the baseline {base}. {nearest} {best}: {gain(verdict)}."
@@ -418,15 +425,23 @@ def refusal(rule: RuleResult) -> str:
 
 
 def rules(results: Sequence[RuleResult], baseline: str) -> str:
-    """State which rules, each at its own best, beat the baseline's rule on fresh seeds."""
+    """State which rules, each at its own best, beat the baseline's rule on fresh seeds, and which
+    are worse.
+    """
     sentences = [
         f"{rule.rule} beats {baseline} by {rule_bounds(rule)}" for rule in results if rule.better
     ]
-    others = [rule for rule in results if rule.interval is not None and not rule.better]
-    if others:
-        rest = "no other" if sentences else "none"
-        nearest = f"the nearest is {others[0].rule}: {rule_bounds(others[0])}"
+    lost = [rule for rule in results if rule.worse]
+    open_ = [
+        rule for rule in results if rule.interval is not None and not rule.better and not rule.worse
+    ]
+    rest = "no other" if sentences else "none"
+    if open_:
+        nearest = f"the nearest is {open_[0].rule}: {rule_bounds(open_[0])}"
         sentences.append(f"{rest} is shown to beat {baseline} at its best ({nearest})")
+    elif lost:
+        sentences.append(f"{rest} beats {baseline} at its best")
+    sentences += [f"{rule.rule} is worse: {rule_bounds(rule)}" for rule in lost]
     sentences += [f"{rule.rule} {rule_bounds(rule)}" for rule in results if rule.interval is None]
     text = f"Rules at their own best, on fresh seeds: {'; '.join(sentences)}."
     if all(rule.interval is None for rule in results):

@@ -85,6 +85,19 @@ def tuning_curves(results: Results) -> pd.DataFrame:
     return pd.DataFrame(points, columns=["arm", "trial", "best", "label"])
 
 
+def chosen_rule(results: Results) -> str | None:
+    """Return the rule that ended fresh seeds choose: the best of those that are shown to be better
+    than the first, or the first if all others are shown to be worse. None if they choose none.
+    """
+    compared = results.arm_results
+    if results.fresh is None or not results.fresh.finished or not compared:
+        return None
+    better = [result.rule for result in compared if result.better]
+    if better:
+        return better[0]
+    return results.arms[0] if all(result.worse for result in compared) else None
+
+
 def tournament_line(results: Results) -> str:
     """State the result on rules, or the next step if there are no fresh seeds yet."""
     base = results.arms[0]

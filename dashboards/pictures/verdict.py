@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from dashboards import words
 from dashboards.pictures.confirmation import finalists
-from dashboards.pictures.tournament import tournament_line
+from dashboards.pictures.tournament import chosen_rule, tournament_line
 from dashboards.results import Results, Rounds
 from dashboards.statistics.verdict import MIN_SEEDS, Tested, Undecided, Verdict
 from dashboards.words import device_time, number, signed
@@ -111,7 +111,7 @@ def _about_arms(results: Results) -> list[str]:
 def headline(results: Results) -> Headline:
     """Return the headline from the best evidence: fresh seeds, else the search's seeds."""
     if results.arms:  # the best of many scores is not a finding on the seeds that selected it
-        return Headline(tournament_line(results))
+        return _of_rules(results)
     confirmation = _of_fresh_seeds(results, results.fresh) if results.fresh else None
     found = confirmation or _in_search(results)
     parts = [_scored(results, found.sentence), _ended_below_start(results)]
@@ -127,6 +127,8 @@ def confirmed(results: Results) -> list[str]:
     scores = finalists(results)
     lines = [front.sentence]
     if fresh is not None:
+        if len(results.arm_table) > 2:  # the headline states a single difference
+            lines.append(words.worse(results.arm_table))
         lines.append(_on_fresh_seeds(results, fresh))
         lines.append(words.repeated(fresh.earlier_confirmations))
     lines.append(front.step)
@@ -142,6 +144,32 @@ def _named_once(lines: list[str], labels: Collection[str]) -> list[str]:
         head, named, rest = text.partition(label)
         text = head + named + rest.replace(label, label.split(" ")[0])
     return text.split("\n")
+
+
+def _of_rules(results: Results) -> Headline:
+    """Return the headline of rules that were tuned separately, and what to export after fresh
+    seeds.
+    """
+    sentence = tournament_line(results)
+    base = results.arms[0]
+    fresh = results.fresh
+    if fresh is None or not fresh.finished or not results.arm_results or not results.name:
+        return Headline(sentence)
+    rule = chosen_rule(results)
+    if rule is None:
+        command = results.command("export", "--baseline")
+        return Headline(
+            sentence,
+            f"Next: keep {base}, which no rule is shown to beat; `{command}` writes its best "
+            "setting.",
+        )
+    command = results.command("export")
+    tried = dict.fromkeys(trial.configuration for trial in fresh.trials)
+    configuration = next(each for each in tried if results.arm_of[each] == rule)
+    step = f"Next: train with {rule}; `{command}` writes its best setting."
+    if rule == base:
+        step = f"Next: keep {base}; `{command}` writes its best setting."
+    return Headline(sentence, step, confirmed=rule != base, configuration=configuration)
 
 
 def _in_search(results: Results) -> Headline:
@@ -188,11 +216,10 @@ def _of_fresh_seeds(results: Results, fresh: Results) -> Headline | None:
     if fresh.rounds is not None:
         best = fresh.rounds.winner
         if best is None and fresh.rounds.outcome == "not better":
-            sentence = (
-                f"Keep the baseline {base}: fresh seeds show that every finalist improves by "
-                "less than "
-            )
-            sentence += f"{fresh.rounds.worthwhile:g}."
+            finding = f"improves by less than {fresh.rounds.worthwhile:g}"
+            if all(result.decision == "worse" for result in fresh.rounds.last):
+                finding = "is worse"
+            sentence = f"Keep the baseline {base}: fresh seeds show that every finalist {finding}."
             return Headline(
                 sentence, f"Next: keep the baseline{export}", configuration=numbers.get(base or "")
             )

@@ -58,6 +58,7 @@ class RuleResult:
     # each bound has 95% coverage, simultaneous over all rules
     interval: tuple[float, float] | None = None
     p_value: float | None = None  # one-sided, corrected for the number of rules
+    p_worse: float | None = None  # the same of the other side
     refusal: Refusal | None = None  # why there is no interval
 
     @property
@@ -65,11 +66,18 @@ class RuleResult:
         """Whether a gain is shown."""
         return self.p_value is not None and self.p_value < SIGNIFICANCE_LEVEL
 
+    @property
+    def worse(self) -> bool:
+        """Whether a loss is shown: without repeats, the interval lies wholly on that side."""
+        return self.p_worse is not None and self.p_worse < SIGNIFICANCE_LEVEL
+
     def corrected(self, factor: int) -> "RuleResult":
-        """Return the result with its p-value multiplied, for repeated confirmations."""
-        if self.p_value is None:
+        """Return the result with its p-values multiplied, for repeated confirmations."""
+        if self.p_value is None or self.p_worse is None:
             return self
-        return replace(self, p_value=min(1.0, factor * self.p_value))
+        return replace(
+            self, p_value=min(1.0, factor * self.p_value), p_worse=min(1.0, factor * self.p_worse)
+        )
 
 
 def tuning_variance(scores: Sequence[float]) -> float:
@@ -99,7 +107,7 @@ def compare_rules(
             variance = tuning_variance([sign * score for score in tuning.scores])
             variances.setdefault(tuning.parameters, []).append(variance)
     paired = paired_differences(fresh, baseline)
-    compare_rules = []
+    results = []
     for rule, pair in paired.items():
         values = np.array(list(pair.by_seed.values()))
         difference = pair.mean
@@ -112,17 +120,19 @@ def compare_rules(
         if len(values) < 2 or float(np.ptp(values)) == 0:
             refusal = "no spread"
         if refusal is not None:
-            compare_rules.append(RuleResult(rule, difference, refusal=refusal))
+            results.append(RuleResult(rule, difference, refusal=refusal))
             continue
         tuned = np.mean([np.mean(variances[one.parameters]) for one in (rule_tuning, base)])
         error = math.sqrt(float(values.var(ddof=1)) / len(values) + tuned)
         dof = len(values) - 1
         half = float(special.stdtrit(dof, 1 - SIGNIFICANCE_LEVEL / len(paired))) * error
-        p_value = min(1.0, len(paired) * float(special.stdtr(dof, -sign * difference / error)))
-        compare_rules.append(
-            RuleResult(rule, difference, (difference - half, difference + half), p_value)
+        p_value, p_worse = (
+            min(1.0, len(paired) * float(special.stdtr(dof, side * difference / error)))
+            for side in (-sign, sign)
         )
-    return sorted(compare_rules, key=lambda one: -sign * one.difference)
+        interval = (difference - half, difference + half)
+        results.append(RuleResult(rule, difference, interval, p_value, p_worse))
+    return sorted(results, key=lambda one: -sign * one.difference)
 
 
 def incomparable(

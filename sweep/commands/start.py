@@ -13,6 +13,7 @@ from sweep.space.advice import advise_space
 from sweep.space.file import find_space, load_space
 from sweep.space.source import SpaceSource, edited_file, edits_since
 from sweep.space.spec import SweepSpec
+from sweep.winner.ending import confirmed_sweep, report_resumed
 from trainer.errors import ConfigError
 from trainer.shell.arguments import (
     Commands,
@@ -24,8 +25,6 @@ from trainer.shell.arguments import (
     positive,
 )
 from trainer.shell.table import print_json
-
-_logger = logging.getLogger(__name__)
 
 logger = logging.getLogger(__name__)
 
@@ -164,7 +163,15 @@ def _resume(arguments: argparse.Namespace) -> int:
     from sweep.driver.run import resume_sweep
 
     again = {"retry_failed": arguments.retry_failed, "start_over": arguments.start_over}
-    return resume_sweep(sweep, replace(run_options(arguments), **again))
+    options = replace(run_options(arguments), **again)
+    confirmed = confirmed_sweep(sweep)
+    if confirmed is None:
+        return resume_sweep(sweep, options)
+    # ends as `sweep confirm` would have
+    code = resume_sweep(sweep, replace(options, report=False))
+    if code in (0, 1):
+        report_resumed(sweep, confirmed)
+    return code
 
 
 def _extend(arguments: argparse.Namespace) -> int:
@@ -205,7 +212,7 @@ def load(arguments: argparse.Namespace) -> SweepRecord:
         spec, arguments.runs_dir, f"{arguments.space}, key search.warm_start"
     )
     for line in taken:
-        _logger.info("%s", line)
+        logger.info("%s", line)
     return SweepRecord(spec, sweep_folder(arguments.runs_dir, spec.name))
 
 
@@ -213,4 +220,4 @@ def _print_advice(spec: SweepSpec) -> None:
     from sweep.views.reach import out_of_reach  # scipy takes a second to import
 
     for advice in [*out_of_reach(spec), *advise_space(spec)]:
-        _logger.warning("%s\n", advice)
+        logger.warning("%s\n", advice)

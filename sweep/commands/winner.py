@@ -11,9 +11,10 @@ from sweep.commands.arguments import add_machine, add_named, prepare, run_option
 from sweep.record.baseline import is_baseline
 from sweep.record.best import BestConfiguration, BestWithCaveats, choose_best, scored_configuration
 from sweep.record.folder import read_spec
-from sweep.record.sweep_record import SweepRecord, open_sweep, report_errors_printed
+from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.space.arms import ARM_SEEDS, MAX_SEEDS, arms
-from sweep.winner.confirm import again_of, finalists_of, fresh_space
+from sweep.winner.confirm import again_of, choose, finalists_of, fresh_space
+from sweep.winner.ending import report_confirmation
 from trainer.errors import ConfigError, MissingError, StorageError
 from trainer.shell.arguments import Commands, add_accept_changes, count, positive
 from trainer.tracking.inputs import inherit_inputs
@@ -118,7 +119,7 @@ def _confirm(arguments: argparse.Namespace) -> int:
     inherit_inputs(fresh.folder.root, sweep.folder.root)
     code = start_sweep(fresh, replace(run_options(arguments), report=False))
     if code in (0, 1):
-        _report_on(sweep, fresh.folder.log, ended=True)
+        report_confirmation(sweep, fresh.folder.log, ended=True)
     return code
 
 
@@ -205,24 +206,8 @@ def _run_rounds(sweep: SweepRecord, arguments: argparse.Namespace) -> int:
         sweep, options, lambda fresh: resume_sweep(fresh, run), partial(print, flush=True)
     )
     if rounds.analyses:
-        _report_on(sweep, sweep.folder.confirmation.log, ended=rounds.outcome != "open")
+        report_confirmation(sweep, sweep.folder.confirmation.log, ended=rounds.outcome != "open")
     return code
-
-
-def _report_on(sweep: SweepRecord, log: Path, ended: bool = False) -> None:
-    """Write the sweep's report. If the confirmation has ended, print its result first."""
-    with report_errors_printed(sweep, log):
-        from dashboards.pictures.verdict import confirmed
-        from sweep.record.results import read_results
-        from sweep.tracking.parent_run import find_parent
-        from sweep.tracking.publish_report import send_report, write_report
-
-        results = read_results(sweep)
-        if ended:
-            print("\n".join(confirmed(results)))
-        print(f"report: {write_report(sweep, results)}")
-        if (parent := find_parent(sweep)) is not None:
-            send_report(sweep, results, parent)
 
 
 def _export(arguments: argparse.Namespace) -> int:
@@ -286,6 +271,26 @@ def _baseline_number(sweep: SweepRecord) -> int:
     return first.number if is_baseline(sweep.spec, first) else 0
 
 
+def _choices(sweep: SweepRecord) -> str:
+    """Return a command for each configuration that could be exported: the baseline and the
+    finalists.
+    """
+    folder = sweep.folder.confirmation
+    if folder.event_log.exists():
+        confirms = read_spec(folder).confirms
+        numbers = [] if confirms is None else confirms.configurations
+    else:
+        chosen = choose(sweep.spec, sweep.configurations, _finalists(sweep, None))
+        numbers = [finalist.number for finalist in chosen]
+    lines = []
+    for number in numbers:
+        best = scored_configuration(sweep, str(number))
+        if best is not None:
+            command = sweep.command("export", "--configuration", str(number))
+            lines.append(f"  #{number} {best.shown}: {command}")
+    return "\n".join(["choose one:", *lines])
+
+
 def _chosen_by_evidence(sweep: SweepRecord, chosen: BestWithCaveats) -> BestConfiguration:
     """Return the configuration that the evidence names.
 
@@ -300,7 +305,7 @@ def _chosen_by_evidence(sweep: SweepRecord, chosen: BestWithCaveats) -> BestConf
         raise MissingError(
             f"{name}: the evidence does not single out a configuration. {chosen.caveats[0]}",
             root,
-            "choose one with --configuration N or --baseline",
+            _choices(sweep),
             code="no-single-best",
         )
     raise MissingError(

@@ -675,6 +675,8 @@ def _reason(answer: gate.Answer, spec: CampaignSpec) -> str:
     """Return why a proposal was kept or discarded."""
     if answer.outcome == "keep":
         return "its gain is above 0"
+    if answer.high < 0:
+        return "it is worse: its gain is below 0"
     if answer.high < spec.worthwhile:
         return f"its gain is below the worthwhile {spec.worthwhile:g}"
     return f"{answer.seeds} seeds do not show a gain, and a worthwhile one would have shown"

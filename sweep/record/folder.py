@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sweep.space.file import dump_space, load_space
 from sweep.space.spec import SweepSpec
-from trainer.errors import MissingError, StorageError
+from trainer.errors import ConfigError, MissingError, StorageError
 from trainer.files import write_atomically
 from trainer.run_folder import RunFolder
 from trainer.shell.run_folder import check_name
@@ -123,7 +123,8 @@ def read_spec(folder: SweepFolder) -> SweepSpec:
     """Return the search space a sweep was started with.
 
     Raises:
-        StorageError: the checksum differs; a file without the checksum line is read as it is.
+        StorageError: the checksum differs, or another version of loptune wrote the file; one
+            without the checksum line is read as it is.
         ConfigError: it was edited and is not valid any more.
     """
     # load_space reports a missing file
@@ -137,7 +138,21 @@ def read_spec(folder: SweepFolder) -> SweepSpec:
             "restore it from a backup; if you edited it on purpose, remove its first line",
             code="space-checksum",
         )
-    return load_space(folder.space)
+    try:
+        return load_space(folder.space)
+    except ConfigError as error:
+        # These follow from the file alone, and its checksum says that nobody edited it.
+        if heading is None or error.code not in ("unknown-key", "literal-error"):
+            raise
+        raise StorageError(
+            f"another version of loptune started sweep {folder.name}: {error.what}",
+            error.where,
+            f"{error.hint}\n"
+            "       The version that started the sweep still reads and resumes it. With this one, "
+            "run its space again under another --name.",
+            error.key,
+            code="of-another-version",
+        ) from None
 
 
 def write_spec(folder: SweepFolder, spec: SweepSpec) -> None:

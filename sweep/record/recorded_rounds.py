@@ -7,6 +7,7 @@ from dashboards.statistics.seed_noise import Noise
 from dashboards.statistics.sequential import Design, InterimResult
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import ANALYSIS, PLAN
+from trainer.errors import StorageError
 
 RoundsOutcome = Literal["better", "not better", "undecided", "open"]
 
@@ -45,7 +46,24 @@ class RecordedRounds:
 
 
 def recorded_rounds(sweep: SweepRecord) -> RecordedRounds | None:
-    """Return the rounds on record; None if the sweep does not run in rounds."""
+    """Return the rounds on record; None if the sweep does not run in rounds.
+
+    Raises:
+        StorageError: another version of loptune recorded them, with other fields.
+    """
+    try:
+        return _read(sweep)
+    except (KeyError, TypeError) as error:
+        raise StorageError(
+            f"another version of loptune recorded the rounds of {sweep.folder.name}: {error}",
+            str(sweep.folder.event_log),
+            "the version that started the sweep still reads and resumes it; with this one, run its "
+            "space again under another --name",
+            code="of-another-version",
+        ) from None
+
+
+def _read(sweep: SweepRecord) -> RecordedRounds | None:
     plan = None
     analyses = []
     for record in sweep.events:

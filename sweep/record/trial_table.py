@@ -53,13 +53,20 @@ def setting_text(
         switches), else the name of advantage and loss together.
     """
     rest = dict(resolved)
-    name = "" if point is None else arm_of(spec, dict(point))
+    name = "" if point is None else _arm_name(spec, point)
     if any(key in rest for key in spec.program.rule_keys):
         name = name or spec.program.rule_of(dict(resolved))[0]
     if name:
         for key in spec.program.rule_keys:
             rest.pop(key, None)
     return " ".join(part for part in (name, parameter_text(rest)) if part)
+
+
+def _arm_name(spec: SweepSpec, point: Mapping[str, Any]) -> str:
+    """Return the name of a point's arm, also in a confirmation of arms; empty without arms."""
+    if spec.confirms is not None and spec.confirms.tune_within is not None:
+        return str(point.get(spec.confirms.tune_within, ""))
+    return arm_of(spec, dict(point))
 
 
 def parameter_text(parameters: Mapping[str, Any]) -> str:

@@ -118,6 +118,8 @@ class ConfirmsSpec(Section):
     """name of the sweep that chose them"""
     configurations: list[int]
     """configuration numbers of the `baselines` in that sweep"""
+    tune_within: str | None = None
+    """its `search.tune_within`: the parameter that names each finalist's arm"""
 
 
 class SweepSpec(Section):

@@ -130,6 +130,7 @@ def fresh_space(
     confirms = {
         "sweep": sweep.folder.name,
         "configurations": [finalist.number for finalist in chosen],
+        "tune_within": spec.search.tune_within,
     }
     first = max(_used_seeds(sweep)) + 1
     name = (folder or sweep.folder.confirmation).name

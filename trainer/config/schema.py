@@ -19,6 +19,7 @@ from trainer.config.extends import resolve
 from trainer.config.model import ModelConfig
 from trainer.config.optim import OptimConfig
 from trainer.config.parallel import ParallelConfig
+from trainer.config.renamed import renamed
 from trainer.config.reward import RewardConfig
 from trainer.config.rollout import RolloutConfig
 from trainer.config.tracking import CheckpointConfig, TrackingConfig
@@ -179,12 +180,11 @@ def check_key(key: str, source: str = "override") -> None:
             valid = dotted_keys()
             if above:
                 valid = [f"{above}.{name}" for name in section.model_fields]
+            hint = nearest(key, valid, TrainConfig.docs_hint.format(above).strip())
+            if today := renamed(key):
+                hint = f"it was renamed: {today}"
             raise ConfigError(
-                f"unknown key {key}",
-                f"{source}, key {key}",
-                nearest(key, valid, TrainConfig.docs_hint.format(above).strip()),
-                key,
-                code="unknown-key",
+                f"unknown key {key}", f"{source}, key {key}", hint, key, code="unknown-key"
             )
         annotation = section.model_fields[part].annotation
         below = section_of(annotation)

@@ -12,6 +12,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from trainer.config.credentials import CREDENTIALS_IN_URL
+from trainer.config.renamed import renamed
 from trainer.errors import ConfigError, MissingError, shortened
 
 KeyPath = tuple[str | int, ...]
@@ -280,6 +281,8 @@ def validate(model: type[Model], document: YamlDocument) -> Model:
                 valid += leaf_keys(model)
             listing = getattr(model, "docs_hint", "").format(*path[:-1][:1] or [""]).strip()
             hint = nearest(str(path[-1]), valid, listing)
+            if today := renamed(dotted(path)):
+                hint = f"it was renamed: {today}"
             raise ConfigError(
                 f"unknown key {dotted(path)}",
                 document.where(path),

@@ -1,4 +1,5 @@
 import math
+import re
 from dataclasses import replace
 
 import pandas as pd
@@ -7,8 +8,10 @@ import pytest
 from dashboards.pages.html import render_page
 from dashboards.pages.report import chapters_of
 from dashboards.pictures.tournament import rule_table, tournament, tournament_line, tuning_curves
-from dashboards.pictures.verdict import verdict
+from dashboards.pictures.verdict import headline, verdict
+from dashboards.statistics.tournament import RuleResult
 from dashboards.statistics.verdict import Tested
+from dashboards.words import rules
 from tests.dashboards.table import ALPHA, ETA, results_of, shown, with_trials
 
 RULES = {"0": "plain", "1": "plain", "2": "AR", "3": "AR", "4": "AR"}  # by the last digit
@@ -109,6 +112,49 @@ def test_rules_are_compared_on_fresh_seeds():
     assert table["fresh seeds"].to_list() == pytest.approx([0.51, 9.515])
     assert table.loc["AR", "gain from tuning"] == pytest.approx(9.515 - 0.35)
     assert table.loc["AR", "low"] < table.loc["AR", "against plain"] < table.loc["AR", "high"]
+
+
+def test_a_rule_whose_interval_lies_below_zero_is_called_worse():
+    sweep = confirmed(gain=-9.0)
+    (result,) = sweep.arm_results
+    assert result.worse and result.interval[1] < 0
+    line = tournament_line(sweep)
+    assert "none beats plain at its best; AR is worse: -8.995, 90% interval -" in line
+    assert "nearest" not in line
+    # another chance of a false claim: the p-value is doubled until it no longer shows a loss
+    assert not result.corrected(2**10).worse
+    assert not confirmed(gain=0.01).arm_results[0].worse
+
+
+def test_rules_that_are_better_open_and_worse_are_each_told():
+    better = RuleResult("A", 0.3, (0.1, 0.5), 0.001, 1.0)
+    unclear = RuleResult("B", 0.01, (-0.1, 0.12), 0.5, 0.9)
+    worse = RuleResult("C", -0.2, (-0.3, -0.1), 1.0, 0.001)
+    assert _told([better, unclear, worse]) == ["A beats", "no other is shown to beat", "C is worse"]
+    assert _told([unclear, worse]) == ["none is shown to beat", "C is worse"]
+    assert _told([better, worse]) == ["A beats", "no other beats", "C is worse"]
+    assert _told([unclear]) == ["none is shown to beat"]
+
+
+def test_after_fresh_seeds_rules_name_what_to_export():
+    chosen = []
+    for gain in (9.0, 0.01, -9.0):
+        sweep = confirmed(gain)
+        fresh = replace(sweep.fresh, planned=4)
+        front = headline(replace(sweep, fresh=fresh))
+        chosen.append((front.configuration, front.confirmed))
+        command = "`sweep export demo --baseline`" if gain == 0.01 else "`sweep export demo`"
+        assert command in front.step
+        assert not headline(sweep).step  # fresh seeds are still running
+        judged = replace(sweep, fresh=fresh, name="")  # a table, which nothing exports
+        assert not headline(judged).step
+    assert chosen == [("2", True), (None, False), ("1", False)]
+
+
+def _told(results):
+    """The beginnings of the parts of a headline."""
+    text = rules(results, "plain").split("fresh seeds: ")[1].split(". Intervals")[0]
+    return [re.match(r".*?(beats|shown to beat|is worse)", part)[0] for part in text.split("; ")]
 
 
 def test_a_failed_fresh_seed_counts_and_is_said():

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from dashboards.pictures.verdict import headline, verdict
+from dashboards.pictures.verdict import confirmed, headline, verdict
 from dashboards.results import Rounds
 from dashboards.statistics.sequential import InterimResult
 from dashboards.statistics.verdict import Tested
@@ -170,6 +170,30 @@ def test_fresh_seeds_decide():
             "#1 grpo α 0.3" in line for line in lines[1:]
         )
     assert not headline(search).confirmed and headline(search).configuration is None
+
+
+def test_worse_configurations_are_called_worse_on_all_kinds_of_seeds():
+    base = [0.50, 0.52, 0.54]
+    lost = {(0.0, 0.0): base, (0.3, 0.0): [0.40, 0.42, 0.441]}
+    more_lost = lost | {(0.0, 0.5): [0.30, 0.32, 0.341]}
+    mixed = lost | {(0.0, 0.5): [0.50, 0.53, 0.54]}
+    # on the search's own seeds
+    assert "Nothing beats" in headline(sweep_with(lost)).sentence
+    assert "#1 grpo α 0.3 is worse: -0.1" in headline(sweep_with(lost)).sentence
+    assert "every other configuration is worse" in headline(sweep_with(more_lost)).sentence
+    assert "worse" not in headline(sweep_with(mixed)).sentence
+    # on fresh seeds the loser is named below the headline, which names the best
+    lines = confirmed(replace(sweep_with(mixed), fresh=sweep_with(mixed)))
+    assert any("Worse than the baseline: #1 grpo α 0.3 -0.1" in line for line in lines)
+    # and in rounds
+    results = tuple(InterimResult(n, 5, -0.2, -0.26, -0.15, "worse") for n in ("1", "2"))
+    rounds = Rounds((5, 10), 0.02, "not better", results)
+    search = sweep_with(more_lost)
+    told = headline(replace(search, fresh=replace(search, rounds=rounds))).sentence
+    assert "every finalist is worse" in told
+    rounds = replace(rounds, results=(results[0], replace(results[1], decision="not better")))
+    told = headline(replace(search, fresh=replace(search, rounds=rounds))).sentence
+    assert "every finalist improves by less than 0.02" in told
 
 
 def test_the_finalist_with_the_largest_gain_is_named_where_less_is_better():

@@ -36,6 +36,9 @@ def test_a_rule_is_judged_by_fresh_seeds_and_the_luck_of_tuning(mode):
     assert best.interval == pytest.approx((sign * 12 - half, sign * 12 + half))
     assert best.p_value == pytest.approx(3 * stats.t.sf(12 / error, 2))
     assert (best.better, level.better, worst.better) == (True, False, False)
+    # the other side of the same test: 2 / error is no loss on three seeds
+    assert worst.p_worse == pytest.approx(3 * stats.t.sf(2 / error, 2))
+    assert not worst.worse and not best.worse and best.p_worse == 1
     assert level.interval is None and level.refusal == "no spread"
     assert worst.p_value == 1
 

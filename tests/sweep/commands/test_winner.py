@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 
@@ -103,7 +104,13 @@ def test_export_asks_where_fresh_seeds_tell_nothing_apart(tmp_path, typed):
     fresh = {0: {2: 0.5, 3: 0.6, 4: 0.4}, 1: {2: 0.6, 3: 0.5, 4: 0.46}}
     confirms = {"sweep": "demo", "configurations": [0, 2]}
     write_sweep(tmp_path, "demo-confirm", fresh, confirms=confirms)
-    error, _, hint = typed("sweep export demo", code=3).splitlines()
+    refused = typed("sweep export demo", code=3)
+    error = refused.splitlines()[0]
     assert "Undecided" in error and "Confirmed" not in error
-    assert hint.endswith("--configuration N or --baseline")
+    commands = re.findall(r"^ *#(\d) .*: python -m (sweep export .*)$", refused, re.M)
+    assert [number for number, _ in commands] == ["0", "2"]
+    for number, command in commands:
+        typed(f"{command} --output", tmp_path / f"{number}.yaml")
+        exported = load_config(str(tmp_path / f"{number}.yaml"))
+        assert exported.algorithm.ar_alpha == int(number) / 10
     assert json.loads(typed("sweep status demo --json"))["best"] is None

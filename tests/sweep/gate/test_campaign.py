@@ -60,6 +60,7 @@ def test_a_proposal_starts_with_one_seed_and_a_useless_one_ends_early(folder):
         assert (need.arm, need.seeds) == ("proposal", (0,))
         verdict, runs = run_proposal(campaign, 0.3)
         assert (verdict.outcome, runs) == ("discard", 1)
+        assert "its gain is below 0" in verdict.reason
 
 
 def test_a_kept_proposal_is_the_next_baseline_on_fresh_seeds(folder):

@@ -1,0 +1,50 @@
+"""How a confirmation ends, whichever command ran its last trial: the verdict, and the report of the
+sweep that it confirms.
+"""
+
+from pathlib import Path
+
+from sweep.record.sweep_record import SweepRecord, open_sweep, report_errors_printed
+from trainer.errors import UserError
+
+
+def confirmed_sweep(confirmation: SweepRecord) -> SweepRecord | None:
+    """Return the sweep that a sweep confirms; None if it confirms none, or that one is gone."""
+    confirms = confirmation.spec.confirms
+    if confirms is None:
+        return None
+    try:
+        return open_sweep(confirmation.folder.runs_dir, confirms.sweep)
+    except UserError:
+        return None
+
+
+def report_confirmation(sweep: SweepRecord, log: Path, ended: bool = False) -> None:
+    """Write the report of a confirmed sweep. If the confirmation has ended, print its result
+    first.
+    """
+    with report_errors_printed(sweep, log):
+        from dashboards.pictures.verdict import confirmed
+        from sweep.record.results import read_results
+        from sweep.tracking.parent_run import find_parent
+        from sweep.tracking.publish_report import send_report, write_report
+
+        results = read_results(sweep)
+        if ended:
+            print("\n".join(confirmed(results)))
+        print(f"report: {write_report(sweep, results)}")
+        if (parent := find_parent(sweep)) is not None:
+            send_report(sweep, results, parent)
+
+
+def report_resumed(confirmation: SweepRecord, sweep: SweepRecord) -> None:
+    """Report on a sweep after its confirmation was resumed. Only ``confirm --rounds`` decides on
+    rounds, so an open one names that command.
+    """
+    from sweep.record.recorded_rounds import recorded_rounds  # scipy takes a second to import
+
+    rounds = recorded_rounds(confirmation.reloaded())
+    is_open = rounds is not None and rounds.outcome == "open"
+    report_confirmation(sweep, confirmation.folder.log, ended=not is_open)
+    if is_open:
+        print(f"to continue its rounds: {sweep.command('confirm', '--rounds')}")
