@@ -8,19 +8,32 @@ import ast
 import re
 import shlex
 import shutil
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from sweep.driver import run as driver
-from sweep.record.sweep_record import SweepRecord
+from sweep.driver.control import StopControl
+from sweep.driver.retry import check_checkpoints
+from sweep.record.folder import write_spec
+from sweep.record.results import read_results
+from sweep.record.sweep_record import SweepRecord, report_errors_printed
+from sweep.search.event_log import EventLog
+from sweep.search.history import PLAN
+from sweep.space.source import SpaceSource, write_source
+from sweep.tracking.publish_report import send_report
+from sweep.trials import trainable
 from tests.paths import ROOT
 from tests.sweep.ended_sweeps import write_sweep
 from tests.tables import table
 from tests.test_messages import PACKAGES, texts
-from tests.trainer.commands.test_runs import write_run
+from tests.trainer.commands.test_runs import EVALUATIONS, write_run
+from trainer.commands.run import report_outcome
+from trainer.errors import ConfigError, StorageError
 from trainer.run_folder import RunFolder
 from trainer.shell.run_folder import command_line, lock_folder
 
@@ -102,7 +115,7 @@ def typing(capsys):
 
     def carry_out(line: str, code: int = 0) -> str:
         program, *words = shlex.split(line)
-        ends = 130 if "--rounds" in words else code
+        ends = code or (130 if "--rounds" in words else 0)
         assert import_module(f"{program}.cli").main(words) == ends, capsys.readouterr()
         printed = capsys.readouterr()
         return printed.out + printed.err
@@ -231,6 +244,249 @@ def test_commands_of_a_plan(elsewhere, typing, started, tmp_path):
     for line in lines:
         typing(line)
     assert {sweep.folder.runs_dir for sweep in started} == {elsewhere.resolve()}
+
+
+FRESH = {0: {7: 0.5, 8: 0.51}, 1: {7: 0.6, 8: 0.615}}
+CONFIRMS = {"sweep": "demo", "configurations": [0, 1]}
+
+
+def write_fresh(runs, scores, seeds, *events):
+    """A confirmation of the sweep ``demo``."""
+    listed = {"search": {"configurations": 0}, "confirms": CONFIRMS}
+    fresh = write_sweep(runs, "demo-confirm", scores, **listed)
+    write_spec(fresh.folder, fresh.spec.model_copy(update={"seeds": seeds}))
+    EventLog(fresh.folder.event_log).append(*events)
+
+
+def test_commands_of_a_confirmation_in_rounds(elsewhere, typing, started):
+    write_sweep(elsewhere, "demo", ENDED)
+    place = f"--runs-dir {elsewhere}"
+    (first,) = printed_commands(typing(f"sweep confirm demo --again {place}", code=3))
+    typing(first)
+    design = {"analyses": [5, 10], "finalists": 1, "worthwhile": 0.02}
+    design |= {"efficacy": [2.0, 2.0], "futility": [2.0, 2.0]}
+    plan = {"event": PLAN, "design": design, "sd": 0.01, "dof": 4}
+    write_fresh(elsewhere, FRESH, [7, 8], plan)
+    shown = [
+        typing(f"sweep confirm demo {place}", code=2),
+        typing(f"sweep confirm demo --again {place}", code=3),
+        typing(f"sweep resume demo-confirm {place}"),
+    ]
+    for text in shown:
+        lines = [line for line in printed_commands(text) if "--rounds" in line]
+        assert lines, text
+        for line in lines:
+            typing(line)
+
+
+def test_commands_of_a_confirmation_that_has_not_ended(elsewhere, typing, started):
+    write_sweep(elsewhere, "demo", ENDED)
+    write_fresh(elsewhere, FRESH, [7, 8, 9])
+    refused = typing(f"sweep confirm demo --again --runs-dir {elsewhere}", code=3)
+    (line,) = printed_commands(refused)
+    typing(line)
+    assert [sweep.folder.name for sweep in started] == ["demo-confirm"]
+
+
+def test_commands_of_an_export_that_has_to_choose(elsewhere, typing, tmp_path):
+    write_sweep(elsewhere, "demo", ENDED)
+    write_fresh(elsewhere, {0: {7: 0.5, 8: 0.6}, 1: {7: 0.6, 8: 0.5}}, [7, 8])
+    refused = typing(f"sweep export demo --runs-dir {elsewhere}", code=3)
+    lines = printed_commands(refused)
+    assert len(lines) == 2
+    for number, line in enumerate(lines):
+        typing(f"{line} --output {tmp_path}/{number}.yaml")
+
+
+def test_commands_where_nothing_can_be_confirmed(elsewhere, typing):
+    place = f"--runs-dir {elsewhere}"
+    write_sweep(elsewhere, "demo", {0: {}, 1: {}})
+    (line,) = printed_commands(typing(f"sweep confirm demo {place}", code=3))
+    typing(line)
+    shutil.rmtree(elsewhere / "demo")
+    write_sweep(elsewhere, "demo", {0: {0: 0.5}})  # nothing besides the baseline
+    (line,) = printed_commands(typing(f"sweep confirm demo --rounds {place}", code=3))
+    typing(line)
+
+
+def test_commands_of_a_warm_start_and_of_an_edited_space(elsewhere, typing, started, tmp_path):
+    sweep = write_sweep(elsewhere, "demo", {0: {}, 1: {}})
+    place = f"--runs-dir {elsewhere}"
+    space = tmp_path / "my space.yaml"
+    shutil.copy(sweep.folder.space, space)
+    new = f"{shlex.quote(str(space))} --name other search.warm_start=[demo]"
+    (line,) = printed_commands(typing(f"sweep plan {new} {place}", code=3))
+    typing(line)
+    shutil.rmtree(sweep.folder.root)
+    sweep = write_sweep(elsewhere, "demo", ENDED)
+    write_source(sweep.folder.root, SpaceSource(str(space), []))
+    space.write_text(space.read_text().replace("seeds:\n- 0", "seeds:\n- 5"))
+    warned = typing(f"sweep resume demo {place}")
+    (line,) = re.findall(r"sweep run .*", warned)
+    assert "NAME" in line
+    typing(line.replace("NAME", "again"))
+    assert [sweep.folder.name for sweep in started] == ["demo", "again"]
+    assert {sweep.folder.runs_dir for sweep in started} == {elsewhere.resolve()}
+
+
+def test_commands_of_a_lost_checkpoint_and_of_changed_files(
+    elsewhere, typing, started, monkeypatch
+):
+    sweep = write_sweep(elsewhere, "demo", {0: {0: 0.5, 1: 0.6}, 1: {0: 0.9}})
+    run_dir = sweep.folder.trial("c001-s1")
+    run_dir.mkdir(parents=True)
+    RunFolder(run_dir).metrics.write_text('{"step": 9999}\n')
+    with pytest.raises(StorageError) as lost:
+        check_checkpoints(sweep)
+
+    def changed(*_):
+        raise ConfigError("train.jsonl has changed", "train.jsonl", code="inputs-changed")
+
+    monkeypatch.setattr(trainable, "check_inputs", changed)
+    plan = SimpleNamespace(folder=sweep.folder, working_dir=Path())
+    with pytest.raises(StorageError) as edited:
+        trainable.SweepTrial._check_inputs(SimpleNamespace(plan=plan))
+    for error, option in ((lost, " --start-over"), (edited, " --accept-changes")):
+        (line,) = printed_commands(str(error.value))
+        assert option.strip() in str(error.value)
+        typing(line)
+        typing(f"{line}{option}" if option not in line else line)
+    assert len(started) == 4
+
+
+def test_commands_of_the_end_of_a_sweep(elsewhere, typing, monkeypatch, capsys):
+    sweep = write_sweep(elsewhere, "demo", ENDED)
+    parent = SimpleNamespace(uri="sqlite:///m.db", reconcile=list, finish=str)
+    sent = []
+    monkeypatch.setattr(driver, "send_unsent", lambda *_: None)
+    monkeypatch.setattr("sweep.tracking.upload.upload_sweep", lambda sweep: sent.append(sweep))
+    monkeypatch.setattr("sweep.commands.report.serve", lambda *_: 0)
+    control = StopControl(sweep, sweep.command("resume"))
+    for record in (None, parent):  # without MLflow, and with it
+        assert driver._finish(sweep, driver.Options(report=False), record, control) == 0
+    ended = capsys.readouterr().out
+    lines = printed_commands(ended)
+    assert {line.split()[1] for line in lines} >= {"upload", "ui"}, ended
+    for line in lines:
+        shown = "" if line.split()[1] == "confirm" else typing(line)  # it would train
+        for again in printed_commands(shown):
+            typing(again)
+    assert sent
+    offline = sweep.spec.with_program(sweep.spec.program.with_tracking(offline=True))
+    write_spec(sweep.folder, offline)
+    (line,) = printed_commands(typing(f"sweep ui demo --runs-dir {elsewhere}", code=3))
+    assert line.split()[1] == "upload"
+    typing(line)
+    with report_errors_printed(sweep, sweep.folder.log):
+        raise OSError("no space left")
+    (line,) = printed_commands(capsys.readouterr().out)
+    assert line.split()[1] == "report"
+    typing(line)
+
+
+def test_commands_of_a_sweep_in_mlflow(elsewhere, typing, started, monkeypatch):
+    sweep = write_sweep(elsewhere, "demo", ENDED)
+    noted = []
+    parent = SimpleNamespace(
+        log_artifact=str, describe=lambda tags, metrics: noted.append(str(tags))
+    )
+    send_report(sweep, read_results(sweep), parent)
+    monkeypatch.setattr("sweep.commands.report.serve", lambda *_: 0)
+    online = sweep.spec.with_program(sweep.spec.program.with_tracking(offline=False))
+    write_spec(sweep.folder, online)
+    (line,) = [line for line in printed_commands(noted[0]) if line.split()[1] == "ui"]
+    typing(line)
+
+    def fails(*_):
+        raise StorageError("the server is down", "http://127.0.0.1:1")
+
+    monkeypatch.setattr("sweep.tracking.upload.upload", fails)
+    monkeypatch.setattr("sweep.tracking.upload.has_unsent", lambda path: True)
+    from sweep.tracking.upload import send_unsent
+
+    with pytest.raises(StorageError) as unsent:
+        send_unsent(sweep, "http://127.0.0.1:1")
+    (line,) = printed_commands(str(unsent.value))
+    typing(line)
+    assert started
+
+
+def test_commands_of_a_name_that_is_taken(elsewhere, typing, monkeypatch):
+    sweep = write_sweep(elsewhere, "demo", ENDED)
+    with pytest.raises(ConfigError) as taken:
+        driver.start_sweep(sweep, driver.Options())
+    (line,) = printed_commands(str(taken.value))
+    monkeypatch.setattr(driver, "resume_sweep", lambda *_: 0)
+    typing(line)
+
+
+def test_commands_of_a_run_that_has_ended(elsewhere, typing, monkeypatch):
+    done = [*EVALUATIONS, {"step": 8, "final/accuracy": 0.6}]
+    folder = write_run(elsewhere, "r", done, {"run_id": None}, steps=(8,))
+    newest = folder / "checkpoints" / "step-8"
+    place = f"--runs-dir {elsewhere}"
+    sent = []
+    evaluated = []
+    monkeypatch.setattr("trainer.commands.runs.upload", lambda path: sent.append(path) or "abc")
+    monkeypatch.setattr("trainer.commands.evaluate.intact_checkpoints", lambda path: iter([newest]))
+    monkeypatch.setattr("trainer.commands.evaluate.damaged_files", lambda path: [])
+    stub = SimpleNamespace(run_evaluation=lambda *words: evaluated.append(words) or 0)
+    monkeypatch.setitem(sys.modules, "trainer.commands.evaluation_run", stub)
+    shown = typing(f"trainer status r {place}")
+    evaluate, ui = re.search(r"next: +(trainer evaluate .*), (trainer ui .*)", shown).groups()
+    typing(evaluate)
+    refused = typing(ui, code=3)  # it is not in MLflow yet
+    outcome = SimpleNamespace(
+        trainer=SimpleNamespace(
+            context=SimpleNamespace(run_dir=folder, run_name="r", runs_dir=elsewhere),
+            step=8,
+            zero_variance_steps=0,
+            parallel=SimpleNamespace(is_main=False),
+        ),
+        done=True,
+        recorded=False,
+        diverged=None,
+    )
+    with pytest.raises(StorageError) as incomplete:
+        report_outcome(outcome)
+    for text in (refused, str(incomplete.value)):
+        (line,) = re.findall(r"trainer upload .*", text)
+        typing(line)
+    assert [path.resolve() for path in sent] == [folder, folder] and evaluated
+
+
+def test_commands_of_a_campaign(tmp_path, monkeypatch, typing):
+    monkeypatch.chdir(tmp_path)
+    missing = typing("sweep gate status camp", code=3)
+    shown = typing(_gate(missing), code=11)
+    for seed in range(8):
+        record = _gate(shown).replace("SCORE", f"{0.5 + seed % 3 / 100}")
+        assert record.split()[5] == str(seed)
+        shown = typing(record, code=0 if seed == 7 else 11)
+    again = typing("sweep gate start camp --worthwhile 0.01", code=2)
+    typing(_gate(again))
+    recorded_twice = typing(record, code=2)
+    typing(_gate(recorded_twice))
+    unopened = typing("sweep gate record camp proposal 0 0.3", code=2)
+    # the setting has to be one's own, and a campaign without a program takes a note instead
+    assert _gate(unopened) == "sweep gate propose camp KEY=VALUE"
+    typing(_gate(shown), code=11)
+    for command in _gates(typing(_gate(shown), code=2)):  # a proposal is open
+        typing(command, code=11 if "status" in command else 0)
+    typing("sweep gate propose camp --note more", code=11)
+    for refused in ("record camp proposal 99 0.3", "run camp"):
+        status, *_ = _gates(typing(f"sweep gate {refused}", code=2))
+        typing(status, code=11)
+
+
+def _gates(text):
+    """The printed commands about a campaign."""
+    return re.findall(r"(sweep gate [^`;\n]*)", text)
+
+
+def _gate(text):
+    """The last printed command about a campaign."""
+    return _gates(text)[-1]
 
 
 def test_a_command_names_a_folder_only_if_it_must(tmp_path, monkeypatch):

@@ -3,6 +3,9 @@
 import functools
 import logging
 import threading
+from pathlib import Path
+
+from trainer.errors import MissingError
 
 LIMIT_S = 4.0
 _logger = logging.getLogger(__name__)
@@ -31,6 +34,31 @@ def hub_is_reachable() -> bool:
     constants.HF_HUB_OFFLINE = True
     _logger.info("%s is not reachable: using the local cache", constants.ENDPOINT)
     return False
+
+
+def check_available(model: str) -> None:
+    """Check early that a model that is no local folder can come from the cache or from the Hub.
+
+    Raises:
+        MissingError: the Hub is not reachable, and the cache holds nothing of the model.
+    """
+    from huggingface_hub import constants
+
+    cached = Path(constants.HF_HUB_CACHE) / f"models--{model.replace('/', '--')}"
+    if not cached.exists() and not hub_is_reachable():
+        raise unreachable("model", model)
+
+
+def unreachable(what: str, model: str) -> MissingError:
+    """Return the error for a file of a model (``what``) that neither Hub nor cache has."""
+    whole = f"the {what} of {model}" if what != "model" else f"the model {model}"
+    return MissingError(
+        f"cannot load {whole}: the Hub is not reachable and the model is not in the cache",
+        "model.name_or_path",
+        "check the network, or download it elsewhere (`hf download NAME --local-dir FOLDER`) and "
+        "give the folder",
+        code="hub-unreachable",
+    )
 
 
 def _answers(url: str) -> bool:

@@ -156,6 +156,8 @@ def _of_rules(results: Results) -> Headline:
     if fresh is None or not fresh.finished or not results.arm_results or not results.name:
         return Headline(sentence)
     rule = chosen_rule(results)
+    if all(result.interval is None for result in results.arm_results):
+        return Headline(sentence)  # nothing is compared
     if rule is None:
         command = results.command("export", "--baseline")
         return Headline(

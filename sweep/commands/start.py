@@ -24,6 +24,7 @@ from trainer.shell.arguments import (
     count,
     positive,
 )
+from trainer.shell.run_folder import command_line
 from trainer.shell.table import print_json
 
 logger = logging.getLogger(__name__)
@@ -144,15 +145,18 @@ def _warn_of_edits(sweep: SweepRecord, spec: SweepSpec) -> None:
     edits = edits_since(root, spec)
     if edits:
         lines = "\n".join(f"  {line}" for line in edits)
+        file = edited_file(root)
+        warm = f"search.warm_start=[{sweep.folder.name}]"
+        again = command_line(
+            "sweep", "run", file, "--name", "NAME", warm, runs_dir=sweep.folder.runs_dir
+        )
         logger.warning(
             "%s was edited. The sweep keeps the space that it was started with (%s), so these do "
-            "not count:\n%s\nto search the edited space, start a new sweep: sweep run %s --name "
-            "NAME search.warm_start=[%s]",
-            edited_file(root),
+            "not count:\n%s\nto search the edited space, start a new sweep: %s",
+            file,
             sweep.folder.space.name,
             lines,
-            edited_file(root),
-            sweep.folder.name,
+            again,
         )
 
 

@@ -1,13 +1,17 @@
 """A hub that does not answer costs seconds, and its cache is used."""
 
 import http.server
+import sys
 import threading
 
 import pytest
 from huggingface_hub import constants
 
 from tests.ports import quiet_port
+from tests.refusals import refused
 from trainer import hub
+from trainer.cli import main
+from trainer.errors import MissingError
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +54,20 @@ def test_a_name_server_that_hangs_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(hub, "_answers", lambda url: ended.wait(60))
     assert not hub.hub_is_reachable()
     ended.set()
+
+
+def test_a_model_that_nothing_holds_is_refused_before_torch(monkeypatch, tmp_path):
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    (tmp_path / "models--nobody--cached").mkdir()
+    hub.check_available("nobody/cached")  # what it lacks is for the loader to say
+    with refused("hub-unreachable", MissingError):
+        hub.check_available("nobody/other")
+    monkeypatch.setitem(sys.modules, "trainer.commands.evaluation_run", None)  # imports torch
+    words = ["--spec", "tiny_kk", "--offline", "--runs-dir", str(tmp_path / "runs")]
+    assert main(["evaluate", "nobody/other", *words]) == 3
+    with pytest.raises(ImportError):
+        main(["evaluate", "nobody/cached", *words])
 
 
 def test_who_is_offline_by_choice_is_not_told(monkeypatch, caplog):

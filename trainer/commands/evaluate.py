@@ -21,7 +21,7 @@ from trainer.run_folder import RunFolder
 from trainer.shell.arguments import add_json, add_runs_dir, count
 from trainer.shell.interrupt import defer_interrupt
 from trainer.shell.main import world_size
-from trainer.shell.preflight import check_sources
+from trainer.shell.preflight import check_model, check_sources
 from trainer.shell.run_folder import check_name, run_path
 from trainer.tracking.writers import check_installed
 
@@ -149,6 +149,7 @@ def carry_out_evaluate(arguments: argparse.Namespace) -> int:
         )
     check_sources(config, find_spec(arguments.spec).path if arguments.spec else None, trains=False)
     check_installed(config)
+    check_model(config)
     with defer_interrupt():
         from trainer.commands.evaluation_run import run_evaluation  # torch takes seconds to import
 

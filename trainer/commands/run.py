@@ -18,7 +18,7 @@ from trainer.planning.advice import advise_data
 from trainer.run_folder import RunFolder
 from trainer.shell.interrupt import graceful_stop, shutdown_warning
 from trainer.shell.progress_lines import Progress, zero_variance_warning
-from trainer.shell.run_folder import resume_command
+from trainer.shell.run_folder import command_line, resume_command
 from trainer.shell.time_budget import TimeBudget, trained_hours, with_more_hours
 from trainer.tracking.inputs import change_tags
 from trainer.tracking.mlflow_store import prepare_store, tracking_uri
@@ -156,7 +156,7 @@ def report_outcome(outcome: RunOutcome) -> int:
         raise StorageError(
             "the record in MLflow is incomplete; all data is in the run folder",
             str(run_dir),
-            f"trainer upload {run_dir}",
+            command_line("trainer", "upload", str(run_dir)),
             code="record-incomplete",
         )
     return code

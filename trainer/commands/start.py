@@ -30,7 +30,12 @@ from trainer.run_folder import RunFolder
 from trainer.shell.arguments import add_accept_changes, add_runs_dir, add_sample
 from trainer.shell.interrupt import defer_interrupt
 from trainer.shell.main import rank, world_size
-from trainer.shell.preflight import check_sources, check_tracking, set_passive_wait_policy
+from trainer.shell.preflight import (
+    check_model,
+    check_sources,
+    check_tracking,
+    set_passive_wait_policy,
+)
 from trainer.shell.run_folder import check_name, command_line, lock_folder, resume_command, run_path
 from trainer.shell.time_budget import trained_hours, with_more_hours
 from trainer.tracking.inputs import check_inputs, input_files, record_inputs
@@ -190,6 +195,7 @@ def carry_out_run(arguments: argparse.Namespace) -> int:
     if arguments.dry_run or arguments.sample or arguments.completion:
         config = load_config(start.spec, start.overrides)
         check_start(config, start)
+        check_model(config)
         print(f"{arguments.spec}: loading {config.model.name_or_path}", flush=True)
         with defer_interrupt():
             from trainer.commands.dry_run import dry_run  # torch takes seconds to import
@@ -370,6 +376,7 @@ def _has_history(run_dir: Path) -> bool:
 
 
 def _train(config: TrainConfig, name: str, start: Start) -> int:
+    check_model(config)
     with defer_interrupt():
         # torch takes seconds to import
         from trainer.commands.run import report_outcome, run_training

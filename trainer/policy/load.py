@@ -22,7 +22,7 @@ from trainer.config.model import ModelConfig
 from trainer.config.yaml_document import nearest
 from trainer.cpu.packed_rows import use_packed_attention
 from trainer.errors import ConfigError, MissingError, UserError, first_line
-from trainer.hub import hub_is_reachable
+from trainer.hub import hub_is_reachable, unreachable
 from trainer.policy.adapters import SETTINGS_FILE, adapter_base, merge_adapter
 from trainer.policy.architectures import MAX_CONFIG_BYTES, local_folder
 from trainer.policy.gguf import PACKAGED, SUFFIX, ensure_converted, ensure_gguf
@@ -359,14 +359,7 @@ def load_error(what: str, config: ModelConfig, error: Exception) -> UserError:
             code="unknown-kernel",
         )
     if not Path(config.name_or_path).expanduser().exists() and not hub_is_reachable():
-        return MissingError(
-            f"cannot load the {what} of {config.name_or_path}: the Hub is not reachable and "
-            "the model is not in the cache",
-            "model.name_or_path",
-            "check the network, or download it elsewhere (`hf download NAME --local-dir "
-            "FOLDER`) and give the folder",
-            code="hub-unreachable",
-        )
+        return unreachable(what, config.name_or_path)
     cause = (
         error.__cause__ if isinstance(error, StrictDataclassError) and error.__cause__ else error
     )

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from trainer.config.schema import TrainConfig
 from trainer.errors import ConfigError, MissingError
+from trainer.hub import check_available
+from trainer.policy.architectures import TINY
 from trainer.problems.rows import FROM_HERE, check_source
 from trainer.tracking.mlflow_store import check_store, tracking_uri
 from trainer.tracking.writers import check_installed
@@ -50,6 +52,18 @@ def check_sources(config: TrainConfig, spec: Path | None, trains: bool = True) -
             f"cd {beside}",
             code=error.code,
         ) from None
+
+
+def check_model(config: TrainConfig) -> None:
+    """Check that a model from the Hub is in the cache or can be asked for. Call after all other
+    checks: the Hub may take seconds not to answer.
+
+    Raises:
+        MissingError: as the loaders would raise, many seconds later.
+    """
+    name = config.model.name_or_path
+    if name != TINY and name.count("/") <= 1 and not Path(name).expanduser().exists():
+        check_available(name)
 
 
 def set_passive_wait_policy() -> None:

@@ -8,6 +8,7 @@ ends, or by `upload`.
 import contextlib
 import hashlib
 import logging
+import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -212,7 +213,7 @@ class Tracker:
                 "MLflow at %s is missing part of the run; no data is lost, upload it with: "
                 "trainer upload %s",
                 self._shipper.uri,
-                self.run_dir,
+                shlex.quote(str(self.run_dir)),
             )
         return self._state.status_sent
 

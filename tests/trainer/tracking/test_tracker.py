@@ -1,4 +1,6 @@
 import json
+import re
+import shlex
 import sqlite3
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from tests.trainer.tracking.store import (
     runs_of,
     sqlite_store,
 )
+from trainer.cli import main
 from trainer.errors import MissingError, StorageError
 from trainer.tracking import tracker as tracking
 from trainer.tracking.tracker import Tracker, upload
@@ -119,9 +122,11 @@ def test_locked_database_while_training_loses_nothing(tmp_path, uri, caplog):
     assert has_unsent(tracker.run_dir)
     lock_owner.execute("ROLLBACK")
     lock_owner.close()
-    run_id = upload(tracker.run_dir)
-    assert [step for step, _ in history(uri, run_id, "policy/loss")] == list(range(5))
-    assert [run.info.status for run in runs_of(uri)] == ["FINISHED"]
+    (command,) = re.findall(r"trainer upload .*", caplog.text)
+    assert main(shlex.split(command)[1:]) == 0
+    (run,) = runs_of(uri)
+    assert run.info.status == "FINISHED"
+    assert [step for step, _ in history(uri, run.info.run_id, "policy/loss")] == list(range(5))
 
 
 def test_a_run_begins_without_mlflow_and_is_sent_once_it_answers(tmp_path, monkeypatch):
