@@ -86,6 +86,6 @@ def shadowed(name: str, file: str) -> str:
 
 
 def _is_ours(module: ModuleType) -> bool:
-    """Return whether the module is our package; one without a file is taken for ours."""
+    """Return whether the module is our package; one without a file is assumed to be ours."""
     file = getattr(module, "__file__", None)
     return file is None or _ROOT in Path(file).resolve().parents

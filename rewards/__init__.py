@@ -83,8 +83,8 @@ def combine_batch(functions: Weights) -> BatchRewardFunction:
 
 
 def correctness_reward(functions: Weights) -> str:
-    """Return the function that decides what is correct: the one with the largest absolute weight,
-    the first of several.
+    """Return the function that decides correctness: the one with the largest absolute weight, the
+    first of several.
     """
     return max(functions, key=lambda name: abs(functions[name]))
 

@@ -71,8 +71,8 @@ def as_batch(function: Function, name: str) -> BatchRewardFunction:
     """Wrap a function of any signature as a batch function that returns, for every text, a
     ``Score`` or the exception it raised.
 
-    The wrapper propagates what a batch function raises. It raises ValueError unless the function
-    returns one score per text.
+    The wrapper propagates the exceptions of a batch function. It raises ValueError unless the
+    function returns one score per text.
     """
     label = name.rpartition(":")[2]
     call = _caller(function, name)

@@ -148,7 +148,7 @@ def _add_readers(server: "MCPServer", sweep: Sweep) -> None:
 
     @_tool(server, reads_only=True)
     def gate_status(campaign: Folder) -> dict[str, Any]:
-        """Show a campaign: what was kept, what the open proposal lacks, how noisy runs are."""
+        """Show a campaign: the kept changes, the open proposal's missing runs, the seed noise."""
         return sweep.answer("gate", "status", "--json", _operand(campaign))
 
     @_tool(server, reads_only=True)

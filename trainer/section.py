@@ -39,7 +39,7 @@ def refusal(code: str, message: str, hint: str = "") -> PydanticCustomError:
 class Section(BaseModel):
     """A configuration section: frozen, rejects unknown keys and non-finite numbers."""
 
-    # whether one key holds all of it, such as a rule's: its fields are no keys of their own
+    # whether one key has all of it as its value, such as a rule's: its fields are not separate keys
     is_value: ClassVar[bool] = False
 
     # each field is documented by the docstring below it

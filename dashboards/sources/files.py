@@ -18,7 +18,7 @@ from dashboards.sources.settings import FILES, settings_beside
 from trainer.errors import ConfigError, MissingError, StorageError, first_line, shortened
 from trainer.shell.table import counted
 
-NOTES = "notes"  # key of a table's attrs: what a reader should know about how it was read
+NOTES = "notes"  # key of a table's attrs: notes on how it was read
 _SPECIAL = re.compile(r"(\{[A-Za-z_]\w*\}|\*\*/|\*|\?)")
 _PATTERNS = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
 _MAX_REASON = 200  # characters

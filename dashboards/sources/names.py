@@ -13,7 +13,7 @@ from trainer.config.yaml_document import nearest
 from trainer.errors import ConfigError
 from trainer.shell.table import counted
 
-# of what a program logs once per evaluation; the first that holds whole numbers is the step
+# of what a program logs once per evaluation; the first with only integers is the step
 STEPS = (
     "_step", "global_step", "Step", "steps", "training_iteration", "time/total_timesteps",
     "timesteps_total", "num_env_steps_sampled_lifetime", "total_timesteps", "env_step", "env_steps",

@@ -85,7 +85,7 @@ class Comparison:
     """All configurations compared with the baseline, as gains (larger is better)."""
 
     estimates: tuple[GainEstimate, ...]
-    paired: Mapping[str, PairedDifference]  # of those configurations
+    paired: Mapping[str, PairedDifference]  # of the compared configurations
     noise: Noise  # of one score
     failed: Mapping[str, int]  # configuration -> its failed seeds
     # configuration -> the noise of one score that its own test used, where that is another

@@ -21,7 +21,7 @@ class Arm:
 
     @property
     def program(self) -> tuple[dict[str, Any], list[str] | None, str | None]:
-        """What it runs."""
+        """The settings, command and revision that it runs."""
         return self.settings, self.command, self.revision
 
     def again(self) -> "Arm":

@@ -100,8 +100,8 @@ def run_batch(folder: Path, batch: Batch, place: Path) -> BatchResults:
     """Run a batch, or resume it, and return its results.
 
     Args:
-        folder: holds `PROGRAM`; the sweep's folder is written to ``runs/`` in it.
-        batch: what to run.
+        folder: contains `PROGRAM`; the sweep's folder is written to ``runs/`` in it.
+        batch: the runs.
         place: folder in which the program is started.
 
     Raises:

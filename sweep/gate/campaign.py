@@ -93,7 +93,7 @@ class Campaign:
         """Read the campaign.
 
         Raises:
-            MissingError: the folder holds no campaign.
+            MissingError: the folder contains no campaign.
             ConfigError: ``campaign.yaml`` is wrong or was edited.
             StorageError: ``events.jsonl`` was damaged or edited.
         """
@@ -640,7 +640,7 @@ def start_campaign(folder: Path, spec: CampaignSpec) -> Campaign:
     """Start a campaign in a new or empty folder.
 
     Raises:
-        ConfigError: the folder holds a campaign already, or other files.
+        ConfigError: the folder already contains a campaign, or other files.
         StorageError: the folder cannot be written.
     """
     if (folder / "campaign.yaml").exists():

@@ -58,7 +58,7 @@ class NoiseReport:
 def measure(folder: Path, seeds: int, repeats: int) -> NoiseReport:
     """Run a program's own settings on ``seeds`` seeds, and the first ``repeats`` of them again.
 
-    The folder holds the `PROGRAM`. Reuses the runs that the folder already has.
+    The folder contains the `PROGRAM`. Reuses the runs that the folder already has.
 
     Raises:
         ConfigError: fewer than two runs ended with a score.

@@ -13,8 +13,8 @@ _logger = logging.getLogger(__name__)
 
 
 def run_until_decided(campaign: Campaign) -> Verdict:
-    """Run what is needed until the open proposal is kept or discarded, or the open re-check is
-    decided; without one, until the baseline's noise is known.
+    """Run the required trainings until the open proposal is kept or discarded, or the open re-check
+    is decided; without one, until the baseline's noise is known.
 
     Raises:
         ConfigError: the campaign has no program, or its runs do not end.

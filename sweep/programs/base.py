@@ -123,7 +123,7 @@ class Sample:
 class SearchableProgram(Section, ABC):
     """Interface for the search space: the existing keys and their valid values."""
 
-    space_key: ClassVar[str]  # key of the search space that holds the program
+    space_key: ClassVar[str]  # key of the program in the search space
 
     def resolved(self, folder: Path, document: YamlDocument) -> Self:
         """Return the program as stored in ``space.lock.yaml``; file paths are relative to
@@ -172,7 +172,7 @@ class SearchableProgram(Section, ABC):
         """Return the configuration of a trial.
 
         Raises:
-            ConfigError: a value is refused; ``key`` names it.
+            ConfigError: a value is invalid; ``key`` names it.
         """
 
     def advice(self, searched: Values) -> Iterator[Advice]:

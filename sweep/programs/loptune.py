@@ -225,7 +225,7 @@ class LoptuneProgram(Program):
             )
             > 1
         ):
-            ruler.append("reward.functions")  # another reward would change what counts as correct
+            ruler.append("reward.functions")  # another reward would change accuracy
         for key in searched:
             if key.startswith(tuple(ruler)):
                 raise document.error(

@@ -116,7 +116,7 @@ class CommandRun:
             "LOPTUNE_OUT": str(self._folder),
             "LOPTUNE_RESUME": str(int(self._is_used)),
             "OMP_NUM_THREADS": str(max(1, threads // gpus)),
-            "PYTHONUNBUFFERED": "1",  # so that lines on standard output are seen at once
+            "PYTHONUNBUFFERED": "1",  # so that lines on standard output are read at once
         }
         theirs, self._lifeline = os.pipe()
         words = config.words(self._folder)
@@ -189,7 +189,7 @@ class CommandRun:
         self._tracker.close(status)
 
     def _read(self, ended: bool = False) -> None:
-        """Read new lines and skip those that repeat the latest values of their step, because a
+        """Read new lines, but skip lines that repeat the latest values of their step, because a
         script may rewrite its file.
         """
         for name, file in self._files.items():
@@ -358,7 +358,7 @@ class _Lines:
             file.truncate(self._offset)
 
     def _parse(self, content: bytes) -> Iterator[Record]:
-        """Yield the metrics of a line: those behind each prefix, or those of a file's line."""
+        """Yield the metrics of a line: the ones after each prefix, or all of a file's line."""
         text = content.decode("utf-8", "replace").strip()
         # possibly after a progress bar, which writes no newline, or several in one line
         start = text.find(self._prefix)

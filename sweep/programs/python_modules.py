@@ -1,4 +1,4 @@
-"""The Python modules that a command line runs: those behind ``python -m`` and its launchers."""
+"""The Python modules that a command line runs: the ones after ``python -m`` and its launchers."""
 
 import re
 import shutil

@@ -64,7 +64,7 @@ class ReadSoFar:
         if not self._correctness.is_file():
             return
         content = self._correctness.read_bytes()
-        # a file that was written anew holds no earlier process's lines
+        # a rewritten file has no earlier process's lines
         rules = [
             (size, step)
             for size, digest, step in self._abandoned

@@ -56,7 +56,7 @@ def scripts_of(command: Sequence[str]) -> set[int]:
 
 
 def unsafe_words(command: Sequence[str]) -> dict[int, str]:
-    """Return the positions of words in which no value is safe, each with what reads it."""
+    """Return the positions of words in which no value is safe, with the command that reads each."""
     unsafe = dict(_behind_shells(command, _OTHER_SHELLS))
     for index, word in enumerate(command):
         name = Path(word).name

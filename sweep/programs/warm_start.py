@@ -69,7 +69,7 @@ class WarmInterpreter:
     """A process that has imported modules, and forks a trial on request; it ends with this one.
 
     Args:
-        modules: what it imports.
+        modules: the modules that it imports.
         environment: of its trials, without the variables of a single trial.
     """
 

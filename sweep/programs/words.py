@@ -10,12 +10,12 @@ from sweep.programs.shell_words import code_words, quoted, scripts_of, unsafe_wo
 from trainer.config.yaml_document import nearest
 from trainer.section import refusal
 
-_NAME = r"[\w./@+~-]+"  # what a placeholder may look like; Hydra's keys have + @ ~
+_NAME = r"[\w./@+~-]+"  # the form of a placeholder; Hydra's keys have + @ ~
 _UNKNOWN = re.compile(rf"(?<!\$)\{{({_NAME})\}}")  # not a shell's ${NAME}
 _LITERAL = re.compile(rf"(?<!\$)\{{\{{({_NAME})\}}\}}")  # {{print}}: the text {print}
 # words of W&B's commands for all values at once
 _ALL = ("${args}", "${args_no_boolean_flags}", "${args_no_hyphens}", "${args_json}")
-# other words of W&B's commands, with what to write
+# other placeholders of W&B's commands, with their replacements
 _NOT_OURS = {
     "${env}": "leave it out",
     "${interpreter}": "write python, which is the interpreter that runs the sweep",

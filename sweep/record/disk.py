@@ -1,5 +1,5 @@
-"""Disk space of checkpoints: shrink those of finished trials, and check the space for a new
-trial.
+"""Disk space of checkpoints: shrink the checkpoints of finished trials, and check the space for a
+new trial.
 """
 
 import logging
@@ -54,7 +54,7 @@ class CheckpointSpace:
     """Compares the free disk space with the size of the checkpoints still to be written.
 
     A checkpoint is assumed to be as large as the largest so far, or as the estimate from the model.
-    A trial briefly holds one checkpoint more than it keeps, because the new one is complete before
+    A trial briefly has one checkpoint more than it keeps, because the new one is complete before
     the oldest is removed.
     """
 

@@ -52,7 +52,7 @@ def read_results(sweep: SweepRecord, *, may_run: bool = True) -> Results:
 
 
 def _results(sweep: SweepRecord, searched: tuple[str, ...] | None = None) -> Results:
-    """Build the results. ``searched`` overrides the keys that tell configurations apart, so that
+    """Build the results. ``searched`` overrides the keys that distinguish configurations, so that
     finalists are labeled as in their search.
     """
     spec = sweep.spec

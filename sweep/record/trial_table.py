@@ -16,9 +16,7 @@ _MAX_VALUE = 60  # characters; a searched system prompt may have thousands
 
 
 def table_row(trial: TrialRecord) -> dict[str, Any]:
-    """Return a trial as a row of `sweep status --json` and `load_results`; None for what it does
-    not have.
-    """
+    """Return a trial as a row of `sweep status --json` and `load_results`; None if missing."""
     return {
         "trial": trial.name,
         "configuration": int(trial.configuration),

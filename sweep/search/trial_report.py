@@ -11,7 +11,7 @@ from typing import Any
 from trainer.errors import DivergedError
 from trainer.evaluation.score import score
 
-TuneResult = dict[str, Any]  # what a trial reports to Tune, and Tune passes on
+TuneResult = dict[str, Any]  # the result that a trial reports to Tune, and Tune passes on
 
 # Result keys that schedulers and searchers read.
 SCORE = "score"

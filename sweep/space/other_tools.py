@@ -75,8 +75,8 @@ _LONGEST = 200  # characters of a suggested range
 
 
 def our_form(written: Any, known: Sequence[str]) -> tuple[str, str] | None:
-    """Return what another tool's range is called, and what to write here; None if the mapping has
-    no word of another tool.
+    """Return the name of another tool's range, and its equivalent here; None if the mapping has no
+    word of another tool.
 
     ``known`` are the keys of a range of ours.
     """

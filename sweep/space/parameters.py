@@ -73,7 +73,7 @@ class ParameterSpec(Section):
 
     @property
     def is_whole(self) -> bool:
-        """Whether a numeric range holds whole numbers only."""
+        """Whether a numeric range contains only integers."""
         return self.kind in ("int", "logint")
 
     @property

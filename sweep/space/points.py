@@ -1,8 +1,8 @@
 """Turn points of the search space into configurations of a program.
 
 A point is a mapping of the active parameters, switches included, to their values. A parameter is
-active if all of its ``when`` conditions hold; one whose condition names an inactive parameter is
-inactive too.
+active if all of its ``when`` conditions are true; one whose condition names an inactive parameter
+is inactive too.
 """
 
 import hashlib
@@ -45,8 +45,8 @@ class Space:
         self.parameters.setdefault(key, parameters[key])
 
     def is_active(self, key: str, decided: Overrides) -> bool:
-        """Return whether the conditions of a parameter hold, given the active parameters
-        before it.
+        """Return whether the conditions of a parameter are true, given the active parameters before
+        it.
         """
         for parent, values in self.parameters[key].when.items():
             if parent not in decided or not _is_among(decided[parent], allowed_values(values)):

@@ -75,8 +75,8 @@ def local_node(cpus: int | None = None) -> Node:
 
 
 def slots(resources: ResourcesSpec, nodes: list[Node]) -> int:
-    """Count the trials that can run concurrently: each on one node, or across nodes if no node can
-    hold a whole trial.
+    """Count the trials that can run concurrently: each on one node, or across nodes if no node has
+    enough resources for a whole trial.
     """
     by_node = [_workers_on(resources, node) for node in nodes]
     workers = resources.workers_per_trial
@@ -84,8 +84,8 @@ def slots(resources: ResourcesSpec, nodes: list[Node]) -> int:
 
 
 def spans_nodes(resources: ResourcesSpec, nodes: list[Node]) -> bool:
-    """Return whether a trial's workers run on several nodes, because no node can hold all of
-    them.
+    """Return whether a trial's workers run on several nodes, because no node has enough resources
+    for all.
     """
     return max(_workers_on(resources, node) for node in nodes) < resources.workers_per_trial
 
@@ -362,7 +362,7 @@ def _stderr_to(log: Path) -> Iterator[None]:
 
 
 def _workers_on(resources: ResourcesSpec, node: Node) -> int:
-    """Return how many workers a node can hold at a time.
+    """Return how many workers a node can run at a time.
 
     A worker with a fraction of a GPU gets it from one GPU, because Ray splits no fraction over
     two: 0.15 of 8 GPUs is 8 x 6 workers.

@@ -56,8 +56,8 @@ def select_tokens(
     """Return the mask of the completion tokens that the step may update, [B, T].
 
     The policy loss and KL penalty of other tokens are 0; loss denominators still count
-    `denominator_mask`. Tokens with zero advantage, such as those of zero-variance groups, only have
-    a gradient through a penalty term. They are excluded if the loss has none.
+    `denominator_mask`. Tokens with zero advantage, for example of zero-variance groups, have a
+    gradient only through a penalty term. They are excluded if the loss has none.
     """
     tokens = denominator_mask(batch, config)
     if config.token_filter == "high_entropy":

@@ -35,8 +35,8 @@ def add_doctor(parser: argparse.ArgumentParser) -> None:
 
 
 def carry_out_doctor(arguments: argparse.Namespace) -> int:
-    """Report what is there; with ``--run`` run parts. Return 1 if something there does not work or
-    a part failed.
+    """Report this machine's hardware and software; with ``--run`` run parts. Return 1 if something
+    there does not work or a part failed.
     """
     folder = arguments.folder.absolute()
     torch_report = ask_torch()

@@ -206,7 +206,7 @@ def carry_out_run(arguments: argparse.Namespace) -> int:
 
 
 def check_start(config: TrainConfig, start: Start) -> None:
-    """Check what needs neither torch nor a folder: files and reporting packages.
+    """Check the inputs that need neither torch nor a folder: files and reporting packages.
 
     Raises:
         ConfigError, MissingError: the run could not start.

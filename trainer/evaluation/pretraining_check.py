@@ -127,7 +127,7 @@ class PretrainingCheck:
         ]
 
     def advice(self) -> Iterator[Advice]:
-        """Yield advice on what to change before training.
+        """Yield advice on changes before training.
 
         If most completions are truncated, rewards may be equal for that reason alone.
         """

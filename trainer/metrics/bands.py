@@ -41,7 +41,7 @@ def band_metrics(
     ``advantage_share`` is the band's fraction of ``sum |A|`` and ``gradient_share`` its fraction of
     ``sum |A| * norm``, where ``norm`` is the gradient norm of the token's log-probability with
     respect to the logits. This is the gradient signal at the last layer in the first update, before
-    loss weights. Gradient shares and entropies are absent if the engine's log-probabilities are
+    loss weights. Gradient fractions and entropies are absent if the engine's log-probabilities are
     used as old ones.
     """
     place = _completion_tokens(batch)

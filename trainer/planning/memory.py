@@ -267,7 +267,7 @@ class RunMemory:
         return self._taken() + engine + self.microbatch() + self._exchanged()
 
     def sampling(self) -> int:
-        """Return a rank's peak device memory during sampling: vLLM's share, or a KV cache plus
+        """Return a rank's peak device memory during sampling: vLLM's fraction, or a KV cache plus
         gathered parameters.
         """
         rollout = self.config.rollout

@@ -11,8 +11,9 @@ from trainer.policy.logprobs import LogprobModel
 
 # attention kernels that take rows in one line; SDPA only on a CPU
 _VARLEN = ("flash_attention_2", "flash_attention_3")
-# Largest mean |difference| of log-probabilities [nats]: what rounding explains, in a random model
-# with peaked distributions, too. Rows that see each other's tokens differ by tenths of a nat.
+# Largest mean |difference| of log-probabilities [nats]: the size of rounding errors, also in a
+# random model with peaked distributions. Rows that see each other's tokens differ by tenths of a
+# nat.
 _BOUNDS = {torch.float32: 1e-3, torch.bfloat16: 0.1}
 
 

@@ -43,7 +43,7 @@ class Question:
 
 
 class LastTurnError(ValueError):
-    """The last turn of a conversation is not the user's. Arguments: what is wrong, the remedy."""
+    """The last turn of a conversation is not the user's. Arguments: the fault, the fix."""
 
 
 def as_question(value: object) -> Question:

@@ -98,7 +98,7 @@ class UpdateTotals(NamedTuple):
     """Size of an update batch over all microbatches and ranks: the loss denominators.
 
     They make the loss independent of gradient accumulation and data parallelism. They count all
-    tokens of `denominator_mask`, including those that a filter or isolation pass excludes.
+    tokens of `denominator_mask`, including the ones that a filter or isolation pass excludes.
     """
 
     tokens: float

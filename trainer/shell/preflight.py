@@ -22,7 +22,7 @@ def check_sources(config: TrainConfig, spec: Path | None, trains: bool = True) -
 
     Args:
         config: the run's configuration.
-        spec: the run file that names them. If they are next to it, the error says so.
+        spec: the run file that names them. If they are next to it, the error states that.
         trains: whether training data is read, too.
 
     Raises:

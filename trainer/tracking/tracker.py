@@ -133,7 +133,7 @@ class Tracker:
         self._append(self._correctness, step, {"step": step, **record})
 
     def rewind(self, step: int) -> None:
-        """Drop records after ``step`` (-1: all), because those steps will be recomputed.
+        """Drop records after ``step`` (-1: all), because these steps will be recomputed.
 
         Raises:
             StorageError: the run's folder cannot be written.

@@ -32,7 +32,7 @@ COVARIANCE_RANGE = (1.0, 5.0)  # of Clip-Cov's candidates
 
 class ClipCov(PolicyLoss):
     """Clip-Cov: ``l = max(-A r, -A clip(r, 1 - low, 1 + high))``, and 0 at a random ``share`` of
-    the tokens, drawn from those with ``1 < (A - mean A) (log pi_old - mean log pi_old) < 5``.
+    the tokens, drawn from the tokens with ``1 < (A - mean A) (log pi_old - mean log pi_old) < 5``.
 
     Without dual clip. As verl.
     """

@@ -29,11 +29,11 @@ class Stare(Clipped):
     """``l = w max(-A r, -A clip(r))`` with dual clip, and a weight w at the most surprising tokens.
 
     While the mean entropy of the tokens is below ``target_entropy``: among the tokens with ``A >
-    0`` the ``share`` of the largest ``-log pi_old``, rounded up, gets ``w = amplify``; among those
-    with ``A < 0`` likewise ``w = attenuate``. Elsewhere, and above the target, ``w = 1``. With
-    ``attenuate: 1`` it is the authors' variant O1, their default; with 0.9 their C2. Their code
-    chooses in every microbatch by the current policy, and can move both weights in steps of 0.01,
-    which is off by default.
+    0`` the ``share`` of the largest ``-log pi_old``, rounded up, gets ``w = amplify``; among the
+    tokens with ``A < 0`` likewise ``w = attenuate``. Elsewhere, and above the target, ``w = 1``.
+    With ``attenuate: 1`` it is the authors' variant O1, their default; with 0.9 their C2. Their
+    code chooses in every microbatch by the current policy, and can move both weights in steps of
+    0.01, which is off by default.
     """
 
     needs_distributions: ClassVar[bool] = True
