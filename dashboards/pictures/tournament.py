@@ -86,7 +86,7 @@ def tuning_curves(results: Results) -> pd.DataFrame:
 
 
 def chosen_rule(results: Results) -> str | None:
-    """Return the rule that ended fresh seeds choose: the best of those that are shown to be better
+    """Return the rule that completed fresh seeds select: the best of the rules shown to be better
     than the first, or the first if all others are shown to be worse. None if they choose none.
     """
     compared = results.arm_results

@@ -23,9 +23,9 @@ def with_seeds_apart(runs: pd.DataFrame, columns: RunColumns) -> tuple[pd.DataFr
     """Return the runs with a label of its own for each run that repeats a seed of its
     configuration, such as ``7 (2)``, and a note on them.
 
-    Runs stay as they are if they may be one run: if no column names them, if they differ in a
-    setting or have the same scores, or if too many seeds repeat. With ``--unpaired`` seeds are
-    labels, and only runs with the same scores stay.
+    Runs stay unchanged if they may be one run. That is the case if no column names them, if they
+    differ in a setting or have the same scores, or if too many seeds repeat. With ``--unpaired``
+    seeds are labels, and only runs with the same scores stay.
     """
     unpaired = columns.pairing == "unpaired"
     key = [*columns.point, columns.seed]

@@ -321,7 +321,7 @@ def _check_unlisted_settings(
     """Refuse runs that differ in a setting outside --by and --tuned.
 
     If --by is a column of names, such as W&B's ``Name``, a configuration represents all of its
-    settings, and the return value is a note on the settings that differ between configurations.
+    settings. The return value is then a note on the settings that differ between configurations.
     """
     spoken = {*columns.every, columns.trial, _STATE, state}
     if is_run_table(runs):

@@ -14,10 +14,10 @@ arm is compared as its seeds allow:
   the smaller arm has.
 
 In the last two, and for arms that are compared with a number, an arm's variance is at least the
-median of all arms' variances: with few runs, some arms look quiet by chance, and a t test of their
-own variances reports too many false positives among several arms. A noisy arm, or one with failed
-runs, changes the median little. Several arms are corrected by Bonferroni's method.
-`research/verdict_on_real_runs.py` measures the three tests on public runs.
+median of all arms' variances. With few runs, some arms look quiet by chance, and a t test of their
+own variances reports too many false positives. A noisy arm, or one with failed runs, changes the
+median little. Several arms are corrected by Bonferroni's method. `research/verdict_on_real_runs.py`
+measures the three tests on public runs.
 """
 
 import math
@@ -88,7 +88,7 @@ def compare_arms(
 
     Args:
         scores: arm -> seed -> score, larger is better; NaN where the run failed. A seed that an arm
-            lacks was not run, and counts for nothing.
+            lacks was not run, and is ignored.
         baseline: the arm to beat.
         pairing: whether seeds are blocks; decided for each arm if ``auto``.
         answers: per-problem accuracies, if the score is an accuracy.

@@ -1,8 +1,8 @@
 """Compare configurations with a baseline on matched seeds. A search, fresh seeds and interim
 analyses all use this test.
 
-Dunnett's many-to-one test in a randomized block design with seeds as blocks: all differences to the
-baseline share one noise estimate, the residual variance of the additive model in `seed_noise`, so
+Dunnett's many-to-one test in a randomized block design with seeds as blocks. All differences to the
+baseline share one noise estimate, the residual variance of the additive model in `seed_noise`. So
 few seeds of few configurations suffice. It is one-sided, because only improvements are claimed, and
 corrected for the number of configurations. A sign-flip test of paired differences cannot: with 3
 seeds its smallest p value is 1/8.

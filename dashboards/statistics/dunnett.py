@@ -23,8 +23,8 @@ def level(dof: int) -> float:
     trainings.
 
     Scores of real trainings are not normal, and a noise estimate with few degrees of freedom cannot
-    show it: at 5%, t tests on three seeds report 7 to 8% false positives. With many degrees of
-    freedom the level is ``SIGNIFICANCE_LEVEL``.
+    show it. At a level of 5%, t tests on three seeds have 7 to 8% false positives. With many
+    degrees of freedom the level is ``SIGNIFICANCE_LEVEL``.
     """
     return SIGNIFICANCE_LEVEL * dof / (dof + _SCARCE)
 

@@ -2,9 +2,9 @@
 
 The proposal gets one seed first and more only while its gain may still be worthwhile. After each
 interim analysis it is kept, discarded, or needs more seeds. Two one-sided group-sequential tests
-[Biometrika 70, 1983] run side by side: one asks whether the gain is above 0, at the level that the
-campaign allows (`online_levels`); the other whether it is below the smallest worthwhile gain. The
-second is non-binding: continuing after it does not weaken the guarantee of the first.
+[Biometrika 70, 1983] run side by side. One tests whether the gain is above 0, at the level that the
+campaign allows (`online_levels`). The other tests whether it is below the smallest worthwhile gain.
+The second is non-binding: continuing after it does not weaken the guarantee of the first.
 
 How much one score varies between seeds is estimated from all runs of the campaign, and so is how
 much two configurations on the same seed agree. The baseline's runs on other seeds help, too: with

@@ -68,7 +68,7 @@ def evaluation_alone(variances: Variances) -> NDArray[np.bool_]:
 
     Evaluation variance is estimated from many problems, variance between seeds from few seeds. If F
     tests at the levels ``POOLING_LEVELS`` detect nothing beyond evaluation variance, it is used for
-    both: pooling after a preliminary test at a high level (Bancroft, Annals of Mathematical
+    both. This is pooling after a preliminary test at a high level (Bancroft, Annals of Mathematical
     Statistics 15, 1944), here without pooling in the estimate from seeds.
     """
     if variances.evaluation is None:

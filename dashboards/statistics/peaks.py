@@ -7,13 +7,13 @@ biased upward. A parabola through several values uses all of their trials:
     score(x) = a + b log2(x) + c log2(x)^2,   fitted by least squares to the means over seeds,
 
 over the five values around the best mean. A rule's best is the largest value of the parabola there.
-Fitted to all values, a collapse at high learning rates would bend the parabola, and rules that
-collapse outside the grid would look better: up to 99% of comparisons of equal rules would report a
-gain. With the five values around the best it is 1 to 7%, at worst 14%. If the largest value lies at
-an end of the five, the rule has no peak and is not compared at its best. A jackknife estimates the
-noise. Rules share seeds, so each seed is left out of all rules at once, and an interval has one
-degree of freedom less than there are seeds. `research/fitted_peaks.py` measures how often such
-intervals miss the truth.
+If it were fitted to all values, a collapse at high learning rates would bend the parabola, and
+rules that collapse outside the grid would look better. Up to 99% of comparisons of equal rules
+would then report a gain. With the five values around the best it is 1 to 7%, at worst 14%. If the
+largest value lies at an end of the five, the rule has no peak and is not compared at its best. A
+jackknife estimates the noise. Rules share seeds, so each seed is left out of all rules at once, and
+an interval has one degree of freedom less than there are seeds. `research/fitted_peaks.py` measures
+how often such intervals miss the truth.
 """
 
 import math

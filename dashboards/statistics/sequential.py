@@ -1,14 +1,14 @@
 """Compare finalists with a baseline in rounds of fresh seeds: a group-sequential test with early
 stopping.
 
-Two one-sided tests run side by side. One asks after every round whether a finalist is better than
-the baseline (its difference above 0), the other whether it is not better by a worthwhile amount
-(its difference below that). Each spends its error rate as seeds arrive (error spending [Biometrika
-70, 1983], by a power of the fraction of seeds [Stat. Med. 6, 1987]). The boundaries are
-non-binding: neither test relies on stopping at the other's boundary, so continuing after a stop
-keeps the error rates. With few seeds the statistics are far from normal, so the boundaries are
-simulated, with the noise estimated as in a real round. Each interim analysis is the test of
-`comparison` at these boundaries.
+Two one-sided tests run side by side. After every round, one tests whether a finalist is better than
+the baseline (its difference is above 0). The other tests whether it is not better by a worthwhile
+amount (its difference is below that amount). Each spends its error rate as seeds arrive (error
+spending [Biometrika 70, 1983], by a power of the fraction of seeds [Stat. Med. 6, 1987]). The
+boundaries are non-binding: neither test relies on stopping at the other's boundary, so continuing
+after a stop keeps the error rates. With few seeds the statistics are far from normal, so the
+boundaries are simulated, with the noise estimated as in a real round. Each interim analysis is the
+test of `comparison` at these boundaries.
 """
 
 import functools

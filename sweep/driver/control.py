@@ -2,7 +2,7 @@
 
 A stop has one name on its way from Ctrl-C to a rank: `request_stop` writes the stop file, which
 reaches every machine; each rank sees it at its next training step, saves a checkpoint and is
-``stopped``; so is the `TrialReport` that it returns, and its trial therefore gets no result and is
+``stopped``. So is the `TrialReport` that it returns. Its trial therefore gets no result and is
 submitted again on resume.
 """
 
@@ -140,7 +140,7 @@ def graceful_signals(
     """Stop at the next training step after the first SIGINT, SIGTERM or SIGHUP. On the second,
     raise KeyboardInterrupt.
 
-    The resume command is printed on the first signal: if the signal also reaches Ray's processes
+    The resume command is printed on the first signal. If the signal also reaches Ray's processes
     (at the end of a batch job), Ray kills this process before it can print its last line.
     """
 

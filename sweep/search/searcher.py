@@ -1,7 +1,7 @@
 """Ray Tune searcher over a search space: baselines first, every configuration once per seed.
 
-The event log (``events.jsonl``) is the only state. The study is built from it for every proposal
-and the sampler is seeded by the proposal's number, so a driver that is killed at any moment can be
+The event log (``events.jsonl``) is the only state. The study is built from it for every proposal,
+and the sampler is seeded by the proposal's number. So a driver that is killed at any moment can be
 restarted: trials without a result are submitted again.
 """
 

@@ -40,10 +40,10 @@ SAMPLER_ATTEMPTS = 15  # attempts with the sampler before random ones
 _RANDOM_ATTEMPTS = 20
 _MAX_SCORE = 1e100  # samplers square scores
 
-# How a sampler sees a configuration that failed through its own settings: not at all, with the
-# median or the worst score so far, with the median until a quarter of the configurations have
-# failed and the worst afterwards, or with the worst and as one that violates a constraint. Measured
-# in docs/development/validation.md.
+# The score of a configuration that failed through its own settings, for a sampler: none, the median
+# or the worst score so far, the median until a quarter of the configurations have failed and the
+# worst afterwards, or the worst with a violated constraint. Measured in
+# docs/development/validation.md.
 FailedAs = Literal["ignored", "median", "worst", "capped", "constraint"]
 FAILED_AS: FailedAs = "capped"
 _MANY_FAILED = 0.25  # fraction of the configurations

@@ -272,8 +272,8 @@ def _daemons(node: Node, folder: Path, log: Path) -> Iterator[str]:
     """Run Ray's daemons for the duration of the block, with their files in ``folder``; yield their
     address.
 
-    The daemons run in their own process group: a SIGTERM to this process's group (from `timeout` or
-    the end of a job) asks for an orderly stop, and trials need Ray to save checkpoints. They are
+    The daemons run in their own process group. A SIGTERM to this process's group (from `timeout` or
+    the end of a job) requests an orderly stop, and trials need Ray to save checkpoints. They are
     ended with SIGKILL, because the control server takes half a minute to exit on SIGTERM.
     """
     flags = {

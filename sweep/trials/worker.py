@@ -265,8 +265,8 @@ def rank_environments(
     ``RankWorker.describe``.
 
     ``threads`` is the number of reserved cores. A rank with a GPU gets at least the node's cores
-    per GPU: a CPU-offloaded AdamW runs on them, and no other trial can use them while this one has
-    the GPU.
+    per GPU. A CPU-offloaded AdamW runs on them, and no other trial can use them while this trial
+    has the GPU.
 
     Ranks that are all on one node meet on its loopback address. Ranks on one node see all GPUs of
     the trial on that node, so that LOCAL_RANK picks one and peer-to-peer transfers work.

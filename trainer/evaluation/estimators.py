@@ -33,7 +33,7 @@ def accuracy_interval(accuracies: ArrayLike, completions: ArrayLike) -> tuple[fl
 
     Wilson score interval [J. Am. Stat. Assoc. 22, 1927]. With several completions per problem it
     uses the effective sample size implied by the variance between problems, bounded by the numbers
-    of problems and of completions, and a Student t quantile because that variance is estimated
+    of problems and of completions. It uses a Student t quantile because that variance is estimated
     [Korn and Graubard, Survey Methodology 24, 1998]. A bootstrap over problems is too narrow near 0
     and 1.
     """

@@ -127,9 +127,9 @@ class PromptBuilder:
     def build(self, question: Question) -> tuple[str, str]:
         """Return prompt and prefill of a question whose last message is the user's.
 
-        The policy reads prompt + prefill and the reward reads prefill + completion. If the prompt
-        already starts the answer, for example with ``<think>`` at the end of a chat template or of
-        a published prompt, that start therefore becomes part of the prefill.
+        The policy reads prompt + prefill and the reward reads prefill + completion. The prompt may
+        already start the answer, for example with ``<think>`` at the end of a chat template or of a
+        published prompt. That start therefore becomes part of the prefill.
 
         Raises:
             ConfigError: the template rejects the question, or a second template for an already

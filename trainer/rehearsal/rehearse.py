@@ -161,8 +161,8 @@ def make_model(config: TrainConfig, folder: Path) -> Path:
 
 def _run_ranks(folder: Path, size: int, name: str, on_gpus: bool) -> None:
     launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
-    # `-m` puts the current folder first on sys.path: the ranks start in the rehearsal's own folder,
-    # so that a file of the user's, such as trainer.py, does not shadow our package.
+    # `-m` puts the current folder first on sys.path. The ranks start in the rehearsal's own folder,
+    # so that a user's file such as trainer.py does not shadow our package.
     command = [sys.executable, "-m", *launcher, "-m", RANK_MODULE, str(folder), str(Path.cwd())]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": _python_path()}
     if not on_gpus:

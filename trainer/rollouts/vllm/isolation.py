@@ -93,8 +93,8 @@ def disable_cpu_shared_memory(device: torch.device) -> None:
     """Make CPU tensor-parallel ranks communicate through their process group.
 
     With AVX-512, vLLM uses a shared-memory segment whose name is the same for all runs on a
-    machine, so a second run, or one after a killed run, fails to start ("create shm in SHMManager
-    failed. errno: 17").
+    machine. A second run, or a run after a killed run, therefore fails to start ("create shm in
+    SHMManager failed. errno: 17").
     """
     if device.type == "cpu":
         module = import_module("vllm.distributed.device_communicators.cpu_communicator")

@@ -122,8 +122,8 @@ def drawn(
 def _covariances(
     batch: TrainBatch, tokens: Tensor, gather: Gather, share: float
 ) -> tuple[Tensor, int]:
-    """Return the covariance of every token, [B, T], and how many tokens of all ranks the share is,
-    at least 1.
+    """Return the covariance of every token, [B, T], and the number of tokens of all ranks in the
+    fraction ``share``, at least 1.
     """
     covariance = covariances(batch.advantages, batch.old_logprobs, tokens, gather)
     return covariance, max(1, int(share * sum(gather([int(tokens.sum())]))))
