@@ -4,9 +4,9 @@ Fresh seeds show whether the *settings* that tuning found differ. Tuning may fin
 different quality for rules that are equally good at their best. One tuning gets closer to its
 optimum by chance, and no number of fresh seeds shows that. So the variance of a difference has two
 parts: fresh-seed variance, from the rule's paired differences, and tuning variance. Tuning variance
-    is estimated from the tuning itself. The trials of a rule, split at random into halves, are two
-    smaller tunings. Half the squared difference of their best scores estimates the variance of the
-    best score of half the budget. This is larger than the variance at the full budget, and it
+is estimated from the tuning itself. The trials of a rule, split at random into halves, are two
+smaller tunings. Half the squared difference of their best scores estimates the variance of the
+best score of half the budget. This is larger than the variance at the full budget, and it
 includes score noise, so it is used for the difference of two rules.
 
 Rules that tune equally many parameters share that variance. With more parameters, tuning stays

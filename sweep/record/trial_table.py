@@ -48,7 +48,7 @@ def setting_text(
     """Return a configuration on one line: ``grpo ar_alpha=0.3``.
 
     Its update rule has the same name as in reports and runs: the arm's (if ``point`` has the
-        switches), else the name of advantage and loss together.
+    switches), else the name of advantage and loss together.
     """
     rest = dict(resolved)
     name = "" if point is None else _arm_name(spec, point)
