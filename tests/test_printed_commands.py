@@ -16,12 +16,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from dashboards.pictures.verdict import confirmed
 from sweep.driver import run as driver
 from sweep.driver.control import StopControl
 from sweep.driver.retry import check_checkpoints
 from sweep.record.folder import write_spec
 from sweep.record.results import read_results
-from sweep.record.sweep_record import SweepRecord, report_errors_printed
+from sweep.record.sweep_record import SweepRecord, open_sweep, report_errors_printed
 from sweep.search.event_log import EventLog
 from sweep.search.history import PLAN
 from sweep.space.source import SpaceSource, write_source
@@ -33,6 +34,7 @@ from tests.tables import table
 from tests.test_messages import PACKAGES, texts
 from tests.trainer.commands.test_runs import EVALUATIONS, write_run
 from trainer.commands.run import report_outcome
+from trainer.config.schema import load_config
 from trainer.errors import ConfigError, StorageError
 from trainer.run_folder import RunFolder
 from trainer.shell.run_folder import command_line, lock_folder
@@ -296,6 +298,62 @@ def test_commands_of_an_export_that_has_to_choose(elsewhere, typing, tmp_path):
     assert len(lines) == 2
     for number, line in enumerate(lines):
         typing(f"{line} --output {tmp_path}/{number}.yaml")
+
+
+RULES = {
+    "rule": {"choice": ["GRPO", "RLOO"]},
+    "algorithm.advantage": {"by": {"rule": {"RLOO": "rloo"}}, "else": "grpo"},
+    "optim.lr": {"loguniform": [1e-5, 1e-2]},
+}
+
+
+def write_rules(runs, name, scores, **space):
+    """A sweep of two rules: number -> seed -> score; even numbers are GRPO's."""
+    sweep = write_sweep(runs, name, {0: dict.fromkeys(scores[0], 0.0)}, parameters=RULES, **space)
+    sweep.folder.event_log.unlink()
+    log = EventLog(sweep.folder.event_log)
+    for number, row in scores.items():
+        rule = ("GRPO", "RLOO")[number % 2]
+        settings = {"algorithm.advantage": rule.lower(), "optim.lr": (number + 1) * 1e-4}
+        names = {"event": "configuration", "configuration": number, "fingerprint": str(number)}
+        point = {"rule": rule, **settings}
+        log.append({**names, "parameters": point, "resolved": settings, "time": 1.0})
+        for seed, score in row.items():
+            trial = {"event": "result", "trial_id": f"{number}{seed}", "configuration": number}
+            ended = {"state": "COMPLETE", "reason": "", "step": 4, "time": 2.0}
+            log.append({**trial, **ended, "seed": seed, "score": score})
+
+
+@pytest.mark.parametrize(
+    ("gain", "said", "exported"),
+    [
+        (-0.3, "RLOO is worse: -0.30", "grpo"),
+        (0.3, "RLOO beats GRPO", "rloo"),
+        (0.0, "none", "grpo"),
+    ],
+)
+def test_commands_of_rules_on_fresh_seeds(elsewhere, typing, tmp_path, gain, said, exported):
+    tuned = {"configurations": 8, "tune_within": "rule"}
+    scores = {number: {0: 0.5 + number / 1000} for number in range(16)}
+    write_rules(elsewhere, "demo", scores, search=tuned, baselines=[])
+    best = {"sweep": "demo", "configurations": [14, 15], "tune_within": "rule"}
+    noise = (0.0, 0.01, -0.01, 0.02, -0.02, 0.005, -0.005, 0.0)
+    fresh = {
+        0: {seed: 0.5 + noise[seed - 1] for seed in range(1, 9)},
+        1: {seed: 0.5 + gain - noise[seed % 8] for seed in range(1, 9)},
+    }
+    points = [{"rule": rule, "optim.lr": lr} for rule, lr in (("GRPO", 1.5e-3), ("RLOO", 1.6e-3))]
+    alone = {"search": {"configurations": 0}, "baselines": points, "confirms": best}
+    write_rules(elsewhere, "demo-confirm", fresh, **alone)
+    place = f"--runs-dir {elsewhere}"
+    shown = typing(f"sweep status demo-confirm {place}")
+    assert "GRPO lr=0.0001" in shown and "RLOO lr=0.0002" in shown  # the names of the arms
+    verdict = "\n".join(confirmed(read_results(open_sweep(elsewhere, "demo"))))
+    assert said in verdict
+    (line,) = printed_commands(verdict)
+    output = tmp_path / "best.yaml"
+    typing(f"{line} --output {output}")
+    assert load_config(str(output)).algorithm.advantage.name == exported
 
 
 def test_commands_where_nothing_can_be_confirmed(elsewhere, typing):
