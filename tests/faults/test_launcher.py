@@ -109,8 +109,9 @@ def test_trainer_stop_saves_whatever_the_time_limit(started, tmp_path):
     output = process.communicate(timeout=STEP_S + 100)[0]
     assert checkpoints(tmp_path) == ["step-2"], output
     assert "-m trainer resume r" in output
-    # only the first rank reports the interruption; the launcher ends no rank that still writes
-    assert f"exitcode  : {INTERRUPTED}" in output and "SIGTERM" not in output
+    # The first rank ended by itself. The launcher may end the other one while it leaves: after the
+    # checkpoint, which both wait for, it writes nothing.
+    assert f"exitcode  : {INTERRUPTED}" in output and "exitcode  : -15" not in output
     again = run_cli("trainer", "stop", "r", "--runs-dir", "runs", cwd=tmp_path)
     assert again.returncode == 3 and "[not-running]" in again.stderr
 
