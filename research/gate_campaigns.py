@@ -579,20 +579,44 @@ def _decide(
     the baseline lacks are added to ``baseline``.
     """
     scores = np.full((world.campaigns, MOST), np.nan)
-    better = np.zeros(world.campaigns, dtype=np.bool_)
-    active = np.arange(world.campaigns)
-    seeds = np.ones(world.campaigns, dtype=np.int64)
+    better = _run_until_decided(
+        world,
+        np.arange(world.campaigns),
+        _Pair(truth=(truth, truth + gain), rows=rows, scores=(baseline, scores)),
+        seeds=np.ones(world.campaigns, dtype=np.int64),
+        sums=sums,
+        level=level,
+    )
+    return better, scores
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A baseline and a challenger in each of some campaigns, the baseline first."""
+
+    truth: tuple[Floats, Floats]
+    rows: tuple[Integers, Integers]
+    scores: tuple[Floats, Floats]
+
+
+def _run_until_decided(
+    world: World, which: Integers, pair: _Pair, *, seeds: Integers, sums: Sums, level: Floats
+) -> Booleans:
+    """Run both arms in the campaigns ``which`` until the test has decided, from ``seeds`` on;
+    return where the challenger is better. Runs are added to the scores of ``pair``.
+    """
+    baseline, challenger = pair.scores
+    better = np.zeros(len(which), dtype=np.bool_)
+    active = np.arange(len(which))
     while len(active):
         asked = np.arange(MOST) < seeds[active, None]
-        missing = asked & np.isnan(baseline[active])
-        new = world.run(active, truth[active], rows[0][active], missing)
-        baseline[active] = np.where(missing, new, baseline[active])
-        missing = asked & np.isnan(scores[active])
-        new = world.run(active, truth[active] + gain[active], rows[1][active], missing)
-        scores[active] = np.where(missing, new, scores[active])
-        sd, correlation, dof = sums.model(active, scores[active], baseline[active])
+        for arm, mean, row in zip(pair.scores, pair.truth, pair.rows, strict=True):
+            missing = asked & np.isnan(arm[active])
+            new = world.run(which[active], mean[active], row[active], missing)
+            arm[active] = np.where(missing, new, arm[active])
+        sd, correlation, dof = sums.model(which[active], challenger[active], baseline[active])
         said = answers(
-            proposal=scores[active],
+            proposal=challenger[active],
             baseline=baseline[active],
             sd=sd,
             correlation=correlation,
@@ -602,7 +626,7 @@ def _decide(
         better[active[said.keep]] = True
         seeds[active] = said.next_seeds
         active = active[said.more]
-    return better, scores
+    return better
 
 
 def _recheck(
@@ -615,30 +639,19 @@ def _recheck(
     world.fresh(which)
     first = np.full((len(which), MOST), np.nan)
     latest = first.copy()
-    good = np.zeros(len(which), dtype=np.bool_)
-    active = np.arange(len(which))
-    seeds = np.full(len(which), gate.FIRST_CLAIM)
-    while len(active):
-        campaigns = which[active]
-        asked = np.arange(MOST) < seeds[active, None]
-        missing = asked & np.isnan(first[active])
-        zero = np.zeros(len(campaigns))
-        new = world.run(campaigns, zero, first_row[campaigns], missing)
-        first[active] = np.where(missing, new, first[active])
-        new = world.run(campaigns, truth[campaigns], row[campaigns], missing)
-        latest[active] = np.where(missing, new, latest[active])
-        sd, correlation, dof = sums.model(campaigns, latest[active], first[active])
-        said = answers(
-            proposal=latest[active],
-            baseline=first[active],
-            sd=sd,
-            correlation=correlation,
-            dof=dof,
-            level=np.full(len(active), RATE),
-        )
-        good[active[said.keep]] = True
-        seeds[active] = said.next_seeds
-        active = active[said.more]
+    pair = _Pair(
+        truth=(np.zeros(len(which)), truth[which]),
+        rows=(first_row[which], row[which]),
+        scores=(first, latest),
+    )
+    good = _run_until_decided(
+        world,
+        which,
+        pair,
+        seeds=np.full(len(which), gate.FIRST_CLAIM),
+        sums=sums,
+        level=np.full(len(which), RATE),
+    )
     world.use(block)  # proposals go on with the seeds of their baseline
     return good, (latest, first)
 

@@ -6,6 +6,7 @@ import os
 import socket
 from pathlib import Path
 
+from trainer.config.data import DatasetConfig
 from trainer.config.schema import TrainConfig
 from trainer.errors import ConfigError, MissingError
 from trainer.hub import check_available
@@ -30,7 +31,10 @@ def check_sources(config: TrainConfig, spec: Path | None, trains: bool = True) -
     """
     name = config.model.name_or_path
     try:
-        for dataset in [*(config.data.train if trains else ()), *config.evaluation.sets.values()]:
+        datasets: list[DatasetConfig] = list(config.evaluation.sets.values())
+        if trains:
+            datasets = [*config.data.train, *datasets]
+        for dataset in datasets:
             missing = dataset.source
             check_source(dataset)
         missing = name
