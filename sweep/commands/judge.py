@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dashboards.judging import Judgement
 
 _MLFLOW = "mlflow:"
+_WANDB = "wandb:"
 _TABLE_WIDTH = 240  # outside of a terminal, so that no cell is wrapped
 
 
@@ -27,13 +28,13 @@ def add_commands(commands: Commands) -> None:
         help="give the verdict on runs of any program",
         description="Give the verdict on runs of any program, from the files it wrote: CSV, JSON, "
         "Parquet, TensorBoard's event files, mlruns folders, W&B's exports and folders, Optuna's "
-        "studies.",
+        "studies. Or from an experiment of MLflow, or a project of W&B.",
     )
     judge.set_defaults(command=_judge)
     judge.add_argument(
         "table",
         help="file, folder, or pattern such as 'runs/{algo}-s{seed}/metrics.csv'; "
-        "or mlflow:EXPERIMENT",
+        "or mlflow:EXPERIMENT, or wandb:ENTITY/PROJECT",
     )
     _add_roles(judge)
     _add_rows(judge)
@@ -237,7 +238,7 @@ def _as_json(judgement: "Judgement", page: Path) -> dict[str, object]:
 
 
 def _table(source: str, arguments: argparse.Namespace) -> "pd.DataFrame":
-    """Return the rows of files or of an experiment that match --where."""
+    """Return the rows of files, an experiment or a project that match --where."""
     from dashboards.sources.places import read_place, select
 
     if source.startswith(_MLFLOW):
@@ -246,6 +247,10 @@ def _table(source: str, arguments: argparse.Namespace) -> "pd.DataFrame":
         uri = _store(arguments)
         name = source.removeprefix(_MLFLOW)
         table = read_experiment(uri, name, arguments.score, arguments.seed)
+    elif source.startswith(_WANDB):
+        from dashboards.sources.wandb_project import read_project
+
+        table = read_project(source.removeprefix(_WANDB), arguments.score)
     else:
         table = read_place(source, arguments.score, arguments.seed)
     return select(table, arguments.where, arguments.names)

@@ -1,0 +1,110 @@
+"""Read the runs of a project from W&B's server, by its public API."""
+
+import importlib.util
+import os
+from typing import Any
+
+import pandas as pd
+
+from trainer.config.yaml_document import nearest
+from trainer.errors import ConfigError, MissingError, StorageError, first_line
+
+# the most points of a metric that the server returns of a run; of more it returns a sample
+_MAX_POINTS = 10_000
+
+
+def read_project(project: str, score: str, max_points: int = _MAX_POINTS) -> pd.DataFrame:
+    """Return one row per logged value of the score of each run, and one row for a run without any.
+
+    Columns: ``Name``, ``ID`` and ``State`` as in W&B's table of runs, ``step``, the score, and
+    ``config.KEY`` for each setting, with dots for nested ones. A score that a run has only in
+    its summary counts as its one value.
+
+    Args:
+        project: ``ENTITY/PROJECT``, or ``PROJECT`` of the default entity.
+        score: name of the metric.
+        max_points: most values of a run that are not sampled.
+
+    Raises:
+        ConfigError: no run has the score, or a run has so many values that W&B samples them.
+        MissingError: wandb is not installed, or the project has no runs.
+        StorageError: the server refuses, or does not answer.
+    """
+    place = f"wandb:{project}"
+    if importlib.util.find_spec("wandb") is None:
+        raise MissingError(
+            "reading a project of W&B takes the package wandb",
+            place,
+            "run: pip install 'loptune[wandb]'",
+            code="no-wandb",
+        )
+    os.environ.setdefault("WANDB_SILENT", "true")
+    import wandb
+
+    rows: list[dict[str, Any]] = []
+    logged: set[str] = set()
+    try:
+        for run in wandb.Api().runs(project, per_page=100, lazy=False):
+            logged |= set(run.summary_metrics)
+            rows += _rows(run, score, max_points, place)
+    except (wandb.Error, ValueError, OSError) as error:  # ValueError: no such project
+        raise StorageError(
+            f"cannot read the project: {first_line(error)[:200]}",
+            place,
+            "check the name ENTITY/PROJECT, run wandb login, or export the table of runs as CSV",
+            code="unreadable-project",
+        ) from None
+    if not rows:
+        raise MissingError(
+            "the project has no runs", place, "name another one: wandb:ENTITY/PROJECT",
+            code="no-runs",
+        )  # fmt: skip
+    if all(row[score] is None for row in rows):
+        raise ConfigError(
+            f"no run has the metric {score}", place, nearest(score, logged), code="unknown-column"
+        )
+    return pd.DataFrame(rows)
+
+
+def _rows(run: Any, score: str, max_points: int, place: str) -> list[dict[str, Any]]:
+    """Return the rows of one run.
+
+    Raises:
+        ConfigError: W&B would return only a sample of its values.
+    """
+    settings = {
+        "Name": run.name,
+        "ID": run.id,
+        "State": run.state,
+        **{f"config.{key}": value for key, value in _flat(run.config).items()},
+    }
+    points = run.history(samples=max_points, keys=[score], pandas=False)
+    if len(points) >= max_points:
+        raise ConfigError(
+            f"run {run.name} has more than {max_points:,} values of {score}, of which W&B returns "
+            "a sample",
+            place,
+            "name the metric of the evaluations, which is logged less often, or export it as CSV",
+            code="sampled-history",
+        )
+    if points:
+        return [
+            {**settings, "step": point["_step"], score: _number(point[score])} for point in points
+        ]
+    return [{**settings, "step": None, score: _number(run.summary_metrics.get(score))}]
+
+
+def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a run's settings with dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, dict) and value:
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _number(value: Any) -> Any:
+    """Return a value of a metric; W&B writes ``NaN`` and infinities as texts."""
+    return float(value) if value in ("NaN", "Infinity", "-Infinity") else value
