@@ -115,6 +115,8 @@ class Results:
     # values tuned separately with equal budgets; the first is the baseline
     arms: tuple[str, ...] = ()
     fresh: "Results | None" = None  # finalists on fresh seeds, numbered as in this search
+    # configuration -> its label in the search, of finalists
+    search_labels: Mapping[str, str] = field(default_factory=dict)
     rounds: Rounds | None = None  # set if these are finalists of a sequential confirmation
     # of the same finalists; their scores are left out, and p-values are corrected for them
     earlier_confirmations: int = 0
@@ -146,7 +148,8 @@ class Results:
             # NaN if the trial's rule does not have the parameter
             if self.kinds.get(name, "choice") not in UNORDERED_KINDS:
                 table[name] = pd.to_numeric(table[name], errors="coerce")
-        table["label"] = configuration_labels(table, self.searched)
+        labels = configuration_labels(table, self.searched)
+        table["label"] = table.configuration.map(self.search_labels).fillna(labels)
         return table
 
     def _cell(self, name: str, value: Any) -> Any:

@@ -45,10 +45,12 @@ def read_results(sweep: SweepRecord, *, may_run: bool = True) -> Results:
     if not folder.event_log.exists():
         return results
     fresh = _results(SweepRecord(read_spec(folder), folder), results.searched)
-    earlier = len(sweep.folder.confirmations) - 1
-    return dataclasses.replace(
-        results, fresh=dataclasses.replace(fresh, earlier_confirmations=earlier)
+    fresh = dataclasses.replace(
+        fresh,
+        earlier_confirmations=len(sweep.folder.confirmations) - 1,
+        search_labels=results.labels,
     )
+    return dataclasses.replace(results, fresh=fresh)
 
 
 def _results(sweep: SweepRecord, searched: tuple[str, ...] | None = None) -> Results:

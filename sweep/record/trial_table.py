@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dashboards.trial import TrialRecord
-from sweep.space.arms import arm_of
+from sweep.space.arms import arm_key
 from sweep.space.points import Parameters
 from sweep.space.spec import SweepSpec
 from trainer.errors import shortened
@@ -48,23 +48,22 @@ def setting_text(
     """Return a configuration on one line: ``grpo ar_alpha=0.3``.
 
     Its update rule has the same name as in reports and runs: the arm's (if ``point`` has the
-    switches), else the name of advantage and loss together.
+    switches), else the name of advantage and loss together. Of an arm only the settings that are
+    tuned within it are shown, because its name stands for the others.
     """
     rest = dict(resolved)
-    name = "" if point is None else _arm_name(spec, point)
+    name = ""
+    if point is not None and (arm := arm_key(spec)) is not None:
+        name = str(point.get(arm, ""))
+        for key, parameter in spec.parameters.items():
+            if key not in point or arm in (parameter.by or {}):
+                rest.pop(key, None)
     if any(key in rest for key in spec.program.rule_keys):
         name = name or spec.program.rule_of(dict(resolved))[0]
     if name:
         for key in spec.program.rule_keys:
             rest.pop(key, None)
     return " ".join(part for part in (name, parameter_text(rest)) if part)
-
-
-def _arm_name(spec: SweepSpec, point: Mapping[str, Any]) -> str:
-    """Return the name of a point's arm, also in a confirmation of arms; empty without arms."""
-    if spec.confirms is not None and spec.confirms.tune_within is not None:
-        return str(point.get(spec.confirms.tune_within, ""))
-    return arm_of(spec, dict(point))
 
 
 def parameter_text(parameters: Mapping[str, Any]) -> str:

@@ -34,6 +34,15 @@ def arms(spec: SweepSpec) -> dict[str, SweepSpec]:
     return by_name
 
 
+def arm_key(spec: SweepSpec) -> str | None:
+    """Return the parameter that names the arms, also in a confirmation of arms; None without
+    arms.
+    """
+    if spec.confirms is not None:
+        return spec.confirms.tune_within
+    return spec.search.tune_within
+
+
 def arm_of(spec: SweepSpec, parameters: Parameters) -> str:
     """Return the name of a point's arm."""
     key = spec.search.tune_within

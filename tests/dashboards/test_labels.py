@@ -1,7 +1,11 @@
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 
 from dashboards.labels import configuration_labels
+from dashboards.results import Results
+from dashboards.trial import Objective, TrialRecord
 from trainer.config.variants import short_name, short_names
 
 
@@ -45,3 +49,15 @@ def test_a_label_names_the_rule_and_what_else_differs(arms, labels):
         )
         == labels
     )
+
+
+def test_finalists_keep_the_label_that_they_have_in_the_search():
+    finalist = TrialRecord(
+        name="c000-s5", configuration="7", seed="5", state="COMPLETE", score=0.5, algorithm="rloo"
+    )
+    fresh = Results(
+        name="demo-confirm", objective=Objective("score"), trials=(finalist,), searched=()
+    )
+    assert fresh.table.label.tolist() == ["#7 rloo"]
+    known = replace(fresh, search_labels={"7": "#7 RLOO lr=0.0003"})
+    assert known.table.label.tolist() == ["#7 RLOO lr=0.0003"]

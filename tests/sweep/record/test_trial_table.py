@@ -11,6 +11,8 @@ from sweep.record.trial_table import (
     step_text,
     table_row,
 )
+from sweep.space.parameters import ParameterSpec
+from tests.sweep.search.test_tournament import tournament
 from tests.sweep.spaces import make_spec
 from trainer.rules.names import ADVANTAGE_KEY, LOSS_KEY
 from trainer.shell.table import duration, number, print_json
@@ -66,6 +68,22 @@ def test_a_rule_has_the_one_name_that_reports_use(tmp_path, resolved, point, sho
         search = spec.search.model_copy(update={"tune_within": "rule"})
         spec = spec.model_copy(update={"search": search})
     assert setting_text(spec, resolved, point) == shown
+
+
+def test_an_arm_shows_what_is_tuned_within_it(tmp_path):
+    spec = tournament(tmp_path)
+    resolved = {
+        ADVANTAGE_KEY: "grpo", "algorithm.ar_alpha": 0.3, "algorithm.lopti_eta": 0.0,
+        "optim.lr": 1e-4,
+    }  # fmt: skip
+    point = {"rule": "AR", "algorithm.ar_alpha": 0.3, "optim.lr": 1e-4}
+    by_rule = ParameterSpec.model_validate({"by": {"rule": {"AR": 0.3}}, "else": 0.0})
+    eta = ParameterSpec.model_validate(
+        {"uniform": [0.1, 0.9], "when": {"rule": "Lopti"}, "else": 0.0}
+    )
+    parameters = {**spec.parameters, "algorithm.ar_alpha": by_rule, "algorithm.lopti_eta": eta}
+    spec = spec.model_copy(update={"parameters": parameters})
+    assert setting_text(spec, resolved, point) == "AR lr=0.0001"
 
 
 def test_a_row_has_whole_numbers_and_none_for_what_is_missing():
