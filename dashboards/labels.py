@@ -12,6 +12,7 @@ _MAX_VALUE = 60  # characters of a value in a label; a searched prompt may have 
 PALETTE = (
     "#3d85c6", "#e07b00", "#2a9d6f", "#c0508d", "#8a6fd1", "#b59b00",
     "#4fb0c6", "#a0683c", "#d9534f", "#6f8f2f", "#8c8c8c", "#b07cc6",
+    "#1f4e79", "#e8a0bf", "#5b7065", "#d4a373",
 )  # fmt: skip
 
 

@@ -13,8 +13,8 @@ from trainer.shell.table import counted
 
 _KINDS = {  # in the colors that update rules get last
     "searched": ("in the search", MUTED),
-    "fresh": ("fresh seeds", PALETTE[-1]),
-    "test": ("fresh seeds, held-out test", PALETTE[-3]),
+    "fresh": ("fresh seeds", PALETTE[11]),
+    "test": ("fresh seeds, held-out test", PALETTE[9]),
 }
 
 

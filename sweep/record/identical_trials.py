@@ -14,8 +14,13 @@ from trainer.run_folder import RunFolder
 _TIMES = re.compile(r"time|per_second$|^attempt$")
 
 
+_MAX_CHARS = 160  # of the trials in a warning
+
+
 def identical_trials(sweep: SweepRecord) -> list[str]:
-    """Return one warning for each group of trials with identical metrics."""
+    """Return a warning that lists the groups of trials with identical metrics; nothing without
+    one.
+    """
     folder = sweep.folder
     by_end = defaultdict(list)
     for configuration in sweep.configurations:
@@ -31,14 +36,13 @@ def identical_trials(sweep: SweepRecord) -> list[str]:
             records = read_records(RunFolder(folder.trial(trial)).metrics)
             if records:
                 groups[_text(records)].append(trial)
-    warnings = []
-    for group in groups.values():
-        if len(group) > 1:
-            warnings.append(
-                f"{shortened(', '.join(group), 80)} have identical metrics: check that seed and "
-                "settings reach the program"
-            )
-    return warnings
+    alike = [", ".join(group) for group in groups.values() if len(group) > 1]
+    if not alike:
+        return []
+    return [
+        f"{shortened('; '.join(alike), _MAX_CHARS)} have identical metrics: check that seed and "
+        "settings reach the program."
+    ]
 
 
 def _text(records: list[Record]) -> str:

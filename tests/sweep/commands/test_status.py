@@ -41,9 +41,11 @@ def test_status_of_a_search_imports_nothing_that_judges(tmp_path):
 
 
 def test_identical_trials_are_named_and_only_ends_are_read(tmp_path, monkeypatch):
-    scores = {0: {0: 0.5, 1: 0.5}, 1: {0: 0.5, 1: 0.5, 2: 0.5}}
+    scores = {0: {0: 0.5, 1: 0.5, 2: 0.5}, 1: {0: 0.5, 1: 0.5, 2: 0.5, 3: 0.5}}
     sweep = write_sweep(tmp_path, "demo", scores)
     measured = {
+        "c000-s2": [7, 7],
+        "c001-s3": [7, 7],
         "c000-s0": [1, 2],
         "c000-s1": [1, 3],
         "c001-s0": [1, 2],
@@ -65,8 +67,8 @@ def test_identical_trials_are_named_and_only_ends_are_read(tmp_path, monkeypatch
 
     monkeypatch.setattr(identical_trials, "read_records", read_and_note)
     [message] = identical_trials.identical_trials(sweep)
-    assert message.startswith("c000-s0, c001-s0, c001-s2")
-    assert read == ["c000-s0", "c001-s0", "c001-s1", "c001-s2"]
+    assert message.startswith("c000-s0, c001-s0, c001-s2; c000-s2, c001-s3 ")
+    assert sorted(read) == ["c000-s0", "c000-s2", "c001-s0", "c001-s1", "c001-s2", "c001-s3"]
 
 
 def test_status_names_the_best_of_every_arm(tmp_path, typed):
