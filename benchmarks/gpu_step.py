@@ -80,7 +80,7 @@ def run_ours(folder: Path, arguments: argparse.Namespace) -> list[dict[str, floa
                 "group_size": GROUP_SIZE,
                 "temperature": 1.0,
                 "max_new_tokens": arguments.tokens,
-                "vllm": {"gpu_memory_utilization": arguments.vllm_share},
+                "vllm": {"gpu_memory_utilization": arguments.vllm_fraction},
             },
             "algorithm": {
                 "kl_coef": 0.001,
@@ -111,7 +111,7 @@ def run_trl(folder: Path, arguments: argparse.Namespace) -> list[dict[str, float
     sampling = {
         "use_vllm": True,
         "vllm_mode": "colocate",
-        "vllm_gpu_memory_utilization": arguments.vllm_share,
+        "vllm_gpu_memory_utilization": arguments.vllm_fraction,
     }
     seconds = train_with_trl(
         folder,
@@ -134,7 +134,7 @@ def measured(side: str, arguments: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         save_random_model(Path(folder), MODELS[arguments.model])
         command = [sys.executable, "-m", "benchmarks.gpu_step", "--side", side, "--folder", folder]
-        for name in ("model", "prompts", "prompt_tokens", "tokens", "steps", "vllm_share"):
+        for name in ("model", "prompts", "prompt_tokens", "tokens", "steps", "vllm_fraction"):
             command += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
         output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     measurements: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
@@ -190,7 +190,7 @@ def main() -> None:
     parser.add_argument("--prompt-tokens", type=int, default=256)
     parser.add_argument("--tokens", type=int, default=512, help="new ones of each completion")
     parser.add_argument("--steps", type=int, default=3, help="counted steps, after one to warm up")
-    parser.add_argument("--vllm-share", type=float, default=0.3, help="of the GPU's memory")
+    parser.add_argument("--vllm-fraction", type=float, default=0.3, help="of the GPU's memory")
     parser.add_argument(
         "--sides", nargs="+", choices=[*RULES, TRL], help="rows to measure (default: all)"
     )

@@ -3,8 +3,8 @@ each.
 
 ``python -m research.arm_curves runs/NAME-confirm PARAMETER FILE.png`` names every configuration
 by one searched parameter, draws the mean over its seeds, and prints a table: the score (mean of the
-last three evaluations), and entropy and share of improbable tokens at the beginning, middle and end
-of training (five steps each).
+last three evaluations), and entropy and fraction of improbable tokens at the beginning, middle and
+end of training (five steps each).
 """
 
 import sys
@@ -27,9 +27,9 @@ IMPROBABLE = "improbable"
 PANELS = {
     ACCURACY: "eval/accuracy",
     ENTROPY: "entropy [nats]",
-    IMPROBABLE: "share of tokens below 0.5",
+    IMPROBABLE: "fraction of tokens below 0.5",
 }
-SHARES = [f"tokens/token_share/{band}" for band in BANDS[:2]]  # below 0.5
+FRACTIONS = [f"tokens/token_fraction/{band}" for band in BANDS[:2]]  # below 0.5
 WINDOW = 5  # steps that a number of the table is the mean of
 Curves = dict[str, dict[int, float]]  # metric -> step -> mean over seeds
 
@@ -54,8 +54,8 @@ def curves_of(trials: Sequence[Path]) -> Curves:
     values: dict[str, dict[int, list[float]]] = {metric: defaultdict(list) for metric in PANELS}
     for trial in trials:
         for row, _ in read_json_lines(trial / "metrics.jsonl"):
-            if SHARES[0] in row:
-                row[IMPROBABLE] = sum(row[share] for share in SHARES)
+            if FRACTIONS[0] in row:
+                row[IMPROBABLE] = sum(row[fraction] for fraction in FRACTIONS)
             for metric in PANELS:
                 if metric in row:
                     values[metric][row["step"]].append(row[metric])

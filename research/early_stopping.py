@@ -4,10 +4,10 @@
     python -m research.early_stopping runs/NAME    # those of a finished sweep without stops
 
 The rules are those that a sweep runs; 24 trials of 10 evaluations, four at a time. "Best stopped"
-is the share of sweeps in which the trial that would have scored best is stopped; "work" is in
-evaluations, as a share of those without stopping. "Found at equal work": with the work of 12 whole
-trials, each rule starts as many as that allows; the true score of the best that reached its end,
-minus that without stopping, in standard deviations between configurations.
+is the fraction of sweeps in which the trial that would have scored best is stopped; "work" is in
+evaluations, as a fraction of those without stopping. "Found at equal work": with the work of 12
+full trials, each rule starts as many as that allows; the true score of the best that reached its
+end, minus that without stopping, in standard deviations between configurations.
 
 Simulated curves rise from one start to ends that are normal, with noise of half a standard
 deviation, all at the same pace, each at its own, or the better ones later, so that curves cross.

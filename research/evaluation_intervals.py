@@ -36,9 +36,9 @@ def bootstrap(correct: np.ndarray, completions: int) -> tuple[float, float]:
     distribution.
     """
     if completions > 1:
-        shares = correct / completions
-        drawn = np.random.default_rng(0).integers(0, len(shares), (500, len(shares)))
-        low, high = np.quantile(shares[drawn].mean(axis=1), [0.025, 0.975])
+        fractions = correct / completions
+        drawn = np.random.default_rng(0).integers(0, len(fractions), (500, len(fractions)))
+        low, high = np.quantile(fractions[drawn].mean(axis=1), [0.025, 0.975])
     else:
         low, high = stats.binom.ppf([0.025, 0.975], len(correct), correct.mean()) / len(correct)
     return float(low), float(high)

@@ -33,7 +33,7 @@ def mean_scores(place: float, collapse: float, gain: float) -> np.ndarray:
 def simulate(
     seeds: int, spread: float, place: float, collapse: float, gain: float
 ) -> tuple[float, float]:
-    """Return the share of sweeps that claim a gain, and the share of rivals without a peak."""
+    """Return the fractions of sweeps that claim a gain and of rivals without a peak."""
     generator = np.random.default_rng(0)
     rules = ["first", *(f"rival {number}" for number in range(RIVALS))]
     means = np.array(

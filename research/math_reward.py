@@ -146,7 +146,7 @@ def read_truths(path: Path, limit: int | None) -> list[Any]:
 
 
 def measure_file(path: Path, truths: Sequence[Any], pool: RewardPool) -> list[dict[str, str]]:
-    """Print the shares of one file; returns the failures."""
+    """Print the fractions of one file; returns the failures."""
     first = [str(truth[0] if isinstance(truth, list) else truth) for truth in truths]
     failures: list[dict[str, str]] = []
 
@@ -163,11 +163,11 @@ def measure_file(path: Path, truths: Sequence[Any], pool: RewardPool) -> list[di
 
     begin = time.perf_counter()
     counted = 0
-    shares = []
+    fractions = []
     for kind, spell in SPELLINGS.items():
         scored = pool.score([spell(answer) for answer in first], truths)
         counted += len(scored)
-        shares.append(sum(scored_text.score.correct for scored_text in scored) / len(scored))
+        fractions.append(sum(scored_text.score.correct for scored_text in scored) / len(scored))
         for index, scored_text in enumerate(scored):
             if not scored_text.score.correct:
                 note(kind, index, first[index], scored_text)
@@ -182,8 +182,9 @@ def measure_file(path: Path, truths: Sequence[Any], pool: RewardPool) -> list[di
             note("wrong", index, first[other], scored_text)
     counted += len(pairs)
     milliseconds = 1000 * (time.perf_counter() - begin) / counted
+    percentages = "  ".join(f"{fraction:7.2%}" for fraction in fractions)
     print(
-        f"{path.stem:<28} {len(truths):>7}  {'  '.join(f'{share:7.2%}' for share in shares)}  "
+        f"{path.stem:<28} {len(truths):>7}  {percentages}  "
         f"{taken:>4} of {len(pairs):>5}  {milliseconds:>8.1f}",
         flush=True,
     )

@@ -5,7 +5,7 @@ uses them.
 
 Every configuration answers the same problems with the same seeds, once each. A problem is solved
 with a probability around 0.5 that differs from problem to problem; training moves that of all
-problems of a configuration and a seed alike. `training` is the share of the variance of a score,
+problems of a configuration and a seed alike. `training` is the fraction of the variance of a score,
 beside its configuration, its seed and its problems, that comes from training; the rest is
 evaluation on few problems. Gains are in standard deviations of one score.
 """
@@ -20,7 +20,7 @@ from research.tables import mean, percent, print_rows
 from research.verdict_errors import AFTER
 
 Array = NDArray[np.float64]
-SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
+FRACTIONS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
 SPREAD = 0.15  # standard deviation of a problem's probability
 
 
@@ -52,16 +52,17 @@ def sds(problems: int, training: float) -> tuple[float, float]:
 def components(repeats: int) -> None:
     rows = []
     for seeds, problems in [(3, 100), (10, 100), (10, 400)]:
-        for share in SHARES[:-1]:
+        for fraction in FRACTIONS[:-1]:
             generator = np.random.default_rng(0)
             splits = [
-                split(*solve(generator, (2, seeds, problems), share)[::-1]) for _ in range(repeats)
+                split(*solve(generator, (2, seeds, problems), fraction)[::-1])
+                for _ in range(repeats)
             ]
-            evaluation, training = (2 * sd**2 for sd in sds(problems, share))
+            evaluation, training = (2 * sd**2 for sd in sds(problems, fraction))
             rows.append(
                 [
                     f"{seeds} x {problems}",
-                    f"{share:g}",
+                    f"{fraction:g}",
                     f"{1e4 * evaluation:.1f}",
                     mean([1e4 * variances.evaluation for variances in splits], 1),
                     f"{1e4 * training:.1f}",
@@ -91,12 +92,12 @@ def verdicts(sweeps: int) -> None:
         (4, 3, 30),
         (10, 3, 100),
     ]:
-        for share in SHARES:
-            cells = [f"{configurations} x {seeds}", str(problems), f"{share:g}"]
+        for fraction in FRACTIONS:
+            cells = [f"{configurations} x {seeds}", str(problems), f"{fraction:g}"]
             for gain in (0.0, 2.0):
                 generator = np.random.default_rng(1)
                 shape = (configurations, seeds, problems)
-                answers = np.stack([solve(generator, shape, share, gain) for _ in range(sweeps)])
+                answers = np.stack([solve(generator, shape, fraction, gain) for _ in range(sweeps)])
                 for by_problem in (False, True):
                     claims, best = judge(answers, by_problem)
                     cells.append(percent(claims & (best == 1) if gain else claims))

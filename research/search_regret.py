@@ -4,9 +4,9 @@
 
 A noisy function is searched two trials at a time, and the best mean of one seed or of three (of a
 third as many configurations) is chosen. Regret is what the best point has more than the chosen one,
-in the noise-free score, as a share of what it has more than the mean of all points: a point taken
-at random has 100%. `measured` lies between accuracies of the tiny model at 24 points, with the
-noise of their seeds; the others are made: two peaks; the same on a grid of 220 points; a learning
+in the noise-free score, as a fraction of what it has more than the mean of all points: a point
+taken at random has 100%. `measured` lies between accuracies of the tiny model at 24 points, with
+the noise of their seeds; the others are made: two peaks; the same on a grid of 220 points; a learning
 rate with a cliff, alpha and eta; that with a whole number of epochs; a switch with a parameter of
 its own.
 
@@ -146,15 +146,15 @@ SURFACES = {
 }
 
 
-def cliff(share: float) -> Callable[[Parameters], float]:
+def cliff(fraction: float) -> Callable[[Parameters], float]:
     """A score that rises to 1 with the learning rate, up to a cliff that lies higher with alpha."""
 
     def truth(point: Parameters) -> float:
         height = (math.log10(float(point[LR])) + 6) / 4  # 0 to 1
-        edge = 1 - share + 0.1 * (float(point[ALPHA]) - 0.5)
+        edge = 1 - fraction + 0.1 * (float(point[ALPHA]) - 0.5)
         if height > edge:
             return math.nan
-        return height / (1.05 - share) - 0.3 * (float(point[ALPHA]) - 0.5) ** 2
+        return height / (1.05 - fraction) - 0.3 * (float(point[ALPHA]) - 0.5) ** 2
 
     return truth
 

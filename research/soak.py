@@ -33,7 +33,7 @@ from sweep.driver.guard import sweep_processes
 from sweep.record.folder import sweep_folder
 
 NAME = "soak"
-SHARE = 0.098  # of the way from row to row; the last of ten comes before the process ends
+FRACTION = 0.098  # of the way from row to row; the last of ten comes before the process ends
 POLL_S = 0.5
 SMALL: dict[str, Any] = {
     "rollout.prompts_per_step": 2,
@@ -94,7 +94,7 @@ def watch(
             subprocess.Popen(arguments, stdout=out, stderr=subprocess.STDOUT)
         )
         stack.callback(process.kill)
-        next_row = SHARE * total
+        next_row = FRACTION * total
         while process.poll() is None:
             time.sleep(POLL_S)
             count = done()
@@ -111,7 +111,7 @@ def watch(
                         row = [role, str(count), f"{held.memory_mb:.0f}", str(held.files)]
                         rows.append([*row, str(held.threads), f"{each:.3f}", *written])
                         print(*rows[-1], flush=True)
-                        next_row = count + SHARE * total
+                        next_row = count + FRACTION * total
                     if count:
                         last[role] = (count, held.cpu_s)
         if process.wait():

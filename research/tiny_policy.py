@@ -48,7 +48,7 @@ class TinyRecipe:
     batch_size: int = 16
     lr: float = 4e-3
     betas: tuple[float, float] = (0.9, 0.98)
-    decay_share: float = 0.4  # of the steps, at the end, with linearly falling learning rate
+    decay_fraction: float = 0.4  # of the steps, at the end, with linearly falling learning rate
 
 
 def write_policy(folder: Path, recipe: TinyRecipe | None = None) -> Path:
@@ -67,9 +67,11 @@ def demonstrations(recipe: TinyRecipe, count: int) -> list[tuple[str, str]]:
     """
     rng = random.Random(recipe.seed)
     sizes = recipe.people
-    share = -(-count // len(sizes))
+    fraction = -(-count // len(sizes))
     puzzles = [
-        generate("train", [people], min(share, existing("train", people) or share), recipe.seed)
+        generate(
+            "train", [people], min(fraction, existing("train", people) or fraction), recipe.seed
+        )
         for people in sizes
     ]
     shown = []
@@ -107,7 +109,9 @@ def warm_start(recipe: TinyRecipe) -> tuple[Qwen2ForCausalLM, PreTrainedTokenize
         )
         for step in range(recipe.steps):
             for group in optimizer.param_groups:
-                group["lr"] = recipe.lr * min(1.0, (1 - step / recipe.steps) / recipe.decay_share)
+                group["lr"] = recipe.lr * min(
+                    1.0, (1 - step / recipe.steps) / recipe.decay_fraction
+                )
             loss = _loss(model, *next(batches))
             optimizer.zero_grad()
             loss.backward()

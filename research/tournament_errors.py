@@ -41,7 +41,7 @@ class Layout:
 
     parameters: tuple[int, ...]
     trials: tuple[int, ...]
-    failing: float = 0.0  # share of tuning trials
+    failing: float = 0.0  # fraction of tuning trials
     depth: float = 0.0
     same: bool = True  # whether all rules are best at the same place
     gain: float = 0.0  # of the second rule, at its best
@@ -104,8 +104,8 @@ def tuned(
 
 
 def claims(layout: Layout, sweeps: int) -> tuple[Array, Array, float]:
-    """Whether each sweep names a rule better (the second where it is), and the share of comparisons
-    that are refused.
+    """Whether each sweep names a rule better (the second where it is), and the fraction of
+    comparisons that are refused.
 
     By fresh seeds alone, and by the verdict.
     """

@@ -192,9 +192,13 @@ def collapse(sweeps: int) -> None:
         scores[:, 1] += COLLAPSE * (rate - collapsed)
         shown, _ = AFTER(scores)
         differences = scores[shown, 1] - scores[shown, 0]
-        share = np.median(differences, axis=1) / differences.mean(axis=1)
+        fraction = np.median(differences, axis=1) / differences.mean(axis=1)
         unseen = 1 - COLLAPSE_LEVEL ** (1 / seeds)
-        cells = [percent(shown), percent((share <= 0.5) | (share >= 2)), f"{100 * unseen:.0f}"]
+        cells = [
+            percent(shown),
+            percent((fraction <= 0.5) | (fraction >= 2)),
+            f"{100 * unseen:.0f}",
+        ]
         rows.append([f"{100 * rate:g}", str(seeds), *cells])
     headings = ["collapses in", "seeds", "false claims", "median contradicts", "not excluded"]
     print_rows("Rare collapse of the finalist alone, %", headings, rows)
@@ -260,17 +264,17 @@ def failed(sweeps: int) -> None:
     print_rows("Failed seeds, %", headings, rows)
 
 
-def by_chance(share: float) -> Callable[[np.random.Generator, Array], Array]:
-    return lambda generator, scores: generator.random(scores.shape) < share
+def by_chance(fraction: float) -> Callable[[np.random.Generator, Array], Array]:
+    return lambda generator, scores: generator.random(scores.shape) < fraction
 
 
 def unluckiest(
-    share: float, *, baseline: bool, others: bool
+    fraction: float, *, baseline: bool, others: bool
 ) -> Callable[[np.random.Generator, Array], Array]:
-    """The unluckiest share of the seeds of the baseline, of the others, or of all."""
+    """The unluckiest fraction of the seeds of the baseline, of the others, or of all."""
 
     def failing(_: np.random.Generator, scores: Array) -> Array:
-        unlucky = scores - scores.mean(axis=2, keepdims=True) < stats.norm.ppf(share)
+        unlucky = scores - scores.mean(axis=2, keepdims=True) < stats.norm.ppf(fraction)
         unlucky[:, 0] &= baseline
         unlucky[:, 1:] &= others
         return np.asarray(unlucky)
@@ -461,13 +465,13 @@ def seeds_promised(sweeps: int) -> None:
             for gain, outcomes in ((result.shrunken, named_gain), (gains[place], any_gain)):
                 better = fresh + np.array([[0.0], [gain]])
                 outcomes.append(own_test(better[None], search)[0])
-        share = f"{100 * len(numbers) / (sweeps // 4):.0f}"
+        fraction = f"{100 * len(numbers) / (sweeps // 4):.0f}"
         chances = percent(named_gain), percent(any_gain)
         rows.append(
             [
                 f"{configurations} x {seeds}",
                 f"{spread:g} sd",
-                share,
+                fraction,
                 f"{np.median(numbers):.0f}",
                 *chances,
             ]

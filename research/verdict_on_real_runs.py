@@ -113,8 +113,8 @@ def widened(scores: Array) -> Array:
     shift that repairs it repairs the mean of the first K of the seeds, and its covariance with that
     of S, as well.
     """
-    share = scores.shape[2] / SEEDS
-    return scores + scores.mean(axis=2, keepdims=True) * (1 / np.sqrt(1 - share) - 1)
+    fraction = scores.shape[2] / SEEDS
+    return scores + scores.mean(axis=2, keepdims=True) * (1 / np.sqrt(1 - fraction) - 1)
 
 
 def level_of(scores: Array) -> float:

@@ -66,8 +66,10 @@ def fraction_correct(text: str, answer: Any) -> Score:
     right = sum(
         bool(answers) and answers[-1].lower() == roles[name] for name, answers in stated.items()
     )
-    share = right / len(roles)
-    return Score(share, share == 1, {"fraction_correct": share}, parsed=all(stated.values()))
+    fraction = right / len(roles)
+    return Score(
+        fraction, fraction == 1, {"fraction_correct": fraction}, parsed=all(stated.values())
+    )
 
 
 def _roles_of(answer: Any) -> dict[str, str]:

@@ -230,8 +230,8 @@ class RewardPool:
     def _send_jobs(self, worker: "_Worker", waiting: "deque[_Job]") -> None:
         if 2 * len(worker.in_flight) > _MAX_IN_FLIGHT:
             return
-        share = -(-len(waiting) // (2 * len(self._workers)))
-        room = min(_MAX_IN_FLIGHT, share) - len(worker.in_flight)
+        fair = -(-len(waiting) // (2 * len(self._workers)))
+        room = min(_MAX_IN_FLIGHT, fair) - len(worker.in_flight)
         jobs = [waiting.popleft() for _ in range(min(room, len(waiting)))]
         if jobs:
             worker.in_flight.extend(jobs)

@@ -91,8 +91,8 @@ def failures(results: Results) -> Picture | None:
         return None
     reasons = failed.reason.replace("", "no reason recorded").value_counts()
     most = "; ".join(f"{count} × {str(reason)[:120]}" for reason, count in reasons.head(4).items())
-    share = len(failed) / len(results.table)
-    text = f"{len(failed)} of {len(results.table)} trials failed ({share:.0%}): {most}."
+    fraction = len(failed) / len(results.table)
+    text = f"{len(failed)} of {len(results.table)} trials failed ({fraction:.0%}): {most}."
     return Picture("failures", "Failures", text)
 
 

@@ -11,8 +11,8 @@ from dashboards.results import Results
 _BAND = re.compile(r"tokens/(\w+)/([\d.]+-[\d.]+)")
 _LOW = ("0.00-0.25", "0.25-0.50")  # bands below probability 0.5
 _QUANTITIES = {
-    "gradient_share": "fraction of the gradient norm",
-    "advantage_share": "fraction of the advantage mass",
+    "gradient_fraction": "fraction of the gradient norm",
+    "advantage_fraction": "fraction of the advantage mass",
 }
 
 
@@ -23,7 +23,7 @@ def probability_bands(results: Results) -> Picture | None:
         return None
     shades = colors(results.table.rule)
     drawings = []
-    tokens = table[table.quantity == "token_share"].groupby("band").value.mean()
+    tokens = table[table.quantity == "token_fraction"].groupby("band").value.mean()
     for quantity, label in _QUANTITIES.items():
         of_quantity = table[table.quantity == quantity]
         if of_quantity.empty:
@@ -65,14 +65,14 @@ def band_means(results: Results) -> pd.DataFrame:
 
 def _bands_sentence(table: pd.DataFrame) -> str:
     low = table[table.band.isin(_LOW)].groupby(["quantity", "rule"]).value.sum()
-    tokens = low["token_share"].mean() if "token_share" in low else float("nan")
+    tokens = low["token_fraction"].mean() if "token_fraction" in low else float("nan")
     text = f"At the last step, tokens with probability below 0.5 are {tokens:.1%} of all tokens"
-    if "gradient_share" in low:
-        shares = ", ".join(
-            f"{value:.0%} in {name}" for name, value in low["gradient_share"].items()
+    if "gradient_fraction" in low:
+        fractions = ", ".join(
+            f"{value:.0%} in {name}" for name, value in low["gradient_fraction"].items()
         )
-        text += f" and contribute this fraction of the gradient norm at the last layer: {shares}"
-    if "advantage_share" in low:
-        values = low["advantage_share"]
+        text += f" and contribute this fraction of the gradient norm at the last layer: {fractions}"
+    if "advantage_fraction" in low:
+        values = low["advantage_fraction"]
         text += f"; they hold {values.min():.1%} to {values.max():.1%} of the advantage mass"
     return text + ". AR is meant to lower both; Lopti updates these tokens in a separate pass."

@@ -32,17 +32,18 @@ def _what_limits(verdict: Verdict, ours: Array, theirs: Array, worthwhile: float
     parts = split(ours, theirs)
     if parts.training is None:
         return "One seed cannot separate seed noise from evaluation noise. Run more seeds."
-    share = parts.evaluation_fraction
-    if share is None:
+    fraction = parts.evaluation_fraction
+    if fraction is None:
         return (
             "The difference between the best configuration and the baseline is the same on "
             "every seed."
         )
     text = (
         f"Of the variance of the paired difference between {verdict.best} and "
-        f"{verdict.baseline}, {share:.0%} comes from evaluating on few problems and "
-        f"{1 - share:.0%} from training differences between seeds. More "
-        f"{'problems' if share > _LIMITING_FRACTION else 'seeds'} would narrow the interval most."
+        f"{verdict.baseline}, {fraction:.0%} comes from evaluating on few problems and "
+        f"{1 - fraction:.0%} from training differences between seeds. More "
+        f"{'problems' if fraction > _LIMITING_FRACTION else 'seeds'} would narrow the interval "
+        "most."
     )
     return text + _hidden(parts, worthwhile)
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 _DECAY = 1.6  # exponent of the spending sequence; slow enough for gains that are twenty apart
 _TERMS = 10_000  # proposals that a campaign may have
-_FIRST_SHARE = 0.5  # of the rate, spent before the first keep
+_FIRST_FRACTION = 0.5  # of the rate, spent before the first keep
 
 
 @functools.cache
@@ -49,7 +49,7 @@ def lord_level(kept: Sequence[int], proposal: int, rate: float) -> float:
     if any(place >= proposal for place in kept):
         raise ValueError("kept proposals come before the one that is tested")
     fractions = spending()
-    first = _FIRST_SHARE * rate
+    first = _FIRST_FRACTION * rate
     level = first * fractions[proposal - 1]
     for number, place in enumerate(sorted(kept)):
         budget = rate if number else rate - first

@@ -148,7 +148,7 @@ class Diagnosis:
             for index, name in enumerate(PUBLISHED_BANDS)
         ]
 
-    def share_rows(self) -> list[dict[str, Any]]:
+    def fraction_rows(self) -> list[dict[str, Any]]:
         """One row per update: how many tokens went the way of their advantage."""
         everything = torch.ones_like(self.bands, dtype=torch.bool)
         return [{"update": update.name, **self._row(update, everything)} for update in self.updates]
@@ -163,7 +163,7 @@ class Diagnosis:
             "probability": float(self.logprobs[chosen].exp().mean()),
             "advantage_abs": float(advantages.abs().mean()),
             "gradient_norm": float(self.gradient_norms[chosen].mean()),
-            "gradient_share": _share(self.advantages.abs() * self.gradient_norms, chosen),
+            "gradient_fraction": _fraction(self.advantages.abs() * self.gradient_norms, chosen),
             "change_abs": float(change.abs().mean()),
             "change_positive": float(change[advantages > 0].mean()),
             "change_negative": float(change[advantages < 0].mean()),
@@ -370,7 +370,7 @@ def _parameter_norms(trainer: Trainer, batch: TrainBatch, sample: int) -> Tensor
     return norms
 
 
-def _share(values: Tensor, chosen: Tensor) -> float:
+def _fraction(values: Tensor, chosen: Tensor) -> float:
     total = float(values.sum())
     return float(values[chosen].sum()) / total if total else math.nan
 
@@ -382,7 +382,7 @@ def _correlation(first: Tensor, second: Tensor) -> float:
 def write_tables(found: Diagnosis, folder: Path) -> None:
     """Write ``bands.csv``, ``updates.csv`` and ``tokens.csv``."""
     pd.DataFrame(found.band_rows()).to_csv(folder / "bands.csv", index=False)
-    pd.DataFrame(found.share_rows()).to_csv(folder / "updates.csv", index=False)
+    pd.DataFrame(found.fraction_rows()).to_csv(folder / "updates.csv", index=False)
     order = found.logprobs.argsort(stable=True)[:: math.ceil(len(found.logprobs) / MAX_ROWS)]
     columns = {
         "probability": found.logprobs.exp(),
@@ -402,7 +402,7 @@ def summary(found: Diagnosis) -> list[str]:
     low, high = found.bound_ratios()
     lower, upper = found.bounds()
     rows = found.band_rows()[: len(PUBLISHED_BANDS)]
-    shares = [row["tokens"] / len(found.rest) for row in rows]
+    fractions = [row["tokens"] / len(found.rest) for row in rows]
     lines = [
         f"tokens:      {len(found.rest)} in one batch, after {found.after_steps} steps",
         f"correlation: {found.correlation():.4f} of gradient norm (logits) with 1 - probability",
@@ -411,12 +411,12 @@ def summary(found: Diagnosis) -> list[str]:
         f"{found.parameter_rank_correlation():.4f}",
         f"bounds:      norm / (1 - probability) is {low:.4f} to {high:.4f}; proven {lower:.4f} to "
         f"{upper:.4f}",
-        f"gradient:    {rows[0]['gradient_share']:.1%} of |A| x norm is of the {shares[0]:.1%} of "
-        "the tokens "
-        f"below 0.25, {rows[-1]['gradient_share']:.1%} of the {shares[-1]:.1%} above 0.75",
+        f"gradient:    {rows[0]['gradient_fraction']:.1%} of |A| x norm is of the "
+        f"{fractions[0]:.1%} of the tokens below 0.25, "
+        f"{rows[-1]['gradient_fraction']:.1%} of the {fractions[-1]:.1%} above 0.75",
     ]
     width = max(len(update.name) for update in found.updates)
-    for row in found.share_rows():
+    for row in found.fraction_rows():
         lines.append(
             f"{row['update']:<{width}}  mean change {row['change_abs']:.2e}, moved "
             f"{row['moved']:.1%}; of these, A > 0 that rose {row['positive_rose']:.1%}, A < 0 that "

@@ -3,7 +3,7 @@
 
 ``python -m examples.paper.diagnose_rules FILE.png`` trains the tiny model five steps by each
 rule, updates copies of it on one more batch with the run's AdamW, and draws, by probability when
-sampled, the share of the tokens that moved in the direction of their advantage: with the rule
+sampled, the fraction of the tokens that moved in the direction of their advantage: with the rule
 alone, with AR and with Lopti. Eight optimizer steps per batch, for before the first of them all
 losses weigh all tokens alike.
 """
@@ -45,14 +45,14 @@ def right_way(found: Diagnosis) -> dict[str, list[float]]:
     """By update: of each band's tokens that moved, the share that moved as their advantage
     wants.
     """
-    shares = {}
+    fractions = {}
     for update in (found.updates[0], found.updates[3], found.updates[-1]):
         change = update.logprobs - found.logprobs
         counted = (change.abs() > RESOLUTION) & (found.advantages != 0)
         right = change.sign() == found.advantages.sign()
         bands = [counted & (found.bands == index) for index in range(len(PUBLISHED_BANDS))]
-        shares[update.name] = [float(right[band].float().mean()) for band in bands]
-    return shares
+        fractions[update.name] = [float(right[band].float().mean()) for band in bands]
+    return fractions
 
 
 def draw(measured: dict[str, dict[str, list[float]]]) -> go.Figure:
@@ -64,8 +64,8 @@ def draw(measured: dict[str, dict[str, list[float]]]) -> go.Figure:
         shared_yaxes=True,
         vertical_spacing=0.1,
     )
-    for panel, shares in enumerate(measured.values()):
-        for color, (name, values) in zip(PALETTE, shares.items(), strict=False):
+    for panel, fractions in enumerate(measured.values()):
+        for color, (name, values) in zip(PALETTE, fractions.items(), strict=False):
             label = {"all tokens": "the rule alone"}.get(name, name.split(",")[0])
             drawing.add_bar(
                 x=["< .25", "< .5", "< .75", "≤ 1"],

@@ -5,8 +5,8 @@ wrote.
 
 From left to right, as in figures 2, 1 and 3 of arXiv:2505.12929: the norm of a log-probability's
 gradient against 1 - probability; how much the probabilities of each band change when all tokens,
-only the least or only the most probable ones are updated; and which share of the tokens that moved
-did so as their advantage wants.
+only the least or only the most probable ones are updated; and which fraction of the tokens that
+moved did so as their advantage wants.
 """
 
 import sys

@@ -48,7 +48,7 @@ class CategoryResult:
     category: str
     occurrences: int
     per_100_words: float  # mean over completions
-    used_by: float  # share of the completions with at least one
+    used_by: float  # fraction of the completions with at least one
     # Spearman's, of words per 100 words with the reward; NaN where either never varies
     correlation: float
     low: float  # its 95% bootstrap interval over completions

@@ -368,14 +368,14 @@ def _workers_on(resources: ResourcesSpec, node: Node) -> int:
     two: 0.15 of 8 GPUs is 8 x 6 workers.
     """
     by_cpu = int(node.cpus // resources.cpus_per_worker)
-    share = resources.gpus_per_worker
-    if not share:
+    fraction = resources.gpus_per_worker
+    if not fraction:
         return by_cpu
-    if share < 1:
+    if fraction < 1:
         # Ray counts in units of 1e-4, so that three thirds (0.3333) fill a GPU
-        by_gpu = int(node.gpus) * (_GPU_UNITS // max(1, round(share * _GPU_UNITS)))
+        by_gpu = int(node.gpus) * (_GPU_UNITS // max(1, round(fraction * _GPU_UNITS)))
     else:
-        by_gpu = int(node.gpus // share)
+        by_gpu = int(node.gpus // fraction)
     return min(by_cpu, by_gpu)
 
 

@@ -29,18 +29,22 @@ def seconds_left(
         elif record["state"] == "COMPLETE" and key in started:
             whole.append(record["time"] - started[key])
     running = [trial for trial in trials if trial.state == "RUNNING"]
-    shares = {
+    fractions = {
         trial.name: recorded_steps(trial) / trial.total_steps
         for trial in running
         if trial.total_steps
     }
     if not whole:
         begun = {key.name: moment for key, moment in started.items()}
-        whole = [(time.time() - begun[trial]) / share for trial, share in shares.items() if share]
+        whole = [
+            (time.time() - begun[trial]) / fraction
+            for trial, fraction in fractions.items()
+            if fraction
+        ]
     if not whole or not running:
         return {}, None
     trial_seconds = statistics.median(whole)
-    left = {trial: trial_seconds * (1 - share) for trial, share in shares.items()}
+    left = {trial: trial_seconds * (1 - fraction) for trial, fraction in fractions.items()}
     waiting = sweep.planned - sum(trial.ended for trial in trials) - len(running)
     total = sum(left.get(trial.name, trial_seconds) for trial in running) + waiting * trial_seconds
     # at least as long as the slowest running trial

@@ -36,7 +36,7 @@ def test_figures_1_to_3_of_the_built_in_model_are_those_of_the_paper(tmp_path, c
     lowest, *_, highest = diagnose.PUBLISHED_BANDS
     norms = rows.loc["all tokens"].gradient_norm.dropna()
     assert norms.is_monotonic_decreasing
-    per_token = rows.loc["all tokens"].gradient_share / rows.loc["all tokens"].tokens
+    per_token = rows.loc["all tokens"].gradient_fraction / rows.loc["all tokens"].tokens
     assert per_token[lowest] > 5 * per_token[highest]
     # Updating the most probable tokens changes them less than updating only the least probable ones
     # does.
@@ -110,7 +110,7 @@ def by_hand():
 
 
 def test_rows_by_hand():
-    (row,) = by_hand().share_rows()
+    (row,) = by_hand().fraction_rows()
     assert row["tokens"] == 4
     assert row["moved"] == 0.75
     assert row["change_abs"] == pytest.approx((0.1 + 0.2 + 0.1 + 0) / 4)
@@ -121,10 +121,10 @@ def test_rows_by_hand():
     assert (row["positive_rose"], row["negative_fell"]) == (0.5, 0.0)
     empty, _, middle, upper = by_hand().band_rows()
     assert (empty["tokens"], middle["band"], middle["advantage_abs"]) == (0, "0.50-0.75", 1.5)
-    assert math.isnan(empty["change_abs"]) and empty["gradient_share"] == 0
+    assert math.isnan(empty["change_abs"]) and empty["gradient_fraction"] == 0
     # |A| x (1 - probability): .5 and 1 against .2 and .2.
-    assert middle["gradient_share"] == pytest.approx(1.5 / 1.9)
-    assert upper["gradient_share"] == pytest.approx(0.4 / 1.9)
+    assert middle["gradient_fraction"] == pytest.approx(1.5 / 1.9)
+    assert upper["gradient_fraction"] == pytest.approx(0.4 / 1.9)
 
 
 def test_table_1_is_the_mean_over_checkpoints(tmp_path, capsys):

@@ -63,7 +63,7 @@ def weights(rule, **fields):
         # the mean entropy is 2.4 / 8
         ({"name": "stare", "target_entropy": 0.29}, {}, [[1, 1, 1]] * 3),
         (
-            {"name": "stare", "target_entropy": 1.0, "share": 0.5, "attenuate": 0.9},
+            {"name": "stare", "target_entropy": 1.0, "fraction": 0.5, "attenuate": 0.9},
             {},
             [[1.1, 1.1, 1], [1, 1, 1.1], [0.9, 1, 1]],
         ),
@@ -127,7 +127,7 @@ def test_every_rule_of_a_paper_is_found_by_name_and_passes_the_check():
     }
     assert homes == files - {"__init__"}
     # of few tokens Lp-Reg chooses none
-    for rule in [*rules, {"loss": {"name": "lp_reg", "share": 0.5}}]:
+    for rule in [*rules, {"loss": {"name": "lp_reg", "fraction": 0.5}}]:
         check_rules(AlgorithmConfig(**rule))
 
 

@@ -8,12 +8,12 @@ from research.problem_pairing import judge, solve
 from research.verdict_errors import claims
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5])
+@pytest.mark.parametrize("fraction", [0.0, 0.5])
 @pytest.mark.parametrize(("configurations", "seeds"), [(2, 3), (5, 3)])
-def test_many_sweeps_at_once_are_decided_like_each_alone(configurations, seeds, share):
+def test_many_sweeps_at_once_are_decided_like_each_alone(configurations, seeds, fraction):
     generator = np.random.default_rng(2)
     answers = np.stack(
-        [solve(generator, (configurations, seeds, 60), share, gain=1.5) for _ in range(40)]
+        [solve(generator, (configurations, seeds, 60), fraction, gain=1.5) for _ in range(40)]
     )
     shown, best = judge(answers, by_problem=True)
     for place, sweep in enumerate(answers):
@@ -27,11 +27,11 @@ def test_many_sweeps_at_once_are_decided_like_each_alone(configurations, seeds, 
     assert 3 < shown.sum() < 37
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5])
-def test_false_positives_keep_the_level_and_gains_are_found(share):
+@pytest.mark.parametrize("fraction", [0.0, 0.5])
+def test_false_positives_keep_the_level_and_gains_are_found(fraction):
     generator = np.random.default_rng(3)
     none, better = (
-        np.stack([solve(generator, (4, 2, 60), share, gain) for _ in range(1500)])
+        np.stack([solve(generator, (4, 2, 60), fraction, gain) for _ in range(1500)])
         for gain in (0.0, 2.0)
     )
     assert judge(none, by_problem=True)[0].mean() <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 1500)

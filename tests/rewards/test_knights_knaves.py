@@ -26,7 +26,7 @@ def test_long_hostile_text_is_scored_quickly():
 
 
 @pytest.mark.parametrize(
-    ("text", "share", "parsed"),
+    ("text", "fraction", "parsed"),
     [
         ("Ava is a knight. Then Ben is a knight, no: BEN is a knave", 1.0, True),
         ("If Ava is a knave, Ben is a knave", 0.5, True),
@@ -34,9 +34,9 @@ def test_long_hostile_text_is_scored_quickly():
         ("Ava is the knight, and a knave is Ben", 0.0, False),
     ],
 )
-def test_share_of_roles_that_are_right_by_what_is_said_last(text, share, parsed):
+def test_share_of_roles_that_are_right_by_what_is_said_last(text, fraction, parsed):
     result = fraction_correct(text, {"solution_text_format": SOLUTION})
-    assert (result.reward, result.correct, result.parsed) == (share, share == 1, parsed)
+    assert (result.reward, result.correct, result.parsed) == (fraction, fraction == 1, parsed)
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_order_is_kept(workers):
     assert {result.status for result in scored} == {"ok"}
 
 
-def test_a_batch_function_sees_the_share_of_each_process():
+def test_a_batch_function_sees_the_fraction_of_each_process():
     with pool(f"{OWN}:against_the_mean", workers=2) as rewards:
         scored = rewards.score(["a", "bbb", "cc", "cccccc"], [None] * 4)
     # of (a, bbb) and of (cc, cccccc)

@@ -183,8 +183,8 @@ def test_a_run_on_engine_logprobs_measures_and_resumes_alike(undisturbed, tiny_p
     measured = whole.tracker.steps[1]
     assert not measured.keys() - recomputed.keys()
     absent = {name.rsplit("/", 1)[0] for name in recomputed.keys() - measured.keys()}
-    assert absent == {"policy", "rollout", "tokens/entropy", "tokens/gradient_share"}
-    for name in ("optim/grad_norm", "tokens/token_share/0.75-0.99"):
+    assert absent == {"policy", "rollout", "tokens/entropy", "tokens/gradient_fraction"}
+    for name in ("optim/grad_norm", "tokens/token_fraction/0.75-0.99"):
         assert measured[name] == pytest.approx(recomputed[name], rel=0.02)
     second = resumed_after_two_steps(config, tmp_path / "run")
     whole.close()

@@ -20,16 +20,16 @@ def low_probability_tokens(old_logprobs: Tensor, completion_mask: Tensor, eta: f
     return (old_logprobs.exp() < eta).to(completion_mask.dtype) * completion_mask
 
 
-def high_entropy_tokens(batch: TrainBatch, share: float, gather: Gather) -> Tensor:
+def high_entropy_tokens(batch: TrainBatch, fraction: float, gather: Gather) -> Tensor:
     """Return the mask of the completion tokens with the highest entropies [arXiv:2506.01939,
     section 5.1], [B, T].
 
-    A token is kept if its entropy reaches the ``1 - share`` quantile (linear interpolation) over
+    A token is kept if its entropy reaches the ``1 - fraction`` quantile (linear interpolation) over
     the completion tokens of all ranks. Ties are kept. Same as TRL.
     """
     mask = batch.completion_mask
     assert batch.entropies is not None
-    threshold = quantile(batch.entropies[mask.bool()], 1 - share, gather)
+    threshold = quantile(batch.entropies[mask.bool()], 1 - fraction, gather)
     return (batch.entropies.double() >= threshold).to(mask.dtype) * mask
 
 

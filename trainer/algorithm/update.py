@@ -27,12 +27,12 @@ def learning_rate(config: OptimConfig, step: int, total_steps: int) -> float:
     if step < config.warmup_steps:
         return config.lr * (step + 1) / (config.warmup_steps + 1)
     progress = (step - config.warmup_steps) / max(1, total_steps - config.warmup_steps)
-    shares = {
+    fractions = {
         "constant": 1.0,
         "linear": 1 - progress,
         "cosine": 0.5 * (1 + math.cos(math.pi * progress)),
     }
-    return config.lr * shares[config.lr_schedule]
+    return config.lr * fractions[config.lr_schedule]
 
 
 @dataclass

@@ -138,7 +138,10 @@ def print_rows(rows: Sequence[EvaluationRow]) -> None:
             f"{row['low']:.3f} .. {row['high']:.3f}",
             _pass_at_k(row),
             f"{row['completion_length']:.1f}",
-            *(f"{row[share]:.1%}" for share in ("truncated", "unparsed", "timeouts", "errors")),
+            *(
+                f"{row[fraction]:.1%}"
+                for fraction in ("truncated", "unparsed", "timeouts", "errors")
+            ),
         ]
         for row in rows
     ]

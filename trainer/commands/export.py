@@ -219,11 +219,11 @@ def _score_table(run: Path, config: TrainConfig, step: int) -> str:
     rows = []
     for name, by_step in read_correctness(RunFolder(run).correctness).items():
         if step in by_step:
-            shares, completions = by_step[step]
-            low, high = accuracy_interval(shares, [completions] * len(shares))
+            fractions, completions = by_step[step]
+            low, high = accuracy_interval(fractions, [completions] * len(fractions))
             rows.append(
-                f"| {name} | {len(shares)} | {completions} | {shares.mean():.3f} | {low:.3f} to "
-                f"{high:.3f} |"
+                f"| {name} | {len(fractions)} | {completions} | {fractions.mean():.3f} | "
+                f"{low:.3f} to {high:.3f} |"
             )
     if not rows:
         return ""

@@ -5,6 +5,7 @@ read.
 RENAMED = {  # last part of the key -> today's
     "engine_correction": "rollout_correction",
     "entropy_share": "entropy_fraction",
+    "share": "fraction",
 }
 
 

@@ -9,8 +9,8 @@ def reward_tokens(text: str, answer: str) -> Score:
     """Score a completion by its fraction of characters with an even code: cheap, and different
     within a group.
     """
-    share = sum(ord(character) % 2 == 0 for character in text) / max(1, len(text))
-    return Score(reward=share, correct=share > 0.5, breakdown={})
+    fraction = sum(ord(character) % 2 == 0 for character in text) / max(1, len(text))
+    return Score(reward=fraction, correct=fraction > 0.5, breakdown={})
 
 
 def make_prompts(count: int, length: int, words: int) -> list[str]:

@@ -39,15 +39,15 @@ def accuracy_interval(accuracies: ArrayLike, completions: ArrayLike) -> tuple[fl
     """
     from scipy import stats  # takes half a second, and no training needs it
 
-    shares = np.asarray(accuracies, dtype=float)
+    fractions = np.asarray(accuracies, dtype=float)
     tail = 0.975
-    size = float(len(shares))
-    rate = float(shares.mean())
+    size = float(len(fractions))
+    rate = float(fractions.mean())
     z = float(stats.norm.ppf(tail))
-    if np.max(completions) > 1 and np.ptp(shares) > 0:
-        z = float(stats.t.ppf(tail, len(shares) - 1))
+    if np.max(completions) > 1 and np.ptp(fractions) > 0:
+        z = float(stats.t.ppf(tail, len(fractions) - 1))
         size = min(
-            max(size, size * rate * (1 - rate) / float(shares.var(ddof=1))),
+            max(size, size * rate * (1 - rate) / float(fractions.var(ddof=1))),
             float(np.sum(completions)),
         )
     center = (rate + z**2 / (2 * size)) / (1 + z**2 / size)

@@ -38,10 +38,10 @@ def band_metrics(
 ) -> Metrics:
     """Return the ``tokens/*`` metrics of a step. An empty band has fractions of 0 and no means.
 
-    ``advantage_share`` is the band's fraction of ``sum |A|`` and ``gradient_share`` its fraction of
-    ``sum |A| * norm``, where ``norm`` is the gradient norm of the token's log-probability with
-    respect to the logits. This is the gradient signal at the last layer in the first update, before
-    loss weights. Gradient fractions and entropies are absent if the engine's log-probabilities are
+    ``advantage_fraction`` is the band's fraction of ``sum |A|`` and ``gradient_fraction`` its
+    fraction of ``sum |A| * norm``, where ``norm`` is the gradient norm of the token's
+    log-probability with respect to the logits. This is the gradient signal at the last layer in the
+    first update, before loss weights. Gradient fractions and entropies are absent if the engine's log-probabilities are
     used as old ones.
     """
     place = _completion_tokens(batch)
@@ -62,12 +62,14 @@ def band_metrics(
     everyone = yield {"sums by band": _sums_by_band([*values.values()], logprobs)}
     sums = dict(zip(values, over_ranks(everyone)["sums by band"], strict=True))
 
-    metrics = _shares("token_share", sums["tokens"]) | _shares("advantage_share", sums["mass"])
+    metrics = _fractions("token_fraction", sums["tokens"]) | _fractions(
+        "advantage_fraction", sums["mass"]
+    )
     metrics |= _means("clip_fraction", sums["clipped"], sums["updated"])
     for name in ("entropy", "kl"):
         metrics |= _means(name, sums[name], sums["tokens"]) if name in sums else {}
     if "gradient" in sums:
-        metrics |= _shares("gradient_share", sums["gradient"])
+        metrics |= _fractions("gradient_fraction", sums["gradient"])
     return metrics
 
 
@@ -80,7 +82,7 @@ def _completion_tokens(batch: TrainBatch) -> tuple[Tensor, Tensor]:
     return rows, columns
 
 
-def _shares(quantity: str, sums: Tensor) -> dict[str, float]:
+def _fractions(quantity: str, sums: Tensor) -> dict[str, float]:
     total = float(sums.sum())
     if total:
         return {f"tokens/{quantity}/{name}": value / total for name, value in _named(sums)}

@@ -146,7 +146,7 @@ def batch_metrics(batch: TrainBatch, algorithm: AlgorithmConfig) -> Metrics:
         sums["policy/kl"] = (penalty * mask).sum()
     if algorithm.lopti_eta > 0:
         low = low_probability_tokens(batch.old_logprobs, mask, algorithm.lopti_eta)
-        sums["policy/low_token_share"] = low.sum()
+        sums["policy/low_token_fraction"] = low.sum()
     if batch.entropies is not None:
         sums["policy/entropy"] = (batch.entropies * mask).sum()
     if batch.rollout_logprobs is not None:

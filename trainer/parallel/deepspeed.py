@@ -265,15 +265,15 @@ def _stage_3_fragments(optimizer: Any, names: Mapping[int, str], rank: int) -> I
 
 def optimizer_threads(cores: int, environment: Mapping[str, str]) -> int:
     """Return the number of threads for CPU-offloaded optimizer steps: OMP_NUM_THREADS if the user
-    set it, else the rank's share of the node's cores.
+    set it, else the node's cores divided by its ranks.
 
     torchrun sets OMP_NUM_THREADS=1 if it is unset, which is far too few for a large model, so
     loptune ignores that value.
     """
     asked = int(environment.get("OMP_NUM_THREADS") or 0)
     by_torchrun = asked == 1 and "TORCHELASTIC_RUN_ID" in environment
-    share = max(1, cores // int(environment.get("LOCAL_WORLD_SIZE", "1")))
-    return asked if asked and not by_torchrun else share
+    cores_per_rank = max(1, cores // int(environment.get("LOCAL_WORLD_SIZE", "1")))
+    return asked if asked and not by_torchrun else cores_per_rank
 
 
 def _forget_models() -> None:

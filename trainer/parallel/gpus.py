@@ -10,7 +10,7 @@ from trainer.errors import MissingError, first_line
 LISTING_TIMEOUT_S = 20
 _COMPILER = "apt-get install gcc python3-dev, or rollout.engine=transformers"
 # environment variable set by a sweep: fraction of the GPU a rank may use (default 1)
-GPU_FRACTION_VARIABLE = "LOPTUNE_GPU_SHARE"
+GPU_FRACTION_VARIABLE = "LOPTUNE_GPU_FRACTION"
 
 
 def visible_gpus() -> int:

@@ -112,8 +112,8 @@ class _Scores(torch.autograd.Function):
                 # -logprob - sum(difference * logits).
                 difference = (logits - log_normalizers[chunk, None]).exp_()
                 if proxy_logprobs is not None:
-                    share = _proxy_mass(difference, target, options.proxy_min_p)
-                    proxy_logprobs[chunk] = logprobs[chunk] - share.log()
+                    fraction = _proxy_mass(difference, target, options.proxy_min_p)
+                    proxy_logprobs[chunk] = logprobs[chunk] - fraction.log()
                 difference.scatter_add_(-1, target, difference.new_full(target.shape, -1.0))
                 gradient_norms[chunk] = torch.linalg.vector_norm(difference, dim=-1)
                 entropies[chunk] = -logprobs[chunk] - difference.mul_(logits).sum(dim=-1)
@@ -193,8 +193,8 @@ def _proxy_mass(probabilities: Tensor, target: Tensor, min_p: float) -> Tensor:
     drops the target [n, 1].
     """
     least = min_p * probabilities.amax(dim=-1, keepdim=True)
-    share = probabilities.masked_fill(probabilities < least, 0.0).sum(dim=-1)
-    return share.masked_fill((probabilities.gather(-1, target) < least).squeeze(-1), torch.inf)
+    fraction = probabilities.masked_fill(probabilities < least, 0.0).sum(dim=-1)
+    return fraction.masked_fill((probabilities.gather(-1, target) < least).squeeze(-1), torch.inf)
 
 
 def _add_weight_gradient(total: Tensor, grad_output: Tensor, rows: Tensor) -> None:

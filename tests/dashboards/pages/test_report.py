@@ -54,7 +54,7 @@ def demo_results():
     """Ten trials with every training curve and band of token probability."""
     curves = {metric: Curve((10, 20), (0.02, 0.04)) for metric in TRAINING_CURVES}
     latest = {
-        f"tokens/{name}_share/{band}": 0.2
+        f"tokens/{name}_fraction/{band}": 0.2
         for name in ("token", "gradient", "advantage")
         for band in _BANDS
     }

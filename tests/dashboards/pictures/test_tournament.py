@@ -15,7 +15,7 @@ from dashboards.words import rules
 from tests.dashboards.table import ALPHA, ETA, results_of, shown, with_trials
 
 RULES = {"0": "plain", "1": "plain", "2": "AR", "3": "AR", "4": "AR"}  # by the last digit
-SHARES = {"2": 0.5, "3": 0.2, "4": 0.9}  # eta, which is all that AR tunes
+FRACTIONS = {"2": 0.5, "3": 0.2, "4": 0.9}  # eta, which is all that AR tunes
 
 
 def tuned():
@@ -35,7 +35,7 @@ def tuned():
     trials = pd.concat([results.table, *more], ignore_index=True)
     last = trials.configuration.str[-1]
     trials = trials.assign(
-        arm=last.map(RULES), **{"algorithm.advantage": "grpo", ETA: last.map(SHARES).fillna(0.0)}
+        arm=last.map(RULES), **{"algorithm.advantage": "grpo", ETA: last.map(FRACTIONS).fillna(0.0)}
     )
     trials.loc[trials.arm == "AR", ALPHA] = 0.0
     return with_trials(results, trials, arms=("plain", "AR"), adaptive=True)

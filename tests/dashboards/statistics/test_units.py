@@ -1,4 +1,4 @@
-"""No statistic depends on the unit of the scores: a share says what percent say, from any zero."""
+"""No statistic depends on unit or zero of the scores: fractions give what percent give."""
 
 import math
 from dataclasses import replace

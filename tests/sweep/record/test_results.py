@@ -34,7 +34,7 @@ def test_a_sweep_is_read_whole_from_its_folder(tmp_path):
     folder = sweep.folder
     more = {
         "policy/kl": 0.1,
-        "tokens/gradient_share/0.00-0.25": 0.4,
+        "tokens/gradient_fraction/0.00-0.25": 0.4,
         "time/step": 900.0,
         "eval/accuracy/test": 0.2,
     }
@@ -57,9 +57,8 @@ def test_a_sweep_is_read_whole_from_its_folder(tmp_path):
     assert first.curves["eval/accuracy"].values == (0.1, 0.4, 0.6) and first.curves[
         "policy/kl"
     ].steps == (0, 10, 20)
-    assert first.latest == {"tokens/gradient_share/0.00-0.25": 0.4} and first.test == pytest.approx(
-        0.2
-    )
+    assert first.latest == {"tokens/gradient_fraction/0.00-0.25": 0.4}
+    assert first.test == pytest.approx(0.2)
     assert (
         failed.state == "FAIL"
         and math.isnan(failed.score)

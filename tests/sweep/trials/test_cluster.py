@@ -64,7 +64,7 @@ def test_ray_starts_although_imported_with_another_token(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("share", "gpus", "trials"),
+    ("fraction", "gpus", "trials"),
     [
         (0.15, 8, 48),  # six on each, as Ray splits no fraction over two GPUs
         (0.5, 8, 16),
@@ -76,6 +76,6 @@ def test_ray_starts_although_imported_with_another_token(tmp_path):
         (8, 8, 1),
     ],
 )
-def test_fractions_are_counted_on_each_gpu(share, gpus, trials):
-    assert slots(ResourcesSpec(gpus_per_trial=share), [Node(96, gpus)]) == trials
-    assert slots(ResourcesSpec(gpus_per_trial=share), [Node(96, gpus)] * 2) == 2 * trials
+def test_fractions_are_counted_on_each_gpu(fraction, gpus, trials):
+    assert slots(ResourcesSpec(gpus_per_trial=fraction), [Node(96, gpus)]) == trials
+    assert slots(ResourcesSpec(gpus_per_trial=fraction), [Node(96, gpus)] * 2) == 2 * trials

@@ -55,7 +55,7 @@ def test_a_rank_has_the_cores_it_reserved_or_those_of_its_share_of_a_gpu(gpus, t
     places = [place("1", [4] if gpus else [])]
     [environment] = rank_environments(places, threads, gpus)
     assert environment["OMP_NUM_THREADS"] == expected
-    assert environment.get("LOPTUNE_GPU_SHARE") == (str(float(gpus)) if gpus else None)
+    assert environment.get("LOPTUNE_GPU_FRACTION") == (str(float(gpus)) if gpus else None)
 
 
 def test_a_reserved_port_is_open_to_torch_and_to_nobody_who_asks_for_any():

@@ -180,17 +180,17 @@ def test_host_memory_is_short_if_concurrent_trials_take_more(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("share", "gpus", "at_a_time"),
+    ("fraction", "gpus", "at_a_time"),
     [
         (0.15, 8, "48 trials; waiting: 14; idle: 0.8 GPUs"),
         (0.5, 8, "16 trials; waiting: 46"),
         (1, 100, "62 trials; waiting: 0; idle: 38 GPUs"),
     ],
 )
-def test_gpus_that_stay_idle_are_named(tmp_path, typed, share, gpus, at_a_time):
+def test_gpus_that_stay_idle_are_named(tmp_path, typed, fraction, gpus, at_a_time):
     search = {"sampler": "random", "configurations": 60}
     trainer = {"preset": "tiny_kk", "overrides": SHORT}
     space = write_space(tmp_path / "space.yaml", trainer=trainer, search=search, limits={})
-    out = typed(f"sweep plan {space} --gpus {gpus} --cpus 96 resources.gpus_per_trial={share}")
+    out = typed(f"sweep plan {space} --gpus {gpus} --cpus 96 resources.gpus_per_trial={fraction}")
     lines = [line for line in out.splitlines() if line.startswith("at a time")]
     assert [at_a_time] == [line[13:].rstrip() for line in lines]

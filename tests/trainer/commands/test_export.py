@@ -92,12 +92,11 @@ def test_the_card_has_front_matter_and_the_score_of_that_step(runs, export, tmp_
     _, front, text = (tmp_path / "model" / "README.md").read_text().split("---\n", 2)
     assert yaml.safe_load(front)["library_name"] == "transformers"
     assert "base_model" not in yaml.safe_load(front)  # the start was a folder of this machine
-    shares, completions = read_correctness(runs / "first" / "correctness.jsonl")["dev"][1]
-    low, high = accuracy_interval(shares, [completions] * len(shares))
-    assert (
-        f"| dev | {len(shares)} | {completions} | {shares.mean():.3f} | {low:.3f} to {high:.3f} |"
-        in text
-    )
+    fractions, completions = read_correctness(runs / "first" / "correctness.jsonl")["dev"][1]
+    low, high = accuracy_interval(fractions, [completions] * len(fractions))
+    interval = f"{low:.3f} to {high:.3f}"
+    row = f"| dev | {len(fractions)} | {completions} | {fractions.mean():.3f} | {interval} |"
+    assert row in text
     assert "after 1 steps" in text
 
 

@@ -68,7 +68,11 @@ def test_parts_come_in_the_order_in_which_they_teach_most(tmp_path):
 
 def test_two_ranks_share_the_first_gpu_by_gloo(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6")
-    shared = {"CUDA_VISIBLE_DEVICES": "5", "LOPTUNE_GLOO_ON_GPUS": "1", "LOPTUNE_GPU_SHARE": "0.5"}
+    shared = {
+        "CUDA_VISIBLE_DEVICES": "5",
+        "LOPTUNE_GLOO_ON_GPUS": "1",
+        "LOPTUNE_GPU_FRACTION": "0.5",
+    }
     offered = {part.name: part for part in parts(Machine(gpus=2, vllm=True, ray=True), tmp_path)}
     assert offered["two ranks by ddp"].environment == shared
     assert offered["ranks by NCCL"].environment == {}

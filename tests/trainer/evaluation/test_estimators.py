@@ -16,17 +16,17 @@ def test_single_completions_have_wilsons_interval(correct):
 
 
 @pytest.mark.parametrize(
-    ("shares", "right", "size"),
+    ("fractions", "right", "size"),
     [
         (np.repeat([0.25, 0.75], 3), 10, 20),  # 6 * 0.25 / (0.0625 * 6 / 5): as the spread shows
         (np.array([0.5, 0.5, 0.5, 0.5, 0.25]), 9, 20),  # no more than there are
         (np.repeat([0.0, 1.0], 4), 4, 8),  # and no less than one of each problem
     ],
 )
-def test_completions_of_one_problem_count_for_fewer(shares, right, size):
-    level = 2 * stats.norm.cdf(stats.t.ppf(0.975, len(shares) - 1)) - 1
+def test_completions_of_one_problem_count_for_fewer(fractions, right, size):
+    level = 2 * stats.norm.cdf(stats.t.ppf(0.975, len(fractions) - 1)) - 1
     published = stats.binomtest(right, size).proportion_ci(level, method="wilson")
-    assert accuracy_interval(shares, np.full(len(shares), 4)) == pytest.approx(
+    assert accuracy_interval(fractions, np.full(len(fractions), 4)) == pytest.approx(
         (published.low, published.high)
     )
 
@@ -34,7 +34,7 @@ def test_completions_of_one_problem_count_for_fewer(shares, right, size):
 def test_few_problems_near_zero_have_an_interval_that_holds():
     generator = np.random.default_rng(0)
     evaluations = [draw(generator, 30, 16, 0.06) / 16 for _ in range(1000)]
-    intervals = [accuracy_interval(shares, np.full(30, 16)) for shares in evaluations]
+    intervals = [accuracy_interval(fractions, np.full(30, 16)) for fractions in evaluations]
     # a bootstrap over problems: 0.87
     assert np.mean([low <= 0.06 <= high for low, high in intervals]) > 0.9
 

@@ -65,14 +65,15 @@ def test_a_band_holds_its_lower_edge():
     ).tolist() == [*(0, 0, 1, 2, 3, 3, 4, 4)]
 
 
-def test_shares_by_hand():
+def test_fractions_by_hand():
     metrics = metrics_of(hand_batch())
-    assert [metrics[f"tokens/token_share/{band}"] for band in BANDS] == [0.25, 0.25, 0, 0.25, 0.25]
-    assert [metrics[f"tokens/advantage_share/{band}"] for band in BANDS] == pytest.approx(
+    tokens = [metrics[f"tokens/token_fraction/{band}"] for band in BANDS]
+    assert tokens == [0.25, 0.25, 0, 0.25, 0.25]
+    assert [metrics[f"tokens/advantage_fraction/{band}"] for band in BANDS] == pytest.approx(
         [4 / 9, 2 / 9, 0, 2 / 9, 1 / 9]
     )
     # |A| * norm: 2, 1 | .5, .5 | | .25, .25 | 0, 0; they sum to 4.5.
-    assert [metrics[f"tokens/gradient_share/{band}"] for band in BANDS] == pytest.approx(
+    assert [metrics[f"tokens/gradient_fraction/{band}"] for band in BANDS] == pytest.approx(
         [3 / 4.5, 1 / 4.5, 0, 0.5 / 4.5, 0]
     )
 
@@ -89,8 +90,10 @@ def test_means_are_of_the_bands_own_tokens_and_absent_without_any():
 
 def test_no_advantage_leaves_out_the_shares_of_it():
     metrics = metrics_of(replace(hand_batch(), advantages=torch.zeros(1, 9)))
-    assert metrics["tokens/token_share/0.00-0.25"] == 0.25
-    assert not [name for name in metrics if "advantage_share" in name or "gradient_share" in name]
+    assert metrics["tokens/token_fraction/0.00-0.25"] == 0.25
+    assert not [
+        name for name in metrics if "advantage_fraction" in name or "gradient_fraction" in name
+    ]
 
 
 def test_two_equal_ranks_give_the_same_metrics_and_all_names_are_declared():
@@ -155,8 +158,8 @@ def test_training_measures_bands_every_step(tiny_policy, tmp_path):
         trainer.train_until_evaluation()
         steps = trainer.tracker.steps
         for step in (1, 2):
-            shares = [steps[step][f"tokens/token_share/{band}"] for band in BANDS]
-            assert sum(shares) == pytest.approx(1)
+            fractions = [steps[step][f"tokens/token_fraction/{band}"] for band in BANDS]
+            assert sum(fractions) == pytest.approx(1)
             assert any(name.startswith("tokens/clip_fraction/") for name in steps[step])
             assert steps[step]["time/diagnostics"] < steps[step]["time/step"]
         for name in steps[2]:

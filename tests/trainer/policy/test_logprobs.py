@@ -100,17 +100,17 @@ def test_the_proxy_drops_improbable_tokens_and_renormalizes_the_rest(causal_lm):
         rows, columns = batch.completion_mask.nonzero(as_tuple=True)
         positions = batch.prompt_lengths[rows] + columns
         probabilities = probabilities[rows, positions - 1]
-        shares = probabilities / probabilities.amax(dim=-1, keepdim=True)
-        share = shares.gather(-1, batch.input_ids[rows, positions, None])
-        min_p = float(share.median())
-        kept = torch.where(shares >= min_p, probabilities, 0.0)
+        fractions = probabilities / probabilities.amax(dim=-1, keepdim=True)
+        fraction = fractions.gather(-1, batch.input_ids[rows, positions, None])
+        min_p = float(fraction.median())
+        kept = torch.where(fractions >= min_p, probabilities, 0.0)
         expected = (kept / kept.sum(dim=-1, keepdim=True)).gather(
             -1, batch.input_ids[rows, positions, None]
         )[:, 0]
         model = LogprobModel(causal_lm, 1.0, 5, proxy_min_p=min_p)
         logprobs = model(*inputs).proxy_logprobs[rows, columns]
         # not the median itself, whose side rounding decides
-        clear = (share[:, 0] - min_p).abs() > 1e-4 * min_p
+        clear = (fraction[:, 0] - min_p).abs() > 1e-4 * min_p
     assert 0 < int(logprobs[clear].isinf().sum()) < int(clear.sum())
     torch.testing.assert_close(logprobs.exp()[clear], expected[clear], rtol=1e-4, atol=0)
     assert LogprobModel(causal_lm, 1.0, 5)(*inputs).proxy_logprobs is None

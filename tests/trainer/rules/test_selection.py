@@ -24,11 +24,11 @@ def alone(items):
     ("loss", "chosen"),
     [
         # within 1 to 5
-        ({"name": "clip_cov", "share": 1.0}, [[True, False, False], [False, False, False]]),
+        ({"name": "clip_cov", "fraction": 1.0}, [[True, False, False], [False, False, False]]),
         ("kl_cov", [[False, False, False], [True, False, False]]),  # one at least
-        ({"name": "kl_cov", "share": 0.4}, [[True, False, False], [True, False, False]]),
+        ({"name": "kl_cov", "fraction": 0.4}, [[True, False, False], [True, False, False]]),
         # not where it is 0
-        ({"name": "kl_cov", "share": 1.0}, [[True, True, False], [True, True, False]]),
+        ({"name": "kl_cov", "fraction": 1.0}, [[True, True, False], [True, True, False]]),
     ],
 )
 def test_which_tokens_a_loss_singles_out(loss, chosen):
@@ -62,7 +62,7 @@ def test_lp_reg_protects_the_least_probable_bad_tokens_that_the_proxy_has():
     proxy = torch.tensor([[-0.9, -2.9, -1.9], [-torch.inf, -0.0, 0.0]])
     bad = replace(BATCH, advantages=-ADVANTAGES.abs() * MASK, proxy_logprobs=proxy)
     # two of five tokens, one not in the proxy
-    half = AlgorithmConfig(loss={"name": "lp_reg", "share": 0.5})
+    half = AlgorithmConfig(loss={"name": "lp_reg", "fraction": 0.5})
     assert select_loss_tokens(bad, half).chosen.tolist() == [
         [False, True, False],
         [False, False, False],

@@ -80,13 +80,13 @@ def test_a_long_phase_is_reported_in_between(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("shares", "warned"), [([1, 1, 1, 1], True), ([1, 1, 0.9, 1, 1, 1], False)]
+    ("fractions", "warned"), [([1, 1, 1, 1], True), ([1, 1, 0.9, 1, 1, 1], False)]
 )
-def test_rewards_without_differences_are_warned_of_once(shares, warned, caplog):
+def test_rewards_without_differences_are_warned_of_once(fractions, warned, caplog):
     stream = io.StringIO()
     progress = Progress(stream)
-    for step, share in enumerate(shares, start=1):
-        progress.step(step, {"rollout/zero_variance_groups": share})
+    for step, fraction in enumerate(fractions, start=1):
+        progress.step(step, {"rollout/zero_variance_groups": fraction})
     assert len([record for record in caplog.records if record.levelname == "WARNING"]) == warned
 
 

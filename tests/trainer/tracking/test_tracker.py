@@ -30,7 +30,7 @@ def test_a_run_holds_metrics_params_config_completions_and_status(tmp_path, uri)
     for step in (1, 2):
         tracker.log({"policy/loss": step / 4, "eval/accuracy/SET(1).2": 0.5}, step)
     tracker.log_completions([{"prompt": "p", "completion": "c", "reward": 3.0}], 2)
-    tracker.log_correctness({"shares": {}}, 2)
+    tracker.log_correctness({"fractions": {}}, 2)
     tracker.summarize({"final/best_accuracy": 0.75})
     assert tracker.close("FINISHED") is True
     assert not has_unsent(tracker.run_dir)

@@ -75,8 +75,8 @@ def logical_form(statements: Sequence[Statement]) -> tuple[ReducedTable, ...]:
 
 def split_of(statements: Sequence[Statement]) -> Split:
     """Return a puzzle's split: 80% of equivalence classes train, 10% dev, 10% test."""
-    share = int(digest((_SALT, logical_form(statements))), 16) % 10
-    return next(split for split, shares in _SPLIT_BUCKETS.items() if share in shares)
+    bucket = int(digest((_SALT, logical_form(statements))), 16) % 10
+    return next(split for split, buckets in _SPLIT_BUCKETS.items() if bucket in buckets)
 
 
 def generate(split: Split, people: Sequence[int], size: int, seed: int = 0) -> list[Puzzle]:
@@ -104,14 +104,14 @@ def existing(split: Split, people: int) -> int | None:
 
 def _check_size(split: Split, people: Sequence[int], size: int) -> None:
     turns = Counter(people)
-    for count, share in turns.items():
-        wanted = size // len(people) * share + people[: size % len(people)].count(count)
+    for count, times in turns.items():
+        wanted = size // len(people) * times + people[: size % len(people)].count(count)
         there = existing(split, count)
         if there is not None and wanted > there:
             raise ConfigError(
                 f"requested {wanted} {split} puzzles with {count} people, but only {there} exist",
                 f"generated puzzles, people {list(people)}, size {size}",
-                f"size at most {there * len(people) // share}, or more people, e.g. people: "
+                f"size at most {there * len(people) // times}, or more people, e.g. people: "
                 f"[{count}, 4, 5]",
                 code="too-few-exist",
             )

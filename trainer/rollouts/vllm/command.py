@@ -41,10 +41,10 @@ def serve(config: TrainConfig, host: str, port: int, gpu_memory_utilization: flo
     # would break a server whose workers share buffers of CUDA graphs (vLLM issue 42609).
     environment = dict(os.environ)
     device = local_device(config.parallel.device)
-    share = gpu_memory_utilization if device.type == "cuda" else None
+    memory_utilization = gpu_memory_utilization if device.type == "cuda" else None
     if device.type == "cuda":
         check_compiler()
-    command = server_command(config, host, port, share)
+    command = server_command(config, host, port, memory_utilization)
     # Dev mode enables vLLM's weight-update routes for everyone; `TokenMiddleware` restricts them to
     # the token.
     mode = {"VLLM_SERVER_DEV_MODE": "1", TOKEN_VARIABLE: server_token()}

@@ -109,8 +109,8 @@ def tolerate_neighbours(device: torch.device) -> None:
     caught inside the worker: outside of it, vLLM's executor would not know that it sleeps, and
     would ignore the next call to wake up.
     """
-    share = float(os.environ.get(GPU_FRACTION_VARIABLE, "1"))
-    if device.type != "cuda" or share >= 1:
+    fraction = float(os.environ.get(GPU_FRACTION_VARIABLE, "1"))
+    if device.type != "cuda" or fraction >= 1:
         return
     worker = import_module("vllm.v1.worker.gpu_worker").Worker
     sleep = worker.sleep

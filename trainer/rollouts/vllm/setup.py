@@ -159,11 +159,11 @@ def _for_shared_gpu(settings: VllmConfig, model: PreTrainedModel, dtype: str) ->
     By default vLLM sizes its KV cache from the GPU's free memory, and fails if another process
     frees memory while it measures. With an explicit size it does not measure.
     """
-    share = float(os.environ.get(GPU_FRACTION_VARIABLE, "1"))
+    fraction = float(os.environ.get(GPU_FRACTION_VARIABLE, "1"))
     device = next(model.parameters()).device
-    if share >= 1 or device.type != "cuda":
+    if fraction >= 1 or device.type != "cuda":
         return settings
-    utilization = share * settings.gpu_memory_utilization
+    utilization = fraction * settings.gpu_memory_utilization
     weights = model.num_parameters() * getattr(torch, dtype).itemsize
     left = utilization * torch.cuda.get_device_properties(device).total_memory - weights
     cache_mb = max(1, int(_CACHE_FRACTION * left) >> 20)

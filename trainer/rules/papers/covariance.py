@@ -31,7 +31,7 @@ COVARIANCE_RANGE = (1.0, 5.0)  # of Clip-Cov's candidates
 
 
 class ClipCov(PolicyLoss):
-    """Clip-Cov: ``l = max(-A r, -A clip(r, 1 - low, 1 + high))``, and 0 at a random ``share`` of
+    """Clip-Cov: ``l = max(-A r, -A clip(r, 1 - low, 1 + high))``, and 0 at a random ``fraction`` of
     the tokens, drawn from the tokens with ``1 < (A - mean A) (log pi_old - mean log pi_old) < 5``.
 
     Without dual clip. As verl.
@@ -40,12 +40,12 @@ class ClipCov(PolicyLoss):
     name: Literal["clip_cov"] = "clip_cov"
     clip_ratio_low: Probability = Field(0.2, description="lower clip of the ratio: 1 - this")
     clip_ratio_high: NonNegative = Field(0.2, description="upper clip of the ratio: 1 + this")
-    share: Probability = Field(2e-4, description="fraction of the tokens that is held still")
+    fraction: Probability = Field(2e-4, description="fraction of the tokens that is held still")
 
     def choose(
         self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: "torch.Generator | None"
     ) -> Tensor:
-        covariance, count = _covariances(batch, tokens, gather, self.share)
+        covariance, count = _covariances(batch, tokens, gather, self.fraction)
         low, high = COVARIANCE_RANGE
         return drawn((covariance > low) & (covariance < high), count, gather, generator)
 
@@ -60,8 +60,8 @@ class ClipCov(PolicyLoss):
 
 
 class KlCov(PolicyLoss):
-    """KL-Cov: ``l = -A r`` without clip, plus ``coef |log r|`` at the ``share`` of the tokens with
-    the largest ``(A - mean A) (log pi_old - mean log pi_old)``.
+    """KL-Cov: ``l = -A r`` without clip, plus ``coef |log r|`` at the ``fraction`` of the tokens
+    with the largest ``(A - mean A) (log pi_old - mean log pi_old)``.
 
     As in verl, except that a log-ratio within rounding error counts as 0: the gradient of its
     absolute value is its sign, at full strength even for a tiny log-ratio.
@@ -70,7 +70,7 @@ class KlCov(PolicyLoss):
     has_regularizer: ClassVar[bool] = True
 
     name: Literal["kl_cov"] = "kl_cov"
-    share: Probability = Field(2e-4, description="fraction of the tokens that is pulled back")
+    fraction: Probability = Field(2e-4, description="fraction of the tokens that is pulled back")
     coef: NonNegative = Field(1.0, description="weight of the penalty")
 
     def choose(
@@ -78,7 +78,7 @@ class KlCov(PolicyLoss):
     ) -> Tensor:
         from trainer.rules.selection import largest
 
-        covariance, count = _covariances(batch, tokens, gather, self.share)
+        covariance, count = _covariances(batch, tokens, gather, self.fraction)
         return largest(covariance, tokens.bool(), count, gather) & (covariance != 0)
 
     def __call__(self, tokens: LossInputs) -> TokenLosses:
@@ -120,10 +120,10 @@ def drawn(
 
 
 def _covariances(
-    batch: TrainBatch, tokens: Tensor, gather: Gather, share: float
+    batch: TrainBatch, tokens: Tensor, gather: Gather, fraction: float
 ) -> tuple[Tensor, int]:
-    """Return the covariance of every token, [B, T], and the number of tokens of all ranks in the
-    fraction ``share``, at least 1.
+    """Return the covariance of every token, [B, T], and the number of tokens of all ranks that
+    ``fraction`` amounts to, at least 1.
     """
     covariance = covariances(batch.advantages, batch.old_logprobs, tokens, gather)
-    return covariance, max(1, int(share * sum(gather([int(tokens.sum())]))))
+    return covariance, max(1, int(fraction * sum(gather([int(tokens.sum())]))))

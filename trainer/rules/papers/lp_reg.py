@@ -39,7 +39,7 @@ class LpReg(PolicyLoss):
     name: Literal["lp_reg"] = "lp_reg"
     clip_ratio_low: Probability = Field(1.0, description="lower clip of the ratio: 1 - this")
     clip_ratio_high: NonNegative = Field(9.0, description="upper clip of the ratio: 1 + this")
-    share: Probability = Field(
+    fraction: Probability = Field(
         0.01, description="fraction of the tokens with A < 0 that is protected"
     )
     coef: NonNegative = Field(1.0, description="weight of the penalty")
@@ -51,7 +51,7 @@ class LpReg(PolicyLoss):
 
         assert batch.proxy_logprobs is not None
         bad = tokens.bool() & (batch.advantages < 0)
-        count = int(self.share * sum(gather([int(bad.sum())])))
+        count = int(self.fraction * sum(gather([int(bad.sum())])))
         return (
             largest(-batch.old_logprobs.double(), bad, count, gather)
             & batch.proxy_logprobs.isfinite()

@@ -21,7 +21,7 @@ class Stapo(Clipped):
     0``, ``pi_old < probability`` and a low entropy.
 
     Low is below a quantile of the entropies of the batch's tokens: the 80th percentile in section
-    5.1, where section 5.3 of version 1 writes 20% for the share above it. The paper chooses in
+    5.1, where section 5.3 of version 1 writes 20% for the fraction above it. The paper chooses in
     every mini-batch by the current policy and divides by the other tokens (0.01% fewer) only.
     """
 

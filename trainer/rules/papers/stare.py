@@ -29,7 +29,7 @@ class Stare(Clipped):
     """``l = w max(-A r, -A clip(r))`` with dual clip, and a weight w at the most surprising tokens.
 
     While the mean entropy of the tokens is below ``target_entropy``: among the tokens with ``A >
-    0`` the ``share`` of the largest ``-log pi_old``, rounded up, gets ``w = amplify``; among the
+    0`` the ``fraction`` of the largest ``-log pi_old``, rounded up, gets ``w = amplify``; among the
     tokens with ``A < 0`` likewise ``w = attenuate``. Elsewhere, and above the target, ``w = 1``.
     With ``attenuate: 1`` it is the authors' variant O1, their default; with 0.9 their C2. Their
     code chooses in every microbatch by the current policy, and can move both weights in steps of
@@ -39,7 +39,7 @@ class Stare(Clipped):
     needs_distributions: ClassVar[bool] = True
 
     name: Literal["stare"] = "stare"  # type: ignore[assignment]
-    share: Probability = Field(
+    fraction: Probability = Field(
         0.1, description="fraction of the tokens of each sign of A that is reweighted"
     )
     amplify: Positive = Field(1.1, description="weight of surprising tokens with A > 0")
@@ -63,7 +63,7 @@ class Stare(Clipped):
         chosen = torch.zeros_like(tokens, dtype=torch.bool)
         for candidates in (batch.advantages > 0, batch.advantages < 0):
             candidates = candidates & tokens.bool()
-            count = math.ceil(self.share * sum(gather([int(candidates.sum())])))
+            count = math.ceil(self.fraction * sum(gather([int(candidates.sum())])))
             chosen |= largest(-batch.old_logprobs.double(), candidates, count, gather)
         return chosen & (entropy < self.target_entropy)
 

@@ -69,7 +69,7 @@ def worker(monkeypatch):
 
 
 def test_a_neighbour_that_takes_memory_lets_vllm_sleep(monkeypatch, worker, free_memory):
-    monkeypatch.setenv("LOPTUNE_GPU_SHARE", "0.5")
+    monkeypatch.setenv("LOPTUNE_GPU_FRACTION", "0.5")
     tolerate_neighbours(torch.device("cuda", 0))
     tolerate_neighbours(torch.device("cuda", 0))
     free_memory[:] = [50, 30]
@@ -79,7 +79,7 @@ def test_a_neighbour_that_takes_memory_lets_vllm_sleep(monkeypatch, worker, free
 
 
 def test_alone_on_a_gpu_vllms_assertion_stays(monkeypatch, worker, free_memory):
-    monkeypatch.delenv("LOPTUNE_GPU_SHARE", raising=False)
+    monkeypatch.delenv("LOPTUNE_GPU_FRACTION", raising=False)
     tolerate_neighbours(torch.device("cuda", 0))
     free_memory[:] = [50, 30]
     with pytest.raises(AssertionError, match="after sleeping"):

@@ -61,7 +61,7 @@ def test_on_a_share_of_a_gpu_the_cache_is_not_measured(monkeypatch):
     )
     whole = engine_setup(config(), model, ranks=1).settings
     assert (whole.gpu_memory_utilization, whole.kv_cache_mb) == (0.45, None)
-    monkeypatch.setenv("LOPTUNE_GPU_SHARE", "0.5")
+    monkeypatch.setenv("LOPTUNE_GPU_FRACTION", "0.5")
     shared = llm_options(
         engine_setup(apply_overrides(config(), {"model.dtype": "bfloat16"}), model, ranks=1), GPU, 1
     )
