@@ -6,9 +6,9 @@ A noisy function is searched two trials at a time, and the best mean of one seed
 third as many configurations) is chosen. Regret is what the best point has more than the chosen one,
 in the noise-free score, as a fraction of what it has more than the mean of all points: a point
 taken at random has 100%. `measured` lies between accuracies of the tiny model at 24 points, with
-the noise of their seeds; the others are made: two peaks; the same on a grid of 220 points; a learning
-rate with a cliff, alpha and eta; that with a whole number of epochs; a switch with a parameter of
-its own.
+the noise of their seeds; the others are made: two peaks; the same on a grid of 220 points; a
+learning rate with a cliff, alpha and eta; that with an integer number of epochs; a switch with a
+parameter of its own.
 
     python -m research.search_regret --failures --repeats 30
 

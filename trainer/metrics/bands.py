@@ -41,8 +41,8 @@ def band_metrics(
     ``advantage_fraction`` is the band's fraction of ``sum |A|`` and ``gradient_fraction`` its
     fraction of ``sum |A| * norm``, where ``norm`` is the gradient norm of the token's
     log-probability with respect to the logits. This is the gradient signal at the last layer in the
-    first update, before loss weights. Gradient fractions and entropies are absent if the engine's log-probabilities are
-    used as old ones.
+    first update, before loss weights. Gradient fractions and entropies are absent if the engine's
+    log-probabilities are used as old ones.
     """
     place = _completion_tokens(batch)
     logprobs = batch.old_logprobs[place]
