@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from rewards import knights_knaves, last_number, math_answers, think_format
 from rewards.custom import as_batch, columns_of, is_batch_function, load_function
+from rewards.errors import CodedValueError
 from rewards.score import BatchRewardFunction, RewardFunction, Rows, Score, Weights
 
 __all__ = [
@@ -49,7 +50,7 @@ def combine_batch(functions: Weights) -> BatchRewardFunction:
         ValueError: unknown name, module or function; the message suggests a fix.
     """
     if not functions:
-        raise ValueError("name at least one reward function")
+        raise CodedValueError("name at least one reward function", code="no-reward")
     names = [_short(name) for name in functions]
     weights = list(functions.values())
     batch_functions = [_resolve_batch(name) for name in functions]
@@ -119,7 +120,9 @@ def minimum(functions: Weights) -> float:
     }
     for name, value in lowest.items():
         if not isinstance(value, int | float):
-            raise ValueError(f"reward {name}: MINIMUM must be a number, got {value!r}")
+            raise CodedValueError(
+                f"reward {name}: MINIMUM must be a number, got {value!r}", code="invalid-minimum"
+            )
     return sum(functions[name] * value for name, value in lowest.items())
 
 
@@ -145,5 +148,5 @@ def _resolve_batch(name: str) -> BatchRewardFunction:
         hint = f"use one of {', '.join(sorted(REWARDS))}, or write your own as module:function"
         if near:
             hint = f"did you mean {near[0]}?"
-        raise ValueError(f"no reward named {name}; {hint}")
+        raise CodedValueError(f"no reward named {name}; {hint}", code="unknown-reward")
     return as_batch(REWARDS[name] if name in REWARDS else load_function(name), name)

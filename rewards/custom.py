@@ -23,6 +23,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from rewards.errors import CodedValueError
 from rewards.score import BatchRewardFunction, Rows, Score
 from rewards.user_code import load_named
 
@@ -44,18 +45,22 @@ def load_function(name: str) -> Function:
     """
     function = load_named(name, "reward")
     if not callable(function):
-        raise ValueError(f"reward {name} is no function: it is {function!r}")
+        raise CodedValueError(
+            f"reward {name} is no function: it is {function!r}", code="not-a-function"
+        )
     function_name = name.partition(":")[2]
     parameters = _parameters(function)
     if "completions" in parameters:
-        raise ValueError(
+        raise CodedValueError(
             f"reward {name} has TRL's signature; loptune expects def {function_name}(texts, "
-            "answers)"
+            "answers)",
+            code="signature-of-trl",
         )
     if "texts" in parameters and "text" in parameters:
-        raise ValueError(
+        raise CodedValueError(
             f"reward {name} has both text and texts as parameters: use text for one "
-            "completion or texts for a batch"
+            "completion or texts for a batch",
+            code="text-and-texts",
         )
     return cast(Function, function)
 
@@ -84,11 +89,14 @@ def as_batch(function: Function, name: str) -> BatchRewardFunction:
         try:
             scores = list(results)
         except TypeError:
-            raise ValueError(
-                f"reward {name} returned {results!r}; expected a list of scores"
+            raise CodedValueError(
+                f"reward {name} returned {results!r}; expected a list of scores", code="not-a-list"
             ) from None
         if len(scores) != len(texts):
-            raise ValueError(f"reward {name} returned {len(scores)} scores for {len(texts)} texts")
+            raise CodedValueError(
+                f"reward {name} returned {len(scores)} scores for {len(texts)} texts",
+                code="wrong-number-of-scores",
+            )
         return [_as_score(result, name, label) for result in scores]
 
     return scored
@@ -121,10 +129,11 @@ def _caller(
     def call(given: Mapping[str, Any]) -> Any:
         for column, needed in columns.items():
             if needed and column not in given:
-                raise ValueError(
+                raise CodedValueError(
                     f"reward {name} has a parameter {column}, but the row has no such column: "
                     "name its parameters text, answer (or texts, answers) and columns of the "
-                    "data, or give them defaults"
+                    "data, or give them defaults",
+                    code="no-such-column",
                 )
         positional = [] if by_name else [given["text"], given["answer"]]
         return function(

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from rewards.errors import CodedValueError
 from rewards.score import Score
 from rewards.think_format import has_think_answer_form
 
@@ -85,9 +86,10 @@ def _solution_roles(solution: str) -> dict[str, str]:
         if match := _ROLE_IN_LINE.search(line):
             roles[match[1]] = match[2].lower()
     if not roles:
-        raise ValueError(
+        raise CodedValueError(
             f"not a Knights-and-Knaves solution: {solution!r}; expected lines like '(1) Zoey is a "
-            "knight'"
+            "knight'",
+            code="invalid-answer",
         )
     return roles
 

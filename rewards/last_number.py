@@ -4,6 +4,7 @@ import re
 from decimal import Decimal
 from typing import Any
 
+from rewards.errors import CodedValueError
 from rewards.notation import plain_answer, plain_characters, without_grouping
 from rewards.score import Score
 
@@ -42,7 +43,10 @@ def number_of(answer: Any) -> Decimal:
         text = without_grouping(plain_answer(str(answer))).removeprefix("+")
         if _NUMBER.fullmatch(text) or _SCIENTIFIC.fullmatch(text):
             return _value(text)
-    raise ValueError(f"the answer {answer!r} is not a number, which last_number compares with")
+    raise CodedValueError(
+        f"the answer {answer!r} is not a number, which last_number compares with",
+        code="invalid-answer",
+    )
 
 
 def _value(number: str) -> Decimal:

@@ -9,6 +9,7 @@ import logging
 import re
 from typing import Any
 
+from rewards.errors import CodedValueError
 from rewards.math_guard import is_safe_to_evaluate, is_safe_to_parse, time_limit
 from rewards.math_notation import Spelling, comparable, spellings
 from rewards.notation import unwrapped_answer
@@ -53,7 +54,9 @@ def score(text: str, answer: Any) -> Score:
     accepted = answer if isinstance(answer, list | tuple) else [answer]
     for gold in accepted:
         if isinstance(gold, bool) or not isinstance(gold, str | int | float):
-            raise ValueError(f"the answer {gold!r} is neither text nor a number")
+            raise CodedValueError(
+                f"the answer {gold!r} is neither text nor a number", code="invalid-answer"
+            )
     with time_limit():
         final = final_answer(text)
         given = _given_forms(final)

@@ -49,6 +49,10 @@ class ScoredText:
 _Results = list[ScoredText | None]  # of one call, in the order of its texts
 
 
+class PoolClosedError(RuntimeError):
+    """Scores were asked of a pool after its `close`."""
+
+
 class ScoringFailedError(RuntimeError):
     """Scoring failed for too many completions of one call.
 
@@ -123,7 +127,7 @@ class RewardPool:
             RuntimeError: a worker cannot be restarted.
         """
         if not self._workers:
-            raise RuntimeError("the reward pool is closed")
+            raise PoolClosedError("the reward pool is closed")
         rows = rows or [{}] * len(texts)
         results: list[ScoredText | None] = [None] * len(texts)
         size = 1

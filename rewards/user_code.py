@@ -13,11 +13,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from rewards.errors import CodedValueError
+
 LOPTUNE_PACKAGES = ("rewards", "trainer", "sweep", "dashboards", "search_spaces", "loptune")
 _MAX_MESSAGE = 300  # characters of a quoted exception
 
 
-class UserCodeError(ValueError):
+class UserCodeError(CodedValueError):
     """A user's code cannot be loaded. The message names the code, the place and the fix."""
 
 
@@ -40,8 +42,10 @@ def load_named(name: str, kind: str, folder: str | Path | None = None) -> Any:
         near = difflib.get_close_matches(attribute, public, n=1)
         hint = f": did you mean {near[0]}?" if near else ""
         place = getattr(module, "__file__", None) or module_name
+        clash, clash_code = _clash(module_name)
         raise UserCodeError(
-            f"{kind} {name}: {place} has no {attribute}{hint}{_hidden_file(module_name)}"
+            f"{kind} {name}: {place} has no {attribute}{hint}{clash}",
+            code=clash_code or "no-such-name",
         )
     return value
 
@@ -76,7 +80,7 @@ def place_of(error: BaseException, name: str) -> str:
     return place
 
 
-def _import_module(module_name: str, code: str, folder: Path) -> ModuleType:
+def _import_module(module_name: str, label: str, folder: Path) -> ModuleType:
     if str(folder) not in sys.path:
         sys.path.append(str(folder))  # last, so that user files do not shadow installed modules
     try:
@@ -86,18 +90,21 @@ def _import_module(module_name: str, code: str, folder: Path) -> ModuleType:
         place = place_of(error, module_name)
         if not place:
             place = f"run in the folder of {file}, or add it to PYTHONPATH; searched {folder}"
+        clash, clash_code = _clash(module_name)
         raise UserCodeError(
-            f"{code}: cannot import {module_name}: {described(error)}, {place}"
-            f"{_hidden_file(module_name)}"
+            f"{label}: cannot import {module_name}: {described(error)}, {place}{clash}",
+            code=clash_code or "not-imported",
         ) from error
 
 
-def _hidden_file(module_name: str) -> str:
-    """Return a hint if the module has the name of a package of ours, else an empty string."""
+def _clash(module_name: str) -> tuple[str, str]:
+    """Return a hint and a code if the module has the name of a package of ours, else empty
+    strings.
+    """
     package = module_name.partition(".")[0]
     if package not in LOPTUNE_PACKAGES:
-        return ""
+        return "", ""
     hidden = Path(*module_name.split(".")).with_suffix(".py")
     if hidden.is_file():
-        return f"; ./{hidden} is hidden by loptune's package {package}: move it"
-    return f"; {package} is loptune's own package: give yours another name"
+        return f"; ./{hidden} is hidden by loptune's package {package}: move it", "file-hidden"
+    return f"; {package} is loptune's own package: give yours another name", "name-of-our-package"

@@ -17,6 +17,7 @@ import sys
 from typing import Any
 
 from rewards import any_batch_function, columns, combine_batch, minimum, prepare
+from rewards.errors import CodedValueError
 from rewards.limits import limit_memory
 from rewards.score import BatchRewardFunction, Score
 from rewards.supervisor import supervise
@@ -98,14 +99,19 @@ def _failure(error: Exception, memory_mb: int) -> dict[str, Any]:
 
 def _as_json(score: Score) -> dict[str, Any]:
     if not math.isfinite(score.reward):
-        raise ValueError(f"the reward must be finite, got {score.reward}")
+        raise CodedValueError(
+            f"the reward must be finite, got {score.reward}", code="reward-not-finite"
+        )
     if abs(score.reward) > MAX_REWARD:
-        raise ValueError(
-            f"the reward {score.reward:g} is too large (limit {MAX_REWARD:g}): scale it to about 1"
+        raise CodedValueError(
+            f"the reward {score.reward:g} is too large (limit {MAX_REWARD:g}): scale it to about 1",
+            code="reward-too-large",
         )
     for name in ("correct", "parsed"):
         if not isinstance(getattr(score, name), bool):
-            raise ValueError(f"Score.{name} must be a bool, got {getattr(score, name)!r}")
+            raise CodedValueError(
+                f"Score.{name} must be a bool, got {getattr(score, name)!r}", code="not-a-bool"
+            )
     return {
         "reward": float(score.reward),
         "correct": score.correct,

@@ -33,12 +33,14 @@ _REMEDIES = {  # errno -> suggested fix
 _logger = logging.getLogger(__name__)
 
 
-def storage_error(action: str, path: Path, error: Exception) -> StorageError:
+def storage_error(
+    action: str, path: Path, error: Exception, code: str = "not-written"
+) -> StorageError:
     """Convert a file system error to a StorageError with the failed action, the free space and a
     suggested fix.
 
-    ``action`` completes "cannot ...", such as "write a checkpoint". The path need not exist. The
-    OSError may be wrapped in a library's exception.
+    ``action`` completes "cannot ...", such as "write a checkpoint"; ``code`` names the kind of
+    fault. The path need not exist. The OSError may be wrapped in a library's exception.
     """
     text = first_line(error)
     number = getattr(error, "errno", 0)
@@ -50,7 +52,7 @@ def storage_error(action: str, path: Path, error: Exception) -> StorageError:
         f"cannot {action}: {reason}",
         f"{path}, {_free_space(path)} free",
         f"{remedy}, then resume or start again",
-        code="not-written",
+        code=code,
     )
 
 
@@ -194,7 +196,10 @@ class JsonLines:
             try:
                 status = os.fstat(descriptor)
                 if (status.st_dev, status.st_ino) != self._identity:
-                    raise FileNotFoundError(errno.ENOENT, "the file was replaced by another one")
+                    replaced = FileNotFoundError(
+                        errno.ENOENT, "the file was replaced by another one"
+                    )
+                    raise storage_error(f"write {self.path}", self.path, replaced, "file-replaced")
                 yield descriptor
             finally:
                 os.close(descriptor)
@@ -217,7 +222,7 @@ def read_json_lines(
     try:
         file = path.open("rb")
     except OSError as error:
-        raise storage_error(f"read {path}", path, error) from error
+        raise storage_error(f"read {path}", path, error, "not-read") from error
     with file:
         file.seek(offset)
         for line in file:

@@ -5,6 +5,7 @@ import pytest
 from rewards import Score, any_batch_function, combine_batch
 from rewards.custom import load_function
 from rewards.sandbox import RewardPool
+from tests.refusals import refused
 from tests.rewards.one_text import combine, resolve
 
 OWN = "tests.rewards.own_rewards"
@@ -42,13 +43,13 @@ def test_a_batch_function_beside_one_of_single_completions():
 
 
 def test_a_batch_function_must_return_a_list():
-    with pytest.raises(ValueError, match="expected a list of scores"):
+    with refused("not-a-list", ValueError, names=("one_number", "1.0")):
         combine_batch({f"{OWN}:one_number": 1.0})(["a", "b"], [None, None])
 
 
 @pytest.mark.parametrize("name", ["rewards:exact", "rewards.mine:exact"])
 def test_a_module_with_the_name_of_our_package_is_told_so(name):
-    with pytest.raises(ValueError, match="; rewards is loptune's own package: give yours another"):
+    with refused("name-of-our-package", ValueError, names=("rewards",)):
         resolve(name)
 
 
@@ -121,5 +122,5 @@ def test_a_file_that_loptunes_package_hides_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rewards").mkdir()
     (tmp_path / "rewards" / "mine.py").write_text("def score(text, answer):\n    return 1.0\n")
-    with pytest.raises(ValueError, match=r"\./rewards/mine\.py is hidden"):
+    with refused("file-hidden", ValueError, names=("./rewards/mine.py",)):
         load_function("rewards.mine:score")

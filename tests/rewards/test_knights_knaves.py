@@ -1,6 +1,7 @@
 import pytest
 
 from rewards.knights_knaves import fraction_correct, score
+from tests.refusals import refused
 from tests.tables import table
 
 SOLUTION = "(1) Ava is a knight\n(2) Ben is a knave"
@@ -14,7 +15,7 @@ def test_score(text, reward, correct, parsed):
 
 
 def test_a_solution_without_roles_is_refused():
-    with pytest.raises(ValueError, match="Zoey is a knight"):
+    with refused("invalid-answer", ValueError, names=("'42'", "(1) Zoey is a knight")):
         score("<think></think><answer></answer>", "42")
 
 

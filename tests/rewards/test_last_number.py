@@ -1,6 +1,7 @@
 import pytest
 
 from rewards.last_number import score
+from tests.refusals import refused
 from tests.tables import table
 
 HUGE = ("9" * 400, "14", 0.0, True)  # no trap
@@ -40,5 +41,5 @@ def test_numbers_as_people_write_them(text, answer, equal):
 
 @pytest.mark.parametrize("answer", ["twelve", "", [], {}, None, True, "12 or 13", "nan"])
 def test_an_answer_that_is_no_number_is_said(answer):
-    with pytest.raises(ValueError, match="is not a number"):
+    with refused("invalid-answer", ValueError, names=(repr(answer),)):
         score("12", answer)

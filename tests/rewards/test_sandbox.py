@@ -11,7 +11,7 @@ import time
 import psutil
 import pytest
 
-from rewards.sandbox import RewardPool, ScoringFailedError
+from rewards.sandbox import PoolClosedError, RewardPool, ScoringFailedError
 from tests.paths import ROOT
 
 OWN_SIGNED = "tests.rewards.signed_reward"
@@ -275,9 +275,7 @@ def test_bytes_on_the_reply_descriptor_are_no_scores(text):
 
 def test_scoring_ends_as_soon_as_too_much_of_it_fails():
     with pool(f"{OWN}:misbehave", timeout_s=0.3, max_failure_rate=0.1) as rewards:
-        with pytest.raises(
-            ScoringFailedError, match=r"4 of 30 completions .*10%.*no score after 0.3 s"
-        ):
+        with pytest.raises(ScoringFailedError, match=r"4 of 30 .*10%.* 0\.3 s"):
             rewards.score(["sleep"] * 30, [None] * 30)
         scored = rewards.score(["a"] * 28 + ["raise"] * 2, [None] * 30)
         assert [result.status for result in scored].count("error") == 2
@@ -294,13 +292,13 @@ def test_the_number_of_processes_stays_and_none_is_left_after_close():
     assert len(second) == 2 and second != first
     rewards.close()
     assert workers_alive(recursive=True) == before
-    with pytest.raises(RuntimeError, match="closed"):
+    with pytest.raises(PoolClosedError):
         rewards.score(["a"], [None])
 
 
 def test_an_unknown_reward_is_refused_at_the_start_and_leaves_no_process():
     before = workers_alive(recursive=True)
-    with pytest.raises(ValueError, match="has no nothing"):
+    with pytest.raises(ValueError, match=r"own_rewards\.py.* nothing"):
         pool(f"{OWN}:nothing")
     assert workers_alive(recursive=True) == before
 
@@ -349,7 +347,7 @@ def test_workers_end_when_their_parent_is_killed(tmp_path, function):
     note = tmp_path / "pids.json"
     code = f"""
 import json, os, sys
-from rewards.sandbox import RewardPool, ScoringFailedError
+from rewards.sandbox import PoolClosedError, RewardPool, ScoringFailedError
 rewards = RewardPool({{{function!r}: 1.0}}, timeout_s=60, memory_mb=600, workers=2)
 print("ready", *(worker.process.pid for worker in rewards._workers.values()), flush=True)
 rewards.score(["a"], [{str(note)!r}])

@@ -7,7 +7,16 @@ from pydantic import BeforeValidator, SerializeAsAny, WithJsonSchema, model_vali
 from trainer.config.variants import isolates
 from trainer.rules.interface import Advantage, Aggregation, KlPlacement, PolicyLoss
 from trainer.rules.kinds import ADVANTAGE, LOSS
-from trainer.section import Count, Fraction, NonNegative, Positive, Probability, Section, needs
+from trainer.section import (
+    Count,
+    Fraction,
+    NonNegative,
+    Positive,
+    Probability,
+    Section,
+    needs,
+    refusal,
+)
 
 _Advantage = Annotated[
     SerializeAsAny[Advantage],
@@ -34,7 +43,7 @@ class RolloutCorrection(Section):
     @model_validator(mode="after")
     def _check(self) -> "RolloutCorrection":
         if self.floor >= self.cap:
-            raise ValueError("floor must be below cap")
+            raise refusal("floor-not-below-cap", "floor must be below cap")
         return self
 
 
@@ -157,23 +166,27 @@ class AlgorithmConfig(Section):
     @model_validator(mode="after")
     def _check(self) -> "AlgorithmConfig":
         if self.token_filter in ("drop_high", "drop_low") and self.lopti_eta == 0:
-            raise ValueError(
+            raise refusal(
+                "filter-without-threshold",
                 f"token_filter {self.token_filter} needs a threshold: set "
-                "algorithm.lopti_eta above 0"
+                "algorithm.lopti_eta above 0",
             )
         if self.kl_coef > 0 and self.kl_placement not in ("auto", *self.advantage.kl_placements):
-            raise ValueError(
+            raise refusal(
+                "kl-placement-unsupported",
                 f"advantage {self.advantage.name} does not support a KL penalty in the "
-                f"{self.kl_placement}: set algorithm.kl_placement to auto"
+                f"{self.kl_placement}: set algorithm.kl_placement to auto",
             )
         if sum(correction.rule == "truncate" for correction in self.rollout_corrections) > 1:
-            raise ValueError(
+            raise refusal(
+                "several-truncates",
                 "rollout_correction has more than one truncate, and only one can give the weights: "
-                "keep one, set the others to rule mask"
+                "keep one, set the others to rule mask",
             )
         if self.aggregation not in self.loss.aggregations:
-            raise ValueError(
+            raise refusal(
+                "aggregation-unsupported",
                 f"loss {self.loss.name} does not support aggregation {self.aggregation}: set "
-                f"algorithm.loss_aggregation to auto or {' or '.join(self.loss.aggregations)}"
+                f"algorithm.loss_aggregation to auto or {' or '.join(self.loss.aggregations)}",
             )
         return self

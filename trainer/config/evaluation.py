@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from trainer.config.data import DatasetConfig, as_dataset
-from trainer.section import Completions, Count, Fraction, NonNegative, Section
+from trainer.section import Completions, Count, Fraction, NonNegative, Section, refusal
 
 _SET_NAME = re.compile(r"\w[\w.-]*")
 # settings that a set may override
@@ -58,9 +58,10 @@ class EvaluationConfig(Section):
     def _check_sets(cls, sets: dict[str, EvaluationSetConfig]) -> dict[str, EvaluationSetConfig]:
         for name in sets:
             if not _SET_NAME.fullmatch(name):
-                raise ValueError(
+                raise refusal(
+                    "invalid-set-name",
                     f"invalid set name {name!r}: use letters, digits, underscores, dashes and "
-                    "dots, because metric names contain it"
+                    "dots, because metric names contain it",
                 )
         return sets
 
@@ -88,9 +89,10 @@ class EvaluationConfig(Section):
             section = self.of_set(name)
             largest = max(section.pass_at_k, default=0)
             if largest > section.completions_per_problem:
-                raise ValueError(
+                raise refusal(
+                    "pass-at-k-too-large",
                     f"pass@{largest} needs {largest} completions per problem, but set {name} has "
                     f"completions_per_problem {section.completions_per_problem}: raise it, or "
-                    "lower pass_at_k"
+                    "lower pass_at_k",
                 )
         return self

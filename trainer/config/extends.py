@@ -103,7 +103,10 @@ def _resolve(file: RunFile, is_section: _IsSection, seen: tuple[Path, ...]) -> Y
     document = read_yaml(file.path)
     if not isinstance(document.data.get("variants") or {}, Mapping):
         raise document.error(
-            "variants must map names to settings", ("variants",), "write name: {...}"
+            "variants must map names to settings",
+            ("variants",),
+            "write name: {...}",
+            code="invalid-variants",
         )
     base = document.data.pop("extends", None)
     if base is not None:
@@ -134,12 +137,15 @@ def _with_variant(document: YamlDocument, file: RunFile, is_section: _IsSection)
             if variants
             else f"{file.path.stem} has no variants"
         )
-        raise document.error(f"no variant {file.variant}", ("variants",), hint)
+        raise document.error(f"no variant {file.variant}", ("variants",), hint, code="no-variant")
     at = ("variants", file.variant)
     changes = variants[file.variant] or {}
     if not isinstance(changes, Mapping):
         raise document.error(
-            "a variant must be a mapping of sections", at, "write section: {key: value}"
+            "a variant must be a mapping of sections",
+            at,
+            "write section: {key: value}",
+            code="invalid-variant",
         )
     lines = {
         path[2:]: line for path, line in document.lines.items() if path[:2] == at and len(path) > 2

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from trainer.section import Positive, Section, needs
+from trainer.section import Positive, Section, needs, refusal
 
 ALL_LINEAR = "all-linear"
 
@@ -58,14 +58,16 @@ class ModelConfig(Section):
         if self.compile == "none":
             return self
         if self.lora.r > 0:
-            raise ValueError(
+            raise refusal(
+                "compile-with-lora",
                 "compile layers does not work with lora: with and without the adapter, a layer is "
                 "compiled to different code, so the KL penalty would not start at 0; set "
-                "model.compile to none, or model.lora.r to 0"
+                "model.compile to none, or model.lora.r to 0",
             )
         if self.packing:
-            raise ValueError(
+            raise refusal(
+                "compile-with-packing",
                 "compile layers does not work with packing, whose kernels have not been compiled: "
-                "set model.compile to none, or model.packing to false"
+                "set model.compile to none, or model.packing to false",
             )
         return self

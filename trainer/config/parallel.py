@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from trainer.section import Count, Section, needs
+from trainer.section import Count, Section, needs, refusal
 
 
 class ParallelConfig(Section):
@@ -27,5 +27,7 @@ class ParallelConfig(Section):
     def _check(self) -> "ParallelConfig":
         lowest = {"none": 0, "optimizer": 1, "parameters": 3}[self.offload]
         if self.zero_stage < lowest:
-            raise ValueError(f"offload {self.offload} needs zero_stage {lowest} or higher")
+            raise refusal(
+                "offload-needs-zero", f"offload {self.offload} needs zero_stage {lowest} or higher"
+            )
         return self

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from trainer.section import Count, NonNegative, Positive, Section, needs
+from trainer.section import Count, NonNegative, Positive, Section, needs, refusal
 
 
 class RewardConfig(Section):
@@ -28,7 +28,9 @@ class RewardConfig(Section):
     @model_validator(mode="after")
     def _check(self) -> "RewardConfig":
         if not any(self.functions.values()):
-            raise ValueError(
-                "all weights are 0, so every completion would get reward 0: set at least one weight"
+            raise refusal(
+                "all-weights-zero",
+                "all weights are 0, so every completion would get reward 0: set at least one "
+                "weight",
             )
         return self

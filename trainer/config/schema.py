@@ -38,7 +38,7 @@ from trainer.errors import ConfigError
 from trainer.files import write_atomically
 from trainer.rules.interface import Rule
 from trainer.rules.kinds import KINDS
-from trainer.section import MAX_COMPLETIONS, Count, Positive, Section, Seed
+from trainer.section import MAX_COMPLETIONS, Count, Positive, Section, Seed, refusal
 
 
 class TrainConfig(Section):
@@ -75,46 +75,57 @@ class TrainConfig(Section):
     def _check(self) -> "TrainConfig":
         sections = (self.algorithm, self.rollout, self.optim)
         for problem in engine_logprob_problems(*sections):
-            raise ValueError(problem)
+            raise problem
         if self.rollout.dynamic_sampling and self.rollout.group_size == 1:
-            raise ValueError(
+            raise refusal(
+                "dynamic-sampling-of-one",
                 "dynamic sampling needs more than one completion per prompt: set "
-                "rollout.group_size to 2 or more, or rollout.dynamic_sampling to false"
+                "rollout.group_size to 2 or more, or rollout.dynamic_sampling to false",
             )
         parallel = self.parallel
         shards = parallel.strategy == "deepspeed" and parallel.zero_stage == 3
         if shards and self.model.compile != "none":
-            raise ValueError(
+            raise refusal(
+                "compile-with-zero-3",
                 "model.compile layers does not work with parallel.zero_stage 3, which gathers "
                 "parameters in hooks inside of the layers: set model.compile to none, or "
-                "parallel.zero_stage to 2 or lower"
+                "parallel.zero_stage to 2 or lower",
             )
         completions = self.rollout.prompts_per_step * self.rollout.group_size
         if completions > MAX_COMPLETIONS:
-            raise ValueError(
+            raise refusal(
+                "too-many-completions",
                 f"rollout.prompts_per_step x rollout.group_size is {completions:,} "
                 "completions per step, which do not fit in memory: lower it to at most "
-                f"{MAX_COMPLETIONS:,}"
+                f"{MAX_COMPLETIONS:,}",
             )
         if self.reward.overlong_buffer > self.rollout.max_new_tokens:
-            raise ValueError("reward.overlong_buffer must be at most rollout.max_new_tokens")
+            raise refusal(
+                "overlong-buffer-too-long",
+                "reward.overlong_buffer must be at most rollout.max_new_tokens",
+            )
         if self.max_steps is not None and self.optim.warmup_steps > self.max_steps:
-            raise ValueError(
+            raise refusal(
+                "warmup-exceeds-run",
                 f"optim.warmup_steps is {self.optim.warmup_steps}, more than max_steps, so "
-                f"the run would never reach optim.lr: set it to at most {self.max_steps}"
+                f"the run would never reach optim.lr: set it to at most {self.max_steps}",
             )
         if not self.evaluation.sets:
-            raise ValueError("evaluation.sets is empty: name at least one dataset")
+            raise refusal(
+                "no-evaluation-sets", "evaluation.sets is empty: name at least one dataset"
+            )
         for evaluation in map(self.evaluation.of_set, self.evaluation.sets):
             if evaluation.completions_per_problem > 1 and evaluation.temperature == 0:
-                raise ValueError(
+                raise refusal(
+                    "identical-completions",
                     "at temperature 0 all completions of a problem are identical: raise "
-                    "evaluation.temperature, or set evaluation.completions_per_problem to 1"
+                    "evaluation.temperature, or set evaluation.completions_per_problem to 1",
                 )
         if self.checkpoint.every_steps % self.evaluation.every_steps:
-            raise ValueError(
+            raise refusal(
+                "checkpoint-without-evaluation",
                 "checkpoints are only written after evaluations: set checkpoint.every_steps "
-                "to a multiple of evaluation.every_steps"
+                "to a multiple of evaluation.every_steps",
             )
         return self
 

@@ -5,6 +5,8 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rewards.errors import CodedValueError
+
 
 def pass_at_k(correct: ArrayLike, completions: ArrayLike, k: int) -> NDArray[np.float64]:
     """Return for each problem an unbiased estimate of the probability that at least one of k
@@ -18,9 +20,14 @@ def pass_at_k(correct: ArrayLike, completions: ArrayLike, k: int) -> NDArray[np.
     """
     c, n = np.broadcast_arrays(np.asarray(correct), np.asarray(completions))
     if k < 1 or (n < k).any():
-        raise ValueError(f"pass@{k} needs at least {k} completions of every problem")
+        raise CodedValueError(
+            f"pass@{k} needs at least {k} completions of every problem", code="too-few-completions"
+        )
     if (c < 0).any() or (c > n).any():
-        raise ValueError("the number of correct completions must be between 0 and that of all")
+        raise CodedValueError(
+            "the number of correct completions must be between 0 and that of all",
+            code="invalid-count",
+        )
     drawn = np.arange(k)
     all_wrong = np.maximum(n[:, None] - c[:, None] - drawn, 0) / (n[:, None] - drawn)  # [P, k]
     estimate: NDArray[np.float64] = 1.0 - all_wrong.prod(axis=1)

@@ -11,6 +11,7 @@ from torch import Tensor
 from verl.trainer.ppo.core_algos import get_policy_loss_fn, register_policy_loss
 from verl.workers.config import PolicyLossConfig
 
+from rewards.errors import CodedValueError
 from trainer.algorithm.reweighting import reweight
 
 LOSS_MODE = "ar"
@@ -26,12 +27,14 @@ class ARPolicyLossConfig(PolicyLossConfig):  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         if not 0 <= self.ar_alpha <= 1:
-            raise ValueError(
-                f"policy_loss.ar_alpha is {self.ar_alpha}: choose a number from 0 to 1; 0 is off"
+            raise CodedValueError(
+                f"policy_loss.ar_alpha is {self.ar_alpha}: choose a number from 0 to 1; 0 is off",
+                code="invalid-alpha",
             )
         if self.ar_loss == LOSS_MODE:
-            raise ValueError(
-                "policy_loss.ar_loss is ar: name one of verl's own losses, such as vanilla"
+            raise CodedValueError(
+                "policy_loss.ar_loss is ar: name one of verl's own losses, such as vanilla",
+                code="ar-inside-ar",
             )
 
 

@@ -281,8 +281,12 @@ def _check_loaded(model: PreTrainedModel, keys: Mapping[str, Any], config: Model
     infinite = [
         name for name, weight in model.named_parameters() if not weight.detach().sum().isfinite()
     ]
-    faults = {"lack": missing, "have other shapes:": shapes, "are NaN or infinite in": infinite}
-    for fault, names in faults.items():
+    faults = [
+        ("weights-missing", "lack", missing),
+        ("weights-of-other-shapes", "have other shapes:", shapes),
+        ("weights-not-finite", "are NaN or infinite in", infinite),
+    ]
+    for code, fault, names in faults:
         if names:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             raise MissingError(
@@ -290,7 +294,7 @@ def _check_loaded(model: PreTrainedModel, keys: Mapping[str, Any], config: Model
                 "model.name_or_path",
                 "give the config.json that belongs to the weights, or save the model again with "
                 "save_pretrained",
-                code="weights-do-not-fit",
+                code=code,
             )
     if keys["unexpected_keys"]:
         names = sorted(keys["unexpected_keys"])

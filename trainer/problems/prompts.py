@@ -10,6 +10,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from rewards.errors import CodedValueError
 from trainer.config.data import DataConfig
 from trainer.errors import ConfigError
 from trainer.problems.chat_template import (
@@ -62,7 +63,10 @@ def as_question(value: object) -> Question:
         return Question(messages, from_text=True)
     messages = _as_messages(value)
     if messages is None:
-        raise ValueError("a prompt must be text or a list of chat messages with role and content")
+        raise CodedValueError(
+            "a prompt must be text or a list of chat messages with role and content",
+            code="invalid-prompt",
+        )
     return Question(messages)
 
 

@@ -4,6 +4,7 @@ import math
 import random
 from collections.abc import Sequence
 
+from rewards.errors import CodedValueError
 from trainer.errors import ConfigError
 from trainer.types import Problem
 
@@ -15,7 +16,7 @@ class ProblemSampler:
         self, problems: Sequence[Problem], seed: int, shuffle: bool, drop_last: bool = False
     ) -> None:
         if not problems:
-            raise ValueError("no problems to sample from")
+            raise CodedValueError("no problems to sample from", code="no-problems")
         self._drop_last = drop_last
         self._problems = list(problems)
         self._seed = seed

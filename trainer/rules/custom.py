@@ -17,6 +17,7 @@ from typing import Any
 
 from pydantic import create_model
 
+from rewards.errors import CodedValueError
 from rewards.user_code import load_named, place_of
 from trainer.errors import ConfigError, first_line
 
@@ -38,9 +39,10 @@ def load_rule(name: str, base: type[Any], folder: str) -> type[Any]:
         )
     if isinstance(value, type) or not callable(value):
         attribute = name.partition(":")[2]
-        raise ValueError(
+        raise CodedValueError(
             f"{name} is not a rule: define `class {attribute}({base.__name__})` (from "
-            f"trainer.rules import {base.__name__}) or a function"
+            f"trainer.rules import {base.__name__}) or a function",
+            code="not-a-rule",
         )
     return _function_rule(value, base)
 

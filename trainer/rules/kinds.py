@@ -17,6 +17,7 @@ from trainer.rules.interface import Advantage, PolicyLoss, Rule
 from trainer.rules.losses import LOSSES
 from trainer.rules.names import ADVANTAGE_KEY, DEFAULT_ADVANTAGE, DEFAULT_LOSS, LOSS_KEY
 from trainer.rules.papers import PAPER_ADVANTAGES, PAPER_LOSSES
+from trainer.section import refusal
 
 Setting = dict[str, Any]  # name and parameters of a rule
 
@@ -62,9 +63,10 @@ class RuleKind:
                 having = ", ".join(
                     name for name, other in self.registry.items() if parameter in other.model_fields
                 )
-                raise ValueError(
+                raise refusal(
+                    "unknown-parameter",
                     f"{given['name']} has no parameter {parameter} (rules that have it: "
-                    f"{having or 'none'}); its parameters: {parameters}"
+                    f"{having or 'none'}); its parameters: {parameters}",
                 )
         return rule(**given)
 
@@ -77,7 +79,9 @@ class RuleKind:
         if isinstance(setting, str):
             return {"name": setting}
         if not isinstance(setting, Mapping):
-            raise ValueError("write the name of a rule, or a mapping of name and parameters")
+            raise refusal(
+                "not-a-rule", "write the name of a rule, or a mapping of name and parameters"
+            )
         return {"name": self.default, **setting}
 
     def merge(self, below: Any, above: Any) -> Setting:

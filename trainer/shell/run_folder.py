@@ -86,7 +86,7 @@ def lock_owner(folder: Path) -> str | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise storage_error("read the lock", path, error) from None
+        raise storage_error("read the lock", path, error, "not-read") from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -17,7 +17,7 @@ def test_sample_sizes_are_at_most_one_above_published_power_tables():
 
 
 def test_detectable_effect_needs_two_seeds():
-    with pytest.raises(ValueError, match="2 seeds"):
+    with pytest.raises(ValueError, match=r"\b2 seeds\b"):
         minimum_detectable_effect(0.1, 1)
 
 

@@ -37,7 +37,7 @@ def test_what_rounding_leaves_is_no_difference():
 
 
 def test_a_baseline_without_a_score_is_named():
-    with pytest.raises(ValueError, match="the baseline base has no score"):
+    with pytest.raises(ValueError, match=r"\bbase\b"):
         paired_differences({"base": {0: math.nan}, "other": {0: 0.5}}, "base")
 
 

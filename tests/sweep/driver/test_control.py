@@ -10,6 +10,7 @@ from sweep.record.sweep_record import SweepRecord
 from sweep.search.trial_report import TrialReport
 from sweep.space.file import find_space, load_space
 from sweep.space.spec import LimitsSpec
+from tests.refusals import refused
 from trainer.errors import StorageError
 
 
@@ -30,7 +31,7 @@ def test_the_part_that_has_disappeared_is_named(folder, part, what):
     stop.check_folder()
     path = getattr(folder, part)
     path.rename(folder.runs_dir / "moved")
-    with pytest.raises(StorageError, match=f"the {what} of sweep demo has disappeared") as raised:
+    with refused("sweep-files-gone", StorageError, names=(what, "demo")) as raised:
         stop.check_folder()
     assert raised.value.where == str(path)
 

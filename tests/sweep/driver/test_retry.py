@@ -6,6 +6,7 @@ import pytest
 from sweep.driver import run
 from sweep.driver.retry import check_checkpoints, restart_damaged, retry_failed
 from sweep.record.best import choose_best
+from tests.refusals import refused
 from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.search.instant_sweeps import ended as ended_with
 from tests.sweep.search.instant_sweeps import searcher_in
@@ -86,9 +87,9 @@ def test_trials_without_an_intact_checkpoint_begin_again_and_no_others(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("lost", "message"), [("checkpoints", "has no checkpoint"), ("metrics.jsonl", "the record of")]
+    ("lost", "code"), [("checkpoints", "checkpoint-lost"), ("metrics.jsonl", "record-lost")]
 )
-def test_trials_that_lost_a_part_begin_again_only_when_told(tmp_path, lost, message):
+def test_trials_that_lost_a_part_begin_again_only_when_told(tmp_path, lost, code):
     sweep = write_sweep(tmp_path, "demo", {0: {}, 1: {}, 2: {}})
     every = sweep.spec.trainer.base.checkpoint.every_steps
     for trial, step in (("c000-s0", every + 9), ("c001-s0", every)):
@@ -99,7 +100,7 @@ def test_trials_that_lost_a_part_begin_again_only_when_told(tmp_path, lost, mess
     gone.rename(tmp_path / "gone")
     # a driver killed before the first one
     shutil.rmtree(sweep.folder.trial("c001-s0") / "checkpoints")
-    with pytest.raises(StorageError, match=message) as caught:
+    with refused(code, StorageError, names=("c000-s0",)) as caught:
         check_checkpoints(sweep)
     assert "sweep resume demo --start-over" in caught.value.hint
     assert restart_damaged(sweep) == ["c000-s0"]
@@ -112,9 +113,9 @@ def test_a_checkpoint_that_may_not_be_read_is_no_reason_to_begin_again(tmp_path,
     write_one(root)
 
     def refuse(checkpoint):
-        raise StorageError("cannot read the checkpoint: Permission denied", str(checkpoint))
+        raise StorageError("no permission", str(checkpoint), code="checkpoint-unreadable")
 
     monkeypatch.setattr("trainer.checkpoint.on_disk.damaged_files", refuse)
-    with pytest.raises(StorageError, match="cannot read the checkpoint"):
+    with refused("checkpoint-unreadable", StorageError):
         restart_damaged(sweep)
     assert steps_on_disk(root) == [4]

@@ -13,6 +13,7 @@ from sweep.record.results import read_results
 from sweep.record.sweep_record import open_sweep
 from sweep.search.event_log import EventLog
 from tests.dashboards.table import ALPHA, ETA
+from tests.refusals import refused
 from tests.sweep.ended_sweeps import write_sweep
 from trainer.errors import StorageError
 from trainer.evaluation.correctness import correctness_record
@@ -148,7 +149,7 @@ def test_results_are_packed_and_unpacked_whole(tmp_path):
     again = unpack(pack(results), "here")
     assert repr(again) == repr(results)  # NaN equals nothing
     for content in (b"", pack(results)[:40], b"nonsense"):
-        with pytest.raises(StorageError, match="does not hold the results"):
+        with refused("no-results-file", StorageError):
             unpack(content, "here")
 
 

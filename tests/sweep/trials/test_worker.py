@@ -93,7 +93,7 @@ def test_a_jump_of_the_clock_is_no_stall(monkeypatch):
     assert group._gather(["answer"], timeout=5.0) == ["answer"]
 
     waits.clear()
-    with pytest.raises(WorkerLostError, match="rank 0 did not answer"):
+    with pytest.raises(WorkerLostError, match=r"rank 0\b"):
         group._gather(["answer"], timeout=0.05)
     waits.clear()
     steps = iter(range(100))
@@ -107,10 +107,7 @@ def test_a_rank_that_ray_ends_for_memory_is_told_with_the_numbers(monkeypatch):
         )
 
     monkeypatch.setattr(worker.ray, "get", get)
-    message = (
-        r"rank 1 ran out of memory: killed, the node was low on memory: 22\.1GB / 23\.2GB were used"
-    )
-    with pytest.raises(WorkerLostError, match=message):
+    with pytest.raises(WorkerLostError, match=r"rank 1\b.*22\.1GB / 23\.2GB"):
         worker._result(None, 1)
 
 

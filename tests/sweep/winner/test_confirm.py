@@ -87,7 +87,7 @@ def test_of_every_arm_the_best_goes_to_fresh_seeds(tmp_path):
             if (record["event"], record["configuration"] % 2) != ("result", 0)
         )
     )
-    with pytest.raises(MissingError, match=r"no configuration of 0.1 in demo is complete"):
+    with refused("no-complete-baseline", MissingError, names=("0.1", "demo")):
         finalists_of(sweep.reloaded(), 9)
 
 

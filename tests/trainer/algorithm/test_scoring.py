@@ -48,5 +48,7 @@ def test_a_score_that_is_no_number_is_a_divergence(name, value):
         replace(batch, ref_logprobs=None, entropies=None), 1, Parallel(torch.device("cpu"))
     )
     scores[0, 0] = value
-    with pytest.raises(DivergedError, match="diverged at step 3"):
+    with pytest.raises(DivergedError) as caught:
         check_logprobs_finite(replace(batch, **{name: scores}), 3, Parallel(torch.device("cpu")))
+    assert caught.value.step == 3
+    assert caught.value.value == pytest.approx(value, nan_ok=True)

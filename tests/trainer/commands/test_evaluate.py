@@ -3,6 +3,7 @@ import shutil
 
 import pytest
 
+from tests.refusals import refused
 from tests.trainer.test_loop import small_config
 from trainer.cli import main
 from trainer.commands.evaluate import evaluation_config, parse_set, record_name, resolve_model
@@ -111,7 +112,7 @@ def test_a_model_is_found_as_run_checkpoint_folder_or_name(run, tiny_policy, tmp
     assert resolve_model(str(tiny_policy)).run_config is None
     assert resolve_model("Qwen/Qwen2.5-7B").name_or_path == "Qwen/Qwen2.5-7B"
     (tmp_path / "config.yaml").write_text("seed: 1\n")
-    with pytest.raises(MissingError, match="no intact checkpoint"):
+    with refused("no-intact-checkpoint", MissingError):
         resolve_model(str(tmp_path))
 
 
@@ -122,9 +123,9 @@ def test_a_damaged_checkpoint_is_not_evaluated(run, tmp_path):
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
-    with pytest.raises(StorageError, match=r"damaged: model\.safetensors"):
+    with refused("checkpoint-damaged", StorageError, names=("model.safetensors",)):
         resolve_model(str(copy / "checkpoints" / "step-2"))
-    with pytest.raises(MissingError, match="no intact checkpoint"):
+    with refused("no-intact-checkpoint", MissingError):
         resolve_model(str(copy))
 
 
@@ -146,11 +147,13 @@ def test_what_cannot_be_evaluated_is_refused_with_the_next_step(run):
     with pytest.raises(ConfigError) as caught:
         evaluation_config(resolve_model("some/model"), None, [], {})
     assert "--spec" in caught.value.hint
-    with pytest.raises(ConfigError, match=r"evaluation\.completions_per_problem to 1"):
+    with refused(
+        "identical-completions", ConfigError, names=("evaluation.completions_per_problem",)
+    ):
         evaluation_config(
             resolve_model(str(run)), None, [], {COMPLETIONS: 4, "evaluation.temperature": 0.0}
         )
-    with pytest.raises(ConfigError, match="unknown key"):
+    with refused("unknown-key", ConfigError, names=("sorce",)):
         evaluation_config(resolve_model(str(run)), None, [], {"evaluation.sets": ["a={sorce: x}"]})
 
 

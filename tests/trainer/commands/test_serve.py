@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tests.conftest import random_model
+from tests.refusals import refused
 from trainer.config.schema import TrainConfig, apply_overrides
 from trainer.errors import ConfigError
 from trainer.rollouts.vllm import command as module
@@ -52,7 +53,7 @@ def test_a_server_that_takes_weights_by_nccl(config):
 
 
 def test_a_context_the_model_does_not_have_is_refused(config):
-    with pytest.raises(ConfigError, match="max_position_embeddings of the model is 512"):
+    with refused("context-too-short", ConfigError, names=("max_position_embeddings", "512")):
         server_command(
             apply_overrides(config, {"rollout.max_new_tokens": 500}), "127.0.0.1", 1, None
         )
@@ -60,7 +61,7 @@ def test_a_context_the_model_does_not_have_is_refused(config):
 
 def test_without_vllm_it_says_what_to_install(config, monkeypatch):
     monkeypatch.setattr(module, "vllm_installed", lambda: False)
-    with pytest.raises(ConfigError, match="not installed") as caught:
+    with refused("no-vllm", ConfigError) as caught:
         module.serve(config, "127.0.0.1", 8000, 0.9)
     assert "make install-gpu" in caught.value.hint
 

@@ -1,29 +1,37 @@
 import pytest
 
+from tests.refusals import setting_refused
 from trainer.config.algorithm import AlgorithmConfig
 
 
 def test_settings_that_make_no_sense_are_refused():
-    for settings, reason in [
-        ({"token_filter": "drop_low"}, "lopti_eta"),
-        ({"loss": "gspo", "loss_aggregation": "token_mean"}, "aggregation token_mean"),
+    for settings, code, names in [
+        ({"token_filter": "drop_low"}, "filter-without-threshold", ["lopti_eta"]),
+        (
+            {"loss": "gspo", "loss_aggregation": "token_mean"},
+            "aggregation-unsupported",
+            ["token_mean"],
+        ),
         (
             {"loss": {"name": "sapo", "clip_ratio_high": 0.3}},
-            "sapo has no parameter clip_ratio_high",
+            "unknown-parameter",
+            ["sapo", "clip_ratio_high"],
         ),
-        ({"loss": {"threshold": 0.1}}, "clipped has no parameter threshold"),
-        ({"loss": "cipso"}, "unknown rule cipso; valid: clipped, gspo, "),
-        ({"loss": 3}, "name of a rule"),
+        ({"loss": {"threshold": 0.1}}, "unknown-parameter", ["clipped", "threshold"]),
+        ({"loss": "cipso"}, "literal_error", ["cipso", "clipped, gspo, "]),
+        ({"loss": 3}, "not-a-rule", []),
         (
             {"advantage": "rloo", "kl_placement": "reward"},
-            "does not support a KL penalty in the reward",
+            "kl-placement-unsupported",
+            ["rloo", "reward"],
         ),
         (
             {"rollout_correction": {"cap": 0.5, "floor": 0.5, "rule": "mask"}},
-            "floor must be below cap",
+            "floor-not-below-cap",
+            [],
         ),
     ]:
-        with pytest.raises(ValueError, match=reason):
+        with setting_refused(code, names):
             AlgorithmConfig(**settings)
 
 

@@ -2,6 +2,7 @@ import pytest
 
 from rewards import Score
 from rewards.sandbox import ScoredText
+from tests.refusals import setting_refused
 from tests.trainer.tokenizers_for_tests import byte_tokenizer
 from trainer.config.evaluation import EvaluationConfig
 from trainer.config.schema import TrainConfig
@@ -83,7 +84,7 @@ def test_a_set_with_fewer_completions_keeps_no_larger_k():
     evaluation = EvaluationConfig(sets={"math": "m.parquet", "few": few}, **sampled)
     assert evaluation.of_set("math").pass_at_k == [1, 4]
     assert evaluation.of_set("few").pass_at_k == []
-    with pytest.raises(ValueError, match="set few"):
+    with setting_refused("pass-at-k-too-large", names=("few",)):
         EvaluationConfig(sets={"few": {**few, "pass_at_k": [4]}}, **sampled)
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import copy
-import re
 import signal
 
 import pytest
@@ -10,6 +9,7 @@ import torch
 
 from tests.conftest import random_model
 from tests.invariants.update_job import PROMPTS, SIZES, STEPS, Updates, update_config
+from tests.refusals import refused
 from tests.trainer.algorithm.batches import make_groups
 from trainer.config.model import ModelConfig
 from trainer.errors import ConfigError
@@ -234,15 +234,15 @@ def test_observations_have_no_gradient_and_count_in_no_denominator(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "settings, words",
+    "settings, named",
     [
-        ({"loss_type": "grpo"}, "with loss_type=grpo"),
-        ({"importance_sampling_level": "sequence"}, "use token, or set lopti_eta to 0"),
-        ({"steps_per_generation": 1}, "a multiple of gradient_accumulation_steps, 2"),
+        ({"loss_type": "grpo"}, "loss_type=grpo"),
+        ({"importance_sampling_level": "sequence"}, "importance_sampling_level=sequence"),
+        ({"steps_per_generation": 1}, "gradient_accumulation_steps, 2"),
     ],
 )
-def test_arguments_that_change_denominators_are_refused(tmp_path, settings, words):
-    with pytest.raises(ConfigError, match=re.escape(words)):
+def test_arguments_that_change_denominators_are_refused(tmp_path, settings, named):
+    with refused("lopti-not-possible", ConfigError, names=(named,)):
         LoptiGRPOTrainer("nowhere", len, grpo_config(tmp_path, **settings), lopti_eta=0.5)
 
 

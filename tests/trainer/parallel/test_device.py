@@ -126,7 +126,7 @@ def test_memory_of_a_gpu_is_kept_in_segments_that_grow(machine, monkeypatch):
 
 def test_more_ranks_than_gpus_are_refused(machine):
     machine(2, 2, local_rank=2)
-    with pytest.raises(MissingError, match="the rank with LOCAL_RANK 2 sees 2 GPUs"):
+    with refused("rank-without-gpu", MissingError, names=("LOCAL_RANK 2", "2 GPUs")):
         local_device()
 
 

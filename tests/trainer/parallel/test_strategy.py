@@ -2,9 +2,9 @@ import importlib.util
 import sys
 from types import SimpleNamespace
 
-import pytest
 import torch
 
+from tests.refusals import refused
 from tests.trainer.parallel.test_deepspeed import config
 from trainer.errors import MissingError
 from trainer.parallel import strategy
@@ -25,7 +25,7 @@ def test_one_process_is_a_world_of_its_own(monkeypatch):
 
 def test_a_missing_deepspeed_is_said(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingError, match="DeepSpeed is not installed"):
+    with refused("no-deepspeed", MissingError):
         make_parallel(config(strategy="deepspeed"))
 
 

@@ -1,5 +1,6 @@
 import pytest
 
+from tests.refusals import refused
 from trainer.config.schema import load_config
 from trainer.errors import ConfigError
 from trainer.planning.advice import advise, advise_data
@@ -62,7 +63,7 @@ def test_data_and_model_are_compared_with_the_settings():
 
 
 def test_rewards_that_all_weigh_nothing_are_refused():
-    with pytest.raises(ConfigError, match="all weights are 0"):
+    with refused("all-weights-zero", ConfigError):
         load_config("base", ["reward.functions={math: 0.0}"])
 
 

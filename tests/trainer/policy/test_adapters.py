@@ -129,7 +129,7 @@ def test_samples_are_those_of_the_merged_model():
 
 def test_a_checkpoint_of_another_rank_does_not_fit(tmp_path):
     saved(adapted(random_model()), tmp_path / "adapter")
-    with pytest.raises(StorageError, match="other layers or another rank"):
+    with refused("other-adapter", StorageError):
         load_weights(tmp_path / "adapter", adapted(random_model(), r=2))
 
 

@@ -67,10 +67,10 @@ def test_weights_that_are_cut_short_are_named(folder, size):
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:size])
     config = ModelConfig(name_or_path=str(folder))
-    with pytest.raises(MissingError, match="damaged weights") as caught:
+    with refused("weights-damaged", MissingError) as caught:
         check_weights(config)
     assert caught.value.where == str(weights)
-    with pytest.raises(MissingError, match=r"cannot load the model .* deserializing header"):
+    with refused("model-unreadable", MissingError, names=("deserializing header",)):
         load_policy(config, torch.device("cpu"))
 
 
@@ -78,7 +78,7 @@ def test_settings_that_make_the_model_fail_are_refused(folder):
     edit_json(folder / "config.json", num_attention_heads=0)
     config = load_config("tiny_kk", [f"model.name_or_path={folder}"])
     assert footprint(config, 1) is None
-    with pytest.raises(MissingError, match=r"cannot load the model .*ZeroDivisionError"):
+    with refused("model-unreadable", MissingError, names=("ZeroDivisionError",)):
         load_policy(config.model, torch.device("cpu"))
 
 
@@ -86,7 +86,7 @@ def test_settings_that_make_the_model_fail_are_refused(folder):
 def test_settings_of_many_megabytes_are_not_read(folder, name):
     with (folder / name).open("w") as file:
         file.truncate(MAX_CONFIG_BYTES + 1)
-    with pytest.raises(MissingError, match=f"{name} has 8 MiB"):
+    with refused("config-too-large", MissingError, names=(name, "8 MiB")):
         load_tokenizer(ModelConfig(name_or_path=str(folder)))
     assert name != "config.json" or model_size(str(folder)) is None
 
@@ -98,7 +98,7 @@ def test_adapters_that_name_each_other_are_refused(tmp_path):
         settings = {"peft_type": "LORA", "base_model_name_or_path": str(tmp_path / base)}
         (tmp_path / name / "adapter_config.json").write_text(json.dumps(settings))
     for name in "abc":
-        with pytest.raises(MissingError, match="is its own base") as caught:
+        with refused("circular-adapters", MissingError) as caught:
             check_weights(ModelConfig(name_or_path=str(tmp_path / name)))
         assert caught.value.where == str(tmp_path / name / "adapter_config.json")
 
@@ -107,7 +107,7 @@ def test_a_folder_without_tokenizer_is_refused(folder):
     assert load_tokenizer(ModelConfig(name_or_path=str(folder))).eos_token == "</s>"
     for file in folder.glob("tokenizer*"):
         file.unlink()
-    with pytest.raises(MissingError, match="no tokenizer in"):
+    with refused("no-tokenizer", MissingError):
         load_tokenizer(ModelConfig(name_or_path=str(folder)))
 
 
@@ -127,20 +127,20 @@ def test_an_attention_kernel_that_is_not_there_is_named(folder, kernel, code, hi
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "code", "names"),
     [
-        ({"num_hidden_layers": 4}, r"`num_hidden_layers` \(4\) must be equal"),
-        ({"num_hidden_layers": 4, "layer_types": None}, "lack model.layers.2"),
-        ({"vocab_size": 300}, "have other shapes: model.embed_tokens.weight"),
-        ({"hidden_size": 64}, "have other shapes: "),
-        ({"hidden_act": "gleu"}, "gleu"),
-        ({"model_type": "bert", "is_decoder": True}, "the model of|lack "),
+        ({"num_hidden_layers": 4}, "model-unreadable", ["`num_hidden_layers` (4)"]),
+        ({"num_hidden_layers": 4, "layer_types": None}, "weights-missing", ["model.layers.2"]),
+        ({"vocab_size": 300}, "weights-of-other-shapes", ["model.embed_tokens.weight"]),
+        ({"hidden_size": 64}, "weights-of-other-shapes", []),
+        ({"hidden_act": "gleu"}, "model-unreadable", ["gleu"]),
+        ({"model_type": "bert", "is_decoder": True}, "weights-missing", ["bert."]),
     ],
 )
-def test_weights_that_do_not_fill_the_model_are_refused(folder, changes, message):
+def test_weights_that_do_not_fill_the_model_are_refused(folder, changes, code, names):
     config = folder / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | changes))
-    with pytest.raises(MissingError, match=message):
+    with refused(code, MissingError, names=names):
         load_policy(ModelConfig(name_or_path=str(folder)), torch.device("cpu"))
 
 
@@ -150,5 +150,5 @@ def test_weights_that_are_not_finite_are_refused(folder, value):
     with torch.no_grad():
         model.model.norm.weight[3] = value
     model.save_pretrained(folder)
-    with pytest.raises(MissingError, match=r"NaN or infinite in model.norm.weight \["):
+    with refused("weights-not-finite", MissingError, names=("model.norm.weight [",)):
         load_policy(ModelConfig(name_or_path=str(folder)), torch.device("cpu"))

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from tests.conftest import random_model
+from tests.refusals import refused
 from trainer.errors import StorageError
 from trainer.policy.weights import load_weights
 
@@ -14,7 +15,7 @@ def test_weights_round_trip_and_foreign_weights_are_refused(tmp_path, tied):
     load_weights(tmp_path, fresh)
     for a, b in zip(saved.parameters(), fresh.parameters(), strict=True):
         assert torch.equal(a, b)
-    with pytest.raises(StorageError, match="does not fit"):
+    with refused("checkpoint-does-not-fit", StorageError):
         load_weights(
             tmp_path,
             random_model(family="llama", tied=False)

@@ -90,7 +90,7 @@ def test_chat_without_template_is_refused():
 
 def test_a_template_without_system_role_says_what_to_set():
     tokenizer = byte_tokenizer(NO_SYSTEM_TEMPLATE)
-    with pytest.raises(ConfigError, match=r'data\.system_prompt=""'):
+    with refused("template-refused", ConfigError, names=('data.system_prompt=""',)):
         built("Who?", tokenizer, task="knights_knaves")
     assert (
         built("Who?", tokenizer, task="knights_knaves", system_prompt="")[0]
@@ -105,21 +105,21 @@ def test_a_template_without_system_role_says_what_to_set():
         ("{% for i in range(10 ** 12) %}{% endfor %}", "OverflowError"),
         ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "RecursionError"),
         ("{{ 'x' * 10 ** 10 }}", "MemoryError"),
-        ("{{ 'x' * (2 ** 20 + 1) }}", "a prompt of 1048577 characters"),
+        ("{{ 'x' * (2 ** 20 + 1) }}", "1048577"),
         ("{% for i in range(99999) %}" * 3 + "{% endfor %}" * 3, "TimeoutError"),
         ("{% if %}", "TemplateSyntaxError"),
-        (" \n", "a prompt of"),
+        (" \n", " 1 "),
     ],
 )
 def test_a_template_that_fails_or_does_not_end_is_refused(template, fault, monkeypatch):
     monkeypatch.setattr(chat_template, "_TEMPLATE_LIMIT_S", 0.5)
-    with pytest.raises(ConfigError, match=f"chat template is broken: .*{fault}") as caught:
+    with refused("template-broken", ConfigError, names=(fault,)) as caught:
         built("What?", byte_tokenizer(template))
     assert "data.prompt_format=raw" in caught.value.hint
 
 
 def test_a_template_without_question_is_refused():
-    with pytest.raises(ConfigError, match=r"no \{question\}"):
+    with refused("template-no-question", ConfigError, names=("{question}",)):
         check_template(DataConfig(prompt_template="Solve it."))
 
 
@@ -128,5 +128,5 @@ def test_a_template_without_question_is_refused():
     [3, [], [{"role": "user", "content": None}], [{"role": "user"}], [{"content": "a"}], None],
 )
 def test_what_is_no_prompt_is_refused(value):
-    with pytest.raises(ValueError, match="text or a list of chat messages"):
+    with refused("invalid-prompt", ValueError):
         as_question(value)

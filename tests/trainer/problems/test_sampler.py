@@ -45,7 +45,7 @@ def test_sampler_refuses_another_dataset_none_and_one_that_fills_no_step():
     sampler = ProblemSampler(some_problems(10), seed=0, shuffle=True)
     with refused("problems-changed", key="data.train"):
         ProblemSampler(some_problems(9), seed=0, shuffle=True).load_state_dict(sampler.state_dict())
-    with pytest.raises(ValueError, match="no problems"):
+    with refused("no-problems", ValueError):
         ProblemSampler([], seed=0, shuffle=True)
 
 

@@ -32,7 +32,7 @@ def test_a_held_folder_names_its_holder_and_is_free_after_sigkill(tmp_path):
         assert process.stdout.readline() == "held\n"
         name = f"process {process.pid} on {socket.gethostname()}"
         with (
-            pytest.raises(NameInUseError, match=f"sweep demo is in use by {name}") as caught,
+            refused("name-held", NameInUseError, names=("demo", name)) as caught,
             lock_folder(folder, "sweep"),
         ):
             pass
@@ -55,18 +55,18 @@ def test_a_holder_that_has_not_yet_written_its_name_is_one(tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path):
     (tmp_path / "file").touch()
-    with (
-        pytest.raises(StorageError, match="cannot write the sweep's folder"),
-        lock_folder(tmp_path / "file/demo", "sweep"),
-    ):
+    with refused("not-written", StorageError), lock_folder(tmp_path / "file/demo", "sweep"):
         pass
 
 
 def test_a_folder_in_the_place_of_the_lock_is_named(tmp_path):
     lock = tmp_path / "lock"
     lock.mkdir()
-    for use in (lock_owner, lambda folder: lock_folder(folder).__enter__()):
-        with pytest.raises(StorageError, match="Is a directory") as raised:
+    for code, use in (
+        ("not-read", lock_owner),
+        ("not-written", lambda folder: lock_folder(folder).__enter__()),
+    ):
+        with refused(code, StorageError, names=("Is a directory",)) as raised:
             use(tmp_path)
         assert raised.value.where.startswith(f"{lock},")
         assert "remove or rename what is at that path" in raised.value.hint

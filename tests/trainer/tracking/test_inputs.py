@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from tests.refusals import refused
 from tests.trainer.test_cli import TINY_RUN, error_lines, run
 from trainer.cli import main
 from trainer.config.schema import load_config
@@ -84,7 +85,7 @@ def test_a_changed_input_is_refused_unless_accepted(project, name, text, change)
 @pytest.mark.parametrize("damage", ["{", "[]", '{"files": 1, "accepted": []}'])
 def test_a_damaged_record_is_not_taken_for_none(project, damage):
     (project / "r" / "inputs.json").write_text(damage)
-    with pytest.raises(StorageError, match="data or reward files have changed"):
+    with refused("inputs-unreadable", StorageError):
         check_inputs(project / "r", "run", accept=True)
 
 

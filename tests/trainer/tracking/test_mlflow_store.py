@@ -74,19 +74,19 @@ def test_the_password_of_a_database_is_refused(tmp_path, monkeypatch):
 
 
 def test_a_trial_never_makes_the_schema(tmp_path):
-    with pytest.raises(StorageError, match="does not exist"):
+    with refused("no-mlflow-store", StorageError):
         Tracker(config_for(f"sqlite:///{tmp_path}/mlflow.db"), context_for(tmp_path))
     assert not (tmp_path / "mlflow.db").exists()
 
 
 def test_a_store_that_is_no_database(tmp_path):
     (tmp_path / "mlflow.db").write_text("not a database " * 100)
-    with pytest.raises(StorageError, match="cannot read the MLflow store: file is not a database"):
+    with refused("store-unreadable", StorageError, names=("file is not a database",)):
         prepare_store(f"sqlite:///{tmp_path}/mlflow.db")
 
 
 def test_a_store_in_a_folder_that_is_not_there(tmp_path):
-    with pytest.raises(StorageError, match="cannot create the MLflow store"):
+    with refused("store-not-created", StorageError):
         prepare_store(f"sqlite:///{tmp_path}/no/where/mlflow.db")
     assert not (tmp_path / "no").exists()
 
@@ -122,7 +122,7 @@ def test_locked_database_at_the_start(tmp_path, uri, monkeypatch):
     monkeypatch.setattr(mlflow_store, "LOCK_LIMIT_S", 0.5)
     lock_owner = sqlite3.connect(tmp_path / "mlflow.db", isolation_level=None)
     lock_owner.execute("BEGIN EXCLUSIVE")
-    with pytest.raises(StorageError, match="locked"):
+    with refused("store-unreadable", StorageError, names=("locked",)):
         Tracker(config_for(uri), context_for(tmp_path))
     lock_owner.execute("ROLLBACK")
     lock_owner.close()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.refusals import refused
 from tests.trainer.tracking.store import (
     config_for,
     context_for,
@@ -107,7 +108,7 @@ def test_offline_then_upload(tmp_path, uri):
 
 
 def test_upload_of_a_folder_without_a_run(tmp_path):
-    with pytest.raises(MissingError, match=r"tracking\.json"):
+    with refused("no-such-run", MissingError, names=("tracking.json",)):
         upload(tmp_path)
 
 
@@ -151,7 +152,7 @@ def test_a_run_folder_that_vanishes_is_not_made_anew(tmp_path, uri):
     tracker = Tracker(config_for(uri), context_for(tmp_path))
     tracker.log({"policy/loss": 1}, 1)
     tracker.run_dir.rename(tmp_path / "moved")
-    with pytest.raises(StorageError, match="step 2 is missing") as caught:
+    with refused("not-written", StorageError, names=("step 2",)) as caught:
         tracker.log({"policy/loss": 2}, 2)
     assert str(tracker.run_dir) in caught.value.where
     assert tracker.close("FAILED") is False

@@ -9,6 +9,7 @@ from importlib.machinery import ModuleSpec
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from tests.refusals import refused
 from trainer.config.schema import load_config
 from trainer.errors import ConfigError
 from trainer.tracking import writers
@@ -95,7 +96,7 @@ def test_a_writer_that_fails_is_left_out_and_the_run_goes_on(tmp_path, calls, ca
 
 def test_missing_trackers_are_refused_before_the_run(tmp_path, calls, monkeypatch):
     context = RunContext.of(tmp_path / "run")
-    with pytest.raises(ConfigError, match="trackio is not installed") as caught:
+    with refused("tracker-not-installed", ConfigError, names=("trackio",)) as caught:
         Tracker(config_of("trackio"), context)
     assert (caught.value.where, caught.value.hint) == ("tracking.report_to", "pip install trackio")
 
@@ -103,12 +104,12 @@ def test_missing_trackers_are_refused_before_the_run(tmp_path, calls, monkeypatc
         raise RuntimeError("no API key")
 
     monkeypatch.setattr(sys.modules["wandb"], "init", refuse)
-    with pytest.raises(ConfigError, match="no API key"):
+    with refused("tracker-failed", ConfigError, names=("no API key",)):
         Tracker(config_of("wandb"), context)
 
 
 def test_a_folder_of_that_name_is_not_the_program(tmp_path, monkeypatch):
     (tmp_path / "trackio").mkdir()
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(ConfigError, match="trackio is not installed"):
+    with refused("tracker-not-installed", ConfigError, names=("trackio",)):
         writers.Writers(config_of("trackio"), RunContext.of(tmp_path / "run"))

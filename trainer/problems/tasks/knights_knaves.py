@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
+from rewards.errors import CodedValueError
+
 Statement = tuple[Any, ...]
 
 OPERATORS = ("and", "or", "->", "<=>")
@@ -157,7 +159,10 @@ def read_answer(value: Any) -> str:
     """
     text = value.get("solution_text_format") if isinstance(value, Mapping) else value
     if not isinstance(text, str) or not _ROLE.search(text):
-        raise ValueError("expected a solution such as '(1) Zoey is a knight', one person per line")
+        raise CodedValueError(
+            "expected a solution such as '(1) Zoey is a knight', one person per line",
+            code="invalid-answer",
+        )
     return text
 
 

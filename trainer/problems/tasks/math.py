@@ -3,6 +3,8 @@ r"""Math problems with the final answer in ``\boxed{}``."""
 import math
 from typing import Any
 
+from rewards.errors import CodedValueError
+
 INSTRUCTION = r"Let's think step by step and output the final answer within \boxed{}."
 
 
@@ -25,12 +27,14 @@ def read_answer(value: Any) -> Any:
     if isinstance(value, list) and value:
         return [read_answer(item) for item in value]
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError("an answer must be text, a number, or a list of these")
+        raise CodedValueError(
+            "an answer must be text, a number, or a list of these", code="invalid-answer"
+        )
     if isinstance(value, str):
         text = value.rsplit("####", 1)[-1].strip()
         if not text:
-            raise ValueError("the answer is empty")
+            raise CodedValueError("the answer is empty", code="empty-answer")
         return text
     if not math.isfinite(value):
-        raise ValueError("the answer is not a finite number")
+        raise CodedValueError("the answer is not a finite number", code="answer-not-finite")
     return int(value) if float(value).is_integer() else value
