@@ -4,16 +4,17 @@ import pytest
 
 from rewards.score import Score
 from rewards.worker import _as_json
+from tests.refusals import refused
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "code", "names"),
     [
-        ({"reward": float("nan")}, "got nan"),
-        ({"correct": "no"}, "Score.correct .*'no'"),
-        ({"parsed": "no"}, "Score.parsed .*'no'"),
+        ({"reward": float("nan")}, "reward-not-finite", ["nan"]),
+        ({"correct": "no"}, "not-a-bool", ["Score.correct", "'no'"]),
+        ({"parsed": "no"}, "not-a-bool", ["Score.parsed", "'no'"]),
     ],
 )
-def test_what_is_no_score_is_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
+def test_what_is_no_score_is_refused(changes, code, names):
+    with refused(code, ValueError, names=names):
         _as_json(Score(**{"reward": 1.0, "correct": True, "parsed": True, **changes}))

@@ -29,7 +29,7 @@ def test_names_are_imported_at_their_first_use():
     for package in (trainer, sweep):
         for name in package.__all__:
             assert getattr(package, name).__name__ == name
-        with pytest.raises(AttributeError, match="no attribute 'trian'"):
+        with pytest.raises(AttributeError, match="'trian'"):
             package.trian  # noqa: B018
 
 

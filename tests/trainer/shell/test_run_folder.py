@@ -49,7 +49,7 @@ def test_a_holder_that_has_not_yet_written_its_name_is_one(tmp_path):
     with (tmp_path / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert lock_owner(tmp_path) == "this machine, just starting"
-        with pytest.raises(NameInUseError, match="just starting"), lock_folder(tmp_path):
+        with refused("name-held", NameInUseError), lock_folder(tmp_path):
             pass
 
 

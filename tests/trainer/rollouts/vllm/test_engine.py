@@ -12,6 +12,7 @@ import psutil
 import pytest
 import torch
 
+from tests.refusals import refused
 from tests.trainer.rollouts.vllm.models import (
     AGREEMENT,
     STOP,
@@ -114,7 +115,7 @@ def test_self_check_catches_a_sync_without_the_output_embedding(model, start, mo
             "named_weights",
             lambda policy: (w for w in complete(policy) if not w[0].startswith("lm_head")),
         )
-    with pytest.raises(EngineError, match="disagrees with the policy"):
+    with refused("weights-differ", EngineError):
         engine.sync_weights(model)
     assert engine.llm is None, "an engine that failed its check must be gone"
 
@@ -200,7 +201,7 @@ def test_the_next_run_reuses_an_engine_of_its_setup_and_checks_it(tmp_path):
 
 def test_too_little_memory_names_the_knobs_and_leaves_a_clean_process(start):
     model = random_qwen(tied=True)
-    with pytest.raises(EngineError, match="memory") as caught:
+    with refused("engine-memory", EngineError) as caught:
         start(model, kv_cache_mb=1, max_model_len=1024)
     assert "gpu_memory_utilization" in caught.value.hint and "max_model_len" in caught.value.hint
     assert not torch.distributed.is_initialized()

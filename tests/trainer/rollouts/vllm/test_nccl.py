@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.conftest import random_model
+from tests.refusals import refused
 from tests.trainer.rollouts.vllm.test_client import serving
 from trainer.config.rollout import VllmConfig
 from trainer.errors import EngineError
@@ -84,7 +85,7 @@ def test_a_failed_broadcast_is_named_and_the_group_formed_anew(servers, sent, mo
     engine = connect(servers)
     with monkeypatch.context() as broken:
         broken.setattr(nccl_engine, "packed_nccl_broadcast_producer", fail)
-        with pytest.raises(EngineError, match="RuntimeError: NCCL error") as caught:
+        with refused("nccl-failed", EngineError, names=("RuntimeError: NCCL error",)) as caught:
             engine.sync_weights(random_model())
     assert "server_weight_transfer=http" in caught.value.hint
     assert {server.version for server in servers} == {"incomplete"}

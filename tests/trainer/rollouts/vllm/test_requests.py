@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.refusals import refused
 from trainer.errors import EngineError
 from trainer.rollouts.vllm import engine as vllm
 from trainer.types import Completion
@@ -22,5 +23,5 @@ def test_a_sample_has_the_log_probabilities_of_its_own_tokens():
 
 @pytest.mark.parametrize("reason", ["abort", "error", None])
 def test_a_request_that_did_not_finish_is_named(reason):
-    with pytest.raises(EngineError, match=r"request 4 \(prompt of 3 tokens, 2 sampled\)"):
+    with refused("request-unfinished", EngineError, names=("request 4", "3 tokens", "2 sampled")):
         vllm._sample(4, finished(reason))

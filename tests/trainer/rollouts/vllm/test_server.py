@@ -23,6 +23,7 @@ from safetensors.torch import save
 from tests.invariants.ranks import run_ranks
 from tests.paths import ROOT
 from tests.ports import quiet_port
+from tests.refusals import refused
 from tests.run_cli import run_cli
 from tests.sockets import listening, open_to_others
 from tests.trainer.rollouts.vllm.models import (
@@ -203,7 +204,7 @@ def test_another_run_on_the_same_server_is_noticed(served):
     second = connect(server)
     first.sync_weights(model)
     second.sync_weights(model)
-    with pytest.raises(EngineError, match="another run's weights"):
+    with refused("other-weights", EngineError):
         first.generate(prompts((20,)), [[1]], PARAMS)
     assert second.generate(prompts((20,)), [[1]], PARAMS)
 
@@ -228,7 +229,7 @@ def test_a_refused_weight_does_not_spoil_the_next_update(served):
     engine = connect(server)
     engine._own.pause_for_update()
     engine._own.start_update()
-    with pytest.raises(EngineError, match="refused /update_weights"):
+    with refused("server-refused", EngineError, names=("/update_weights",)):
         engine._own.update(as_safetensors(wrong))
     engine._own.abort_update()
     assert_takes_over(engine, model)
