@@ -102,5 +102,5 @@ def test_a_folder_that_disappears_ends_the_sweep_and_is_not_made_anew(tmp_path):
         folder.rename(tmp_path / "moved")
         code, _, err = finish(process)
         assert code == 4, err
-        assert "the folder of sweep fake has disappeared" in err
+        assert "[sweep-files-gone]" in err and "fake" in err
         assert not folder.exists()

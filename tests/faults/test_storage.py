@@ -44,7 +44,7 @@ def test_a_full_or_small_disk_costs_no_trial(disk, tmp_path):
     ballast.write_bytes(bytes(8 * 2**20))
     code, out, err = sweep("run", space, *here, "--offline", "--cpus", 2)
     assert code == 4, err
-    assert "error: not enough disk space for the checkpoints of trial c000-s0" in out
+    assert "[no-room-for-checkpoints]" in out and "c000-s0" in out
     assert not (folder / "trials").exists()
 
     ballast.unlink()

@@ -68,7 +68,7 @@ def test_a_store_that_has_gone_costs_no_report(tmp_path, typed):
     typed("sweep report demo")
     assert (tmp_path / "demo" / "report" / "report.html").is_file()
     assert not list(tmp_path.rglob("*.db"))
-    assert "error: the MLflow store does not exist" in typed("sweep ui demo", code=4)
+    assert "[no-mlflow-store]" in typed("sweep ui demo", code=4)
 
 
 def test_a_store_that_does_not_answer_costs_no_report(tmp_path, monkeypatch, typed):
@@ -98,6 +98,6 @@ def test_evidence_of_a_store(tmp_path, monkeypatch, capsys, typed):
     left_out = json.loads(typed("sweep evidence --json"))["left_out"]
     assert [row["sweep"] for row in left_out] == ["demo"]
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    assert "the MLflow store does not exist" in typed("sweep evidence", code=4)
+    assert "[no-mlflow-store]" in typed("sweep evidence", code=4)
     of_store = json.loads(typed("sweep evidence --json", uri))
     assert [row["sweep"] for row in of_store["left_out"]] == ["demo"]

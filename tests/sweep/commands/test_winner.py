@@ -70,7 +70,8 @@ def test_accelerate_starts_the_ranks_too(tiny_policy, tmp_path):
 
 def test_more_finalists_than_there_are(tmp_path, typed):
     write_sweep(tmp_path)
-    assert "--finalists 99, but only 1" in typed("sweep confirm demo --finalists 99", code=2)
+    printed = typed("sweep confirm demo --finalists 99", code=2)
+    assert "[too-many-finalists]" in printed and " 99, " in printed and " 1 " in printed
 
 
 def test_one_of_several_plain_configurations_is_the_baseline(tmp_path, monkeypatch):
@@ -81,7 +82,7 @@ def test_one_of_several_plain_configurations_is_the_baseline(tmp_path, monkeypat
 
 def test_export_without_a_winner_is_refused(tmp_path, typed):
     write_sweep(tmp_path, "demo", {0: {0: "out of memory"}})
-    assert "demo: no configuration is complete yet" in typed("sweep export demo", code=3)
+    assert "[nothing-complete]" in typed("sweep export demo", code=3)
 
 
 def test_export_follows_fresh_seeds_and_any_configuration_can_be_named(tmp_path, typed):
@@ -94,9 +95,8 @@ def test_export_follows_fresh_seeds_and_any_configuration_can_be_named(tmp_path,
         printed = typed(f"sweep export demo {options} --output", output)
         assert load_config(str(output)).algorithm.ar_alpha == alpha
         assert "Keep the baseline #0" in printed
-    assert "configuration 99 is not complete" in typed(
-        "sweep export demo --configuration 99", code=3
-    )
+    printed = typed("sweep export demo --configuration 99", code=3)
+    assert "[configuration-not-complete]" in printed and " 99 " in printed
 
 
 def test_export_asks_where_fresh_seeds_tell_nothing_apart(tmp_path, typed):

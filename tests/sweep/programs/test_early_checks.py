@@ -43,7 +43,7 @@ def test_a_searched_model_is_looked_at_too(tmp_path, capsys):
     space = write_space(tmp_path / "space.yaml", parameters=parameters, baselines=[])
     code, err = refused(space, capsys)
     assert code == 3
-    assert f"no such model folder: {tmp_path / 'nowhere'}" in err
+    assert "[no-such-model]" in err and str(tmp_path / "nowhere") in err
 
 
 def test_a_searched_rule_that_cannot_train_is_refused_with_its_line(tmp_path, capsys, monkeypatch):
@@ -53,8 +53,5 @@ def test_a_searched_rule_that_cannot_train_is_refused_with_its_line(tmp_path, ca
     space = write_space(tmp_path / "space.yaml", parameters=parameters, baselines=[])
     code, err = refused(space, capsys)
     assert code == 2
-    assert (
-        "rule late_rules:late raised AttributeError: 'LossInputs' object has no attribute "
-        "'no_such_field'" in err
-    )
+    assert all(data in err for data in ("late_rules:late", "AttributeError", "'no_such_field'"))
     assert f"where: {tmp_path / 'late_rules.py'}:2" in err

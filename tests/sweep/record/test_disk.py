@@ -48,10 +48,8 @@ def test_a_trial_needs_room_for_what_it_keeps_and_one_more(folder, tmp_path, mon
     monkeypatch.setattr(disk, "free_bytes", lambda path: AT_A_TIME * ONE - 1)
     problem = checkpoint_room.shortage("c000-s0", [])
     assert problem is not None
-    assert problem.what == (
-        "not enough disk space for the checkpoints of trial c000-s0: with those of 0 running "
-        "trials 5.1 MB will be written"
-    )
+    assert problem.code == "no-room-for-checkpoints"
+    assert all(data in problem.what for data in ("c000-s0", " 0 ", "5.1 MB"))
     assert problem.where == f"{folder.root}, 5.1 MB free"
 
 

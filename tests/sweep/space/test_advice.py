@@ -4,6 +4,7 @@ import pytest
 
 from sweep.space.advice import advise_space
 from sweep.space.file import find_space, load_space
+from tests.refusals import refused
 from tests.sweep.harness import write_space
 from tests.sweep.programs.scripts import SPACE
 from trainer.errors import MissingError
@@ -16,7 +17,7 @@ def test_the_published_spaces_need_none():
 
 def test_a_window_longer_than_a_trial():
     (advice,) = advise_space(load_space(find_space("quickstart"), ["objective.window=30"]))
-    assert advice.what == "a score is the mean of the last 30 evaluations, but a trial has 5"
+    assert " 30 " in advice.what and " 5" in advice.what
 
 
 def test_a_baseline_outside_of_what_is_searched():
@@ -36,12 +37,9 @@ def test_advice_on_the_run_unless_the_sweep_searches_the_key():
 
 def test_a_published_space_is_found_by_its_name():
     assert find_space("quickstart").name == find_space("quickstart.yaml").name == "quickstart.yaml"
-    with pytest.raises(MissingError) as caught:
+    with refused("no-search-space", MissingError, names=("quickstat",)) as caught:
         find_space("quickstat")
-    assert (caught.value.what, caught.value.hint) == (
-        "no search space quickstat",
-        "did you mean quickstart?",
-    )
+    assert "quickstart" in caught.value.hint
 
 
 def test_a_file_of_that_name_comes_first(tmp_path, monkeypatch):

@@ -141,9 +141,7 @@ def test_the_budget_is_counted_before_each_look(tmp_path):
     # The sweep's trials took 2 s on one CPU: 15 trials are 0.0083 CPU hours.
     code, rounds = decide(sweep, RoundsOptions(hours=0.008), trains({}), lines.append)
     assert (code, rounds.outcome, rounds.analyses) == (0, "open", ())
-    assert (
-        lines[1] == "Not started: the first round needs 0.00833 CPU-hours, but the budget is 0.008"
-    )
+    assert "0.00833 CPU-hours" in lines[1] and lines[1].endswith(" 0.008")
     assert (
         decide(sweep, RoundsOptions(hours=1), trains({0.0: 0.5, 0.1: 0.6, 0.2: 0.5}), lines.append)[
             1

@@ -35,7 +35,8 @@ def test_a_dry_run_stops_at_what_would_stop_a_run(capsys, tiny_policy):
         f"model.name_or_path={tiny_policy}",
     ]
     assert main(["run", "tiny_kk", "--dry-run", *words]) == 2
-    assert "has no nothing" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert "[reward-unusable]" in printed and " nothing" in printed
 
 
 @pytest.mark.parametrize(

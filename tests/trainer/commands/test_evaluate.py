@@ -65,7 +65,8 @@ def test_sets_limits_and_completions_are_those_asked_for(tiny_policy, tmp_path, 
     line = f"trainer evaluate {tiny_policy} --spec tiny_kk --offline --name two"
     assert "[data-file-missing]" in typed(f"{line} --sets own={problems}", code=3)
     unknown = "reward.functions={nonsense: 1}"
-    assert "no reward named nonsense" in typed(line, unknown, code=2)
+    printed = typed(line, unknown, code=2)
+    assert "[reward-unusable]" in printed and "nonsense" in printed
     assert not (tmp_path / "two").exists()
     sets = ["a={source: generated, people: [2], size: 3}", "b={source: generated, limit: 3}"]
     assert "@2" in typed(f"{line} rollout.max_new_tokens=20 -k 2 --sets", *sets)
@@ -81,7 +82,8 @@ def test_scoring_that_fails_is_refused(tiny_policy, tmp_path, typed):
     line = f"trainer evaluate {tiny_policy} --spec tiny_kk --offline --name f -k 1"
     failing = "reward.functions={'tests.trainer.failing_rewards:raising': 1.0}"
     small = ["rollout.max_new_tokens=10", "evaluation.sets.dev.size=3"]
-    assert "scoring failed for 1 of 3 completions" in typed(line, *small, failing, code=2)
+    printed = typed(line, *small, failing, code=2)
+    assert "[scoring-failed]" in printed and "1 of 3" in printed
     assert not (tmp_path / "f" / "evaluation.json").exists()
 
 

@@ -1,6 +1,7 @@
 """`trainer ls`, `status` and `ui`: what they read from the folders of runs."""
 
 import json
+import os
 from dataclasses import replace
 
 from trainer.commands import runs
@@ -108,7 +109,8 @@ def test_a_run_that_trains_is_not_sent_by_another_process(tmp_path, typed):
     folder = write_run(tmp_path, "b", EVALUATIONS, {})
     before = (folder / "tracking.json").read_bytes()
     with lock_folder(folder):
-        assert "run b is in use by process" in typed("trainer upload b", code=5)
+        printed = typed("trainer upload b", code=5)
+        assert "[name-held]" in printed and f"process {os.getpid()} " in printed
     assert (folder / "tracking.json").read_bytes() == before
 
 

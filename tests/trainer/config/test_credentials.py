@@ -1,5 +1,6 @@
 import pytest
 
+from tests.refusals import refused
 from trainer.config.credentials import split_credentials
 from trainer.config.schema import apply_overrides, load_config
 from trainer.errors import ConfigError
@@ -27,9 +28,8 @@ def test_the_user_part_of_a_url(url, expected):
     ],
 )
 def test_credentials_in_a_configuration_are_refused_and_not_repeated(override):
-    with pytest.raises(ConfigError) as caught:
+    with refused("credentials-in-url", ConfigError) as caught:
         load_config("tiny_kk", [override])
-    assert "user name or password" in caught.value.what
     assert "hunter2" not in str(caught.value)
     assert "MLFLOW_TRACKING_PASSWORD" in caught.value.hint
 

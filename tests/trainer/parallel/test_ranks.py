@@ -88,9 +88,10 @@ def test_two_ranks(tmp_path):
         assert rank["dealt"] == ["0a", "1a", "0b", "1b", "0c"]
         assert rank["sum"] == [2.0, 1.0]
         assert rank["any"] == [True, False]
-        assert "2 processes were started" in rank["without a strategy"]
-        assert "seed is 0 on rank 0 but 1 on rank 1" in rank["other seeds"]
-        assert "evaluation.sets" in rank["other sets"]
+        assert "[ranks-without-strategy]" in rank["without a strategy"]
+        assert "[ranks-disagree]" in rank["other seeds"]
+        assert "seed is 0" in rank["other seeds"] and "1 on rank 1" in rank["other seeds"]
+        assert "[ranks-disagree]" in rank["other sets"] and "evaluation.sets" in rank["other sets"]
 
 
 TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

@@ -124,8 +124,9 @@ def test_too_long_prompts_are_dropped_and_counted_by_source(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         mixed = load_problems(sources, DataConfig(task="custom", max_prompt_tokens=10), PLAIN)
     assert Counter(len(problem.prompt) for problem in mixed) == {5: 1, 10: 1, 7: 1}
-    assert "a.jsonl: dropped 1 of 3 prompts longer than 10 tokens" in caplog.text
-    assert "b.jsonl: dropped 1 of 2 prompts longer than 10 tokens" in caplog.text
+    first, second = (record.getMessage() for record in caplog.records)
+    assert "a.jsonl" in first and "1 of 3" in first and " 10 " in first
+    assert "b.jsonl" in second and "1 of 2" in second
     with refused("prompts-too-long", ConfigError, names=(" 3 ",)):
         load(tmp_path / "a.jsonl", data={"max_prompt_tokens": 4})
 
